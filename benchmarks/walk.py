@@ -2,9 +2,9 @@
 
     python benchmarks/walk.py compare --model llama-moe --fabric fat-tree,mfabric --nic-gbps 100,400
 
-Prints how many modules of the package are loaded, how many functions run, how many modules are visited, and how often the
-walk comes back to one that it had left; `--list` first prints the walk itself, one module a line with the functions
-that are new there.
+Prints how many modules of the package are loaded, how many functions run, how many modules are visited, and how often
+the walk comes back to one that it had left; `--list` first prints the walk itself, one module a line with the
+functions that are new there.
 """
 
 import inspect

@@ -120,3 +120,28 @@ def test_the_rule_finds_powers_of_ten():
         ("x = 0x1e + 1000\n'1e9 in words'  # 1e9\n", 0),
     ]:
         assert len(list(strange_numbers(source, "a.py"))) == count, source
+
+
+SECOND_WAYS = {"covers", "Program", "Given", "Scenario", "Settings", "_Waves", "_Walks", "dce_jaxpr", "FEW"}
+
+
+def test_an_iteration_is_evaluated_in_one_way():
+    """No name of what chose between two ways, and no module that held one of them."""
+    found = {}
+    for path, tree in TREES.items():
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+        top = [node for node in tree.body if isinstance(node, ast.Assign)]
+        defined |= {target.id for node in top for target in node.targets if isinstance(target, ast.Name)}
+        defined |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        if path.startswith("mfabric_jax/") and (again := defined & SECOND_WAYS):
+            found[path] = again
+    assert found == {}
+    gone = (
+        "timing/on_host",
+        "timing/switching",
+        "timing/exchange",
+        "simulation/on_host",
+        "program_key",
+        "program_store",
+    )
+    assert [name for name in gone if f"mfabric_jax/{name}.py" in PACKAGE] == []

@@ -114,11 +114,12 @@ def what_pays(
     def paid(hidden, size):
         return xp.where(optical > 0, xp.maximum(delay_s - hidden - size * (new - optical), 0), 0)
 
-    now = one * new + paid(ready, one) + two * new  # summed alike: ties stay ties
-    later = one * old + paid(computed, two) + two * new
-    never = (one * old + two * old) * (1 - trade_off.tolerance)
-    first = now < xp.minimum(later, never)
-    return xp.stack([first, first | (later < never)])
+    # Seconds saved over circuits that stay. Compilers fuse sums of products differently; these are exact in a tie.
+    shorter = old - new
+    now, later = (one + two) * shorter - paid(ready, one), two * shorter - paid(computed, two)
+    never = trade_off.tolerance * (one + two) * old
+    first = now > xp.maximum(later, never)
+    return xp.stack([first, first | (later > never)])
 
 
 def _of_kind(table: Float[Array, "*N 3"] | float, kind: Int[Array, "*N"]) -> Array:

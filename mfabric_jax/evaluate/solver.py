@@ -57,7 +57,7 @@ def ask(policy: Policy, region: Region, one: Question) -> Array:
     before: Any = one.before
     given: dict[str, Any] = {"previous": Plan(Circuits(before)), "key": one.key}
     if one.times is not None:
-        given["weights"] = one.times * jax.vmap(lambda demand: degree_bound(region, demand))(one.demand)
+        given["weights"] = one.times * jax.vmap(lambda demand: degree_bound(there, demand))(one.demand)
     return policy(one.demand, there, **given).circuits.count
 
 
@@ -189,8 +189,11 @@ class Now:
         return self._drawn(lambda key: self._number(self.asked.draw(keys[key])), row.key)
 
     def _number(self, counts: np.ndarray) -> np.ndarray:
-        found = []
-        for count in np.asarray(counts).astype(self._counts[0].dtype):
+        found, counts = [], np.asarray(counts)
+        with np.errstate(invalid="ignore"):
+            whole = counts.astype(self._counts[0].dtype)
+        for count, real in zip(whole, counts, strict=True):
+            count = count if (count == real).all() else real  # kept as it is: what is not legal is refused later
             if (number := self._numbers.get(key := count.tobytes())) is None:
                 number = self._numbers[key] = len(self._counts)
                 self._counts.append(count)
@@ -269,8 +272,8 @@ class Traced:
     def __init__(self, tables: Tables, region: Region, policy: Policy, parts: Callable, partly: Callable | None = None):
         self.tables, self.region, self.policy, self.parts, self.partly = tables, region, policy, parts, partly
         self.uniform = uniform(None, region).circuits.count
-        first = jax.eval_shape(lambda: self._ask(self.uniform, self._question(0, 0, 0)))
-        self.dtype = jnp.result_type(self.uniform.dtype, first.dtype)  # circuits may be real numbers
+        chosen = jax.eval_shape(lambda: self._ask(self.uniform, self._question(0, 0, 0))).dtype
+        self.dtype = chosen if jnp.issubdtype(chosen, jnp.floating) else self.uniform.dtype  # circuits may be real
 
     def begin(self, many: int) -> Array:
         return jnp.broadcast_to(self.uniform.astype(self.dtype), (many, *self.uniform.shape))
@@ -399,7 +402,7 @@ class Numbered:
 
     def waiting(self, count: Array, before: Array, demand: Array) -> Seconds:
         """As `Traced.waiting`."""
-        if isinstance(count, np.ndarray):
+        if isinstance(count, np.ndarray) and isinstance(before, np.ndarray):
             work = lambda c, b, d: self.by_array.waiting(self.table[c], self.table[b], d)  # noqa: E731
             return self._of_pairs(work, count, before, demand)
         return self.by_array.waiting(self.table[count], self.table[before], demand)

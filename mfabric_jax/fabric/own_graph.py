@@ -227,7 +227,8 @@ def said_of_graph(settings: Asked) -> list[str]:
 def _at(group: GraphLinks, nic_gbps: Any, gpu_tbps: Any = None) -> GraphLinks:
     """The group; its file says how fast it is."""
     if concrete(nic_gbps):
-        _check_rate(group.of, nic_gbps)
+        for each in np.unique(nic_gbps).tolist():  # of many cases
+            _check_rate(group.of, each)
     return group
 
 

@@ -28,10 +28,9 @@ DOMAIN_NVSWITCHES = 18  # two in each of 9 trays (NVIDIA GB200 NVL72)
 
 def _beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
     beside = units.tbps(gpu_tbps) - units.gbps(nic_gbps)
-    if concrete(beside) and np.any(np.asarray(beside) <= 0):
-        raise InputError(
-            f"gpu_tbps {gpu_tbps:g} leaves no NVLink beside a NIC of nic_gbps {np.max(nic_gbps):g} to a GPU."
-        )
+    if concrete(beside) and np.any(beside <= 0):  # of many cases: at any
+        nic_gbps = np.max(nic_gbps)
+        raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no NVLink beside a NIC of nic_gbps {nic_gbps:g} to a GPU.")
     return beside
 
 
@@ -40,14 +39,12 @@ def _half_beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
 
 
 def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
-    """Optical ports of a GPU: as many as fit half of its non-Ethernet bandwidth; of one NIC or many, maybe traced."""
-    beside = units.to_gbps(units.tbps(gpu_tbps)) - nic_gbps
-    if not concrete(nic_gbps):
-        return (beside // (2 * nic_gbps)).astype(np.int32)
-    ports = np.asarray(beside // (2 * nic_gbps)).astype(int)
-    if np.any(ports < 1):
-        raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no optical port of nic_gbps {np.max(nic_gbps):g} to a GPU.")
-    return ports if ports.ndim else int(ports)
+    """Optical ports of a GPU: as many as fit half of its non-Ethernet bandwidth; maybe traced, or of many cases [N]."""
+    ports = (units.to_gbps(units.tbps(gpu_tbps)) - nic_gbps) // (2 * nic_gbps)
+    if concrete(ports) and np.any(ports < 1):
+        nic_gbps = np.max(nic_gbps)
+        raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no optical port of nic_gbps {nic_gbps:g} to a GPU.")
+    return ports.astype(np.int32) if np.ndim(ports) or not concrete(ports) else int(ports)
 
 
 def _nvl72_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Electrical]:

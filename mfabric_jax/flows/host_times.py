@@ -18,7 +18,7 @@ from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.loops import kept, made_once
 from mfabric_jax.platforms import cores
 
-FEW = 4  # links^2 over hops up to which rates are filled anew at every end
+FILLED_ANEW = 4  # links^2 over hops up to which rates are filled anew at every end
 
 
 class Terms(NamedTuple):
@@ -70,7 +70,7 @@ def last_ends_now(
     """When the last flow of every group ends [s], as `finish_times_now`; 0 for a group without bytes."""
     there = hops >= 0
     last = np.zeros((len(size), int(group.max(initial=-1)) + 1))
-    if len(capacity) ** 2 > FEW * there.sum() or not there.any(axis=1).all() or not (capacity > 0).all():
+    if len(capacity) ** 2 > FILLED_ANEW * there.sum() or not there.any(axis=1).all() or not (capacity > 0).all():
         np.maximum.at(last.T, group, finish_times_now(capacity, hops, share, size).T)
         return last
     first = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).astype(np.int64)

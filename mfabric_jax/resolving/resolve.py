@@ -1,6 +1,6 @@
 """Resolves a case: fills its open values with reasons, and rejects values that do not go together.
 
-`resolve` makes a new case without open values, the job (`Workload`) and the engine's input (`Settings`).
+`resolve` makes a case without open values, its job (`Workload`), and what the engine reads of both (`Resolved`).
 """
 
 import dataclasses

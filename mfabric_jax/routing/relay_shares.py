@@ -21,7 +21,7 @@ from mfabric_jax.routing.potentials import Links, descended, level
 from mfabric_jax.routing.region import between_servers, circuit_rates, degree_bound, joined, split_seconds
 from mfabric_jax.routing.relay import is_path, link_seconds
 
-FEW = 1e-4  # shares below this are dropped
+DROPPED = 1e-4  # shares below this are dropped
 NEAR = 1e-5  # stop within this relative distance of the degree bound
 
 
@@ -67,7 +67,7 @@ def _descended(region: Region, circuits: Circuits, demand, steps: int) -> Float[
     enough = degree_bound(region, served) * jnp.asarray(1 + NEAR, unit.dtype) / jnp.where(unit > 0, unit, 1)
     start = level(region.servers, first.dtype)
     shares = scaled.shares(descended(scaled.softened, start, steps, enough=enough)[0])
-    shares = _normal(jnp.where(shares < jnp.asarray(FEW, shares.dtype), 0, shares), sent.path)
+    shares = _normal(jnp.where(shares < jnp.asarray(DROPPED, shares.dtype), 0, shares), sent.path)
     shares = jnp.where(served[..., None] > 0, shares, first)
     return jnp.where(sent.seconds(shares) < unit, shares, first)
 

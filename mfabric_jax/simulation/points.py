@@ -101,6 +101,12 @@ class Points:
             return self._given
         return _problem_of(self.resolved, self.resolved.tiers_by_degree, self.block.variant)
 
+    def check(self) -> None:
+        """`InputError` for an impossible case, and for traffic of few cases that cannot be read or drawn."""
+        check_block(self.block)
+        if len(self.block) <= TRIED:
+            assert self.problem is not None
+
     @property
     def work(self) -> float:
         """About how long it takes, beside other blocks."""

@@ -15,7 +15,7 @@ from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import POLICY, differences, flat
 from mfabric_jax.case.policies import name_of, settings_in
-from mfabric_jax.evaluate.problem import check_dtype
+from mfabric_jax.evaluate.problem import Problem, check_dtype
 from mfabric_jax.evaluate.sharded import drop_programs_if_crowded
 from mfabric_jax.extras import extra
 from mfabric_jax.fabric.cost import Prices
@@ -27,7 +27,7 @@ from mfabric_jax.origin import commit
 from mfabric_jax.progress import bar
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.simulation.given_files import digest, files_of
-from mfabric_jax.simulation.points import BANDWIDTH, Points, Shared, check_block
+from mfabric_jax.simulation.points import BANDWIDTH, Points, Shared
 from mfabric_jax.simulation.rows import MILLION, bill_of, column_of, filled, idle_spares, unknown_parts
 
 SHOWN = {  # settings that contract columns show as they stand
@@ -59,10 +59,10 @@ class Results:
     cases: Cases
     workers: int = 2
 
-    def rows(self, progress: Callable[[Points], None] | bool | None = None) -> Rows:
+    def rows(self, progress: Callable[[Problem], None] | bool | None = None) -> Rows:
         """A row for every case, in order.
 
-        `progress` is called with every block that is solved; True shows a bar, which needs tqdm.
+        `progress` is called with the problem of every block that is solved; True shows a bar, which needs tqdm.
         """
         if progress is True:
             with bar("simulate", "it", len(self.groups)) as shown:
@@ -99,7 +99,7 @@ class Results:
         return group.points.columns() | varied
 
     def each(
-        self, *, done: Container[int] = (), progress: Callable[[Points], None] | None = None
+        self, *, done: Container[int] = (), progress: Callable[[Problem], None] | None = None
     ) -> Iterator[tuple[int, list[Row]]]:
         """(number, rows) of each of the `groups` that is not `done`, in order of completion."""
         drop_programs_if_crowded()
@@ -112,7 +112,7 @@ class Results:
                     number, points = started[solved]
                     yield number, self._told(number, solved.result())
                     if progress:
-                        progress(points)
+                        progress(points.problem)
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
@@ -162,7 +162,7 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
     """
     results = Results(cases(case), workers)
     for group in results.groups:
-        check_block(group.points.block)
+        group.points.check()
     return results
 
 

@@ -18,7 +18,7 @@ from experiments import (
     testbed,
     traffic_shares,
 )
-from experiments.script import scenarios
+from experiments.script import only
 from mfabric_jax import resolve, simulate, traffic, workload
 from tests.small import as_a_user
 
@@ -138,7 +138,7 @@ def test_matrices_and_locality(tmp_path):
 @pytest.mark.slow
 def test_a_small_testbed(tmp_path):
     config = testbed.Config(("llama-moe",), routings=("unsplit",), delays_ms=(40.0,), reactivation_s=(0.0, 1.0))
-    tree, here = (one.group for one in scenarios(config.setting("llama-moe", "unsplit")))
+    tree, here = (only(case).problem.group for case in config.setting("llama-moe", "unsplit"))
     job = resolve(next(iter(config.setting("llama-moe", "unsplit")))).job
     assert (job.gpus, job.servers_per_region, job.dp, job.architecture.blocks) == (32, 2, 2, 16)
     assert (tree.nics, here.optical_degree, here.electrical_nics) == (4, 3, 1)

@@ -139,7 +139,7 @@ def test_the_bill_grows_with_the_graphs():
     assert tree[1] == pytest.approx(tree[2], rel=1e-9)
     assert tree[1] == pytest.approx(tree[4], rel=1e-9)
     assert tree[1] == pytest.approx(cluster_cost("mfabric", 1, 400) - 6 * (1499 + 659 + prices.ocs_port + fibre))
-    assert resolve(small(ACOS)).fabric.form(resolve(small(ACOS)).settings, resolve(small(ACOS)).job).graphs == 4
+    assert resolve(small(ACOS)).fabric.form(resolve(small(ACOS)), resolve(small(ACOS)).job).graphs == 4
 
 
 def test_nics_that_fail_take_their_circuits():

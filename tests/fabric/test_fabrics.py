@@ -20,7 +20,7 @@ from tests.small import small
 
 def test_every_fabric_answers_for_itself():
     # What a group sees: bytes/s of a server beyond its switch, by hand at 400 Gbps; NVLink at 8 Tbps a GPU.
-    settings = dataclasses.replace(resolve(small()).settings, server_nics=None)  # as many as usual on each
+    settings = dataclasses.replace(resolve(small()), server_nics=None)  # as many as usual on each
     beyond = {
         "fat-tree": 8,
         "multi-plane": 8,
@@ -66,7 +66,7 @@ def test_every_fabric_looks_like_itself():
 
 @pytest.mark.parametrize(("gbps", "ports", "nvlink"), [(400.0, 9, 950e9), (800.0, 4, 900e9)])
 def test_what_a_nic_leaves_of_a_gpu_is_nvlink_and_optical_ports(gbps, ports, nvlink):
-    cpo, nvl72, settings = get("mfabric-cpo"), get("nvl72"), resolve(small()).settings
+    cpo, nvl72, settings = get("mfabric-cpo"), get("nvl72"), resolve(small())
     job = job_of("deepseek-v3", gpus_per_server=64)
     (group,) = cpo.groups(settings, job, gbps, ("own",))
     assert group.optical_degree == ports * 64
@@ -125,7 +125,7 @@ def resolved(ocs=None, changes=None, model=MODEL):
 
 
 def region_of(one):
-    (region,) = one.fabric.groups(one.settings, one.job, 100.0, "own")
+    (region,) = one.fabric.groups(one, one.job, 100.0, "own")
     assert isinstance(region, Region)
     return region
 

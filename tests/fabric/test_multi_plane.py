@@ -16,7 +16,7 @@ OWN = {"network.fabric": "multi-plane", "network.multi-plane.flows": "own"}
 
 def groups(changes):
     asked = resolve(small({"network.fabric": "multi-plane"} | changes))
-    return get("multi-plane").groups(asked.settings, asked.job, 100.0, (asked.case.network.nic_use,))
+    return get("multi-plane").groups(asked, asked.job, 100.0, (asked.case.network.nic_use,))
 
 
 def test_sprayed_planes_are_a_tree_of_two_tiers():

@@ -32,7 +32,7 @@ def job(fabric, gpus, **more):
 
 def network_usd(case):
     found = resolve(case)
-    return bill_of(found.settings, found.fabric, found.job, 400.0).network_usd, found.case.network.tiers
+    return bill_of(found, found.fabric, found.job, 400.0).network_usd, found.case.network.tiers
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_as_few_tiers_as_the_nics_need_by_hand(fabric, gpus, radix, tiers, usd):
     assert network_usd(case) == (pytest.approx(usd), tiers)
     found = resolve(case)
     if get(fabric).pxn is False:
-        assert found.fabric.path_links(found.settings) == 2 * tiers
+        assert found.fabric.path_links(found) == 2 * tiers
     assert network_usd(case.with_({"network.tiers": tiers})) == network_usd(case)
 
 
@@ -94,7 +94,7 @@ def test_a_graph_has_no_tiers_of_its_own(tmp_path):
     given = {"network.fabric": "graph", "network.graph": str(tmp_path / "graph.json")}
     for tiers in ("fewest", 1, 2):
         found = resolve(job("fat-tree", 16, **given, **{"network.tiers": tiers}))
-        assert found.fabric.path_links(found.settings) == 4
+        assert found.fabric.path_links(found) == 4
 
 
 def test_a_group_that_serves_shares_its_network_with_others():
@@ -129,17 +129,17 @@ DEGREES = (7, 6, 5, 4)  # of 8 NICs of each of 32 servers: 32, 64, 96 and 128 NI
 
 def test_each_degree_has_its_tiers():
     each = [resolve(job("mfabric", 256, **{DEGREE: degree})) for degree in DEGREES]
-    assert [found.settings.tiers for found in each] == [1, 1, 2, 2]
+    assert [found.tiers for found in each] == [1, 1, 2, 2]
     found = each[0]
-    tiers = np.array(found.settings.tiers_by_degree)
+    tiers = np.array(found.tiers_by_degree)
     assert tiers.tolist() == [2, 2, 2, 2, 2, 2, 1, 1, 1]  # of 0 to 8 optical NICs
     ports = {"optical_degree": np.array(DEGREES), "electrical_nics": 8 - np.array(DEGREES)}
-    swept = bill_of(found.settings, found.fabric, found.job, 400.0, tiers=tiers[[DEGREES]][0], **ports)
-    alone = [bill_of(one.settings, one.fabric, one.job, 400.0) for one in each]
+    swept = bill_of(found, found.fabric, found.job, 400.0, tiers=tiers[[DEGREES]][0], **ports)
+    alone = [bill_of(one, one.fabric, one.job, 400.0) for one in each]
     assert swept.network_usd.tolist() == pytest.approx([bill.network_usd for bill in alone])
     assert swept.network_watts.tolist() == pytest.approx([bill.network_watts for bill in alone])
     stated = resolve(job("mfabric", 256, **{DEGREE: 7, "network.tiers": 2}))
-    assert set(stated.settings.tiers_by_degree) == {2}
+    assert set(stated.tiers_by_degree) == {2}
 
 
 @pytest.mark.slow

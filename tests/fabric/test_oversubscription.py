@@ -15,7 +15,7 @@ from tests.small import JOB, row, small
 
 def group(name, ratio, **changes):
     asked = resolve(small({"network.fabric": name, "network.oversubscription": ratio} | changes))
-    (one, *_) = get(name).groups(asked.settings, asked.job, 100.0, ("own",))
+    (one, *_) = get(name).groups(asked, asked.job, 100.0, ("own",))
     return one, asked
 
 
@@ -42,10 +42,10 @@ def test_all_to_alls_below_a_rail_are_as_fast_and_others_wait_for_the_uplinks():
 def test_prices_follow_the_ratio():
     for name, nics in {"fat-tree": 8, "rail-optimized": 8, "mfabric": 2}.items():
         asked = group(name, 4.0)[1]
-        form = get(name).form(asked.settings, asked.job)
+        form = get(name).form(asked, asked.job)
         on_tree = get(name).parts(form)[-1]
         assert on_tree.nics == nics
-        assert on_tree.attachment.counts == tree_attachment(4.0, asked.settings.tiers).counts
+        assert on_tree.attachment.counts == tree_attachment(4.0, asked.tiers).counts
     assert server_parts("fat-tree")[0].attachment.counts == tree_attachment().counts
 
 

@@ -52,7 +52,7 @@ def test_planes_and_boxes():
 def test_a_ring_of_four_by_hand():
     # 4 servers in a 2 x 2 plane, one NIC a direction: x and y join neighbours twice. Everybody sends 6 GB to the
     # server across: one hop along x beside everybody else, then one along y: 6 GB over 2 links of 1 GB/s each.
-    settings, job = resolve(small({"network.fabric": "torus"})).settings, job_of("mixtral-8x7b")
+    settings, job = resolve(small({"network.fabric": "torus"})), job_of("mixtral-8x7b")
     (group,) = get("torus").groups(settings, job, 8.0, ())
     assert (group.servers, group.nics, group.ring_nics) == (4, 4, 2)
     group = wired(group)
@@ -71,8 +71,8 @@ def test_groups_of_one_server_lay_stages_out_in_planes():
     degrees = {f"job.parallel.{name}": degree for name, degree in degrees.items()}
     found = resolve(small({"network.fabric": "torus"} | degrees))
     torus = get("torus")
-    assert torus.form(found.settings, found.job).shape == (4, 4, 2)
-    (group,) = torus.groups(found.settings, found.job, 400.0, ("pooled",))
+    assert torus.form(found, found.job).shape == (4, 4, 2)
+    (group,) = torus.groups(found, found.job, 400.0, ("pooled",))
     assert (group.servers, group.ring_nics, group.stage_nics) == (1, 2, 1)
 
 

@@ -1,5 +1,6 @@
 """What failures cost: rows, when they strike, what helps against them, and mistakes."""
 
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, cases, resolve
+from mfabric_jax.evaluate.exchanges import exchanges_between
+from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.failures import KINDS, PLANES, Degraded, degraded
@@ -17,7 +20,7 @@ from mfabric_jax.fabric.region import Region
 from mfabric_jax.failures import failures
 from mfabric_jax.failures.failure_rows import PUBLISHED
 from mfabric_jax.failures.iterations import plans
-from mfabric_jax.policies import topoopt
+from mfabric_jax.policies import greedy, topoopt
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, wired_as
 from mfabric_jax.routing.fixed import fixed_time, wired
 from mfabric_jax.timing import Iteration
@@ -25,7 +28,8 @@ from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.units import to_gbps
 from mfabric_jax.workload import get
 from tests.mistakes import check_refused
-from tests.small import MODEL, configured, row, small
+from tests.oracles.tree import tree
+from tests.small import MODEL, configured, row, scenario, small
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 
@@ -100,6 +104,54 @@ def test_nothing_failed_costs_nothing(monkeypatch):
         (one,) = failures(base({"circuits.routing": routing, KINDS_ASKED: ["link"]}))
         assert abs(one["slow_down"]) < 1e-12
         assert one["failed_s"] == pytest.approx(one["healthy_s"], rel=1e-12)
+
+
+FIELDS = ("optical", "electrical", "switch", "anew", "balanced")
+
+
+def test_the_stage_that_is_hit_takes_what_an_iteration_on_what_is_left_takes():
+    one = scenario(base({"network.nics": 8}))
+    region, (tokens, *_) = group_numbers(one.group, "float64"), np.asarray(one.sent, float)
+    degree = int(one.group.optical_degree)
+
+    def solved(group):
+        left = module._solve_circuits(one, Degraded("optical-nic", group, 0), 1)
+        given = one.workload, group_numbers(group, "float64"), jnp.asarray(tokens), greedy
+        return left, exchanges_between(*given, acks=one.resolved.carried_by.acks_back)
+
+    loads = []
+    for less in (0, 1, degree):
+        degrees, nics = np.full(4, degree), np.full(4, float(region.electrical_nics))
+        degrees[0], nics[0] = degree - less, nics[0] - 0.5 * (less > 0)
+        group = dataclasses.replace(one.group, optical_degree=degrees, electrical_nics=nics)
+        got, want = solved(group)
+        for name in FIELDS:
+            np.testing.assert_allclose(getattr(got, name)[0], getattr(want, name), rtol=1e-9, err_msg=name)
+        loads.append(got.load)
+    assert np.asarray(want.count)[..., 0, :].sum() == 0  # the last: server 0 has no circuits
+    assert not np.allclose(loads[0], loads[1])
+    assert not np.allclose(loads[1], loads[2])
+
+
+def test_work_that_moves_to_a_spare_server_by_hand():
+    """A quarter of rank 2 (server 1) sits on a fifth server: all that it sends and receives, to its own server too."""
+    one = scenario(base({DEGREE: 0, "network.nics": 2}))
+    job, (tokens, *_) = one.workload, np.asarray(one.sent, float)
+    got = module._solve_circuits(one, degraded(one.group, "gpu", server=1, gpus_per_rank=4), 0)
+    port = np.full(5, 2.0)  # at unit bandwidth
+    sits = [[(rank // 2, 1.0)] for rank in range(8)]
+    sits[2] = [(4, 0.25), (1, 0.75)]
+    for stage, layer in ((0, 0), (2, job.stage_layers(2)[-1])):
+        sent = np.zeros((5, 5))
+        for source, sink in itertools.product(range(8), repeat=2):
+            size = tokens[layer % len(tokens), 0, source, sink] * job.dispatch_bytes_per_selection
+            for (i, a), (j, b) in itertools.product(sits[source], sits[sink]):
+                sent[i, j] += size * a * b * (source != sink) * (i != j)
+        block = job.stage_layers(stage).index(layer)
+        seconds = [tree(sent, port, port).max()] * 2
+        np.testing.assert_allclose(got.electrical[0, stage, 0, block], seconds, rtol=1e-9)
+        np.testing.assert_allclose(got.electrical[0, stage, 1, -1 - block], seconds, rtol=1e-9)  # backward
+    np.testing.assert_array_equal(got.optical, 0)
 
 
 def test_spare_electrical_nics_and_more_links_help():

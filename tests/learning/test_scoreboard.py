@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from mfabric_jax import policies
+from mfabric_jax.evaluate.links import RELAY_STEPS
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.learning import Scoreboard, scoreboard
 from mfabric_jax.learning.judging import forecasts_of, scored_demand
 from mfabric_jax.report.tables import scoreboard_table
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
-from mfabric_jax.timing.switching import RELAY_STEPS
 from tests.small import only
 
 SETTINGS = {"policies": ("greedy", "greedy-next", "static"), "workloads": ("zipf", "dense"), "servers": (4,)}

@@ -117,7 +117,7 @@ def test_a_function_of_a_file_is_a_policy_with_its_settings(mine):
     assert get(name) is get(name)  # programs compiled for it are found again
     assert suited(name, rule="next", routing="split").keywords == {"rule": "next"}
     try_out(get(name), name, 4, 6)
-    assert resolve(on_mfabric(name)).settings.policy_name == name
+    assert resolve(on_mfabric(name)).policy_name == name
 
 
 def test_a_name_holds_settings_which_are_columns_and_one_object(mine):

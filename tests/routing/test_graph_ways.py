@@ -137,7 +137,7 @@ def test_filling_anew_ends_as_events_do(few, data):
     size = np.random.default_rng(data.draw(st.integers(0, 99))).integers(0, 5, (2, len(src))).astype(float)
     expected = finish_times_now(network.capacity, *routes, size).reshape(2, 2, -1).max(axis=2)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(host_times, "FEW", few)
+        patched.setattr(host_times, "FILLED_ANEW", few)
         np.testing.assert_allclose(last_ends_now(network.capacity, *routes, src // 4, size), expected, rtol=1e-9)
 
 

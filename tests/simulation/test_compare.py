@@ -13,16 +13,9 @@ import pytest
 import mfabric_jax
 from mfabric_jax import Case, InputError, all_to_all_time, cases, load, programs, resolve, simulate
 from mfabric_jax.case.paths import flat
+from mfabric_jax.evaluate.forecasts import SIGMA, errors_so_far, planned_on, predicted_tokens
 from mfabric_jax.evaluate.problem import measured_decision_s
-from mfabric_jax.evaluate.solving import (
-    SIGMA,
-    errors_so_far,
-    given_of,
-    predicted_tokens,
-    program_of,
-    simulate_problem,
-    solve_between,
-)
+from mfabric_jax.evaluate.solving import solve_between
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.fabric.electrical import Electrical
@@ -40,7 +33,7 @@ from mfabric_jax.traffic import measured, recorded, server_bytes
 from mfabric_jax.workload import block_seconds, get, get_gpu
 from tests.small import JOB, MODEL, configured, row, rows, scenario, several, small
 
-module = importlib.import_module("mfabric_jax.evaluate.solving")
+points = importlib.import_module("mfabric_jax.simulation.points")
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
 PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
 CONTRACT = ["model", "fabric", "policy", "nic_gbps", "gpus", "iteration_s", "network_cost_usd", "perf_per_dollar"]
@@ -208,7 +201,7 @@ def test_nothing_is_promoted():
         seconds = jax.tree.map(lambda x, dtype=dtype: jnp.asarray(x, dtype), block_seconds(job.workload, get_gpu()))
 
         def run(fabric, tokens, job=job, seconds=seconds):
-            found = exchanges(job.workload, fabric, tokens, job.settings.circuits_policy())
+            found = exchanges(job.workload, fabric, tokens, job.resolved.circuits_policy())
             return found, iterate(job.workload, rates_of(fabric), found, seconds)
 
         tokens = jax.ShapeDtypeStruct(job.tokens.count.shape[1:], dtype)
@@ -327,19 +320,26 @@ def test_circuit_changes_are_what_differs_from_slot_to_slot():
     assert (found["ocs"], row(small(TREE))["ocs"]) == ("calient", "none")
 
 
-def test_known_all_to_alls_are_not_solved_again():
-    alike = {"traffic.alike": "everything"}
-    first = simulate_problem(scenario(small(alike)))
-    slower = scenario(small(alike | {"circuits.delay_s": 1.0}))
-    again, whole = simulate_problem(slower, first.exchanges), simulate_problem(slower)
-    np.testing.assert_array_equal(again.times.iteration_s, whole.times.iteration_s)
-    assert again.exchanges is first.exchanges
+def test_known_all_to_alls_are_not_solved_again(monkeypatch):
+    made = []
+
+    class Counted(points.AllToAllsOf):
+        def __init__(self, *given):
+            made.append(given)
+            super().__init__(*given)
+
+    monkeypatch.setattr(points, "AllToAllsOf", Counted)
+    rates = [{"compute.efficiency": 0.5}, {"compute.rate": "calibrated"}]
+    fast, slow = simulate(cases(small(SKEWED), rates)).rows()
+    assert len(made) == 1
+    assert fast["iteration_s"] != slow["iteration_s"]
+    assert fast["ep_over_balanced"] == slow["ep_over_balanced"]
 
 
 def scenarios(preset="usual", **changes):
     """What is solved of one model at one bandwidth."""
     given = {"model.name": "llama-moe", "network.nic_gbps": 400} | changes
-    return [group.work for group in simulate(load(preset=preset, changes=given)).groups]
+    return [group.points.problem for group in simulate(load(preset=preset, changes=given)).groups]
 
 
 def shown(preset="usual", **changes):
@@ -349,9 +349,9 @@ def shown(preset="usual", **changes):
             one.fabric.name,
             one.variant,
             one.group.nic_use,
-            one.settings.case.circuits.policy,
-            one.settings.case.circuits.routing,
-            one.settings.first,
+            one.resolved.case.circuits.policy,
+            one.resolved.case.circuits.routing,
+            one.resolved.first,
         )
         for one in scenarios(preset, **changes)
     ]
@@ -399,7 +399,7 @@ def test_what_is_fine():
         Case().run.seed = 1  # type: ignore[misc]
     assert msgspec.structs.replace(Case().run, seed=1) == Case().with_({"run.seed": 1}).run
     for few in ({"network.nic_use": "pooled"} | TREE, {"network.fabric": "mfabric"}):
-        assert resolve(TINY.with_(few | {"network.nics": 4})).settings.server_nics == 4
+        assert resolve(TINY.with_(few | {"network.nics": 4})).server_nics == 4
 
 
 def test_float64_needs_x64():
@@ -436,16 +436,14 @@ def test_the_past_is_the_iteration_before_and_is_not_timed():
     stage, run = (scenario(small(DRIFT | span(length))) for length in SPANS)
     for one in (stage, run):
         np.testing.assert_array_equal(one.tokens.count, every[1:])
-    np.testing.assert_array_equal(given_of(stage).past, every[:2])
-    np.testing.assert_array_equal(program_of(run).run, every[:1])
-    assert given_of(run).past is program_of(stage).run is None
+    np.testing.assert_array_equal(planned_on(stage), every[:2])
+    np.testing.assert_array_equal(planned_on(run), every[:1])
     stage, run = (scenario(small(DRIFT | span(length) | KNOWN)) for length in SPANS)
     np.testing.assert_array_equal(stage.tokens.count, every[:2])
-    np.testing.assert_array_equal(given_of(stage).past, every[:2])
-    np.testing.assert_array_equal(program_of(run).run, every[:2])
+    for one in (stage, run):
+        np.testing.assert_array_equal(planned_on(one), every[:2])
     for alone in (small(DRIFT), small(DRIFT | TREE)):
         np.testing.assert_array_equal(scenario(alone).tokens.count, every[:2])
-        assert given_of(scenario(alone)).past is None
 
 
 def test_errors_are_those_of_predictions_so_far():

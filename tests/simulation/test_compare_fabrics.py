@@ -5,12 +5,13 @@ import json
 
 import numpy as np
 import pytest
-from mfabric_jax.timing.exchange import acknowledged, with_acks
 
 from mfabric_jax import load, resolve, simulate, units
 from mfabric_jax.case import cases
+from mfabric_jax.case.fabrics import NAMES as EVERY
 from mfabric_jax.cluster.whole_cluster import solve_cluster
-from mfabric_jax.evaluate.solving import carried
+from mfabric_jax.evaluate.links import acknowledged, with_acks
+from mfabric_jax.evaluate.paths import carried
 from mfabric_jax.fabric import Prices, Region, cluster_cost
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of
@@ -20,6 +21,7 @@ from mfabric_jax.policies.wirings import Sent, rings_of, sent_by
 from mfabric_jax.routing.fixed import single_part_times, spray_time
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import transfer, under
+from mfabric_jax.simulation.results import FEW
 from mfabric_jax.timing import rates_of
 from mfabric_jax.workload.volume import replica_bytes
 from tests.small import JOB, MODEL, row, rows, scenario, several, small
@@ -345,9 +347,7 @@ def test_acknowledgements_of_uneven_all_to_alls_by_hand():
 
 
 def test_a_transport_decides_goodput():
-    ndp, less = (
-        resolve(small(changes)).settings for changes in ({"network.transport": "ndp"}, {"network.goodput": 0.9})
-    )
+    ndp, less = (resolve(small(changes)) for changes in ({"network.transport": "ndp"}, {"network.goodput": 0.9}))
     assert ndp.carried_by == get_transport("ndp")
     assert (ndp.goodput, less.goodput) == (1.0, 0.9)
 
@@ -486,7 +486,7 @@ def test_released_is_these_settings():
     assert (paths.name, paths.busy, paths.circuits, case.network.radix) == ("ecmp", "cluster", "pooled", 16)
     assert (case.network.topoopt.wiring, case.traffic.alike) == ("rings", "everything")
     assert (case.circuits.policy, case.circuits.turn.name) == ("greedy-released", "on-demand")
-    assert resolve(case).settings.rules.eps_waits
+    assert resolve(case).rules.eps_waits
 
 
 def test_two_neighbours_on_rings_have_one_circuit():
@@ -498,3 +498,17 @@ def test_two_neighbours_on_rings_have_one_circuit():
     seconds = 8 * job.selections / 2 * job.dispatch_bytes_per_selection / 12.5e9
     blocks = job.moe_layers / job.pp
     np.testing.assert_allclose(one["ep_comm_s"] / (4 * blocks * 2), seconds, rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    "fabric", [pytest.param(one, marks=pytest.mark.slow) if "valiant" in one else one for one in EVERY]
+)
+def test_many_cases_of_a_fabric_have_the_times_of_each_alone(fabric):
+    case, bandwidths = small({"network.fabric": fabric}), (100.0, 400.0)
+    delays = [1e-6 * at for at in range(1 + FEW // 2)]
+    many = simulate(cases(case, {"network.link_delay_s": delays, "network.nic_gbps": bandwidths})).rows()
+    assert len(many) > FEW
+    for at in (3, 16):
+        alone = row(case.with_({"network.link_delay_s": delays[at // 2], "network.nic_gbps": bandwidths[at % 2]}))
+        for name in ("iteration_s", "ep_comm_s", "exposed_comm_s", "dp_comm_s", "tp_comm_s", "reconfig_s"):
+            assert many[at][name] == pytest.approx(alone[name], rel=1e-9, abs=1e-12), name

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, resolve
-from mfabric_jax.evaluate.solving import simulate_problem, solve
+from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.failures.iterations import plans
 from mfabric_jax.resolving.traffic import traffic_of
 from mfabric_jax.simulation import example_timeline, iteration_of
@@ -57,7 +57,7 @@ def test_what_moves_takes_the_time_of_its_bytes_by_hand():
     """Ranks with NICs of their own, two a server here: the fullest port decides, of NICs and of NVSwitches."""
     one, found = scenario(small(AGAIN)), row(small(AGAIN))
     job = one.workload
-    copied = copied_experts(one.tokens.slots, one.settings.room(job), 2)
+    copied = copied_experts(one.tokens.slots, one.resolved.room(job), 2)
     size = 3 * job.architecture.hidden * job.architecture.expert_hidden * (2 + 12 / job.dp)
     server = np.arange(job.ep) // job.ranks_per_server
     away = server[:, None] != server
@@ -113,16 +113,16 @@ def test_experts_are_placed_on_the_servers_that_a_fabric_has():
     # Scale-up domains are servers of 64 GPUs: all 8 ranks of a group sit in one, and none in two as on servers of 8.
     given = {"traffic.generated.skew": 0.8, "placement.rule": "hierarchical", "network.nic_gbps": 400.0}
     tree, domain = (scenario(small(given | {"network.fabric": fabric})) for fabric in ("fat-tree", "nvl72"))
-    rooms = [one.settings.room(one.workload) for one in (tree, domain)]
+    rooms = [one.resolved.room(one.workload) for one in (tree, domain)]
     assert [room.servers for room in rooms] == [4, 1]
-    own = traffic_of(domain.settings.case, domain.workload, past=domain.settings.past)[0]
+    own = traffic_of(domain.resolved.case, domain.workload, past=domain.resolved.past)[0]
     np.testing.assert_array_equal(domain.tokens.count, own.count)
     assert (tree.tokens.count != domain.tokens.count).any()
 
 
 def test_a_limit_to_groups_is_none_for_a_model_without_groups():
     limited = small({"job.per-server.node_limit": "model", "placement.rule": RULE[10:]})
-    assert resolve(limited).settings.room(resolve(limited).job).groups == 8
+    assert resolve(limited).room(resolve(limited).job).groups == 8
 
 
 SPREAD = JOB | {"job.batch.micro_batches": 2, "traffic.drawn": 2, "run.iterations": 2}
@@ -134,7 +134,7 @@ PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
 def test_an_iteration_takes_as_long_as_its_slowest_replica():
     asked = small(THREE | {"network.fabric": "mfabric", "circuits.turn": "predict"})
     one = scenario(asked)
-    alone = [simulate_problem(replica).times for replica in one.each_replica]
+    alone = [times_of(replica, solve(replica)) for replica in one.each_replica]
     seconds = np.array([times.iteration_s for times in alone])[..., 0]  # [replica iteration]
     assert seconds.shape == (3, 2)
     assert len(set(seconds[:, 0])) == 3

@@ -58,7 +58,7 @@ def test_memory_and_time_take_the_same_load(more):
         assert load.kept <= each.mean() <= load.block
     (row,) = simulate(cases(resolved.asked)).rows()
     assert row["memory_gb"] == pytest.approx(fullest_stage(job, loads)[1].total / 1e9)
-    assert row["memory_gb"] == memory_columns(resolved.settings, job)["memory_gb"]
+    assert row["memory_gb"] == memory_columns(resolved, job)["memory_gb"]
     assert (row["memory_inner_gb"] > fullest_stage(job)[1].inner / 1e9) == (max(loads)[0] > 1)
 
 
@@ -66,7 +66,7 @@ def test_balanced_experts_and_traffic_without_skew_need_the_memory_of_an_even_lo
     even = {"traffic.generated.skew": 0.0}
     for more in (even, {"compute.experts": "balanced"}, even | {"compute.experts": "balanced"}):
         resolved = resolve(Case().with_({name: of for name, of in SKEWED.items() if "tile" not in name} | more))
-        needs = memory_columns(resolved.settings, resolved.job)["memory_gb"]
+        needs = memory_columns(resolved, resolved.job)["memory_gb"]
         assert needs == pytest.approx(fullest_stage(resolved.job)[1].total / 1e9, rel=1e-9)
 
 
@@ -84,5 +84,5 @@ def test_what_is_searched_and_advised_fits_under_the_load_of_its_traffic():
     for remedy in remedies(job, get_gpu("H100-SXM"), lambda changed: dataclasses.replace(job, **changed), loads_of):
         assert fullest_stage(remedy.workload, loads_of(remedy.workload))[1].total <= 0.92 * 80e9
     open_case = Case().with_(SKEWED | {"job.recompute": "fit", "traffic.generated.skew": 1.5})
-    assert memory_columns((resolved := resolve(open_case)).settings, resolved.job)["fits"]
+    assert memory_columns((resolved := resolve(open_case)), resolved.job)["fits"]
     assert too_large_words(resolved) is None

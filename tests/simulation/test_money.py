@@ -38,13 +38,13 @@ def resolved(name, changes=None):
 
 
 def settings(changes=None):
-    return resolved("fat-tree", changes).settings
+    return resolved("fat-tree", changes)
 
 
 def bill(name, changes=None):
     one = resolved(name, changes)
-    found = bill_of(one.settings, one.fabric, one.job, 400.0)
-    return found, list(unknown_parts(one.settings, one.fabric, found))
+    found = bill_of(one, one.fabric, one.job, 400.0)
+    return found, list(unknown_parts(one, one.fabric, found))
 
 
 def of_cluster(usd, watts, gpu):

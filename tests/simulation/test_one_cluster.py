@@ -100,7 +100,7 @@ def answers(case, gpus):
         kind = "link" if case.gpu.gpus_per_server == 1 else "electrical-nic"
         found["failures' iteration_s"] = next(failures(case.with_({"failures.kinds": [kind]})))["healthy_s"]
     resolved = resolve(case)
-    form = resolved.fabric.form(resolved.settings, resolved.job)
+    form = resolved.fabric.form(resolved, resolved.job)
     fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form) if field.name != "servers"}
     parts = cost_table(case.network.fabric, 400.0, servers=resolved.job.servers, **fields)
     for part in parts:

@@ -9,12 +9,14 @@ import pytest
 
 from mfabric_jax import Case, cases, load, report, resolve, simulate, workload
 from mfabric_jax.case import presets
+from mfabric_jax.evaluate import solving
 from mfabric_jax.evaluate.problem import problem_of
-from mfabric_jax.evaluate.solving import problem_at, trade_off_at
+from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.resolving.resolved import BANDWIDTHS, CALIBRATED, PUBLISHED
-from mfabric_jax.simulation import calibrate, solving
+from mfabric_jax.simulation import calibrate
 from mfabric_jax.simulation.calibrate import calibration_rows, write_calibration
-from mfabric_jax.simulation.results import FEW, effective
+from mfabric_jax.simulation.points import DRAWN_AGAIN
+from mfabric_jax.simulation.results import effective
 from mfabric_jax.traffic import from_knobs, workload_knobs
 from tests.mistakes import refused as refused_by
 from tests.small import model_file, row, small
@@ -27,7 +29,7 @@ TOOK, KNOWN = "compute.measured.iteration_s", "compute.efficiency"
 def rate(case):
     """What the GPU achieves."""
     one = problem_at(resolve(case), (case.network.nic_gbps,))
-    return one.settings.achieved(one.workload)
+    return one.resolved.achieved(one.workload)
 
 
 @pytest.fixture(autouse=True)
@@ -100,9 +102,9 @@ def test_servers_are_as_full_on_the_fabric_where_it_was_measured():
 def test_many_cases_have_the_rates_of_each_alone(path, values):
     """Every case is one in which the iteration was measured, of many that are columns of one program, too."""
     case = small(ON | {TOOK: 1.2 * row(small(ON))["iteration_s"]})
-    delays = [1e-6 * at for at in range(FEW // len(values) + 1)]
+    delays = [1e-6 * at for at in range(DRAWN_AGAIN // len(values) + 1)]
     many = simulate(cases(case, {"network.link_delay_s": delays, path: values})).rows()
-    assert len(many) > FEW
+    assert len(many) > DRAWN_AGAIN
     for at, value in enumerate(values):
         alone = row(case.with_({"network.link_delay_s": delays[1], path: value}))
         found = many[len(values) + at]
@@ -119,7 +121,7 @@ def test_what_was_measured_elsewhere_is_solved_once(monkeypatch):
     monkeypatch.setattr(solving, "achieved_in", lambda *given: solved.append(given) or 0.4)
     cleared = vars(solving.measured_efficiency)["cache_clear"]
     cleared()
-    axes = {"circuits.delay_s": [0.001 * at for at in range(FEW)], "network.nic_gbps": [100, 200]}
+    axes = {"circuits.delay_s": [0.001 * at for at in range(DRAWN_AGAIN)], "network.nic_gbps": [100, 200]}
     many = simulate(cases(case, axes)).rows()
     cleared()
     assert {one["achieved_over_peak"] for one in many} == {0.4}
@@ -227,7 +229,7 @@ def test_what_ships_covers_all_published_models_closely():
 def achieved(case, model="qwen-moe"):
     """Achieved over the peak of the GPU."""
     resolved = resolve(case.with_({"model.name": model}))
-    return resolved.settings.achieved(resolved.job)
+    return resolved.achieved(resolved.job)
 
 
 def test_each_preset_has_the_rates_of_its_own_assumptions():
@@ -270,13 +272,13 @@ def test_matrices_that_repeat():
 
 def test_stakes_by_hand():
     resolved = resolve(small({"network.fabric": "mfabric", "circuits.reactivation_s": 0.5}))
-    one = problem_of(resolved, (100.0,))
-    trade_off, seconds = trade_off_at(one, 100.0), one.seconds
-    np.testing.assert_allclose(trade_off.delay_s, 0.525)
-    np.testing.assert_allclose(trade_off.nic_Bps, 12.5e9)
-    np.testing.assert_allclose(trade_off.inner_s, np.multiply([1, 2, 1], seconds.moe_s))
+    one = problem_of(resolved, (100.0, 400.0))
+    costs, seconds = one.costs, one.seconds
+    np.testing.assert_allclose(costs.delay_s, [0.525, 0.525])
+    np.testing.assert_allclose(costs.nic_Bps, [12.5e9, 50e9])
+    np.testing.assert_allclose(costs.inner_s, [np.multiply([1, 2, 1], seconds.moe_s)] * 2)
     tp = 2 * 8 * 4096 * 4096 * 2 * 3 / 4 / 900e9  # tokens x hidden x bf16, ring of 4
-    np.testing.assert_allclose(trade_off.behind_s[:2], [0, 2 * seconds.attention_s + tp], rtol=1e-12)
+    np.testing.assert_allclose(costs.behind_s[:, :2], [[0, 2 * seconds.attention_s + tp]] * 2, rtol=1e-12)
 
 
 def test_named_workloads_and_knobs_from_a_file(tmp_path):

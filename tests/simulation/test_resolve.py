@@ -14,7 +14,6 @@ from mfabric_jax.failures import failures
 from mfabric_jax.resolving.resolve import worked_out
 from mfabric_jax.resolving.set_up import memory_columns, too_large_words, untried_words, wider_words
 from mfabric_jax.simulation import example_timeline, iteration_of
-from mfabric_jax.simulation.points import Points
 from mfabric_jax.workload import get
 from mfabric_jax.workload.catalog import NAMES as MODELS
 from tests.small import JOB, refused, row, scenario, small
@@ -67,7 +66,7 @@ def test_what_is_resolved_stands_for_itself(model):
         for fabric in NAMES:
             found = resolve(load(preset=preset, changes={"model.name": model, "network.fabric": fabric}))
             again = resolve(found.case)
-            assert (again.case, again.job, again.settings) == (found.case, found.job, found.settings)
+            assert again == found
 
 
 def test_a_stated_value_wins_over_a_recipe():
@@ -94,7 +93,7 @@ def test_a_case_of_defaults_fits_the_memory(model):
     for experts in ("received", "balanced"):
         found = resolve(Case().with_({"model.name": model, "compute.experts": experts}))
         fits = not model.startswith("deepseek") or experts == "balanced"
-        assert memory_columns(found.settings, found.job)["fits"] == fits
+        assert memory_columns(found, found.job)["fits"] == fits
         assert found.job.gpus == 1024
         assert fits == (too_large_words(found) is None)
         assert fits or "; what fits: " in too_large_words(found)
@@ -245,11 +244,12 @@ def test_many_cases_at_once_have_the_rows_of_single_ones(axis):
                 assert one[name] == want, name
 
 
-def test_many_cases_are_one_program_and_few_are_scenarios():
-    asked = cases(small(TREE), {"compute.efficiency": np.linspace(0.2, 0.6, 17).tolist()})
-    assert [type(group.work) for group in simulate(asked).groups] == [Points]
-    few = cases(small(TREE), {"compute.efficiency": [0.2, 0.3]})
-    assert not any(isinstance(group.work, Points) for group in simulate(few).groups)
+def test_cases_that_differ_in_numbers_are_solved_together():
+    rates = cases(small(TREE), {"compute.efficiency": np.linspace(0.2, 0.6, 17).tolist()})
+    (together,) = simulate(rates).groups
+    assert together.places == range(17)
+    models = cases(small(TREE), {"model.name": ["llama-moe", "mixtral-8x7b"]})
+    assert [group.places for group in simulate(models).groups] == [range(1), range(1, 2)]
 
 
 def test_a_case_that_cannot_be_is_refused_before_anything_is_computed():

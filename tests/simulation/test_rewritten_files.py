@@ -67,7 +67,7 @@ def task(size):
 
 def cluster_usd(path):
     found = resolve(small(HERE | {"network.prices": str(path)}))
-    return bill_of(found.settings, found.fabric, found.job, 400.0).cluster_usd
+    return bill_of(found, found.fabric, found.job, 400.0).cluster_usd
 
 
 def served_usd(path):
@@ -77,7 +77,7 @@ def served_usd(path):
 
 def attention_s(path):
     found = resolve(small(HERE | {"compute.kernels.table": str(path)}))
-    return found.settings.block_seconds(found.job).attention_s
+    return found.block_seconds(found.job).attention_s
 
 
 def achieved(path):
@@ -87,7 +87,7 @@ def achieved(path):
 
 def longest_path(path):
     found = resolve(Case().with_({"network.fabric": "graph", "network.graph": str(path), "job.parallel.gpus": 16}))
-    return found.fabric.path_links(found.settings)
+    return found.fabric.path_links(found)
 
 
 KINDS = {  # the name of a file, two contents, and what a public call says of it
@@ -191,7 +191,7 @@ def test_ranks_are_read_again(tmp_path):
     found = []
     for some in (order, order[::-1], order):
         rewrite(ranks, json.dumps({"gpus": some}))
-        found.append(own_graph(GraphFile.of(resolve(case).settings)).nodes.tolist())
+        found.append(own_graph(GraphFile.of(resolve(case))).nodes.tolist())
     assert found[0] == found[2] == found[1][::-1] != found[1]
 
 

@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import Circuits, Region, degraded
+from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.policies import Plan, greedy, uniform
+from mfabric_jax.policies import uniform
 from mfabric_jax.timing.blocks import Compute, Rules
-from mfabric_jax.timing.exchange import exchanges_between, exchanges_left
 from mfabric_jax.timing.iteration import (
     COLUMNS,
     PORTS,
@@ -33,7 +32,6 @@ from mfabric_jax.timing.iteration import (
     walk_alone,
 )
 from mfabric_jax.timing.passes import Exchanges, places
-from mfabric_jax.timing.switching import routed
 from mfabric_jax.timing.trace import segments
 from mfabric_jax.workload import get
 from mfabric_jax.workload.compute import BlockSeconds, block_flops
@@ -309,75 +307,6 @@ def test_latency_leaves_the_switch_its_time():
     )
     paid = [stage_timed(stage_rates(delay=5.0, latency=t), found, batches=1).reconfig_s for t in (0.0, 0.25)]
     np.testing.assert_allclose(paid, 4, rtol=RTOL)
-
-
-FAILED = job(pp=2, ep=8, experts=8, blocks=2, micro_batches=2)
-SHARE = np.repeat(np.eye(4), 2, axis=0)  # two ranks a server
-HIT = 1
-at_all = eqx.filter_jit(exchanges_left)
-
-
-def drawn_tokens():
-    heat = np.random.default_rng(0).lognormal(0, 1.5, (2, 2, 8, 8))
-    return heat * FAILED.selections / 8
-
-
-TOKENS = drawn_tokens()
-
-
-def servers(degree, nics):
-    return Region(len(degree), 8.0, jnp.asarray(degree), jnp.asarray(nics, float), 2.0)
-
-
-@eqx.filter_jit
-def healthy_and_failed(region, left):
-    parts = routed("unsplit")
-    return (
-        exchanges_between(FAILED, region, TOKENS, greedy),
-        exchanges_between(FAILED, left, TOKENS, greedy),
-        exchanges_left(FAILED, left, TOKENS, jnp.asarray(SHARE), greedy, parts),
-    )
-
-
-def test_a_failed_stage_has_the_times_of_what_is_left():
-    region = servers([6] * 4, [2.0] * 4)
-    for left in (region, servers([5, 6, 6, 6], [2.0] * 4), servers([0, 6, 6, 6], [1.0, 2, 2, 2])):
-        before, all_of_it, after = healthy_and_failed(region, left)
-        for field in ("optical", "electrical", "switch", "count"):
-            np.testing.assert_allclose(getattr(after, field), getattr(all_of_it, field), rtol=RTOL, err_msg=field)
-        np.testing.assert_allclose(after.balanced, all_of_it.balanced, rtol=RTOL)
-        same = left is region
-        assert np.allclose(after.load, before.load) == same
-    assert np.asarray(after.count)[..., 0, :].sum() == 0  # the last: server 0 has no circuits
-
-
-def inactive(demand, region, *, previous=None, key=None):
-    return Plan(Circuits(jnp.zeros(demand.shape, int)))
-
-
-def in_running_order(stage):
-    """(pass, layer, micro-batch): one block a stage."""
-    return [(q, stage, m) for q, (_, m, _) in enumerate(stage_order("1f1b", stage, 2, 2))]
-
-
-def test_work_that_moves_to_a_spare_server():
-    # A quarter of rank 2 (server 1) sits on a fifth server: everything it sends and receives, to its own server too.
-    left = degraded(Region(4, 8.0, 6, 2.0), "gpu", server=1, gpus_per_rank=4)
-    share = left.share_of_rank(8, 2)
-    got = at_all(FAILED, left.group, TOKENS, jnp.asarray(share), inactive, routed("unsplit"), first=jobs.COLD)
-    port = np.full(5, 2.0)  # at unit bandwidth
-    for q, layer, m in in_running_order(HIT):
-        sent = np.zeros((5, 5))
-        for source, sink in np.ndindex(8, 8):
-            size = TOKENS[layer, m, source, sink] * FAILED.dispatch_bytes_per_selection
-            where = [[(4, 0.25), (1, 0.75)] if rank == 2 else [(rank // 2, 1.0)] for rank in (source, sink)]
-            for i, a in where[0]:
-                for j, b in where[1]:
-                    sent[i, j] += size * a * b * (source != sink) * (i != j)
-        np.testing.assert_allclose(got.electrical[HIT, q, 0], [tree(sent, port, port).max()] * 2, rtol=RTOL)
-    np.testing.assert_array_equal(got.optical, 0)
-    assert not got.switch[:, 1:].any()  # inactive from the first block on
-    np.testing.assert_array_equal(got.switch[HIT, 0], [[True, False]])
 
 
 NVLINK, SERVER, MEMORY = 0.5e9, 8e9, 1e9  # bytes/s: of a GPU, of a server's NICs, of a GPU's memory

@@ -9,10 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mfabric_jax.evaluate.exchanges import exchanges_between
+from mfabric_jax.evaluate.rules import First
+from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.platforms import compiling_for
+from mfabric_jax.policies import Plan
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules
-from mfabric_jax.timing.passes import Order, lane_of, order, order_of
-from mfabric_jax.timing.switching import served_in_turn
+from mfabric_jax.timing.passes import Order, lane_of, order, order_of, places
 from mfabric_jax.timing.timeline import run
 from mfabric_jax.traffic.training import expert_flows, pipeline_flows
 from mfabric_jax.workload import memory_of
@@ -412,13 +415,40 @@ def test_drawn_pipelines_agree_with_plain_clocks(pipeline, rules):
     assert (pairs > 0) == (pipeline.order.paired is not None)
 
 
-def test_all_to_alls_of_a_pair_take_turns_and_find_the_circuits_of_the_other_pass():
-    # One block each, demands 0 forward and 1 backward: combine gradient, dispatch, dispatch gradient, combine.
-    lane = lane_of(np.array([[True, False]]), 1)
-    np.testing.assert_array_equal(lane, [[2, 0, 3, 1]])
-    serving, before = served_in_turn(np.array([[[0], [1]]]), lane, True)
-    np.testing.assert_array_equal(serving, [[[[0, 0]], [[1, 1]]]])
-    np.testing.assert_array_equal(before, [[[[1, 1]], [[-1, 0]]]])
+def by_bytes(demand, region, *, previous=None, key=None):
+    """Circuits that tell demands apart, not legal ones: as many as server 0 sends to 1, and fewer elsewhere."""
+    sent = jnp.rint(demand[0, 1] / 2000).astype(int)
+    return Plan(Circuits(jnp.zeros((4, 4), int).at[0, 1].set(sent).at[2, 3].set(1000 - sent)))
+
+
+def by_bytes_and_what_is_there(demand, region, *, previous=None, key=None):
+    count = by_bytes(demand, region).circuits.count
+    return Plan(Circuits(count if previous is None else count + 0 * previous.circuits.count.astype(count.dtype)))
+
+
+@pytest.mark.parametrize("policy", [by_bytes, by_bytes_and_what_is_there])
+def test_all_to_alls_of_a_pair_take_turns_and_find_the_circuits_of_the_other_pass(policy):
+    # One block a pass: combine gradient, dispatch, dispatch gradient, combine.
+    np.testing.assert_array_equal(lane_of(np.array([[True, False]]), 1), [[2, 0, 3, 1]])
+    workload = job(pp=2, ep=8, experts=8, blocks=2, micro_batches=4, schedule="dualpipe", overlap_passes=True)
+    where, forward, backward = places(workload), 4, 5  # of the only pair of a stage
+    np.testing.assert_array_equal(np.argwhere(order_of(workload).paired), [[0, forward], [1, forward]])
+    in_turn = [(backward, 0), (forward, 0), (backward, 1), (forward, 1)]
+    ran = [*itertools.product(range(4), range(2)), *in_turn, *itertools.product((6, 7), range(2))]
+    sizes = 2 ** np.arange(8).reshape(2, 4)  # of block and micro-batch: any difference tells between which two
+    tokens = np.zeros((2, 4, 8, 8))
+    tokens[:, :, 0, 2] = sizes
+    for cold in (False, True):
+        given = workload, Region(4, 8.0, 6, 1.0), jnp.asarray(tokens), policy
+        found = exchanges_between(*given, first=First(cold=cold))
+        for stage in range(2):
+            layer, micro_batch = (at[stage, :, 0] for at in where.pick(2, 4))
+            size = [int(sizes[layer[at], micro_batch[at]]) for at, _ in ran]
+            for (at, which), now, then in zip(ran, size, [None if cold else size[-1], *size[:-1]], strict=True):
+                assert found.switch[stage, at, 0, which] == (now != then)
+                if then is not None:
+                    assert found.anew[stage, at, 0, which] == abs(now - then) / 2
+            assert [size[at] != size[at - 1] for at in range(8, 12)] == [True] * 4
 
 
 def test_two_stages_hold_the_same_under_dualpipe_and_send_what_both_ends_do():

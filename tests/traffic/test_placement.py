@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import traffic, workload
-from mfabric_jax.evaluate.solving import iterations_before
+from mfabric_jax.evaluate.forecasts import iterations_before
 from mfabric_jax.traffic import Tokens
 from mfabric_jax.traffic.placement import (
     MORE,

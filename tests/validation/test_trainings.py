@@ -87,7 +87,7 @@ def test_a_prediction_stands_beside_its_measurement():
 def memory(name, changes=None):
     """Of a GPU of the fullest stage of a row, changed."""
     found = resolve(EVERY[name].case.with_(changes or {}))
-    return memory_columns(found.settings, found.job)
+    return memory_columns(found, found.job)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -150,7 +150,7 @@ def test_parts_of_a_step_add_up_and_pairs_take_what_their_kernels_take():
     assert parts["overlapped_s"] > 0.6 * row["predicted_s"]
     assert 0 <= parts["exposed"] < 0.1
     found = resolve(EVERY["deepseek-v3-2048"].case)
-    seconds = found.settings.of_kernels(found.job)
+    seconds = found.of_kernels(found.job)
     back = seconds.backward
     computed = seconds.attention_s + sum(back.attention) + seconds.moe_s + sum(back.moe)
     slower = 1 / (1 - found.case.job.overlap.comm_cores)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,15 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mfabric_jax.evaluate import solver as solvers
+from mfabric_jax.evaluate.circuits import Steps, walk_circuits
+from mfabric_jax.evaluate.exchanges import exchanges_between
+from mfabric_jax.evaluate.rules import RELAY_TOLERANCE, First, Span, TradeOff, trade_off_of, what_pays
+from mfabric_jax.evaluate.solver import Asked, Now, Numbered, Tables, Traced
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies import Plan, greedy, sample_average, takes_many
+from mfabric_jax.policies import Plan, greedy, random_circuits, sample_average, takes_many
+from mfabric_jax.policies.reads import ALONE, EVERYTHING
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.region import parts_that_wait
-from mfabric_jax.timing import switching
-from mfabric_jax.timing.exchange import exchanges_between
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.timing.passes import order_of, places
-from mfabric_jax.timing.switching import First, SlotsToServe, Span, TradeOff, choose, latest_before, what_pays
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.schedules import BACKWARD, SCHEDULES
 from tests.oracles.greedy import greedy as plain_greedy
@@ -78,8 +82,8 @@ def test_two_blocks_by_hand():
         np.testing.assert_array_equal(found.ahead[0], [[rule not in ("block", "reuse")] * 2, [True, True]])
 
 
-STAGES, PASSES, DEPTH, SERVERS = 3, 6, 3, 4
-REGION = Region(SERVERS, 8.0, jnp.asarray(5), jnp.asarray(0.5))
+STAGES, PASSES, DEPTH, SERVERS, DEGREE = 3, 6, 3, 4, 5
+REGION = Region(SERVERS, 8.0, jnp.asarray(DEGREE), jnp.asarray(0.5))
 UNIFORM = np.array([[0, 2, 1, 2], [2, 0, 2, 1], [1, 2, 0, 2], [2, 1, 2, 0]])  # 5 turns of 3 matchings
 
 
@@ -96,114 +100,236 @@ def plain_parts(count, demand):
     return (demand[served] / count[served]).max(initial=0.0), demand[~served].sum() / 0.5
 
 
-@eqx.filter_jit
-def chosen(rule, slots, trade_off, key, cold=False):
-    first = First(rule, predicted=0 if rule == "predict" else None, trade_off=trade_off, cold=cold)
-    count, before = choose(REGION, greedy, slots, both_parts, first, key)
-    return count, (count != before).any((-2, -1))
+class Drawn(NamedTuple):
+    """Blocks of all stages [P Q L] in running order, their demands and forecasts, and what a reconfiguration costs."""
+
+    demand: np.ndarray
+    forecast: np.ndarray
+    sent: np.ndarray
+    kind: np.ndarray
+    busy: np.ndarray
+    costs: TradeOff  # of every stage
+
+    def costs_of(self, stage):
+        each = ("delay_s", "nic_Bps", "inner_s", "behind_s", "each_s", "expert_s")
+        return self.costs._replace(**{name: getattr(self.costs, name)[stage] for name in each})
 
 
-def drawn_slots(seed):
+def draw_blocks(seed):
     rng = np.random.default_rng(seed)
     shape = (STAGES, PASSES, DEPTH)
-    demand, guess = rng.lognormal(0, 2, (2, *shape, SERVERS, SERVERS)) * (1 - np.eye(SERVERS))
-    guess = np.where(rng.random((*shape, 1, 1)) < 0.3, demand, guess)
+    demand, forecast = rng.lognormal(0, 2, (2, *shape, SERVERS, SERVERS)) * (1 - np.eye(SERVERS))
+    forecast = np.where(rng.random((*shape, 1, 1)) < 0.3, demand, forecast)
     demand[:, 1] = demand[:, 0]  # and circuits may stay
-    moe, backward = rng.random(shape) < 0.7, np.broadcast_to(rng.random((STAGES, PASSES, 1)) < 0.5, shape)
+    sent, backward = rng.random(shape) < 0.7, np.broadcast_to(rng.random((STAGES, PASSES, 1)) < 0.5, shape)
     kind = backward * (1 + (rng.random((STAGES, PASSES, 1)) < 0.5))  # 2: gradients of inputs alone
     busy = rng.choice([1.0, 0.5, 3.0], shape)
-    return SlotsToServe(*(jnp.asarray(x) for x in (demand, guess, moe, kind, busy)))
+    return Drawn(demand, forecast, sent, kind, busy, draw_costs(rng))
 
 
-def drawn_stakes(rng):
-    size, inner, delay = rng.uniform(0.5, 2, 2), rng.uniform(0, 9, 3), rng.uniform(0, 20)
-    behind = rng.uniform(0, 9, 3) * [0, 1, 1]
-    given = TradeOff(*(jnp.asarray(x) for x in (delay, rng.uniform(0.2, 2), size, inner, behind)))
-    return given._replace(expert_s=given.inner_s * rng.uniform(0, 1))
+def draw_costs(rng):
+    inner, behind = rng.uniform(0, 9, (2, STAGES, 3)) * np.array([[[1, 1, 1]], [[0, 1, 1]]])
+    delay, each, nic = rng.uniform(0, 15, STAGES), rng.uniform(0, 2, STAGES), rng.uniform(0.2, 2, STAGES)
+    expert = rng.uniform(0, 1, (STAGES, 1))
+    return TradeOff(delay, nic, rng.uniform(0.5, 2, 2), inner, behind, each, expert_s=inner * expert)
 
 
-def block_end(one, before, trade_off, *, switches, hidden, kind, busy):
+def by_number(blocks):
+    """Every place's demand, then every place's forecast, under a number of its own; a random key for every place."""
+    number = np.arange(blocks.sent.size, dtype=np.int32).reshape(blocks.sent.shape)
+    forecast, kind = number + np.int32(number.size), blocks.kind.astype(np.int32)
+    columns = number, forecast, number, 0 * number, blocks.sent, kind, blocks.busy
+    demand = np.concatenate([x.reshape(-1, SERVERS, SERVERS) for x in (blocks.demand, blocks.forecast)])
+    return demand, Steps(*(x.reshape(STAGES, -1).T for x in columns))
+
+
+def stubborn(demand, region, *, previous=None, key=None):
+    """Greedy, unless the largest flow has three circuits already."""
+    there = previous.circuits.count.reshape(-1)[jnp.argmax(demand)] >= 3
+    fresh = greedy(demand, region).circuits.count
+    return Plan(Circuits(jnp.where(there, previous.circuits.count.astype(fresh.dtype), fresh)))
+
+
+def plainly(policy, demand, before):
+    """The circuits of `greedy` and of `stubborn`, in plain Python."""
+    there = policy is stubborn and before.reshape(-1)[np.argmax(demand)] >= 3
+    return before if there else np.array(plain_greedy(demand, DEGREE))
+
+
+@jax.jit
+def drawn_by_jax(keys):
+    return jax.vmap(lambda key: random_circuits(None, REGION, key=key).circuits.count)(keys)
+
+
+def drawn_plainly(keys):
+    """The sum of five matchings, each one of three."""
+    pairs = np.array([[[0, 1], [2, 3]], [[0, 2], [1, 3]], [[0, 3], [1, 2]]])
+    count = np.zeros((len(keys), SERVERS, SERVERS), int)
+    for at, seed in enumerate(keys):
+        for a, b in pairs[np.random.default_rng(seed).integers(0, 3, DEGREE)].reshape(-1, 2):
+            count[at, a, b] += 1
+            count[at, b, a] += 1
+    return count
+
+
+# Each: (policy, rule, seed, cold, both) -> circuits of both all-to-alls of every block and those before them, whether
+# they differ, and what the random circuits of every place are.
+def on_the_host(policy, rule, seed, *, cold, both):
+    blocks = draw_blocks(seed)
+    demand, steps = by_number(blocks)
+
+    def choose(one):
+        return np.stack([plainly(policy, *each) for each in zip(one.demand, one.before, strict=True)])
+
+    def seconds(count, demand):
+        return tuple(np.array(list(map(plain_parts, count, demand))).T)
+
+    keys = np.arange(blocks.sent.size) + 1000 * seed
+    tables = Tables(demand, key=keys)
+    solver = Now(tables, UNIFORM, Asked(choose, drawn_plainly, seconds, None), READS[policy])
+    count, before = walk_circuits(solver, rule, steps, blocks.costs, cold=cold, both=both)
+    return *(solver.shown(each) for each in (count, before)), solver.differ(count, before), drawn_plainly(keys)
+
+
+def in_jax(policy, rule, seed, *, cold, both):
+    blocks = draw_blocks(seed)
+    demand, steps = by_number(blocks)
+    keys = jax.random.split(jax.random.key(seed), blocks.sent.size)
+    found = traced(policy, rule, demand, steps, keys, blocks.costs, cold, both)
+    return *map(np.asarray, found), np.asarray(drawn_by_jax(keys))
+
+
+@eqx.filter_jit
+def traced(policy, rule, demand, steps, keys, costs, cold, both):
+    solver = Traced(Tables(demand, key=keys), REGION, policy, both_parts)
+    count, before = walk_circuits(solver, rule, steps, costs, cold=cold, both=both)
+    return count, before, solver.differ(count, before)
+
+
+def by_numbers_in_jax(policy, rule, seed, *, cold, both):
+    blocks = draw_blocks(seed)
+    demand, steps = by_number(blocks)
+    keys = jax.random.split(jax.random.key(seed), blocks.sent.size)
+
+    @jax.jit
+    def numbered(demand, keys, costs, busy):
+        solver = Numbered(Tables(demand, key=keys), REGION, policy, both_parts)
+        count, before = walk_circuits(solver, rule, steps._replace(busy=busy), costs, cold=cold, both=both)
+        return solver.shown(count), solver.shown(before), solver.differ(count, before)
+
+    found = numbered(demand, keys, blocks.costs, steps.busy)
+    return *map(np.asarray, found), np.asarray(drawn_by_jax(keys))
+
+
+READS = {greedy: ALONE, stubborn: EVERYTHING}
+WALKS = [(on_the_host, greedy), (in_jax, greedy), (by_numbers_in_jax, greedy)]
+WALKS += [(on_the_host, stubborn), (in_jax, stubborn)]
+walks = pytest.mark.parametrize(("walk", "policy"), WALKS, ids=lambda one: one.__name__)
+
+
+def block_end(one, fresh, before, costs, *, reconfigures, hidden, kind, busy):
     """When the second all-to-all of a block is over, counted from its first, if circuits are for it from the first or
     the second one on (0, 1), or stay (2); the circuits. `hidden`: since when the switch knew, before the first."""
-    fresh = np.array(plain_greedy(one, 5))
-    size, (delay, nic) = np.asarray(trade_off.size), (float(trade_off.delay_s), float(trade_off.nic_Bps))
+    size, nic = costs.size, float(costs.nic_Bps)
+    delay = float(costs.delay_s) + float(costs.each_s) * np.maximum(fresh - before, 0).sum() / 2
     size = size[::-1] if kind else size
     clock, active = 0.0, -np.inf
     for which in (0, 1):
-        if which == switches:
+        if which == reconfigures:
             active = (-hidden if which == 0 else over) + delay
-        circuits = fresh if which >= switches else before
+        circuits = fresh if which >= reconfigures else before
         optical, packets = (part / nic * size[which] for part in plain_parts(circuits, one))
         over = max(clock + packets, max(clock, active) + optical if optical else clock)
-        inner_s, expert_s = (float(part[kind]) for part in (trade_off.inner_s, trade_off.expert_s))
+        inner_s, expert_s = (float(part[kind]) for part in (costs.inner_s, costs.expert_s))
         clock = over + (inner_s + (busy - 1) * expert_s) * (which == 0)
-    return over, (fresh if switches == 0 else before, before if switches == 2 else fresh)
+    return over, (fresh if reconfigures == 0 else before, before if reconfigures == 2 else fresh)
 
 
-def assert_chain(slots, count, switch, pair_of, cold=False):
+def assert_chain(blocks, count, before, differ, pair_of, *, cold=False):
     """`pair_of` (at, before, behind) -> the two circuits of a block; they stay where there are no experts. Unless
     `cold`, the iteration begins with what one that began with uniform circuits leaves."""
+    count, before, differ = (
+        np.moveaxis(x, 2, 0).reshape(*blocks.sent.shape, *x.shape[1:2], *x.shape[3:]) for x in (count, before, differ)
+    )
     different = 0
     for p in range(STAGES):
-        before = UNIFORM
+        there = UNIFORM
         for last in (True,) if cold else (False, True):
             behind = 0
             for q, i in np.ndindex(PASSES, DEPTH):
-                pair = pair_of((p, q, i), before, behind) if slots.moe[p, q, i] else (before, before)
-                changes = [(pair[0] != before).any(), (pair[1] != pair[0]).any()]
+                pair = pair_of((p, q, i), there, behind) if blocks.sent[p, q, i] else (there, there)
                 if last:
+                    changes = [(pair[0] != there).any(), (pair[1] != pair[0]).any()]
                     np.testing.assert_array_equal(count[p, q, i], pair)
-                    np.testing.assert_array_equal(switch[p, q, i], changes)
+                    np.testing.assert_array_equal(before[p, q, i], [there, pair[0]])
+                    np.testing.assert_array_equal(differ[p, q, i], changes)
                     different += sum(changes)
-                before, behind = pair[1], int(slots.moe[p, q, i]) * int(slots.kind[p, q, i])
-    assert STAGES <= different < 2 * np.size(slots.moe)
+                there, behind = pair[1], int(blocks.sent[p, q, i]) * int(blocks.kind[p, q, i])
+    assert STAGES <= different < 2 * np.size(blocks.sent)
 
 
-KEY = jax.random.key(3)
+@walks
+@pytest.mark.parametrize("rule", ["block", "reuse", "random", "predict", "span"])
+def test_chains_of_circuits(rule, walk, policy):
+    for seed, cold, both in ((0, False, False), (1, False, rule != "reuse"), (1, True, False)):
+        blocks = draw_blocks(seed)
+        *found, drawn = walk(policy, rule, seed, cold=cold, both=both)
+        drawn = drawn.reshape(*blocks.sent.shape, SERVERS, SERVERS)
+
+        def pair_of(at, before, behind, blocks=blocks, drawn=drawn, both=both):
+            fresh, ahead = (plainly(policy, one[at], before) for one in (blocks.demand, blocks.forecast))
+            if rule == "span":
+                return ahead, ahead
+            first = {"block": fresh, "reuse": before, "random": drawn[at], "predict": ahead}[rule]
+            first = fresh if blocks.kind[at] > 0 and rule != "reuse" else first
+            return first, first if both else fresh
+
+        assert_chain(blocks, *found, pair_of, cold=cold)
+        used = drawn[blocks.sent & (blocks.kind == 0)]
+        assert (used.sum(2) == DEGREE).all()  # every NIC is used
+        assert len({one.tobytes() for one in used}) > 3  # more than UNIFORM with its servers in other orders
 
 
-@pytest.mark.parametrize("rule", ["block", "reuse", "random", "predict"])
-def test_chains_of_circuits(rule):
-    for seed, cold in ((0, False), (1, False), (1, True)):
-        slots = drawn_slots(seed)
-        count, switch = map(np.asarray, chosen(rule, slots, None, jax.random.fold_in(KEY, seed), cold))
-        demand, guess = np.asarray(slots.demand), np.asarray(slots.guess)
+@walks
+def test_pays_takes_what_ends_first(walk, policy):
+    taken = set()
+    for seed in range(6 if walk is not by_numbers_in_jax else 2):
+        blocks = draw_blocks(seed)
+        *found, _ = walk(policy, "pays", seed, cold=False, both=False)
 
-        def pair_of(at, before, behind, slots=slots, count=count, demand=demand, guess=guess):
-            fresh = np.array(plain_greedy(demand[at], 5))
-            found = {"reuse": before, "random": count[at][0], "predict": np.array(plain_greedy(guess[at], 5))}
-            known = rule == "block" or (slots.kind[at] > 0 and rule != "reuse")
-            return (fresh if known else found[rule]), fresh
-
-        assert_chain(slots, count, switch, pair_of, cold)
-        if rule == "random":
-            found = count[np.asarray(slots.moe & (slots.kind == 0))][:, 0]
-            assert (found.sum(2) == 5).all()  # every NIC is used
-            assert len({one.tobytes() for one in found}) > 3  # more than UNIFORM with its servers in other orders
-
-
-def test_pays_takes_what_ends_first():
-    switched = set()
-    for seed in range(6):
-        slots, trade_off = drawn_slots(seed), drawn_stakes(np.random.default_rng(seed))
-        count, switch = map(np.asarray, chosen("pays", slots, trade_off, KEY))
-        demand = np.asarray(slots.demand)
-
-        def pair_of(at, before, behind, slots=slots, trade_off=trade_off, count=count, demand=demand):
-            kind = int(slots.kind[at])
-            hidden = float(trade_off.behind_s[behind]) if kind else 0.0
-            given = {"hidden": hidden, "kind": kind, "busy": float(slots.busy[at])}
-            ends = [block_end(demand[at], before, trade_off, switches=s, **given) for s in range(3)]
-            if (ends[0][1][0] == before).all():  # nothing to change: no end matters
+        def pair_of(at, before, behind, blocks=blocks):
+            costs, kind = blocks.costs_of(at[0]), int(blocks.kind[at])
+            hidden = float(costs.behind_s[behind]) if kind else 0.0
+            given = {"hidden": hidden, "kind": kind, "busy": float(blocks.busy[at])}
+            fresh = plainly(policy, blocks.demand[at], before)
+            ends = [block_end(blocks.demand[at], fresh, before, costs, reconfigures=s, **given) for s in range(3)]
+            if (fresh == before).all():  # nothing to change: no end matters
                 return before, before
-            # The last of those that are best: switch late, or not at all.
+            # The last of those that are best: reconfigure late, or not at all.
             first = min(end for end, _ in ends)
             best = max(s for s in range(3) if ends[s][0] <= first * (1 + RTOL))
-            switched.add((best, kind))
+            taken.add((best, kind))
             return ends[best][1]
 
-        assert_chain(slots, count, switch, pair_of)
-    assert switched >= {(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (0, 2), (1, 2)}
+        assert_chain(blocks, *found, pair_of)
+    if policy is greedy:
+        assert taken >= {(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (0, 2), (1, 2)}
+
+
+def test_circuits_stay_through_blocks_without_experts_and_into_the_next_iteration():
+    """Two stages of five blocks. The first sends demands 3 and 5, in its third and its last block, the second none."""
+    sent = np.array([[False, False, True, False, True], [False] * 5])
+    number = np.where(sent, [[0, 0, 3, 0, 5]] * 2, 0).T
+    steps = Steps(number, number, 0 * number, 0 * number, sent.T, 0 * number, 0 * number)
+    for cold, before, after in (
+        (False, [[5, 5, 5, 3, 3], [9] * 5], [[5, 5, 3, 3, 5], [9] * 5]),
+        (True, [[9, 9, 9, 3, 3], [9] * 5], [[9, 9, 3, 3, 5], [9] * 5]),
+    ):
+        demand = np.arange(6)[:, None, None]
+        solver = Now(Tables(demand), np.full((1, 1), 9), Asked(lambda one: one.demand, None, None, None), ALONE)
+        served, there = walk_circuits(solver, "block", steps, cold=cold)
+        for found, want in ((served[:, 0], after), (served[:, 1], after), (there[:, 0], before), (there[:, 1], after)):
+            np.testing.assert_array_equal(solver.shown(found)[..., 0, 0].T, want)
 
 
 GB = 1e9
@@ -402,7 +528,7 @@ def weighed(policy, cold):
 @pytest.mark.parametrize("cold", [False, True])
 def test_looked_up_or_one_after_the_other(cold, monkeypatch):
     looked_up = weighed(greedy, cold)
-    monkeypatch.setattr(switching, "few_pairs", lambda own: False)
+    monkeypatch.setattr(solvers, "_few_pairs", lambda steps: False)
     in_turn = weighed(lambda *given, **rest: greedy(*given, **rest), cold)  # another policy: traced anew
     for ours, theirs in zip(looked_up, in_turn, strict=True):
         for one, other in zip(ours, theirs, strict=True):
@@ -421,7 +547,7 @@ def test_what_is_foreseen_is_what_every_kind_of_pass_computes(schedule, recomput
     chunks = 2 if schedule in ("interleaved", "zb-v") else 1
     workload = job(pp=2, blocks=4, micro_batches=6, chunks=chunks, **settings)
     where, slots = places(workload), ran(workload).walked.slots
-    trade_off = switching.trade_off_of(workload, hand_rates(), HAND)
+    trade_off = trade_off_of(workload, hand_rates(), HAND)
     kinds, at = {0, 1, 2} if SCHEDULES[schedule].splits else {0, 1}, where.layer >= 0
     assert kinds >= set(where.kind[at]) >= {0, max(kinds)}
     experts, behind = slots.inner[..., 1] - slots.inner[..., 0], slots.end - slots.over[..., 1]
@@ -433,7 +559,7 @@ def test_what_is_foreseen_is_what_every_kind_of_pass_computes(schedule, recomput
 def test_what_is_foreseen_is_what_a_plain_clock_needs(recompute):
     # A switch that turns for as long as the block behind computes is not waited for; what it turns longer is.
     workload = job(blocks=2, micro_batches=1, recompute=recompute)
-    behind_s = float(switching.trade_off_of(workload, hand_rates(), HAND).behind_s[1])
+    behind_s = float(trade_off_of(workload, hand_rates(), HAND).behind_s[1])
     block = {"attention": HAND.attention_s, "inner": HAND.moe_s, "tp": 1.5e9 / NVLINK, "exchange": [(1, 0)] * 2}
     for delay, paid in ((behind_s, 0.0), (behind_s + 0.1, 0.1)):
         region = Stage(delay, recompute=recompute)
@@ -447,7 +573,7 @@ def test_a_gain_within_the_tolerance_is_none():
     free = TradeOff(0.0, 1.0, jnp.ones(2), jnp.zeros(3), jnp.zeros(3))
     given = old, new, jnp.asarray(1.0), jnp.asarray(0), jnp.asarray(0), jnp.asarray(1.0)
     assert what_pays(free, *given).all()
-    assert not what_pays(free._replace(tolerance=switching.RELAY_TOLERANCE), *given).any()
+    assert not what_pays(free._replace(tolerance=RELAY_TOLERANCE), *given).any()
 
 
 WHERE = Region(4, 8.0, 6, 1.0)
@@ -542,12 +668,6 @@ def test_never_later_than_when_all_wait():
         earlier += float(partly.iteration_s) < float(whole.iteration_s) * (1 - 1e-6)
     assert earlier
     assert (np.asarray(found.waiting) <= np.asarray(found.optical)).all()
-
-
-def test_what_was_in_place_before_an_iteration_outlasts_blocks_without_experts():
-    at = np.array([[-1, -1, 3, -1, 5], [-1, -1, -1, -1, -1]])
-    np.testing.assert_array_equal(latest_before(at, False), [[5, 5, 5, 3, 3], [-1] * 5])
-    np.testing.assert_array_equal(latest_before(at, True), [[-1, -1, -1, 3, 3], [-1] * 5])
 
 
 def test_dense_blocks_at_the_front_change_no_circuits():

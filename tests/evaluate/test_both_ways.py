@@ -1,4 +1,4 @@
-"""The quick way of the host and the traced way of JAX agree on drawn cases of every setting."""
+"""The batches of the host and the program of JAX that composes an iteration agree on drawn cases of every setting."""
 
 import random
 
@@ -7,17 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mfabric_jax.simulation.on_host import covers
-from mfabric_jax.timing.exchange import exchanges_inside
 
 from mfabric_jax import InputError, load, resolve
 from mfabric_jax.case.fabrics import NAMES
 from mfabric_jax.evaluate import solving
-from mfabric_jax.fabric.design import group_numbers
-from mfabric_jax.timing import iterate
-from tests.small import model_file
+from mfabric_jax.evaluate.iteration_of import function_of
+from tests.small import model_file, scenario
 
-# What decides the code of a program, several times where it is what the quick way is about.
+pytestmark = pytest.mark.usefixtures("as_users_have_it")
+
+# What decides the code of a program, several times where most rules apply.
 SHAPES = {
     "network.fabric": [*NAMES, *["mfabric"] * (26 - len(NAMES))],
     "network.nic_use": ["own", "pooled"],
@@ -45,7 +44,6 @@ SHAPES = {
     "job.capacity_factor": [float("inf"), 1.25],
     "job.parallel.pp": [1, 2],
     "placement.rule": ["contiguous", "contiguous", "hierarchical"],
-    "run.replicas": [1, 1, 2],
     "run.sample": [None],
 }
 CHOSEN = {
@@ -86,23 +84,19 @@ def shapes(draw, model):
         return case
 
 
-def traced(one):
-    """Iterations of a scenario as programs of JAX compute them."""
-    dtype, job = one.settings.case.run.dtype, one.workload
-    given = solving.program_of(one), group_numbers(one.group, dtype), solving.given_of(one)
-    (gbps,) = one.bandwidths
-    if one.weighs:
-        between = eqx.filter_jit(solving._solve_weighed)(*given, solving.trade_off_at(one, gbps))
-    else:
-        between = eqx.filter_jit(solving._solve_all)(*given)
-    sent = np.concatenate([replica.sent for replica in one.each_replica])
-    rates, seconds = one.rates(gbps), one.settings.block_seconds(job)
-    times = []
-    for at, tokens in enumerate(sent):
-        inside = exchanges_inside(job, given[1], jnp.asarray(tokens, dtype))
-        each = jax.tree.map(lambda x, at=at: x[at], between)._replace(inside=inside, count=None)
-        times.append(iterate(job, rates, each, seconds, rules=one.settings.rules))
-    return between, jax.tree.map(lambda *x: np.stack(x), *times)
+@eqx.filter_jit
+def composed(function, case):
+    """The all-to-alls of one iteration and its seconds."""
+    found = function.exchanges(case)
+    return found, function.time(case, found)
+
+
+def inside_jax(one):
+    """The all-to-alls of every iteration and their seconds, as one program of JAX computes them."""
+    function, case = function_of(one)
+    case = {path: jnp.asarray(number) for path, number in case.items()}
+    every = [composed(function, case | {"run.sample": jnp.asarray(at)}) for at in range(len(one.sent))]
+    return jax.tree.map(lambda *x: np.stack(x), *every)
 
 
 NEAR = {"float64": 1e-9, "float32": 1e-5}
@@ -111,62 +105,71 @@ NEAR_RELAY = {"float64": 1e-7, "float32": 1e-3}  # 100 steps of a search for sha
 
 def compare(case, dtype):
     most = (NEAR_RELAY if case.circuits.routing == "relay" else NEAR)[dtype]
-    one = solving.problem_at(resolve(case.with_({"run.dtype": dtype})), (case.network.nic_gbps,))
-    quick = solving.solve(one)
-    between, expected = traced(one)
-    found = solving._times_of_replicas(one, quick)
-    quick = jax.tree.map(lambda x: x[0], quick) if one.weighs else quick
-    for name, expected_of in between._asdict().items():
-        if name in ("inside", "count"):  # solved apart; left out
+    one = scenario(case.with_({"run.dtype": dtype}))
+    got = solving.solve(one)
+    times = solving.times_of(one, got)
+    got = jax.tree.map(lambda x: x[0], got) if one.weighs else got
+    wanted, seconds = inside_jax(one)
+    for name, want in wanted._asdict().items():
+        if name == "count":  # left out on the host
             continue
-        got = getattr(quick, name)
-        assert (got is None) == (expected_of is None), name
-        if got is not None:
-            np.testing.assert_allclose(got, expected_of, rtol=most, err_msg=name)
-    total = np.asarray(expected.iteration_s)
-    for name in expected._fields:
-        if name != "stage":
-            slack = most * total.max()
-            got = np.asarray(getattr(found, name)).reshape(-1)
-            np.testing.assert_allclose(got, getattr(expected, name), rtol=most, atol=slack, err_msg=name)
-    return covers(one)
+        assert (getattr(got, name) is None) == (want is None), name
+        if want is not None:
+            np.testing.assert_allclose(getattr(got, name), want, rtol=most, err_msg=name)
+    slack = most * seconds["iteration_s"].max()
+    for name, want in seconds.items():
+        np.testing.assert_allclose(getattr(times, name)[:, 0], want, rtol=most, atol=slack, err_msg=name)
 
 
 def agree(seeds, tmp_path, most_numbers):
     dense = {"dense_blocks": 1, "dense_hidden": 64}
     models = model_file(tmp_path / "small.toml", blocks=4), model_file(tmp_path / "dense.toml", blocks=5, **dense)
-    quick = 0
     for seed in seeds:
         draw = random.Random(seed)
         case = shapes(draw, models[seed % 2])
         for _ in range(most_numbers):
             drawn = case.with_(numbers(draw))
-            quick += compare(drawn, "float64")
+            compare(drawn, "float64")
         compare(drawn, "float32")
-    return quick
 
 
-RARE = {  # drawn by chance too seldom
-    "replicas under spans of an iteration": {"circuits.span.length": "iteration", "run.replicas": 2},
-    "replicas under spans as they will be": {"circuits.span.chosen_on": "actual", "run.replicas": 2},
-    "replicas where it pays": {"circuits.turn": "pays", "run.replicas": 2},
-    "a run's circuits, overlapping passes": {"circuits.span.length": "run", "job.schedule": "dualpipe"},
-}
-
-
-@pytest.mark.parametrize("what", RARE)
-def test_what_is_seldom_drawn(what, tmp_path):
+def small_job(tmp_path, changes):
     said = {"model.name": model_file(tmp_path / "small.toml", blocks=4), "job.parallel.tp": 4, "job.parallel.ep": 8}
     said |= {"job.parallel.dp": 2, "job.batch.micro_batches": 4, "job.batch.sequence": 256, "traffic.drawn": 2}
-    said |= {"run.iterations": 2, "job.parallel.pp": 2, "traffic.generated.skew": 1.0} | RARE[what]
-    assert compare(load().with_(said | {"network.fabric": "mfabric"}), "float64")
+    said |= {"run.iterations": 2, "job.parallel.pp": 2, "traffic.generated.skew": 1.0, "run.dtype": "float64"}
+    return load().with_(said | {"network.fabric": "mfabric"} | changes)
+
+
+def test_circuits_of_a_run_where_passes_overlap(tmp_path):
+    """Drawn by chance too seldom."""
+    compare(small_job(tmp_path, {"circuits.span.length": "run", "job.schedule": "dualpipe"}), "float64")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"circuits.span.length": "iteration"},
+        {"circuits.span.length": "iteration", "circuits.span.chosen_on": "actual"},
+        {"circuits.turn": "pays"},
+        {"circuits.turn": "predict", "compute.experts": "received"},
+    ],
+    ids=lambda changes: " ".join(map(str, changes.values())),
+)
+def test_replicas_have_the_all_to_alls_of_each_alone_and_the_times_of_the_slowest(changes, tmp_path):
+    one = scenario(small_job(tmp_path, changes | {"run.replicas": 2}))
+    together, alone = solving.solve(one), [solving.solve(each) for each in one.each_replica]
+    axis = 1 if one.weighs else 0
+    jax.tree.map(lambda got, *each: np.testing.assert_array_equal(got, np.concatenate(each, axis)), together, *alone)
+    times = [solving.times_of(each, loads).iteration_s for each, loads in zip(one.each_replica, alone, strict=True)]
+    assert (times[0] != times[1]).all()
+    np.testing.assert_array_equal(solving.times_of(one, together).iteration_s, np.maximum(*times))
 
 
 def test_a_few_drawn_cases(tmp_path):
-    assert agree(range(2), tmp_path, 1)
+    agree(range(2), tmp_path, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_two_hundred_drawn_cases(part, tmp_path):
-    assert agree(range(100 + 10 * part, 110 + 10 * part), tmp_path, 5) > 20
+    agree(range(100 + 10 * part, 110 + 10 * part), tmp_path, 5)

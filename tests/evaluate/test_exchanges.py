@@ -1,22 +1,24 @@
 """All-to-alls of an iteration and what the schedule makes of them: policies, loads, gradients, slopes."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mfabric_jax.evaluate.exchanges import exchanges_between
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.policies import Plan, get, greedy
+from mfabric_jax.policies import REGISTRY, Plan, for_demand_alone, get, greedy, random_circuits, reads_of
+from mfabric_jax.policies.reads import ALONE, BY_NAME, Reads, judged
 from mfabric_jax.timing import exchanges, iterate, rates_of
-from mfabric_jax.timing.exchange import exchanges_between
 from mfabric_jax.timing.iteration import all_reduce_seconds, iterate_compiled
 from mfabric_jax.timing.passes import Exchanges
-from mfabric_jax.timing.switching import remembers
 from mfabric_jax.workload.compute import BlockSeconds
 from tests.timing import jobs
-from tests.timing.jobs import DRAWN, NVSWITCH, SECONDS, TOKENS, drawn, fat_tree, job, region, simulate, timed
+from tests.timing.jobs import DRAWN, NVSWITCH, SECONDS, TOKENS, drawn, fat_tree, job, numbers, region, simulate, timed
 
 RTOL = 1e-9
 
@@ -123,13 +125,46 @@ def test_once_for_each_demand_is_what_block_after_block_gives():
         np.testing.assert_allclose(getattr(once, name), getattr(each, name), rtol=1e-12, err_msg=name)
 
 
-def test_who_looks_at_the_plan_in_place_or_the_key():
-    demand, start = jnp.ones((4, 4), jnp.float32), jnp.zeros((4, 4), jnp.int32)
-    gbps, nics, delay_s, efficiency = (jnp.asarray(x, jnp.float32) for x in (8.0, 2.0, 1.0, 1.0))
-    single = Region(4, gbps, jnp.asarray(5, jnp.int32), nics, delay_s, efficiency)
-    do = {"previous", "random", "joint", "local-search", "learned"}
-    for name in {"greedy", "uniform", "index", "topoopt", "matching", *do}:
-        assert remembers(get(name), single, demand, start, jax.random.key(0)) is (name in do), name
+ASKED = Region(4, *numbers(8.0, 5, 2.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_policy_reads_no_more_than_its_entry_says(name):
+    settings = {"mean": jnp.ones((4, 4))} if name == "static" else {}
+    policy = get(name, **settings)
+    said, found = reads_of(policy, ASKED), judged(policy, ASKED)
+    assert said == BY_NAME.get(name, ALONE)
+    assert said.before >= found.before
+    assert said.key >= found.key
+
+
+def of_what_is_there(demand, region, *, previous=None, key=None):
+    return previous
+
+
+def of_the_key(demand, region, *, previous=None, key=None):
+    return random_circuits(demand, region, key=key)
+
+
+def of_both(demand, region, *, previous=None, key=None):
+    drawn = random_circuits(demand, region, key=key).circuits.count
+    return Plan(Circuits(jnp.where(demand[0, 1] > 0, drawn, previous.circuits.count)))
+
+
+def of_neither(demand, region, *, previous=None, key=None):
+    return greedy(demand + 0 * previous.circuits.count.shape[0], region)
+
+
+def test_what_an_own_policy_reads_is_judged_from_its_program():
+    for policy, want in [
+        (of_what_is_there, Reads(before=True, key=False)),
+        (of_the_key, Reads(before=False, key=True)),
+        (of_both, Reads(before=True, key=True)),
+        (of_neither, Reads(before=False, key=False)),
+        (functools.partial(of_neither), Reads(before=False, key=False)),
+        (for_demand_alone(of_both), Reads(before=False, key=False)),  # called without either
+    ]:
+        assert reads_of(policy, ASKED) == want, policy
 
 
 def test_other_bandwidths_run_in_the_same_program():
