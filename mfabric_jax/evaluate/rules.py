@@ -181,9 +181,6 @@ class Span(eqx.Module):
         return self.name in LONG
 
 
-BLOCK, ALL_TO_ALL = First(), Span()
-
-
 class Rule(NamedTuple):
     """Static: how circuits are chosen. `name`: of `FIRST`; `span`: of `SPANS`; `cold`: an iteration starts with uniform
     circuits; `partial`: circuits that stay carry while others are set up."""

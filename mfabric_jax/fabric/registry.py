@@ -63,7 +63,12 @@ def cost_table(
     """
     prices = prices or Prices()
     counted = _counted(name, gpus, bool(prices.rack_switch_per_server), form)
-    return [_row(to, part, count, prices.at(part, nic_gbps)) for to, part, count in counted]
+    rows: list[dict[str, Any]] = []
+    for to, part, count in counted:
+        unit = prices.at(part, nic_gbps)
+        dollars = None if unit is None else count * unit
+        rows.append({"attached_to": to, "part": part, "count": count, "unit_usd": unit, "usd": dollars})
+    return rows
 
 
 def _counted(name: str, gpus: int | None, rack: bool, form: dict[str, Any]) -> list[tuple[str, str, Any]]:
@@ -78,11 +83,6 @@ def _counted(name: str, gpus: int | None, rack: bool, form: dict[str, Any]) -> l
     if fabric.per_gpu is not None:
         found.append((fabric.per_gpu[1], fabric.per_gpu[0], gpus))
     return [*found, ("rack switch", "rack_switch_per_server", 1)] if rack else found
-
-
-def _row(to: str, part: str, count: float, unit: float | None) -> dict[str, Any]:
-    dollars = None if unit is None else count * unit
-    return {"attached_to": to, "part": part, "count": count, "unit_usd": unit, "usd": dollars}
 
 
 def cluster_cost(

@@ -67,6 +67,11 @@ class Over(NamedTuple):
         """The sources of which one alone may turn the order."""
         return [name for name, ends in self.by.items() if _holds_1(ends)]
 
+    @property
+    def in_table(self) -> str:
+        """Such as "+12.1% (+3.6 to +20.7)"."""
+        return f"{self}{'' if self.separable else NOT_SEPARABLE}"
+
     def __str__(self):
         low, high = self.ends
         return percent(self.ratio - 1, signed=True) + (f" ({_ends_words(self.ends)})" if low < high else "")
@@ -247,7 +252,7 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
     lines = [
         {
             "design": str(one) or "all rows",
-            "over best": "" if place == 0 else _over(one.over(shown[0], column)),
+            "over best": "" if place == 0 else one.over(shown[0], column).in_table,
             "$/Mtok": one.mean[TOKEN_USD],
             "kJ/Mtok": one.mean[TOKEN_JOULES] / 1000,
             "Mtok/s": one.mean[TOKENS] / 1_000_000,
@@ -262,11 +267,6 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
     return [
         {name: None if value != value else value for name, value in line.items() if name in known} for line in lines
     ]
-
-
-def _over(over: Over) -> str:
-    """Such as "+12.1% (+3.6 to +20.7)"."""
-    return f"{over}{'' if over.separable else NOT_SEPARABLE}"
 
 
 def _conclusion(shown: Sequence[Design], column: str) -> str:

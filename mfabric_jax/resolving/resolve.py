@@ -109,7 +109,9 @@ def worked_out(case: Case) -> Resolved:
     tree_nics = _ports(found, gpu, job, can_work, on)
     _circuits(found, on, TURNING)
     _tiers(found, on, job.servers, tree_nics)
-    _rest(found)
+    if found["compute.rate"] == "measured":
+        found.fill("compute.measured.nic_gbps", found["network.nic_gbps"], "as the case")
+        found.fill("compute.measured.nic_use", found["network.nic_use"], "as the case")
     whole = found.case
     check_limits(whole, job, on, tree_nics)
     resolved = _resolved(whole, job, gpu, found)
@@ -157,11 +159,6 @@ def _domain(found: _Open) -> None:
     switches = on.nvswitches if on.domain is None else said.planes
     if switches is not None:
         found.fill("gpu.nvswitches", switches, f"of {on.name}")
-
-
-def _overrides(found: _Open) -> dict[str, Any]:
-    given = {field: found[f"model.{field}"] for field in OF_MODEL}
-    return {field: value for field, value in given.items() if value is not None}
 
 
 class Recipe(NamedTuple):
@@ -357,15 +354,11 @@ def _in_memory(found: _Open) -> dict[str, float]:
 def _copies(found: _Open) -> int:
     """Slots of a group beyond one for each expert."""
     if found["placement.rule"] != "given":
-        return _placed(found, "redundant_experts") or 0
+        return found[f"placement.{found['placement.rule']}.redundant_experts"] or 0
     if found["placement.given"] is None:
         raise InputError("placement.given must name a .json file, which says where experts lie.")
     placement = traffic.read_placement(found["placement.given"])
     return placement.slots.shape[1] - placement.experts
-
-
-def _placed(found: _Open, name: str) -> Any:
-    return found[f"placement.{found['placement.rule']}.{name}"]
 
 
 def _of_experts(found: _Open) -> Any:
@@ -603,15 +596,11 @@ def _tiers(found: _Open, on: Fabric, servers: int, tree_nics: int, least: int = 
         raise Misfit(f"network.tiers 1 has room for {most:,} NICs, on {ports}, got {tree_nics:,}.")
 
 
-def _rest(found: _Open) -> None:
-    if found["compute.rate"] == "measured":
-        found.fill("compute.measured.nic_gbps", found["network.nic_gbps"], "as the case")
-        found.fill("compute.measured.nic_use", found["network.nic_use"], "as the case")
-
-
 def model_of(case: Case) -> Model:
     """The model of a case, with the dimensions that the case says."""
-    return get_model(case.model.name, _overrides(_Open(case)))
+    said = flat(case)
+    changed = {field: value for field in OF_MODEL if (value := said[f"model.{field}"]) is not None}
+    return get_model(case.model.name, changed)
 
 
 def gpu_of(case: Case) -> Gpu:

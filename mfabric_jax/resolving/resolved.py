@@ -61,7 +61,8 @@ class Calibrated(NamedTuple):
     residuals: tuple[float, ...]
 
 
-def _read(name: str) -> dict[str, Calibrated]:
+@functools.cache
+def calibrated_under(name: str) -> dict[str, Calibrated]:
     file = resources.files("mfabric_jax.resolving") / "calibrations" / f"{name}.json"
     if not file.is_file():
         return {}
@@ -70,9 +71,6 @@ def _read(name: str) -> dict[str, Calibrated]:
         name: Calibrated(one["efficiency"], one["compute_s"], tuple(one["ratios"]), tuple(one["residuals"]))
         for name, one in models.items()
     }
-
-
-CALIBRATED = {name: _read(name) for name in ASSUMED}
 
 
 HALF = 0.5  # of the peak, for a model without published times
@@ -255,7 +253,7 @@ class Resolved(Hardware):
         """Fitted rates by model, under the assumptions of the case."""
         rate: Any = self.case.compute.rate
         of_gpu = self.server.name, self.case.job.precision.compute
-        return CALIBRATED[rate.value] if rate.name == "calibrated" and of_gpu == (DEFAULT_GPU, "bf16") else {}
+        return calibrated_under(rate.value) if rate.name == "calibrated" and of_gpu == (DEFAULT_GPU, "bf16") else {}
 
     def achieved(self, job: Workload) -> float:
         rate: Any = self.case.compute.rate

@@ -102,17 +102,11 @@ def drawn_loads(case: Case, job: Workload) -> tuple[Load, ...] | None:
     received = _of_ranks(_LoadOf.of(case, job))
     if received is None:
         return None
-    return tuple(_fullest(received[_blocks(job, stage, len(received))]) for stage in range(job.pp))
-
-
-def _blocks(job: Workload, stage: int, drawn: int) -> list[int]:
-    return [layer % drawn for layer in job.stage_layers(stage)]
-
-
-def _fullest(received: Float[np.ndarray, "L P R"]) -> Load:
-    if not len(received):
-        return Load()
-    return Load(float(received.mean(axis=(0, 1)).max()), float(received.max()))
+    found = []
+    for stage in range(job.pp):
+        own = received[[layer % len(received) for layer in job.stage_layers(stage)]]  # [L P R]
+        found.append(Load(float(own.mean(axis=(0, 1)).max()), float(own.max())) if len(own) else Load())
+    return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True)
