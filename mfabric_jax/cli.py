@@ -72,11 +72,13 @@ def _run(command: str, words: list[str]) -> int | None:
     import importlib
 
     from mfabric_jax.case.grid import in_case_files
-    from mfabric_jax.commands import OF_CASES, help
+    from mfabric_jax.commands import OF_CASES
     from mfabric_jax.commands.words import parse, read
 
     module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_').replace('-', '_')}")
     if asks := {"-h", "--help"} & set(words):
+        from mfabric_jax.commands import help
+
         behind = words[words.index(asks.pop()) + 1 :]
         topic = behind[0] if behind and not behind[0].startswith("-") else None
         if command in OF_CASES:

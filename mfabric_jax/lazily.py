@@ -1,17 +1,53 @@
-"""Packages whose slow names are imported when they are first asked for."""
+"""Names whose files are imported when they are first asked for."""
 
 import importlib
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 
 def at_first_use(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package; `names`: those of each of its modules, none of which is named like a module."""
+    """The `__getattr__` of a package; `names`: those of each of its modules, none of which is named like a module.
+
+    A module is one of the package, or stands in full: `mfabric_jax.evaluate.rules`.
+    """
     home = {name: module for module, several in names.items() for name in several}
 
     def found(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+        return getattr(_module(package, home[name]), name)
 
     return found
+
+
+class ByName(Mapping[str, Any]):
+    """What modules of a package define, by name; a module is imported when one of its names is asked for.
+
+    `homes`: MODULE:ATTRIBUTE of every name.
+    """
+
+    def __init__(self, package: str, homes: Mapping[str, str]):
+        self._package = package
+        self._homes = {name: tuple(home.split(":")) for name, home in homes.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        module, attribute = self._homes[name]
+        return getattr(_module(self._package, module), attribute)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    def name_of(self, value: Any) -> str | None:
+        """The name of a value; None for one that is not here. Imports nothing."""
+        for name, (module, attribute) in self._homes.items():
+            if getattr(sys.modules.get(f"{self._package}.{module}"), attribute, self) is value:
+                return name
+        return None
+
+
+def _module(package: str, name: str) -> Any:
+    return importlib.import_module(name if name.startswith("mfabric_jax.") else f"{package}.{name}")

@@ -1,7 +1,9 @@
 """Data flows one way: who may import whom, and what importing the package may need."""
 
 import ast
+import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ ROOT = pathlib.Path(mfabric_jax.__file__).parent
 ORDER = (
     *("units", "case", "flows", "tasks", "workload", "traffic", "fabric", "routing", "policies", "timing"),
     "circuit_schedules",
-    *("resolving", "simulation", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
+    *("resolving", "evaluate", "simulation", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
     "measurements",
     "serving",
     *("learning", "report", "validation", "tuning", "commands", "cli"),
@@ -139,7 +141,7 @@ LEAVES = {  # rooms that only some users need, and what outside of them may impo
     "serving": {"commands/serve.py", "commands/serve_said.py", "validation/serving_steps.py"},
     "recordings": {"commands/traces.py", "commands/traces_study.py", "commands/surface.py"},
     "measurements": {"commands/calibrate_nccl.py", "commands/surface.py"},
-    "circuit_schedules": {"resolving/settings.py", "learning/judged_schedules.py"},
+    "circuit_schedules": {"resolving/resolved.py", "learning/judged_schedules.py"},
     "learning": {"commands/train.py", "commands/evaluate.py", "commands/policies.py"},
     "validation": {"commands/validate.py", "commands/reproduce.py", "commands/experiment.py"},
     "tuning": {"commands/tune.py", "commands/doctor.py"},
@@ -156,3 +158,17 @@ def test_nothing_but_their_commands_leans_on_leaves():
             if target.startswith("mfabric_jax.") and leaf in LEAVES and path.parts[0] != leaf:
                 leaning[leaf].add(path.as_posix())
     assert leaning == LEAVES
+
+
+PLAIN = "compare --model llama-moe --fabric fat-tree,mfabric --nic-gbps 100,400"
+
+
+def test_a_plain_question_loads_what_it_uses_alone(tmp_path):
+    walk = ROOT.parent / "benchmarks" / "walk.py"
+    words = [sys.executable, str(walk), *PLAIN.split()]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    modules, functions = map(int, re.findall(r"(\d+) modules loaded, (\d+) functions run", done.stdout)[0])
+    assert modules <= 150
+    assert functions <= 640

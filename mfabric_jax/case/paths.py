@@ -281,14 +281,10 @@ def _settings_of(cls: type, prefix: str) -> Iterable[Leaf | Choice]:
             named = default.name if isinstance(default, Alternative) else None
             yield Choice(path, several, named, said, type(None) in parts_of(hint))
             for alternative in several:
-                yield from _leaves_of(several[alternative], prefix, path, alternative)
+                for field, _, own, usual in _fields(several[alternative]):
+                    yield _leaf(leaf_path(prefix + alternative, field), own, usual, path, alternative)
         else:
             yield _leaf(path, hint, default)
-
-
-def _leaves_of(cls: type, prefix: str, choice: str, name: str) -> Iterable[Leaf]:
-    for field, _, hint, default in _fields(cls):
-        yield _leaf(leaf_path(prefix + name, field), hint, default, choice, name)
 
 
 def _leaf(path: str, hint: Any, default: Any, choice: str = "", of: str = "") -> Leaf:

@@ -42,9 +42,9 @@ def _compared(cases: Cases, options: Options) -> tuple[list[dict], bool]:
     """The rows, printed; and whether somebody stopped it."""
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
-    from mfabric_jax.simulation.results import effective, simulate
+    from mfabric_jax.simulation.results import described, effective, simulate
 
-    results, told = simulate(cases), effective(cases)
+    results, told = simulate(cases), described(cases) if options.out is None else effective(cases)
     rows, stopped = _rows(results, told, options.out)
     shared.print_lines(shared.found_notes(cases))
     print(report.comparison(rows) if rows else "no rows")

@@ -152,7 +152,6 @@ def found_notes(cases: Cases) -> list[str]:
 def case_notes(cases: Cases, *, found: bool = True) -> list[str]:
     """Sentences on set-ups that were found (`found`), jobs that do not fit, transports beyond what was measured, and
     graphs."""
-    from mfabric_jax.fabric.own_graph import said_of_graph
     from mfabric_jax.resolving.resolve import worked_out
     from mfabric_jax.resolving.set_up import beyond_words, dispatcher_words, found_words, too_large_words
 
@@ -160,7 +159,10 @@ def case_notes(cases: Cases, *, found: bool = True) -> list[str]:
     for resolved in map(worked_out, (block.case for block in cases.blocks)):
         notes += [found_words(resolved)] if found else []
         notes += [too_large_words(resolved), beyond_words(resolved), dispatcher_words(resolved)]
-        notes += said_of_graph(resolved) if resolved.fabric.over_graph else []
+        if resolved.fabric.over_graph:
+            from mfabric_jax.fabric.own_graph import said_of_graph
+
+            notes += said_of_graph(resolved)
     return list(dict.fromkeys(note for note in notes if note is not None))
 
 
@@ -187,16 +189,22 @@ def check_outputs(
     *tables: str | None, figures: str | None = None, picture: str | None = None, trace: str | None = None
 ) -> None:
     """`InputError` where a result could not be written: tables, a folder of pictures, one picture, a trace."""
-    from mfabric_jax.atomic import check_folder
-    from mfabric_jax.report.perfetto import check_trace
-    from mfabric_jax.report.rows import check_destination
-    from mfabric_jax.report.style import check_picture
+    for table in filter(None, tables):
+        from mfabric_jax.report.rows import check_destination
 
-    checks = [*((check_destination, table) for table in tables)]
-    checks += [(check_folder, figures), (check_trace, trace), (check_picture, picture)]
-    for check, path in checks:
-        if path is not None:
-            check(path)
+        check_destination(table)
+    if figures is not None:
+        from mfabric_jax.atomic import check_folder
+
+        check_folder(figures)
+    if trace is not None:
+        from mfabric_jax.report.perfetto import check_trace
+
+        check_trace(trace)
+    if picture is not None:
+        from mfabric_jax.report.style import check_picture
+
+        check_picture(picture)
 
 
 def advance(bar: Any, words: str) -> None:

@@ -10,11 +10,12 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from mfabric_jax import evaluate
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.evaluate.asking import (
     in_chunks,
 )
-from mfabric_jax.evaluate.demands import BetweenServers, Tokens, own_keys, sent_of
+from mfabric_jax.evaluate.demands import BetweenServers, Tokens, sent_of
 from mfabric_jax.evaluate.experts import busy_of, moved_of, sent_early
 from mfabric_jax.evaluate.links import acknowledged, at_unit_bandwidth, crossing, in_phases, placed_inside, steady
 from mfabric_jax.evaluate.on_circuits import OnCircuits
@@ -27,7 +28,6 @@ from mfabric_jax.platforms import platform
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.fixed import fixed_time, fixed_times_now, inside_times_now
 from mfabric_jax.timing.passes import Exchanges, places
-from mfabric_jax.timing.scheduled import Pace, planned_by, region_at, scheduled
 from mfabric_jax.traffic import dispatched_bytes
 from mfabric_jax.traffic.dispatch import even_bytes
 
@@ -51,7 +51,7 @@ class AllToAllsOf:
             self._between = AtBound(one, group, self.sent)
         elif settings.scheduled or one.plans_schedules:
             assert costs is not None
-            self._between = OnSchedules(one, group, self.sent, costs)
+            self._between = evaluate.OnSchedules(one, group, self.sent, costs)
         else:
             self._between = OnCircuits(one, group, self.sent, costs)
         self._always = case.circuits.turn.name == "always" and group.reconfigures
@@ -145,44 +145,6 @@ class AtBound:
 def bounds_of(demand: Any, region: Region) -> Any:
     """Degree bounds [B]."""
     return jax.vmap(lambda one: degree_bound(region, one))(demand)
-
-
-class OnSchedules:
-    """On circuits that change during an all-to-all, planned for the bandwidth and the delay of a case."""
-
-    def __init__(self, one: Problem, group: Any, sent: Tokens, costs: TradeOff):
-        self._one, self._costs = one, costs
-        self._region = jax.tree.map(np.asarray, group)
-        self._demand, self._even = BetweenServers.of(one.workload, sent)
-        self._demand = acknowledged(self._demand, one.resolved.carried_by.acks_back)
-        self._keys = own_keys(one)
-
-    def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None) -> Exchanges:
-        rows, number = np.unique(np.stack([iteration, case]), axis=1, return_inverse=True)
-        found = [self._planned(*row) for row in rows.T]
-        return jax.tree.map(lambda *x: np.stack(x)[number.reshape(-1)], *found)
-
-    def _planned(self, iteration: int, case: int) -> Exchanges:
-        one, costs = self._one, self._costs
-        delay_s, nic_Bps = (np.asarray(x)[case] for x in (costs.delay_s, costs.nic_Bps))
-        pace = Pace(delay_s, nic_Bps, costs.size)
-        there = region_at(self._region, pace)
-        planner = one.resolved.planner(there) if one.resolved.scheduled else self._of_policy(there, iteration)
-        cold = one.resolved.case.circuits.cold_start
-        return scheduled(places(one.workload), self._demand[iteration], self._even, planner, pace, cold=cold)
-
-    def _of_policy(self, there: Region, iteration: int) -> Callable:
-        """The planner of a user's policy whose plans hold schedules."""
-        one, dtype = self._one, self._one.resolved.case.run.dtype
-        policy, region = one.resolved.circuits_policy(), group_numbers(there, dtype)
-        key = self._keys[iteration]
-
-        def planned(demand: np.ndarray, known: bool) -> Any:
-            keys = np.broadcast_to(key, (len(demand), *key.shape))
-            found = in_chunks(planned_by, (demand.astype(dtype), keys), region, policy)
-            return jax.tree.map(lambda x: x.astype(float) if x.dtype.kind == "f" else x, found)
-
-        return planned
 
 
 # ------------------------------------------------------------------------------------------------------- inside servers

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from mfabric_jax import programs
+from mfabric_jax import policies, programs
 from mfabric_jax.evaluate.links import acknowledged, routed, routed_in_parts
 from mfabric_jax.evaluate.rules import Seconds
 from mfabric_jax.evaluate.sharded import evaluate
@@ -20,7 +20,6 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.platforms import OLDER_FUSIONS, platform
 from mfabric_jax.policies import REGISTRY, SETTLE_TIES, Policy, policy_of, random_circuits
 from mfabric_jax.policies.reads import Reads
-from mfabric_jax.policies.sample_average import Search, first_of_each, further_of_each
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing.region import unsplit_times_now
 
@@ -80,26 +79,28 @@ def _chosen(question: Question, region: Region, policy: Policy, reads: Reads) ->
     return in_chunks(circuits_after, tuple(question), region, policy, lanes=lanes, options=QUICKLY_COMPILED)
 
 
-def _search_of(policy: Any) -> Search | None:
+def _search_of(policy: Any) -> "policies.Search | None":
     """The search that a policy of `SETTLE_TIES` makes for the demand alone."""
     settings: dict[str, Any] = {}
     while hasattr(policy, "func"):
         alone = policy.args[0] if policy.args else None
         settings |= policy.keywords
         policy = alone if alone is not None else policy.func
-    name = next((name for name in SETTLE_TIES if REGISTRY[name] is policy), None)
-    return None if name is None else Search.of(name, settings)
+    name = REGISTRY.name_of(policy)
+    return policies.Search.of(name, settings) if name in SETTLE_TIES else None
 
 
-def _searched(demand: np.ndarray, region: Region, search: Search) -> np.ndarray:
+def _searched(demand: np.ndarray, region: Region, search: "policies.Search") -> np.ndarray:
     """The search of `sample_average` in two programs: the second is for demands that the first has not settled."""
-    found, done = in_chunks(first_of_each, (demand,), region, search, options=QUICKLY_COMPILED)
+    found, done = in_chunks(policies.first_of_each, (demand,), region, search, options=QUICKLY_COMPILED)
     left = np.flatnonzero(~done)
     if not len(left):
         return found.count
     given = jax.tree.map(lambda x: x[left], found), demand[left]
     count = found.count.copy()
-    count[left] = in_chunks(further_of_each, given, region, search, lanes=search.at_once, options=QUICKLY_COMPILED)
+    count[left] = in_chunks(
+        policies.further_of_each, given, region, search, lanes=search.at_once, options=QUICKLY_COMPILED
+    )
     return count
 
 

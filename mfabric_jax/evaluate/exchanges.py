@@ -25,7 +25,7 @@ from mfabric_jax.evaluate.links import (
     with_acks,
 )
 from mfabric_jax.evaluate.loads import AllToAlls, loads_on_circuits, mean_of, samples_of_spans
-from mfabric_jax.evaluate.rules import ALL_TO_ALL, BLOCK, First, Rule, Span
+from mfabric_jax.evaluate.rules import First, Rule, Span
 from mfabric_jax.evaluate.solver import Tables, traced_solver
 from mfabric_jax.fabric.design import EpGroup, as_data
 from mfabric_jax.host_arrays import NOT_NEGATIVE
@@ -39,6 +39,7 @@ from mfabric_jax.traffic import likely_demands
 from mfabric_jax.traffic.dispatch import dispatch_of, even_bytes, summed_by_server
 from mfabric_jax.workload import Workload
 
+BLOCK, ALL_TO_ALL = First(), Span()
 Carry = SinglePaths | GraphWays | Callable | None
 
 

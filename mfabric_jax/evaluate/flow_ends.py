@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from mfabric_jax import routing
 from mfabric_jax.array_module import Array
 from mfabric_jax.evaluate.links import acknowledged, at_unit_bandwidth
 from mfabric_jax.evaluate.problem import Problem
-from mfabric_jax.fabric.own_graph import own_graph
-from mfabric_jax.routing.cluster import links_of
 from mfabric_jax.routing.ends import Ends, columns_of_ends, ends, ends_on_circuits, ends_on_graph, ends_on_paths
 from mfabric_jax.routing.fixed import SinglePaths
-from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 from mfabric_jax.workload import Workload
@@ -67,17 +65,16 @@ def ends_at(one: Problem, group: Any, sent: np.ndarray, carry: Any, circuits: Ci
         count, *both = (np.asarray(x) for x in circuits)
         return ends_on_circuits(unit, count, between, settings.routing, *map(float, both))
     demand = acknowledged(demand, settings.carried_by.acks_back)
-    if isinstance(carry, (SinglePaths, GraphWays)):
-        over = ends_on_graph if isinstance(carry, GraphWays) else ends_on_paths
+    if group.shares_links or isinstance(carry, SinglePaths):
+        over = ends_on_graph if group.shares_links else ends_on_paths
         return over(carry, float(unit.nic_Bps), demand, _name_of_links(one))  # type: ignore[arg-type]
     return ends(unit, demand, job.ranks_per_server)
 
 
 def _name_of_links(one: Problem) -> Callable[[int], str]:
-    if one.fabric.over_graph:
-        return own_graph(one.group.of).network.link_name
     if one.group.shares_links:
-        return links_of(one.group.leaves).link_name
+        case = one.resolved.case
+        return routing.shared_links(one.group, case.network.paths.name, case.run.seed).network.link_name
     if one.group.forwards:
         return one.group.mesh.network.link_name
     return "link {} of drawn paths".format

@@ -14,8 +14,6 @@ from mfabric_jax.policies import takes_many
 from mfabric_jax.traffic import Tokens
 from mfabric_jax.traffic.dispatch import dispatch_of, sent_as, summed_by_server
 from mfabric_jax.traffic.placement import in_slots
-from mfabric_jax.traffic.predictor import WINDOW
-from mfabric_jax.traffic.scenarios import error_of
 from mfabric_jax.workload import Workload
 
 _ONE = threading.Lock()  # scenarios are solved side by side, of the same tokens
@@ -70,10 +68,10 @@ def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -
     Iteration 0 is left out, as its prediction is uniform.
     """
     seen, true = (_between(workload, np.asarray(count)) for count in (predicted, sent))
-    past = [slice(max(1, at - WINDOW), at) for at in range(len(true))]
+    past = [slice(max(1, at - traffic.WINDOW), at) for at in range(len(true))]
     servers = true.shape[-1]
     flat = [(seen[some].reshape(-1, servers, servers), true[some].reshape(-1, servers, servers)) for some in past]
-    return np.array([error_of(*both) if len(both[0]) else SIGMA for both in flat])
+    return np.array([traffic.error_of(*both) if len(both[0]) else SIGMA for both in flat])
 
 
 def _between(workload: Workload, count: np.ndarray) -> np.ndarray:

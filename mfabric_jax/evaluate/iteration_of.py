@@ -18,10 +18,11 @@ from mfabric_jax.evaluate.forecasts import guess_of, planned_on, sigma_of
 from mfabric_jax.evaluate.links import moving
 from mfabric_jax.evaluate.numbers import NetworkOf, Numbers, numbers_of
 from mfabric_jax.evaluate.problem import Problem
-from mfabric_jax.evaluate.rules import LONG, First, Span, trade_off_of
+from mfabric_jax.evaluate.rules import First, Span, trade_off_of
 from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.policies import Policy, takes_many
 from mfabric_jax.resolving.resolve import resolve
+from mfabric_jax.resolving.resolved import LONG
 from mfabric_jax.timing import Iteration, Rules, iterate
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.workload import Workload

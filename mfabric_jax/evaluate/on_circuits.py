@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax import programs, units
+from mfabric_jax import evaluate, policies, programs, traffic, units
 from mfabric_jax.evaluate.asking import asked_of, degrees_of, in_chunks
 from mfabric_jax.evaluate.demands import BetweenServers, Tokens, between_servers, own_keys
 from mfabric_jax.evaluate.experts import busy_of
-from mfabric_jax.evaluate.forecasts import guess_of, planned_on, sigma_of
 from mfabric_jax.evaluate.links import at_unit_bandwidth
 from mfabric_jax.evaluate.loads import AllToAlls, loads_on_circuits, mean_of, samples_of_spans
 from mfabric_jax.evaluate.problem import Problem
@@ -18,10 +17,9 @@ from mfabric_jax.evaluate.rules import Rule, TradeOff
 from mfabric_jax.evaluate.solver import Now, Tables
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.host_arrays import distinct_rows
-from mfabric_jax.policies import Policy, check_legal, is_own, reads_of, takes_many
+from mfabric_jax.policies import Policy, is_own, reads_of, takes_many
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.timing.passes import Exchanges, places
-from mfabric_jax.traffic import likely_demands
 
 
 class OnCircuits:
@@ -105,7 +103,7 @@ class OnCircuits:
         found = loads_on_circuits(self.where, self.solver, sent, self.rule, costs, shown)
         if self._legal is not None:
             name, degrees = self._legal
-            check_legal(name, self.solver.counts, degrees)
+            policies.check_legal(name, self.solver.counts, degrees)
         return found
 
 
@@ -138,13 +136,13 @@ def _forecasts(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.
 def _predicted(one: Problem, policy: Policy) -> Forecasts:
     turn: Any = one.resolved.case.circuits.turn
     dtype = one.resolved.case.run.dtype
-    guess = between_servers(one.workload, guess_of(one))
+    guess = between_servers(one.workload, evaluate.guess_of(one))
     flat = guess.reshape(-1, *guess.shape[-2:])
     number = np.arange(len(flat)).reshape(guess.shape[:3])
     if not (takes_many(policy) and turn.scenarios):
         return Forecasts(single=flat, number=number)
     keys = programs.run(split_keys, own_keys(one), guess.shape[1:3])
-    sigma = np.repeat(sigma_of(one), np.prod(guess.shape[1:3])).astype(dtype)
+    sigma = np.repeat(evaluate.sigma_of(one), np.prod(guess.shape[1:3])).astype(dtype)
     members = keys.reshape(-1, keys.shape[-1]), flat.astype(dtype), sigma
     return Forecasts(samples=in_chunks(likely_of, members, turn.scenarios).astype(float), number=number)
 
@@ -153,7 +151,7 @@ def _of_spans(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.n
     """Samples of every span; those of the whole run are asked about once for all iterations of a replica."""
     replicas = len(one.every_replica)
     own = len(demand) // replicas
-    seen = [between_servers(one.workload, planned_on(replica)) for replica in one.each_replica]
+    seen = [between_servers(one.workload, evaluate.planned_on(replica)) for replica in one.each_replica]
     if rule.span == "run":
         each = [samples_of_spans(where, rule.span, demand[0], past) for past in seen]
         number = np.repeat(np.arange(replicas), own)
@@ -174,7 +172,7 @@ def _of_spans(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.n
 
 def likely_of(key: Any, forecast: Any, sigma: Any, many: int) -> Any:
     """Demands drawn around forecasts [B K S S]."""
-    drawn = jax.vmap(lambda key, one, sigma: likely_demands(jax.random.wrap_key_data(key), one, sigma, many))
+    drawn = jax.vmap(lambda key, one, sigma: traffic.likely_demands(jax.random.wrap_key_data(key), one, sigma, many))
     return drawn(key, forecast, sigma)
 
 

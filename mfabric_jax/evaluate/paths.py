@@ -3,12 +3,11 @@
 import dataclasses
 from typing import Any
 
-from mfabric_jax import units
+from mfabric_jax import routing, units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.design import Form
 from mfabric_jax.fabric.tree import roomy_radix
 from mfabric_jax.routing.fixed import SinglePaths, single_part_times, single_paths, single_ways
-from mfabric_jax.routing.graphs import ways_on_links
 from mfabric_jax.traffic.dispatch import PER_SERVER
 from mfabric_jax.workload import Workload
 
@@ -20,7 +19,7 @@ def carried(one: Any) -> Any:
     settings, group, job = one.resolved, one.group, one.workload
     paths: Any = settings.case.network.paths
     if group.shares_links:
-        return ways_on_links(group, job, paths.name, settings.case.run.seed)
+        return routing.ways_on_links(group, job, paths.name, settings.case.run.seed)
     if paths.name == "spray" or not one.fabric.single_paths(settings):
         return None
     if group.reconfigures:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from mfabric_jax import policies, routing, timing
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.case.paths import named_files
 from mfabric_jax.case.policies import BOUND
@@ -27,17 +28,14 @@ from mfabric_jax.fabric import Circuits
 from mfabric_jax.fabric.design import EpGroup, Fabric, group_numbers
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.policies import Policy, is_own, uniform, weighs_turns
-from mfabric_jax.policies.wirings import sent_by, wired_as
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolved import SCHEDULE, Resolved
 from mfabric_jax.resolving.traffic import traffic_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired
-from mfabric_jax.routing.graphs import rated
 from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.timing import Iteration, rates_of
 from mfabric_jax.timing.iteration import FabricRates
-from mfabric_jax.timing.scheduled import carries_schedule
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
@@ -100,7 +98,7 @@ class Problem:
         """Whether the user's policy answers with schedules."""
         if not (self.group.reconfigures and is_own(self.resolved.policy)) or self.resolved.scheduled:
             return False
-        return carries_schedule(self.resolved.circuits_policy(), *self._asked)
+        return timing.carries_schedule(self.resolved.circuits_policy(), *self._asked)
 
     @property
     def _asked(self) -> tuple[Any, Any, jax.Array]:
@@ -298,12 +296,12 @@ def linked(one: Problem, group: Any) -> Any:
     if group.joined:
         return group
     if group.shares_links:
-        return rated(group, one.workload, one.resolved.case.network.paths.name, one.resolved.case.run.seed)
+        return routing.rated(group, one.workload, one.resolved.case.network.paths.name, one.resolved.case.run.seed)
     if group.mesh is not None:
         return wired(group)
     job, demand = one.workload, one.mean_demand
     wiring = one.resolved.own(one.fabric.name).wiring
-    return wired_as(wiring, group, job.servers // job.pp, demand, sent_by(job, demand))
+    return policies.wired_as(wiring, group, job.servers // job.pp, demand, policies.sent_by(job, demand))
 
 
 def mean_demand(workload: Workload, *tokens: Tokens) -> jax.Array:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 
 from mfabric_jax.array_module import Array, aligned, array_module
 from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.resolving.resolved import LONG
 from mfabric_jax.timing.blocks import BACK, BASES, SECONDS, factors
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds, completed
@@ -33,7 +34,6 @@ SPANS = {
     "iteration": "all passes of an iteration through a stage",
     "run": "all iterations",
 }
-LONG = ("stage", "iteration", "run")  # known before a pass begins: the switch turns while other things run
 RELAY_TOLERANCE = 1e-3  # relative gap of relay shares to the optimum
 
 
@@ -179,9 +179,6 @@ class Span(eqx.Module):
     @property
     def long(self) -> bool:
         return self.name in LONG
-
-
-BLOCK, ALL_TO_ALL = First(), Span()
 
 
 class Rule(NamedTuple):

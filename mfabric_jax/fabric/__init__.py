@@ -7,13 +7,13 @@ from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.failures import degraded
-from mfabric_jax.fabric.graphs.files import read_graph
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.registry import cluster, cluster_cost, cost_table, get
 from mfabric_jax.fabric.transport import Transport, get_transport
 from mfabric_jax.lazily import at_first_use
 
 if TYPE_CHECKING:
+    from mfabric_jax.fabric.graphs.files import read_graph
     from mfabric_jax.fabric.region import Circuits, Region
 
 __all__ = [
@@ -34,4 +34,4 @@ __all__ = [
     "read_graph",
 ]
 
-__getattr__ = at_first_use(__name__, {"region": ("Circuits", "Region")})
+__getattr__ = at_first_use(__name__, {"region": ("Circuits", "Region"), "graphs.files": ("read_graph",)})

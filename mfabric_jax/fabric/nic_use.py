@@ -3,6 +3,7 @@
 from typing import Literal, get_args
 
 NicUse = Literal["own", "pooled"]
+PORTS = 2  # of a NIC with circuits both ways around the ring of its rail
 NIC_USES: tuple[str, ...] = get_args(NicUse)
 Handover = Literal[
     "none", "to the rail", "levelled", "spread"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric.cost import Attachment, PartGroup
 from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, check_own, nics_of
+from mfabric_jax.fabric.nic_use import PORTS
 from mfabric_jax.fabric.topoopt import ring_circuits
 from mfabric_jax.workload import Workload
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
     from mfabric_jax.fabric.rail_rings import RailRings
 
-PORTS = 2  # of a NIC
 # A NIC that is split has one transceiver, and a fibre with a strand for each lane: to fail, one link.
 RAIL_OCS = Attachment(ocs_ports=PORTS, links=(("link", 1),))
 

@@ -1,4 +1,7 @@
-"""The fabrics by name, and their costs. A new fabric is a file of its own and a line in `case.fabrics.MODULES`."""
+"""The fabrics by name, and their costs. A new fabric is a file of its own and a line in `case.fabrics.MODULES`.
+
+The file of a fabric is imported when its name is asked for.
+"""
 
 import dataclasses
 import functools
@@ -7,31 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax.case.fabrics import GRAPH, MODULES
+from mfabric_jax.case.fabrics import GRAPH, MODULES, NAMES
 from mfabric_jax.checks import not_negative, one_of, whole
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup, Prices, Watts
 from mfabric_jax.fabric.design import Fabric, Form
 
-
-def _defined(name: str, module: str) -> Fabric:
-    there = vars(importlib.import_module(f"mfabric_jax.fabric.{module}")).values()
-    return next(fabric for fabric in there if isinstance(fabric, Fabric) and fabric.name == name)
-
-
-FABRICS = {name: _defined(name, module) for name, module in MODULES.items()}
-PRICED = tuple(name for name, fabric in FABRICS.items() if fabric.per_gpu is None)
 FORM = {field.name for field in dataclasses.fields(Form)}
 
 
 def get(name: str) -> Fabric:
     """The fabric of that name; raises `InputError` for an unknown name."""
-    return _own_graph() if name == GRAPH else FABRICS[one_of("fabric", name, FABRICS)]
+    return _defined(GRAPH, "own_graph") if name == GRAPH else _defined(one_of("fabric", name, NAMES), MODULES[name])
 
 
 @functools.cache
-def _own_graph() -> Fabric:
-    return _defined(GRAPH, "own_graph")
+def _defined(name: str, module: str) -> Fabric:
+    there = vars(importlib.import_module(f"mfabric_jax.fabric.{module}")).values()
+    return next(fabric for fabric in there if isinstance(fabric, Fabric) and fabric.name == name)
 
 
 def cluster(name: str, servers: int, nic_gbps: float, **settings: Any) -> Cluster:
@@ -67,7 +63,12 @@ def cost_table(
     """
     prices = prices or Prices()
     counted = _counted(name, gpus, bool(prices.rack_switch_per_server), form)
-    return [_row(to, part, count, prices.at(part, nic_gbps)) for to, part, count in counted]
+    rows: list[dict[str, Any]] = []
+    for to, part, count in counted:
+        unit = prices.at(part, nic_gbps)
+        dollars = None if unit is None else count * unit
+        rows.append({"attached_to": to, "part": part, "count": count, "unit_usd": unit, "usd": dollars})
+    return rows
 
 
 def _counted(name: str, gpus: int | None, rack: bool, form: dict[str, Any]) -> list[tuple[str, str, Any]]:
@@ -82,11 +83,6 @@ def _counted(name: str, gpus: int | None, rack: bool, form: dict[str, Any]) -> l
     if fabric.per_gpu is not None:
         found.append((fabric.per_gpu[1], fabric.per_gpu[0], gpus))
     return [*found, ("rack switch", "rack_switch_per_server", 1)] if rack else found
-
-
-def _row(to: str, part: str, count: float, unit: float | None) -> dict[str, Any]:
-    dollars = None if unit is None else count * unit
-    return {"attached_to": to, "part": part, "count": count, "unit_usd": unit, "usd": dollars}
 
 
 def cluster_cost(

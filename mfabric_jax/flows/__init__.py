@@ -1,9 +1,23 @@
 """The engine: exact max-min fair rates, exact fluid completion times and their derivatives, on plain arrays."""
 
-from mfabric_jax.flows.completion import Completion, completion_times
-from mfabric_jax.flows.max_min import Rates, max_min_rates
-from mfabric_jax.flows.problem import FlowProblem, Outcome
-from mfabric_jax.flows.star import star_completion, star_rates
+from typing import TYPE_CHECKING
+
+from mfabric_jax.lazily import at_first_use
+
+if TYPE_CHECKING:
+    from mfabric_jax.flows.completion import Completion, completion_times
+    from mfabric_jax.flows.max_min import Rates, max_min_rates
+    from mfabric_jax.flows.problem import FlowProblem, Outcome
+    from mfabric_jax.flows.star import star_completion, star_rates
 
 __all__ = ["Completion", "FlowProblem", "Outcome", "Rates", "completion_times", "max_min_rates"]
 __all__ += ["star_completion", "star_rates"]
+__getattr__ = at_first_use(
+    __name__,
+    {
+        "completion": ("Completion", "completion_times"),
+        "max_min": ("Rates", "max_min_rates"),
+        "problem": ("FlowProblem", "Outcome"),
+        "star": ("star_completion", "star_rates"),
+    },
+)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from mfabric_jax import platforms, tuned_file
 from mfabric_jax.checks import InputError
-from mfabric_jax.flows.star_fused import usual_warps
 
 AUTO = "auto"
 LANES = 64  # instances at a time on a CPU, so that their state stays in its caches;
@@ -31,6 +30,13 @@ class Kernel(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name}:{self.number}"
+
+
+def fused() -> Any:
+    """The module of fused kernels, and Pallas with it, imported where such a kernel is chosen."""
+    from mfabric_jax.flows import star_fused
+
+    return star_fused
 
 
 def kernel_of(text: str, n: int) -> Kernel | None:
@@ -53,7 +59,7 @@ def usual(platform: str, n: int) -> Kernel:
         return Kernel("xla", max(LANES, min(4 * LANES, STATE // n**2)))
     capability = getattr(platforms.device(), "compute_capability", None)
     fuses = not re.fullmatch(r"\d+\.\d+", str(capability)) or float(str(capability)) >= FIRST_FUSED
-    return Kernel("fused", usual_warps(n)) if fuses and n <= MOST_FUSED else Kernel("xla", 0)
+    return Kernel("fused", fused().usual_warps(n)) if fuses and n <= MOST_FUSED else Kernel("xla", 0)
 
 
 def chosen_kernel(platform: str, n: int) -> Kernel:

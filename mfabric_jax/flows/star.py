@@ -12,9 +12,8 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.arrays import floats
 from mfabric_jax.checks import InputError
-from mfabric_jax.flows import star_fused
 from mfabric_jax.flows.device_events import Release, in_known_order
-from mfabric_jax.flows.kernels import AUTO, Kernel, chosen_kernel, kernel_of
+from mfabric_jax.flows.kernels import AUTO, Kernel, chosen_kernel, fused, kernel_of
 from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.flows.star_kernel import BIG, Ports, finish_times, rates
@@ -118,7 +117,7 @@ def _finish_batch(kernel: Kernel | None, size, leaf, groups) -> Float[Array, "B 
     dead, bad = dead_flows(size, leaf, groups)
     scale, most = largest(leaf), largest(size)
     work = jnp.where(dead | bad, 0, size / most)
-    finish = _by(kernel, finish_times, star_fused.fused_finish_times, work, leaf / scale, groups / scale)
+    finish = _by(kernel, finish_times, "fused_finish_times", work, leaf / scale, groups / scale)
     finish = finish * (most / scale)
     finish = jnp.where(dead, jnp.inf, jnp.where(size > 0, finish, 0))
     return jnp.where(bad, jnp.nan, finish)
@@ -129,7 +128,7 @@ def _rate_batch(kernel: Kernel | None, size, leaf, groups) -> Float[Array, "B N 
     dead, bad = dead_flows(size, leaf, groups)
     scale = largest(leaf)
     flows = jnp.where((size > 0) & ~dead & ~bad, jnp.ones_like(size), 0)
-    rate = _by(kernel, _rates_in_step, star_fused.fused_rates, flows, leaf / scale, groups / scale) * scale
+    rate = _by(kernel, _rates_in_step, "fused_rates", flows, leaf / scale, groups / scale) * scale
     return jnp.where(bad, jnp.nan, rate)
 
 
@@ -137,12 +136,12 @@ def _rates_in_step(flows, ports: Ports):
     return rates(flows > 0, ports)
 
 
-def _by(kernel: Kernel | None, in_step, fused, work, leaf, groups):
+def _by(kernel: Kernel | None, in_step, in_registers: str, work, leaf, groups):
     def run(kernel: Kernel, interpret: bool):
         def one(work, leaf, groups):
             limited = jnp.minimum(groups, BIG)
             if kernel.name == "fused":
-                return fused(work, leaf, limited, warps=kernel.number, interpret=interpret)
+                return getattr(fused(), in_registers)(work, leaf, limited, warps=kernel.number, interpret=interpret)
             return _in_chunks(in_step, kernel.number, work, leaf, limited)
 
         return one

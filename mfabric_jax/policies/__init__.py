@@ -3,52 +3,77 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.case.own_code import allow_code
 from mfabric_jax.case.policies import bare, check_name, is_file, is_function, joined, name_of, split
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
-from mfabric_jax.policies.exact import ROUTINGS, exact, exact_circuits, matching
+from mfabric_jax.lazily import ByName, at_first_use
+from mfabric_jax.policies.arguments import ROUTINGS, WITHOUT_RELAY
 from mfabric_jax.policies.greedy import RULES as RULES
-from mfabric_jax.policies.greedy import greedy, greedy_next, greedy_released
-from mfabric_jax.policies.index_rule import index
-from mfabric_jax.policies.learned import Trained, learned, load, save, untrained
-from mfabric_jax.policies.learned import check_unseen as check_unseen
-from mfabric_jax.policies.local_search import ROUTINGS as WITHOUT_RELAY
-from mfabric_jax.policies.local_search import local_search, threshold
-from mfabric_jax.policies.own import check_legal, load_function, try_out
-from mfabric_jax.policies.reads import ALONE, BY_NAME, Reads, judged
-from mfabric_jax.policies.relaxed import relaxed
-from mfabric_jax.policies.rounding import rounded
-from mfabric_jax.policies.sample_average import joint, sample_average
-from mfabric_jax.policies.static import keep, random_circuits, static, topoopt, uniform
-from mfabric_jax.policies.topologies import topologies
+from mfabric_jax.policies.greedy import greedy
+from mfabric_jax.policies.greedy import greedy_next as greedy_next
+from mfabric_jax.policies.greedy import greedy_released as greedy_released
+from mfabric_jax.policies.reads import ALONE, BY_NAME, Reads, Trained, judged
+from mfabric_jax.policies.static import keep as keep
+from mfabric_jax.policies.static import random_circuits as random_circuits
+from mfabric_jax.policies.static import static as static
+from mfabric_jax.policies.static import topoopt as topoopt
+from mfabric_jax.policies.static import uniform as uniform
 from mfabric_jax.routing import Plan
+
+if TYPE_CHECKING:
+    from mfabric_jax.policies.exact import exact_circuits
+    from mfabric_jax.policies.learned import check_unseen as check_unseen
+    from mfabric_jax.policies.learned import load, save
+    from mfabric_jax.policies.own import check_legal
+    from mfabric_jax.policies.own import try_out as try_out
+    from mfabric_jax.policies.rounding import rounded
+    from mfabric_jax.policies.sample_average import Search as Search
+    from mfabric_jax.policies.sample_average import first_of_each as first_of_each
+    from mfabric_jax.policies.sample_average import further_of_each as further_of_each
+    from mfabric_jax.policies.sample_average import joint
+    from mfabric_jax.policies.wirings import sent_by as sent_by
+    from mfabric_jax.policies.wirings import wired_as as wired_as
 
 Policy = Callable[..., Plan]
 
-REGISTRY: dict[str, Policy] = {
-    "greedy": greedy,
-    "greedy-released": greedy_released,
-    "greedy-next": greedy_next,
-    "uniform": uniform,
-    "random": random_circuits,
-    "static": static,
-    "previous": keep,
-    "topoopt": topoopt,
-    "matching": matching,
-    "threshold": threshold,
-    "local-search": local_search,
-    "relaxed": relaxed,
-    "joint": joint,
-    "sample-average": sample_average,
-    "index": index,
-    "learned": learned,
-    "untrained": untrained,
-    "exact": exact,
-    "topologies": topologies,
-}
+REGISTRY: ByName = ByName(
+    __name__,
+    {
+        "greedy": "greedy:greedy",
+        "greedy-released": "greedy:greedy_released",
+        "greedy-next": "greedy:greedy_next",
+        "uniform": "static:uniform",
+        "random": "static:random_circuits",
+        "static": "static:static",
+        "previous": "static:keep",
+        "topoopt": "static:topoopt",
+        "matching": "exact:matching",
+        "threshold": "local_search:threshold",
+        "local-search": "local_search:local_search",
+        "relaxed": "relaxed:relaxed",
+        "joint": "sample_average:joint",
+        "sample-average": "sample_average:sample_average",
+        "index": "index_rule:index",
+        "learned": "learned:learned",
+        "untrained": "learned:untrained",
+        "exact": "exact:exact",
+        "topologies": "topologies:topologies",
+    },
+)
+__getattr__ = at_first_use(
+    __name__,
+    {
+        "exact": ("exact_circuits",),
+        "learned": ("check_unseen", "load", "save"),
+        "own": ("check_legal", "try_out"),
+        "rounding": ("rounded",),
+        "sample_average": ("Search", "first_of_each", "further_of_each", "joint"),
+        "wirings": ("sent_by", "wired_as"),
+    },
+)
 OPTIMISES = {
     "threshold": WITHOUT_RELAY,
     "local-search": WITHOUT_RELAY,
@@ -59,17 +84,6 @@ OPTIMISES = {
 }
 SETTLE_TIES = ("joint", "sample-average")  # ties are settled by the previous plan and a key
 WEIGH = ("learned", "untrained")  # the previous plan may stay
-OF_DEMAND_ALONE = (
-    "greedy",
-    "greedy-released",
-    "greedy-next",
-    "uniform",
-    "static",
-    "topoopt",
-    "matching",
-    "index",
-    "topologies",
-)
 NEAREST = {"best-path": "unsplit", "relay": "split"}
 
 
@@ -84,9 +98,11 @@ def get(name: str, **settings: Any) -> Policy:
     if several := next((setting for setting, value in stated.items() if isinstance(value, list)), None):
         raise InputError(f"policy {joined(name, stated)!r}: its setting {several!r} is one value here, got several.")
     if is_function(name):
+        from mfabric_jax.policies.own import load_function
+
         policy: Policy = load_function(name)
     else:
-        policy = load(name) if is_file(name) else REGISTRY[check_name(name)]
+        policy = _trained(name) if is_file(name) else REGISTRY[check_name(name)]
     settings |= stated
     check_settings(policy, name, settings)
     try:
@@ -94,6 +110,12 @@ def get(name: str, **settings: Any) -> Policy:
     except TypeError:  # arrays, as the mean of "static"
         return _with.__wrapped__(policy, **settings)
     return _with(policy, **settings)
+
+
+def _trained(path: str) -> Policy:
+    from mfabric_jax.policies.learned import load
+
+    return load(path)
 
 
 @functools.lru_cache(maxsize=256, typed=True)
@@ -161,7 +183,7 @@ def reads_of(policy: Policy, region: Region) -> Reads:
     plain = policy_of(policy)
     if plain is _alone:
         return ALONE
-    name = next((name for name, one in REGISTRY.items() if one is plain), None)
+    name = REGISTRY.name_of(plain)
     return judged(policy, region) if name is None else BY_NAME.get(name, ALONE)
 
 
@@ -180,7 +202,7 @@ def takes_many(policy: Policy) -> bool:
 def of_package(policy: Policy) -> bool:
     """Whether a policy is one of `REGISTRY` with its settings, or a trained one: its plans hold no schedule."""
     plain = policy_of(policy)
-    return plain is _alone or isinstance(plain, Trained) or any(plain is one for one in REGISTRY.values())
+    return plain is _alone or isinstance(plain, Trained) or REGISTRY.name_of(plain) is not None
 
 
 def weighs_turns(name: Any) -> bool:
@@ -196,6 +218,8 @@ def tried(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: A
     """`suited`; the user's own policy is also tried for regions of these sizes, with `InputError` if it is illegal."""
     chosen = suited(policy, **settings)
     if is_own(policy):
+        from mfabric_jax.policies.own import try_out
+
         for servers in sizes:
             try_out(chosen, name_of(policy), servers, degree)
     return chosen

@@ -13,6 +13,9 @@ from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, Rule
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import between_servers, demands_between_servers
 
+WITHOUT_RELAY = ("unsplit", "split")  # routings that a policy may optimise for
+ROUTINGS = (*WITHOUT_RELAY, "relay")
+
 
 def demand_of(
     demand: Any, region: Region, field: str = "demand", rule: Rule = FROM_0_TO_INFINITY

@@ -1,6 +1,5 @@
 """Learned policies by name and in files: what `mfabric train` writes, and `learned`, the network of the package."""
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -20,23 +19,13 @@ from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.index_rule import DATA, Index
 from mfabric_jax.policies.network import SHARE_STEPS, PolicyNetwork
 from mfabric_jax.policies.own_modules import recipe, skeleton
+from mfabric_jax.policies.reads import Trained
 from mfabric_jax.routing import Plan
 from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.traffic.demand_families import record_digests
 
 KINDS = ("network", "index")  # of `mfabric train`
 OWN = "module"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Trained:
-    """A trained policy, callable as any other, and its training `configuration`; equal only to itself."""
-
-    model: Any
-    configuration: Mapping[str, Any]
-
-    def __call__(self, demand, region: Region, *, previous: Plan | None = None, key=None, **settings: Any) -> Plan:
-        return self.model(demand, region, previous=previous, key=key, **settings)
 
 
 def save(

@@ -18,11 +18,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies.arguments import circuits_before, demand_of, unless_nan
+from mfabric_jax.policies.arguments import WITHOUT_RELAY, circuits_before, demand_of, unless_nan
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
 
-ROUTINGS = ("unsplit", "split")
 ROUNDING = 4  # units in the last place by which D / T may exceed a whole number
 PLENTY = 1e6  # circuits: more than any server has
 SLOTS = 8  # pairs of a server that a move may take from: its degree, as a rule
@@ -125,7 +124,7 @@ def threshold(
     off such ports. T is bisected. Starts from `greedy_next` and is never later. `previous` is not used.
     Source: ATRO bisects T for its one-hop optimum; the rule is ours.
     """
-    one_of("routing", routing, ROUTINGS)
+    one_of("routing", routing, WITHOUT_RELAY)
     whole("starts", starts)
     demand, key = demand_of(demand, region), jax.random.key(0) if key is None else key
     return Plan(Circuits(unless_nan(_best_of_starts(demand, region, key, routing, starts), demand)))
@@ -333,7 +332,7 @@ def local_search(
 
     The paced time is never later than that of its starts.
     """
-    one_of("routing", routing, ROUTINGS)
+    one_of("routing", routing, WITHOUT_RELAY)
     whole("rounds", rounds, at_least=0)
     demand, before = demand_of(demand, region), circuits_before(previous, region)
     key = jax.random.key(0) if key is None else key

@@ -1,5 +1,7 @@
 """What circuits depend on beside the demand: equal demands are asked once where it is nothing."""
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -7,6 +9,17 @@ import jax.numpy as jnp
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained policy, callable as any other, and its training `configuration`; equal only to itself."""
+
+    model: Any
+    configuration: Mapping[str, Any]
+
+    def __call__(self, demand, region: Region, *, previous: Plan | None = None, key=None, **settings: Any) -> Plan:
+        return self.model(demand, region, previous=previous, key=key, **settings)
 
 
 class Reads(NamedTuple):

@@ -16,12 +16,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies.arguments import demand_of, unless_nan
+from mfabric_jax.policies.arguments import ROUTINGS, demand_of, unless_nan
 from mfabric_jax.policies.local_search import improved
 from mfabric_jax.policies.samples import NormalisedDemand, Samples, counting, normalised, samples_of
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 
-ROUTINGS = ("unsplit", "split", "relay")
 SCALINGS = 12  # rounds; remaining excess over a degree is cut off
 HOT, COLD = 0.3, 0.005  # softness of the latest time, first and last, in units of the degree bound
 RATE, LAST_RATE = 0.15, 0.0075  # Adam's steps in the logits, first and last

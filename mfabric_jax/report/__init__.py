@@ -1,17 +1,49 @@
 """Turn rows of results (dicts of scalars) into files, tables and pictures. Nothing here imports jax."""
 
-from mfabric_jax.notebooks import frame as frame
-from mfabric_jax.report.figures import draw_fabric as draw_fabric
-from mfabric_jax.report.figures import draw_graph as draw_graph
-from mfabric_jax.report.figures import save_all as save_all
-from mfabric_jax.report.html import html_report as html_report
-from mfabric_jax.report.noticed import remarks as remarks
-from mfabric_jax.report.perfetto import write_perfetto as write_perfetto
-from mfabric_jax.report.perfetto import write_task_trace as write_task_trace
+from typing import TYPE_CHECKING
+
+from mfabric_jax.lazily import at_first_use
 from mfabric_jax.report.query import Asked as Asked
 from mfabric_jax.report.query import query as query
-from mfabric_jax.report.rows import read_rows as read_rows
-from mfabric_jax.report.rows import write_rows as write_rows
-from mfabric_jax.report.tables import Column as Column
-from mfabric_jax.report.tables import comparison as comparison
-from mfabric_jax.report.tables import plain as plain
+
+if TYPE_CHECKING:
+    from mfabric_jax.notebooks import frame as frame
+    from mfabric_jax.report.figures import draw_fabric as draw_fabric
+    from mfabric_jax.report.figures import draw_graph as draw_graph
+    from mfabric_jax.report.figures import save_all as save_all
+    from mfabric_jax.report.html import html_report as html_report
+    from mfabric_jax.report.noticed import remarks as remarks
+    from mfabric_jax.report.perfetto import write_perfetto as write_perfetto
+    from mfabric_jax.report.perfetto import write_task_trace as write_task_trace
+    from mfabric_jax.report.rows import read_rows as read_rows
+    from mfabric_jax.report.rows import write_rows as write_rows
+    from mfabric_jax.report.tables import Column as Column
+    from mfabric_jax.report.tables import comparison as comparison
+    from mfabric_jax.report.tables import plain as plain
+
+__getattr__ = at_first_use(
+    __name__,
+    {
+        "mfabric_jax.notebooks": ("frame",),
+        "figures": (
+            "draw_fabric",
+            "draw_graph",
+            "save_all",
+        ),
+        "html": ("html_report",),
+        "noticed": ("remarks",),
+        "perfetto": (
+            "write_perfetto",
+            "write_task_trace",
+        ),
+        "rows": (
+            "read_rows",
+            "write_rows",
+        ),
+        "tables": (
+            "Column",
+            "comparison",
+            "plain",
+        ),
+    },
+)

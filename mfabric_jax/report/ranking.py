@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED, is_of_band, ratio_band
 from mfabric_jax.case.policies import BOUND
-from mfabric_jax.report import grid, style
-from mfabric_jax.report.charts import Bar, Chart, Panel
+from mfabric_jax.report import grid
 from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, grouped
 from mfabric_jax.report.measured_errors import measured_ratios
 from mfabric_jax.report.numerals import many, millions, number, percent, usable
@@ -67,6 +66,11 @@ class Over(NamedTuple):
     def undone_by(self) -> list[str]:
         """The sources of which one alone may turn the order."""
         return [name for name, ends in self.by.items() if _holds_1(ends)]
+
+    @property
+    def in_table(self) -> str:
+        """Such as "+12.1% (+3.6 to +20.7)"."""
+        return f"{self}{'' if self.separable else NOT_SEPARABLE}"
 
     def __str__(self):
         low, high = self.ends
@@ -209,7 +213,7 @@ def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict
         known = [one for one in every if _rank(one, column) < math.inf]
         best.setdefault(model.partition(":")[0], {})[model] = (column, known[0])
         if len(every) > 1:
-            shown = _shown(known, most)
+            shown = shown_designs(known, most)
             remarks = [*_hidden(every, shown, most), *_remarks(every, shown, column)]
             found[model] = Ranking(_ORDERS[column][1], _conclusion(shown, column), _lines(shown, column), remarks)
     for model, own in best.items():
@@ -225,18 +229,18 @@ def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict
     return found
 
 
-def _shown(known: Sequence[Design], most: int) -> list[Design]:
+def shown_designs(known: Sequence[Design], most: int) -> list[Design]:
     """The best of every fabric and of every GPU, then with other switches and on other GPUs while lines are left."""
     chosen: list[Design] = []
     several = len({one.kind for one in known}) > 1
-    for kind in (_fabric, _gpu, lambda one: one.kind) if several else (str,):
+    for kind in (fabric_of, _gpu, lambda one: one.kind) if several else (str,):
         for design in known:
             if len(chosen) < most and kind(design) not in {kind(one) for one in chosen}:
                 chosen.append(design)
     return [one for one in known if one in chosen]
 
 
-def _fabric(design: Design) -> str:
+def fabric_of(design: Design) -> str:
     return str(design.settings.get("fabric", ""))
 
 
@@ -248,7 +252,7 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
     lines = [
         {
             "design": str(one) or "all rows",
-            "over best": "" if place == 0 else _over(one.over(shown[0], column)),
+            "over best": "" if place == 0 else one.over(shown[0], column).in_table,
             "$/Mtok": one.mean[TOKEN_USD],
             "kJ/Mtok": one.mean[TOKEN_JOULES] / 1000,
             "Mtok/s": one.mean[TOKENS] / 1_000_000,
@@ -263,11 +267,6 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
     return [
         {name: None if value != value else value for name, value in line.items() if name in known} for line in lines
     ]
-
-
-def _over(over: Over) -> str:
-    """Such as "+12.1% (+3.6 to +20.7)"."""
-    return f"{over}{'' if over.separable else NOT_SEPARABLE}"
 
 
 def _conclusion(shown: Sequence[Design], column: str) -> str:
@@ -364,22 +363,3 @@ def not_ranked(rows: Rows) -> list[str]:
         "compute above the peak of the GPU that would be paid for": above if above < len(rows) else 0,
     }
     return [f"Not ranked: {count} rows that {why}." for why, count in reasons.items() if count]
-
-
-def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
-    """Dollars per million tokens: a bar for the best design of every fabric and switch; None where unknown."""
-    panels = []
-    for model, (column, every) in designs(rows, effective).items():
-        if column != TOKEN_USD or len(every) < 2:
-            continue
-        shown = _shown([one for one in every if one.mean[column] > 0], MOST_OF_PAGE)
-        bars, totals = [], []
-        for place, one in enumerate(shown):
-            price, look = one.mean[column], style.fabric(_fabric(one))
-            text = f"{number(price)} $"
-            bars.append(Bar(look, place, 0.0, price, f"{one}: {text} a million tokens"))
-            totals.append((price, f"{text}: {one.choice}"))
-        names = [one.kind for one in shown]
-        panels.append(Panel(model, "dollars a million tokens", bars=bars, names=names, totals=totals))
-    note = "The best design of every fabric, optical switch and GPU; less is better."
-    return Chart("What a token costs", note, [], panels) if panels else None

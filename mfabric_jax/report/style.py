@@ -49,7 +49,7 @@ class Look:
     hollow: bool = False
 
 
-FABRICS = {name: Look(*one.look) for name, one in registry.FABRICS.items()}
+FABRICS = {name: Look(*registry.get(name).look) for name in registry.NAMES}
 PARTS = {
     "compute_s": Look("Compute", "#C3CAD3"),
     "tp_comm_s": Look("TP communication", "#882255"),

@@ -51,7 +51,11 @@ def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int 
     chosen = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
     specs = [Column(column) if isinstance(column, str) else column for column in chosen]
     printed = [_printed(rows, spec) for spec in specs]
-    return "\n\n".join("\n".join(_lines(part)) for part in _parts(printed, width, _labels(rows, specs, printed, width)))
+    blocks = []
+    for part in _parts(printed, width, _labels(rows, specs, printed, width)):
+        heading, *body = [_GAP.join(cells).rstrip() for cells in zip(*part, strict=True)]
+        blocks.append("\n".join([heading, "-" * len(_GAP.join(cells[0] for cells in part)), *body]))
+    return "\n\n".join(blocks)
 
 
 def on_screen(width: int) -> int:
@@ -120,11 +124,6 @@ def _parts(printed: list[list[str]], width: int, labels: int) -> list[list[list[
             parts.append([*first])
         parts[-1].append(column)
     return parts
-
-
-def _lines(columns: list[list[str]]) -> list[str]:
-    heading, *body = [_GAP.join(cells).rstrip() for cells in zip(*columns, strict=True)]
-    return [heading, "-" * len(_GAP.join(cells[0] for cells in columns)), *body]
 
 
 def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:

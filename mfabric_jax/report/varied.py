@@ -1,4 +1,4 @@
-"""Charts of any rows: the result against each varied number, a design space, or bars by name."""
+"""Charts of any rows: the result against each varied number, a design space, bars by name, and what tokens cost."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from mfabric_jax.report.grid import (
     COST,
     NUMBER,
     TIME,
+    TOKEN_USD,
     Point,
     Rows,
     combinations,
@@ -29,6 +30,7 @@ from mfabric_jax.report.grid import (
     with_named_graphs,
 )
 from mfabric_jax.report.numerals import millions, number, usable
+from mfabric_jax.report.ranking import MOST_OF_PAGE, designs, fabric_of, shown_designs
 
 _GBPS = "nic_gbps"
 _MOST_LINES, _MOST_PANELS, _MOST_VALUES, _MOST_CHARTS, _MOST_BARS = 10, 8, 40, 6, 40
@@ -201,3 +203,25 @@ def _line(rows: Rows) -> Chart:
     tips = [f"{by} {number(x)}: {number(y)}" for x, y in points]
     curve = Curve(style.Look(result, style.FABRICS["fat-tree"].colour), points, tips)
     return Chart(f"{result} against {by}", "All rows.", [], [Panel("", by, result, [curve])])
+
+
+# -- what a token costs
+
+
+def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
+    """Dollars per million tokens: a bar for the best design of every fabric and switch; None where unknown."""
+    panels = []
+    for model, (column, every) in designs(rows, effective).items():
+        if column != TOKEN_USD or len(every) < 2:
+            continue
+        shown = shown_designs([one for one in every if one.mean[column] > 0], MOST_OF_PAGE)
+        bars, totals = [], []
+        for place, one in enumerate(shown):
+            price, look = one.mean[column], style.fabric(fabric_of(one))
+            text = f"{number(price)} $"
+            bars.append(Bar(look, place, 0.0, price, f"{one}: {text} a million tokens"))
+            totals.append((price, f"{text}: {one.choice}"))
+        names = [one.kind for one in shown]
+        panels.append(Panel(model, "dollars a million tokens", bars=bars, names=names, totals=totals))
+    note = "The best design of every fabric, optical switch and GPU; less is better."
+    return Chart("What a token costs", note, [], panels) if panels else None

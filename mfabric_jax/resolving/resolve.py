@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
-from mfabric_jax import fabric, units
+from mfabric_jax import fabric, traffic, units
 from mfabric_jax.case.paths import (
     EITHER,
     Case,
@@ -34,8 +34,6 @@ from mfabric_jax.resolving.limits import PAYS, check_limits, check_network, each
 from mfabric_jax.resolving.resolved import Hardware, Resolved, knobs_of, own_settings
 from mfabric_jax.resolving.traffic import drawn_loads
 from mfabric_jax.text_files import cached_by_files
-from mfabric_jax.traffic.placement_files import check_given, read_placement
-from mfabric_jax.traffic.recording import axes_of
 from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.catalog import Model, get_model
 from mfabric_jax.workload.kernels import USUAL_DISPATCHER, shares_of
@@ -111,7 +109,9 @@ def worked_out(case: Case) -> Resolved:
     tree_nics = _ports(found, gpu, job, can_work, on)
     _circuits(found, on, TURNING)
     _tiers(found, on, job.servers, tree_nics)
-    _rest(found)
+    if found["compute.rate"] == "measured":
+        found.fill("compute.measured.nic_gbps", found["network.nic_gbps"], "as the case")
+        found.fill("compute.measured.nic_use", found["network.nic_use"], "as the case")
     whole = found.case
     check_limits(whole, job, on, tree_nics)
     resolved = _resolved(whole, job, gpu, found)
@@ -159,11 +159,6 @@ def _domain(found: _Open) -> None:
     switches = on.nvswitches if on.domain is None else said.planes
     if switches is not None:
         found.fill("gpu.nvswitches", switches, f"of {on.name}")
-
-
-def _overrides(found: _Open) -> dict[str, Any]:
-    given = {field: found[f"model.{field}"] for field in OF_MODEL}
-    return {field: value for field, value in given.items() if value is not None}
 
 
 class Recipe(NamedTuple):
@@ -359,15 +354,11 @@ def _in_memory(found: _Open) -> dict[str, float]:
 def _copies(found: _Open) -> int:
     """Slots of a group beyond one for each expert."""
     if found["placement.rule"] != "given":
-        return _placed(found, "redundant_experts") or 0
+        return found[f"placement.{found['placement.rule']}.redundant_experts"] or 0
     if found["placement.given"] is None:
         raise InputError("placement.given must name a .json file, which says where experts lie.")
-    placement = read_placement(found["placement.given"])
+    placement = traffic.read_placement(found["placement.given"])
     return placement.slots.shape[1] - placement.experts
-
-
-def _placed(found: _Open, name: str) -> Any:
-    return found[f"placement.{found['placement.rule']}.{name}"]
 
 
 def _of_experts(found: _Open) -> Any:
@@ -605,15 +596,11 @@ def _tiers(found: _Open, on: Fabric, servers: int, tree_nics: int, least: int = 
         raise Misfit(f"network.tiers 1 has room for {most:,} NICs, on {ports}, got {tree_nics:,}.")
 
 
-def _rest(found: _Open) -> None:
-    if found["compute.rate"] == "measured":
-        found.fill("compute.measured.nic_gbps", found["network.nic_gbps"], "as the case")
-        found.fill("compute.measured.nic_use", found["network.nic_use"], "as the case")
-
-
 def model_of(case: Case) -> Model:
     """The model of a case, with the dimensions that the case says."""
-    return get_model(case.model.name, _overrides(_Open(case)))
+    said = flat(case)
+    changed = {field: value for field in OF_MODEL if (value := said[f"model.{field}"]) is not None}
+    return get_model(case.model.name, changed)
 
 
 def gpu_of(case: Case) -> Gpu:
@@ -661,7 +648,7 @@ def _resolved(case: Case, job: Workload, gpu: Gpu, found: _Open) -> Resolved:
         if source.path is None:
             raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
         if source.axes is not None:
-            axes_of(source.axes)
+            traffic.axes_of(source.axes)
     if case.circuits.schedule != NO_SCHEDULE:
         check_name(case.circuits.schedule, "scheduler")
     if isinstance(case.circuits.policy, str):
@@ -682,7 +669,7 @@ def _check_values(resolved: Resolved) -> None:
     rule: Any = case.placement.rule
     if rule.name == "given":
         with in_file(rule.value):
-            check_given(read_placement(rule.value), job)
+            traffic.check_given(traffic.read_placement(rule.value), job)
     one_of("circuits.routing", resolved.routing, ("unsplit", "best-path", "split", "relay"))
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mfabric_jax.timing.scheduled import Planner
 
 SCHEDULE = "schedule"  # the rule of circuits that turn while an all-to-all runs
+LONG = ("stage", "iteration", "run")  # spans known before a pass begins: the switch turns while other things run
 BANDWIDTHS = (100.0, 200.0, 400.0, 800.0)
 PUBLISHED: dict[str, tuple[float, ...]] = {
     "mixtral-8x22b": (1.374, 1.194, 1.082, 1.024),
@@ -60,7 +61,8 @@ class Calibrated(NamedTuple):
     residuals: tuple[float, ...]
 
 
-def _read(name: str) -> dict[str, Calibrated]:
+@functools.cache
+def calibrated_under(name: str) -> dict[str, Calibrated]:
     file = resources.files("mfabric_jax.resolving") / "calibrations" / f"{name}.json"
     if not file.is_file():
         return {}
@@ -69,9 +71,6 @@ def _read(name: str) -> dict[str, Calibrated]:
         name: Calibrated(one["efficiency"], one["compute_s"], tuple(one["ratios"]), tuple(one["residuals"]))
         for name, one in models.items()
     }
-
-
-CALIBRATED = {name: _read(name) for name in ASSUMED}
 
 
 HALF = 0.5  # of the peak, for a model without published times
@@ -246,8 +245,6 @@ class Resolved(Hardware):
     @property
     def past(self) -> bool:
         """Whether an iteration more is drawn, before the others: long spans are planned on it."""
-        from mfabric_jax.evaluate.rules import LONG
-
         return self.plan_on == "past" and self.circuits_for in LONG
 
     # ------------------------------------------------------------------------------------------ the rate of computation
@@ -256,7 +253,7 @@ class Resolved(Hardware):
         """Fitted rates by model, under the assumptions of the case."""
         rate: Any = self.case.compute.rate
         of_gpu = self.server.name, self.case.job.precision.compute
-        return CALIBRATED[rate.value] if rate.name == "calibrated" and of_gpu == (DEFAULT_GPU, "bf16") else {}
+        return calibrated_under(rate.value) if rate.name == "calibrated" and of_gpu == (DEFAULT_GPU, "bf16") else {}
 
     def achieved(self, job: Workload) -> float:
         rate: Any = self.case.compute.rate

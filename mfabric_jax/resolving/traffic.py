@@ -15,7 +15,6 @@ from mfabric_jax.resolving.resolved import knobs_of, room_of
 from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.traffic.dispatch import kept_part
 from mfabric_jax.traffic.placement import placed_alike, placed_at, placement_policy
-from mfabric_jax.traffic.placement_files import check_given, read_placement
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.memory import Load
@@ -31,9 +30,9 @@ def traffic_of(case: Case, workload: Workload, *, past: bool = False) -> tuple[T
     every = _tokens(case, workload, case.run.iterations + past)
     every = tuple(_alike(case, tokens.after_the_first() if past else tokens) for tokens in every)
     if rule.name == "given":
-        placement = read_placement(rule.value)
+        placement = traffic.read_placement(rule.value)
         with in_file(rule.value):
-            check_given(placement, workload)
+            traffic.check_given(placement, workload)
         return placed_at(every, placement.slots)
     if not moved:
         return every
@@ -103,17 +102,11 @@ def drawn_loads(case: Case, job: Workload) -> tuple[Load, ...] | None:
     received = _of_ranks(_LoadOf.of(case, job))
     if received is None:
         return None
-    return tuple(_fullest(received[_blocks(job, stage, len(received))]) for stage in range(job.pp))
-
-
-def _blocks(job: Workload, stage: int, drawn: int) -> list[int]:
-    return [layer % drawn for layer in job.stage_layers(stage)]
-
-
-def _fullest(received: Float[np.ndarray, "L P R"]) -> Load:
-    if not len(received):
-        return Load()
-    return Load(float(received.mean(axis=(0, 1)).max()), float(received.max()))
+    found = []
+    for stage in range(job.pp):
+        own = received[[layer % len(received) for layer in job.stage_layers(stage)]]  # [L P R]
+        found.append(Load(float(own.mean(axis=(0, 1)).max()), float(own.max())) if len(own) else Load())
+    return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ circuits. The busiest link is the one whose own bytes would take longest at its 
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -17,8 +17,10 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.flows.host.star import flow_ends
 from mfabric_jax.flows.host_times import finish_times_now
 from mfabric_jax.routing.fixed import Ports, SinglePaths, away_from_server, spray_ports
-from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.traffic.dispatch import summed_by_server
+
+if TYPE_CHECKING:
+    from mfabric_jax.routing.graph_ways import GraphWays
 
 WAYS = "out", "in"
 KEPT = 1 + 1e-6  # of circuits' time: pairs that best paths keep on their circuits
@@ -96,7 +98,7 @@ def ends_on_paths(
 
 
 def ends_on_graph(
-    ways: GraphWays, nic_Bps: float, demand: Float[np.ndarray, "R R"], name: Callable[[int], str]
+    ways: "GraphWays", nic_Bps: float, demand: Float[np.ndarray, "R R"], name: Callable[[int], str]
 ) -> Ends:
     """When the flows of the slowest groups of a graph end; `name`: of a link by its number."""
     seconds, busiest, demand = [np.zeros(0)], Ends(np.zeros(0), None, 0.0), ways.at_nics(demand)

@@ -7,7 +7,7 @@ packet simulators without spraying. A flow joins two GPUs: each pair of ranks ha
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,22 +16,21 @@ import numpy as np
 from jax import lax
 from jaxtyping import Float, Int
 
+from mfabric_jax import flows, routing
 from mfabric_jax.array_module import Array, aligned, array_module
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Circuits, Cluster, Region
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.fabric.electrical import Electrical, Star
-from mfabric_jax.fabric.photonic_rails import PORTS
+from mfabric_jax.fabric.nic_use import PORTS
 from mfabric_jax.fabric.rail_rings import RailRings, RailsLeft
-from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.flows.host.star import latest_ends
 from mfabric_jax.flows.host_times import finish_times_now
-from mfabric_jax.routing.cluster import cluster_routes, links_of
-from mfabric_jax.routing.gradients import gradient_nics
-from mfabric_jax.routing.mesh import mesh_routes, most_at_once
 from mfabric_jax.routing.region import between_servers, direct_seconds
-from mfabric_jax.routing.shortest import Routes, shortest_routes
 from mfabric_jax.traffic.dispatch import by_server, summed_by_server
+
+if TYPE_CHECKING:
+    from mfabric_jax.routing.shortest import Routes
 
 MOST_CIRCUITS = 64  # most circuits per pair for which draws are stored
 
@@ -72,7 +71,7 @@ def latest_ends_on(ports: Ports) -> Float[np.ndarray, "B"]:
 @fixed_time.register
 def _(group: Star, demand, ranks_per_server: int):
     ports = left_ports(group, demand)
-    return star_completion(ports.size, *ports.capacities).max(initial=0)
+    return flows.star_completion(ports.size, *ports.capacities).max(initial=0)
 
 
 @fixed_times_now.register
@@ -147,7 +146,7 @@ def wired(fabric: DirectLinks, count=None) -> DirectLinks:
     group, i, j = (x.ravel() for x in np.mgrid[:groups, :servers, :servers])
     a, b = group * servers + i, group * servers + j
     pair = np.flatnonzero(a != b)
-    routes = mesh_routes(mesh, a[pair], b[pair])
+    routes = routing.mesh_routes(mesh, a[pair], b[pair])
     hops, share = np.full((len(a), routes.hops.shape[1]), -1), np.ones((len(a), routes.hops.shape[1]))
     hops[pair], share[pair] = routes.hops, np.where(routes.hops >= 0, routes.share, 1)
     ways = {"hops": jnp.asarray(hops, jnp.int32), "share": jnp.asarray(share)}
@@ -157,12 +156,12 @@ def wired(fabric: DirectLinks, count=None) -> DirectLinks:
 def _shared_rates(fabric: DirectLinks, mesh: Mesh) -> dict[str, float]:
     rates, stage = {}, fabric.stage
     if fabric.ring_nics is None:
-        of_mesh = functools.partial(most_at_once, mesh)
+        of_mesh = functools.partial(routing.most_at_once, mesh)
         whole = mesh.servers // stage * stage
-        rates["ring_nics"] = fabric.nics if stage == 1 else gradient_nics(of_mesh, np.inf, whole, stage)
+        rates["ring_nics"] = fabric.nics if stage == 1 else routing.gradient_nics(of_mesh, np.inf, whole, stage)
     if fabric.stage_nics is None:
         src = np.arange(mesh.servers - stage)
-        rates["stage_nics"] = most_at_once(mesh, src, src + stage) if len(src) else fabric.nics
+        rates["stage_nics"] = routing.most_at_once(mesh, src, src + stage) if len(src) else fabric.nics
     return {name: float(rate) for name, rate in rates.items()}
 
 
@@ -193,7 +192,7 @@ def _means_of_groups_now(nics, nic_Bps, hops, share, size: Float[np.ndarray, "B 
 @functools.partial(jax.jit, static_argnames="groups")
 def _mean_of_groups(nics, nic_Bps, hops, share, size, groups: int) -> Float[Array, ""]:
     capacity = nics.astype(size.dtype) * jnp.asarray(nic_Bps, size.dtype)
-    finish = completion_times(FlowProblem(capacity, hops, share.astype(size.dtype)), size).finish
+    finish = flows.completion_times(flows.FlowProblem(capacity, hops, share.astype(size.dtype)), size).finish
     return finish.reshape(groups, -1).max(axis=1, initial=0).mean()
 
 
@@ -205,7 +204,7 @@ def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server
     inside a server are ignored. Each rank owns the NICs of its GPUs, or a server's ranks pool them; with pxn, bytes
     leave by the NIC of the destination's rank."""
     ports = spray_ports(fabric, demand, ranks_per_server)
-    return star_completion(ports.size, *ports.capacities).max(initial=0)
+    return flows.star_completion(ports.size, *ports.capacities).max(initial=0)
 
 
 @fixed_times_now.register
@@ -287,7 +286,7 @@ def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
     """Time of the slowest all-to-all inside a server [s]: `demand` [S G G] bytes, `gpu_Bps` bytes/s per rank."""
     rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # else XLA folds every copy of a constant
     port = jnp.broadcast_to(rate, demand.shape[1])
-    finish = jax.vmap(lambda one: star_completion(one, port, port))(_to_others(demand))
+    finish = jax.vmap(lambda one: flows.star_completion(one, port, port))(_to_others(demand))
     return finish.max(initial=0)
 
 
@@ -331,9 +330,9 @@ def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, 
     `cluster` holds these groups' servers only. Keeps the groups that share links with the first, directly or through
     others."""
     src, dst = leaving(cluster.gpus_per_server, groups, ranks, slices)
-    routes = cluster_routes(cluster, src, dst, routing="ecmp", seed=seed)
+    routes = routing.cluster_routes(cluster, src, dst, routing="ecmp", seed=seed)
     return first_and_its_neighbours(
-        (src, dst), routes, links_of(cluster, "ecmp").capacity / cluster.nic_Bps, slices, ranks
+        (src, dst), routes, routing.links_of(cluster, "ecmp").capacity / cluster.nic_Bps, slices, ranks
     )
 
 
@@ -343,7 +342,7 @@ def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: in
         raise InputError("direct links need circuits before ways are drawn; see wired(group, count).")
     network = links.mesh.network
     src, dst = leaving(gpus_per_server, links.groups, ranks, slices)
-    routes = shortest_routes(network, src // gpus_per_server, dst // gpus_per_server, routing="ecmp", seed=seed)
+    routes = routing.shortest_routes(network, src // gpus_per_server, dst // gpus_per_server, routing="ecmp", seed=seed)
     return first_and_its_neighbours((src, dst), routes, network.capacity, slices, ranks)
 
 
@@ -359,7 +358,7 @@ def leaving(
     return src[away], dst[away]
 
 
-def first_and_its_neighbours(ends, routes: Routes, capacity: np.ndarray, slices: int, ranks: int) -> SinglePaths:
+def first_and_its_neighbours(ends, routes: "Routes", capacity: np.ndarray, slices: int, ranks: int) -> SinglePaths:
     there, links, group = routes.hops >= 0, np.maximum(routes.hops, 0), ends[0] // (slices * ranks)
     near = group == 0
     while True:
@@ -375,16 +374,16 @@ def first_and_its_neighbours(ends, routes: Routes, capacity: np.ndarray, slices:
 
 
 @functools.lru_cache(maxsize=32)
-def single_part_times(flows: int, nics: int, *, seed: int = 0) -> Callable:
+def single_part_times(many: int, nics: int, *, seed: int = 0) -> Callable:
     """`part_times` of an unsplit region whose flows do not spread, as a function of (region, circuits, demand). Each of
-    the `flows` of a pair of servers takes one circuit, or one of the `nics` electrical NICs at either end."""
-    whole("flows", flows)
+    the `many` of a pair of servers takes one circuit, or one of the `nics` electrical NICs at either end."""
+    whole("flows", many)
     whole("nics", nics)
 
     @jax.jit
     def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"]):
         demand = between_servers(region, demand)
-        heaviest, ends = _drawn(region.servers, flows, nics, seed)
+        heaviest, ends = _drawn(region.servers, many, nics, seed)
         count = jnp.clip(circuits.count.astype(jnp.int32), 0, MOST_CIRCUITS)
         active = count > 0
         worst = jnp.take_along_axis(jnp.asarray(heaviest, demand.dtype), count[..., None], 2)[..., 0]
@@ -395,7 +394,7 @@ def single_part_times(flows: int, nics: int, *, seed: int = 0) -> Callable:
         star = rest.transpose(0, 2, 1, 3).reshape(ports, ports)
         nic_Bps = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype)[..., None] / nics, (region.servers, nics))
         nic_Bps = nic_Bps.reshape(-1)
-        return direct.max(initial=0), star_completion(star, nic_Bps, nic_Bps).max(initial=0)
+        return direct.max(initial=0), flows.star_completion(star, nic_Bps, nic_Bps).max(initial=0)
 
     return parts
 

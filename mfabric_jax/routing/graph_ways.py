@@ -9,7 +9,7 @@ import collections
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -23,7 +23,9 @@ from mfabric_jax.flows.host_times import finish_times_now, last_ends_now
 from mfabric_jax.platforms import cores
 from mfabric_jax.routing.fixed import away_from_server, by_rail
 from mfabric_jax.routing.gradients import NEARLY
-from mfabric_jax.routing.shortest import Routes
+
+if TYPE_CHECKING:
+    from mfabric_jax.routing.shortest import Routes
 
 EQUAL = 1e-12  # relative difference that counts as rounding
 BITS = 2.0**40  # of shares that are compared
@@ -146,7 +148,7 @@ class _Hops(NamedTuple):
 
 def ways_of(
     ends: tuple[np.ndarray, np.ndarray],
-    routes: Routes,
+    routes: "Routes",
     capacity: np.ndarray,
     slices: int,
     ranks: int,
@@ -185,7 +187,7 @@ def ways_of(
     return GraphWays(every, groups_of, column, slices, max(1, len(held)), per_rail)
 
 
-def _hops_of(routes: Routes, capacity: np.ndarray) -> _Hops:
+def _hops_of(routes: "Routes", capacity: np.ndarray) -> _Hops:
     flow, column = np.nonzero(routes.hops >= 0)
     link = routes.hops[flow, column].astype(np.int64)
     share = routes.share[flow, column] / capacity[link]

@@ -13,13 +13,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Bool, Float, Int
 
+from mfabric_jax import flows
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.arrays import floats, known_values, marked
 from mfabric_jax.checks import InputError, of_type, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.region import legality
-from mfabric_jax.flows import FlowProblem, completion_times, star_completion
 from mfabric_jax.flows.host.star import latest_ends
 from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NAN_OR_NOT_NEGATIVE, Rule, refuse
 from mfabric_jax.routing.relay import Plan, checked_shares, link_seconds, relay_finish
@@ -104,7 +104,7 @@ def _without_relay(
         optical = kept_on_circuits(direct, demand, port)
     pairs = jnp.where(optical & (demand != 0), direct, 0)
     port = jnp.broadcast_to(port, servers)
-    return pairs, star_completion(jnp.where(optical, 0, demand), port, port).max(initial=0)
+    return pairs, flows.star_completion(jnp.where(optical, 0, demand), port, port).max(initial=0)
 
 
 def unsplit_times_now(
@@ -420,6 +420,6 @@ def relayed_part_times(
     hops = jnp.stack([jnp.where(active | away | back, circuit, -1), port_up, port_down], axis=1)
     port = jnp.broadcast_to(_port(region, demand), servers)
     capacity = jnp.concatenate([circuit_rates(region, circuits, demand).reshape(-1), port, port])
-    finish = completion_times(FlowProblem(capacity, hops.astype(jnp.int32)), demand.reshape(-1)).finish
+    finish = flows.completion_times(flows.FlowProblem(capacity, hops.astype(jnp.int32)), demand.reshape(-1)).finish
     optical = jnp.where((active | away | back) & (demand.reshape(-1) > 0), finish, 0).max(initial=0)
     return optical, jnp.where(on_eps & (demand.reshape(-1) > 0), finish, 0).max(initial=0)

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from mfabric_jax import flows
 from mfabric_jax.arrays import floats, known_values, marked
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.fabric.schedule import Schedule
-from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.host_arrays import FROM_0_TO_INFINITY
 
 TOLERANCE = 1e-4  # on the sum of a pair's shares
@@ -59,12 +59,12 @@ def relay_finish(
     hop. Differentiable in demand, capacities, shares."""
     shares = on_paths(shares.astype(demand.dtype))
     problem = relay_problem(circuit, port, shares, efficiency)
-    finish = completion_times(problem, demand.reshape(-1)).finish.reshape(demand.shape)
+    finish = flows.completion_times(problem, demand.reshape(-1)).finish.reshape(demand.shape)
     lost = ~(jnp.abs(jnp.maximum(shares, 0).sum(2) - 1) <= TOLERANCE) & (demand > 0)
     return jnp.where(lost.any(), jnp.nan, finish)
 
 
-def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) -> FlowProblem:
+def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) -> "flows.FlowProblem":
     """S*S flows (row-major) over S*S circuits (row-major), S ports up and S ports down."""
     servers = circuit.shape[0]
     i, j, k = np.ogrid[:servers, :servers, :servers]
@@ -75,11 +75,11 @@ def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) ->
     share = jnp.concatenate([via, via / jnp.asarray(efficiency, shares.dtype), direct, eps, eps], axis=2)
     taken = share > 0
     hops = jnp.where(taken, jnp.asarray(link, jnp.int32), -1)
-    flows = servers * servers
-    return FlowProblem(
+    pairs = servers * servers
+    return flows.FlowProblem(
         _capacities(circuit, port),
-        hops.reshape(flows, -1),
-        jnp.where(taken, share, 1).reshape(flows, -1),
+        hops.reshape(pairs, -1),
+        jnp.where(taken, share, 1).reshape(pairs, -1),
     )
 
 

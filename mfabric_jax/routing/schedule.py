@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Bool, Float, Int
 
+from mfabric_jax import flows
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import not_negative, of_type, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
-from mfabric_jax.flows import star_completion
 from mfabric_jax.routing.region import between_servers, over
 
 
@@ -50,7 +50,7 @@ def schedule_part_times(
     demand = between_servers(of_type("region", region, Region), demand)
     last, left = circuit_part(region, schedule.checked(region), demand)
     port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
-    return last.max(initial=0), star_completion(left, port, port).max(initial=0)
+    return last.max(initial=0), flows.star_completion(left, port, port).max(initial=0)
 
 
 def circuit_part(

@@ -167,6 +167,14 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
 
 
 def effective(asked: Cases) -> dict[str, Any]:
+    """What files of rows say of their cases: `described`, the files that they name, versions and device."""
+    found = described(asked)
+    found["files"] = {name: digest(path) for name, path in files_of(asked).items()}
+    first = asked.blocks[0].case
+    return found | {"policy": resolve(first).policy_name} | provenance(first.run.dtype)
+
+
+def described(asked: Cases) -> dict[str, Any]:
     """The stated and `resolved` settings (a list where cases differ), and the layer (`sources`) of each stated one."""
     each = [resolve(block.case) for block in asked.blocks]
     said = side_by_side([resolved.case for resolved in each], asked)
@@ -177,9 +185,7 @@ def effective(asked: Cases) -> dict[str, Any]:
     files = dict.fromkeys(path for resolved in each if (path := resolved.case.network.prices) is not None)
     found |= {"own_prices": {str(path): own_prices(path) for path in files}} if files else {}
     found["variants"] = [{"name": one.name} | one.stated for one in asked.variants]
-    found |= {"random": dict(asked.random), "rules": dict(asked.rules)}
-    found["files"] = {name: digest(path) for name, path in files_of(asked).items()}
-    return found | {"policy": each[0].policy_name} | provenance(each[0].case.run.dtype)
+    return found | {"random": dict(asked.random), "rules": dict(asked.rules)}
 
 
 def side_by_side(each: Sequence[Case], asked: Cases) -> dict[str, Any]:

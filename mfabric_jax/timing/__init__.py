@@ -1,19 +1,25 @@
 """Times of blocks, pipelines and iterations; `evaluate` has those of all-to-alls."""
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-from mfabric_jax.timing.arrivals import Ends, block_ends, experts_end
+from mfabric_jax.lazily import at_first_use
 from mfabric_jax.timing.blocks import Rules
-from mfabric_jax.timing.environment import Drift, Recorded, RegionEnv, best_trajectory
 from mfabric_jax.timing.iteration import Iteration, iterate, rates_of
+
+if TYPE_CHECKING:
+    from mfabric_jax.timing.arrivals import Ends, block_ends, experts_end
+    from mfabric_jax.timing.environment import Drift, Recorded, RegionEnv, best_trajectory
+    from mfabric_jax.timing.scheduled import carries_schedule as carries_schedule
 
 __all__ = ["Drift", "Ends", "First", "Iteration", "Recorded", "RegionEnv", "Rules", "Span"]
 __all__ += ["best_trajectory", "block_ends", "exchanges", "experts_end", "iterate", "rates_of"]
-_ABOVE = {"First": "rules", "Span": "rules", "exchanges": "exchanges"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _ABOVE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"mfabric_jax.evaluate.{_ABOVE[name]}"), name)
+__getattr__ = at_first_use(
+    __name__,
+    {
+        "arrivals": ("Ends", "block_ends", "experts_end"),
+        "environment": ("Drift", "Recorded", "RegionEnv", "best_trajectory"),
+        "scheduled": ("carries_schedule",),
+        "mfabric_jax.evaluate.rules": ("First", "Span"),
+        "mfabric_jax.evaluate.exchanges": ("exchanges",),
+    },
+)

@@ -16,16 +16,20 @@ from mfabric_jax.traffic.knobs import workload_knobs as workload_knobs
 from mfabric_jax.traffic.placement import Room as Room
 from mfabric_jax.traffic.placement import placed as placed
 from mfabric_jax.traffic.placement import placement_policy as placement_policy
-from mfabric_jax.traffic.recording import Recording as Recording
-from mfabric_jax.traffic.recording import open_trace as open_trace
-from mfabric_jax.traffic.recording import recorded as recorded
-from mfabric_jax.traffic.recording import save_tokens as save_tokens
 from mfabric_jax.traffic.tokens import Tokens as Tokens
 
 if TYPE_CHECKING:
     from mfabric_jax.flows.flows import Flows as Flows
+    from mfabric_jax.traffic.placement_files import check_given, read_placement  # noqa: F401
+    from mfabric_jax.traffic.predictor import WINDOW  # noqa: F401
     from mfabric_jax.traffic.predictor import predicted as predicted
+    from mfabric_jax.traffic.recording import Recording as Recording
+    from mfabric_jax.traffic.recording import axes_of  # noqa: F401
+    from mfabric_jax.traffic.recording import open_trace as open_trace
+    from mfabric_jax.traffic.recording import recorded as recorded
+    from mfabric_jax.traffic.recording import save_tokens as save_tokens
     from mfabric_jax.traffic.samplers import sampler as sampler
+    from mfabric_jax.traffic.scenarios import error_of  # noqa: F401
     from mfabric_jax.traffic.scenarios import likely_demands as likely_demands
     from mfabric_jax.traffic.training import region_bytes as region_bytes
     from mfabric_jax.traffic.training import training_flows as training_flows
@@ -33,9 +37,11 @@ if TYPE_CHECKING:
 __getattr__ = at_first_use(
     __name__,
     {
-        "predictor": ("predicted",),
+        "placement_files": ("check_given", "read_placement"),
+        "predictor": ("WINDOW", "predicted"),
+        "recording": ("Recording", "axes_of", "open_trace", "recorded", "save_tokens"),
         "samplers": ("sampler",),
-        "scenarios": ("likely_demands",),
+        "scenarios": ("error_of", "likely_demands"),
         "training": ("Flows", "region_bytes", "training_flows"),
     },
 )

@@ -5,12 +5,14 @@ stage."""
 import dataclasses
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.text_files import PARSERS
 from mfabric_jax.workload import models
-from mfabric_jax.workload.own import OF_MODEL, is_model_file, read_model
+from mfabric_jax.workload.models import OF_MODEL
 from mfabric_jax.workload.parallel import DEGREES, Workload
 
 _FACTS: dict[str, dict[str, Any]] = {
@@ -27,6 +29,7 @@ _FACTS: dict[str, dict[str, Any]] = {
     },
 }
 NAMES = tuple(_FACTS)
+CONFIG = "config.json"
 
 
 def get(model: str, **overrides: Any) -> Workload:
@@ -73,10 +76,17 @@ class Model(NamedTuple):
     known_as: str = ""
 
 
+def is_model_file(text: str) -> bool:
+    """Whether a text names a model file, or a folder with one, rather than a catalogue model."""
+    return Path(text).suffix.lower() in PARSERS or (Path(text) / CONFIG).is_file()
+
+
 def get_model(name: str, changed: Mapping[str, Any] | None = None) -> Model:
     """A model by catalogue name, from a `.toml` or `.json` file, or from a released `config.json`; `changed` replaces
     `Architecture` fields. `InputError` for unknown names, unreadable files and impossible dimensions."""
     if is_model_file(name):
+        from mfabric_jax.workload.own import read_model
+
         architecture, set_up = read_model(name)
         model = Model(architecture.name, architecture, set_up)
     else:

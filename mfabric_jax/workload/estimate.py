@@ -82,7 +82,8 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
     exchanged += _blocks(workload, moe_only=True) * rates.counts_s
     passes = compute + reduced + exchanged
     waits = workload.order.bubble(workload.shape) / workload.micro_batches
-    waited = waits * (elsewhere + reduced + exchanged + _sent(workload, rates))
+    sent = PASSES * pp_bytes(workload) * workload.gpus_per_server / (workload.tp * rates.sends)
+    waited = waits * (elsewhere + reduced + exchanged + sent)
     beside, behind = _gradients(workload, rates, passes, overlap=speeds.overlap_gradients)
     memory_Bps = rates_of(server).memory_Bps if measured else server.memory_Bps or math.inf
     if workload.optimizer_step != "left-out" and server.memory_Bps is not None:
@@ -90,10 +91,6 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
     each = IterationSeconds(compute, reduced, exchanged, waited, beside)
     whole = IterationSeconds(*(workload.micro_batches * part for part in each))
     return whole._replace(gradients=whole.gradients + behind)
-
-
-def _rounds(workload: Workload) -> int:
-    return PASSES + again_of(workload.recompute).exchanges
 
 
 def _computed(workload: Workload, part: BlockSeconds) -> tuple[float, float]:
@@ -133,7 +130,8 @@ def _tensor_parallel(workload: Workload, rates: _Rates, part: BlockSeconds) -> f
 
 def _exchanged(workload: Workload, rates: _Rates) -> float:
     both = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
-    each = both * _blocks(workload, moe_only=True) * _rounds(workload)  # of one selection
+    rounds = PASSES + again_of(workload.recompute).exchanges
+    each = both * _blocks(workload, moe_only=True) * rounds  # of one selection
     remote, itself = 1 - workload.ranks_per_server / workload.ep, 1 / workload.ep
     senders = workload.gpus_per_server / workload.tp
     if workload.dispatch == "per-expert":
@@ -154,10 +152,6 @@ def _reached(workload: Workload) -> float:
         limit = servers * workload.architecture.top_groups // workload.architecture.expert_groups
     most = servers if limit is None else int(limit)
     return (servers - 1) / servers * min(servers * (1 - missed), max(1, most))
-
-
-def _sent(workload: Workload, rates: _Rates) -> float:
-    return PASSES * pp_bytes(workload) * workload.gpus_per_server / (workload.tp * rates.sends)
 
 
 def _gradients(workload: Workload, rates: _Rates, passes: float, *, overlap: bool) -> tuple[float, float]:

@@ -345,6 +345,7 @@ class Architecture:
         return inner + matrices * self.head_params
 
 
+OF_MODEL = {field.name: field for field in dataclasses.fields(Architecture) if field.name not in ("name", "source")}
 _MIXTRAL_8X22B = "Mistral model card; yanring/Megatron-MoE-ModelZoo@e865051 Mixtral-8x22B.yaml"
 _MIXTRAL_8X7B = "arXiv 2401.04088; mistralai/Mixtral-8x7B-v0.1 config.json"
 _LLAMA = "arXiv 2406.16554; pjlab-sys4nlp/llama-moe@b17aff4 (2 of 16; the 3.5B variant takes 4 of 16)"

@@ -9,14 +9,13 @@ from typing import Any
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
-from mfabric_jax.text_files import PARSERS, read_mapping
-from mfabric_jax.workload.models import Architecture, Attention, GroupedQuery, Latent, Linear, Mixed
+from mfabric_jax.text_files import read_mapping
+from mfabric_jax.workload.catalog import CONFIG
+from mfabric_jax.workload.models import OF_MODEL, Architecture, Attention, GroupedQuery, Latent, Linear, Mixed
 from mfabric_jax.workload.released_fields import check_unread, unread_in
 
-CONFIG = "config.json"
 SNAPSHOT = re.compile("[0-9a-f]{40}")  # a folder of a download, called by its commit
 KINDS = {"grouped-query": GroupedQuery, "latent": Latent, "linear": Linear}
-OF_MODEL = {field.name: field for field in dataclasses.fields(Architecture) if field.name not in ("name", "source")}
 OF_JOB = {  # fields of a model file that say how it is run, and where they stand in `job`
     **{name: f"parallel.{name}" for name in ("tp", "etp", "ep", "dp", "pp", "gpus", "cp", "tp_reduces")},
     **{name: f"batch.{name}" for name in ("micro_batch", "micro_batches", "sequence")},
@@ -29,11 +28,6 @@ OF_JOB = {  # fields of a model file that say how it is run, and where they stan
     "chunks": "interleaved.chunks",
     "node_limit": "per-server.node_limit",
 }
-
-
-def is_model_file(text: str) -> bool:
-    """Whether a text names a model file, or a folder with one, rather than a catalogue model."""
-    return Path(text).suffix.lower() in PARSERS or (Path(text) / CONFIG).is_file()
 
 
 def read_model(path: str | Path) -> tuple[Architecture, dict[str, Any]]:

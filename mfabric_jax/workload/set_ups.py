@@ -73,8 +73,9 @@ def quickest(
     if recompute is not None:
         stated["recompute"] = recompute
     room, too_large = usable_bytes(server.memory_bytes), []
+    wide_from = 0 if "ep" in stated else stated["gpus_per_server"]
     for wide in (True, False):
-        jobs = _workloads(architecture, stated, lambda ep, wide=wide: wide == _is_wide(ep, stated))
+        jobs = _workloads(architecture, stated, lambda ep, wide=wide: wide == (ep >= wide_from))
         for seconds, job in _by_time(jobs, server, recompute, speeds):
             at_least = memory_of(job, 0).total
             if at_least <= room and (candidate := _candidate(job, server, seconds, loads_of)).fits:
@@ -87,10 +88,6 @@ def quickest(
         f"No set-up fits {_room(server)}; {_in_words(least)} needs least, {gigabytes_in_words(least.memory_bytes)} GB."
     )
     return least._replace(why=why)
-
-
-def _is_wide(ep: int, stated: Mapping[str, Any]) -> bool:
-    return "ep" in stated or ep >= stated["gpus_per_server"]
 
 
 def _least(rows: Sequence[tuple[float, int, float, Workload]], server: Gpu, loads_of: LoadsOf) -> Candidate:

@@ -16,8 +16,9 @@ from mfabric_jax.evaluate.exchanges import exchanges_between
 from mfabric_jax.evaluate.rules import RELAY_TOLERANCE, First, Span, TradeOff, trade_off_of, what_pays
 from mfabric_jax.evaluate.solver import Asked, Now, Numbered, Tables, Traced
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies import Plan, greedy, random_circuits, sample_average, takes_many
+from mfabric_jax.policies import Plan, greedy, random_circuits, takes_many
 from mfabric_jax.policies.reads import ALONE, EVERYTHING
+from mfabric_jax.policies.sample_average import sample_average
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.region import parts_that_wait
 from mfabric_jax.timing.iteration import FabricRates

@@ -145,7 +145,7 @@ def test_a_network_brings_its_own_shares():
     region, held = CONFIG.region(4), jnp.asarray(workload("drawn").demand)
     config = dataclasses.replace(CONFIG, policies=("learned",), routings=("relay-planned",), sigmas=(0.0,))
     row = next(evaluate_policies(config))
-    over = jax.jit(lambda one: plan_over_bound(region, policies.learned(one, region), one, "relay"))
+    over = jax.jit(lambda one: plan_over_bound(region, policies.get("learned")(one, region), one, "relay"))
     want = [over(one) for one in held]
     np.testing.assert_allclose(row["over_bound"], np.mean(want), rtol=1e-4)
 

@@ -3,10 +3,11 @@
 import numpy as np
 
 from mfabric_jax.fabric import Region
-from mfabric_jax.policies import check_legal, exact_circuits, get, random_circuits, sample_average, static, uniform
+from mfabric_jax.policies import check_legal, exact_circuits, get, random_circuits, static, uniform
 from mfabric_jax.policies.index_rule import Index
 from mfabric_jax.policies.local_search import local_search, threshold
 from mfabric_jax.policies.network import PolicyNetwork
+from mfabric_jax.policies.sample_average import sample_average
 
 REGION = Region(5, 400.0)
 ONE, MANY = np.ones((5, 5)), np.ones((2, 5, 5))

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from mfabric_jax.case.policies import NAMES as NAMES_OF_SETTINGS
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import round_robin
-from mfabric_jax.policies import OF_DEMAND_ALONE, REGISTRY, SETTLE_TIES, Plan, random_circuits, suited, uniform
+from mfabric_jax.policies import REGISTRY, SETTLE_TIES, Plan, random_circuits, suited, uniform
+from mfabric_jax.policies.reads import BY_NAME
 from tests.batches import assert_batch_is_its_loop
 from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile, region
 
@@ -63,7 +64,7 @@ def uniform_count(degree):
 
 def test_names_that_settings_know_are_those_of_the_registry():
     assert set(NAMES_OF_SETTINGS) == set(REGISTRY)
-    assert set(OF_DEMAND_ALONE) | set(SETTLE_TIES) <= set(REGISTRY)
+    assert set(BY_NAME) | set(SETTLE_TIES) <= set(REGISTRY)
 
 
 def test_uniform_turn_by_turn_whatever_the_degrees():

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from mfabric_jax.report import comparison, html_report
-from mfabric_jax.report.ranking import MOST, designs, not_ranked, rankings, token_prices
+from mfabric_jax.report.ranking import MOST, designs, not_ranked, rankings
+from mfabric_jax.report.varied import token_prices
 from tests.report import synthetic
 
 MILLION = 1e6

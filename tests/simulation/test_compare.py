@@ -22,7 +22,7 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.origin import commit
 from mfabric_jax.policies import greedy, topoopt
 from mfabric_jax.report import comparison, remarks
-from mfabric_jax.resolving.resolved import CALIBRATED
+from mfabric_jax.resolving.resolved import calibrated_under
 from mfabric_jax.routing.fixed import spray_time
 from mfabric_jax.simulation import evaluate, example_timeline, grid, iteration_of
 from mfabric_jax.simulation.results import effective
@@ -87,7 +87,7 @@ def test_a_row_says_its_job():
 
 def test_calibrated_rates_above_the_peak_are_not_paid_for():
     one = row(small(TREE | {"compute.calibrated": "paper"}, "llama-moe"))
-    assert one["achieved_over_peak"] == CALIBRATED["paper"]["llama-moe"].efficiency > 1
+    assert one["achieved_over_peak"] == calibrated_under("paper")["llama-moe"].efficiency > 1
     assert [one[name] for name in ("usd_per_million_tokens", "joules_per_million_tokens")] == [None, None]
     assert one["perf_per_cluster_dollar"] is None
     assert one["cluster_cost_usd"] > 0

@@ -14,8 +14,7 @@ from mfabric_jax.report.charts import Chart, Panel
 from mfabric_jax.report.compared import compared_charts
 from mfabric_jax.report.figures.serving import of_serving, served_charts
 from mfabric_jax.report.grid import TIME, Rows
-from mfabric_jax.report.ranking import token_prices
-from mfabric_jax.report.varied import design_space, plainest, sensitivities
+from mfabric_jax.report.varied import design_space, plainest, sensitivities, token_prices
 
 PAPER = {"light": "#ffffff", "dark": "#1b2028"}  # --paper of page.css
 _THEMED = {style.INK: "var(--ink)", style.PAPER: "var(--paper)", style.FAINT: "var(--edge)", style.RULE: "var(--rule)"}
