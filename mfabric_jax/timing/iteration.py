@@ -479,6 +479,7 @@ def _half(workload: Workload, rates, moe: bool, bytes_each: float):
 # -------------------------------------------------------------------------------- experts that receive unequally many
 PORTS = ("rank", "server", "pair")
 TILE = 128  # rows that a grouped matrix product computes together
+ROUNDING = 64  # last places that a sum of selections may be off
 
 
 def expert_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE) -> Float[Array, "layer M"]:
@@ -491,7 +492,8 @@ def expert_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: i
 
 def _rank_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int) -> Float[Array, "layer M R"]:
     received = tokens.sum(axis=-2)  # [layer M E]
-    rows = array_module(received).ceil(received / tile) * tile if tile > 1 else received
+    exactly = 1 - ROUNDING * np.finfo(received.dtype).eps  # a sum of parts that is a whole number of tiles
+    rows = array_module(received).ceil(received / tile * exactly) * tile if tile > 1 else received
     return rows.reshape(*rows.shape[:-1], workload.ep, -1).sum(axis=-1) / workload.selections
 
 

@@ -16,11 +16,11 @@ from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.failures import KINDS, PLANES, Degraded, degraded
-from mfabric_jax.fabric.region import Region
+from mfabric_jax.fabric.region import Circuits, Region
 from mfabric_jax.failures import failures
 from mfabric_jax.failures.failure_rows import PUBLISHED
 from mfabric_jax.failures.iterations import plans
-from mfabric_jax.policies import greedy, topoopt
+from mfabric_jax.policies import Plan, greedy, topoopt, uniform
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, wired_as
 from mfabric_jax.routing.fixed import fixed_time, wired
 from mfabric_jax.timing import Iteration
@@ -493,3 +493,18 @@ def test_the_only_electrical_nic_of_a_server_without_relays_is_replaced_with_its
     nic, server = failures(base(alone | {KINDS_ASKED: ["electrical-nic", "server"]}))
     assert nic["remedy"] == "spare-server"
     assert nic["failed_s"] == server["failed_s"]
+
+
+def by_delay(demand, region, *, previous=None, key=None):
+    """Greedy where the switch is quick, else uniform circuits."""
+    quick = region.delay_s < 0.01
+    chosen, fixed = (policy(demand, region).circuits.count for policy in (greedy, uniform))
+    return Plan(Circuits(jnp.where(quick, chosen, fixed)))
+
+
+def test_a_policy_that_reads_the_delay_is_asked_at_that_of_the_case():
+    for delay_s, alike in ((1e-3, "greedy"), (0.1, "uniform")):
+        rest = {KINDS_ASKED: ["optical-nic"], "circuits.delay_s": delay_s, "traffic.generated.skew": 1.5}
+        (own,), (usual,) = (list(failures(base(rest | {"circuits.policy": one}))) for one in (by_delay, alike))
+        for column in ("healthy_s", "failed_s"):
+            assert own[column] == pytest.approx(usual[column], rel=1e-9)

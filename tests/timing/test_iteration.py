@@ -602,6 +602,15 @@ def test_balanced_experts_of_whole_tiles_are_the_balanced_case():
     assert expert_load(job, one).tolist() == [[job.ep]]  # all on one expert: one rank computes everybody's
 
 
+def test_a_sum_of_parts_that_is_whole_tiles_fills_no_tile_more():
+    parts = np.array([60.6, 51.1, 47.1, 18.8, 19.2, 29.0, 18.6, 11.600000000000012])
+    assert 256 < parts.sum() < 256 + 1e-12  # what a capacity leaves, off by rounding
+    workload, tokens = job(ep=8, experts=8), np.zeros((1, 2, 8, 8))
+    tokens[0, 0, :, 0], tokens[0, 1, :, 0] = parts, 32.0
+    summed, whole = expert_load(workload, tokens)[0]
+    assert summed == whole > 0
+
+
 def test_a_block_computes_as_long_as_its_busiest_rank():
     # One block, one micro-batch: attention 2, gate and experts 5 of which experts 4; all-reduce 1; no all-to-all.
     job = jobs.job(pp=1, blocks=1, micro_batches=1)
