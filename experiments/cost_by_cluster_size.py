@@ -10,13 +10,12 @@ from itertools import product
 from typing import Any
 
 from mfabric_jax.fabric import Prices, cluster_cost
-from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report import numerals
 
 from .pictures import beside, lines
 from .rows import Row, Rows, adding, picked, pivot, then, told
-from .script import COMPARED, Found, Script, Verdict, against, check
+from .script import COMPARED, PRICED, Found, Script, Verdict, against, check
 
 PUBLISHED_TIERS = 3
 PUBLISHED = {100.0: 1.524, 200.0: 1.790, 400.0: 2.289, 800.0: 2.331}  # Gbps -> a fat-tree over mFabric

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from mfabric_jax import report
 from mfabric_jax.case import Cases
-from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.report.figures import compared_picture
 from mfabric_jax.report.grid import front
 from mfabric_jax.resolving.resolved import PUBLISHED
 
 from .iteration_time import per_dollar
 from .rows import Row, Rows, adding, picked, pivot, values_of
-from .script import COMPARED, Found, Script, Sweep, Verdict, check, compared
+from .script import COMPARED, PRICED, Found, Script, Sweep, Verdict, check, compared
 
 BEST_AT_100 = "mixtral-8x7b"
 

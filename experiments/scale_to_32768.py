@@ -10,12 +10,11 @@ import dataclasses
 from mfabric_jax import units
 from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.simulation import resolve
 
 from .pictures import beside, lines
 from .rows import Rows, grouped, picked, pivots
-from .script import Found, OfFabric, Script, Sweep, Verdict, cells, check, over_tree, paper, reusing
+from .script import PRICED, Found, OfFabric, Script, Sweep, Verdict, cells, check, over_tree, paper, reusing
 
 REFERENCE = "fat-tree"
 KEPT = ("model", "fabric", "nic_gbps", "gpus", "iteration_s", "compute_s", "ep_comm_s", "dp_comm_s", "reconfig_s")

@@ -24,14 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import mfabric_jax
-from mfabric_jax import checks, report
+from mfabric_jax import checks, fabric, report
 from mfabric_jax.case import Case, Cases, cases, load
 from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import help, words
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.fabric import Region
-from mfabric_jax.fabric.registry import PRICED
 from mfabric_jax.origin import commit
 from mfabric_jax.progress import bar
 from mfabric_jax.report import charts, style
@@ -44,6 +43,7 @@ from .pictures import Row, Rows
 
 Found = Iterable[Row]
 PAPER = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "topoopt", "mfabric", "nvl72", "mfabric-cpo")
+PRICED = tuple(name for name in fabric.NAMES if fabric.get(name).per_gpu is None)
 COMPARED = tuple(name for name in PAPER if name in PRICED)  # fabrics with a price that the paper compares
 PRESETS = {  # what each states beyond the paper's text
     "paper": {},
