@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from mfabric_jax.timing.environment import Drift, Recorded, RegionEnv, best_trajectory
     from mfabric_jax.timing.scheduled import carries_schedule as carries_schedule
 
-__all__ = ["Drift", "Ends", "First", "Iteration", "Recorded", "RegionEnv", "Rules", "Span"]
-__all__ += ["best_trajectory", "block_ends", "exchanges", "experts_end", "iterate", "rates_of"]
+__all__ = ["Drift", "Ends", "Iteration", "Recorded", "RegionEnv", "Rules", "best_trajectory"]
+__all__ += ["block_ends", "experts_end", "iterate", "rates_of"]
+__all__ += ["First", "Span", "exchanges"]  # pyright: ignore[reportUnsupportedDunderAll]
 __getattr__ = at_first_use(
     __name__,
     {

@@ -14,6 +14,7 @@ from mfabric_jax.failures import failures
 from mfabric_jax.resolving.resolve import worked_out
 from mfabric_jax.resolving.set_up import memory_columns, too_large_words, untried_words, wider_words
 from mfabric_jax.simulation import example_timeline, iteration_of
+from mfabric_jax.simulation.points import Points
 from mfabric_jax.workload import get
 from mfabric_jax.workload.catalog import NAMES as MODELS
 from tests.small import JOB, refused, row, scenario, small
