@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import mfabric_jax
-from mfabric_jax import cases, commands, simulate
+from mfabric_jax import cases, commands, programs, simulate
 from mfabric_jax.commands import shared
 from mfabric_jax.export import exported_iteration, timed_iteration
 from mfabric_jax.report import read_rows
@@ -193,19 +193,22 @@ def start_jax(monkeypatch):
 
 def test_the_process_is_set_up_and_the_user_s_own_compilation_cache_stays(start_jax, monkeypatch, tmp_path):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("MFABRIC_PROGRAMS", str(tmp_path / "kept"))
+    jax.config.update("jax_compilation_cache_dir", None)
     jax.config.update("jax_enable_x64", False)
+    kept = programs.folder()
     start_jax("float32", None)
     assert not jax.config.values["jax_enable_x64"]
     assert jax.config.values["jax_default_device"] is None
     start_jax("float64", "cpu")
     assert jax.config.values["jax_enable_x64"]
     assert jax.config.values["jax_default_device"].platform == "cpu"
-    assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "mfabric_jax")
+    assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "kept" / "jax")
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "theirs")
     jax.config.update("jax_compilation_cache_dir", "theirs")
     start_jax("float32", None)
     assert jax.config.values["jax_compilation_cache_dir"] == "theirs"
+    programs.keep_in(kept or "off")
 
 
 def test_devices_that_are_not_there(start_jax, capsys, never_computes):

@@ -2,8 +2,8 @@
 
 An all-to-all has circuits between its own servers, chosen for its own bytes; nothing else uses them. The all-to-alls of
 a server take turns, in a feasible order; where the circuits of one of its servers differ, the switch turns once the
-all-to-alls before have ended. The first circuits are those in place at the end. `timing.switching` is the closed form
-of this rule for all-to-alls in sequence; a test compares both.
+all-to-alls before have ended. The first circuits are those in place at the end. `evaluate.circuits` has this rule
+for all-to-alls in sequence; a test compares both.
 """
 
 import heapq

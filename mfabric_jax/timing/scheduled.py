@@ -5,7 +5,7 @@ as long for few bytes as for many: each all-to-all is planned for its own bytes,
 case.
 
 Only the dispatch of a forward pass waits for the gate before its circuits are known. The first turn of every other
-all-to-all goes beside computation (`first_free`), as `timing.switching` has it for circuits that stay.
+all-to-all goes beside computation (`first_free`), as `evaluate.circuits` has it for circuits that stay.
 """
 
 from collections.abc import Callable

@@ -1,5 +1,8 @@
 """Small workloads for the tests of this folder, and one traced iteration per fabric that several tests share."""
 
+import functools
+import sys
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -85,13 +88,17 @@ TOKENS = draw_tokens(0)
 SECONDS = BlockSeconds(*numbers(0.2, 0.3, 0.4))
 (NVSWITCH,) = numbers(10e9)
 
-# A second trace fails, whichever test asks for it.
-_ONCE = {kind: eqx.filter_jit(eqx.debug.assert_max_traces(simulate, max_traces=1)) for kind in (Region, Electrical)}
+
+@functools.cache
+def _once(kind, file):
+    """A second trace fails, whichever test of a file asks for it; between files caches may be dropped."""
+    return eqx.filter_jit(eqx.debug.assert_max_traces(simulate, max_traces=1))
 
 
 def drawn(fabric, tokens=TOKENS, policy=GREEDY, seconds=SECONDS, nvswitch_Bps=NVSWITCH):
     """Exchanges and iteration of the drawn job."""
-    return _ONCE[type(fabric)](DRAWN, fabric, tokens, seconds, Chosen(jnp.asarray(policy)), nvswitch_Bps)
+    once = _once(type(fabric), sys._getframe(1).f_globals["__name__"])
+    return once(DRAWN, fabric, tokens, seconds, Chosen(jnp.asarray(policy)), nvswitch_Bps)
 
 
 @eqx.filter_jit
