@@ -150,10 +150,11 @@ def docstrings(module):
 
 
 def defined(module, name):
-    """Where a name is read from: its package, or, where a module is called alike, that which defines it."""
+    """Where a name is read from: its package, or, where a module is called alike or it comes from above, its module."""
     folder, thing = Path(module.__file__).parent, getattr(module, name)
     alike = (folder / name).is_dir() or (folder / f"{name}.py").is_file()
-    own = alike and not isinstance(thing, ModuleType)
+    elsewhere = not getattr(thing, "__module__", module.__name__).startswith(f"{module.__name__}.")
+    own = (alike or (elsewhere and module.__name__ == "mfabric_jax.timing")) and not isinstance(thing, ModuleType)
     return f"{thing.__module__}.{thing.__qualname__}" if own else f"{module.__name__}.{name}"
 
 
