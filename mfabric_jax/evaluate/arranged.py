@@ -1,4 +1,4 @@
-"""The all-to-alls of a scenario's iterations on the host: batches are arranged here and worked out by `circuits`,
+"""The all-to-alls of a problem's iterations on the host: batches are arranged here and worked out by `circuits`,
 `loads` and `links`."""
 
 import functools
@@ -12,11 +12,9 @@ from jaxtyping import Float
 
 from mfabric_jax import evaluate
 from mfabric_jax.case.policies import BOUND
-from mfabric_jax.evaluate.asking import (
-    in_chunks,
-)
-from mfabric_jax.evaluate.demands import BetweenServers, Tokens, sent_of
-from mfabric_jax.evaluate.experts import busy_of, moved_of, sent_early
+from mfabric_jax.evaluate.asking import in_chunks
+from mfabric_jax.evaluate.demands import Tokens
+from mfabric_jax.evaluate.experts import moved_of, sent_early
 from mfabric_jax.evaluate.links import acknowledged, at_unit_bandwidth, crossing, in_phases, placed_inside, steady
 from mfabric_jax.evaluate.on_circuits import OnCircuits
 from mfabric_jax.evaluate.problem import Problem
@@ -30,30 +28,31 @@ from mfabric_jax.routing.fixed import fixed_time, fixed_times_now, inside_times_
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.traffic import dispatched_bytes
 from mfabric_jax.traffic.dispatch import even_bytes
+from mfabric_jax.workload import Workload
 
 AT_ONCE = 1 << 20  # all-to-alls that are worked out side by side
 
 
 class AllToAllsOf:
-    """The all-to-alls of a scenario's iterations at NICs of 1 byte/s, for any of its cases.
+    """The all-to-alls of a problem's iterations at NICs of 1 byte/s, for any of its cases.
 
-    - `group`: in the place of the scenario's; `costs` [N]: what a reconfiguration is weighed against in every case,
-      where circuits depend on it.
+    - `group`: replaces the problem's; `costs` [N]: what a reconfiguration is weighed against in every case, where
+      circuits depend on it.
     """
 
     def __init__(self, one: Problem, group: Any = None, costs: TradeOff | None = None):
-        self.one, self.sent = one, sent_of(one)
+        self.one = one
         group = one.group if group is None else group
         settings, case = one.resolved, one.resolved.case
         if not group.reconfigures:
-            self._between: Any = OnLinks(one, group, self.sent)
+            self._between: Any = Steady(on_links(one, group))
         elif settings.first == BOUND:
-            self._between = AtBound(one, group, self.sent)
+            self._between = Steady(at_bound(one, group))
         elif settings.scheduled or one.plans_schedules:
             assert costs is not None
-            self._between = evaluate.OnSchedules(one, group, self.sent, costs)
+            self._between = evaluate.OnSchedules(one, group, costs)
         else:
-            self._between = OnCircuits(one, group, self.sent, costs)
+            self._between = OnCircuits(one, group, costs)
         self._always = case.circuits.turn.name == "always" and group.reconfigures
         self._moved = moved_of(one)
         self._lock = threading.Lock()  # blocks that run side by side share all-to-alls
@@ -61,7 +60,7 @@ class AllToAllsOf:
     @property
     def many(self) -> int:
         """Iterations of all replicas."""
-        return len(self.sent)
+        return len(self.one.selections)
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None = None) -> Exchanges:
         """All-to-alls [C ..] between servers of iterations [C], in cases [C] of `costs`.
@@ -78,37 +77,40 @@ class AllToAllsOf:
         found = found._replace(moved=None if self._moved is None else self._moved[iteration])
         if experts.name != "received":
             return found
-        found = found._replace(busy=self.busy[iteration])
+        found = found._replace(busy=one.busy[iteration])
         return found._replace(early=self._early[iteration]) if experts.combine == "rank" else found
-
-    @functools.cached_property
-    def busy(self) -> Float[np.ndarray, "I P Q L"]:
-        """`expert_load` of every block."""
-        return busy_of(self.one, self.sent)  # type: ignore[return-value]
 
     @functools.cached_property
     def _early(self) -> Float[np.ndarray, "I P Q L 3 R"]:
         experts: Any = self.one.resolved.case.compute.experts
         tile = experts.tile
-        return np.stack([sent_early(self.one.workload, self.one.group, each, tile) for each in self.sent])
+        return np.stack([sent_early(self.one.workload, self.one.group, each, tile) for each in self.one.selections])
 
 
 # --------------------------------------------------------------------------------------------------- who carries bytes
-class OnLinks:
-    """On links that do not change."""
+class Steady:
+    """The all-to-alls of all iterations [I ..], equal in every case."""
 
-    def __init__(self, one: Problem, group: Any, sent: Tokens):
-        job, acks = one.workload, one.resolved.carried_by.acks_back
-        unit = at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
-        demand, even = dispatched_bytes(job, sent), even_bytes(job, np.dtype(float))
-        every = np.concatenate([demand.reshape(-1, *even.shape), even[None]])
-        timed = timed_on_links(unit, one.carry, job.ranks_per_server, one.resolved.case.run.dtype)
-        load = once_each_row(lambda each: timed(acknowledged(each, acks)), every)
-        self._found = steady(places(job), load[:-1].reshape(demand.shape[:3]), load[-1])
-        self._found = in_phases(job, self._found) if unit.phases else self._found
+    def __init__(self, every: Exchanges):
+        self._every = every
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None) -> Exchanges:
-        return jax.tree.map(lambda x: x[iteration], self._found)
+        return jax.tree.map(lambda x: x[iteration], self._every)
+
+
+def on_links(one: Problem, group: Any) -> Exchanges:
+    """On links that do not change."""
+    job, acks = one.workload, one.resolved.carried_by.acks_back
+    unit = at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
+    timed = timed_on_links(unit, one.carry, job.ranks_per_server, one.resolved.case.run.dtype)
+    found = steady_now(job, one.selections, lambda every: timed(acknowledged(every, acks)))
+    return in_phases(job, found) if unit.phases else found
+
+
+def steady_now(job: Workload, sent: Tokens, seconds: Callable[[np.ndarray], np.ndarray]) -> Exchanges:
+    """`steady` on the host; `seconds`: of demands between ranks [B R R]."""
+    demand, even = dispatched_bytes(job, sent), even_bytes(job, np.dtype(float))
+    return steady(places(job), demand, even, lambda every: once_each_row(seconds, every))
 
 
 def timed_on_links(unit: Any, carry: Any, per_server: int, dtype: str) -> Callable[[np.ndarray], np.ndarray]:
@@ -126,20 +128,15 @@ def links_seconds(demand: Any, group: Any, carry: Any, per_server: int) -> Any:
     return jax.vmap(lambda one: seconds(group, one))(demand)
 
 
-class AtBound:
+def at_bound(one: Problem, group: Any) -> Exchanges:
     """Without circuits: every all-to-all takes its degree bound."""
+    dtype, acks = one.resolved.case.run.dtype, one.resolved.carried_by.acks_back
+    region = group_numbers(at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float)), dtype)
 
-    def __init__(self, one: Problem, group: Any, sent: Tokens):
-        unit = at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
-        region = group_numbers(unit, one.resolved.case.run.dtype)
-        demand, even = BetweenServers.of(one.workload, sent)
-        every = np.concatenate([demand.reshape(-1, *even.shape), even[None]])
-        every = acknowledged(every, one.resolved.carried_by.acks_back).astype(one.resolved.case.run.dtype)
-        load = once_each_row(lambda each: in_chunks(bounds_of, (each,), region), every).astype(float)
-        self._found = steady(places(one.workload), load[:-1].reshape(demand.shape[:3]), load[-1])
+    def seconds(demand: np.ndarray) -> np.ndarray:
+        return in_chunks(bounds_of, (acknowledged(demand, acks).astype(dtype),), region).astype(float)
 
-    def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None) -> Exchanges:
-        return jax.tree.map(lambda x: x[iteration], self._found)
+    return steady(places(one.workload), *one.between, lambda every: once_each_row(seconds, every))
 
 
 def bounds_of(demand: Any, region: Region) -> Any:
@@ -151,7 +148,7 @@ def bounds_of(demand: Any, region: Region) -> Any:
 def inside_of(one: Problem) -> Float[np.ndarray, "I P Q L"]:
     """The parts inside servers of all iterations: seconds times the NVLink bandwidth."""
     job = one.workload
-    every = crossing(job, one.group, sent_of(one))
+    every = crossing(job, one.group, one.selections)
     *many, servers, ranks, _ = every.shape
     flat = every.reshape(-1, servers, ranks, ranks)
     return placed_inside(job, once_each_row(lambda each: inside_times_now(each, 1.0 * job.tp), flat).reshape(many))

@@ -1,22 +1,16 @@
-"""What the iterations of a problem send: selections of experts, bytes between servers, and the keys of their draws."""
+"""What the iterations of a problem send between servers, and the keys of their draws."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.workload import Workload
 
 Tokens = Float[np.ndarray, "I layer M R C"]
-
-
-def sent_of(one: Problem) -> Tokens:
-    """Selections of all replicas, in float64."""
-    return np.concatenate([np.asarray(replica.sent, float) for replica in one.each_replica])
 
 
 class BetweenServers(NamedTuple):
@@ -42,7 +36,7 @@ def even_between_servers(job: Workload) -> Float[np.ndarray, "S S"]:
     return even * (1.0 - np.eye(len(even)))
 
 
-def own_keys(one: Problem) -> np.ndarray:
+def own_keys(one: Any) -> np.ndarray:
     """Key data of every iteration of every replica [I 2]."""
     key, every = jax.random.key(one.resolved.case.run.seed), []
     for at, replica in enumerate(one.every_replica):

@@ -126,8 +126,8 @@ def exchanges_between(
     there = region_at(group, pace)
     unit = at_unit_bandwidth(there, demand.dtype)
     if first.rule == "bound":
-        seconds = _every_all_to_all(lambda one: degree_bound(unit, acknowledged(one, acks)))
-        return _alone(steady(where, seconds(servers[None])[0][None], seconds(even[None, None])[0, 0]))
+        bounds = jax.vmap(lambda one: degree_bound(unit, acknowledged(one, acks)))
+        return _alone(steady(where, servers[None], even, bounds))
     if span.long and first.rule != "block":
         raise InputError(f"circuits_for {span.name!r} is known ahead: first must be 'block', got {first.rule!r}.")
     if first.rule == "random" and key is None:
@@ -158,9 +158,7 @@ def _on_links(workload: Workload, group, where: Places, demand, even, carry: Car
     unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
     paths = carry.time if isinstance(carry, SinglePaths | GraphWays) else None
     seconds = paths or (lambda group, one: fixed_time(group, one, per_server))
-    every = jnp.concatenate([demand.reshape(-1, *even.shape), even[None]])  # one batch, one kernel
-    load = jax.vmap(lambda one: seconds(unit, acknowledged(one, acks)))(every)
-    found = steady(where, load[:-1].reshape(1, *demand.shape[:2]), load[-1])
+    found = steady(where, demand[None], even, jax.vmap(lambda one: seconds(unit, acknowledged(one, acks))))
     return _alone(in_phases(workload, found) if unit.phases else found)
 
 

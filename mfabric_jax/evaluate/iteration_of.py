@@ -11,7 +11,7 @@ from mfabric_jax.array_module import Array
 from mfabric_jax.case import Case
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
-from mfabric_jax.evaluate.demands import own_keys, sent_of
+from mfabric_jax.evaluate.demands import own_keys
 from mfabric_jax.evaluate.exchanges import exchanges_between, exchanges_inside
 from mfabric_jax.evaluate.experts import busy_of_blocks, moves_of, sent_early
 from mfabric_jax.evaluate.forecasts import guess_of, planned_on, sigma_of
@@ -154,7 +154,7 @@ def function_of(one: Problem) -> tuple[IterationOf, dict[str, Any]]:
 
 def _iterations(one: Problem, first: str, span: str) -> dict[str, Any]:
     dtype, moves = one.resolved.case.run.dtype, moves_of(one)
-    found = {"tokens": sent_of(one)}
+    found = {"tokens": one.selections}
     if first == "predict":
         found |= {"guess": guess_of(one), "sigma": sigma_of(one)}
     if span in LONG and span != "run":

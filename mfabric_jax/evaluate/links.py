@@ -74,9 +74,16 @@ def with_acks(parts: Callable, acks: float) -> Callable:
 
 
 # --------------------------------------------------------------------------------------------- links that do not change
-def steady(where: Places, load: Float[Array, "C layer M"], balanced: Float[Array, ""]) -> Exchanges:
-    """The all-to-alls of C iterations on links that do not change, from seconds at 1 byte/s per NIC."""
-    xp, moe = array_module(load), where.layer >= 0
+def steady(
+    where: Places, demand: Float[Array, "C layer M N N"], even: Float[Array, "N N"], seconds: Callable
+) -> Exchanges:
+    """The all-to-alls of C iterations on links that do not change.
+
+    - `even`: the demand of balanced experts; `seconds`: of demands [B N N], at 1 byte/s per NIC.
+    """
+    xp, moe = array_module(demand), where.layer >= 0
+    every = seconds(xp.concatenate([demand.reshape(-1, *even.shape), even[None]]))  # one batch, one kernel
+    load, balanced = every[:-1].reshape(demand.shape[:3]), every[-1]
     by_layer = load[:, *where.pick(*load.shape[1:])]
     shape = (*by_layer.shape, 2)
     nothing, calm = xp.zeros(shape, load.dtype), xp.zeros(shape, bool)

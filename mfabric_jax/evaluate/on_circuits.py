@@ -8,8 +8,7 @@ import numpy as np
 
 from mfabric_jax import evaluate, policies, programs, traffic, units
 from mfabric_jax.evaluate.asking import asked_of, degrees_of, in_chunks
-from mfabric_jax.evaluate.demands import BetweenServers, Tokens, between_servers, own_keys
-from mfabric_jax.evaluate.experts import busy_of
+from mfabric_jax.evaluate.demands import BetweenServers, between_servers, own_keys
 from mfabric_jax.evaluate.links import at_unit_bandwidth
 from mfabric_jax.evaluate.loads import AllToAlls, loads_on_circuits, mean_of, samples_of_spans
 from mfabric_jax.evaluate.problem import Problem
@@ -26,14 +25,13 @@ class OnCircuits:
     """The all-to-alls of a problem's iterations on circuits that a policy chooses.
 
     - `costs` [N]: of every case, where circuits depend on them.
-    - `between`, `policy`, `carried`: in the place of the problem's demands, its policy and how bytes are carried.
+    - `between`, `policy`, `carried`: replace the problem's demands, its policy and how it carries bytes.
     """
 
     def __init__(
         self,
         one: Problem,
         group: Any,
-        sent: Tokens,
         costs: TradeOff | None,
         between: BetweenServers | None = None,
         policy: Policy | None = None,
@@ -47,10 +45,9 @@ class OnCircuits:
             policy = resolved.circuits_policy(jnp.asarray(one.mean_demand, dtype))
         region: Any = group_numbers(unit, dtype)
         reads = reads_of(policy, region)
-        pays = self.rule.name == "pays"
-        self.costs, self.busy = (costs, busy_of(one, sent)) if pays else (None, None)
+        self.costs, self.busy = (costs, one.busy) if self.rule.name == "pays" else (None, None)
         self.rates = None if costs is None else rates_asked_at(one, costs)
-        tables = self._numbered(one, BetweenServers.of(one.workload, sent) if between is None else between, policy)
+        tables = self._numbered(one, one.between if between is None else between, policy)
         keys = self._keyed(one, reads.key or self.rule.name == "random")
         carried = (one.carry if carried is None else carried) or resolved.routing
         asked = asked_of(unit, policy, reads, carried, resolved.carried_by.acks_back, dtype)

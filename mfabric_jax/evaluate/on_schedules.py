@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from mfabric_jax.evaluate.asking import in_chunks
-from mfabric_jax.evaluate.demands import BetweenServers, Tokens, own_keys
+from mfabric_jax.evaluate.demands import own_keys
 from mfabric_jax.evaluate.links import acknowledged
 from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.evaluate.rules import TradeOff
@@ -20,11 +20,11 @@ from mfabric_jax.timing.scheduled import Pace, planned_by, region_at, scheduled
 class OnSchedules:
     """On circuits that change during an all-to-all, planned for the bandwidth and the delay of a case."""
 
-    def __init__(self, one: Problem, group: Any, sent: Tokens, costs: TradeOff):
+    def __init__(self, one: Problem, group: Any, costs: TradeOff):
         self._one, self._costs = one, costs
         self._region = jax.tree.map(np.asarray, group)
-        self._demand, self._even = BetweenServers.of(one.workload, sent)
-        self._demand = acknowledged(self._demand, one.resolved.carried_by.acks_back)
+        demand, self._even = one.between
+        self._demand = acknowledged(demand, one.resolved.carried_by.acks_back)
         self._keys = own_keys(one)
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None) -> Exchanges:

@@ -1,4 +1,4 @@
-"""A scenario: one model on one fabric with its traffic and assumptions.
+"""A problem: one model on one fabric with its traffic and assumptions.
 
 Data-parallel replicas may have their own traffic. Gradients of a stage wait for all replicas, so an iteration takes as
 long as its slowest replica.
@@ -22,6 +22,8 @@ from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.case.paths import named_files
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.demands import BetweenServers
+from mfabric_jax.evaluate.experts import busy_of
 from mfabric_jax.evaluate.paths import carried
 from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
 from mfabric_jax.fabric import Circuits
@@ -72,7 +74,7 @@ class Problem:
 
     @property
     def each_replica(self) -> "list[Problem]":
-        """Every replica as a scenario of its own."""
+        """A problem for every replica."""
         return [dataclasses.replace(self, tokens=tokens, others=()) for tokens in self.every_replica]
 
     @property
@@ -84,6 +86,21 @@ class Problem:
     @property
     def sent(self) -> np.ndarray:
         return sent_tokens(self.workload, self.tokens)
+
+    @functools.cached_property
+    def selections(self) -> Float[np.ndarray, "I layer M R C"]:
+        """Selections of experts that all replicas send, in float64."""
+        return np.concatenate([np.asarray(replica.sent, float) for replica in self.each_replica])
+
+    @functools.cached_property
+    def between(self) -> BetweenServers:
+        """Demands between servers of all replicas."""
+        return BetweenServers.of(self.workload, self.selections)
+
+    @functools.cached_property
+    def busy(self) -> Float[np.ndarray, "I P Q L"] | None:
+        """`expert_load` of every block; None: experts are balanced."""
+        return busy_of(self, self.selections)
 
     @property
     def weighs(self) -> bool:
@@ -136,7 +153,7 @@ class Problem:
 
     @functools.cached_property
     def own_delay_s(self) -> float | None:
-        """Of a link, where the fabric has delays of its own in the place of `network.link_delay_s`."""
+        """Delay of a link, where the fabric sets it; None: `network.link_delay_s`."""
         return self.fabric.link_delay_s(self.resolved)
 
     def rates(self, nic_gbps: float) -> FabricRates:
@@ -163,7 +180,7 @@ class Problem:
 
     @property
     def between_key(self) -> Any:
-        """Key of the all-to-alls between servers; scenarios with equal keys share them."""
+        """Key of the all-to-alls between servers; problems with equal keys share them."""
         leaves, form = jax.tree.flatten(eqx.tree_at(lambda group: group.nic_gbps, self.group, 1.0))
         numbers = tuple(np.asarray(leaf).tobytes() for leaf in leaves)
         settings = self.resolved
@@ -225,7 +242,7 @@ def problem_of(
     variant: str = AS_SET,
     traffic: tuple[Tokens, ...] | None = None,
 ) -> Problem:
-    """The scenario of a case; reads or draws its traffic (cached) unless `traffic` of every replica is passed."""
+    """The problem of a case; reads or draws its traffic (cached) unless `traffic` of every replica is passed."""
     case, job = resolved.case, resolved.job
     check_beside("an iteration of one group", resolved.case)
     tokens, *others = _traffic_once(TrafficOf.of(resolved)) if traffic is None else traffic
@@ -330,7 +347,3 @@ def slowest_columns(seconds: Mapping[str, np.ndarray], replicas: int) -> dict[st
     each = {name: values.reshape(replicas, -1) for name, values in seconds.items()}
     last = each["iteration_s"].argmax(axis=0), np.arange(each["iteration_s"].shape[1])
     return {name: values[last] for name, values in each.items()} | {"replica_s": each["iteration_s"].mean(axis=0)}
-
-
-def mean_of_replicas(timed: Iteration, replicas: int) -> Any:
-    return timed.iteration_s.reshape(replicas, -1, *timed.iteration_s.shape[1:]).mean(axis=0)

@@ -18,13 +18,9 @@ from mfabric_jax import programs
 from mfabric_jax.array_module import put
 from mfabric_jax.case import Case, Cases, cases
 from mfabric_jax.checks import InputError, names
-from mfabric_jax.evaluate.demands import BetweenServers, sent_of
-from mfabric_jax.evaluate.links import (
-    acknowledged,
-    at_unit_bandwidth,
-    in_phases,
-    steady,
-)
+from mfabric_jax.evaluate.arranged import steady_now
+from mfabric_jax.evaluate.demands import BetweenServers
+from mfabric_jax.evaluate.links import acknowledged, at_unit_bandwidth, in_phases
 from mfabric_jax.evaluate.on_circuits import OnCircuits
 from mfabric_jax.evaluate.problem import Problem, check_dtype, linked
 from mfabric_jax.evaluate.solving import problem_at, solve
@@ -43,7 +39,6 @@ from mfabric_jax.failures.failure_rows import (
     row_of,
     said_of,
 )
-from mfabric_jax.host_arrays import once_each_row
 from mfabric_jax.policies import Policy
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolve import resolve
@@ -251,7 +246,12 @@ def _solved(one: Problem, left: Degraded, stage: int) -> tuple[Degraded, Exchang
     if one.group.shares_links:
         return _on_shared_links(one, left, carrier)
     left = _with_rates(one, left, carrier)
-    solved = _solve_packets(job, np.asarray(one.sent, float), carrier, one.resolved.carried_by.acks_back)
+    acks = one.resolved.carried_by.acks_back
+
+    def seconds(demand: np.ndarray) -> np.ndarray:
+        return fixed_times_now(carrier, acknowledged(demand, acks), job.ranks_per_server)
+
+    solved = steady_now(job, one.selections, seconds)
     return left, in_phases(job, solved) if one.group.phases else solved
 
 
@@ -263,7 +263,7 @@ def _on_shared_links(one: Problem, left: Degraded, carrier: Any) -> tuple[Degrad
     def seconds(demand: np.ndarray) -> np.ndarray:
         return ways.times_now(carrier, acknowledged(demand, acks))
 
-    return _with_rates(one, left, carrier), _steady(job, np.asarray(one.sent, float), seconds)
+    return _with_rates(one, left, carrier), steady_now(job, one.selections, seconds)
 
 
 def _with_rates(one: Problem, left: Degraded, carrier: Any) -> Degraded:
@@ -275,22 +275,9 @@ def _with_rates(one: Problem, left: Degraded, carrier: Any) -> Degraded:
     return dataclasses.replace(left, eps_left=min(left.eps_left, less))
 
 
-def _solve_packets(workload, tokens: np.ndarray, carrier, acks: float) -> Exchanges:
-    def seconds(demand: np.ndarray) -> np.ndarray:
-        return fixed_times_now(carrier, acknowledged(demand, acks), workload.ranks_per_server)
-
-    return _steady(workload, tokens, seconds)
-
-
-def _steady(workload, tokens: np.ndarray, seconds: Callable) -> Exchanges:
-    demand, even = dispatched_bytes(workload, tokens), even_bytes(workload, np.dtype(float))
-    load = once_each_row(seconds, np.concatenate([demand.reshape(-1, *even.shape), even[None]]))
-    return steady(places(workload), load[:-1].reshape(demand.shape[:3]), load[-1])
-
-
 def _solve_circuits(one: Problem, left: Degraded, stage: int) -> Exchanges:
     """The all-to-alls of every stage as if it were the one with a failure, without the part inside servers."""
-    settings, job, sent = one.resolved, one.workload, sent_of(one)
+    settings, job, sent = one.resolved, one.workload, one.selections
     share = np.asarray(left.share_of_rank(job.ep, job.ranks_per_server), float)
     relay = int(left.server) if left.relays else None
     policy = settings.circuits_policy()
@@ -305,7 +292,7 @@ def _solve_circuits(one: Problem, left: Degraded, stage: int) -> Exchanges:
     )
     costs = one.costs if one.weighs else None
     every = np.arange(len(sent))
-    return OnCircuits(one, left.group, sent, costs, between, policy, carried).loads(every, 0 * every, None)
+    return OnCircuits(one, left.group, costs, between, policy, carried).loads(every, 0 * every, None)
 
 
 def _between(ranks: np.ndarray, share: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ from mfabric_jax.bands import OF_KERNELS, OF_LINKS, PROMPT, band_columns, is_of_
 from mfabric_jax.case import Block
 from mfabric_jax.case.paths import build, flat, named_files
 from mfabric_jax.evaluate.arranged import AT_ONCE, AllToAllsOf, inside_of
-from mfabric_jax.evaluate.demands import sent_of
 from mfabric_jax.evaluate.flow_ends import Circuits, ends_at, flow_columns, slot_of
 from mfabric_jax.evaluate.numbers import NetworkOf, Numbers, numbers_of
 from mfabric_jax.evaluate.problem import Problem, check_dtype, slowest_columns
@@ -84,7 +83,7 @@ class _Once:
 class Points:
     """Cases of one block, solved once for all that differ in bandwidths, delays and rates (except under "pays").
 
-    - `problem`: the first case, with traffic of its own; None: as the case says.
+    - `problem`: the first case with traffic that the caller passes; None: with the traffic of the case.
     """
 
     def __init__(self, block: Block, problem: Problem | None = None, shared: Shared | None = None):
@@ -214,7 +213,7 @@ class Points:
         return {name: column_of(values) for name, values in columns.items()}
 
     def _ends(self, circuits: Circuits | None, case: Numbers) -> Ends | None:
-        sent = self._sent[int(case[SAMPLE])]
+        sent = self.problem.selections[int(case[SAMPLE])]
         return ends_at(self.problem, self.network.group_at(case), sent, self.problem.carry, circuits)
 
     def _sources(self, cases: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -235,7 +234,7 @@ class Points:
 
     @property
     def _iterations(self) -> int:
-        return len(self._sent) // self.replicas
+        return len(self.problem.selections) // self.replicas
 
     def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         every, rows = np.arange(self._iterations), np.arange(len(sample))
@@ -243,10 +242,6 @@ class Points:
         place = np.repeat(rows, many)
         within = np.arange(len(place)) - np.repeat(np.cumsum(many) - many, many)
         return np.where(sample[place] == AVERAGED, within, sample[place]), place
-
-    @functools.cached_property
-    def _sent(self) -> np.ndarray:
-        return sent_of(self.problem)
 
     def _networks(self, cases: dict[str, np.ndarray]) -> "Networks":
         """Networks and numbers: as usual (""), and by column of `bands` with slower and faster kernels and links."""

@@ -13,7 +13,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import REGISTRY, Plan, for_demand_alone, get, greedy, random_circuits, reads_of
 from mfabric_jax.policies.reads import ALONE, BY_NAME, Reads, judged
-from mfabric_jax.timing import exchanges, iterate, rates_of
+from mfabric_jax.timing import First, exchanges, iterate, rates_of
 from mfabric_jax.timing.iteration import all_reduce_seconds, iterate_compiled
 from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.workload.compute import BlockSeconds
@@ -38,6 +38,20 @@ def test_balanced_load_by_hand():
     np.testing.assert_allclose(drawn(fat_tree(oversubscription=3.0))[0].balanced, 281.25e6, rtol=RTOL)
     # Region: 250 MB between two servers over 6 / 3 circuits.
     np.testing.assert_allclose(drawn(region())[0].balanced, 125e6, rtol=RTOL)
+
+
+def test_at_the_bound_an_all_to_all_takes_its_busiest_server_by_hand():
+    """What the busiest server sends or receives, over its 6 circuits and 2 NICs at 1 byte/s each."""
+    found = exchanges(DRAWN, region(), TOKENS, greedy, first=First("bound"))
+    servers = np.add.reduceat(np.add.reduceat(TOKENS[:, 0], (0, 2, 4, 6), axis=1), (0, 2, 4, 6), axis=2)
+    between = servers * (1 - np.eye(4)) * jobs.BYTES_PER_TOKEN
+    busiest = np.maximum(between.sum(axis=1), between.sum(axis=2)).max(axis=1)
+    for stage, blocks in enumerate(jobs.STAGES):
+        for at, block in enumerate(blocks):
+            want = busiest[block - jobs.DENSE] / 8 if block >= jobs.DENSE else 0
+            np.testing.assert_allclose(found.load[stage, 0, at], [want, want], rtol=RTOL)
+    # 62.5 MB from each rank to each other: 4 of them between two servers, 3 peers, over 8 links.
+    np.testing.assert_allclose(found.balanced, 4 * 62.5e6 * 3 / 8, rtol=RTOL)
 
 
 def at(fabric):
