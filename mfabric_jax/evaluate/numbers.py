@@ -11,10 +11,9 @@ from jaxtyping import Float
 from mfabric_jax import units
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import one_of
-from mfabric_jax.evaluate.problem import Problem, rates_at
-from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.design import EpGroup, Fabric
 from mfabric_jax.fabric.transport import Transport
-from mfabric_jax.timing.iteration import FabricRates
+from mfabric_jax.timing.iteration import FabricRates, rates_of
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.kernels import Shares
 
@@ -37,6 +36,31 @@ TRADED_OFF = ("nic_gbps", "goodput", "delay_s", "each_s", "reactivation_s", "eff
 WHOLE = ("sample", "optical_degree")  # numbers that are whole
 
 
+def _rates_at(
+    group: EpGroup,
+    used: Transport,
+    links: Any,
+    *,
+    goodput: Any,
+    link_delay_s: Any,
+    nvlink_Bps: Any,
+    memory_Bps: Any,
+    shares: Shares,
+    each_s: Any = 0.0,
+    reactivation_s: Any = 0.0,
+    decision_s: Any = 0.0,
+    alpha_s: Any = 0.0,
+) -> FabricRates:
+    """The rates of a group with transport `used` and paths of `links` links; all numbers but `shares` may be traced."""
+    rest = {"latency_s": used.path_s(links, link_delay_s, group.nic_Bps), "nvlink_Bps": nvlink_Bps * shares.ring_nvlink}
+    rest |= {"inside_Bps": nvlink_Bps * shares.nvlink, "counts_s": shares.counts_s, "alpha_s": alpha_s}
+    if group.reconfigures or group.phases:
+        rest |= {"delay_s": group.delay_s + reactivation_s, "each_s": each_s, "decision_s": decision_s}
+    rates = rates_of(group, goodput=goodput * used.paced, acks=used.acks_back, memory_Bps=memory_Bps, **rest)
+    nic, eps, send = rates.nic_Bps * shares.nic, rates.eps_Bps * shares.ring_nic, rates.send_Bps * shares.send
+    return rates._replace(nic_Bps=nic, eps_Bps=eps, send_Bps=send)
+
+
 class NetworkOf(eqx.Module):
     """A scenario's group, with what numbers of a case do not change of its rates and seconds."""
 
@@ -56,7 +80,7 @@ class NetworkOf(eqx.Module):
     oversubscription: Float[Array, ""]
 
     @staticmethod
-    def of(one: Problem, dtype: str) -> "NetworkOf":
+    def of(one: Any, dtype: str) -> "NetworkOf":
         """That of a scenario, in NumPy arrays."""
         settings = one.resolved
 
@@ -105,7 +129,7 @@ class NetworkOf(eqx.Module):
             "decision_s": self.decision_s,
         }
         path_links = self.path_links[typed["optical_degree"] if self.on.data else 0]
-        rates = rates_at(self._group(typed), self.transport, path_links, shares=self.shares, **numbers)
+        rates = _rates_at(self._group(typed), self.transport, path_links, shares=self.shares, **numbers)
         xp, shape = array_module(self, typed), np.shape(typed["nic_gbps"])
         rates = jax.tree.map(lambda x: xp.broadcast_to(xp.asarray(x, self.dtype), shape), rates)
         return rates, jax.tree.map(lambda x: x / typed["efficiency"], self.peak_s)
@@ -132,7 +156,7 @@ class NetworkOf(eqx.Module):
         return found
 
 
-def numbers_of(one: Problem) -> dict[str, Any]:
+def numbers_of(one: Any) -> dict[str, Any]:
     """The numbers of a scenario by path, at its first bandwidth."""
     settings = one.resolved
     case = {

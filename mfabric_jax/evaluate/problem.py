@@ -24,11 +24,11 @@ from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.demands import BetweenServers
 from mfabric_jax.evaluate.experts import busy_of
+from mfabric_jax.evaluate.numbers import PATHS, NetworkOf, numbers_of
 from mfabric_jax.evaluate.paths import carried
 from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
 from mfabric_jax.fabric import Circuits
-from mfabric_jax.fabric.design import EpGroup, Fabric, group_numbers
-from mfabric_jax.fabric.transport import Transport
+from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.policies import Policy, is_own, uniform, weighs_turns
 from mfabric_jax.resolving.limits import check_beside
 from mfabric_jax.resolving.resolved import SCHEDULE, Resolved
@@ -36,12 +36,11 @@ from mfabric_jax.resolving.traffic import traffic_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.text_files import cached_by_files
-from mfabric_jax.timing import Iteration, rates_of
+from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
-from mfabric_jax.workload.kernels import IDEAL, Shares
 
 DTYPES = ("float32", "float64")
 AS_SET = "as set"  # variant name of a row without variants
@@ -156,23 +155,15 @@ class Problem:
         """Delay of a link, where the fabric sets it; None: `network.link_delay_s`."""
         return self.fabric.link_delay_s(self.resolved)
 
+    @functools.cached_property
+    def network(self) -> NetworkOf:
+        """Its rates and seconds as functions of its numbers, in float64."""
+        return NetworkOf.of(self, "float64")
+
     def rates(self, nic_gbps: float) -> FabricRates:
         """At a bandwidth of NICs."""
-        resolved, case, on = self.resolved, self.resolved.case, self.fabric
-        return rates_at(
-            on.at(self.group, nic_gbps, resolved.gpu_tbps),
-            resolved.carried_by,
-            self.path_links,
-            goodput=resolved.goodput,
-            link_delay_s=case.network.link_delay_s if self.own_delay_s is None else self.own_delay_s,
-            nvlink_Bps=on.nvlink_Bps(resolved.gpu_tbps, nic_gbps, resolved.server.nvlink),
-            memory_Bps=resolved.memory_Bps,
-            shares=resolved.shares(self.workload),
-            each_s=case.circuits.each_s,
-            reactivation_s=case.circuits.reactivation_s,
-            decision_s=self.decision_s,
-            alpha_s=case.network.alpha_s,
-        )
+        at, _ = self.network.costs(numbers_of(self) | {PATHS["nic_gbps"]: nic_gbps})
+        return at
 
     @property
     def seconds(self) -> BlockSeconds:
@@ -208,31 +199,6 @@ class Problem:
             return case.with_({"network.nic_gbps": 1.0}), self.bandwidths
         circuits = case.circuits if self.group.reconfigures else None
         return self._drawn_for, circuits, case.compute.experts, case.network.payload, case.network.paths
-
-
-def rates_at(
-    group: EpGroup,
-    used: Transport,
-    links: Any,
-    *,
-    goodput: Any,
-    link_delay_s: Any,
-    nvlink_Bps: Any,
-    memory_Bps: Any,
-    shares: Shares = IDEAL,
-    each_s: Any = 0.0,
-    reactivation_s: Any = 0.0,
-    decision_s: Any = 0.0,
-    alpha_s: Any = 0.0,
-) -> FabricRates:
-    """The rates of a group with transport `used` and paths of `links` links; all numbers but `shares` may be traced."""
-    rest = {"latency_s": used.path_s(links, link_delay_s, group.nic_Bps), "nvlink_Bps": nvlink_Bps * shares.ring_nvlink}
-    rest |= {"inside_Bps": nvlink_Bps * shares.nvlink, "counts_s": shares.counts_s, "alpha_s": alpha_s}
-    if group.reconfigures or group.phases:
-        rest |= {"delay_s": group.delay_s + reactivation_s, "each_s": each_s, "decision_s": decision_s}
-    rates = rates_of(group, goodput=goodput * used.paced, acks=used.acks_back, memory_Bps=memory_Bps, **rest)
-    nic, eps, send = rates.nic_Bps * shares.nic, rates.eps_Bps * shares.ring_nic, rates.send_Bps * shares.send
-    return rates._replace(nic_Bps=nic, eps_Bps=eps, send_Bps=send)
 
 
 def problem_of(

@@ -111,9 +111,9 @@ class Points:
         """About how long it takes, beside other blocks."""
         return self.job.moe_layers * self.job.ep**2 * len(self.block) * (10 if self.on.reconfigures else 1)
 
-    @functools.cached_property
+    @property
     def network(self) -> NetworkOf:
-        return NetworkOf.of(self.problem, "float64")
+        return self.problem.network
 
     @property
     def usual(self) -> dict[str, Any]:
