@@ -107,7 +107,7 @@ def test_a_program_above_its_ceilings_is_told(script, monkeypatch, capsys, tmp_p
     seen = {"launches": 3.0, "registers": 40}
     monkeypatch.setattr(check, "CEILINGS", tmp_path / "ceilings.json")
     monkeypatch.setattr(check, "_seen", lambda *given: dict(seen))
-    words = ["check.py", "--targets", "H100", "--paths", "greedy"]
+    words = ["check.py", "--targets", "H100", "--paths", "policy-greedy"]
 
     def run(*more):
         monkeypatch.setattr(sys, "argv", [*words, *more])

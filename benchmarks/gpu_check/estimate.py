@@ -1,6 +1,6 @@
 """Estimated regions a second on an H100, from programs compiled for one that is not there. Estimates, all of them.
 
-    python benchmarks/gpu_check/estimate.py [--sizes 8 16 32 64] [--paths star unsplit evaluate]
+    python benchmarks/gpu_check/estimate.py [--sizes 8 16 32 64] [--paths star seconds-unsplit evaluate]
 
 Seconds of a batch = launches x 3 us + predicates that the host reads x 12 us + bytes / 3.35 TB/s, where a loop counts
 as often as it runs on the benchmark's regions; of a fused kernel its instructions (loop counts x disassembled lengths x
@@ -124,7 +124,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[8, 16, 32, 64])
-    parser.add_argument("--paths", nargs="+", default=["star", "unsplit", "evaluate"])
+    parser.add_argument("--paths", nargs="+", default=["star", "seconds-unsplit", "evaluate"])
     parser.add_argument("--commands", action="store_true", help="loops inside command buffers")
     asked = parser.parse_args()
     print("ESTIMATES for an H100, nothing measured: path, servers, in step, regions/s, over one core of the C++ peer")

@@ -1,4 +1,8 @@
-"""The hot paths: what is compiled, for how many servers, in which batch."""
+"""The hot paths: what is compiled, for how many servers, in which batch.
+
+An evaluation is three programs over as many cases as memory holds: policy, seconds and clock. `iteration` is the one
+program that they are composed into for gradients.
+"""
 
 import functools
 from collections.abc import Callable
@@ -10,19 +14,21 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mfabric_jax import load, policies, resolve
+from mfabric_jax.evaluate import asking
 from mfabric_jax.evaluate import sharded as batches
+from mfabric_jax.evaluate.iteration_of import iteration_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.flows import completion_times, max_min_rates, star_completion, star_rates
 from mfabric_jax.flows.star import as_problem
 from mfabric_jax.learning.training import Training, first_network, lessons, network_step
-from mfabric_jax.routing import Plan, all_to_all_time, relay_shares
+from mfabric_jax.routing import all_to_all_time
 from mfabric_jax.timing.iteration import FabricRates, iterations_of, walk
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.workload.compute import BlockSeconds
 
 MANY = 65_536
 SAMPLES = 64
-SHARE_STEPS = 100
+MIXTRAL = {"model.name": "mixtral-8x7b", "network.fabric": "mfabric"}
 
 
 class Case(NamedTuple):
@@ -39,19 +45,21 @@ class Case(NamedTuple):
 CASES = (
     *(Case("star", servers, MANY) for servers in (8, 16, 32, 64)),
     Case("rates", 16, MANY),
-    Case("unsplit", 16, MANY),
     Case("evaluate", 16, MANY),
     Case("gradient", 8, 1024),
-    Case("split", 16, 4096),
-    Case("relay", 16, 4096),
     Case("general", 8, 1024),
     Case("max-min", 8, 4096),
-    Case("greedy", 16, 4096),
-    Case("learned", 16, 4096),
-    Case("joint", 8, 64),
-    Case("sample-average", 8, 4),
-    Case("training", 8, 64),
+    Case("policy-greedy", 16, 4096),
+    Case("policy-learned", 16, 4096),
+    Case("policy-joint", 8, 64),
+    Case("policy-sample-average", 8, 4),
+    Case("seconds-unsplit", 16, MANY),
+    Case("seconds-split", 16, 4096),
+    Case("seconds-relay", 16, 4096),
+    Case("seconds-in-parts", 16, 4096),
     Case("clock", 4, 1024),
+    Case("iteration", 4, 256),
+    Case("training", 8, 64),
 )
 
 
@@ -90,17 +98,6 @@ def _star(case: Case, shapes: _Shapes, function=star_completion):
 def _region_args(case: Case, shapes: _Shapes):
     square = (case.batch, case.servers, case.servers)
     return shapes.floats(*square), shapes.of(jnp.int32, *square), shapes.floats(case.batch)
-
-
-def _all_to_all(case: Case, shapes: _Shapes, routing: str):
-    def time(demand, count, gbps):
-        region, circuits = Region(case.servers, gbps), Circuits(count)
-        if routing != "relay":
-            return all_to_all_time(region, circuits, demand, routing=routing)
-        shares = relay_shares(region, circuits, demand, steps=SHARE_STEPS)
-        return all_to_all_time(region, Plan(circuits, shares), demand, routing="relay")
-
-    return _vmapped(time, *_region_args(case, shapes))
 
 
 def _evaluate(case: Case, shapes: _Shapes):
@@ -145,14 +142,29 @@ def _max_min(case: Case, shapes: _Shapes):
 
 
 def _policy(case: Case, shapes: _Shapes, name: str, **settings):
-    policy = policies.get(name, **settings)
+    """Circuits for many demands in one region, as the evaluator asks for them."""
+    policy, square = policies.get(name, **settings), (case.servers, case.servers)
+    region = shapes.like(jax.eval_shape(lambda: Region(case.servers, 1.0)))
+    if name == "joint":  # reads the circuits in place
+        demand, before = shapes.floats(case.batch, *square), shapes.of(jnp.int32, case.batch, *square)
 
-    def count(demand, gbps):
-        return policy(demand, Region(case.servers, gbps)).circuits.count
+        def after(demand, before, region):
+            return asking.circuits_after(demand, before, None, None, None, region, policy)
 
+        return jax.jit(after).lower(demand, before, region)
     samples = (SAMPLES,) if name == "sample-average" else ()
-    demand = shapes.floats(case.batch, *samples, case.servers, case.servers)
-    return _vmapped(count, demand, shapes.floats(case.batch))
+    demand = shapes.floats(case.batch, *samples, *square)
+    return jax.jit(lambda demand, region: asking.circuits_of(demand, region, policy)).lower(demand, region)
+
+
+def _seconds(case: Case, shapes: _Shapes, routing: str, parts: bool = False):
+    """Seconds of many all-to-alls in one region, as the evaluator asks for them; `parts`: while circuits turn."""
+    demand, count, _ = _region_args(case, shapes)
+    region = shapes.like(jax.eval_shape(lambda: Region(case.servers, 1.0)))
+    if not parts:
+        return jax.jit(lambda *given: asking.seconds_of(*given, routing)).lower(count, demand, region)
+    turning = shapes.of(bool, *demand.shape)
+    return jax.jit(lambda *given: asking.waiting_of(*given, routing)).lower(count, demand, turning, region)
 
 
 def _training(case: Case, shapes: _Shapes):
@@ -174,11 +186,13 @@ def training_step(config: Training) -> tuple[Any, Callable]:
     return arrays, step
 
 
+def _case_of(stages: int) -> Any:
+    return load(preset="paper", changes=MIXTRAL | {"job.parallel.pp": stages})
+
+
 def _clock(case: Case, shapes: _Shapes):
     """Iterations of one job side by side, from all-to-alls to the busiest stage."""
-    changes = {"model.name": "mixtral-8x7b", "network.fabric": "mfabric", "job.parallel.pp": case.servers}
-    asked: Any = load(preset="paper", changes=changes)
-    job = resolve(asked).job
+    job = resolve(_case_of(case.servers)).job
     places_of = (case.batch, *places(job).present.shape)
     both, some = shapes.floats(*places_of, 2), shapes.floats(*places_of)
     switch, ahead = shapes.of(bool, *places_of, 2), shapes.of(bool, *places_of)
@@ -193,20 +207,34 @@ def _clock(case: Case, shapes: _Shapes):
     return jax.jit(iterations).lower(rates, loads, seconds)
 
 
+def _iteration(case: Case, shapes: _Shapes):
+    """Policy, seconds and clock of many cases that differ in numbers, in one program."""
+    function, numbers = iteration_of(_case_of(case.servers))
+    arrays, rest = eqx.partition(function, eqx.is_array)
+    cases = {path: shapes.of(jnp.asarray(x).dtype, case.batch) for path, x in numbers.items()}
+
+    def iterations(arrays, cases):
+        return jax.vmap(eqx.combine(arrays, rest))(cases)
+
+    return jax.jit(iterations).lower(shapes.like(arrays), cases)
+
+
 PATHS: dict[str, Callable[[Case, _Shapes], Any]] = {
     "star": _star,
     "rates": functools.partial(_star, function=star_rates),
-    "unsplit": functools.partial(_all_to_all, routing="unsplit"),
-    "split": functools.partial(_all_to_all, routing="split"),
-    "relay": functools.partial(_all_to_all, routing="relay"),
     "evaluate": _evaluate,
     "gradient": _gradient,
     "general": _general,
     "max-min": _max_min,
-    "greedy": functools.partial(_policy, name="greedy"),
-    "learned": functools.partial(_policy, name="learned", share_steps=0),
-    "joint": functools.partial(_policy, name="joint"),
-    "sample-average": functools.partial(_policy, name="sample-average"),
-    "training": _training,
+    "policy-greedy": functools.partial(_policy, name="greedy"),
+    "policy-learned": functools.partial(_policy, name="learned", share_steps=0),
+    "policy-joint": functools.partial(_policy, name="joint"),
+    "policy-sample-average": functools.partial(_policy, name="sample-average"),
+    "seconds-unsplit": functools.partial(_seconds, routing="unsplit"),
+    "seconds-split": functools.partial(_seconds, routing="split"),
+    "seconds-relay": functools.partial(_seconds, routing="relay"),
+    "seconds-in-parts": functools.partial(_seconds, routing="unsplit", parts=True),
     "clock": _clock,
+    "iteration": _iteration,
+    "training": _training,
 }
