@@ -14,7 +14,7 @@ import re
 import textwrap
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from mfabric_jax.case import Cases
 from mfabric_jax.case.fabrics import GRAPH, is_graph
@@ -105,7 +105,7 @@ def options_in(cls: type) -> dict[str, Option]:
     order = list(dict.fromkeys(name for base in cls.__mro__[:-1] for name in inspect.get_annotations(base)))
     for field in sorted(dataclasses.fields(cls), key=lambda field: order.index(field.name)):
         hint = hints[field.name]
-        if _nested(hint):
+        if dataclasses.is_dataclass(hint):
             found |= options_in(hint)
             continue
         places = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Positional)]
@@ -113,10 +113,6 @@ def options_in(cls: type) -> dict[str, Option]:
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         found[field.name] = Option(field.name, kind, default, texts.get(field.name, ""), places[0] if places else None)
     return found
-
-
-def _nested(hint: Any) -> TypeGuard[type]:
-    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
 
 
 def _texts(cls: type) -> dict[str, str]:
@@ -203,7 +199,7 @@ def _does_not_take(word: str, command: str) -> InputError:
 def _made(cls: type[T], values: Mapping[str, Any]) -> T:
     hints, given = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(typing.cast(Any, cls)):
-        if _nested(hints[field.name]):
+        if dataclasses.is_dataclass(hints[field.name]):
             given[field.name] = _made(hints[field.name], values)
         elif field.name in values:
             given[field.name] = values[field.name]
