@@ -105,17 +105,16 @@ class Design(NamedTuple):
             scaled = sorted((end / times) ** _ORDERS[column][0] * ratio for end in band)
             by[SPREAD] = scaled[0], scaled[1]
         by[MODEL] = ratio * (1 - error), ratio * (1 + error)
-        if quotes := self._at_quotes(best, column, ratio, times):
-            by[QUOTES] = min(ratio, *quotes), max(ratio, *quotes)
-        return Over(ratio, by)
-
-    def _at_quotes(self, best: "Design", column: str, ratio: float, times: float) -> list[float]:
-        """The ratio at other prices that are quoted."""
+        quotes: list[float] = []  # the ratio at other prices that are quoted
         if column == TOKEN_USD:
             known = [(self.mean[name], best.mean[name]) for name in (LOW_PORTS, LOW_GPUS, HIGH_GPUS)]
-            return [own / other for own, other in known if own > 0 and other > 0]
-        own, other = self.mean[LOW_PORTS_NETWORK], best.mean[LOW_PORTS_NETWORK]
-        return [other / own / times] if column == WORTH and own > 0 and other > 0 and times > 0 else []
+            quotes = [own / other for own, other in known if own > 0 and other > 0]
+        elif column == WORTH and times > 0:
+            own, other = self.mean[LOW_PORTS_NETWORK], best.mean[LOW_PORTS_NETWORK]
+            quotes = [other / own / times] if own > 0 and other > 0 else []
+        if quotes:
+            by[QUOTES] = min(ratio, *quotes), max(ratio, *quotes)
+        return Over(ratio, by)
 
     @property
     def place(self) -> str:
@@ -226,15 +225,12 @@ def shown_designs(known: Sequence[Design], most: int) -> list[Design]:
     """The best of every fabric and of every GPU, then with other switches and on other GPUs while lines are left."""
     chosen: list[Design] = []
     several = len({one.kind for one in known}) > 1
-    for kind in (fabric_of, lambda one: one.settings.get(GPU), lambda one: one.kind) if several else (str,):
+    kinds = (lambda one: one.settings.get("fabric"), lambda one: one.settings.get(GPU), lambda one: one.kind)
+    for kind in kinds if several else (str,):
         for design in known:
             if len(chosen) < most and kind(design) not in {kind(one) for one in chosen}:
                 chosen.append(design)
     return [one for one in known if one in chosen]
-
-
-def fabric_of(design: Design) -> str:
-    return str(design.settings.get("fabric", ""))
 
 
 def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:

@@ -11,7 +11,18 @@ from typing import Any
 from mfabric_jax import units
 from mfabric_jax.bands import HIGH, LOW, draw_columns
 from mfabric_jax.report import numerals
-from mfabric_jax.report.grid import CLUSTER_WORTH, REFERENCE, TOKEN_USD, WORTH, Grid, Rows, Series, arrange, grouped
+from mfabric_jax.report.grid import (
+    CLUSTER_WORTH,
+    REFERENCE,
+    TOKEN_USD,
+    WORTH,
+    Grid,
+    Rows,
+    Series,
+    arrange,
+    grouped,
+    nearest_to_detail,
+)
 from mfabric_jax.report.noticed import job_words
 from mfabric_jax.report.numerals import number, percent
 from mfabric_jax.report.ranking import OF_TRAINING, Ranking, not_ranked, rankings
@@ -119,7 +130,8 @@ def _parts(printed: list[list[str]], width: int, labels: int) -> list[list[list[
 
 
 def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
-    detail = grid.detail_gbps(model)
+    known = [gbps for gbps in grid.bandwidths if any(grid.row(model, series, gbps) for series in grid.series)]
+    detail = nearest_to_detail(known)
     present = [series for series in grid.series if any(grid.row(model, series, gbps) for gbps in grid.bandwidths)]
     lines = [_line(grid, model, series, detail) for series in present]
     times = [Column(f"time {gbps:g}", f"{number(gbps)}G") for gbps in grid.bandwidths]
