@@ -106,7 +106,7 @@ def evaluate(
     most = min(usual_at_once(devices), count) if at_once is None else whole("at_once", at_once)
     limit = _memory(devices) if memory_bytes is None else positive("memory_bytes", memory_bytes)
     spread = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
-    shared, code = eqx.partition(function, is_array)
+    shared, code = eqx.partition(function, lambda x: isinstance(x, jax.Array | np.ndarray))
     shared = jax.device_put(shared, _everywhere(spread))
     typed = jax.tree_util.tree_map_with_path(_typed, cases)
     with contextlib.nullcontext() if devices[0].platform == platform() else jax.default_device(devices[0]):
@@ -183,10 +183,6 @@ def _count(cases: Case) -> int:
     return shapes[0][0]
 
 
-def is_array(x) -> bool:
-    return isinstance(x, jax.Array | np.ndarray)
-
-
 def _typed(path, x):
     if isinstance(x, jax.Array):
         return x
@@ -212,8 +208,7 @@ def _fitted(of_chunk: Any, shared: Any, cases: Case, most: int, limit: float, sp
     fixed = sum(x.nbytes for x in jax.tree.leaves(shared))
     began, at_once = time.perf_counter(), -(-most // devices) * devices
     while True:
-        program = _compiled(of_chunk, shared, cases, at_once, spread)
-        need = _bytes_of(program, fixed)
+        program, need = _compiled(of_chunk, shared, cases, at_once, spread)
         part = min(max(limit - fixed, 0) / max(need - fixed, 1), 0.5)
         fewer = max(int(at_once * part) // devices * devices, devices)
         if need <= limit or fewer >= at_once:
@@ -221,21 +216,18 @@ def _fitted(of_chunk: Any, shared: Any, cases: Case, most: int, limit: float, sp
         at_once = fewer
 
 
-def _compiled(of_chunk: Any, shared: Any, cases: Case, at_once: int, spread: NamedSharding) -> jax.stages.Compiled:
+def _compiled(of_chunk: Any, shared: Any, cases: Case, at_once: int, spread: NamedSharding) -> tuple[Any, int]:
+    """The program of a chunk, and its bytes per device; 0: unknown."""
     chunk = jax.tree.map(lambda x: jax.ShapeDtypeStruct((at_once, *x.shape[1:]), x.dtype, sharding=spread), cases)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        return of_chunk.lower(shared, chunk).compile()
-
-
-def _bytes_of(program: jax.stages.Compiled, fixed: int) -> int:
-    """Bytes per device, `fixed` of them for what all chunks share; 0 if unknown."""
-    took: Any = program.memory_analysis()
-    if took is None:
-        return 0
+        program = of_chunk.lower(shared, chunk).compile()
+    if (took := program.memory_analysis()) is None:
+        return program, 0
+    fixed = sum(x.nbytes for x in jax.tree.leaves(shared))
     own = max(took.argument_size_in_bytes - fixed, 0)  # the program omits unused arguments
-    chunk = own + took.output_size_in_bytes  # of each in flight and the one fetched
-    return took.temp_size_in_bytes + fixed + (IN_FLIGHT + 1) * chunk
+    each = own + took.output_size_in_bytes  # of each chunk in flight and the one fetched
+    return program, took.temp_size_in_bytes + fixed + (IN_FLIGHT + 1) * each
 
 
 def hashable(tree) -> tuple:

@@ -68,9 +68,10 @@ def _counted(name: str, gpus: int | None, rack: bool, form: dict[str, Any]) -> l
     for field in ("nics", "optical_degree", "electrical_nics"):
         if form.get(field) is not None:
             not_negative(field, form[field])
+    complete: dict[str, Any] = {"gpus_per_server": gpus} | form
     found = [
         (group.to, part, group.nics * count)
-        for group in fabric.parts(Form(**{"gpus_per_server": gpus} | form))
+        for group in fabric.parts(Form(**complete))
         for part, count in group.attachment.counts.items()
         if np.any(group.nics)
     ]

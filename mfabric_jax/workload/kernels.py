@@ -249,6 +249,7 @@ class _Kernels:
         there = len(self.model.moe_blocks) < self.model.blocks
         dense = self._norms() + self._ffn(self.model.dense_hidden, "mlp") if there else _Passes()
         moe, head = experts + beside, self._head()
+        backward = (Back(*part[1:]) for part in (attention, moe, dense, experts))
         scores = sum(share * self._scores(kind, backward=False) for kind, share in self.model.attention.shares)
         return BlockSeconds(
             attention.forward,
@@ -257,7 +258,7 @@ class _Kernels:
             experts.forward,
             scores,
             head.forward,
-            Backward(*(Back(*part[1:]) for part in (attention, moe, dense, experts)), head.inputs + head.weights),
+            Backward(*backward, head=head.inputs + head.weights),
         )
 
     # ------------------------------------------------------------------------------------------------------- kernels
