@@ -55,7 +55,7 @@ def run(function: Callable[..., Any], *arguments: Any, options: dict[str, Any] |
     key = "\n".join([*map(_text, (function, tree, options, *parts)), _surroundings()])
     make = functools.partial(_compiled, key, function, parts, tree, options)
     program = _programs.setdefault(key, made_once(make))  # holds the objects that its key names
-    inputs = [np.asarray(leaf, part.dtype) for leaf, part in zip(leaves, parts, strict=True) if _is_input(leaf)]
+    inputs = (np.asarray(leaf, jax.typeof(leaf).dtype) for leaf in leaves if _is_input(leaf))
     return jax.tree.map(np.asarray, program()(*inputs))
 
 
@@ -79,7 +79,7 @@ def _compiled(key: str, function: Callable, parts: list, tree: Any, options: Any
 
     program, shapes = jax.jit(flat), [part for part in parts if isinstance(part, ShapedArray)]
     if (path := _path_of(key)) is not None:
-        for exported in (_read, _written):  # None can be read, or nothing exported or written: it compiles all the same
+        for exported in (_read, _written):  # what cannot be read, exported or written compiles all the same
             with contextlib.suppress(Exception):
                 return jax.jit(exported(path, program, shapes).call).lower(*shapes).compile(options)
     return program.lower(*shapes).compile(options)
@@ -89,8 +89,8 @@ def _compiled(key: str, function: Callable, parts: list, tree: Any, options: Any
 def _text(value: Any) -> str:
     """A static value with its type; `UNKNOWN` and its identity if other processes could not know that it is equal."""
     kind = type(value)
-    if kind in (type(None), bool, int, float, complex, str, bytes, ShapedArray):  # their text says all
-        return str(value) if kind is ShapedArray else repr(value)
+    if kind in (type(None), bool, int, float, complex, str, bytes, ShapedArray):  # their repr says all
+        return repr(value)
     if value is type(None) or _is_known(value):
         return f"{value.__module__}:{value.__qualname__}"
     if (parts := _parts(value)) is not None:
