@@ -109,19 +109,6 @@ def _sizes(field: str) -> Range:
     return BY_NAME.get(name) or BY_UNIT.get(unit, ANY)
 
 
-def _check_sizes(field: str, value: Any, array: "np.ndarray") -> None:
-    """Range check of every number; arrays of unknown fields pass."""
-    sizes = _sizes(field)
-    if not array.ndim:  # most are, and Python compares them faster
-        number = array.item()
-        if number > float(sizes.most) or 0 != number < float(sizes.least):
-            raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {number:g}.")
-        return
-    wrong = (array > sizes.most) | ((array < sizes.least) & (array != 0))
-    if wrong.any() and not (sizes is ANY and getattr(value, "ndim", 0)):
-        raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {array[wrong].flat[0]:g}.")
-
-
 def check_size(field: str, value: float) -> None:
     sizes = _sizes(field)
     if value != 0 and not sizes.least <= abs(value) <= sizes.most:
@@ -177,7 +164,13 @@ def _ruled(field: str, value: T, rule: Callable[["np.ndarray"], Any], words: str
         array = _numbers(field, value)
         if not rule(array).all():
             raise InputError(f"{field} must be {words}, got {_plain(value)}.")
-        _check_sizes(field, value, array)
+        if not array.ndim:  # most are, and Python compares them faster
+            check_size(field, array.item())
+            return value
+        sizes = _sizes(field)  # arrays of unknown fields pass
+        wrong = (array > sizes.most) | ((array < sizes.least) & (array != 0))
+        if wrong.any() and not (sizes is ANY and getattr(value, "ndim", 0)):
+            raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {array[wrong].flat[0]:g}.")
     elif getattr(value, "dtype", None) is not None and value.dtype.kind == "c":  # type: ignore[attr-defined]
         raise InputError(f"{field} must be a number, got {value.dtype}.")  # type: ignore[attr-defined]
     return value

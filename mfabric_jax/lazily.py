@@ -16,7 +16,8 @@ def at_first_use(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable
     def found(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(_module(package, home[name]), name)
+        module = home[name] if home[name].startswith("mfabric_jax.") else f"{package}.{home[name]}"
+        return getattr(importlib.import_module(module), name)
 
     return found
 
@@ -33,7 +34,7 @@ class ByName(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         module, attribute = self._homes[name]
-        return getattr(_module(self._package, module), attribute)
+        return getattr(importlib.import_module(f"{self._package}.{module}"), attribute)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._homes)
@@ -47,7 +48,3 @@ class ByName(Mapping[str, Any]):
             if getattr(sys.modules.get(f"{self._package}.{module}"), attribute, self) is value:
                 return name
         return None
-
-
-def _module(package: str, name: str) -> Any:
-    return importlib.import_module(name if name.startswith("mfabric_jax.") else f"{package}.{name}")

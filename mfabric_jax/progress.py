@@ -67,7 +67,7 @@ def _shown() -> bool:
     return any(not one.disable for one in list(getattr(tqdm, "_instances", ())))
 
 
-class Lines:
+class Lines(contextlib.AbstractContextManager):
     """What is asked of a bar, as lines on standard error: units done, seconds a unit, time that is left.
 
     `n`: units that are done.
@@ -77,11 +77,8 @@ class Lines:
         self.what, self.unit, self.total, self.found, self.n = what, unit, total, found, found
         self._began = self._said = time.monotonic()
 
-    def __enter__(self) -> "Lines":
-        return self
-
     def __exit__(self, *error: Any) -> None:
-        self.close()
+        """A bar goes here; lines stay."""
 
     def update(self, units: int = 1) -> None:
         """So many more units are done."""

@@ -261,7 +261,7 @@ def _compilation_cache() -> Iterator[Line]:
 
 
 def _kept_programs() -> Iterator[Line]:
-    if (folder := programs.folder()) is None:
+    if (folder := programs.kept_in) is None:
         yield Line("kept programs", "none: off, or no programs.keep_in() yet")
     elif (why := programs.problem(folder)) is not None:
         yield Line("kept programs", f"{folder}: not used, {why}")

@@ -196,7 +196,7 @@ def test_the_process_is_set_up_and_the_user_s_own_compilation_cache_stays(start_
     monkeypatch.setenv("MFABRIC_PROGRAMS", str(tmp_path / "kept"))
     jax.config.update("jax_compilation_cache_dir", None)
     jax.config.update("jax_enable_x64", False)
-    kept = programs.folder()
+    kept = programs.kept_in
     start_jax("float32", None)
     assert not jax.config.values["jax_enable_x64"]
     assert jax.config.values["jax_default_device"] is None

@@ -19,7 +19,7 @@ import mfabric_jax
 from mfabric_jax import cli, commands
 from mfabric_jax.case import Case
 from mfabric_jax.case.own_code import FLAG
-from mfabric_jax.case.paths import SHORT, alternatives_at, settings
+from mfabric_jax.case.paths import SHORT, alternatives, settings
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import ALSO, flags_of_cases, options_in
 from mfabric_jax.fabric.parts_list import OCS
@@ -151,7 +151,7 @@ def test_settings_in_sentences_and_commands_exist():
         for path in {*stated, *inline}:
             group, _, rest = path.partition(".")
             other = path == "PATH" or rest in ("py", "toml", "json") or hasattr(package(group), rest)
-            if not (other or path in known or alternatives_at(path)):
+            if not (other or path in known or alternatives().get(path)):
                 wrong.append(f"{page}: {path} is no setting")
     assert wrong == []
 

@@ -12,7 +12,7 @@ import urllib.parse
 import pytest
 
 from mfabric_jax import cli, commands
-from mfabric_jax.commands.words import layers_in, parse
+from mfabric_jax.commands.words import parse, read
 from tests import docs_tutorials
 from tests.docs_tables import ROOT, lines
 
@@ -46,7 +46,7 @@ def test_commands_of_the_gallery_are_understood(image, monkeypatch):
         if program == "mfabric":
             command = commands_of(words)
             module = importlib.import_module(f"mfabric_jax.commands.{command.replace('-', '_')}")
-            understood = layers_in if command in commands.OF_CASES else asked
+            understood = read if command in commands.OF_CASES else asked
             understood(command, words[1:], module.Options)
         else:
             assert (program, words[0]) == ("python", "-m"), program

@@ -108,14 +108,12 @@ def _evaluate(case: Case, shapes: _Shapes):
         region = Region(servers, given["gbps"])
         return {"seconds": all_to_all_time(region, Circuits(given["count"]), given["demand"])}
 
-    square = (servers, servers)
-    cases = {"demand": (square, jnp.float32), "count": (square, jnp.int32), "gbps": ((), jnp.float32)}
-    names = sorted(cases)
-    structure = jax.tree.structure(dict.fromkeys(names, 0))
     spread = NamedSharding(Mesh([shapes.device], (batches.AXIS,)), PartitionSpec(batches.AXIS))
-    case_shapes = tuple((cases[name][0], jnp.dtype(cases[name][1])) for name in names), structure
-    shared, code = eqx.partition(results, batches.is_array)
-    return batches.lowered_program(batches.hashable(code), batches.shapes(shared), case_shapes, case.batch, spread)
+    of_chunk = batches.chunk_results(batches.hashable(results), spread, False, "gpu")
+    square = (case.batch, servers, servers)
+    kinds = {"demand": (square, jnp.float32), "count": (square, jnp.int32), "gbps": ((case.batch,), jnp.float32)}
+    chunk = {name: jax.ShapeDtypeStruct(*kind, sharding=spread) for name, kind in kinds.items()}
+    return of_chunk.lower(None, chunk)
 
 
 def _gradient(case: Case, shapes: _Shapes):

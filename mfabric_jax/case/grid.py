@@ -286,14 +286,6 @@ def unread(case: Cases) -> list[str]:
     return [path for path in case.stated if not any(reads_setting(path, one) for one in every)]
 
 
-def check_read(case: Cases, typed: Sequence[str]) -> None:
-    """`InputError` for a `typed` setting that no case reads."""
-    for path in unread(case):
-        if path in typed:
-            fabrics = list(dict.fromkeys(block.case.network.fabric for block in case.blocks))
-            raise InputError(f"{path} is read by no case here ({', '.join(fabrics)}); leave it out.")
-
-
 @contextlib.contextmanager
 def in_case_files(cases: Cases) -> Iterator[None]:
     """A mistake inside gets the name of the file that states the first setting that it names."""

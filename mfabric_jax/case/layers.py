@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.case.grid import AS_SET, Cases, Variant, check_read, drawn, expanded
+from mfabric_jax.case.grid import AS_SET, Cases, Variant, drawn, expanded, unread
 from mfabric_jax.case.own_code import read_settings
 from mfabric_jax.case.paths import Case, Statement, layered, stated
 from mfabric_jax.checks import InputError, in_file, one_of
@@ -148,11 +148,6 @@ def named_layers(presets: Sequence[str], files: Sequence[str | Path]) -> list[La
     return below + [layer for file in files for layer in file_layers(file)]
 
 
-def flags_layer(given: Mapping[str, Any]) -> Layer:
-    """The layer of a command line: lists of words by path."""
-    return Layer("flag", stated(given, text=True), typed=True)
-
-
 def _tables(given: Any, where: str) -> list[Mapping[str, Any]]:
     if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
         raise InputError(f"{where}variants must be tables ([[variants]]), got {given!r:.80}.")
@@ -173,7 +168,7 @@ def _variant(given: Mapping[str, Any], where: str) -> Variant:
 
 
 def merged(layers: Sequence[Layer]) -> Cases:
-    """The cases of layers; later layers win."""
+    """The cases of layers; later layers win. `InputError` for a typed setting that no case reads."""
     below: Statement = {}
     sources: dict[str, str] = {}
     variants: tuple[Variant, ...] = ()
@@ -189,7 +184,10 @@ def merged(layers: Sequence[Layer]) -> Cases:
         found = drawn(several, random, rules)
     sources = {path: sources.get(path, "default") for path in below}
     found = dataclasses.replace(found, stated=below, sources=sources, variants=variants, random=random)
-    check_read(found, [path for layer in layers if layer.typed for path in layer.stated])
+    typed = {path for layer in layers if layer.typed for path in layer.stated}
+    if lost := [path for path in unread(found) if path in typed]:
+        fabrics = dict.fromkeys(block.case.network.fabric for block in found.blocks)
+        raise InputError(f"{lost[0]} is read by no case here ({', '.join(fabrics)}); leave it out.")
     return found
 
 

@@ -211,7 +211,8 @@ class Case(Group, frozen=True):
 class Leaf:
     """One setting of type `kind`, of the alternative `of` of `choice` (or "").
 
-    `traced`: other values never recompile; `file`: it may name a file.
+    `traced`: other values never recompile; `file`: it may name a file; `open`: it may be None; `listed`: it may be a
+    tuple.
     """
 
     path: str
@@ -219,17 +220,11 @@ class Leaf:
     default: Any
     doc: str
     traced: bool
+    file: bool
+    open: bool
+    listed: bool
     choice: str = ""
     of: str = ""
-    file: bool = False
-
-    @property
-    def open(self) -> bool:
-        return type(None) in parts_of(self.kind)
-
-    @property
-    def listed(self) -> bool:
-        return any(typing.get_origin(one) is tuple for one in parts_of(self.kind))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,8 +283,10 @@ def _settings_of(cls: type, prefix: str) -> Iterable[Leaf | Choice]:
 
 
 def _leaf(path: str, hint: Any, default: Any, choice: str = "", of: str = "") -> Leaf:
-    said, marks = _said(hint)
-    return Leaf(path, hint, default, said, marks.get("traced", False), choice, of, marks.get("file", False))
+    (said, marks), parts = _said(hint), parts_of(hint)
+    listed = any(typing.get_origin(one) is tuple for one in parts)
+    marked = marks.get("traced", False), marks.get("file", False)
+    return Leaf(path, hint, default, said, *marked, type(None) in parts, listed, choice, of)
 
 
 def leaf_path(alternative: str, field: str) -> str:
@@ -316,10 +313,18 @@ def stated(given: Mapping[str, Any], where: str = "", *, text: bool = False) -> 
     """
     found: Statement = {}
     _collect(given, "", found, where)
-    checked: Statement = {}
     for path, value in found.items():
-        checked[path] = _checked(path, value, where, text)
-    return checked
+        setting, value = settings()[path], policies.spread(value) if path == POLICY else value
+        if not is_axis(path, value):
+            found[path] = check(setting, value, where, text)
+            continue
+        if not value:
+            raise InputError(f"{where}{path} must have at least one value, got an empty list.")
+        several = [check(setting, one, where, text) for one in value]
+        if any(one in several[:at] for at, one in enumerate(several)):
+            raise InputError(f"{where}{path} must not repeat a value, got {', '.join(map(str, value))}.")
+        found[path] = several if len(several) > 1 else several[0]
+    return found
 
 
 def _collect(given: Mapping[str, Any], prefix: str, found: Statement, where: str) -> None:
@@ -333,27 +338,22 @@ def _collect(given: Mapping[str, Any], prefix: str, found: Statement, where: str
             deprecated(f"setting {path}", MOVED[path])
             path = MOVED[path]
         if isinstance(value, Mapping):
-            _table(path, value, found, where)
+            at = alternatives().get(path)
+            if not at and not any(one.startswith(path + ".") for one in (*settings(), *MOVED)):
+                raise unknown(path, where)
+            if at and not value:
+                found.setdefault(at[0], at[1])
+            _collect(value, path + ".", found, where)
         elif path in found:
             raise InputError(f"{where}{path} is stated twice.")
         elif path in settings():
             found[path] = value
-        elif names := alternatives_at(path):
+        elif names := alternatives().get(path):
             raise InputError(
                 f"{where}{path} is an alternative of {names[0]} without a value of its own; write {names[0]} = ..."
             )
         else:
             raise unknown(path, where)
-
-
-def _table(path: str, value: Mapping[str, Any], found: Statement, where: str) -> None:
-    at = alternatives_at(path)
-    inside = [one for one in (*settings(), *MOVED) if one.startswith(path + ".")]
-    if not at and not inside:
-        raise unknown(path, where)
-    if at and not value:
-        found.setdefault(at[0], at[1])
-    _collect(value, path + ".", found, where)
 
 
 def _precision(value: Any, where: str) -> Any:
@@ -368,7 +368,8 @@ def _precision(value: Any, where: str) -> Any:
 
 
 @functools.cache
-def _named_alternatives() -> dict[str, tuple[str, str]]:
+def alternatives() -> dict[str, tuple[str, str]]:
+    """(path of the choice, name) of every alternative, by the path of its table."""
     found = {}
     for choice in settings().values():
         if isinstance(choice, Choice):
@@ -377,28 +378,11 @@ def _named_alternatives() -> dict[str, tuple[str, str]]:
     return found
 
 
-def alternatives_at(path: str) -> tuple[str, str] | None:
-    """(path of the choice, name) of the alternative whose table is at a path."""
-    return _named_alternatives().get(path)
-
-
 def is_axis(path: str, value: Any) -> bool:
     """Whether a list holds one value per case, rather than being one value."""
     if not isinstance(value, list):
         return False
     return not settings()[path].listed or any(isinstance(one, list | tuple) for one in value)
-
-
-def _checked(path: str, value: Any, where: str, text: bool) -> Any:
-    setting, value = settings()[path], policies.spread(value) if path == POLICY else value
-    if is_axis(path, value):
-        if not value:
-            raise InputError(f"{where}{path} must have at least one value, got an empty list.")
-        several = [check(setting, one, where, text) for one in value]
-        if any(one in several[:at] for at, one in enumerate(several)):
-            raise InputError(f"{where}{path} must not repeat a value, got {', '.join(map(str, value))}.")
-        return several if len(several) > 1 else several[0]
-    return check(setting, value, where, text)
 
 
 def check(setting: Leaf | Choice, value: Any, where: str = "", text: bool = False) -> Any:
@@ -464,34 +448,38 @@ def is_chosen(path: str, stated: Statement) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------------------- case
-def build(stated: Statement) -> Case:
-    """The case of a statement without lists of values."""
-    return _built(Case, "", stated)
-
-
-def _built(cls: Any, prefix: str, stated: Statement) -> Any:
+def build(stated: Statement, cls: Any = Case, prefix: str = "") -> Any:
+    """The case of a statement without lists of values; or the group `cls` of it, whose paths begin with `prefix`."""
     values = {}
     for attribute, name, hint, default in _fields(cls):
         path = prefix + name
         if isinstance(hint, type) and issubclass(hint, Group):
-            values[attribute] = _built(hint, path + ".", stated)
+            values[attribute] = build(stated, hint, path + ".")
         elif several := _alternatives(hint):
             chosen = stated.get(path, default)
             chosen = several[chosen]() if isinstance(chosen, str) else chosen
-            values[attribute] = chosen and _with_leaves(chosen, prefix + chosen.name, stated)
+            for field in chosen.__struct_fields__ if chosen else ():
+                if (leaf := leaf_path(prefix + chosen.name, field)) in stated:
+                    chosen = msgspec.structs.replace(chosen, **{field: stated[leaf]})
+            values[attribute] = chosen
         elif path in stated:
             values[attribute] = stated[path]
     return cls(**values)
 
 
-def _with_leaves(chosen: Alternative, at: str, stated: Statement) -> Alternative:
-    leaves = {field: leaf_path(at, field) for field in chosen.__struct_fields__}
-    return msgspec.structs.replace(chosen, **{field: stated[path] for field, path in leaves.items() if path in stated})
-
-
-def flat(case: Case) -> Statement:
-    """Every value of a case by path, without leaves of alternatives not chosen."""
-    return dict(_flat(case, ""))
+def flat(group: Any, prefix: str = "") -> Statement:
+    """Every value of a case, or of a group of it, by path, without leaves of alternatives not chosen."""
+    found: Statement = {}
+    for attribute, name, _, _ in _fields(type(group)):
+        value, path = getattr(group, attribute), prefix + name
+        if isinstance(value, Group):
+            found |= flat(value, path + ".")
+        elif isinstance(value, Alternative):
+            fields = {leaf_path(prefix + value.name, field): getattr(value, field) for field in value.__struct_fields__}
+            found |= {path: value.name} | fields
+        else:
+            found[path] = value
+    return found
 
 
 @functools.lru_cache(maxsize=4096)
@@ -505,19 +493,6 @@ def named_files(case: Case) -> tuple[str, ...]:
 def file_settings() -> frozenset[str]:
     """The settings that may name a file."""
     return frozenset(path for path, setting in settings().items() if isinstance(setting, Leaf) and setting.file)
-
-
-def _flat(group: Any, prefix: str) -> Iterable[tuple[str, Any]]:
-    for attribute, name, _, _ in _fields(type(group)):
-        value, path = getattr(group, attribute), prefix + name
-        if isinstance(value, Group):
-            yield from _flat(value, path + ".")
-        elif isinstance(value, Alternative):
-            yield path, value.name
-            for field in value.__struct_fields__:
-                yield leaf_path(prefix + value.name, field), getattr(value, field)
-        else:
-            yield path, value
 
 
 def differences(case: Case, than: Case | None = None) -> Statement:

@@ -46,11 +46,12 @@ def _compared(cases: Cases, options: Options) -> tuple[list[dict], bool]:
 
     results, told = simulate(cases), described(cases) if options.out is None else effective(cases)
     rows, stopped = _rows(results, told, options.out)
-    shared.print_lines(shared.found_notes(cases))
-    print(report.comparison(rows) if rows else "no rows")
-    for line in (*report.remarks(rows, told), *shared.case_notes(cases, found=False), *told["not_known"]):
+    for line in shared.found_notes(cases):
         print(line)
-    shared.print_lines(_without_failures(rows, cases))
+    print(report.comparison(rows) if rows else "no rows")
+    beside = *shared.case_notes(cases, found=False), *told["not_known"], *_without_failures(rows, cases)
+    for line in (*report.remarks(rows, told), *beside):
+        print(line)
     for said in dict.fromkeys(row["traffic"] for row in rows if str(row.get("traffic")).startswith("recorded")):
         print(f"traffic: {said}")
     if stopped:

@@ -19,7 +19,7 @@ def run(options: Options) -> None:
     from mfabric_jax import programs, tuning
 
     if options.clear_programs:
-        if (folder := programs.folder()) is None:
+        if (folder := programs.kept_in) is None:
             raise InputError("--clear-programs has nothing to remove: no programs are kept (MFABRIC_PROGRAMS is off).")
         if (why := programs.problem(folder)) is not None:
             raise InputError(f"programs in {str(folder)!r} cannot be removed: {why}.")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from mfabric_jax.case import Case
 from mfabric_jax.case.layers import Layer, presets
 from mfabric_jax.case.own_code import FLAG, SAID
-from mfabric_jax.case.paths import AUTO, SHORT, UNITS, Choice, Leaf, alternatives_at, parts_of, settings, unknown, words
+from mfabric_jax.case.paths import AUTO, SHORT, UNITS, Choice, Leaf, alternatives, parts_of, settings, unknown, words
 from mfabric_jax.case.tree import Group
 from mfabric_jax.commands.words import OF_CASES, OF_COMMAND, Option, flags_of_cases, options_in
 
@@ -125,7 +125,7 @@ def of_cases(
     for named in (path, flags_of_cases(command).get(f"--{topic.removeprefix('--')}", path)):
         if named in settings():
             return "\n".join(_in_full(named))
-        if at := alternatives_at(named):
+        if at := alternatives().get(named):
             return "\n".join(_in_full(at[0]))
         if inside := [one for one in settings() if one.startswith(named + ".")]:
             return "\n".join(line for one in inside for line in _setting(settings()[one]))

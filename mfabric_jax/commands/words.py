@@ -14,12 +14,12 @@ import re
 import textwrap
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from mfabric_jax.case import Cases
 from mfabric_jax.case.fabrics import GRAPH, is_graph
-from mfabric_jax.case.layers import Layer, flags_layer, merged, named_layers, now
-from mfabric_jax.case.paths import parts_of, settings
+from mfabric_jax.case.layers import Layer, merged, named_layers, now
+from mfabric_jax.case.paths import parts_of, settings, stated
 from mfabric_jax.case.policies import divided as divided
 from mfabric_jax.checks import InputError, one_of
 
@@ -105,7 +105,7 @@ def options_in(cls: type) -> dict[str, Option]:
     order = list(dict.fromkeys(name for base in cls.__mro__[:-1] for name in inspect.get_annotations(base)))
     for field in sorted(dataclasses.fields(cls), key=lambda field: order.index(field.name)):
         hint = hints[field.name]
-        if _nested(hint):
+        if dataclasses.is_dataclass(hint):
             found |= options_in(hint)
             continue
         places = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Positional)]
@@ -113,10 +113,6 @@ def options_in(cls: type) -> dict[str, Option]:
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         found[field.name] = Option(field.name, kind, default, texts.get(field.name, ""), places[0] if places else None)
     return found
-
-
-def _nested(hint: Any) -> TypeGuard[type]:
-    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
 
 
 def _texts(cls: type) -> dict[str, str]:
@@ -203,7 +199,7 @@ def _does_not_take(word: str, command: str) -> InputError:
 def _made(cls: type[T], values: Mapping[str, Any]) -> T:
     hints, given = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(typing.cast(Any, cls)):
-        if _nested(hints[field.name]):
+        if dataclasses.is_dataclass(hints[field.name]):
             given[field.name] = _made(hints[field.name], values)
         elif field.name in values:
             given[field.name] = values[field.name]
@@ -293,36 +289,32 @@ def read(command: str, words: Sequence[str], options: type[T], below: Sequence[L
 
     - `below`: what the command states where words say nothing else.
     """
-    layers, asked = layers_in(command, words, options)
-    return merged([*below, *layers]), asked
-
-
-def layers_in(command: str, words: Sequence[str], options: type[T]) -> tuple[list[Layer], T]:
-    """What words say of cases: presets, then files, then flags; and the options of the run."""
     short = flags_of_cases(command)
     values, free, flags = _sorted(options, words, short)
-    stated: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     presets: list[str] = []
     for flag, text in flags:
         if flag == "--preset":
             presets += divided(text)
         else:
             path, text = (short[flag], text) if flag in short else _assigned(text)
-            if path in stated:
+            if path in given:
                 raise InputError(f"{path} is stated twice, the second time as {text!r:.80}; state it once.")
-            stated[path] = _values(path, text)
+            given[path] = _values(path, text)
     places = [option.place for option in options_in(options).values() if option.place is not None]
     for place, word in zip(places, free, strict=False):
         if place.states and not is_graph(word):
-            if place.states in stated:
+            if place.states in given:
                 raise InputError(f"{place.states} is {word} ({place.name}); leave out the flag or --set.")
-            stated[place.states] = _values(place.states, word)
-    stated = _with_graphs(stated)
+            given[place.states] = _values(place.states, word)
+    given = _with_graphs(given)
     free, files = free[: len(places)], free[len(places) :]
     for word in files:
         if not word.lower().endswith(CASE_FILES):
             raise _does_not_take(word, command)
-    return [*named_layers(presets, files), flags_layer(stated)], _options(options, values, free, command)
+    layers = [*below, *named_layers(presets, files), Layer("flag", stated(given, text=True), typed=True)]
+    asked = _options(options, values, free, command)
+    return merged(layers), asked
 
 
 def _with_graphs(stated: dict[str, Any]) -> dict[str, Any]:

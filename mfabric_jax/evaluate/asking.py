@@ -145,7 +145,7 @@ def in_chunks(function: Callable, members: tuple, *shared: Any, lanes: int = LAN
     On a CPU `lanes` at a time, the last padded by zeros; elsewhere as many as devices have memory for.
     """
     if platform() != "cpu":
-        return _on_devices(function, members, shared)
+        return evaluate(jax.tree_util.Partial(_of_members, function, shared), members, batched=True).arrays
     many = len(jax.tree.leaves(members)[0])
     parts = []
     for start in range(0, many, lanes):
@@ -159,15 +159,5 @@ def _padded(some: np.ndarray, lanes: int) -> np.ndarray:
     return np.concatenate([some, nothing]) if len(nothing) else some
 
 
-def _on_devices(function: Callable, members: tuple, shared: tuple) -> Any:
-    leaves, tree = jax.tree.flatten(members)
-    work = jax.tree_util.Partial(_leaves_of, function, tree, shared)
-    found = evaluate(work, {str(at): leaf for at, leaf in enumerate(leaves)}, batched=True).arrays
-    given = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), members)
-    results = jax.tree.structure(jax.eval_shape(lambda *chunk: function(*chunk, *shared), *given))
-    return jax.tree.unflatten(results, [found[str(at)] for at in range(results.num_leaves)])
-
-
-def _leaves_of(function: Callable, tree: Any, shared: tuple, cases: dict[str, Any]) -> dict[str, Any]:
-    members = jax.tree.unflatten(tree, [cases[str(at)] for at in range(tree.num_leaves)])
-    return {str(at): leaf for at, leaf in enumerate(jax.tree.leaves(function(*members, *shared)))}
+def _of_members(function: Callable, shared: tuple, members: tuple) -> Any:
+    return function(*members, *shared)

@@ -5,11 +5,10 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import math
 import pathlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -91,7 +90,7 @@ def evaluate(
     - `at_once`: cases per chunk; None: up to 256 on a CPU and 65,536 elsewhere, fewer if they need more than
       `memory_bytes` of a device (None: half of its memory, or 4 GiB).
     - `devices`: None: all local ones of the kind of `jax_default_device`.
-    - `batched`: `function` takes many cases along a first axis, and its arrays have one; `jax.vmap` is not needed.
+    - `batched`: `function` takes many cases along a first axis and returns any tree of arrays with that axis.
     - `before`: called with the estimate after compilation; `progress`: called with the number of finished cases.
 
     `InputError` for cases without a common first axis, for values that are no numbers or do not fit 32 bits where JAX
@@ -107,12 +106,13 @@ def evaluate(
     most = min(usual_at_once(devices), count) if at_once is None else whole("at_once", at_once)
     limit = _memory(devices) if memory_bytes is None else positive("memory_bytes", memory_bytes)
     spread = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
-    shared, code = eqx.partition(function, is_array)
+    shared, code = eqx.partition(function, lambda x: isinstance(x, jax.Array | np.ndarray))
     shared = jax.device_put(shared, _everywhere(spread))
     typed = jax.tree_util.tree_map_with_path(_typed, cases)
     with contextlib.nullcontext() if devices[0].platform == platform() else jax.default_device(devices[0]):
-        program, estimate = _fitted(code, shared, typed, most, limit, spread, batched)
-        cut = cutting(typed, estimate, limit, spread)
+        of_chunk = chunk_results(hashable(code), spread, batched, platform())
+        program, estimate = _fitted(of_chunk, shared, typed, most, limit, spread)
+        chunk_of = _cutting(typed, estimate, limit, spread)
     if before:
         before(estimate)
     began, found, running = time.perf_counter(), [], collections.deque()
@@ -122,42 +122,33 @@ def evaluate(
         if progress:
             progress(min(len(found) * estimate.at_once, count))
 
-    for chunk in _chunks(typed, count, estimate, cut, spread):
-        running.append(program(shared, chunk))
+    for start in range(0, count, estimate.at_once):
+        chosen = np.minimum(np.arange(start, start + estimate.at_once, dtype=np.int32), count - 1)
+        running.append(program(shared, chunk_of(chosen)))
         for result in jax.tree.leaves(running[-1]):
             result.copy_to_host_async()
         if len(running) > IN_FLIGHT:
             fetch()
     while running:
         fetch()
-    arrays = {name: np.concatenate([part[name] for part in found])[:count] for name in found[0]}
+    arrays = jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *found)
     return Evaluated(arrays, cases, estimate, time.perf_counter() - began)
 
 
-def cutting(cases: Case, estimate: Estimate, limit: float, spread: NamedSharding) -> Callable[..., Case] | None:
-    """Function that cuts chunks from cases on the device; None where they are cut on the host."""
+def _cutting(cases: Case, estimate: Estimate, limit: float, spread: NamedSharding) -> Callable[[np.ndarray], Case]:
+    """Function that cuts chosen cases: on the device if all fit there beside the program, else on the host."""
     bytes_of_all = sum(x.nbytes for x in jax.tree.leaves(cases))
     if platform() == "cpu" or spread.mesh.size > 1 or bytes_of_all + estimate.device_bytes > limit:
-        return None
-    there = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=_everywhere(spread)), cases)
-    chosen = jax.ShapeDtypeStruct((estimate.at_once,), jnp.int32, sharding=_everywhere(spread))
-    return _cut.lower(there, chosen).compile()
+        return lambda chosen: jax.device_put(jax.tree.map(lambda x: x[chosen], cases), spread)
+    there = jax.device_put(cases, _everywhere(spread))
+    some = jax.ShapeDtypeStruct((estimate.at_once,), jnp.int32, sharding=_everywhere(spread))
+    cut = _cut.lower(there, some).compile()
+    return lambda chosen: jax.device_put(cut(there, jax.device_put(chosen, _everywhere(spread))), spread)
 
 
 @jax.jit
 def _cut(cases: Case, chosen: Int[Array, "B"]) -> Case:
     return jax.tree.map(lambda x: x[chosen], cases)
-
-
-def _chunks(cases: Case, count: int, estimate: Estimate, cut, spread: NamedSharding) -> Iterator[Case]:
-    there = jax.device_put(cases, _everywhere(spread)) if cut else cases
-    for start in range(0, count, estimate.at_once):
-        chosen = np.minimum(np.arange(start, start + estimate.at_once, dtype=np.int32), count - 1)
-        if cut:
-            chunk = cut(there, jax.device_put(chosen, _everywhere(spread)))
-        else:
-            chunk = jax.tree.map(lambda x, chosen=chosen: x[chosen], cases)
-        yield jax.device_put(chunk, spread)
 
 
 def _everywhere(spread: NamedSharding) -> NamedSharding:
@@ -192,10 +183,6 @@ def _count(cases: Case) -> int:
     return shapes[0][0]
 
 
-def is_array(x) -> bool:
-    return isinstance(x, jax.Array | np.ndarray)
-
-
 def _typed(path, x):
     if isinstance(x, jax.Array):
         return x
@@ -215,19 +202,32 @@ def _memory(devices: Sequence[Any]) -> float:
     return min((PART * limit for limit in known if limit), default=MEMORY)
 
 
-def _fitted(code, shared, cases: Case, most: int, limit: float, spread: NamedSharding, batched: bool):
+def _fitted(of_chunk: Any, shared: Any, cases: Case, most: int, limit: float, spread: NamedSharding):
+    """The program of a chunk, compiled for as many cases as fit, and its estimate."""
     count, devices = len(jax.tree.leaves(cases)[0]), spread.mesh.size
-    ones = jax.tree.map(lambda x: jnp.asarray(x[:1])[0], cases)
-    key = hashable(code), shapes(shared), shapes(ones), bool(jax.config.values["jax_enable_x64"]), platform()
     fixed = sum(x.nbytes for x in jax.tree.leaves(shared))
     began, at_once = time.perf_counter(), -(-most // devices) * devices
     while True:
-        program, need = compiled_program(*key, at_once, spread, batched)
+        program, need = _compiled(of_chunk, shared, cases, at_once, spread)
         part = min(max(limit - fixed, 0) / max(need - fixed, 1), 0.5)
         fewer = max(int(at_once * part) // devices * devices, devices)
         if need <= limit or fewer >= at_once:
             return program, Estimate(count, at_once, need, devices, time.perf_counter() - began)
         at_once = fewer
+
+
+def _compiled(of_chunk: Any, shared: Any, cases: Case, at_once: int, spread: NamedSharding) -> tuple[Any, int]:
+    """The program of a chunk, and its bytes per device; 0: unknown."""
+    chunk = jax.tree.map(lambda x: jax.ShapeDtypeStruct((at_once, *x.shape[1:]), x.dtype, sharding=spread), cases)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        program = of_chunk.lower(shared, chunk).compile()
+    if (took := program.memory_analysis()) is None:
+        return program, 0
+    fixed = sum(x.nbytes for x in jax.tree.leaves(shared))
+    own = max(took.argument_size_in_bytes - fixed, 0)  # the program omits unused arguments
+    each = own + took.output_size_in_bytes  # of each chunk in flight and the one fetched
+    return program, took.temp_size_in_bytes + fixed + (IN_FLIGHT + 1) * each
 
 
 def hashable(tree) -> tuple:
@@ -242,48 +242,19 @@ def hashable(tree) -> tuple:
     return tuple(leaves), kinds, structure
 
 
-def shapes(tree) -> tuple:
-    leaves, structure = jax.tree.flatten(tree)
-    return tuple((x.shape, x.dtype) for x in leaves), structure
-
-
 @functools.lru_cache(maxsize=32)
-def compiled_program(
-    code: tuple, shared: tuple, case: tuple, x64: bool, kind: str, at_once: int, spread: NamedSharding, batched: bool
-):
-    """The program and its bytes per chunk and device; `x64` and platform `kind` are part of the cache key."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        program = lowered_program(code, shared, case, at_once, spread, batched).compile()
-    took = program.memory_analysis()
-    if took is None:
-        return program, 0
-    fixed = sum(math.prod(shape) * dtype.itemsize for shape, dtype in shared[0])
-    own = max(took.argument_size_in_bytes - fixed, 0)  # the program omits unused arguments
-    chunk = own + took.output_size_in_bytes  # of each in flight and the one fetched
-    return program, took.temp_size_in_bytes + fixed + (IN_FLIGHT + 1) * chunk
-
-
-def lowered_program(
-    code: tuple, shared: tuple, case: tuple, at_once: int, spread: NamedSharding, batched: bool = False
-) -> jax.stages.Lowered:
-    """The lowered program of one chunk; `code` from `hashable`, `shared` and `case` are shapes."""
+def chunk_results(code: tuple, spread: NamedSharding, batched: bool, kind: str) -> Any:
+    """The jitted results of shared arrays and a chunk; `code` from `hashable`, the platform's `kind` for the cache."""
     leaves, _, structure = code
 
-    def results(function: Function, case: Case) -> dict[str, Any]:
-        found = function(case)
+    def results(shared: Any, cases: Case) -> Any:
+        return eqx.combine(shared, jax.tree.unflatten(structure, leaves))(cases)
+
+    def of_one(shared: Any, case: Case) -> dict[str, Any]:
+        found = results(shared, case)
         if not isinstance(found, Mapping) or not all(jax.tree_util.all_leaves([x]) for x in found.values()):
             raise InputError(f"function must give a dict of arrays, got {found!r:.200}.")
         return dict(found)
 
-    def many(shared, cases):
-        function = eqx.combine(shared, jax.tree.unflatten(structure, leaves))
-        return results(function, cases) if batched else jax.vmap(functools.partial(results, function))(cases)
-
-    def abstract(tree: tuple, head: tuple[int, ...], where: NamedSharding):
-        arrays = [jax.ShapeDtypeStruct((*head, *shape), dtype, sharding=where) for shape, dtype in tree[0]]
-        return jax.tree.unflatten(tree[1], arrays)
-
-    everywhere = _everywhere(spread)
-    jitted = jax.jit(many, donate_argnums=1, out_shardings=spread)
-    return jitted.lower(abstract(shared, (), everywhere), abstract(case, (at_once,), spread))
+    many = results if batched else jax.vmap(of_one, in_axes=(None, 0))
+    return jax.jit(many, donate_argnums=1, out_shardings=spread)

@@ -1,11 +1,9 @@
 """Seconds of many iterations: the clock in batches that caches hold, or a program on accelerators."""
 
-from typing import Any
-
 import jax
 import numpy as np
 
-from mfabric_jax.evaluate.sharded import evaluate
+from mfabric_jax.evaluate.asking import in_chunks
 from mfabric_jax.platforms import platform
 from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.timing.iteration import FabricRates, Iteration, iterations_of, walk
@@ -27,7 +25,9 @@ def time_iterations(
     """Seconds of C iterations, each with its rates and seconds [C] and the all-to-alls `which` [C] of `loads`."""
     loads = loads._replace(count=None)
     if platform() != "cpu":
-        return _timed_by_program(workload, rates, loads, seconds, rules, which)
+        own = jax.tree.map(lambda x: x[which], loads)
+        timed = in_chunks(_timed, (rates, own, seconds), workload, rules)
+        return jax.tree.map(lambda x: np.asarray(x, float), timed)
     at_once, timed = max(1, BLOCKS // places(workload).present.size), []
     for start in range(0, len(which), at_once):
         some = slice(start, start + at_once)
@@ -37,12 +37,5 @@ def time_iterations(
     return Iteration(*(np.concatenate(column) for column in zip(*timed, strict=True)))
 
 
-def _timed_by_program(workload, rates, loads, seconds, rules, which) -> Iteration:
-    cases = {"rates": rates, "loads": jax.tree.map(lambda x: x[which], loads), "seconds": seconds}
-    found = evaluate(jax.tree_util.Partial(_timed, workload, rules), cases, batched=True).arrays
-    return Iteration(**{name: np.asarray(values, float) for name, values in found.items()})  # type: ignore[arg-type]
-
-
-def _timed(workload: Workload, rules: Rules, case: dict[str, Any]) -> dict[str, Any]:
-    walked = walk(workload, case["rates"], case["loads"], case["seconds"], rules=rules, every=False)
-    return iterations_of(walked)._asdict()
+def _timed(rates: FabricRates, loads: Exchanges, seconds: BlockSeconds, workload: Workload, rules: Rules) -> Iteration:
+    return iterations_of(walk(workload, rates, loads, seconds, rules=rules, every=False))

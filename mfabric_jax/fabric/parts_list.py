@@ -4,7 +4,6 @@ Source of the optical switches: arXiv 2501.03905, table of OCS technologies; bot
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from mfabric_jax.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS
 from mfabric_jax.checks import InputError, Misfit, in_file, number, one_of, positive, whole
 from mfabric_jax.fabric.cost import BY_BANDWIDTH, Prices, Watts, as_tuples, one_number, packaged, with_own
+from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.unread import name_unread
 
 USUAL_SERVER = "hgx"
@@ -107,32 +107,27 @@ class Parts:
     ocs: Ocs | None = None
 
     @classmethod
+    @cached_by_files(lambda cls, path=None, ocs=None: (path,), maxsize=64)
     def read(cls, path: str | Path | None = None, ocs: str | None = None) -> "Parts":
         """The package's table, or a user's file on top of it; with `ocs`, port prices are those of that switch. Raises
         `InputError` for unknown names and invalid prices."""
-        if path is None:
-            return _usual(ocs)
         with in_file(path):
-            return cls._of(path, ocs)
-
-    @classmethod
-    def _of(cls, path: str | Path | None, ocs: str | None) -> "Parts":
-        table, own = with_own(path)
-        prices = Prices() if path is None else Prices.read(path)
-        watts, switch = _watts(table["watts"], own.get("watts", {})), None if ocs is None else get_ocs(ocs, path)
-        if switch is not None:
-            prices = dataclasses.replace(prices, ocs_port=switch.port_usd)
-            watts = dataclasses.replace(watts, ocs_port=switch.port_watts(watts.ocs_port))
-        gpus = _entries("gpus", table, GpuPrice, {"usd": one_number})
-        checks = {"gpus": whole, "usd": one_number, "watts": one_number}
-        servers = _entries("servers", table, Server, checks)
-        for name, gpu in gpus.items():
-            one_of(f"gpus.{name}.server", gpu.server, servers)
-        served = {gpu.server for gpu in gpus.values()} | {*packaged()["servers"]}
-        name_unread(
-            repr(str(path)), "servers of no GPU", [name for name in own.get("servers", {}) if name not in served]
-        )
-        return cls(prices, watts, gpus, servers, _running(table["running"]), switch)
+            table, own = with_own(path)
+            prices = Prices() if path is None else Prices.read(path)
+            watts, switch = _watts(table["watts"], own.get("watts", {})), None if ocs is None else get_ocs(ocs, path)
+            if switch is not None:
+                prices = dataclasses.replace(prices, ocs_port=switch.port_usd)
+                watts = dataclasses.replace(watts, ocs_port=switch.port_watts(watts.ocs_port))
+            gpus = _entries("gpus", table, GpuPrice, {"usd": one_number})
+            checks = {"gpus": whole, "usd": one_number, "watts": one_number}
+            servers = _entries("servers", table, Server, checks)
+            for name, gpu in gpus.items():
+                one_of(f"gpus.{name}.server", gpu.server, servers)
+            served = {gpu.server for gpu in gpus.values()} | {*packaged()["servers"]}
+            name_unread(
+                repr(str(path)), "servers of no GPU", [name for name in own.get("servers", {}) if name not in served]
+            )
+            return cls(prices, watts, gpus, servers, _running(table["running"]), switch)
 
     def quoted(self, gpu: str) -> dict[str, "Parts"]:
         """The parts at other prices that are quoted, by the column that says what tokens cost then: switch ports at
@@ -167,11 +162,6 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         elif name != "source":
             found[prefix + name] = value
     return found
-
-
-@functools.cache
-def _usual(ocs: str | None) -> Parts:
-    return Parts._of(None, ocs)
 
 
 def _entries(table: str, found: Mapping[str, Any], cls: type, checks: Mapping[str, Callable]) -> dict[str, Any]:

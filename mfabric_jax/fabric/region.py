@@ -59,11 +59,17 @@ class Region(eqx.Module):
         not_negative("optical_degree", self.optical_degree)
         not_negative("electrical_nics", self.electrical_nics)
         for field in ("optical_degree", "electrical_nics"):
-            _per_server(field, getattr(self, field), self.servers)
-        _whole("optical_degree", self.optical_degree)
+            value = getattr(self, field)
+            if not isinstance(value, Tracer) and np.shape(value) not in ((), (self.servers,)):
+                wanted = f"must be a number or have the shape [S] = [{self.servers}], one per server"
+                raise InputError(f"{field} {wanted}, got {list(np.shape(value))}; {_vmap(field)}.")
+        if concrete(self.optical_degree) and np.any(np.asarray(self.optical_degree) % 1 != 0):
+            raise InputError(f"optical_degree must be whole, got {np.asarray(self.optical_degree).tolist()}.")
         not_negative("delay_s", self.delay_s)
         for field in ("nic_gbps", "delay_s", "relay_efficiency"):
-            _of_all(field, getattr(self, field))
+            value = getattr(self, field)
+            if not isinstance(value, Tracer) and np.ndim(value):
+                raise InputError(f"{field} must be one number, got the shape {list(np.shape(value))}; {_vmap(field)}.")
         part("relay_efficiency", self.relay_efficiency)
 
     @property
@@ -157,25 +163,8 @@ def _or_nan(value, holds):
     return value if concrete(value) else jnp.where(holds(value), value, jnp.nan)
 
 
-def _per_server(field: str, value, servers: int) -> None:
-    if not isinstance(value, Tracer) and np.shape(value) not in ((), (servers,)):
-        shape = list(np.shape(value))
-        wanted = f"must be a number or have the shape [S] = [{servers}], one per server"
-        raise InputError(f"{field} {wanted}, got {shape}; {_vmap(field)}.")
-
-
-def _of_all(field: str, value) -> None:
-    if not isinstance(value, Tracer) and np.ndim(value):
-        raise InputError(f"{field} must be one number, got the shape {list(np.shape(value))}; {_vmap(field)}.")
-
-
 def _vmap(field: str) -> str:
     return f"a batch is one region under vmap: jax.vmap(lambda one: ... Region(..., {field}=one) ...)(all)"
-
-
-def _whole(field: str, value) -> None:
-    if concrete(value) and np.any(np.asarray(value) % 1 != 0):
-        raise InputError(f"{field} must be whole, got {np.asarray(value).tolist()}.")
 
 
 # ------------------------------------------------------------------------------------------------------------ circuits

@@ -13,7 +13,7 @@ import numpy as np
 from mfabric_jax.case.fabrics import GRAPH, MODULES, NAMES
 from mfabric_jax.checks import not_negative, one_of, whole
 from mfabric_jax.fabric.cluster import Cluster
-from mfabric_jax.fabric.cost import PartGroup, Prices, Watts
+from mfabric_jax.fabric.cost import Prices, Watts
 from mfabric_jax.fabric.design import Fabric, Form
 
 FORM = {field.name for field in dataclasses.fields(Form)}
@@ -43,15 +43,6 @@ def cluster(name: str, servers: int, nic_gbps: float, **settings: Any) -> Cluste
     return get(name).cluster(servers, nic_gbps, form, rest)
 
 
-def server_parts(name: str, **form: Any) -> tuple[PartGroup, ...]:
-    """The NICs of one server of a fabric and their attachments; `form`: see `Form`."""
-    fabric = get(name)
-    for field in ("nics", "optical_degree", "electrical_nics"):
-        if form.get(field) is not None:
-            not_negative(field, form[field])
-    return fabric.parts(Form(**form))
-
-
 def cost_table(
     name: str, nic_gbps: float, prices: Prices | None = None, *, gpus: int | None = None, **form: Any
 ) -> list[dict[str, Any]]:
@@ -74,9 +65,13 @@ def cost_table(
 def _counted(name: str, gpus: int | None, rack: bool, form: dict[str, Any]) -> list[tuple[str, str, Any]]:
     fabric = get(name)
     gpus = (fabric.built_gpus or fabric.gpus_per_server) if gpus is None else whole("gpus", gpus)
+    for field in ("nics", "optical_degree", "electrical_nics"):
+        if form.get(field) is not None:
+            not_negative(field, form[field])
+    complete: dict[str, Any] = {"gpus_per_server": gpus} | form
     found = [
         (group.to, part, group.nics * count)
-        for group in server_parts(name, **{"gpus_per_server": gpus} | form)
+        for group in fabric.parts(Form(**complete))
         for part, count in group.attachment.counts.items()
         if np.any(group.nics)
     ]

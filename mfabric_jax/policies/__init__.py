@@ -104,7 +104,11 @@ def get(name: str, **settings: Any) -> Policy:
     else:
         policy = _trained(name) if is_file(name) else REGISTRY[check_name(name)]
     settings |= stated
-    check_settings(policy, name, settings)
+    known = settings_of(policy)
+    if not any(one.kind is one.VAR_KEYWORD for one in _parameters(policy).values()):
+        for setting in settings:
+            if setting not in known:
+                raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
     try:
         hash(tuple(settings.values()))
     except TypeError:  # arrays, as the mean of "static"
@@ -123,16 +127,6 @@ def _with(policy: Policy, /, **settings: Any) -> Policy:
     return functools.partial(policy, **settings) if settings else policy
 
 
-def check_settings(policy: Policy, name: str, settings: Mapping[str, Any]) -> None:
-    """`InputError` for a setting that the policy does not take."""
-    if any(one.kind is one.VAR_KEYWORD for one in _parameters(policy).values()):
-        return
-    known = settings_of(policy)
-    for setting in settings:
-        if setting not in known:
-            raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
-
-
 def settings_of(policy: Policy) -> list[str]:
     """Names of a policy's arguments beyond those that every policy has."""
     named = [name for name, one in _parameters(policy).items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
@@ -149,18 +143,15 @@ def suited(policy: str | Policy, **settings: Any) -> Policy:
     A policy that cannot optimise for `routing` does so for the nearest: unsplit for best-path, split for relay. A
     function is returned unchanged.
     """
-    return policy if callable(policy) else get(policy, **suitable(policy, **settings))
-
-
-def suitable(name: str, **settings: Any) -> dict[str, Any]:
-    """The settings that the policy of that name has, as `suited` fixes them; those in its name win."""
-    plain, stated = split(name)
+    if callable(policy):
+        return policy
+    plain, stated = split(policy)
     known = settings_of(get(plain))
     taken = {setting: value for setting, value in settings.items() if setting in known}
     routing = taken.get("routing")
     if plain in OPTIMISES and routing is not None and routing not in OPTIMISES[plain]:
         taken["routing"] = NEAREST.get(routing, routing)
-    return taken | stated
+    return get(policy, **taken | stated)
 
 
 def knows_place(name: str | Policy) -> bool:

@@ -25,6 +25,7 @@ from mfabric_jax.report.grid import (
     Rows,
     Series,
     arrange,
+    nearest_to_detail,
 )
 from mfabric_jax.report.memory import memory_of_models
 from mfabric_jax.report.numerals import many, millions, number, percent, usable
@@ -162,7 +163,7 @@ def _with_key(chart: Chart, what: str | None = None) -> Chart:
 
 def parts(grid: Grid) -> Chart:
     """Parts of an iteration: a stacked bar per fabric at the bandwidth nearest to 400 Gbps; other bandwidths folded."""
-    nearest = grid.detail_gbps()
+    nearest = nearest_to_detail(grid.bandwidths)
     note = f"At {number(nearest)} Gbps a NIC. In the bars: share of that bar's iteration. Behind them: seconds"
     note += ", and times the fat-tree's." if any(series.fabric == REFERENCE for series in grid.series) else "."
     panels = _stacks(grid, nearest)

@@ -70,14 +70,9 @@ class Grid:
         present = [s for s in self.series if self.value(model, s, gbps, "iteration_s")]
         return next((s for s in present if s.fabric == REFERENCE), next(iter(present), None))
 
-    def detail_gbps(self, model: str | None = None) -> float:
-        """The bandwidth of this model's rows nearest to 400 Gbps, the lower of two."""
-        present = [g for g in self.bandwidths if not model or any(self.row(model, s, g) for s in self.series)]
-        return nearest_to_detail(present)
-
 
 def nearest_to_detail(bandwidths: Sequence[float]) -> float:
-    """The bandwidth nearest to 400 Gbps, at which details are shown."""
+    """The bandwidth nearest to 400 Gbps, the lower of two, at which details are shown."""
     return min(bandwidths, key=lambda gbps: abs(gbps - DETAIL_GBPS))
 
 

@@ -1,6 +1,6 @@
 """Remarks on rows: their jobs, and conspicuous results, above all of optical switches."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mfabric_jax.report import grid, numerals
@@ -176,46 +176,28 @@ def slow_switch_words(where: str, what: str, turning: float, whole: float, bubbl
     return f"Warning: on {where}, {what} waits for the optical switch for {share} {seconds}: {ADVICE[changes]}"
 
 
-def _changes(row: Row) -> str:
-    if row.get("schedule") not in (None, _LACKING):
-        return "schedule"
-    return "phases" if row.get(SPAN) == _LACKING else "traffic"
-
-
-def _bubble(row: Row) -> float:
-    return usable(row.get("bubble_s")) or 0.0
-
-
-def _part_turning(row: Row) -> float:
-    """Reconfigurations over an iteration beside its bubble."""
-    rest = row[TIME] - _bubble(row)
-    return (usable(row[TURNING]) or 0.0) / rest if rest > 0 else 0.0
-
-
-def _where(fabric: Any, ocs: Any) -> str:
-    return f"{fabric} with {ocs}" if ocs not in (None, "none", "unnamed") else str(fabric)
-
-
 def _switches(rows: Rows) -> Iterator[str]:
     """Switching that dominates an iteration or is too frequent, and circuits that never change."""
     wanted: list[Row] = [
-        {name: row.get(name) for name in (*_PLACE, TIME, TURNING, "bubble_s", CHANGES, OVER, SPAN, "schedule")}
+        {name: row.get(name) for name in (*_PLACE, TIME, CHANGES, SPAN, "schedule")}
+        | {name: usable(row.get(name)) or 0.0 for name in (TURNING, "bubble_s", OVER)}
         for row in rows
     ]
     places = grouped(wanted, *_PLACE)
     still: dict[tuple[str, str], None] = {}
     for (model, fabric, ocs, policy), same in places.items():
-        where = _where(fabric, ocs)
-        worst = max(same, key=_part_turning)
-        seconds = usable(worst[TURNING]) or 0, worst[TIME], _bubble(worst)
-        if words := slow_switch_words(where, model, *seconds, _changes(worst)):
+        where = f"{fabric} with {ocs}" if ocs not in (None, "none", "unnamed") else str(fabric)
+        beside = [row[TIME] - row["bubble_s"] for row in same]
+        parts = [row[TURNING] / rest if rest > 0 else 0.0 for row, rest in zip(same, beside, strict=True)]
+        worst = same[parts.index(max(parts))]
+        changes = "phases" if worst[SPAN] == _LACKING else "traffic"
+        changes = "schedule" if worst["schedule"] not in (None, _LACKING) else changes
+        if words := slow_switch_words(where, model, worst[TURNING], worst[TIME], worst["bubble_s"], changes):
             yield words
-        times = max((usable(row[OVER]) or 0 for row in same), default=0)
-        if times > 1:
+        if (times := max(row[OVER] for row in same)) > 1:
             yield f"Warning: {where} turns {number(times)} times as often as it may ({model})."
         if policy not in STATIC and all(
-            usable(row[CHANGES]) == 0 and not usable(row[TURNING]) and row[SPAN] not in BEGIN_WITH_A_TURN
-            for row in same
+            usable(row[CHANGES]) == 0 and not row[TURNING] and row[SPAN] not in BEGIN_WITH_A_TURN for row in same
         ):
             still[f"{where} ({policy})", str(model)] = None
     together: dict[tuple[str, ...], list[str]] = {}
@@ -237,13 +219,10 @@ def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
             continue
         others = [other for other in names if other != name]
         pairs = [some for some in grouped(rows, *others).values() if len({row[name] for row in some}) > 1]
+        times = [[row[TIME] for row in some] for some in pairs]
+        equal = all(max(each) - min(each) <= _SAME * max(each) for each in times)
         alike = {number(row[name]) for some in pairs for row in some}
         had = [value for value in grid.values_in(rows, name) if value != _LACKING]
-        if pairs and len(alike) == len(had) and all(_equal(some) for some in pairs):
+        if pairs and len(alike) == len(had) and equal:
             values = ", ".join(sorted(alike)) if len(alike) <= _COUNTED else f"{len(alike)} values"
             yield f"{name} has no effect on {TIME}: {values} give the same wherever all else is equal."
-
-
-def _equal(rows: Sequence[Mapping[str, Any]]) -> bool:
-    times = [row[TIME] for row in rows]
-    return max(times) - min(times) <= _SAME * max(times)

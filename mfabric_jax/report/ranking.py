@@ -74,7 +74,7 @@ class Over(NamedTuple):
 
     def __str__(self):
         low, high = self.ends
-        return percent(self.ratio - 1, signed=True) + (f" ({_ends_words(self.ends)})" if low < high else "")
+        return percent(self.ratio - 1, signed=True) + (f" ({' to '.join(_printed(self.ends))})" if low < high else "")
 
 
 def _printed(ends: Ends) -> list[str]:
@@ -85,10 +85,6 @@ def _holds_1(ends: Ends) -> bool:
     """Whether a ratio may be 1, as its ends are printed."""
     low, high = map(float, _printed(ends))
     return low <= 0 <= high
-
-
-def _ends_words(ends: Ends) -> str:
-    return " to ".join(_printed(ends))
 
 
 class Design(NamedTuple):
@@ -109,17 +105,16 @@ class Design(NamedTuple):
             scaled = sorted((end / times) ** _ORDERS[column][0] * ratio for end in band)
             by[SPREAD] = scaled[0], scaled[1]
         by[MODEL] = ratio * (1 - error), ratio * (1 + error)
-        if quotes := self._at_quotes(best, column, ratio, times):
-            by[QUOTES] = min(ratio, *quotes), max(ratio, *quotes)
-        return Over(ratio, by)
-
-    def _at_quotes(self, best: "Design", column: str, ratio: float, times: float) -> list[float]:
-        """The ratio at other prices that are quoted."""
+        quotes: list[float] = []  # the ratio at other prices that are quoted
         if column == TOKEN_USD:
             known = [(self.mean[name], best.mean[name]) for name in (LOW_PORTS, LOW_GPUS, HIGH_GPUS)]
-            return [own / other for own, other in known if own > 0 and other > 0]
-        own, other = self.mean[LOW_PORTS_NETWORK], best.mean[LOW_PORTS_NETWORK]
-        return [other / own / times] if column == WORTH and own > 0 and other > 0 and times > 0 else []
+            quotes = [own / other for own, other in known if own > 0 and other > 0]
+        elif column == WORTH and times > 0:
+            own, other = self.mean[LOW_PORTS_NETWORK], best.mean[LOW_PORTS_NETWORK]
+            quotes = [other / own / times] if own > 0 and other > 0 else []
+        if quotes:
+            by[QUOTES] = min(ratio, *quotes), max(ratio, *quotes)
+        return Over(ratio, by)
 
     @property
     def place(self) -> str:
@@ -166,7 +161,9 @@ def above_peak(row: Mapping[str, Any]) -> float | None:
 
 def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, list[Design]]]:
     """By model ("" without one) the deciding column and possible designs, best first; equal choices are averaged."""
-    rows = [row for row in grid.with_named_graphs(_complete(rows)) if possible(row)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    rows = grid.with_named_graphs([{name: row.get(name) for name in names} for row in rows])
+    rows = [row for row in rows if possible(row)]
     rows = [row for row in rows if above_peak(row) is None] or rows  # where all are above it, ratios count alone
     if not rows:
         return {}
@@ -189,11 +186,6 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
         column = next(column for column in _ORDERS if any(one.mean[column] > 0 for one in every))
         ordered[model] = column, sorted(every, key=lambda one, column=column: _rank(one, column))
     return ordered
-
-
-def _complete(rows: Rows) -> Rows:
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [{name: row.get(name) for name in names} for row in rows]
 
 
 def _mean(rows: Rows, column: str) -> float:
@@ -233,19 +225,12 @@ def shown_designs(known: Sequence[Design], most: int) -> list[Design]:
     """The best of every fabric and of every GPU, then with other switches and on other GPUs while lines are left."""
     chosen: list[Design] = []
     several = len({one.kind for one in known}) > 1
-    for kind in (fabric_of, _gpu, lambda one: one.kind) if several else (str,):
+    kinds = (lambda one: one.settings.get("fabric"), lambda one: one.settings.get(GPU), lambda one: one.kind)
+    for kind in kinds if several else (str,):
         for design in known:
             if len(chosen) < most and kind(design) not in {kind(one) for one in chosen}:
                 chosen.append(design)
     return [one for one in known if one in chosen]
-
-
-def fabric_of(design: Design) -> str:
-    return str(design.settings.get("fabric", ""))
-
-
-def _gpu(design: Design) -> str:
-    return str(design.settings.get(GPU, ""))
 
 
 def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
@@ -296,7 +281,7 @@ def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
         MODEL: error if len(set(over.by[MODEL])) > 1 else "no error of the model, which times both alike",
         QUOTES: "other quoted prices {}",
     }
-    each = [words[name].format(f"{_ends_words(ends)}%") for name, ends in over.by.items()]
+    each = [words[name].format(f"{' to '.join(_printed(ends))}%") for name, ends in over.by.items()]
     yield f"The lead of the first over the next, with all that may be wrong: {'; '.join(each)}."
     if not over.separable:
         largest = max(over.by, key=lambda name: over.by[name][1] - over.by[name][0])
@@ -316,7 +301,14 @@ def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> I
     frugal = max(worth, key=lambda one: one.mean[WORTH], default=best)
     if column == TOKEN_USD and frugal != best:
         yield f"By dollars of the network alone {frugal} leads."
-    yield from (_on_panels(one) for one in shown[:MOST] if 0 < one.mean[PANEL_COST] < one.mean[COST])
+    for one in shown[:MOST]:
+        cost, usual, token = (one.mean[name] for name in (PANEL_COST, COST, PANEL_USD))
+        if 0 < cost < usual:
+            tokens = f"; a million tokens would cost ${number(token)}" if token > 0 else ""
+            yield (
+                f"The switch of {one} never reconfigured: patch panels would cut network cost from "
+                f"{number(millions(usual))} to {number(millions(cost))} M${tokens}."
+            )
     without = dict.fromkeys(one.place for one in every if _rank(one, column) == math.inf)
     if without := [place for place in without if place not in {one.place for one in shown}]:
         yield f"Without {_ORDERS[column][1]}: {', '.join(without)}."
@@ -341,16 +333,6 @@ def _hidden(every: Sequence[Design], shown: Sequence[Design], most: int) -> Iter
 def _varies(every: Sequence[Design], name: str) -> bool:
     by_kind = grouped([{"kind": one.kind, "value": one.settings.get(name)} for one in every], "kind")
     return any(len({str(row["value"]) for row in own}) > 1 for own in by_kind.values())
-
-
-def _on_panels(design: Design) -> str:
-    """What a design costs without the optical switch that it never reconfigures."""
-    cost, usual, token = (design.mean[name] for name in (PANEL_COST, COST, PANEL_USD))
-    tokens = f"; a million tokens would cost ${number(token)}" if token > 0 else ""
-    return (
-        f"The switch of {design} never reconfigured: patch panels would cut network cost from "
-        f"{number(millions(usual))} to {number(millions(cost))} M${tokens}."
-    )
 
 
 def not_ranked(rows: Rows) -> list[str]:

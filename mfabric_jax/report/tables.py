@@ -11,7 +11,18 @@ from typing import Any
 from mfabric_jax import units
 from mfabric_jax.bands import HIGH, LOW, draw_columns
 from mfabric_jax.report import numerals
-from mfabric_jax.report.grid import CLUSTER_WORTH, REFERENCE, TOKEN_USD, WORTH, Grid, Rows, Series, arrange, grouped
+from mfabric_jax.report.grid import (
+    CLUSTER_WORTH,
+    REFERENCE,
+    TOKEN_USD,
+    WORTH,
+    Grid,
+    Rows,
+    Series,
+    arrange,
+    grouped,
+    nearest_to_detail,
+)
 from mfabric_jax.report.noticed import job_words
 from mfabric_jax.report.numerals import number, percent
 from mfabric_jax.report.ranking import OF_TRAINING, Ranking, not_ranked, rankings
@@ -34,10 +45,6 @@ class Column:
     key: str
     title: str | None = None
     percent: bool = False
-
-    @property
-    def heading(self) -> str:
-        return self.key if self.title is None else self.title
 
 
 def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int = WIDTH) -> str:
@@ -75,11 +82,7 @@ def _labels(rows: Rows, specs: Sequence[Column], printed: list[list[str]], width
 
 
 def ranking_cells(ranking: Ranking) -> list[list[str]]:
-    return [_printed(ranking.lines, column) for column in _ranked(ranking)]
-
-
-def _ranked(ranking: Ranking, without: Sequence[str] = ()) -> list[Column]:
-    return [Column(name) for name in ranking.lines[0] if name not in without]
+    return [_printed(ranking.lines, Column(name)) for name in ranking.lines[0]]
 
 
 def comparison(rows: Rows) -> str:
@@ -98,7 +101,7 @@ def _printed(rows: Rows, spec: Column) -> list[str]:
     values = [numerals.plain_scalar(row.get(spec.key)) for row in rows]
     textual = any(isinstance(value, str) for value in values) or all(value is None for value in values)
     written = list(map(percent if spec.percent else number, values))
-    cells = [spec.heading, *(written if textual else _on_their_points(written))]
+    cells = [spec.key if spec.title is None else spec.title, *(written if textual else _on_their_points(written))]
     wide = max(map(len, cells))
     return [cell.ljust(wide) if textual else cell.rjust(wide) for cell in cells]
 
@@ -127,7 +130,8 @@ def _parts(printed: list[list[str]], width: int, labels: int) -> list[list[list[
 
 
 def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
-    detail = grid.detail_gbps(model)
+    known = [gbps for gbps in grid.bandwidths if any(grid.row(model, series, gbps) for series in grid.series)]
+    detail = nearest_to_detail(known)
     present = [series for series in grid.series if any(grid.row(model, series, gbps) for gbps in grid.bandwidths)]
     lines = [_line(grid, model, series, detail) for series in present]
     times = [Column(f"time {gbps:g}", f"{number(gbps)}G") for gbps in grid.bandwidths]
@@ -144,18 +148,19 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
         columns, costs = [*columns, Column("M$"), Column("net", "perf/$")], ""
     filled = [fill(remark, on_screen(WIDTH)) for remark in ranking.remarks] if ranking else []
     first = [fill(ranking.conclusion, on_screen(WIDTH)), ""] if ranking else []
-    best = [] if ranking is None else [*first, plain(ranking.lines, _ranked(ranking, without=OF_TRAINING)), *filled, ""]
+    named = [name for name in ranking.lines[0] if name not in OF_TRAINING] if ranking else []
+    best = [*first, plain(ranking.lines, named), *filled, ""] if ranking else []
     what = f"iteration time in s by NIC bandwidth; at {number(detail)} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
-    said = [fill(_band_words(grid, model), on_screen(WIDTH))] if band else []
-    table = [fill(what, on_screen(WIDTH)), plain(lines, columns), *said]
-    return "\n".join([_heading(grid, model), "", *best, *table]) + costs + _training(grid, model, present, detail)
-
-
-def _band_words(grid: Grid, model: str) -> str:
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
     draws = max(len(draw_columns([name for name, value in row.items() if value is not None])) for row in own)
-    of_traffic = f" and over {draws + 1} draws of traffic" if draws else ""
-    return f"band: with slower and faster kernels and links, as measurements spread{of_traffic}; not over seeds of rows"
+    more = f" and over {draws + 1} draws of traffic" if draws else ""
+    spread = f"band: with slower and faster kernels and links, as measurements spread{more}; not over seeds of rows"
+    said = [fill(spread, on_screen(WIDTH))] if band else []
+    table = [fill(what, on_screen(WIDTH)), plain(lines, columns), *said]
+    sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
+    facts = [*job_words(own), *([f"while GPUs compute: {' and '.join(sources)}"] if sources else [])]
+    heading = fill(": ".join(filter(None, (str(model), ", ".join(facts)))), on_screen(WIDTH))
+    return "\n".join([heading, "", *best, *table]) + costs + _training(grid, model, present, detail)
 
 
 def _training(grid: Grid, model: str, present: Sequence[Series], detail: float) -> str:
@@ -175,13 +180,6 @@ def _training(grid: Grid, model: str, present: Sequence[Series], detail: float) 
     return f"\n\na training of {number(tokens)} tokens at {number(detail)} Gbps\n{plain(lines, shown)}" if lines else ""
 
 
-def _heading(grid: Grid, model: str) -> str:
-    own = [row for (name, _, _), row in grid.cells.items() if name == model]
-    sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
-    facts = [*job_words(own), *([f"while GPUs compute: {' and '.join(sources)}"] if sources else [])]
-    return fill(": ".join(filter(None, (str(model), ", ".join(facts)))), on_screen(WIDTH))
-
-
 def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str, Any]:
     times = {f"time {gbps:g}": grid.value(model, series, gbps, "iteration_s") for gbps in grid.bandwidths}
     total = grid.value(model, series, detail, "iteration_s")
@@ -197,18 +195,12 @@ def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str,
         line[name] = grid.value(model, series, detail, key)
     ends = [grid.value(model, series, detail, column) or 0.0 for column in (LOW, HIGH)]
     line["band"] = None if not all(ends) or ends[0] == ends[1] else " to ".join(number(end) for end in ends)
-    return line | {
-        "perf/$": _relative(grid, model, series, detail, CLUSTER_WORTH),
-        "net": _relative(grid, model, series, detail, WORTH),
-    }
-
-
-def _relative(grid: Grid, model: str, series: Series, gbps: float, column: str) -> str | None:
-    reference = grid.reference(model, gbps)
-    if reference is None or reference.fabric != REFERENCE:
-        return None
-    own, theirs = (grid.value(model, one, gbps, column) for one in (series, reference))
-    return None if own is None or not theirs else f"{number(own / theirs)}x"
+    reference = grid.reference(model, detail)
+    for name, key in {"perf/$": CLUSTER_WORTH, "net": WORTH}.items():
+        own = grid.value(model, series, detail, key)
+        theirs = grid.value(model, reference, detail, key) if reference and reference.fabric == REFERENCE else None
+        line[name] = None if own is None or not theirs else f"{number(own / theirs)}x"
+    return line
 
 
 # -- flow level against packet level

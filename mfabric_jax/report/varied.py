@@ -30,7 +30,7 @@ from mfabric_jax.report.grid import (
     with_named_graphs,
 )
 from mfabric_jax.report.numerals import millions, number, usable
-from mfabric_jax.report.ranking import MOST_OF_PAGE, designs, fabric_of, shown_designs
+from mfabric_jax.report.ranking import MOST_OF_PAGE, designs, shown_designs
 
 _GBPS = "nic_gbps"
 _MOST_LINES, _MOST_PANELS, _MOST_VALUES, _MOST_CHARTS, _MOST_BARS = 10, 8, 40, 6, 40
@@ -217,7 +217,7 @@ def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
         shown = shown_designs([one for one in every if one.mean[column] > 0], MOST_OF_PAGE)
         bars, totals = [], []
         for place, one in enumerate(shown):
-            price, look = one.mean[column], style.fabric(fabric_of(one))
+            price, look = one.mean[column], style.fabric(str(one.settings.get("fabric", "")))
             text = f"{number(price)} $"
             bars.append(Bar(look, place, 0.0, price, f"{one}: {text} a million tokens"))
             totals.append((price, f"{text}: {one.choice}"))

@@ -284,10 +284,17 @@ def measured(
 
 def layer_shares(architecture: Architecture, layers: int, seed: int) -> tuple[np.ndarray, str]:
     """Shares [layer, domain, expert] that `measured` draws from, and a note on how they were made."""
-    table, note = _table(_table_of(architecture), architecture.experts)
+    table, note, experts = measured_shares()[_table_of(architecture)], "", architecture.experts
+    *axes, known = table.shape
+    if known % experts == 0:
+        table = table.reshape(*axes, experts, known // experts).sum(axis=-1)
+    elif experts % known == 0:
+        table = np.tile(table, experts // known)
+    else:
+        table, note = shares_of_others(table, experts), f" of {known} experts resampled to {experts}"
     found = []
     for layer in range(layers):
-        order = stream(seed, Purpose.ORDER, layer).permutation(architecture.experts)
+        order = stream(seed, Purpose.ORDER, layer).permutation(experts)
         slot = round(2 * layer / (layers - 1)) if layers > 1 else 0
         found.append(table[:, slot][:, order])
     return np.array(found), note
@@ -312,17 +319,6 @@ def measured_shares() -> dict[str, np.ndarray]:
     file = importlib.resources.files("mfabric_jax.traffic") / "data" / "expert_shares.npz"
     with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
         return {name: to_shares(arrays[name].astype(np.float64)) for name in ("olmoe", "mixtral")}
-
-
-def _table(name: str, experts: int) -> tuple[np.ndarray, str]:
-    """Shares [domain, slot, expert] for `experts` experts, and a note on how they were made."""
-    table = measured_shares()[name]
-    *axes, known = table.shape
-    if known % experts == 0:
-        return table.reshape(*axes, experts, known // experts).sum(axis=-1), ""
-    if experts % known == 0:
-        return np.tile(table, experts // known), ""
-    return shares_of_others(table, experts), f" of {known} experts resampled to {experts}"
 
 
 def shares_of_others(table: np.ndarray, experts: int) -> np.ndarray:

@@ -76,15 +76,10 @@ class Model(NamedTuple):
     known_as: str = ""
 
 
-def is_model_file(text: str) -> bool:
-    """Whether a text names a model file, or a folder with one, rather than a catalogue model."""
-    return Path(text).suffix.lower() in PARSERS or (Path(text) / CONFIG).is_file()
-
-
 def get_model(name: str, changed: Mapping[str, Any] | None = None) -> Model:
     """A model by catalogue name, from a `.toml` or `.json` file, or from a released `config.json`; `changed` replaces
     `Architecture` fields. `InputError` for unknown names, unreadable files and impossible dimensions."""
-    if is_model_file(name):
+    if Path(name).suffix.lower() in PARSERS or (Path(name) / CONFIG).is_file():
         from mfabric_jax.workload.own import read_model
 
         architecture, set_up = read_model(name)

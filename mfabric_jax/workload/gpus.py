@@ -107,15 +107,10 @@ def _gpu(values: dict[str, Any], known: dict[str, Gpu], **unnamed: Any) -> Gpu:
     return Gpu(**unnamed | read)
 
 
-def _catalogue() -> dict[str, Gpu]:
-    text = (resources.files("mfabric_jax.workload") / "gpus.toml").read_text(encoding="utf-8")
-    known: dict[str, Gpu] = {}
-    for name, values in tomllib.loads(text).items():
-        known[name] = _gpu(values, known, name=name)
-    return known
-
-
-GPUS = _catalogue()
+GPUS: dict[str, Gpu] = {}
+_CATALOGUE = (resources.files("mfabric_jax.workload") / "gpus.toml").read_text(encoding="utf-8")
+for _name, _values in tomllib.loads(_CATALOGUE).items():
+    GPUS[_name] = _gpu(_values, GPUS, name=_name)
 
 
 def get_gpu(gpu: str | Path | Gpu = DEFAULT_GPU) -> Gpu:

@@ -104,17 +104,11 @@ def _check_like(at: str, value: Any, like: Any) -> None:
             _check_like(f"{at}.{name}", value[name], part)
 
 
-def family_of(gpu: Gpu, path: str | None = None) -> dict[str, Any]:
-    """The part of the table that a GPU belongs to: its own, or that of the GPUs nobody measured."""
-    families = table(path)
-    named = [family for family in families.values() if gpu.name in family.get("gpus", ())]
-    return named[0] if named else families["other"]
-
-
 @cached_by_files(lambda gpu, how="usual", path=None: (path,), maxsize=64)
 def rates_of(gpu: Gpu, how: str = "usual", path: str | None = None) -> Rates:
-    """What a GPU achieves; `how`: one of `HOW`."""
-    family, at = family_of(gpu, path), HOW.index(checks.one_of("how", how, HOW))
+    """What a GPU achieves by its own part of the table, or that of GPUs nobody measured; `how`: one of `HOW`."""
+    families, at = table(path), HOW.index(checks.one_of("how", how, HOW))
+    family = next((own for own in families.values() if gpu.name in own.get("gpus", ())), families["other"])
     peak = {name: gpu.bf16_flops if name == "bf16" else (gpu.fp8_flops or gpu.bf16_flops) for name in FORMATS}
     kinds = [
         {name: peak[name] * family[kind][name][at] for name in FORMATS} for kind in ("products", "grouped", "weights")
@@ -240,10 +234,6 @@ class _Passes(NamedTuple):
     def __add__(self, other: Any) -> "_Passes":
         return _Passes(*(one + two for one, two in zip(self, other, strict=True)))
 
-    @property
-    def back(self) -> Back:
-        return Back(self.inputs, self.weights, self.again)
-
 
 class _Kernels:
     def __init__(self, workload: _Part, rates: Rates, precision: str, launch_s: float = 0.0):
@@ -259,39 +249,36 @@ class _Kernels:
         there = len(self.model.moe_blocks) < self.model.blocks
         dense = self._norms() + self._ffn(self.model.dense_hidden, "mlp") if there else _Passes()
         moe, head = experts + beside, self._head()
+        backward = (Back(*part[1:]) for part in (attention, moe, dense, experts))
+        scores = sum(share * self._scores(kind, backward=False) for kind, share in self.model.attention.shares)
         return BlockSeconds(
             attention.forward,
             moe.forward,
             dense.forward,
             experts.forward,
-            self._scores(backward=False),
+            scores,
             head.forward,
-            Backward(attention.back, moe.back, dense.back, experts.back, head.inputs + head.weights),
+            Backward(*backward, head=head.inputs + head.weights),
         )
 
     # ------------------------------------------------------------------------------------------------------- kernels
-    def _moved(self, size: float) -> float:
-        return size / self.rates.memory_Bps
-
     def _kernels(self, size: float, count: float = 1) -> float:
         """So many kernels that move `size` bytes together."""
-        return count * self.launch_s + self._moved(size)
+        return count * self.launch_s + size / self.rates.memory_Bps
 
     def _cast(self, elements: float) -> float:
         return self._kernels(CAST_BYTES * elements) if self.format == "fp8" else 0.0
 
-    def _product(self, rows: float, inner: float, outer: float, *, groups: float = 1, grouped: bool = False) -> _Passes:
-        """`groups` products of `rows` x `inner` with `inner` x `outer`, forward and backward."""
-        return self._in(self.format, rows, inner, outer, groups, grouped=grouped)
-
-    def _in(
-        self, number: str, rows: float, inner: float, outer: float, groups: float = 1, *, grouped: bool = False
+    def _product(
+        self, rows: float, inner: float, outer: float, *, groups: float = 1, grouped: bool = False, number: str = ""
     ) -> _Passes:
+        """`groups` products of `rows` x `inner` with `inner` x `outer`, forward and backward; `number`: the format."""
+        number, memory_Bps = number or self.format, self.rates.memory_Bps
         rate = (self.rates.grouped if grouped else self.rates.products)[number]
         flops, weights, size = 2 * rows * inner * outer, inner * outer, 1 if number == "fp8" else ACTIVATION_BYTES
 
         def one(rate: float, read: float, written: float) -> float:
-            return self.launch_s + groups * (max(flops / rate, self._moved(size * read)) + self._moved(written))
+            return self.launch_s + groups * (max(flops / rate, size * read / memory_Bps) + written / memory_Bps)
 
         forward = one(rate, rows * inner + weights, ACTIVATION_BYTES * rows * outer)
         inputs = one(rate, rows * outer + weights, ACTIVATION_BYTES * rows * inner)
@@ -331,17 +318,13 @@ class _Kernels:
         found += self._elementwise(moved, moved, self.own_tokens, 2 + len(ups))
         if ups and "mla-up" in self.again.parts:
             found = found._replace(again=found.again + self._kernels(2 * moved * self.own_tokens, 2))
-        forward, backward = (self._scores_of(kind, backward=way) for way in (False, True))
+        forward, backward = (self._scores(kind, backward=way) for way in (False, True))
         found = found._replace(forward=found.forward + forward, inputs=found.inputs + backward)
         if "attention" in self.again.parts:
             found = found._replace(again=found.forward)
         return found
 
-    def _scores(self, *, backward: bool) -> float:
-        kinds = self.model.attention.shares
-        return sum(share * self._scores_of(kind, backward=backward) for kind, share in kinds)
-
-    def _scores_of(self, kind: Any, *, backward: bool) -> float:
+    def _scores(self, kind: Any, *, backward: bool) -> float:
         rate = self.rates.scores(self.job.sequence, kind.width, backward=backward)
         flops = self.attention_tokens * kind.score_flops(self.job.sequence) / self.split
         return self.launch_s + flops * (SCORES_BACKWARD if backward else 1.0) / rate
@@ -369,7 +352,7 @@ class _Kernels:
     def _router(self) -> _Passes:
         """Logits, probabilities, choice and counts of every expert in float32."""
         experts, tokens = self.model.experts, self.job.tokens / self.job.tp
-        product = self._in(HEAD, tokens, self.model.hidden, experts)
+        product = self._product(tokens, self.model.hidden, experts, number=HEAD)
         moved = self._kernels(ROUTER_PASSES * 4 * experts * tokens, ROUTER_PASSES)
         found = product + _Passes(moved, moved)
         return found._replace(again=found.forward if self.again.parts & {"moe", "router"} else 0.0)
@@ -382,26 +365,22 @@ class _Kernels:
         second = self._product(rows / groups, inner, model.hidden, groups=groups, grouped=True)
         gated = self._gate(rows * inner)
         sent = 0.0 if job.dispatch_bytes < ACTIVATION_BYTES else self._cast(rows * model.hidden)
-        moved = self._permuted(rows) + _Passes(sent, self._cast(rows * model.hidden))
+        # Rows are sorted by expert and back: read and written twice on their way if each travels for itself, once where
+        # servers or GPUs receive a token once.
+        kernels = 4 if job.dispatch == "per-expert" and job.ep > 1 and groups > 1 else 2
+        sorted_s = self._kernels(kernels * 2 * ACTIVATION_BYTES * rows * model.hidden, kernels)
+        moved = _Passes(sorted_s, sorted_s) + _Passes(sent, self._cast(rows * model.hidden))
         found = first + second + gated + moved
         if "moe" in self.again.parts:
             return found._replace(again=found.forward)
         return found._replace(again=gated.forward if "activation" in self.again.parts else 0.0)
-
-    def _permuted(self, rows: float) -> _Passes:
-        """Rows sorted by expert and sorted back: read and written twice on their way if each travels for itself, once
-        where servers or GPUs receive a token once."""
-        job, model = self.job, self.model
-        kernels = 4 if job.dispatch == "per-expert" and job.ep > 1 and job.experts_per_rank > 1 else 2
-        moved = self._kernels(kernels * 2 * ACTIVATION_BYTES * rows * model.hidden, kernels)
-        return _Passes(moved, moved)
 
     def _head(self) -> _Passes:
         """Output heads and losses of the last stage, and products that join tokens' vectors."""
         model, tokens, found = self.model, self.attention_tokens, _Passes()
         if self.job.head_counted:
             vocab = model.vocab / self.split
-            head = self._in(HEAD, tokens, model.hidden, vocab)
+            head = self._product(tokens, model.hidden, vocab, number=HEAD)
             loss = _Passes(*(self._kernels(size * tokens * vocab, 2) for size in LOSS_BYTES))
             found = _Passes(*((1 + self.job.predicted) * part for part in head + loss))
         if self.job.predicted:

@@ -21,21 +21,17 @@ def places_of(layout: str, blocks: int, predicted: int, places: int) -> tuple[in
 
     `InputError` for a layout of other blocks or places, or a place without a block.
     """
-    if layout == EVEN:
-        return _even(blocks, places)
-    if layout == ENDS:
-        found = [*_even(blocks + 2, places)]
+    if layout in (EVEN, ENDS):
+        least, more = divmod(blocks + 2 * (layout == ENDS), places)
+        found = [least + (place < more) for place in range(places)]
+        if layout == EVEN:
+            return tuple(found)
         found[0], found[-1] = found[0] - 1, found[-1] - 1
     else:
         found = _written(layout, blocks, predicted, places)
     if min(found) < 1:
         raise InputError(f"layout must leave every place a block, got {layout!r}: {', '.join(map(str, found))}.")
     return tuple(found)
-
-
-def _even(blocks: int, places: int) -> tuple[int, ...]:
-    least, more = divmod(blocks, places)
-    return tuple(least + (place < more) for place in range(places))
 
 
 def _written(layout: str, blocks: int, predicted: int, places: int) -> list[int]:

@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 from mfabric_jax import units
 from mfabric_jax.workload.parallel import SHARDING, Workload
-from mfabric_jax.workload.recompute import Again, again_of
-from mfabric_jax.workload.schedules import Holding
+from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.schedules import held as held_passes
 from mfabric_jax.workload.volume import (
     ACTIVATION_BYTES,
     MASTER_BYTES,
-    kinds_of_block,
+    block_params,
     stage_params,
     word_params,
 )
@@ -105,13 +104,12 @@ class _OnGpus:
         self.workload, self.share = workload, SHARDING.index(workload.sharding)
         self.loads = (Load(),) * workload.pp if loads is None else loads
         model, again = workload.architecture, again_of(workload.recompute)
-        self.kinds = kinds_of_block(workload)
+        self.kinds = block_params(workload, True), block_params(workload, False)
         self.tokens = workload.tokens / workload.tp
         kept = {kind: kept_bytes(workload, moe=kind) for kind in (True, False)}
-        stays = {
-            kind: {name: part for name, part in parts.items() if not dropped(name, again)}
-            for kind, parts in kept.items()
-        }
+        lost = {name for part in again.parts for name in DROPPED[part]}  # computed again instead
+        lost |= {*kept[True], *kept[False]} - {"input"} if again.whole else set()
+        stays = {kind: {name: part for name, part in parts.items() if name not in lost} for kind, parts in kept.items()}
         self.attention = sum(part for name, part in stays[True].items() if name in ATTENTION)
         inner = {
             kind: {name: part for name, part in parts.items() if name not in ATTENTION} for kind, parts in stays.items()
@@ -134,33 +132,25 @@ class _OnGpus:
             (params.dense + word_params(workload, stage)) / workload.attention_tp,
             params.expert / workload.tp,
         )
-        shard, block, load = _updated(workload, dense, expert), self._largest_block(held), self.loads[stage]
-        whole, (blocks, moe, plain) = dense + expert, self._in_flight(stage, held)
+        shard, whole, load = _updated(workload, dense, expert), dense + expert, self.loads[stage]
+        there = zip(self.kinds, (sum(held.moe), sum(held.dense)), strict=True)
+        sizes = (kind.dense / workload.attention_tp + kind.expert / workload.tp for kind, count in there if count)
+        block = max(sizes)
+        in_flight = held_passes(workload.schedule, stage, workload.shape, workload.chunks * workload.order.copies)
+        moe, plain = (
+            sum(times * count for times, count in zip(in_flight, each, strict=True)) for each in (held.moe, held.dense)
+        )
         return Memory(
             weights=workload.weight_bytes
             * (shard + GATHERED * block if self.share >= SHARDING.index("parameters") else whole),
             gradients=workload.accumulated_bytes
             * (shard + block if self.share >= SHARDING.index("gradients") else whole),
             optimizer=(MASTER_BYTES + 2 * workload.moment_bytes) * shard,
-            attention=self.tokens * blocks * self.attention,
+            attention=self.tokens * (moe + plain) * self.attention,
             inner=self.tokens * (moe * self.moe.at(load.kept) + plain * self.dense),
             logits=held.ends * self.logits,
             buffers=self.tokens * (max(part.at(load.block) for part in self.again.values()) + load.block * self.rows),
         )
-
-    def _largest_block(self, held: Holding) -> float:
-        there = zip(self.kinds, (sum(held.moe), sum(held.dense)), strict=True)
-        of_gpu = self.workload.attention_tp, self.workload.tp
-        return max(params.dense / of_gpu[0] + params.expert / of_gpu[1] for params, count in there if count)
-
-    def _in_flight(self, stage: int, held: Holding) -> tuple[float, float, float]:
-        """Blocks whose activations a stage holds: all, MoE and dense."""
-        workload = self.workload
-        in_flight = held_passes(workload.schedule, stage, workload.shape, workload.chunks * workload.order.copies)
-        moe, dense = (
-            sum(times * count for times, count in zip(in_flight, each, strict=True)) for each in (held.moe, held.dense)
-        )
-        return moe + dense, moe, dense
 
 
 class _Routed(NamedTuple):
@@ -210,10 +200,3 @@ def kept_bytes(workload: Workload, *, moe: bool) -> dict[str, float]:
         elements |= {f"{name}gate": 2 * width, f"{name}gated": width}
     size = lambda name: workload.kept_bytes if name in OF_PRODUCTS else ACTIVATION_BYTES  # noqa: E731
     return {name: size(name) * number for name, number in elements.items()}
-
-
-def dropped(name: str, again: Again) -> bool:
-    """Whether a part of `kept_bytes` is computed again instead."""
-    if again.whole:
-        return name != "input"
-    return any(name in DROPPED[part] for part in again.parts)

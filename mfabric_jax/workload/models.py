@@ -22,9 +22,7 @@ MATRICES_PER_FFN = 3  # SwiGLU: gate, up and down projection
 class _Kind:
     """What kinds of attention have in common."""
 
-    @property
-    def ups(self) -> tuple[int, ...]:
-        return ()
+    ups: Any = ()
 
     @property
     def shares(self) -> list[tuple[Any, float]]:
@@ -54,7 +52,8 @@ class GroupedQuery(_Kind):
             raise checks.InputError(f"attention.kv_heads must divide the {self.heads} heads, got {self.kv_heads}.")
 
     def score_flops(self, sequence: int) -> float:
-        return 2 * _keys(sequence, self.window) * self.heads * 2 * self.head_dim
+        seen = min(self.window or sequence, sequence)
+        return 2 * (seen - seen * seen / (2 * sequence)) * self.heads * 2 * self.head_dim
 
     def passed_on(self, tokens: int, sequences: int) -> int:
         """Elements of keys and values; a window does not reduce them."""
@@ -101,7 +100,7 @@ class Latent(_Kind):
         return self.heads * (self.nope_dim + self.rope_dim)
 
     def score_flops(self, sequence: int) -> float:
-        return 2 * _keys(sequence, 0) * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
+        return sequence * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
 
     def passed_on(self, tokens: int, sequences: int) -> int:
         """Elements of the key-value latent and of the key's rotary part."""
@@ -221,11 +220,6 @@ def _check_dimensions(kind: Any, or_none: tuple[str, ...] = ()) -> None:
         checks.whole(f"attention.{field.name}", getattr(kind, field.name), at_least=0 if field.name in or_none else 1)
 
 
-def _keys(sequence: int, window: int) -> float:
-    seen = min(window or sequence, sequence)
-    return seen - seen * seen / (2 * sequence)
-
-
 @dataclasses.dataclass(frozen=True)
 class Architecture:
     """Dimensions of one model, whose blocks are attention and an FFN with experts or a dense FFN.
@@ -270,9 +264,6 @@ class Architecture:
             checks.whole("dense_blocks", self.dense_blocks, at_least=0)
         if self.top_k > self.experts:
             raise checks.InputError(f"top_k must be at most experts ({self.experts}), got {self.top_k}.")
-        self._check_blocks()
-
-    def _check_blocks(self) -> None:
         which = self.dense_blocks if isinstance(self.dense_blocks, tuple) else tuple(range(self.dense_blocks))
         for block in which:
             checks.whole("dense_blocks", block, at_least=0)

@@ -220,17 +220,14 @@ class Workload:
             checks.positive(field, getattr(self, field))
         checks.whole("redundant_experts", self.redundant_experts, at_least=0)
         check_shape(self.schedule, self.shape)
-        self._check_schedule()
-        self._check_cluster()
-        self._check_model()
-        self._check_dispatch()
-
-    def _check_schedule(self) -> None:
         if self.sharding in ("gradients", "parameters") and (self.order.splits or self.overlap_passes):
             has = "overlap_passes" if self.overlap_passes else f"schedule {self.schedule!r}"
             raise checks.InputError(f"sharding must be none or optimizer with {has}, got {self.sharding!r}.")
         if again_of(self.recompute).exchanges and self.overlap_passes:
             raise checks.InputError(f"overlap_passes needs recompute without moe and block, got {self.recompute!r}.")
+        self._check_cluster()
+        self._check_model()
+        self._check_dispatch()
 
     def _check_cluster(self) -> None:
         per_server, group, stage = self.gpus_per_server, self.tp * self.ep, self.dp * self.tp * self.ep

@@ -198,7 +198,7 @@ class Schedule(NamedTuple):
     """
 
     units: Callable[[int, PipelineShape], Iterable[Unit]]
-    bubble: Callable[[PipelineShape], float]
+    bubble: Callable[[PipelineShape], float] = lambda shape: (shape.stages - 1) / shape.chunks
     place: Place = lambda stage, chunk, stages: chunk * stages + stage
     copies: int = 1
     chunks: int | None = 1
@@ -215,16 +215,10 @@ class Schedule(NamedTuple):
         return 2 if self.even else max(1, self.multiple * stages)
 
 
-def _usual_bubble(shape: PipelineShape) -> float:
-    return (shape.stages - 1) / shape.chunks
-
-
 SCHEDULES = {
-    "1f1b": Schedule(alternating(one_f_one_b), _usual_bubble, warm_up=one_f_one_b, overlaps=True),
-    "interleaved": Schedule(
-        alternating(interleaved), _usual_bubble, chunks=None, multiple=1, warm_up=interleaved, overlaps=True
-    ),
-    "gpipe": Schedule(alternating(gpipe, youngest_first=True), _usual_bubble, warm_up=gpipe),
+    "1f1b": Schedule(alternating(one_f_one_b), warm_up=one_f_one_b, overlaps=True),
+    "interleaved": Schedule(alternating(interleaved), chunks=None, multiple=1, warm_up=interleaved, overlaps=True),
+    "gpipe": Schedule(alternating(gpipe, youngest_first=True), warm_up=gpipe),
     "zb-h1": Schedule(zb_h1, lambda s: (s.stages - 1) / 3, splits=True),
     "zb-v": Schedule(
         zb_v,

@@ -69,14 +69,10 @@ def stage_params(workload: Workload, stage: int) -> StageParams:
     """Parameters of one stage, whole TP group, without embedding and output head; `InputError` if it does not exist.
     Products that join tokens' vectors are beside the head, with the blocks that predict further tokens."""
     held = workload.holdings[workload.check_stage(stage)]
-    moe, plain = kinds_of_block(workload)
+    moe, plain = block_params(workload, moe=True), block_params(workload, moe=False)
     dense = sum(held.moe) * moe.dense + sum(held.dense) * plain.dense
     dense += held.ends * workload.predicted * workload.architecture.joining_params
     return StageParams(dense, sum(held.moe) * moe.expert)
-
-
-def kinds_of_block(workload: Workload) -> tuple[StageParams, StageParams]:
-    return block_params(workload, True), block_params(workload, False)
 
 
 def word_params(workload: Workload, stage: int) -> int:

@@ -1,7 +1,8 @@
 """Mistakes in settings, files and words that are answered with one sentence."""
 
 from mfabric_jax.case import Case
-from mfabric_jax.case.layers import flags_layer, layers_of, merged
+from mfabric_jax.case.layers import Layer, layers_of, merged
+from mfabric_jax.case.paths import stated
 from mfabric_jax.commands import show
 from mfabric_jax.commands.words import read
 
@@ -58,7 +59,7 @@ def of_file(given):
 
 
 def of_flags(given):
-    return lambda: merged([flags_layer(given)])
+    return lambda: merged([Layer("flag", stated(given, text=True), typed=True)])
 
 
 def of_words(words):

@@ -3,16 +3,21 @@
 import pytest
 
 from mfabric_jax.case import Case, cases, load, presets
-from mfabric_jax.case.layers import GONE, WHERE, Layer, flags_layer, layers_of, merged, preset_layers
-from mfabric_jax.case.paths import flat, settings
+from mfabric_jax.case.layers import GONE, WHERE, Layer, layers_of, merged, preset_layers
+from mfabric_jax.case.paths import flat, settings, stated
 from tests.docs_case import PART, made_again
 from tests.docs_tables import ROOT
+
+
+def flags_of(given):
+    """The layer of a command line."""
+    return Layer("flag", stated(given, text=True), typed=True)
 
 
 def together(*given, flags=None):
     """The cases of mappings, as files have them, and of flags."""
     layers = [layer for at, one in enumerate(given) for layer in layers_of(one, f"{at}.toml", typed=True)]
-    return merged([*layers, flags_layer(flags or {})])
+    return merged([*layers, flags_of(flags or {})])
 
 
 def values(found, path):
@@ -79,12 +84,12 @@ def test_variants_stand_side_by_side_and_later_layers_narrow_them():
         **dict.fromkeys(["mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe"], "pays"),
         "deepseek-r1": "span",
     }
-    few = merged([*preset_layers("usual"), flags_layer({"network.fabric": "mfabric", "model.name": "llama-moe"})])
+    few = merged([*preset_layers("usual"), flags_of({"network.fabric": "mfabric", "model.name": "llama-moe"})])
     assert [block.variant for block in few.blocks] == ["as published", "at its best"]
-    policy = flags_layer({"network.fabric": ["fat-tree", "mfabric"], "circuits.policy": "matching"})
+    policy = flags_of({"network.fabric": ["fat-tree", "mfabric"], "circuits.policy": "matching"})
     found = merged([*preset_layers("usual"), policy])
     assert {flat(case).get("circuits.policy") for case in found if case.network.fabric == "mfabric"} == {"matching"}
-    found = merged([*preset_layers("usual"), flags_layer({"network.nic_use": "own"})])
+    found = merged([*preset_layers("usual"), flags_of({"network.nic_use": "own"})])
     ways = ["as set", "as published", "at its best"]
     assert [*dict.fromkeys(block.variant for block in found.blocks)] == ways
     assert {case.network.nic_use for case in found} == {"own"}
@@ -128,12 +133,12 @@ def test_nothing_is_missing():
 def test_values_that_no_variant_of_a_preset_has_are_cases_too():
     asked = {"model.name": "mixtral-8x22b", "network.fabric": "mfabric"}
     asked |= {"circuits.policy": ["greedy", "uniform", "joint"]}
-    found = merged([*preset_layers("usual"), flags_layer(asked)])
+    found = merged([*preset_layers("usual"), flags_of(asked)])
     said = [(block.variant, block.case.circuits.policy, block.case.circuits.routing) for block in found.blocks]
     assert {one for one in said if one[1] == "joint"} == {("as set", "joint", "relay")}  # as its variant says
     assert {one for one in said if one[1] != "joint"} == {
         ("as set", "greedy", "unsplit"),  # as its variant says
         ("as set", "uniform", None),
     }
-    both = merged([*preset_layers("usual"), flags_layer(asked | {"circuits.routing": ["unsplit", "split"]})])
+    both = merged([*preset_layers("usual"), flags_of(asked | {"circuits.routing": ["unsplit", "split"]})])
     assert len({(block.case.circuits.policy, block.case.circuits.routing) for block in both.blocks}) == 6

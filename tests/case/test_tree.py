@@ -10,8 +10,8 @@ import pytest
 from mfabric_jax import fabric, policies, units
 from mfabric_jax.case import Case, load
 from mfabric_jax.case.fabrics import GRAPH
-from mfabric_jax.case.layers import flags_layer
-from mfabric_jax.case.paths import Choice, Leaf, build, differences, flat, parts_of, settings
+from mfabric_jax.case.layers import Layer
+from mfabric_jax.case.paths import Choice, Leaf, build, differences, flat, parts_of, settings, stated
 from mfabric_jax.case.tree import Group
 from mfabric_jax.commands.help import groups
 from mfabric_jax.evaluate.rules import SPANS
@@ -92,7 +92,7 @@ def test_a_setting_is_stated_alike_by_a_file_a_flag_and_in_python(path, tmp_path
     text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
     file.write_text(f"{path} = {text}\n")
     python = Case().with_({path: tuple(value) if isinstance(value, list) else value})
-    layer = flags_layer({path: written.split(",") if "," in written else written})
+    layer = Layer("flag", stated({path: written.split(",") if "," in written else written}, text=True))
     from_flag = build(layer.stated | ({setting.choice: setting.of} if getattr(setting, "choice", "") else {}))
     assert flat(python).get(path) == (tuple(value) if isinstance(value, list) else value)
     assert flat(python).get(path) != flat(Case()).get(path, object())

@@ -13,7 +13,7 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.graph import graph_of, graph_text
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.parts_list import Parts
-from mfabric_jax.fabric.registry import server_parts
+from mfabric_jax.fabric.registry import cost_table
 from mfabric_jax.fabric.tree import Tree
 from tests.fabric.test_graph import two
 
@@ -29,7 +29,7 @@ def read(reader, text, *rest, kind="toml"):
 PRICES = [
     (lambda: cluster_cost("fat-trees", 1, 400), "fabric 'fat-trees' is unknown (did you mean 'fat-tree'?)"),
     (lambda: cluster_cost("nvl72", 1, 400, gpus=0), "gpus must be a whole number of at least 1, got 0."),
-    (lambda: server_parts("fat-tree", nics=-1), "nics must be finite and not negative, got -1."),
+    (lambda: cost_table("fat-tree", 400.0, nics=-1), "nics must be finite and not negative, got -1."),
     (lambda: cluster_cost("topoopt", 1, 900), "nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps."),
     (lambda: cluster_cost("rail-only", 16, np.array([100.0, 900.0])), "nic_gbps 900 has no price"),
     (lambda: Prices().at("fiber", 400), "part 'fiber' is unknown (did you mean 'fibre'?)"),

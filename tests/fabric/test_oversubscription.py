@@ -7,7 +7,7 @@ import pytest
 from mfabric_jax import InputError, resolve
 from mfabric_jax.fabric import degraded, get
 from mfabric_jax.fabric.cost import tree_attachment
-from mfabric_jax.fabric.registry import server_parts
+from mfabric_jax.fabric.design import Form
 from mfabric_jax.routing.fixed import fixed_time
 from mfabric_jax.routing.graphs import rated, ways_on_links
 from tests.small import JOB, row, small
@@ -46,7 +46,7 @@ def test_prices_follow_the_ratio():
         on_tree = get(name).parts(form)[-1]
         assert on_tree.nics == nics
         assert on_tree.attachment.counts == tree_attachment(4.0, asked.tiers).counts
-    assert server_parts("fat-tree")[0].attachment.counts == tree_attachment().counts
+    assert get("fat-tree").parts(Form())[0].attachment.counts == tree_attachment().counts
 
 
 def test_one_number_for_two_names():

@@ -19,7 +19,6 @@ from mfabric_jax.workload.kernels import (
     Rates,
     _Kernels,
     achieved_by_kernels,
-    family_of,
     kernel_seconds,
     rates_of,
     shares_of,
@@ -146,8 +145,9 @@ def test_fractions_of_the_table_are_below_the_peak_and_in_order():
 
 
 def test_an_unknown_gpu_takes_the_wide_estimate():
-    assert family_of(dataclasses.replace(H100, name="mine")) == table()["other"]
-    assert family_of(H800) == table()["hopper"]
+    for gpu, family in ((dataclasses.replace(H100, name="mine"), "other"), (H800, "hopper")):
+        usual = table()[family]["products"]["bf16"][HOW.index("usual")]
+        assert rates_of(gpu).products["bf16"] == gpu.bf16_flops * usual
 
 
 def test_counts_are_told_before_a_dispatch_unless_a_capacity_says_its_size():
@@ -174,7 +174,7 @@ def test_a_table_of_ones_own_needs_only_its_own_gpus(tmp_path):
     (tmp_path / "mine.json").write_text(json.dumps({"hopper": table()["hopper"]}))
     mine = table(str(tmp_path / "mine.json"))
     assert {name: mine[name] for name in SHARED} == {name: table()[name] for name in SHARED}
-    assert family_of(H100, str(tmp_path / "mine.json")) == table()["hopper"]
+    assert rates_of(H100, path=str(tmp_path / "mine.json")) == rates_of(H100)
     assert shares_of(4, "nccl", "usual", str(tmp_path / "mine.json")) == shares_of(4, "nccl")
 
 
