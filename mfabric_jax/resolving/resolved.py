@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mfabric_jax import fabric, units
 from mfabric_jax.case.paths import Case, flat
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE, name_of
+from mfabric_jax.case.tree import Network
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import Ocs, Parts, get_ocs
@@ -112,54 +113,30 @@ class Hardware:
         return self.case.circuits.routing
 
     @property
-    def pxn(self) -> bool:
-        return self.case.network.rail_optimized.pxn
+    def network(self) -> Network:
+        return self.case.network
 
     @property
-    def oversubscription(self) -> float | None:
-        return self.case.network.oversubscription
+    def fabric(self) -> Fabric:
+        return fabric.get(self.network.fabric)
 
     @property
     def leaf_servers(self) -> int | None:
-        asked = self.case.network.leaf_servers
+        asked = self.network.leaf_servers
         return None if asked == "most" else asked
-
-    @property
-    def radix(self) -> int:
-        return self.case.network.radix
 
     def own(self, fabric: str) -> Any:
         """Settings of a fabric alone; None if it has none."""
         return own_settings(self.case, fabric)
 
     @property
-    def gpu_tbps(self) -> float:
-        return self.case.network.gpu_tbps
-
-    @property
-    def graph(self) -> str | None:
-        return self.case.network.graph
-
-    @property
-    def nic_gbps(self) -> float:
-        return self.case.network.nic_gbps
-
-    @property
-    def ranks_on(self) -> str | None:
-        return self.case.network.on_graph.ranks
-
-    @property
-    def relay(self) -> str:
-        return self.case.network.on_graph.relay
-
-    @property
     def optical_switch(self) -> Ocs | None:
         ocs = self.case.circuits.ocs
-        return None if ocs is None else get_ocs(ocs, self.case.network.prices)
+        return None if ocs is None else get_ocs(ocs, self.network.prices)
 
     @functools.cached_property
     def parts(self) -> Parts:
-        return Parts.read(self.case.network.prices, self.case.circuits.ocs)
+        return Parts.read(self.network.prices, self.case.circuits.ocs)
 
     def planner(self, region: Region) -> Planner:
         """When all-to-alls of a region end under the scheduler of the case; `InputError` where it does not work."""
@@ -202,14 +179,6 @@ class Resolved(Hardware):
         values = flat(self.case)
         rows = [{"setting": path, "value": str(values.get(path)), "why": why} for path, why in self.why.items()]
         return html_table(rows, f"{self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}: what was open")
-
-    @property
-    def gpu(self) -> Gpu:
-        return self.server
-
-    @property
-    def fabric(self) -> Fabric:
-        return fabric.get(self.case.network.fabric)
 
     @property
     def scheduled(self) -> bool:
@@ -258,7 +227,7 @@ class Resolved(Hardware):
     def achieved(self, job: Workload) -> float:
         rate: Any = self.case.compute.rate
         if rate.name == "kernels":
-            return achieved_by_kernels(job, self.server, self._format, self.of_kernels(job))
+            return achieved_by_kernels(job, self.server, self.precision, self.of_kernels(job))
         if rate.name == "calibrated":
             known = self.calibrated.get(job.known_as)
             return HALF if known is None else known.efficiency
@@ -277,10 +246,11 @@ class Resolved(Hardware):
             faster = self.achieved(job) / efficiency
             return scaled(found, faster)
         achieved = self.achieved(job) if efficiency is None else efficiency
-        return block_seconds(job, self.server, achieved, self._format)
+        return block_seconds(job, self.server, achieved, self.precision)
 
     @property
-    def _format(self) -> str:
+    def precision(self) -> str:
+        """In which blocks are computed."""
         return self.case.job.precision.compute  # type: ignore[return-value]
 
     def of_kernels(self, job: Workload, how: str = "usual") -> BlockSeconds:
@@ -288,7 +258,7 @@ class Resolved(Hardware):
         rate: Any = self.case.compute.rate
         launch_us = table(rate.table)["launch"]["us"] if rate.launch_us is None else rate.launch_us
         launch_s = float(units.us(launch_us))
-        return kernel_seconds(job, self.server, self._format, how, path=rate.table, launch_s=launch_s)
+        return kernel_seconds(job, self.server, self.precision, how, path=rate.table, launch_s=launch_s)
 
     def shares(self, job: Workload, how: str = "usual") -> Shares:
         """Achieved over nominal bandwidth of communication."""
@@ -338,7 +308,7 @@ class Resolved(Hardware):
         name = case.circuits.policy
         if name == "static":
             return jax.tree_util.Partial(policies.static, mean=mean)
-        policy = policies.suited(name, routing=case.circuits.routing, names=case.network.acos.topologies)
+        policy = policies.suited(name, routing=case.circuits.routing, names=self.network.acos.topologies)
         alone = self.first == "pays" or case.job.overlap.name == "passes"
         return policies.for_demand_alone(policy) if alone and policies.knows_place(name) else policy
 

@@ -70,7 +70,7 @@ def wider_words(resolved: Resolved) -> str | None:
         return None
 
     def seconds(one: Resolved) -> float:
-        return iteration_seconds(one.job, one.gpu).total / one.job.iteration_tokens
+        return iteration_seconds(one.job, one.server).total / one.job.iteration_tokens
 
     best = min(wide, key=seconds)
     degrees = set_up_words({name: getattr(best.job, name) for name in (*DEGREES, "folded", "gpus")})
@@ -108,7 +108,7 @@ def _tried(asked: Case, changes: Mapping[str, Any]) -> Resolved | None:
 
 def too_large_words(resolved: Resolved) -> str | None:
     """A sentence on what does not fit in memory and what would; None where all fits or memory is unknown."""
-    job, server = resolved.job, resolved.gpu
+    job, server = resolved.job, resolved.server
     said = memory_columns(resolved, job)  # type: ignore[arg-type]
     if said["fits"] is not False:
         return None
