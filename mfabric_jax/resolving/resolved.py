@@ -30,7 +30,7 @@ from mfabric_jax.workload.gpus import DEFAULT_GPU
 from mfabric_jax.workload.kernels import IDEAL, Shares, achieved_by_kernels, job_shares, kernel_seconds, rates_of, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
@@ -50,28 +50,21 @@ PUBLISHED: dict[str, tuple[float, ...]] = {
     "qwen-moe": (5.094, 2.730, 1.563, 1.000),
 }
 
-ASSUMED = ("paper", "released", "today")  # presets that `mfabric calibrate` was run under: calibrations/NAME.json
-
 
 class Calibrated(NamedTuple):
     """Fit of a model: `efficiency` over the default GPU's peak (may exceed 1), `compute_s`, and errors."""
 
     efficiency: float
     compute_s: float
-    ratios: tuple[float, ...]
-    residuals: tuple[float, ...]
+    ratios: Sequence[float]
+    residuals: Sequence[float]
 
 
 @functools.cache
 def calibrated_under(name: str) -> dict[str, Calibrated]:
+    """Fits by model that `mfabric calibrate` made under a preset: calibrations/NAME.json."""
     file = resources.files("mfabric_jax.resolving") / "calibrations" / f"{name}.json"
-    if not file.is_file():
-        return {}
-    models = json.loads(file.read_text())["models"]
-    return {
-        name: Calibrated(one["efficiency"], one["compute_s"], tuple(one["ratios"]), tuple(one["residuals"]))
-        for name, one in models.items()
-    }
+    return {model: Calibrated(**fit) for model, fit in json.loads(file.read_text())["models"].items()}
 
 
 HALF = 0.5  # of the peak, for a model without published times
@@ -241,10 +234,7 @@ class Resolved(Hardware):
         """Seconds of a block; `efficiency` None: `achieved`."""
         if self.case.compute.rate.name == "kernels":
             found = self.of_kernels(job)
-            if efficiency is None:
-                return found
-            faster = self.achieved(job) / efficiency
-            return scaled(found, faster)
+            return found if efficiency is None else scaled(found, self.achieved(job) / efficiency)
         achieved = self.achieved(job) if efficiency is None else efficiency
         return block_seconds(job, self.server, achieved, self.precision)
 

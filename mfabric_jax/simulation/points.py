@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -33,7 +33,6 @@ from mfabric_jax.simulation.rows import (
     compute_source,
     listed_rows,
     over_balanced,
-    shown_rate,
     training_columns,
 )
 from mfabric_jax.text_files import cached_by_files
@@ -57,27 +56,26 @@ class Shared:
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[Any, threading.Lock] = {}
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` gives, kept under a key."""
-        with self._lock:
-            found = self._known.setdefault(key, _Once(make))
-        return found.value
+        """What `make` gives, kept under a key; others who ask for it meanwhile wait."""
+        with self._locks.setdefault(key, threading.Lock()):
+            if key not in self._known:
+                self._known[key] = make()
+            return self._known[key]
 
 
-class _Once:
-    """What a function gives when it is first asked."""
+class Solved(NamedTuple):
+    """Columns [C] of cases; `which` [C]: the numbers of their all-to-alls, of which some share one.
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make, self._lock = make, threading.Lock()
+    By number, `over`: loads over the balanced one; `circuits`: those that are shown.
+    """
 
-    @property
-    def value(self) -> Any:
-        with self._lock:
-            if not hasattr(self, "_value"):
-                self._value = self._make()
-        return self._value
+    which: np.ndarray
+    columns: dict[str, np.ndarray]
+    over: dict[int, np.ndarray]
+    circuits: dict[int, Circuits]
 
 
 class Points:
@@ -123,12 +121,11 @@ class Points:
 
     def cases(self) -> dict[str, np.ndarray]:
         """Input of the function, a value per case; open values are those of the first case."""
-        rows = len(self.block)
-        found = {path: np.full(rows, value) for path, value in self.usual.items()}
+        usual = self.usual
+        found = {path: np.full(len(self.block), value) for path, value in usual.items()}
         for path, column in self.block.columns.items():
             if path in found:
-                usual = AVERAGED if path == SAMPLE else self.usual[path]
-                found[path] = np.array([usual if value is None else value for value in column])
+                found[path] = np.array([usual[path] if value is None else value for value in column])
         if self.resolved.case.compute.rate.name == "measured":
             found[EFFICIENCY] = self._measured(found)
         return found
@@ -154,30 +151,30 @@ class Points:
         cases = self.cases()
         place, each = self._each_iteration(cases)
         solved = self._solved(each, self._networks(each))
-        over = _over_balanced(solved, np.tile(place, self.replicas))
         last = np.searchsorted(place, np.arange(len(self.block)), side="right") - 1  # the shown iteration of a row
         flows = self._flows(solved, last, {name: values[last] for name, values in each.items()})
         mean = self._mean(solved, place)
-        degree, nics = cases.get(PORTS), self.resolved.case.network.nics
+        degree, nics = cases.get(PORTS), self.resolved.server_nics
         ports = {}
         if self.on.data:
             tiers = np.array(self.resolved.tiers_by_degree)[degree]
             ports = {"optical_degree": degree, "electrical_nics": nics - degree, "tiers": tiers}  # type: ignore[operator]
-        columns = columns_of(self.problem, mean, cases[BANDWIDTH], cases[EFFICIENCY], over, **ports)
+        rest = {"over": self._over_balanced(solved, place), "source": self._sources(cases)}
+        columns = columns_of(self.problem, mean, cases[BANDWIDTH], cases[EFFICIENCY], **rest, **ports)
         variants = {name: values for name, values in mean.items() if is_of_band(name)}
         columns |= band_columns(mean["iteration_s"], variants, self._other_draws())
         columns |= training_columns(self.problem.resolved, columns)
-        return columns | {"compute_source": self._sources(cases)} | flows
+        return columns | flows
 
     def _each_iteration(self, cases: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The row of every iteration that rows show, and its numbers for every replica."""
-        samples, place = self._samples(cases[SAMPLE])
-        each = {name: values[place] for name, values in cases.items()} | {SAMPLE: samples}
-        each = {name: np.tile(values, self.replicas) for name, values in each.items()}
-        each[SAMPLE] += np.repeat(np.arange(self.replicas) * self._iterations, len(samples))
-        return place, each
+        every, replicas = np.arange(len(self.problem.selections) // self.replicas), np.arange(self.replicas)
+        sample = cases[SAMPLE][:, None]
+        place, iteration = np.nonzero((sample == AVERAGED) | (sample == every))
+        each = {name: np.tile(values[place], len(replicas)) for name, values in cases.items()}
+        return place, each | {SAMPLE: np.add.outer(len(every) * replicas, iteration).ravel()}
 
-    def _mean(self, solved: "Solved", place: np.ndarray) -> dict[str, np.ndarray]:
+    def _mean(self, solved: Solved, place: np.ndarray) -> dict[str, np.ndarray]:
         """The mean over iterations of every row [N]: seconds of the slowest replica, changes of circuits of all."""
         weight = 1 / np.bincount(place, minlength=len(self.block))
         changes = {name: x for name, x in solved.columns.items() if name in (*SWITCHING, TURNED)}
@@ -200,50 +197,38 @@ class Points:
         place, each = drawn._each_iteration(drawn.cases())
         return drawn._mean(drawn._solved(each, {"": (drawn.network, each)}), place)["iteration_s"]
 
-    def _flows(self, solved: "Solved", rows: np.ndarray, cases: Numbers) -> dict[str, np.ndarray]:
+    def _flows(self, solved: Solved, rows: np.ndarray, cases: Numbers) -> dict[str, np.ndarray]:
         """Columns of one dispatch (`flow_ends`) of cases `rows`, once for equal all-to-alls; unknown where more than
         `MOST_KEYS` differ."""
-        which = solved.which[rows]
+        which, network = solved.which[rows], self.network
         every, first = np.unique(which, return_index=True)
-        found = {}
-        for key, row in zip(every.tolist(), first.tolist(), strict=True):
+        found: dict[int, Ends | None] = dict.fromkeys(every.tolist())
+        for key, row in zip(every.tolist(), first.tolist(), strict=True) if len(every) <= MOST_KEYS else ():
             case = {name: values[row] for name, values in cases.items()}
-            found[key] = self._ends(solved.circuits(key), case) if len(every) <= MOST_KEYS else None
-        columns = flow_columns([found[key] for key in which.tolist()], np.asarray(self.network.costs(cases)[0].nic_Bps))
+            where = network.group_at(case), self.problem.selections[int(case[SAMPLE])], self.problem.carry
+            found[key] = ends_at(self.problem, *where, solved.circuits.get(key))
+        columns = flow_columns([found[key] for key in which.tolist()], np.asarray(network.costs(cases)[0].nic_Bps))
         return {name: column_of(values) for name, values in columns.items()}
 
-    def _ends(self, circuits: Circuits | None, case: Numbers) -> Ends | None:
-        sent = self.problem.selections[int(case[SAMPLE])]
-        return ends_at(self.problem, self.network.group_at(case), sent, self.problem.carry, circuits)
+    def _over_balanced(self, solved: Solved, place: np.ndarray) -> np.ndarray:
+        """The median load of every row's all-to-alls over the balanced one [N]."""
+        median = functools.cache(lambda keys: float(np.median([solved.over[key] for key in keys])))
+        starts = np.flatnonzero(np.diff(place)) + 1
+        each = np.split(solved.which.reshape(self.replicas, -1), starts, axis=1)
+        return np.array([median(tuple(keys.ravel().tolist())) for keys in each])
 
     def _sources(self, cases: Mapping[str, np.ndarray]) -> np.ndarray:
         rate: Any = self.block.case.compute.rate
         at_each = rate.name == "measured" and rate.nic_gbps is None
         gbps = cases[BANDWIDTH].tolist() if at_each else [None] * len(self.block)
-        cases_of: dict[Any, tuple[float, float | None]] = {}
-        keys = []
-        for achieved, measured_at in zip(cases[EFFICIENCY].tolist(), gbps, strict=True):
-            keys.append((shown_rate(self.resolved, achieved), achieved > 1, measured_at))
-            cases_of.setdefault(keys[-1], (achieved, measured_at))
-        words = {key: compute_source(self.resolved, self.job, *case) for key, case in cases_of.items()}
-        return np.array([words[key] for key in keys], object)
+        words = functools.cache(functools.partial(compute_source, self.resolved, self.job))
+        return np.array(list(map(words, cases[EFFICIENCY].tolist(), gbps)), object)
 
     @property
     def replicas(self) -> int:
         return replicas_of(self.resolved.case.run.replicas, self.job)
 
-    @property
-    def _iterations(self) -> int:
-        return len(self.problem.selections) // self.replicas
-
-    def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        every, rows = np.arange(self._iterations), np.arange(len(sample))
-        many = np.where(sample == AVERAGED, len(every), 1)
-        place = np.repeat(rows, many)
-        within = np.arange(len(place)) - np.repeat(np.cumsum(many) - many, many)
-        return np.where(sample[place] == AVERAGED, within, sample[place]), place
-
-    def _networks(self, cases: dict[str, np.ndarray]) -> "Networks":
+    def _networks(self, cases: dict[str, np.ndarray]) -> Networks:
         """Networks and numbers: as usual (""), and by column of `bands` with slower and faster kernels and links."""
         resolved, network, job = self.resolved, self.network, self.job
         found = {"": (network, cases)}
@@ -261,27 +246,34 @@ class Points:
             found[PROMPT] = dataclasses.replace(network, own_delay_s=None), cases | quick
         return found
 
-    def _solved(self, cases: dict[str, np.ndarray], networks: "Networks") -> "Solved":
+    def _solved(self, cases: dict[str, np.ndarray], networks: Networks) -> Solved:
         """Seconds of all cases [N]; all-to-alls are worked out once for cases that share them, some at a time."""
         costs = {column: network.costs(numbers) for column, (network, numbers) in networks.items()}
         depends_on = np.stack([cases[name] for name in self.network.solved_for], axis=1)
         _, first, which = np.unique(depends_on, axis=0, return_index=True, return_inverse=True)
-        found = Solved(self.job, which.reshape(-1))
+        slot = slot_of(self.job)
+        found, shown = Solved(which.reshape(-1), {}, {}, {}), slot and slot.at
         trade_off = trade_off_of(self.job, *costs[""], self.resolved.routing) if self.problem.weighs else None
         at_once = max(1, AT_ONCE // places(self.job).present.size)
         for some, loads_of in self._groups(cases, first, trade_off):
-            for start in range(0, len(some), at_once):
-                keys = some[start : start + at_once]
+            for keys in np.split(some, range(at_once, len(some), at_once)):
                 iteration = cases[SAMPLE][first[keys]].astype(int)
-                loads = loads_of.loads(iteration, first[keys], found.shown)
+                loads = loads_of.loads(iteration, first[keys], shown)
                 loads = loads._replace(inside=self._inside[iteration])
                 rows = np.flatnonzero(np.isin(found.which, keys))
                 own = np.searchsorted(keys, found.which[rows])
                 times = {}
-                for column, (rates, seconds) in costs.items():
-                    rates, seconds = jax.tree.map(lambda x, rows=rows: x[rows], (rates, seconds))
+                for column, each in costs.items():
+                    rates, seconds = jax.tree.map(lambda x, rows=rows: x[rows], each)
                     times[column] = time_iterations(self.job, rates, seconds, loads, self.resolved.rules, own)
-                found.add(keys, rows, own, loads, times)
+                for name, values in _columns(self.job, loads, own, times).items():
+                    found.columns.setdefault(name, np.zeros(len(found.which)))[rows] = values
+                over = over_balanced(self.job, np.asarray(loads.load), np.asarray(loads.balanced))
+                found.over.update(zip(keys.tolist(), over, strict=True))
+                if loads.count is not None and shown is not None:
+                    at = (slice(None), *shown)
+                    circuits = map(Circuits, loads.count, loads.optical[at], loads.electrical[at])
+                    found.circuits.update(zip(keys.tolist(), circuits, strict=True))
         return found
 
     @functools.cached_property
@@ -319,54 +311,16 @@ def _beside_rates(group: Any) -> bytes:
     return b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
 
 
-class Solved:
-    """Columns of N cases, and of the all-to-alls that they share; `which` [N]: their numbers."""
-
-    def __init__(self, job: Workload, which: np.ndarray):
-        self.job, self.which = job, which
-        slot = slot_of(job)
-        self.shown = None if slot is None else slot.at
-        self.columns: dict[str, np.ndarray] = {}
-        self._over: dict[int, np.ndarray] = {}
-        self._circuits: dict[int, Circuits] = {}
-
-    def add(self, keys: np.ndarray, rows: np.ndarray, own: np.ndarray, loads: Exchanges, times: Any) -> None:
-        """Seconds of cases `rows` with the all-to-alls `own` of those with the numbers `keys`."""
-        usual = times[""]
-        found = {name: getattr(usual, name) for name in PARTS}
-        found |= {column: each.iteration_s for column, each in times.items() if column}
-        turns = np.asarray(loads.every_turn)
-        found[TURNED] = turns.reshape(len(keys), -1).any(axis=1).astype(float)[own]
-        if loads.anew is not None:
-            each = changes_of(self.job, np.asarray(loads.anew), turns)
-            found |= {name: column[own] for name, column in zip(SWITCHING, each, strict=True)}
-        for name, values in found.items():
-            self.columns.setdefault(name, np.zeros(len(self.which)))[rows] = values
-        over = over_balanced(self.job, np.asarray(loads.load), np.asarray(loads.balanced)).reshape(len(keys), -1)
-        self._over |= zip(keys.tolist(), over, strict=True)
-        if loads.count is not None:
-            at = (slice(None), *self.shown)  # type: ignore[misc]
-            shown = zip(loads.count, loads.optical[at], loads.electrical[at], strict=True)
-            self._circuits |= {key: Circuits(*each) for key, each in zip(keys.tolist(), shown, strict=True)}
-
-    def circuits(self, key: int) -> Circuits | None:
-        """The shown circuits of all-to-alls; None: they have none."""
-        return self._circuits.get(key)
-
-    def over_balanced(self, keys: np.ndarray) -> float:
-        """The median load of some all-to-alls over the balanced one."""
-        return float(np.median(np.stack([self._over[key] for key in keys.tolist()])))
-
-
-def _over_balanced(solved: Solved, place: np.ndarray) -> np.ndarray:
-    """`Solved.over_balanced` of each row; `place` [N]: the row of every case."""
-    order, known, found = np.argsort(place, kind="stable"), {}, []
-    for some in np.split(solved.which[order], np.flatnonzero(np.diff(place[order])) + 1):
-        key = tuple(some.tolist())
-        if key not in known:
-            known[key] = solved.over_balanced(some)
-        found.append(known[key])
-    return np.array(found)
+def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Seconds, and changes of circuits, of cases with the all-to-alls `own` of some; `times`: as `Networks`."""
+    found = {name: getattr(times[""], name) for name in PARTS}
+    found |= {column: each.iteration_s for column, each in times.items() if column}
+    turns = np.asarray(loads.every_turn)
+    found[TURNED] = turns.reshape(len(turns), -1).any(axis=1).astype(float)[own]
+    if loads.anew is not None:
+        each = changes_of(job, np.asarray(loads.anew), turns)
+        found |= {name: column[own] for name, column in zip(SWITCHING, each, strict=True)}
+    return found
 
 
 @cached_by_files(lambda resolved, tiers, variant: named_files(resolved.case), maxsize=4)

@@ -9,10 +9,9 @@ import numpy as np
 from mfabric_jax.bands import HIGH, LOW, LOW_PORTS, LOW_PORTS_NETWORK, PROMPT, QUOTED
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE
 from mfabric_jax.evaluate.problem import Problem
-from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
-from mfabric_jax.resolving.resolved import Resolved
+from mfabric_jax.resolving.resolved import Hardware, Resolved
 from mfabric_jax.resolving.set_up import memory_columns
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
@@ -35,15 +34,14 @@ class Bill(NamedTuple):
     cluster_watts: Any
 
 
-def bill_of(
-    settings: Resolved, on: Fabric, job: Workload, nic_gbps: Any, parts: Parts | None = None, **ports: Any
-) -> Bill:
+def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = None, **ports: Any) -> Bill:
     """The bill of a cluster: its GPUs in use, and the idle ones that it causes, whose watts do not count.
 
-    Whole servers or domains, of which a job that fills none pays a part (`Fabric.share_of`). `nic_gbps` and `ports`
-    (fields of `Form` that override the settings) may be arrays; `parts`: other prices.
+    Whole servers or domains, of which a job that fills none pays a part (`Fabric.share_of`). `job`: a `Workload`, or
+    the shape of a group that serves. `nic_gbps` and `ports` (fields of `Form` that override the settings) may be
+    arrays; `parts`: other prices.
     """
-    parts, gpu = parts or settings.parts, settings.server
+    parts, gpu, on = parts or settings.parts, settings.server, settings.fabric
     built, share = on.built_of(gpu), on.share_of(gpu, job.gpus_per_server)
     form = dataclasses.replace(on.form(settings, job), **ports)
     form = form if on.domain_gpus is None else dataclasses.replace(form, nics=built)  # a NIC for each of its GPUs
@@ -53,10 +51,8 @@ def bill_of(
     watts = multiply(cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where), share)
     if parts.ocs is not None and on.optical_regions is not None and not form.panels:
         switches = share * parts.ocs.switches(*on.optical_regions(form, job))
-        usd, watts = (
-            add(usd, multiply(switches, parts.ocs.usd or 0)),
-            add(watts, multiply(switches, parts.ocs.watts or 0)),
-        )
+        usd = add(usd, multiply(switches, parts.ocs.usd or 0))
+        watts = add(watts, multiply(switches, parts.ocs.watts or 0))
     server, paid = parts.server_of(gpu.name), on.paid_gpus(gpu, job)
     servers = paid / server.gpus
     gpu_usd = multiply(paid, usd_of_gpu(settings, parts))
@@ -64,7 +60,7 @@ def bill_of(
     return Bill(usd, add(usd, gpu_usd, rest_usd), watts, add(watts, multiply(job.gpus, gpu.watts), rest_watts))
 
 
-def usd_of_gpu(settings: Resolved, parts: Parts | None = None) -> float | None:
+def usd_of_gpu(settings: Hardware, parts: Parts | None = None) -> float | None:
     """Dollars of a GPU, from its file or the price list; `parts`: another list."""
     parts, gpu = parts or settings.parts, settings.server
     listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
@@ -80,7 +76,7 @@ def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achie
     joules = multiply(bill.cluster_watts, running.pue * iteration_s)
     energy = multiply(joules, running.usd_per_kwh / (1000 * SECONDS_AN_HOUR))
     usd = add(multiply(bill.cluster_usd, iteration_s / running.seconds), energy)
-    each = MILLION / tokens_of_iteration(job)
+    each = MILLION / job.iteration_tokens
     return {
         "network_cost_usd": bill.network_usd,
         "perf_per_dollar": _per(bill.network_usd, iteration_s),
@@ -92,7 +88,7 @@ def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achie
         "joules_per_iteration": _if_can(achieved, joules),
         "usd_per_million_tokens": _if_can(achieved, multiply(usd, each)),
         "joules_per_million_tokens": _if_can(achieved, multiply(joules, each)),
-        "tokens_per_s": tokens_of_iteration(job) / iteration_s,
+        "tokens_per_s": job.iteration_tokens / iteration_s,
     }
 
 
@@ -126,22 +122,19 @@ def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> dict[str
     return {name: np.broadcast_to(value, columns["iteration_s"].shape) for name, value in found.items()}
 
 
-def tokens_of_iteration(job: Workload) -> int:
-    return job.iteration_tokens
-
-
-def idle_spares(settings: Resolved, on: Fabric, job: Workload) -> str | None:
+def idle_spares(settings: Resolved, job: Workload) -> str | None:
     """A sentence on GPUs of scale-up domains that no group fills; None: there are none."""
-    paid, size = on.paid_gpus(settings.server, job), on.built_of(settings.server)
+    on, gpu = settings.fabric, settings.server
+    paid, size = on.paid_gpus(gpu, job), on.built_of(gpu)
     if round(paid, PLACES) == job.gpus:
         return None
     used = f"{job.gpus:,} GPUs of {job.model} run on {paid:,.12g} in {paid / size:,.12g} domains of {size}"
     return f"{on.name}: {used}; the others are idle and paid for."
 
 
-def unknown_parts(settings: Resolved, on: Fabric, bill: Bill) -> Iterator[str]:
+def unknown_parts(settings: Hardware, bill: Bill) -> Iterator[str]:
     """A sentence for every part of a cluster with unknown price or power, and for assumed power."""
-    parts, gpu = settings.parts, settings.server
+    parts, gpu, on = settings.parts, settings.server, settings.fabric
     if why := no_price(on.name, parts.prices):
         yield why
     if parts.ocs is not None and on.optical_regions is not None:
@@ -155,9 +148,9 @@ def unknown_parts(settings: Resolved, on: Fabric, bill: Bill) -> Iterator[str]:
         give = "give it in [watts] of network.prices"
         yield f"{on.name} has no power: that of a part of its network is not known; {give}."
     server = parts.server_of(gpu.name)
-    listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
+    usd = usd_of_gpu(settings)
     known = {
-        f"price of GPU {gpu.name}; give usd in its file or in [gpus.{gpu.name}] of network.prices": gpu.usd or listed,
+        f"price of GPU {gpu.name}; give usd in its file or in [gpus.{gpu.name}] of network.prices": usd,
         f"power of GPU {gpu.name}; give watts in its file": gpu.watts,
         f"price of a server of {gpu.name}; give usd in [servers.NAME] of network.prices": server.usd,
         f"power of a server of {gpu.name}; give watts in [servers.NAME] of network.prices": server.watts,
@@ -201,24 +194,31 @@ PARTS = (
 
 
 def columns_of(
-    one: Problem, mean: dict[str, np.ndarray], nic_gbps: np.ndarray, achieved: np.ndarray, over: Any, **ports: Any
+    one: Problem,
+    mean: dict[str, np.ndarray],
+    nic_gbps: np.ndarray,
+    achieved: np.ndarray,
+    *,
+    over: np.ndarray,
+    source: np.ndarray,
+    **ports: Any,
 ) -> dict[str, np.ndarray]:
     """Row columns [N] of cases that differ in numbers alone; unknown values are nan.
 
     `mean`: seconds of the mean replica, `SWITCHING`, `TURNED`, and `PROMPT` where messages have a latency of their own;
-    `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`.
+    `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`; `source`: `compute_source`.
     """
-    settings, on, job = one.resolved, one.fabric, one.workload
+    settings, job = one.resolved, one.workload
     seconds, total = {name: mean[name] for name in PARTS}, mean["iteration_s"]
     latency = {"latency_s": total - mean.get(PROMPT, total)}
-    bill = bill_of(settings, on, job, nic_gbps, **ports)
+    bill = bill_of(settings, job, nic_gbps, **ports)
     known = Bill(*(np.broadcast_to(np.nan if part is None else part, total.shape).astype(float) for part in bill))
     columns = _named(one) | {"nic_gbps": nic_gbps, "gpus": job.gpus} | seconds | latency
     columns |= judged(settings, job, seconds, known, achieved)
     columns |= _at_quotes(one, nic_gbps, total, achieved, **ports)
     columns |= _switching(one, mean.get("circuit_changes"), mean.get("switch_turns"), total)
     columns |= _on_panels(one, mean[TURNED], nic_gbps, total, achieved, **ports)
-    columns |= {"ep_over_balanced": over} | _described(one)
+    columns |= {"ep_over_balanced": over} | _described(one, source)
     replicas = len(one.every_replica)
     columns |= {"replicas": replicas, "slowest_over_mean": total / mean["replica_s"] if replicas > 1 else 1.0}
     return {name: filled(value, len(total)) for name, value in columns.items()}
@@ -229,7 +229,7 @@ def _at_quotes(one: Problem, nic_gbps: Any, total: Any, achieved: Any, **ports: 
     settings = one.resolved
     found: dict[str, Any] = dict.fromkeys(QUOTED)
     for column, parts in settings.parts.quoted(settings.server.name).items():
-        bill = bill_of(settings, one.fabric, one.workload, nic_gbps, parts, **ports)
+        bill = bill_of(settings, one.workload, nic_gbps, parts, **ports)
         found[column] = costs(settings, one.workload, bill, total, achieved)["usd_per_million_tokens"]
         if column == LOW_PORTS:
             found[LOW_PORTS_NETWORK] = bill.network_usd
@@ -260,7 +260,7 @@ def judged(settings: Resolved, job: Workload, seconds: dict[str, Any], bill: Bil
     total = seconds["iteration_s"]
     shares = {"ep_share": seconds["ep_comm_s"] / total, "bubble_share": seconds["bubble_s"] / total}
     shares["ep_share_without_bubble"] = seconds["ep_comm_s"] / (total - seconds["bubble_s"])
-    peak = settings.server.peak(settings.case.job.precision.compute)  # type: ignore[arg-type]
+    peak = settings.server.peak(settings.precision)
     shares |= {"mfu": iteration_flops(job) / (peak * job.gpus * total), "achieved_over_peak": achieved}
     return shares | costs(settings, job, bill, total, achieved)
 
@@ -272,7 +272,7 @@ def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.n
     return np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)
 
 
-def _described(one: Problem) -> dict[str, Any]:
+def _described(one: Problem, source: np.ndarray) -> dict[str, Any]:
     received = one.tokens
     if one.workload.capacity_factor is not None:
         received = dataclasses.replace(one.tokens, count=selections_of(one.workload, one.sent))
@@ -288,7 +288,7 @@ def _described(one: Problem) -> dict[str, Any]:
             "placement": one.resolved.case.placement.rule.name,
             "dispatch": one.workload.dispatch,
             "dropped_share": dropped_part(one.workload, one.tokens),
-            "compute_source": compute_source(one.resolved, one.workload, one.resolved.achieved(one.workload)),
+            "compute_source": source,
             "traffic": one.tokens.source,
             "iterations": len(one.tokens.count),
             "dtype": one.resolved.case.run.dtype,
@@ -305,8 +305,8 @@ def job_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
     return found | {
         "tp": job.attention_tp,
         "etp": job.tp,
-        "tokens_per_iteration": tokens_of_iteration(job),
-        "compute_precision": settings.case.job.precision.compute,
+        "tokens_per_iteration": job.iteration_tokens,
+        "compute_precision": settings.precision,
         "precision": known.get(sent, f"{' / '.join(f'{each:g}' for each in sent)} bytes"),
     }
 
@@ -356,7 +356,7 @@ def _on_panels(one: Problem, turned: Any, nic_gbps: Any, total: Any, achieved: A
     on, job = one.fabric, one.workload
     if not on.reconfigures or on.optical_regions is None:
         return dict.fromkeys(ON_PANELS)
-    bill = bill_of(one.resolved, on, job, nic_gbps, panels=True, **ports)
+    bill = bill_of(one.resolved, job, nic_gbps, panels=True, **ports)
     priced = costs(one.resolved, job, bill, total, achieved)
     turned = (turned > 0) | (one.circuits_for not in ("all-to-all", "run"))  # other spans begin with a turn
     each = {column: priced[name] for column, name in ON_PANELS.items()}

@@ -339,7 +339,7 @@ def test_known_all_to_alls_are_not_solved_again(monkeypatch):
 def scenarios(preset="usual", **changes):
     """What is solved of one model at one bandwidth."""
     given = {"model.name": "llama-moe", "network.nic_gbps": 400} | changes
-    return [group.points.problem for group in simulate(load(preset=preset, changes=given)).groups]
+    return [points.problem for points in simulate(load(preset=preset, changes=given)).groups]
 
 
 def shown(preset="usual", **changes):
