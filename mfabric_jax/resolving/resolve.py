@@ -60,10 +60,12 @@ class _Open:
     def __getitem__(self, path: str) -> Any:
         return self.values.get(path)
 
+    def put(self, path: str, value: Any, why: str) -> None:
+        self.values[path], self.why[path] = value, why
+
     def fill(self, path: str, value: Any, why: str) -> None:
         if self.values.get(path) is None and value is not None:
-            self.values[path] = value
-            self.why[path] = why
+            self.put(path, value, why)
 
     def take(self, statement: Statement, why: str) -> None:
         """Fill open values from a recipe: its choices first, then settings of the alternatives that are chosen now. Of
@@ -73,7 +75,7 @@ class _Open:
             group = next((group for group in EITHER if path in group), (path,))
             is_open = all(before.get(each) is None for each in group) or (path, before.get(path)) == FIT
             if is_open and is_chosen(path, self.values):
-                self.values[path], self.why[path] = statement[path], why
+                self.put(path, statement[path], why)
 
     @property
     def case(self) -> Case:
@@ -154,9 +156,8 @@ def _domain(found: _Open) -> None:
     on = fabric.get(found["network.fabric"])
     if on.domain is not None:
         said = on.domain(found.__getitem__)
-        speed = float(units.to_gigabytes(said.Bps))
-        for name, value in (("scale_up_gpus", said.gpus), ("nvlink_gigabytes_per_s", speed)):
-            found.values[f"gpu.{name}"], found.why[f"gpu.{name}"] = value, f"of {on.name}"
+        found.put("gpu.scale_up_gpus", said.gpus, f"of {on.name}")
+        found.put("gpu.nvlink_gigabytes_per_s", float(units.to_gigabytes(said.Bps)), f"of {on.name}")
     switches = on.nvswitches if on.domain is None else said.planes
     if switches is not None:
         found.fill("gpu.nvswitches", switches, f"of {on.name}")
@@ -168,9 +169,6 @@ class Recipe(NamedTuple):
     source: str
     statement: Statement
     dimensions: Mapping[str, Any]
-
-    def is_of(self, architecture: Any) -> bool:
-        return bool(self.dimensions) and all(getattr(architecture, name) == of for name, of in self.dimensions.items())
 
 
 @functools.cache
@@ -193,7 +191,8 @@ def recipe_of(name: str, model: Model) -> Recipe | None:
     known = recipes(name)
     if model.known_as in known:
         return known[model.known_as]
-    return next((one for one in known.values() if not model.known_as and one.is_of(model.architecture)), None)
+    facts = {} if model.known_as else vars(model.architecture)
+    return next((one for one in known.values() if one.dimensions and one.dimensions.items() <= facts.items()), None)
 
 
 def _recipe(found: _Open, model: Model) -> None:
@@ -287,7 +286,7 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
     product = degrees["tp"] * degrees["pp"] * degrees["ep"] * degrees["dp"]
     found.fill("job.parallel.gpus", product, "dp x etp x pp x ep")
     if found["job.recompute"] == "fit":
-        found.values["job.recompute"], found.why["job.recompute"] = chosen.recompute, why
+        found.put("job.recompute", chosen.recompute, why)
     _batch(found, degrees)
     group = degrees["tp"] * degrees["ep"]
     per_server = on.used_of(gpu, group, group * degrees["dp"], found["job.parallel.tp"])
@@ -374,7 +373,6 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
         gpus = replica * (dp or max(1, GPUS // replica))
     batch = GLOBAL_BATCH if all(found[path] is None for path in BATCH) else found["job.batch.global_batch"]
     recompute = found["job.recompute"]
-    shape = {name: value for name, value in _shape(found).items() if name not in ("sequence", "micro_batch")}
     return quickest(
         model.architecture,
         gpu,
@@ -385,11 +383,9 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
         ep=ep,
         global_batch=batch if found["job.batch.micro_batches"] is None else None,
         micro_batches=found["job.batch.micro_batches"],
-        micro_batch=found["job.batch.micro_batch"],
-        sequence=found["job.batch.sequence"],
         recompute=None if recompute == "fit" else recompute,
         loads_of=functools.partial(drawn_loads, found.asked),
-        **shape,
+        **_shape(found),
     )
 
 
@@ -517,7 +513,7 @@ def _circuits(found: _Open, on: Fabric, usual: tuple[str, str]) -> None:
     for name, value in zip(("policy", "routing"), usual, strict=True):
         found.fill(f"circuits.{name}", value, "usual")
     if on.reconfigures and on.policy is not None:
-        found.values["circuits.policy"], found.why["circuits.policy"] = on.policy, f"of {on.name}"
+        found.put("circuits.policy", on.policy, f"of {on.name}")
     name, prices = found["circuits.ocs"], found["network.prices"]
     if name is None:
         found.fill("circuits.delay_s", DELAY_S, "usual")
@@ -558,10 +554,10 @@ def _tiers(found: _Open, on: Fabric, servers: int, tree_nics: int, least: int = 
     by_degree = range(nics + 1) if on.data else ()
     found.tiers_by_degree = tuple(tiers_for(servers * (nics - degree)) for degree in by_degree)
     if stated == "fewest":
-        found.values["network.tiers"] = tiers_for(tree_nics)
         of = f" on {trees} trees" if trees > 1 else ""
         first = f"one switch has room for {one:,}, " if one else ""
-        found.why["network.tiers"] = f"{tree_nics:,} NICs{of}, {first}two tiers have room for {two:,}"
+        why = f"{tree_nics:,} NICs{of}, {first}two tiers have room for {two:,}"
+        found.put("network.tiers", tiers_for(tree_nics), why)
     elif stated == 1 and one == 0:
         raise Misfit(f"network.tiers must be 2 or 3 on an oversubscribed {on.name}: one switch has no links up; got 1.")
     elif stated == 1 and one is not None and tree_nics > one * trees:

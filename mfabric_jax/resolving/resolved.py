@@ -265,10 +265,6 @@ class Resolved(Hardware):
             return rates_of(self.server, path=rate.table).memory_Bps
         return self.server.memory_Bps or math.inf
 
-    def room(self, job: Workload) -> Room:
-        """`room_of` the case."""
-        return room_of(self.case, job)
-
     # ---------------------------------------------------------------------------------------------------------- network
     @property
     def rules(self) -> Rules:

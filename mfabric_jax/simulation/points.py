@@ -110,10 +110,6 @@ class Points:
         return self.job.moe_layers * self.job.ep**2 * len(self.block) * (10 if self.on.reconfigures else 1)
 
     @property
-    def network(self) -> NetworkOf:
-        return self.problem.network
-
-    @property
     def usual(self) -> dict[str, Any]:
         """The resolved numbers of the first case."""
         sample = self.resolved.case.run.sample
@@ -195,12 +191,12 @@ class Points:
         block = dataclasses.replace(self.block, case=self.block.case.with_({"run.seed": seed}))
         drawn = Points(block, shared=self.shared)
         place, each = drawn._each_iteration(drawn.cases())
-        return drawn._mean(drawn._solved(each, {"": (drawn.network, each)}), place)["iteration_s"]
+        return drawn._mean(drawn._solved(each, {"": (drawn.problem.network, each)}), place)["iteration_s"]
 
     def _flows(self, solved: Solved, rows: np.ndarray, cases: Numbers) -> dict[str, np.ndarray]:
         """Columns of one dispatch (`flow_ends`) of cases `rows`, once for equal all-to-alls; unknown where more than
         `MOST_KEYS` differ."""
-        which, network = solved.which[rows], self.network
+        which, network = solved.which[rows], self.problem.network
         every, first = np.unique(which, return_index=True)
         found: dict[int, Ends | None] = dict.fromkeys(every.tolist())
         for key, row in zip(every.tolist(), first.tolist(), strict=True) if len(every) <= MOST_KEYS else ():
@@ -230,7 +226,7 @@ class Points:
 
     def _networks(self, cases: dict[str, np.ndarray]) -> Networks:
         """Networks and numbers: as usual (""), and by column of `bands` with slower and faster kernels and links."""
-        resolved, network, job = self.resolved, self.network, self.job
+        resolved, network, job = self.resolved, self.problem.network, self.job
         found = {"": (network, cases)}
         if resolved.case.compute.rate.name == "kernels":
             for how, column in OF_KERNELS.items():
@@ -249,7 +245,7 @@ class Points:
     def _solved(self, cases: dict[str, np.ndarray], networks: Networks) -> Solved:
         """Seconds of all cases [N]; all-to-alls are worked out once for cases that share them, some at a time."""
         costs = {column: network.costs(numbers) for column, (network, numbers) in networks.items()}
-        depends_on = np.stack([cases[name] for name in self.network.solved_for], axis=1)
+        depends_on = np.stack([cases[name] for name in self.problem.network.solved_for], axis=1)
         _, first, which = np.unique(depends_on, axis=0, return_index=True, return_inverse=True)
         slot = slot_of(self.job)
         found, shown = Solved(which.reshape(-1), {}, {}, {}), slot and slot.at
@@ -290,7 +286,9 @@ class Points:
         each = {name: values[first] for name, values in cases.items()}
         differ = PORTS if self.on.data else BANDWIDTH
         _, at, of_each = np.unique(each[differ], return_index=True, return_inverse=True)
-        groups = [self.network.group_at({name: values[row] for name, values in each.items()}) for row in at.tolist()]
+        groups = [
+            self.problem.network.group_at({name: values[row] for name, values in each.items()}) for row in at.tolist()
+        ]
         _, distinct, number = np.unique([_beside_rates(g) for g in groups], return_index=True, return_inverse=True)
         for which, own in enumerate(distinct.tolist()):
             some = np.flatnonzero(number.reshape(-1)[of_each.reshape(-1)] == which)

@@ -45,8 +45,7 @@ def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = N
     built, share = on.built_of(gpu), on.share_of(gpu, job.gpus_per_server)
     form = dataclasses.replace(on.form(settings, job), **ports)
     form = form if on.domain_gpus is None else dataclasses.replace(form, nics=built)  # a NIC for each of its GPUs
-    fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form) if field.name != "servers"}
-    where = {"gpus": built} | fields
+    where = {name: value for name, value in vars(form).items() if name != "servers"} | {"gpus": built}
     usd = multiply(cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where), share)
     watts = multiply(cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where), share)
     if parts.ocs is not None and on.optical_regions is not None and not form.panels:
@@ -92,26 +91,15 @@ def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achie
     }
 
 
-TRAINING = (
-    "training_tokens",
-    "training_days",
-    "training_low_days",
-    "training_high_days",
-    "training_usd",
-    "training_kwh",
-)
-
-
 def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of a whole training of `job.training_tokens`, by those of its iterations; None where they are open.
+    """Columns of a whole training of `job.training_tokens`, by those of its iterations; nan where they are open.
 
     Days, with those of the band's ends, dollars by the price of a million tokens, and kWh at the meter.
     """
-    tokens = settings.case.job.training_tokens
-    if tokens is None:
-        return {name: filled(None, len(columns["iteration_s"])) for name in TRAINING}
+    stated = settings.case.job.training_tokens
+    tokens = np.full_like(columns["iteration_s"], np.nan if stated is None else stated)
     days = tokens / columns["tokens_per_iteration"] / (24 * SECONDS_AN_HOUR)
-    found = {
+    return {
         "training_tokens": tokens,
         "training_days": columns["iteration_s"] * days,
         "training_low_days": columns[LOW] * days,
@@ -119,7 +107,6 @@ def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> dict[str
         "training_usd": columns["usd_per_million_tokens"] * (tokens / MILLION),
         "training_kwh": columns["joules_per_million_tokens"] * (tokens / MILLION / (1000 * SECONDS_AN_HOUR)),
     }
-    return {name: np.broadcast_to(value, columns["iteration_s"].shape) for name, value in found.items()}
 
 
 def idle_spares(settings: Resolved, job: Workload) -> str | None:
@@ -381,15 +368,9 @@ def filled(value: Any, rows: int) -> np.ndarray:
     return np.broadcast_to(column, rows)
 
 
-def listed(column: np.ndarray) -> list:
-    """A column as Python values; nan becomes None."""
-    values = column.tolist()
-    if column.dtype.kind != "f" or not np.isnan(column).any():
-        return values
-    return [None if np.isnan(value) else value for value in values]
-
-
 def listed_rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Columns as row dicts of Python values; nan becomes None."""
-    each = {name: listed(column) for name, column in columns.items()}
+    unknown = {name: column.dtype.kind == "f" and np.isnan(column).any() for name, column in columns.items()}
+    each = {name: column.tolist() for name, column in columns.items()}
+    each |= {name: [None if np.isnan(value) else value for value in each[name]] for name in each if unknown[name]}
     return [dict(zip(each, values, strict=True)) for values in zip(*each.values(), strict=True)]
