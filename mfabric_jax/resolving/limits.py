@@ -159,11 +159,9 @@ def check_beside(what: str, case: Case) -> None:
 
 def _check_passes(at: dict[str, Any]) -> None:
     """`Misfit` for circuit rules that do not work with overlapping passes."""
-    if at["circuits.turn"] not in ("on-demand", "always", "span", "bound") or at.get("circuits.span.length") in (
-        "block",
-        "stage",
-    ):
-        refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", at["circuits.turn"])
+    turn, length = at["circuits.turn"], at.get("circuits.span.length")
+    if turn not in ("on-demand", "always", "span", "bound") or length in ("block", "stage"):
+        refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", turn)
     if bare(at["circuits.policy"]) in MORE_THAN_DEMAND and each_by_demand(at):
         raise more_than_demand(at["circuits.policy"])
 

@@ -46,7 +46,8 @@ GPUS = 1024  # default if neither gpus nor dp is stated
 GLOBAL_BATCH = 4096  # sequences: default if no batch is stated
 LEAST_RADIX = 4  # half of its ports go up
 ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree, 2 of 8
-BATCH, SPREAD = EITHER
+BATCH = GLOBAL, MICRO_BATCHES, PER_STAGE, BUBBLE = EITHER[0]
+DEGREE = "network.mfabric.optical_degree"
 FIT = "job.recompute", "fit"  # open: a recipe may state it
 
 
@@ -122,7 +123,6 @@ def worked_out(case: Case) -> Resolved:
     return resolved
 
 
-# ------------------------------------------------------------------------------------------------------ GPU and model
 OF_MODEL = (  # fields of an `Architecture` that a case may say
     *("blocks", "hidden", "experts", "top_k", "expert_hidden", "shared_hidden", "dense_blocks", "dense_hidden"),
     *("vocab", "tied", "expert_groups", "top_groups", "next_tokens"),
@@ -272,7 +272,6 @@ def _formats(found: _Open) -> None:
     found.fill("job.overlap_gradients", not shared and whole, "on, where gradients are reduced once")
 
 
-# ----------------------------------------------------------------------------------------------------------------- job
 def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
     chosen = _degrees(found, model, gpu)
     why = chosen.why
@@ -296,7 +295,7 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
         model=model.label,
         architecture=model.architecture,
         gpus=found["job.parallel.gpus"],
-        micro_batches=found["job.batch.micro_batches"],
+        micro_batches=found[MICRO_BATCHES],
         gpus_per_server=per_server,
         recompute=found["job.recompute"],
         known_as=model.known_as,
@@ -371,18 +370,20 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
     if gpus is None and None not in (tp, pp, ep):
         replica = tp * pp * ep
         gpus = replica * (dp or max(1, GPUS // replica))
-    batch = GLOBAL_BATCH if all(found[path] is None for path in BATCH) else found["job.batch.global_batch"]
+    elif gpus is None and dp is None:
+        gpus = GPUS
+    batch = GLOBAL_BATCH if all(found[path] is None for path in BATCH) else found[GLOBAL]
     recompute = found["job.recompute"]
     return quickest(
         model.architecture,
         gpu,
-        gpus=gpus if gpus is not None or dp is not None else GPUS,
+        gpus=gpus,
         dp=dp,
         tp=tp,
         pp=pp,
         ep=ep,
-        global_batch=batch if found["job.batch.micro_batches"] is None else None,
-        micro_batches=found["job.batch.micro_batches"],
+        global_batch=batch if found[MICRO_BATCHES] is None else None,
+        micro_batches=found[MICRO_BATCHES],
         recompute=None if recompute == "fit" else recompute,
         loads_of=functools.partial(drawn_loads, found.asked),
         **_shape(found),
@@ -431,7 +432,7 @@ def _nearest(value: int, allowed: Sequence[int]) -> str:
 
 
 def _disagree(found: _Open, said: str, takes: str) -> None:
-    micro_batches = found["job.batch.micro_batches"]
+    micro_batches = found[MICRO_BATCHES]
     raise Misfit(f"job.batch.{said} and micro_batches {micro_batches} do not agree: it takes {takes}.")
 
 
@@ -440,22 +441,22 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
     cp = found["job.parallel.cp"] * (found["job.parallel.tp"] // degrees["tp"])  # EP ranks that share a sequence
     together = micro_batch * degrees["ep"] * degrees["dp"]  # sequences of one micro-batch of all EP ranks, times cp
     order = SCHEDULES[found["job.schedule"]]
-    if (times := found["job.batch.per_stage"]) is not None:
+    if (times := found[PER_STAGE]) is not None:
         enough = times * pp * max(1, order.least)
-        found.fill("job.batch.micro_batches", enough, "per_stage x pp")
-        if found["job.batch.micro_batches"] != enough:
+        found.fill(MICRO_BATCHES, enough, "per_stage x pp")
+        if found[MICRO_BATCHES] != enough:
             _disagree(found, f"per_stage {times}", f"{enough}")
-    if (bubble := found["job.batch.bubble"]) is not None:
+    if (bubble := found[BUBBLE]) is not None:
         enough = micro_batches_for(bubble, pp, _chunks(found), found["job.schedule"], found["job.overlap"] == "passes")
-        found.fill("job.batch.micro_batches", enough, f"a bubble of at most {bubble:g}")
-        if found["job.batch.micro_batches"] < enough:
+        found.fill(MICRO_BATCHES, enough, f"a bubble of at most {bubble:g}")
+        if found[MICRO_BATCHES] < enough:
             _disagree(found, f"bubble {bubble:g}", f"at least {enough}")
     step, least = order.step(pp), max(1, order.least * pp)
     if all(found[path] is None for path in BATCH):
         wanted = GLOBAL_BATCH * cp / together
         micro_batches = max(step * max(1, round(wanted / step)), -(-least // step) * step)
-        found.fill("job.batch.global_batch", micro_batches * together // cp, f"about {GLOBAL_BATCH:,} sequences")
-    batch, micro_batches = found["job.batch.global_batch"], found["job.batch.micro_batches"]
+        found.fill(GLOBAL, micro_batches * together // cp, f"about {GLOBAL_BATCH:,} sequences")
+    batch, micro_batches = found[GLOBAL], found[MICRO_BATCHES]
     if micro_batches is None:
         one = together * step / cp
         if batch * cp % (together * step) or batch * cp // together < least:
@@ -466,9 +467,9 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
                 f"{degrees['ep']} x dp {degrees['dp']}{f' / cp {cp}' if cp > 1 else ''}, {step} at a time under "
                 f"{found['job.schedule']}), got {batch}; the nearest are {' and '.join(map(str, near))}."
             )
-        found.fill("job.batch.micro_batches", batch * cp // together, "global_batch over micro_batch x ep x dp")
+        found.fill(MICRO_BATCHES, batch * cp // together, "global_batch over micro_batch x ep x dp")
     elif batch is None:
-        found.fill("job.batch.global_batch", micro_batches * together // cp, "micro_batches x micro_batch x ep x dp")
+        found.fill(GLOBAL, micro_batches * together // cp, "micro_batches x micro_batch x ep x dp")
     elif batch * cp != micro_batches * together:
         raise Misfit(
             f"job.batch.global_batch {batch} and micro_batches {micro_batches} do not agree: micro_batch {micro_batch} "
@@ -476,25 +477,23 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------------------- network
 def _ports(found: _Open, gpu: Gpu, servers: int, group: int, gpus: int, on: Fabric) -> int:
     """Fills NICs of a server and their shares; returns NICs on switch trees, of a cluster of so many servers and GPUs.
 
     `group`: servers of an expert-parallel group.
     """
-    if gpu.nics is not None:
-        found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
+    found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
     found.fill("network.nics", on.usual_nics, f"usual on {on.name}")
     found.fill("network.nics", gpu.gpus_per_server, "one a GPU")
     nics = found["network.nics"]
     if on.fills is not None:
         for name, value in on.fills(servers, group, nics, own_settings(found.case, on.name)).items():
             found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers in groups of {group:,}")
-    if on.reconfigures and on.data and nics < 2 and found["network.mfabric.optical_degree"] is None:
+    if on.reconfigures and on.data and nics < 2 and found[DEGREE] is None:
         raise Misfit(f"network.nics must be 2 or more on {on.name}, which shares some of them to circuits, got {nics}.")
     electrical = max(1, nics // ELECTRICAL_SHARE)
-    found.fill("network.mfabric.optical_degree", max(nics - electrical, 0), f"all but one in {ELECTRICAL_SHARE} NICs")
-    on_tree = nics - found["network.mfabric.optical_degree"]
+    found.fill(DEGREE, max(nics - electrical, 0), f"all but one in {ELECTRICAL_SHARE} NICs")
+    on_tree = nics - found[DEGREE]
     if on.reconfigures and on.data and on_tree < 1:
         raise Misfit(
             f"network.mfabric.optical_degree must be below the {nics} NICs of a server (network.nics): gradients and "
@@ -611,7 +610,6 @@ def _hardware(whole: Case, gpu: Gpu, tiers_by_degree: tuple[int, ...]) -> dict[s
     }
 
 
-# ------------------------------------------------------------------------------------------------------------ settings
 def _check_values(resolved: Resolved) -> None:
     """`InputError` for a bandwidth without a price, or what else only the whole case can tell."""
     case: Any = resolved.case

@@ -209,7 +209,6 @@ class Resolved(Hardware):
         """Whether an iteration more is drawn, before the others: long spans are planned on it."""
         return self.plan_on == "past" and self.circuits_for in LONG
 
-    # ------------------------------------------------------------------------------------------ the rate of computation
     @property
     def calibrated(self) -> dict[str, Calibrated]:
         """Fitted rates by model, under the assumptions of the case."""
@@ -252,10 +251,10 @@ class Resolved(Hardware):
 
     def shares(self, job: Workload, how: str = "usual") -> Shares:
         """Achieved over nominal bandwidth of communication."""
-        rate: Any = self.case.compute.rate
-        if rate.name != "kernels":
+        case: Any = self.case
+        if case.compute.rate.name != "kernels":
             return IDEAL
-        return job_shares(job, self.case.job.dispatcher, how, rate.table)  # type: ignore[arg-type]
+        return job_shares(job, case.job.dispatcher, how, case.compute.rate.table)
 
     @property
     def memory_Bps(self) -> float:
@@ -265,7 +264,6 @@ class Resolved(Hardware):
             return rates_of(self.server, path=rate.table).memory_Bps
         return self.server.memory_Bps or math.inf
 
-    # ---------------------------------------------------------------------------------------------------------- network
     @property
     def rules(self) -> Rules:
         from mfabric_jax.timing import Rules
@@ -279,7 +277,6 @@ class Resolved(Hardware):
             comm_cores=overlap.comm_cores if overlap.name == "passes" else 0.0,
         )
 
-    # --------------------------------------------------------------------------------------------------------- circuits
     @property
     def policy_name(self) -> str:
         return name_of(self.case.circuits.policy)

@@ -100,7 +100,7 @@ def _tried(asked: Case, changes: Mapping[str, Any]) -> Resolved | None:
 def too_large_words(resolved: Resolved) -> str | None:
     """A sentence on what does not fit in memory and what would; None where all fits or memory is unknown."""
     job, server = resolved.job, resolved.server
-    said = memory_columns(resolved, job)  # type: ignore[arg-type]
+    said = memory_columns(resolved, job)
     if said["fits"] is not False:
         return None
 

@@ -27,6 +27,8 @@ from mfabric_jax.simulation.rows import (
     PARTS,
     SWITCHING,
     TURNED,
+    Columns,
+    Row,
     changes_of,
     column_of,
     columns_of,
@@ -43,7 +45,7 @@ from mfabric_jax.workload.compute import scaled
 DRAWN = ("shares", "generated", "knobs")  # sources of traffic that depend on the seed
 DRAWN_AGAIN = 16  # rows of a block whose traffic is drawn `run.draws` times; that of more is drawn once
 TRIED = 64  # cases of a block that are resolved one by one before anything is computed
-Networks = dict[str, tuple[NetworkOf, dict[str, np.ndarray]]]  # and numbers of their cases, by column of seconds
+Networks = dict[str, tuple[NetworkOf, Columns]]  # and numbers of their cases, by column of seconds
 AVERAGED = -1  # sample: the mean of all iterations
 SAMPLE, BANDWIDTH, EFFICIENCY, ALPHA = "run.sample", "network.nic_gbps", "compute.efficiency", "network.alpha_s"
 LINK_DELAY = "network.link_delay_s"
@@ -73,7 +75,7 @@ class Solved(NamedTuple):
     """
 
     which: np.ndarray
-    columns: dict[str, np.ndarray]
+    columns: Columns
     over: dict[int, np.ndarray]
     circuits: dict[int, Circuits]
 
@@ -88,7 +90,7 @@ class Points:
         left_open = {path: None for path, column in block.columns.items() if None in column}
         usual = build(flat(block.case) | left_open) if left_open else block.case
         self.block, self.resolved, self.shared = block, resolve(usual), shared or Shared()
-        self.on, self.job = self.resolved.fabric, self.resolved.job
+        self.on, self.job, self.case = self.resolved.fabric, self.resolved.job, self.resolved.case
         self._given = problem
 
     @functools.cached_property
@@ -112,21 +114,21 @@ class Points:
     @property
     def usual(self) -> dict[str, Any]:
         """The resolved numbers of the first case."""
-        sample = self.resolved.case.run.sample
+        sample = self.case.run.sample
         return numbers_of(self.problem) | {SAMPLE: AVERAGED if sample is None else sample}
 
-    def cases(self) -> dict[str, np.ndarray]:
+    def cases(self) -> Columns:
         """Input of the function, a value per case; open values are those of the first case."""
         usual = self.usual
         found = {path: np.full(len(self.block), value) for path, value in usual.items()}
         for path, column in self.block.columns.items():
             if path in found:
                 found[path] = np.array([usual[path] if value is None else value for value in column])
-        if self.resolved.case.compute.rate.name == "measured":
+        if self.case.compute.rate.name == "measured":
             found[EFFICIENCY] = self._measured(found)
         return found
 
-    def _measured(self, cases: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _measured(self, cases: Columns) -> np.ndarray:
         """The rate of every case, solved once per measured iteration."""
         names = [path for path in self.block.columns if path in cases and measured_under(self.block.case, path)]
         if not names:
@@ -138,11 +140,11 @@ class Points:
         each = [build(below | {name: cases[name][at].item() for name in names}) for at in some]
         return np.array([measured_efficiency(resolve(case).case) for case in each])[place.reshape(-1)]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """A row for every case."""
         return listed_rows(self.columns())
 
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> Columns:
         """Columns of the rows, each [N]; unknown numbers are nan."""
         cases = self.cases()
         place, each = self._each_iteration(cases)
@@ -150,11 +152,11 @@ class Points:
         last = np.searchsorted(place, np.arange(len(self.block)), side="right") - 1  # the shown iteration of a row
         flows = self._flows(solved, last, {name: values[last] for name, values in each.items()})
         mean = self._mean(solved, place)
-        degree, nics = cases.get(PORTS), self.resolved.server_nics
         ports = {}
         if self.on.data:
+            degree, nics = cases[PORTS], np.asarray(self.resolved.server_nics)
             tiers = np.array(self.resolved.tiers_by_degree)[degree]
-            ports = {"optical_degree": degree, "electrical_nics": nics - degree, "tiers": tiers}  # type: ignore[operator]
+            ports = {"optical_degree": degree, "electrical_nics": nics - degree, "tiers": tiers}
         rest = {"over": self._over_balanced(solved, place), "source": self._sources(cases)}
         columns = columns_of(self.problem, mean, cases[BANDWIDTH], cases[EFFICIENCY], **rest, **ports)
         variants = {name: values for name, values in mean.items() if is_of_band(name)}
@@ -162,7 +164,7 @@ class Points:
         columns |= training_columns(self.problem.resolved, columns)
         return columns | flows
 
-    def _each_iteration(self, cases: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def _each_iteration(self, cases: Columns) -> tuple[np.ndarray, Columns]:
         """The row of every iteration that rows show, and its numbers for every replica."""
         every, replicas = np.arange(len(self.problem.selections) // self.replicas), np.arange(self.replicas)
         sample = cases[SAMPLE][:, None]
@@ -170,7 +172,7 @@ class Points:
         each = {name: np.tile(values[place], len(replicas)) for name, values in cases.items()}
         return place, each | {SAMPLE: np.add.outer(len(every) * replicas, iteration).ravel()}
 
-    def _mean(self, solved: Solved, place: np.ndarray) -> dict[str, np.ndarray]:
+    def _mean(self, solved: Solved, place: np.ndarray) -> Columns:
         """The mean over iterations of every row [N]: seconds of the slowest replica, changes of circuits of all."""
         weight = 1 / np.bincount(place, minlength=len(self.block))
         changes = {name: x for name, x in solved.columns.items() if name in (*SWITCHING, TURNED)}
@@ -180,7 +182,7 @@ class Points:
 
     def _other_draws(self) -> list[np.ndarray]:
         """Seconds of every row with other draws of its traffic; unknown for more rows than `DRAWN_AGAIN`."""
-        case = self.resolved.case
+        case = self.case
         if case.traffic.source.name not in DRAWN or self._given is not None:
             return []
         if len(self.block) > DRAWN_AGAIN:
@@ -193,7 +195,7 @@ class Points:
         place, each = drawn._each_iteration(drawn.cases())
         return drawn._mean(drawn._solved(each, {"": (drawn.problem.network, each)}), place)["iteration_s"]
 
-    def _flows(self, solved: Solved, rows: np.ndarray, cases: Numbers) -> dict[str, np.ndarray]:
+    def _flows(self, solved: Solved, rows: np.ndarray, cases: Numbers) -> Columns:
         """Columns of one dispatch (`flow_ends`) of cases `rows`, once for equal all-to-alls; unknown where more than
         `MOST_KEYS` differ."""
         which, network = solved.which[rows], self.problem.network
@@ -213,7 +215,7 @@ class Points:
         each = np.split(solved.which.reshape(self.replicas, -1), starts, axis=1)
         return np.array([median(tuple(keys.ravel().tolist())) for keys in each])
 
-    def _sources(self, cases: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _sources(self, cases: Columns) -> np.ndarray:
         rate: Any = self.block.case.compute.rate
         at_each = rate.name == "measured" and rate.nic_gbps is None
         gbps = cases[BANDWIDTH].tolist() if at_each else [None] * len(self.block)
@@ -222,9 +224,9 @@ class Points:
 
     @property
     def replicas(self) -> int:
-        return replicas_of(self.resolved.case.run.replicas, self.job)
+        return replicas_of(self.case.run.replicas, self.job)
 
-    def _networks(self, cases: dict[str, np.ndarray]) -> Networks:
+    def _networks(self, cases: Columns) -> Networks:
         """Networks and numbers: as usual (""), and by column of `bands` with slower and faster kernels and links."""
         resolved, network, job = self.resolved, self.problem.network, self.job
         found = {"": (network, cases)}
@@ -242,7 +244,7 @@ class Points:
             found[PROMPT] = dataclasses.replace(network, own_delay_s=None), cases | quick
         return found
 
-    def _solved(self, cases: dict[str, np.ndarray], networks: Networks) -> Solved:
+    def _solved(self, cases: Columns, networks: Networks) -> Solved:
         """Seconds of all cases [N]; all-to-alls are worked out once for cases that share them, some at a time."""
         costs = {column: network.costs(numbers) for column, (network, numbers) in networks.items()}
         depends_on = np.stack([cases[name] for name in self.problem.network.solved_for], axis=1)
@@ -277,7 +279,7 @@ class Points:
         return self.shared.get(self.problem.inside_key, lambda: inside_of(self.problem))
 
     def _groups(
-        self, cases: dict[str, np.ndarray], first: np.ndarray, costs: TradeOff | None
+        self, cases: Columns, first: np.ndarray, costs: TradeOff | None
     ) -> Iterator[tuple[np.ndarray, AllToAllsOf]]:
         """Numbers of all-to-alls on one group, and what works them out; `first`: a case of each."""
         if not self.on.reconfigures:
@@ -309,7 +311,7 @@ def _beside_rates(group: Any) -> bytes:
     return b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
 
 
-def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[str, Any]) -> Columns:
     """Seconds, and changes of circuits, of cases with the all-to-alls `own` of some; `times`: as `Networks`."""
     found = {name: getattr(times[""], name) for name in PARTS}
     found |= {column: each.iteration_s for column, each in times.items() if column}
@@ -343,7 +345,7 @@ def check_block(block: Block) -> None:
             resolve(build(below | {path: value}))
 
 
-def rows_of(problem: Problem, shared: Shared | None = None) -> list[dict[str, Any]]:
+def rows_of(problem: Problem, shared: Shared | None = None) -> list[Row]:
     """A row for every bandwidth of a problem, with its own traffic."""
     block = Block(problem.resolved.case, problem.variant, {BANDWIDTH: problem.bandwidths})
     return Points(block, problem, shared).rows()

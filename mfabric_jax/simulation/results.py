@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 import jax
-import numpy as np
 
 from mfabric_jax import columns, platforms
 from mfabric_jax.case import Block, Case, Cases, cases
@@ -28,7 +27,7 @@ from mfabric_jax.progress import bar
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.simulation.given_files import digest, files_of
 from mfabric_jax.simulation.points import BANDWIDTH, Points, Shared
-from mfabric_jax.simulation.rows import MILLION, bill_of, column_of, idle_spares, unknown_parts
+from mfabric_jax.simulation.rows import MILLION, Columns, Row, bill_of, column_of, idle_spares, unknown_parts
 
 SHOWN = {  # settings that contract columns show as they stand
     "model.name",
@@ -41,8 +40,6 @@ SHOWN = {  # settings that contract columns show as they stand
     "circuits.ocs",
     "job.parallel.gpus",
 }
-
-Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +72,7 @@ class Results:
     def _repr_html_(self) -> str:
         return f"<p>Results of these cases; .rows() or .frame() computes them.</p>{self.cases._repr_html_()}"
 
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> Columns:
         """The rows as columns, each [N]; unknown numbers are nan."""
         (points, *more) = self.groups
         if more:
@@ -219,7 +216,6 @@ def _networks_usd(one: Resolved, gbps: float, ports: Sequence[float]) -> list[st
     return found
 
 
-# ------------------------------------------------------------------------------------------- where a result comes from
 def provenance(dtype: str) -> dict[str, Any]:
     """What every result records: schema of rows, versions, commit, device, dtype and kernels."""
     import mfabric_jax
