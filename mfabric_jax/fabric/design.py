@@ -12,7 +12,6 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup
-from mfabric_jax.fabric.parts_list import Ocs
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Gpu, Workload
 
@@ -68,7 +67,7 @@ class Asked(Protocol):
     @property
     def delay_s(self) -> float: ...
     @property
-    def optical_switch(self) -> Ocs | None: ...
+    def parts(self) -> Any: ...  # `Parts`
     def own(self, fabric: str) -> Any: ...
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def check_ports(settings: Asked, region: Region) -> Region:
     """Raise `InputError` if the optical switch has too few ports for the region."""
-    if (switch := settings.optical_switch) is not None:
+    if (switch := settings.parts.ocs) is not None:
         switch.check_region(region.servers, int(np.max(region.optical_degree)))
     return region
 

@@ -19,7 +19,7 @@ from mfabric_jax.case.policies import BOUND, NO_SCHEDULE, name_of
 from mfabric_jax.case.tree import Network
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.fabric.parts_list import Ocs, Parts, get_ocs
+from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.notebooks import html_table
 from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
@@ -121,11 +121,6 @@ class Hardware:
     def own(self, fabric: str) -> Any:
         """Settings of a fabric alone; None if it has none."""
         return own_settings(self.case, fabric)
-
-    @property
-    def optical_switch(self) -> Ocs | None:
-        ocs = self.case.circuits.ocs
-        return None if ocs is None else get_ocs(ocs, self.network.prices)
 
     @functools.cached_property
     def parts(self) -> Parts:

@@ -95,8 +95,8 @@ class Results:
                 for solved in as_completed(started):
                     number, points = started[solved]
                     varied = self._varied(points.block)
-                    told = [{path: column[at] for path, column in varied.items()} for at in range(len(points.block))]
-                    yield number, [row | own for row, own in zip(solved.result(), told, strict=True)]
+                    rows = enumerate(solved.result())
+                    yield number, [row | {path: column[at] for path, column in varied.items()} for at, row in rows]
                     if progress:
                         progress(points.problem)
             finally:

@@ -328,7 +328,7 @@ def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.
 
 def _switching(one: Problem, changes: Any, turns: Any, iteration_s: Any) -> Row:
     """Columns of changed circuits, switch turns, and turns over the switch's limit; None: unknown or fixed."""
-    switch = one.resolved.optical_switch if one.fabric.reconfigures else None
+    switch = one.resolved.parts.ocs if one.fabric.reconfigures else None
     if one.resolved.first == BOUND:
         changes = turns = None
     allowed = None if switch is None else switch.turns_per_s
