@@ -17,7 +17,6 @@ import numpy as np
 from mfabric_jax import report, traffic
 from mfabric_jax.case import Case
 from mfabric_jax.evaluate.problem import problem_of
-from mfabric_jax.resolving.resolved import room_of
 from mfabric_jax.simulation import resolve, rows_of
 from mfabric_jax.traffic import Tokens, placed, placement_policy
 
@@ -101,7 +100,7 @@ def timed(config: Config, design: Design, tokens: Tokens) -> Row:
     """The row of a design."""
     setting = resolve(config.setting(design))
     if design.placement != "contiguous":
-        room = room_of(setting.case, setting.job)
+        room = setting.room(setting.job)
         tokens = placed(tokens, room, placement_policy(design.placement), every=setting.case.placement.rule.every)
     one = problem_of(setting, (setting.case.network.nic_gbps,), traffic=(tokens,))
     (row,) = rows_of(one)

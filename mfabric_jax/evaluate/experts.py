@@ -9,7 +9,6 @@ from mfabric_jax.array_module import array_module
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.evaluate.links import moving
 from mfabric_jax.fabric.design import group_numbers
-from mfabric_jax.resolving.resolved import room_of
 from mfabric_jax.timing.iteration import early, expert_load
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.dispatch import selections_of
@@ -46,7 +45,7 @@ def moves_of(one: Any) -> np.ndarray | None:
     every = getattr(settings.case.placement.rule, "every", 0)
     if not every or slots is None:
         return None
-    copied = copied_experts(slots, room_of(settings.case, job), every)
+    copied = copied_experts(slots, settings.room(job), every)
     layers = [[layer % slots.shape[1] for layer in job.stage_layers(stage)] for stage in range(job.pp)]
     stages = np.stack([copied[:, some].sum(axis=1) for some in layers], axis=1)
     return (stages * expert_state_bytes(job)).astype(settings.case.run.dtype)

@@ -93,7 +93,7 @@ class NetworkOf(eqx.Module):
         return NetworkOf(
             on=one.fabric,
             dtype=dtype,
-            gpu_tbps=settings.network.gpu_tbps,
+            gpu_tbps=settings.gpu_tbps,
             transport=settings.carried_by,
             weighs=one.weighs,
             group=jax.tree.map(leaf, one.group),
@@ -104,7 +104,7 @@ class NetworkOf(eqx.Module):
             path_links=number(one.path_links_by_degree or (one.path_links,)),
             own_delay_s=None if one.own_delay_s is None else number(one.own_delay_s),
             memory_Bps=number(settings.memory_Bps),
-            oversubscription=number(settings.network.oversubscription or 1.0),
+            oversubscription=number(settings.oversubscription or 1.0),
         )
 
     @property

@@ -16,7 +16,7 @@ from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Gpu, Workload
 
 if TYPE_CHECKING:
-    from mfabric_jax.case.tree import Network
+    from mfabric_jax.case.paths import Case
     from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
     from mfabric_jax.fabric.electrical import Electrical
     from mfabric_jax.fabric.region import Region
@@ -49,7 +49,7 @@ class Asked(Protocol):
     those of a fabric alone, `network.NAME` of the case."""
 
     @property
-    def network(self) -> Network: ...
+    def case(self) -> Case: ...
     @property
     def server_nics(self) -> int | None: ...
     @property

@@ -30,7 +30,7 @@ def check_ports(settings: Asked, region: Region) -> Region:
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
     from mfabric_jax.fabric.region import Region
 
-    nics = settings.optical_degree, settings.electrical_nics / ratio_of(settings.network)
+    nics = settings.optical_degree, settings.electrical_nics / ratio_of(settings.case.network)
     return [check_ports(settings, Region(job.servers_per_region, nic_gbps, *nics, settings.delay_s))]
 
 

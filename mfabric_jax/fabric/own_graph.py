@@ -76,7 +76,7 @@ class GraphFile(NamedTuple):
 
     @staticmethod
     def of(settings: Asked) -> GraphFile:
-        network = settings.network
+        network = settings.case.network
         asked = GraphFile(network.graph, network.on_graph.relay, network.on_graph.ranks)
         graph = own_graph(asked)
         times = units.gbps(network.nic_gbps) / graph.nic_Bps

@@ -642,7 +642,7 @@ def _check_groups(resolved: Resolved) -> None:
     """
     from mfabric_jax import policies
 
-    case, name, network = resolved.case, resolved.policy, resolved.network
+    case, name, network = resolved.case, resolved.policy, resolved.case.network
     policies.suited(name, routing=resolved.routing)
     for group in resolved.fabric.groups(resolved, resolved.job, network.nic_gbps, (network.nic_use,)):
         if group.reconfigures and resolved.scheduled:

@@ -11,12 +11,12 @@ import functools
 import json
 import math
 from importlib import resources
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mfabric_jax import fabric, units
 from mfabric_jax.case.paths import Case, flat
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE, name_of
-from mfabric_jax.case.tree import Network
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import Parts
@@ -75,6 +75,11 @@ def own_settings(case: Case, fabric: str) -> Any:
     return getattr(case.network, fabric.replace("-", "_"), None)
 
 
+def _at(path: str) -> property:
+    """What a case says at a path of its tree."""
+    return property(attrgetter(f"case.{path}"))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
     """GPUs, NICs and switches of one resolved case (fields as in `case.tree`); `server`: GPU and server.
@@ -95,27 +100,26 @@ class Hardware:
     delay_s: float
     shares_network: bool = False
 
-    @property
-    def policy(self) -> Any:
-        """As `circuits.policy`: a name, or a function."""
-        return self.case.circuits.policy
-
-    @property
-    def routing(self) -> Any:
-        """As `circuits.routing`."""
-        return self.case.circuits.routing
-
-    @property
-    def network(self) -> Network:
-        return self.case.network
+    policy = _at("circuits.policy")  # a name, or a function
+    routing = _at("circuits.routing")
+    gpu = property(attrgetter("server"))
+    optical_switch = property(attrgetter("parts.ocs"))
+    graph = _at("network.graph")
+    gpu_tbps = _at("network.gpu_tbps")
+    nic_gbps = _at("network.nic_gbps")
+    oversubscription = _at("network.oversubscription")
+    pxn = _at("network.rail_optimized.pxn")
+    radix = _at("network.radix")
+    ranks_on = _at("network.on_graph.ranks")
+    relay = _at("network.on_graph.relay")
 
     @property
     def fabric(self) -> Fabric:
-        return fabric.get(self.network.fabric)
+        return fabric.get(self.case.network.fabric)
 
     @property
     def leaf_servers(self) -> int | None:
-        asked = self.network.leaf_servers
+        asked = self.case.network.leaf_servers
         return None if asked == "most" else asked
 
     def own(self, fabric: str) -> Any:
@@ -124,7 +128,7 @@ class Hardware:
 
     @functools.cached_property
     def parts(self) -> Parts:
-        return Parts.read(self.network.prices, self.case.circuits.ocs)
+        return Parts.read(self.case.network.prices, self.case.circuits.ocs)
 
     def planner(self, region: Region) -> Planner:
         """When all-to-alls of a region end under the scheduler of the case; `InputError` where it does not work."""
@@ -214,7 +218,7 @@ class Resolved(Hardware):
     def achieved(self, job: Workload) -> float:
         rate: Any = self.case.compute.rate
         if rate.name == "kernels":
-            return achieved_by_kernels(job, self.server, self.precision, self.of_kernels(job))
+            return achieved_by_kernels(job, self.server, self._format, self.of_kernels(job))
         if rate.name == "calibrated":
             known = self.calibrated.get(job.known_as)
             return HALF if known is None else known.efficiency
@@ -230,11 +234,10 @@ class Resolved(Hardware):
             found = self.of_kernels(job)
             return found if efficiency is None else scaled(found, self.achieved(job) / efficiency)
         achieved = self.achieved(job) if efficiency is None else efficiency
-        return block_seconds(job, self.server, achieved, self.precision)
+        return block_seconds(job, self.server, achieved, self._format)
 
     @property
-    def precision(self) -> str:
-        """In which blocks are computed."""
+    def _format(self) -> str:
         return self.case.job.precision.compute  # type: ignore[return-value]
 
     def of_kernels(self, job: Workload, how: str = "usual") -> BlockSeconds:
@@ -242,7 +245,7 @@ class Resolved(Hardware):
         rate: Any = self.case.compute.rate
         launch_us = table(rate.table)["launch"]["us"] if rate.launch_us is None else rate.launch_us
         launch_s = float(units.us(launch_us))
-        return kernel_seconds(job, self.server, self.precision, how, path=rate.table, launch_s=launch_s)
+        return kernel_seconds(job, self.server, self._format, how, path=rate.table, launch_s=launch_s)
 
     def shares(self, job: Workload, how: str = "usual") -> Shares:
         """Achieved over nominal bandwidth of communication."""
@@ -258,6 +261,10 @@ class Resolved(Hardware):
         if rate.name == "kernels":
             return rates_of(self.server, path=rate.table).memory_Bps
         return self.server.memory_Bps or math.inf
+
+    def room(self, job: Workload) -> Room:
+        """`room_of` the case."""
+        return room_of(self.case, job)
 
     @property
     def rules(self) -> Rules:
@@ -286,7 +293,7 @@ class Resolved(Hardware):
         name = case.circuits.policy
         if name == "static":
             return jax.tree_util.Partial(policies.static, mean=mean)
-        policy = policies.suited(name, routing=case.circuits.routing, names=self.network.acos.topologies)
+        policy = policies.suited(name, routing=case.circuits.routing, names=self.case.network.acos.topologies)
         alone = self.first == "pays" or case.job.overlap.name == "passes"
         return policies.for_demand_alone(policy) if alone and policies.knows_place(name) else policy
 

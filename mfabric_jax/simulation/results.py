@@ -177,7 +177,7 @@ def not_known(asked: Cases) -> list[str]:
     for block in asked.blocks:
         one = resolve(block.case)
         found += filter(None, [idle_spares(one, one.job)])
-        found += unknown_parts(one, bill_of(one, one.job, one.network.nic_gbps))
+        found += unknown_parts(one, bill_of(one, one.job, one.case.network.nic_gbps))
     return list(dict.fromkeys(found))
 
 

@@ -46,7 +46,8 @@ def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = N
     built, share = on.built_of(gpu), on.share_of(gpu, job.gpus_per_server)
     form = dataclasses.replace(on.form(settings, job), **ports)
     form = form if on.domain_gpus is None else dataclasses.replace(form, nics=built)  # a NIC for each of its GPUs
-    where = {name: value for name, value in vars(form).items() if name != "servers"} | {"gpus": built}
+    where = vars(form) | {"gpus": built}
+    del where["servers"]
     usd = multiply(cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where), share)
     watts = multiply(cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where), share)
     if parts.ocs is not None and on.optical_regions is not None and not form.panels:
@@ -251,7 +252,7 @@ def judged(settings: Resolved, job: Workload, seconds: Row, bill: Bill, achieved
     total = seconds["iteration_s"]
     shares = {"ep_share": seconds["ep_comm_s"] / total, "bubble_share": seconds["bubble_s"] / total}
     shares["ep_share_without_bubble"] = seconds["ep_comm_s"] / (total - seconds["bubble_s"])
-    peak = settings.server.peak(settings.precision)
+    peak = settings.server.peak(settings.case.job.precision.compute)  # type: ignore[arg-type]
     shares |= {"mfu": iteration_flops(job) / (peak * job.gpus * total), "achieved_over_peak": achieved}
     return shares | costs(settings, job, bill, total, achieved)
 
@@ -295,7 +296,7 @@ def job_columns(settings: Resolved, job: Workload) -> Row:
         "tp": job.attention_tp,
         "etp": job.tp,
         "tokens_per_iteration": job.iteration_tokens,
-        "compute_precision": settings.precision,
+        "compute_precision": settings.case.job.precision.compute,
         "precision": known.get(sent, f"{' / '.join(f'{each:g}' for each in sent)} bytes"),
     }
 
@@ -303,7 +304,7 @@ def job_columns(settings: Resolved, job: Workload) -> Row:
 def compute_source(settings: Resolved, job: Workload, achieved: float, measured_at: float | None = None) -> str:
     """Words on the origin of a model's computation time; `measured_at`: Gbps of the measured iteration, if any."""
     rate: Any = settings.case.compute.rate
-    gpu, precision = settings.server.name, settings.precision
+    gpu, precision = settings.server.name, settings.case.job.precision.compute
     peak = "peak" if precision == "bf16" else f"{precision} peak"
     if rate.name == "measured":
         gbps = rate.nic_gbps if measured_at is None else measured_at
@@ -328,7 +329,7 @@ def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.
 
 def _switching(one: Problem, changes: Any, turns: Any, iteration_s: Any) -> Row:
     """Columns of changed circuits, switch turns, and turns over the switch's limit; None: unknown or fixed."""
-    switch = one.resolved.parts.ocs if one.fabric.reconfigures else None
+    switch = one.resolved.optical_switch if one.fabric.reconfigures else None
     if one.resolved.first == BOUND:
         changes = turns = None
     allowed = None if switch is None else switch.turns_per_s

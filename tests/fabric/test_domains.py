@@ -35,8 +35,8 @@ def test_an_nvl72_by_counts():
     assert domain == Domain(72, 900e9, 18)
     assert domain_links(domain) == 1296
     one = resolve(small(SCALE_UP))
-    assert (one.server.scale_up_gpus, one.server.nvlink, one.case.gpu.nvswitches) == (72, 900e9, 18)
-    assert one.server.nvlink == get("scale-up").nvlink_Bps(8.0, 800.0, one.server.nvlink)  # NICs take nothing of it
+    assert (one.gpu.scale_up_gpus, one.gpu.nvlink, one.case.gpu.nvswitches) == (72, 900e9, 18)
+    assert one.gpu.nvlink == get("scale-up").nvlink_Bps(8.0, 800.0, one.gpu.nvlink)  # NICs take nothing of it
 
 
 def test_a_supernode_by_counts():
@@ -46,7 +46,7 @@ def test_a_supernode_by_counts():
     assert (c.SECOND_TIER_SWITCHES, c.LINKS, c.NODES * c.SUB_PLANES) == (112, 5376, 336)
     assert c.LINKS == c.SECOND_TIER_SWITCHES * 48  # each of the second tier has a port for every node
     one = resolve(small({"network.fabric": "cloudmatrix384"}))
-    assert (one.server.scale_up_gpus, one.server.nvlink) == (384, 392e9)
+    assert (one.gpu.scale_up_gpus, one.gpu.nvlink) == (384, 392e9)
     made = cluster("cloudmatrix384", 2, 400.0)
     assert (made.gpus, made.nvswitch_gigabytes_per_s, made.nics) == (768, 392.0, 384)
 
@@ -67,7 +67,7 @@ def test_a_supernode_by_counts():
 def test_who_is_idle_and_paid(gpus, job, used, paid):
     one = resolve(small(sized(gpus) | degrees(**job)))
     assert one.job.gpus_per_server == used
-    assert one.fabric.paid_gpus(one.server, one.job) == pytest.approx(paid)
+    assert one.fabric.paid_gpus(one.gpu, one.job) == pytest.approx(paid)
     told = idle_spares(one, one.job)
     assert (told is None) == (paid == one.job.gpus)
     group = one.job.tp * one.job.ep

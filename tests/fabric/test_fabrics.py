@@ -39,7 +39,7 @@ def test_every_fabric_answers_for_itself():
         (group,) = fabric.groups(settings, job, 400.0, ("own",))
         assert group.eps_Bps == pytest.approx(nics * 50e9, rel=1e-12), name
         assert group.reconfigures is fabric.reconfigures
-        faster = fabric.at(group, 800.0, settings.network.gpu_tbps)
+        faster = fabric.at(group, 800.0, settings.gpu_tbps)
         assert faster.nic_Bps == 100e9
     nvlink = {name: get(name).nvlink_Bps(8.0, 400.0, 900e9) for name in beyond}
     scale_up = {"nvl72": 950e9, "mfabric-cpo": 475e9}

@@ -9,7 +9,6 @@ import pytest
 from mfabric_jax import InputError, resolve
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.failures.iterations import plans
-from mfabric_jax.resolving.resolved import room_of
 from mfabric_jax.resolving.traffic import traffic_of
 from mfabric_jax.simulation import example_timeline, iteration_of
 from mfabric_jax.timing.passes import places
@@ -58,7 +57,7 @@ def test_what_moves_takes_the_time_of_its_bytes_by_hand():
     """Ranks with NICs of their own, two a server here: the fullest port decides, of NICs and of NVSwitches."""
     one, found = scenario(small(AGAIN)), row(small(AGAIN))
     job = one.workload
-    copied = copied_experts(one.tokens.slots, room_of(one.resolved.case, job), 2)
+    copied = copied_experts(one.tokens.slots, one.resolved.room(job), 2)
     size = 3 * job.architecture.hidden * job.architecture.expert_hidden * (2 + 12 / job.dp)
     server = np.arange(job.ep) // job.ranks_per_server
     away = server[:, None] != server
@@ -114,7 +113,7 @@ def test_experts_are_placed_on_the_servers_that_a_fabric_has():
     # Scale-up domains are servers of 64 GPUs: all 8 ranks of a group sit in one, and none in two as on servers of 8.
     given = {"traffic.generated.skew": 0.8, "placement.rule": "hierarchical", "network.nic_gbps": 400.0}
     tree, domain = (scenario(small(given | {"network.fabric": fabric})) for fabric in ("fat-tree", "nvl72"))
-    rooms = [room_of(one.resolved.case, one.workload) for one in (tree, domain)]
+    rooms = [one.resolved.room(one.workload) for one in (tree, domain)]
     assert [room.servers for room in rooms] == [4, 1]
     own = traffic_of(domain.resolved.case, domain.workload, past=domain.resolved.past)[0]
     np.testing.assert_array_equal(domain.tokens.count, own.count)
@@ -123,7 +122,7 @@ def test_experts_are_placed_on_the_servers_that_a_fabric_has():
 
 def test_a_limit_to_groups_is_none_for_a_model_without_groups():
     limited = small({"job.per-server.node_limit": "model", "placement.rule": RULE[10:]})
-    assert room_of(limited, resolve(limited).job).groups == 8
+    assert resolve(limited).room(resolve(limited).job).groups == 8
 
 
 SPREAD = JOB | {"job.batch.micro_batches": 2, "traffic.drawn": 2, "run.iterations": 2}
