@@ -419,10 +419,10 @@ class Simulated(NamedTuple):
 
 def only(asked: Case | Cases, exchanges: Any = None) -> Simulated:
     """The only problem of cases at all their bandwidths, with these all-to-alls if there are any."""
-    (group,) = simulate(asked).groups
-    block = group.points.block
-    gbps = block.columns.get("network.nic_gbps", (group.points.problem.bandwidths[0],))
-    problem = dataclasses.replace(group.points.problem, bandwidths=tuple(gbps))
+    (points,) = simulate(asked).groups
+    block = points.block
+    gbps = block.columns.get("network.nic_gbps", (points.problem.bandwidths[0],))
+    problem = dataclasses.replace(points.problem, bandwidths=tuple(gbps))
     solved = solve(problem) if exchanges is None else exchanges
     return Simulated(problem, solved, times_of(problem, solved))
 
@@ -438,9 +438,9 @@ class OfFabric(Shared):
 def reusing(asked: Cases, solved: dict[str, OfFabric]) -> list[Row]:
     """The rows of cases; all-to-alls are kept in `solved` by fabric, and those that are there are not solved."""
     rows = []
-    for group in simulate(asked).groups:
-        shared = solved.setdefault(group.points.on.name, OfFabric())
-        rows += Points(group.points.block, shared=shared).rows()
+    for points in simulate(asked).groups:
+        shared = solved.setdefault(points.on.name, OfFabric())
+        rows += Points(points.block, shared=shared).rows()
     return rows
 
 

@@ -150,7 +150,7 @@ def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[...
     )
     if on.circuits is not None:
         form = dataclasses.replace(form, regions=on.circuits(shape, form, network.nic_gbps, choose))
-    inside = units.to_gigabytes(on.nvlink_Bps(hardware.gpu_tbps, network.nic_gbps, hardware.server.nvlink))
+    inside = units.to_gigabytes(on.nvlink_Bps(network.gpu_tbps, network.nic_gbps, hardware.server.nvlink))
     rest = {"goodput": hardware.goodput, "nvswitch_gigabytes_per_s": inside, "link_delay_s": network.link_delay_s}
     return on.cluster(shape.servers, network.nic_gbps, form, rest)
 

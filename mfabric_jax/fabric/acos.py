@@ -37,7 +37,7 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
         raise InputError("network.acos.topologies must name at least one graph, got none.")
     for name in settings.own(NAME).topologies:
         one_of("network.acos.topologies:", name, TOPOLOGIES)
-    nics = degree, settings.electrical_nics / ratio_of(settings)
+    nics = degree, settings.electrical_nics / ratio_of(settings.case.network)
     return [Region(job.servers_per_region, nic_gbps, *nics, settings.delay_s)]
 
 

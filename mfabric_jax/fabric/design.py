@@ -12,11 +12,11 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import PartGroup
-from mfabric_jax.fabric.parts_list import Ocs
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Gpu, Workload
 
 if TYPE_CHECKING:
+    from mfabric_jax.case.paths import Case
     from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
     from mfabric_jax.fabric.electrical import Electrical
     from mfabric_jax.fabric.region import Region
@@ -44,10 +44,12 @@ class ClusterShape(Protocol):
 
 class Asked(Protocol):
     """The settings that fabrics read. `server_nics` None: the usual number of NICs, which mfabric splits into
-    `optical_degree` on the optical switch and `electrical_nics` on the tree; `oversubscription` None: the fabric's;
-    `leaf_servers`: below an edge switch of an oversubscribed tree, None: its ports are filled; `shares_network`: other
-    servers fill the switches; `own(NAME)`: those of a fabric alone, `network.NAME` of the case."""
+    `optical_degree` on the optical switch and `electrical_nics` on the tree; `leaf_servers`: below an edge switch of an
+    oversubscribed tree, None: its ports are filled; `shares_network`: other servers fill the switches; `own(NAME)`:
+    those of a fabric alone, `network.NAME` of the case."""
 
+    @property
+    def case(self) -> Case: ...
     @property
     def server_nics(self) -> int | None: ...
     @property
@@ -59,29 +61,13 @@ class Asked(Protocol):
     @property
     def server(self) -> Gpu: ...
     @property
-    def oversubscription(self) -> float | None: ...
-    @property
     def leaf_servers(self) -> int | None: ...
     @property
     def shares_network(self) -> bool: ...
     @property
-    def radix(self) -> int: ...
-    @property
-    def pxn(self) -> bool: ...
-    @property
-    def gpu_tbps(self) -> float: ...
-    @property
     def delay_s(self) -> float: ...
     @property
-    def optical_switch(self) -> Ocs | None: ...
-    @property
-    def graph(self) -> str | None: ...
-    @property
-    def relay(self) -> str: ...
-    @property
-    def nic_gbps(self) -> float: ...
-    @property
-    def ranks_on(self) -> str | None: ...
+    def parts(self) -> Any: ...  # `Parts`
     def own(self, fabric: str) -> Any: ...
 
 

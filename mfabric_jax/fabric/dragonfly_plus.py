@@ -118,7 +118,7 @@ def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    return Form(nics=nics_of(settings, job), servers=job.servers, radix=settings.radix)
+    return Form(nics=nics_of(settings, job), servers=job.servers, radix=settings.case.network.radix)
 
 
 def _parts(form: Form) -> tuple[PartGroup, ...]:

@@ -22,6 +22,7 @@ from mfabric_jax.fabric.design import (
 from mfabric_jax.fabric.tree import DOWN, UP, Tree, needed_uplinks
 
 if TYPE_CHECKING:
+    from mfabric_jax.case.tree import Network
     from mfabric_jax.fabric.electrical import Electrical
 
 
@@ -52,20 +53,20 @@ def on_switches(
     from mfabric_jax.fabric.electrical import Electrical
 
     own: dict[str, Any] = {"nic_use": nic_use, "pxn": pxn}
-    ratio = ratio_of(settings, usual)
+    ratio = ratio_of(settings.case.network, usual)
     if ratio == 1:
         return Electrical(nic_gbps, nics, **own)
     if settings.leaf_servers is not None and not rails:
         return Electrical(nic_gbps, nics, ratio, **own)
     tiers = min(settings.tiers, 2) if parts > 1 or planes > 1 else settings.tiers
-    tree = Tree(job.servers * nics, settings.radix * planes, tiers, ratio, parts=parts, planes=planes)
+    tree = Tree(job.servers * nics, settings.case.network.radix * planes, tiers, ratio, parts=parts, planes=planes)
     if tree.edges_per_part == 1:
         return Electrical(nic_gbps, nics, **own)
     leaves = Cluster("", job.servers, 1.0, gpus_per_server=job.gpus_per_server, tree=tree, rails=rails, **own)
     return Electrical(nic_gbps, nics, leaves=leaves, **own)
 
 
-def ratio_of(form: Form | Asked, usual: float = 1.0) -> float:
+def ratio_of(form: Form | Network, usual: float = 1.0) -> float:
     """Oversubscription of a tree: the setting, or the fabric's own."""
     return usual if form.oversubscription is None else form.oversubscription
 
@@ -99,7 +100,7 @@ def attachment_of(
 
 def tree_form(settings: Asked, job: ClusterShape) -> Form:
     """The form with NICs as set by the user, else one per GPU."""
-    return Form(nics=nics_of(settings, job), gpu_tbps=settings.gpu_tbps, **switches_of(settings, job))
+    return Form(nics=nics_of(settings, job), gpu_tbps=settings.case.network.gpu_tbps, **switches_of(settings, job))
 
 
 def switches_of(settings: Asked, job: ClusterShape) -> dict[str, Any]:
@@ -107,8 +108,8 @@ def switches_of(settings: Asked, job: ClusterShape) -> dict[str, Any]:
     return {
         "servers": job.servers,
         "tiers": settings.tiers,
-        "radix": settings.radix,
-        "oversubscription": settings.oversubscription,
+        "radix": settings.case.network.radix,
+        "oversubscription": settings.case.network.oversubscription,
         "laid_out": settings.leaf_servers is None and not settings.shares_network,
     }
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def check_ports(settings: Asked, region: Region) -> Region:
     """Raise `InputError` if the optical switch has too few ports for the region."""
-    if (switch := settings.optical_switch) is not None:
+    if (switch := settings.parts.ocs) is not None:
         switch.check_region(region.servers, int(np.max(region.optical_degree)))
     return region
 
@@ -30,7 +30,7 @@ def check_ports(settings: Asked, region: Region) -> Region:
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
     from mfabric_jax.fabric.region import Region
 
-    nics = settings.optical_degree, settings.electrical_nics / ratio_of(settings)
+    nics = settings.optical_degree, settings.electrical_nics / ratio_of(settings.case.network)
     return [check_ports(settings, Region(job.servers_per_region, nic_gbps, *nics, settings.delay_s))]
 
 

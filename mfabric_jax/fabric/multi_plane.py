@@ -28,7 +28,7 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
     own, planes = settings.own(NAME).flows == "own", settings.own(NAME).planes
     found = tree_groups(settings, job, nic_gbps, nic_uses, planes=planes)
     dataclasses.replace(_tree(_form(settings, job)), hosts=job.servers * found[0].nics)  # `InputError` without room
-    if own and (ratio_of(settings) != 1 or any(use != "own" for use in nic_uses)):
+    if own and (ratio_of(settings.case.network) != 1 or any(use != "own" for use in nic_uses)):
         raise Misfit("network.multi-plane.flows own needs network.nic_use own and network.oversubscription auto or 1.")
     return [dataclasses.replace(one, planes=planes, own_plane=own) for one in found]
 

@@ -76,9 +76,10 @@ class GraphFile(NamedTuple):
 
     @staticmethod
     def of(settings: Asked) -> GraphFile:
-        asked = GraphFile(settings.graph, settings.relay, settings.ranks_on)
+        network = settings.case.network
+        asked = GraphFile(network.graph, network.on_graph.relay, network.on_graph.ranks)
         graph = own_graph(asked)
-        times = units.gbps(settings.nic_gbps) / graph.nic_Bps
+        times = units.gbps(network.nic_gbps) / graph.nic_Bps
         split = max(1, round(times))
         return asked._replace(split=split) if np.isclose(times, split) and graph.ends % split == 0 else asked
 
@@ -184,12 +185,11 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
     asked = GraphFile.of(settings)
     graph = own_graph(asked)
     if len(graph.nodes) != job.gpus:
-        raise Misfit(f"job.parallel.gpus must be the {len(graph.nodes)} GPUs of {settings.graph!r}, got {job.gpus}.")
+        raise Misfit(f"job.parallel.gpus must be the {len(graph.nodes)} GPUs of {asked.file!r}, got {job.gpus}.")
     if graph.per_server != job.gpus_per_server:
         at = "at each nvswitch of" if graph.per_server > 1 else "of a server, as there is no nvswitch in"
         raise Misfit(
-            f"gpu.gpus_per_server must be {graph.per_server}, the GPUs {at} {settings.graph!r}, got "
-            f"{job.gpus_per_server}."
+            f"gpu.gpus_per_server must be {graph.per_server}, the GPUs {at} {asked.file!r}, got {job.gpus_per_server}."
         )
     _check_rate(asked, nic_gbps)
     return [GraphLinks(asked, job.servers_per_region, nic_gbps, graph.nics)]

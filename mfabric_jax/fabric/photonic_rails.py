@@ -31,7 +31,7 @@ RAIL_OCS = Attachment(ocs_ports=PORTS, links=(("link", 1),))
 def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[RailRings]:
     from mfabric_jax.fabric.rail_rings import RailRings, ring_of
 
-    nics, switch = nics_of(settings, job), settings.optical_switch
+    nics, switch = nics_of(settings, job), settings.parts.ocs
     check_own("own", nics, job.gpus_per_server)
     if switch is not None and switch.ports < (needed := PORTS * job.servers):
         raise Misfit(

@@ -36,7 +36,7 @@ def _over_nvswitch(settings: Asked, job: Workload, nic_gbps: float, apart: bool 
 
 
 def _optimized_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]):
-    if settings.pxn:
+    if settings.case.network.rail_optimized.pxn:
         return _over_nvswitch(settings, job, nic_gbps)
     return tree_groups(settings, job, nic_gbps, nic_uses, rails=True)
 
@@ -55,7 +55,7 @@ def _rails(form: Form) -> Any:
 
 
 def _with_pxn(settings: Asked, job: ClusterShape) -> Form:
-    return dataclasses.replace(tree_form(settings, job), pxn=settings.pxn)
+    return dataclasses.replace(tree_form(settings, job), pxn=settings.case.network.rail_optimized.pxn)
 
 
 RAIL_OPTIMIZED = Fabric(
@@ -66,7 +66,7 @@ RAIL_OPTIMIZED = Fabric(
     tree=nic_tree,
     parts=tree_parts,
     form=_with_pxn,
-    path_links=lambda settings: 2 if settings.pxn else tree_links(settings),
+    path_links=lambda settings: 2 if settings.case.network.rail_optimized.pxn else tree_links(settings),
     rails=True,
 )
 RAIL_ONLY = Fabric(

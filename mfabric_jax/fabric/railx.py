@@ -121,7 +121,7 @@ def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[
 
 
 def _check_ports(settings: Asked, layout: Layout) -> None:
-    switch, needed = settings.optical_switch, 2 * max(layout.shape)
+    switch, needed = settings.parts.ocs, 2 * max(layout.shape)
     if switch is not None and needed > switch.ports:
         raise Misfit(
             f"circuits.ocs {switch.name} has {switch.ports} ports, but rails over the {written(layout.shape)} nodes of "

@@ -48,16 +48,16 @@ def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
 
 
 def _nvl72_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Electrical]:
-    _beside_nic(settings.gpu_tbps, nic_gbps)
+    _beside_nic(settings.case.network.gpu_tbps, nic_gbps)
     return [on_switches(settings, job, nic_gbps, job.gpus_per_server)]
 
 
 def _cpo_groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses) -> list[Region]:
-    _beside_nic(settings.gpu_tbps, nic_gbps)
-    if ratio_of(settings) != 1:
-        raise Misfit(f"network.oversubscription must be auto or 1 on mfabric-cpo, got {settings.oversubscription:g}.")
+    _beside_nic(settings.case.network.gpu_tbps, nic_gbps)
+    if (ratio := ratio_of(settings.case.network)) != 1:
+        raise Misfit(f"network.oversubscription must be auto or 1 on mfabric-cpo, got {ratio:g}.")
     gpus = job.gpus_per_server
-    circuits = optical_ports(settings.gpu_tbps, nic_gbps) * gpus
+    circuits = optical_ports(settings.case.network.gpu_tbps, nic_gbps) * gpus
     from mfabric_jax.fabric.region import Region
 
     region = Region(job.servers_per_region, nic_gbps, circuits, float(gpus), settings.delay_s, own_ports=True)
@@ -80,7 +80,7 @@ def _parts(form: Form) -> tuple[PartGroup, ...]:
 
 
 def _form(settings: Asked, job: ClusterShape) -> Form:
-    return Form(nics=job.gpus_per_server, gpu_tbps=settings.gpu_tbps, **switches_of(settings, job))
+    return Form(nics=job.gpus_per_server, gpu_tbps=settings.case.network.gpu_tbps, **switches_of(settings, job))
 
 
 NVL72 = Fabric(

@@ -95,7 +95,7 @@ def _of_hit(after: Iteration | None, whole_s: np.ndarray, since: int) -> dict[st
 
 def _expected(config: Any, one: Problem, hit: Struck, kind: str, *, run_s: float, slow_down: float | None) -> dict:
     settings, job, there = one.resolved, one.workload, config.counted.devices(kind)
-    bill = bill_of(settings, one.fabric, job, one.bandwidths[0])
+    bill = bill_of(settings, job, one.bandwidths[0])
     usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
     found = {name: multiply(whole, 1 / job.servers) if hit.left.spare else None for name, whole in usd.items()}
     part_usd = _part_usd(config, one, kind)

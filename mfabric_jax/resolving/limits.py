@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from mfabric_jax import fabric
 from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.case.paths import AUTO, Case, flat
 from mfabric_jax.case.policies import NO_SCHEDULE, bare, is_function
@@ -46,7 +47,12 @@ SCHEDULED_AGAIN = _both(SCHEDULED, _sends_again)
 ITS_SWITCHES = (("circuits.switches", 1), ("circuits.all_stop", True), ("circuits.directed", True))
 OF_CIRCUITS = (PAYS_AGAIN, SCHEDULED, SCHEDULED_AGAIN)
 SEVERAL = lambda at: at["run.replicas"] != 1  # noqa: E731
+PHASED = lambda at: fabric.get(at["network.fabric"]).phases  # noqa: E731
+PHASES = "circuits that serve one phase at a time"
 LIMITS = (
+    Beside(PHASED, "job.overlap_gradients", (False,), PHASES),
+    Beside(PHASED, "job.sharding", ("none", "optimizer"), PHASES),
+    Beside(PASSES, "circuits.partial", (False,), "job.overlap passes"),
     Beside(ECMP, "circuits.routing", ("unsplit",), "single paths"),
     Beside(ECMP, "network.oversubscription", (None, 1.0), "single paths"),
     Beside(ECMP, "circuits.partial", (False,), "single paths turn all circuits together"),
@@ -76,18 +82,11 @@ LIMITS = (
 )
 
 
-PHASES = "circuits that serve one phase at a time"
-OF_PHASES = (("job.overlap_gradients", (False,)), ("job.sharding", ("none", "optimizer")))
-
-
 def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
     """`Misfit` for values that do not go together; `tree_nics`: NICs of the cluster on switch trees."""
     at = flat(case)
     if on.reconfigures and PASSES(at):
         _check_passes(at)
-    for path, allowed in OF_PHASES if on.phases else ():
-        if at[path] not in allowed:
-            refuse(path, allowed, PHASES, at[path])
     for limit in LIMITS:
         if (limit.path.startswith("circuits.") or limit.when in OF_CIRCUITS) and not on.reconfigures:
             continue
@@ -160,13 +159,9 @@ def check_beside(what: str, case: Case) -> None:
 
 def _check_passes(at: dict[str, Any]) -> None:
     """`Misfit` for circuit rules that do not work with overlapping passes."""
-    if at["circuits.turn"] not in ("on-demand", "always", "span", "bound") or at.get("circuits.span.length") in (
-        "block",
-        "stage",
-    ):
-        refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", at["circuits.turn"])
-    if at["circuits.partial"]:
-        refuse("circuits.partial", (False,), "job.overlap passes", True)
+    turn, length = at["circuits.turn"], at.get("circuits.span.length")
+    if turn not in ("on-demand", "always", "span", "bound") or length in ("block", "stage"):
+        refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", turn)
     if bare(at["circuits.policy"]) in MORE_THAN_DEMAND and each_by_demand(at):
         raise more_than_demand(at["circuits.policy"])
 

@@ -24,14 +24,14 @@ from mfabric_jax.case.paths import (
     settings,
     stated,
 )
-from mfabric_jax.case.policies import NAMES, NO_SCHEDULE, check_name, name_of
+from mfabric_jax.case.policies import NAMES, check_name, name_of
 from mfabric_jax.checks import InputError, Misfit, in_file, one_of
 from mfabric_jax.fabric.design import DELAY_S, Fabric, Form
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.resolving.limits import PAYS, check_limits, check_network, each_by_demand, more_than_demand, refuse
-from mfabric_jax.resolving.resolved import Hardware, Resolved, knobs_of, own_settings
+from mfabric_jax.resolving.resolved import Hardware, Resolved, knobs_of, own_settings, room_of
 from mfabric_jax.resolving.traffic import drawn_loads
 from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.workload import Gpu, Workload, get_gpu
@@ -46,7 +46,8 @@ GPUS = 1024  # default if neither gpus nor dp is stated
 GLOBAL_BATCH = 4096  # sequences: default if no batch is stated
 LEAST_RADIX = 4  # half of its ports go up
 ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree, 2 of 8
-BATCH, SPREAD = EITHER
+BATCH = GLOBAL, MICRO_BATCHES, PER_STAGE, BUBBLE = EITHER[0]
+DEGREE = "network.mfabric.optical_degree"
 FIT = "job.recompute", "fit"  # open: a recipe may state it
 
 
@@ -60,10 +61,12 @@ class _Open:
     def __getitem__(self, path: str) -> Any:
         return self.values.get(path)
 
+    def put(self, path: str, value: Any, why: str) -> None:
+        self.values[path], self.why[path] = value, why
+
     def fill(self, path: str, value: Any, why: str) -> None:
         if self.values.get(path) is None and value is not None:
-            self.values[path] = value
-            self.why[path] = why
+            self.put(path, value, why)
 
     def take(self, statement: Statement, why: str) -> None:
         """Fill open values from a recipe: its choices first, then settings of the alternatives that are chosen now. Of
@@ -73,7 +76,7 @@ class _Open:
             group = next((group for group in EITHER if path in group), (path,))
             is_open = all(before.get(each) is None for each in group) or (path, before.get(path)) == FIT
             if is_open and is_chosen(path, self.values):
-                self.values[path], self.why[path] = statement[path], why
+                self.put(path, statement[path], why)
 
     @property
     def case(self) -> Case:
@@ -106,7 +109,7 @@ def worked_out(case: Case) -> Resolved:
     on = fabric.get(case.network.fabric)
     job = _job(found, model, gpu, on)
     can_work = round(job.servers * on.share_of(gpu, job.gpus_per_server) * on.gpus_of(gpu))
-    tree_nics = _ports(found, gpu, job, can_work, on)
+    tree_nics = _ports(found, gpu, job.servers, job.servers_per_region, can_work, on)
     _circuits(found, on, TURNING)
     _tiers(found, on, job.servers, tree_nics)
     if found["compute.rate"] == "measured":
@@ -114,12 +117,12 @@ def worked_out(case: Case) -> Resolved:
         found.fill("compute.measured.nic_use", found["network.nic_use"], "as the case")
     whole = found.case
     check_limits(whole, job, on, tree_nics)
-    resolved = _resolved(whole, job, gpu, found)
+    hardware = _hardware(whole, gpu, found.tiers_by_degree)
+    resolved = Resolved(**hardware, job=job, why=found.why, asked=case, recipe=found.recipe)
     _check_values(resolved)
     return resolved
 
 
-# ------------------------------------------------------------------------------------------------------ GPU and model
 OF_MODEL = (  # fields of an `Architecture` that a case may say
     *("blocks", "hidden", "experts", "top_k", "expert_hidden", "shared_hidden", "dense_blocks", "dense_hidden"),
     *("vocab", "tied", "expert_groups", "top_groups", "next_tokens"),
@@ -153,9 +156,8 @@ def _domain(found: _Open) -> None:
     on = fabric.get(found["network.fabric"])
     if on.domain is not None:
         said = on.domain(found.__getitem__)
-        speed = float(units.to_gigabytes(said.Bps))
-        for name, value in (("scale_up_gpus", said.gpus), ("nvlink_gigabytes_per_s", speed)):
-            found.values[f"gpu.{name}"], found.why[f"gpu.{name}"] = value, f"of {on.name}"
+        found.put("gpu.scale_up_gpus", said.gpus, f"of {on.name}")
+        found.put("gpu.nvlink_gigabytes_per_s", float(units.to_gigabytes(said.Bps)), f"of {on.name}")
     switches = on.nvswitches if on.domain is None else said.planes
     if switches is not None:
         found.fill("gpu.nvswitches", switches, f"of {on.name}")
@@ -167,9 +169,6 @@ class Recipe(NamedTuple):
     source: str
     statement: Statement
     dimensions: Mapping[str, Any]
-
-    def is_of(self, architecture: Any) -> bool:
-        return bool(self.dimensions) and all(getattr(architecture, name) == of for name, of in self.dimensions.items())
 
 
 @functools.cache
@@ -192,7 +191,8 @@ def recipe_of(name: str, model: Model) -> Recipe | None:
     known = recipes(name)
     if model.known_as in known:
         return known[model.known_as]
-    return next((one for one in known.values() if not model.known_as and one.is_of(model.architecture)), None)
+    facts = {} if model.known_as else vars(model.architecture)
+    return next((one for one in known.values() if one.dimensions and one.dimensions.items() <= facts.items()), None)
 
 
 def _recipe(found: _Open, model: Model) -> None:
@@ -237,30 +237,34 @@ def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
     return None
 
 
+USUAL = {
+    **{f"job.precision.{name}": "bf16" for name in ("compute", "dispatch", "combine", "gradients", "weights", "kept")},
+    **{f"job.precision.{name}": "fp32" for name in ("accumulated", "moments")},
+    "job.schedule": "1f1b",
+    "job.dispatch": "per-expert",
+    "job.sharding": "optimizer",
+    "job.mtp": False,
+    "job.layout": "even",
+    "job.batch.sequence": 4096,
+    "job.batch.micro_batch": 1,
+}
+
+
 def _formats(found: _Open) -> None:
-    for name in ("compute", "dispatch", "combine", "gradients", "weights", "kept"):
-        found.fill(f"job.precision.{name}", "bf16", "usual")
-    for name in ("accumulated", "moments"):
-        found.fill(f"job.precision.{name}", "fp32", "usual")
+    for path, value in USUAL.items():
+        found.fill(path, value, "usual")
     if found["job.recompute"] != "fit":
         again_of(found["job.recompute"], "job.recompute")
-    found.fill("job.schedule", "1f1b", "usual")
     if found["job.schedule"] == "interleaved":
         found.fill("job.interleaved.chunks", 2, "usual")
     overlaps = SCHEDULES[found["job.schedule"]].overlap
     found.fill("job.overlap", "passes" if overlaps else "none", f"usual under {found['job.schedule']}")
-    found.fill("job.dispatch", "per-expert", "usual")
     measured = found["compute.rate"] == "kernels"
     usual = USUAL_DISPATCHER[found["job.dispatch"]]
     found.fill("job.dispatcher", usual if measured else "ideal", f"usual {found['job.dispatch']}")
     if found["job.overlap"] == "passes":
         cores = shares_of(1, found["job.dispatcher"]).cores
         found.fill("job.passes.comm_cores", cores, f"of {found['job.dispatcher']}")
-    found.fill("job.sharding", "optimizer", "usual")
-    found.fill("job.mtp", False, "usual")
-    found.fill("job.layout", "even", "usual")
-    found.fill("job.batch.sequence", 4096, "usual")
-    found.fill("job.batch.micro_batch", 1, "usual")
     shared = found["job.sharding"] in ("gradients", "parameters")
     whole = found["traffic.alike"] is not None and found["run.replicas"] == 1
     if fabric.get(found["network.fabric"]).phases:
@@ -268,7 +272,6 @@ def _formats(found: _Open) -> None:
     found.fill("job.overlap_gradients", not shared and whole, "on, where gradients are reduced once")
 
 
-# ----------------------------------------------------------------------------------------------------------------- job
 def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
     chosen = _degrees(found, model, gpu)
     why = chosen.why
@@ -282,7 +285,7 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
     product = degrees["tp"] * degrees["pp"] * degrees["ep"] * degrees["dp"]
     found.fill("job.parallel.gpus", product, "dp x etp x pp x ep")
     if found["job.recompute"] == "fit":
-        found.values["job.recompute"], found.why["job.recompute"] = chosen.recompute, why
+        found.put("job.recompute", chosen.recompute, why)
     _batch(found, degrees)
     group = degrees["tp"] * degrees["ep"]
     per_server = on.used_of(gpu, group, group * degrees["dp"], found["job.parallel.tp"])
@@ -292,26 +295,37 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
         model=model.label,
         architecture=model.architecture,
         gpus=found["job.parallel.gpus"],
-        micro_batches=found["job.batch.micro_batches"],
+        micro_batches=found[MICRO_BATCHES],
         gpus_per_server=per_server,
         recompute=found["job.recompute"],
         known_as=model.known_as,
     )
 
 
+CAST = 2.0  # bytes of a weight for products in FP8: by rows and by columns
+
+
 def _shape(found: _Open) -> dict[str, Any]:
-    passes = found["job.overlap"] == "passes"
+    """Fields of a `Workload` that do not depend on its degrees."""
+    said = {name: found[f"job.precision.{name}"] for name in BYTES}
+    size = {name: BYTES[name][value] if isinstance(value, str) else value for name, value in said.items()}
+    casts = found["job.precision.compute"] == "fp8"
+    casts_alone = casts and said["weights"] == "fp8"
     capacity = found["job.capacity_factor"]
     return {
         "sequence": found["job.batch.sequence"],
         "micro_batch": found["job.batch.micro_batch"],
-        "dispatch_bytes": _bytes(found["job.precision.dispatch"], "dispatch"),
-        "combine_bytes": _bytes(found["job.precision.combine"], "combine"),
-        "grad_bytes": _bytes(found["job.precision.gradients"], "gradients"),
-        **_in_memory(found),
+        "dispatch_bytes": size["dispatch"],
+        "combine_bytes": size["combine"],
+        "grad_bytes": size["gradients"],
+        "accumulated_bytes": size["accumulated"],
+        "moment_bytes": size["moments"],
+        "weight_bytes": CAST * casts + (0.0 if casts_alone else size["weights"]),
+        "gathered_bytes": size["weights"],
+        "kept_bytes": size["kept"],
         "schedule": found["job.schedule"],
-        "chunks": found["job.interleaved.chunks"] or SCHEDULES[found["job.schedule"]].chunks or 1,
-        "overlap_passes": passes,
+        "chunks": _chunks(found),
+        "overlap_passes": found["job.overlap"] == "passes",
         "cp": found["job.parallel.cp"],
         "folded": (found["job.parallel.tp"] or 1) // (_of_experts(found) or 1),
         "tp_reduces": found["job.parallel.tp_reduces"],
@@ -324,31 +338,12 @@ def _shape(found: _Open) -> dict[str, Any]:
         "redundant_experts": _copies(found),
         "dispatch": found["job.dispatch"],
         "node_limit": found["job.per-server.node_limit"],
-        "capacity_factor": None if capacity == float("inf") else capacity,
+        "capacity_factor": None if capacity == math.inf else capacity,
     }
 
 
-def _bytes(value: Any, name: str) -> float:
-    return BYTES[name][value] if isinstance(value, str) else value
-
-
-CAST = 2.0  # bytes of a weight for products in FP8: by rows and by columns
-
-
-def _in_memory(found: _Open) -> dict[str, float]:
-    """Bytes of a parameter and of what is kept, by field of `Workload`."""
-    names = ("accumulated", "moments", "weights", "kept")
-    each = {name: _bytes(found[f"job.precision.{name}"], name) for name in names}
-    casts = found["job.precision.compute"] == "fp8"
-    casts_alone = casts and found["job.precision.weights"] == "fp8"
-    beside = 0.0 if casts_alone else each["weights"]
-    return {
-        "accumulated_bytes": each["accumulated"],
-        "moment_bytes": each["moments"],
-        "weight_bytes": CAST * casts + beside,
-        "gathered_bytes": each["weights"],
-        "kept_bytes": each["kept"],
-    }
+def _chunks(found: _Open) -> int:
+    return found["job.interleaved.chunks"] or SCHEDULES[found["job.schedule"]].chunks or 1
 
 
 def _copies(found: _Open) -> int:
@@ -372,28 +367,26 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
     _check_degrees(found, model, gpu)
     pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("pp", "ep", "dp", "gpus"))
     tp = _of_experts(found)
-    if gpus is None and dp is not None and None not in (tp, pp, ep):
-        gpus = tp * pp * ep * dp
     if gpus is None and None not in (tp, pp, ep):
         replica = tp * pp * ep
-        gpus = max(1, GPUS // replica) * replica
+        gpus = replica * (dp or max(1, GPUS // replica))
+    elif gpus is None and dp is None:
+        gpus = GPUS
+    batch = GLOBAL_BATCH if all(found[path] is None for path in BATCH) else found[GLOBAL]
     recompute = found["job.recompute"]
-    shape = {name: value for name, value in _shape(found).items() if name not in ("sequence", "micro_batch")}
     return quickest(
         model.architecture,
         gpu,
-        gpus=gpus if gpus is not None or dp is not None else GPUS,
+        gpus=gpus,
         dp=dp,
         tp=tp,
         pp=pp,
         ep=ep,
-        global_batch=_asked_batch(found) if found["job.batch.micro_batches"] is None else None,
-        micro_batches=found["job.batch.micro_batches"],
-        micro_batch=found["job.batch.micro_batch"],
-        sequence=found["job.batch.sequence"],
+        global_batch=batch if found[MICRO_BATCHES] is None else None,
+        micro_batches=found[MICRO_BATCHES],
         recompute=None if recompute == "fit" else recompute,
         loads_of=functools.partial(drawn_loads, found.asked),
-        **shape,
+        **_shape(found),
     )
 
 
@@ -438,14 +431,8 @@ def _nearest(value: int, allowed: Sequence[int]) -> str:
     return f"the nearest {'are' if len(near) > 1 else 'is'} {' and '.join(near)}"
 
 
-def _asked_batch(found: _Open) -> int | None:
-    if all(found[path] is None for path in BATCH):
-        return GLOBAL_BATCH
-    return found["job.batch.global_batch"]
-
-
 def _disagree(found: _Open, said: str, takes: str) -> None:
-    micro_batches = found["job.batch.micro_batches"]
+    micro_batches = found[MICRO_BATCHES]
     raise Misfit(f"job.batch.{said} and micro_batches {micro_batches} do not agree: it takes {takes}.")
 
 
@@ -454,24 +441,22 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
     cp = found["job.parallel.cp"] * (found["job.parallel.tp"] // degrees["tp"])  # EP ranks that share a sequence
     together = micro_batch * degrees["ep"] * degrees["dp"]  # sequences of one micro-batch of all EP ranks, times cp
     order = SCHEDULES[found["job.schedule"]]
-    chunks, passes = found["job.interleaved.chunks"] or order.chunks or 1, found["job.overlap"] == "passes"
-    if (times := found["job.batch.per_stage"]) is not None:
+    if (times := found[PER_STAGE]) is not None:
         enough = times * pp * max(1, order.least)
-        found.fill("job.batch.micro_batches", enough, "per_stage x pp")
-        if found["job.batch.micro_batches"] != enough:
+        found.fill(MICRO_BATCHES, enough, "per_stage x pp")
+        if found[MICRO_BATCHES] != enough:
             _disagree(found, f"per_stage {times}", f"{enough}")
-    if (bubble := found["job.batch.bubble"]) is not None:
-        enough = micro_batches_for(bubble, pp, chunks, found["job.schedule"], passes)
-        found.fill("job.batch.micro_batches", enough, f"a bubble of at most {bubble:g}")
-        if found["job.batch.micro_batches"] < enough:
+    if (bubble := found[BUBBLE]) is not None:
+        enough = micro_batches_for(bubble, pp, _chunks(found), found["job.schedule"], found["job.overlap"] == "passes")
+        found.fill(MICRO_BATCHES, enough, f"a bubble of at most {bubble:g}")
+        if found[MICRO_BATCHES] < enough:
             _disagree(found, f"bubble {bubble:g}", f"at least {enough}")
     step, least = order.step(pp), max(1, order.least * pp)
-    open_still = all(found[path] is None for path in BATCH)
-    if open_still:
+    if all(found[path] is None for path in BATCH):
         wanted = GLOBAL_BATCH * cp / together
         micro_batches = max(step * max(1, round(wanted / step)), -(-least // step) * step)
-        found.fill("job.batch.global_batch", micro_batches * together // cp, f"about {GLOBAL_BATCH:,} sequences")
-    batch, micro_batches = found["job.batch.global_batch"], found["job.batch.micro_batches"]
+        found.fill(GLOBAL, micro_batches * together // cp, f"about {GLOBAL_BATCH:,} sequences")
+    batch, micro_batches = found[GLOBAL], found[MICRO_BATCHES]
     if micro_batches is None:
         one = together * step / cp
         if batch * cp % (together * step) or batch * cp // together < least:
@@ -482,9 +467,9 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
                 f"{degrees['ep']} x dp {degrees['dp']}{f' / cp {cp}' if cp > 1 else ''}, {step} at a time under "
                 f"{found['job.schedule']}), got {batch}; the nearest are {' and '.join(map(str, near))}."
             )
-        found.fill("job.batch.micro_batches", batch * cp // together, "global_batch over micro_batch x ep x dp")
+        found.fill(MICRO_BATCHES, batch * cp // together, "global_batch over micro_batch x ep x dp")
     elif batch is None:
-        found.fill("job.batch.global_batch", micro_batches * together // cp, "micro_batches x micro_batch x ep x dp")
+        found.fill(GLOBAL, micro_batches * together // cp, "micro_batches x micro_batch x ep x dp")
     elif batch * cp != micro_batches * together:
         raise Misfit(
             f"job.batch.global_batch {batch} and micro_batches {micro_batches} do not agree: micro_batch {micro_batch} "
@@ -492,28 +477,23 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------------------- network
-class _Servers(NamedTuple):
-    servers: int
-    servers_per_region: int
+def _ports(found: _Open, gpu: Gpu, servers: int, group: int, gpus: int, on: Fabric) -> int:
+    """Fills NICs of a server and their shares; returns NICs on switch trees, of a cluster of so many servers and GPUs.
 
-
-def _ports(found: _Open, gpu: Gpu, size: "Workload | _Servers", gpus: int, on: Fabric) -> int:
-    """Fills NICs of a server and their shares; returns NICs of the cluster, of so many GPUs, on switch trees."""
-    if gpu.nics is not None:
-        found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
+    `group`: servers of an expert-parallel group.
+    """
+    found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
     found.fill("network.nics", on.usual_nics, f"usual on {on.name}")
     found.fill("network.nics", gpu.gpus_per_server, "one a GPU")
     nics = found["network.nics"]
     if on.fills is not None:
-        servers, group = size.servers, size.servers_per_region
         for name, value in on.fills(servers, group, nics, own_settings(found.case, on.name)).items():
             found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers in groups of {group:,}")
-    if on.reconfigures and on.data and nics < 2 and found["network.mfabric.optical_degree"] is None:
+    if on.reconfigures and on.data and nics < 2 and found[DEGREE] is None:
         raise Misfit(f"network.nics must be 2 or more on {on.name}, which shares some of them to circuits, got {nics}.")
     electrical = max(1, nics // ELECTRICAL_SHARE)
-    found.fill("network.mfabric.optical_degree", max(nics - electrical, 0), f"all but one in {ELECTRICAL_SHARE} NICs")
-    on_tree = nics - found["network.mfabric.optical_degree"]
+    found.fill(DEGREE, max(nics - electrical, 0), f"all but one in {ELECTRICAL_SHARE} NICs")
+    on_tree = nics - found[DEGREE]
     if on.reconfigures and on.data and on_tree < 1:
         raise Misfit(
             f"network.mfabric.optical_degree must be below the {nics} NICs of a server (network.nics): gradients and "
@@ -521,7 +501,7 @@ def _ports(found: _Open, gpu: Gpu, size: "Workload | _Servers", gpus: int, on: F
         )
     if on.domain_gpus is not None:
         return gpus
-    return size.servers * (on_tree if on.reconfigures else nics)
+    return servers * (on_tree if on.reconfigures else nics)
 
 
 TURNING = ("greedy", "unsplit")  # policy and routing of circuits for the demand of an all-to-all
@@ -532,7 +512,7 @@ def _circuits(found: _Open, on: Fabric, usual: tuple[str, str]) -> None:
     for name, value in zip(("policy", "routing"), usual, strict=True):
         found.fill(f"circuits.{name}", value, "usual")
     if on.reconfigures and on.policy is not None:
-        found.values["circuits.policy"], found.why["circuits.policy"] = on.policy, f"of {on.name}"
+        found.put("circuits.policy", on.policy, f"of {on.name}")
     name, prices = found["circuits.ocs"], found["network.prices"]
     if name is None:
         found.fill("circuits.delay_s", DELAY_S, "usual")
@@ -544,56 +524,45 @@ def _circuits(found: _Open, on: Fabric, usual: tuple[str, str]) -> None:
         found.fill("circuits.delay_s", switch.delay_s[1], f"the slowest of {name}")
 
 
-class _Room(NamedTuple):
+def _tree_room(found: _Open, on: Fabric) -> tuple[int | None, int, int]:
     """NICs for which one switch and two tiers of a fabric have room, and the separate trees that share its NICs.
 
-    `one`: 0 where an oversubscribed tree needs links up; None without a tree.
+    One switch: 0 where an oversubscribed tree needs links up; None without a tree.
     """
-
-    one: int | None
-    two: int
-    trees: int
-
-    @staticmethod
-    def of(found: _Open, on: Fabric) -> "_Room":
-        radix, planes = found["network.radix"], found[f"network.{on.name}.planes"] or 1
-        two = Tree(1, radix, tiers=2).most_hosts
-        form = Form(nics=found["network.nics"], radix=max(radix, LEAST_RADIX), planes=planes)
-        tree = None if on.over_graph else on.tree(form)
-        at_edge = found["network.oversubscribed_at"] == "edge"
-        if tree is None:
-            return _Room(None, two * at_edge, 1)
-        full = (found["network.oversubscription"] or tree.oversubscription) == 1
-        return _Room(tree.radix * (full and at_edge), two * at_edge, tree.parts)
-
-    def fewest(self, nics: int, least: int) -> int:
-        """The fewest tiers, `least` or more, that hold `nics`."""
-        each = -(-nics // self.trees)
-        return max(least, 1 if each <= (self.one or 0) else 2 if each <= self.two else 3)
+    radix, planes = found["network.radix"], found[f"network.{on.name}.planes"] or 1
+    at_edge = found["network.oversubscribed_at"] == "edge"
+    two = Tree(1, radix, tiers=2).most_hosts * at_edge
+    form = Form(nics=found["network.nics"], radix=max(radix, LEAST_RADIX), planes=planes)
+    tree = None if on.over_graph else on.tree(form)
+    if tree is None:
+        return None, two, 1
+    full = (found["network.oversubscription"] or tree.oversubscription) == 1
+    return tree.radix * (full and at_edge), two, tree.parts
 
 
 def _tiers(found: _Open, on: Fabric, servers: int, tree_nics: int, least: int = 1) -> None:
     """Fill the tiers of switch trees, with no fewer than `least`. `Misfit` if one switch has no room for all NICs."""
-    room, stated = _Room.of(found, on), found["network.tiers"]
-    by_degree = range(found["network.nics"] + 1) if on.data else ()
+    (one, two, trees), stated = _tree_room(found, on), found["network.tiers"]
+
+    def tiers_for(nics: int) -> int:
+        each = -(-nics // trees)
+        fewest = 1 if each <= (one or 0) else 2 if each <= two else 3
+        return max(least, fewest) if stated == "fewest" else stated
+
+    nics = found["network.nics"]
+    by_degree = range(nics + 1) if on.data else ()
+    found.tiers_by_degree = tuple(tiers_for(servers * (nics - degree)) for degree in by_degree)
     if stated == "fewest":
-        found.values["network.tiers"] = room.fewest(tree_nics, least)
-        of = f" on {room.trees} trees" if room.trees > 1 else ""
-        one = f"one switch has room for {room.one:,}, " if room.one else ""
-        found.why["network.tiers"] = f"{tree_nics:,} NICs{of}, {one}two tiers have room for {room.two:,}"
-        nics = found["network.nics"]
-        found.tiers_by_degree = tuple(room.fewest(servers * (nics - degree), least) for degree in by_degree)
-        return
-    found.tiers_by_degree = tuple(stated for _ in by_degree)
-    if stated != 1 or room.one is None:
-        return
-    if not room.one:
+        of = f" on {trees} trees" if trees > 1 else ""
+        first = f"one switch has room for {one:,}, " if one else ""
+        why = f"{tree_nics:,} NICs{of}, {first}two tiers have room for {two:,}"
+        found.put("network.tiers", tiers_for(tree_nics), why)
+    elif stated == 1 and one == 0:
         raise Misfit(f"network.tiers must be 2 or 3 on an oversubscribed {on.name}: one switch has no links up; got 1.")
-    most = room.one * room.trees
-    if tree_nics > most:
-        each = f" for each of {room.trees} trees" if room.trees > 1 else ""
-        ports = f"one switch of {room.one} ports{each}"
-        raise Misfit(f"network.tiers 1 has room for {most:,} NICs, on {ports}, got {tree_nics:,}.")
+    elif stated == 1 and one is not None and tree_nics > one * trees:
+        each = f" for each of {trees} trees" if trees > 1 else ""
+        ports = f"one switch of {one} ports{each}"
+        raise Misfit(f"network.tiers 1 has room for {one * trees:,} NICs, on {ports}, got {tree_nics:,}.")
 
 
 def model_of(case: Case) -> Model:
@@ -617,7 +586,7 @@ def hardware_of(case: Case, servers: int, least_tiers: int = 1, circuits: tuple[
     """
     found, on = _Open(case), fabric.get(case.network.fabric)
     gpu = _gpu(found)
-    tree_nics = _ports(found, gpu, _Servers(servers, servers), servers * on.gpus_of(gpu), on)
+    tree_nics = _ports(found, gpu, servers, servers, servers * on.gpus_of(gpu), on)
     _circuits(found, on, circuits)
     _tiers(found, on, servers, tree_nics, least_tiers)
     check_network(found.case, on, tree_nics)
@@ -641,61 +610,49 @@ def _hardware(whole: Case, gpu: Gpu, tiers_by_degree: tuple[int, ...]) -> dict[s
     }
 
 
-# ------------------------------------------------------------------------------------------------------------ settings
-def _resolved(case: Case, job: Workload, gpu: Gpu, found: _Open) -> Resolved:
-    source: Any = case.traffic.source
+def _check_values(resolved: Resolved) -> None:
+    """`InputError` for a bandwidth without a price, or what else only the whole case can tell."""
+    case: Any = resolved.case
+    source, rule = case.traffic.source, case.placement.rule
     if source.name == "trace":
         if source.path is None:
             raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
         if source.axes is not None:
             traffic.axes_of(source.axes)
-    if case.circuits.schedule != NO_SCHEDULE:
+    if resolved.scheduled:
         check_name(case.circuits.schedule, "scheduler")
     if isinstance(case.circuits.policy, str):
         check_name(case.circuits.policy)
-    hardware = _hardware(case, gpu, found.tiers_by_degree)
-    return Resolved(**hardware, job=job, why=found.why, asked=found.asked, recipe=found.recipe)
-
-
-def _check_values(resolved: Resolved) -> None:
-    """`InputError` for a bandwidth without a price, or what else only the whole case can tell."""
-    case, job = resolved.case, resolved.job
     resolved.parts.prices.at("nic", case.network.nic_gbps)
-    resolved.server.peak(case.job.precision.compute)  # type: ignore[arg-type]
-    if case.traffic.source.name == "knobs":
-        knobs_of(case.traffic.source)
+    resolved.server.peak(case.job.precision.compute)
+    if source.name == "knobs":
+        knobs_of(source)
     _check_measured(case)
-    resolved.room(job)
-    rule: Any = case.placement.rule
+    room_of(case, resolved.job)
     if rule.name == "given":
         with in_file(rule.value):
-            traffic.check_given(traffic.read_placement(rule.value), job)
-    one_of("circuits.routing", resolved.routing, ("unsplit", "best-path", "split", "relay"))
+            traffic.check_given(traffic.read_placement(rule.value), resolved.job)
+    one_of("circuits.routing", case.circuits.routing, ("unsplit", "best-path", "split", "relay"))
 
 
 def _check_groups(resolved: Resolved) -> None:
-    """`InputError` for a group that the fabric has no room for, or a policy that does not work."""
+    """`InputError` for a group that the fabric has no room for, or a policy that does not work.
+
+    `Misfit` for a policy of one's own, or a trained one, that knows more than demand where that does not work.
+    """
     from mfabric_jax import policies
 
-    case, job = resolved.case, resolved.job
-    policies.suited(resolved.policy, routing=resolved.routing)
-    for group in resolved.fabric.groups(resolved, job, case.network.nic_gbps, (case.network.nic_use,)):
+    case, name, network = resolved.case, resolved.policy, resolved.case.network
+    policies.suited(name, routing=resolved.routing)
+    for group in resolved.fabric.groups(resolved, resolved.job, network.nic_gbps, (network.nic_use,)):
         if group.reconfigures and resolved.scheduled:
             resolved.planner(group)
         elif group.reconfigures:
-            rest = {"routing": resolved.routing, "names": case.network.acos.topologies}
-            policies.tried(resolved.policy, (group.servers,), int(group.optical_degree), **rest)
-            _check_by_demand(case, resolved.circuits_policy(), group)
-
-
-def _check_by_demand(case: Case, policy: Any, group: Any) -> None:
-    """`Misfit` for a policy of one's own, or a trained one, that knows more than demand where that does not work."""
-    name: Any = case.circuits.policy
-    if each_by_demand(flat(case)) and name not in NAMES:
-        from mfabric_jax.policies import reads_of
-
-        if not reads_of(policy, group).demand_alone:
-            raise more_than_demand(name_of(name))
+            rest = {"routing": resolved.routing, "names": network.acos.topologies}
+            policies.tried(name, (group.servers,), int(group.optical_degree), **rest)
+            policy, alone = resolved.circuits_policy(), each_by_demand(flat(case)) and name not in NAMES
+            if alone and not policies.reads_of(policy, group).demand_alone:
+                raise more_than_demand(name_of(name))
 
 
 def _check_measured(case: Case) -> None:

@@ -11,6 +11,7 @@ import functools
 import json
 import math
 from importlib import resources
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mfabric_jax import fabric, units
@@ -18,7 +19,7 @@ from mfabric_jax.case.paths import Case, flat
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE, name_of
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.fabric.parts_list import Ocs, Parts, get_ocs
+from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.notebooks import html_table
 from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
@@ -29,7 +30,7 @@ from mfabric_jax.workload.gpus import DEFAULT_GPU
 from mfabric_jax.workload.kernels import IDEAL, Shares, achieved_by_kernels, job_shares, kernel_seconds, rates_of, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
 
@@ -49,28 +50,21 @@ PUBLISHED: dict[str, tuple[float, ...]] = {
     "qwen-moe": (5.094, 2.730, 1.563, 1.000),
 }
 
-ASSUMED = ("paper", "released", "today")  # presets that `mfabric calibrate` was run under: calibrations/NAME.json
-
 
 class Calibrated(NamedTuple):
     """Fit of a model: `efficiency` over the default GPU's peak (may exceed 1), `compute_s`, and errors."""
 
     efficiency: float
     compute_s: float
-    ratios: tuple[float, ...]
-    residuals: tuple[float, ...]
+    ratios: Sequence[float]
+    residuals: Sequence[float]
 
 
 @functools.cache
 def calibrated_under(name: str) -> dict[str, Calibrated]:
+    """Fits by model that `mfabric calibrate` made under a preset: calibrations/NAME.json."""
     file = resources.files("mfabric_jax.resolving") / "calibrations" / f"{name}.json"
-    if not file.is_file():
-        return {}
-    models = json.loads(file.read_text())["models"]
-    return {
-        name: Calibrated(one["efficiency"], one["compute_s"], tuple(one["ratios"]), tuple(one["residuals"]))
-        for name, one in models.items()
-    }
+    return {model: Calibrated(**fit) for model, fit in json.loads(file.read_text())["models"].items()}
 
 
 HALF = 0.5  # of the peak, for a model without published times
@@ -79,6 +73,11 @@ HALF = 0.5  # of the peak, for a model without published times
 def own_settings(case: Case, fabric: str) -> Any:
     """Settings of a fabric alone; None if it has none."""
     return getattr(case.network, fabric.replace("-", "_"), None)
+
+
+def _at(path: str) -> property:
+    """What a case says at a path of its tree."""
+    return property(attrgetter(f"case.{path}"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,61 +100,31 @@ class Hardware:
     delay_s: float
     shares_network: bool = False
 
-    @property
-    def policy(self) -> Any:
-        """As `circuits.policy`: a name, or a function."""
-        return self.case.circuits.policy
+    policy = _at("circuits.policy")  # a name, or a function
+    routing = _at("circuits.routing")
+    gpu = property(attrgetter("server"))
+    optical_switch = property(attrgetter("parts.ocs"))
+    graph = _at("network.graph")
+    gpu_tbps = _at("network.gpu_tbps")
+    nic_gbps = _at("network.nic_gbps")
+    oversubscription = _at("network.oversubscription")
+    pxn = _at("network.rail_optimized.pxn")
+    radix = _at("network.radix")
+    ranks_on = _at("network.on_graph.ranks")
+    relay = _at("network.on_graph.relay")
 
     @property
-    def routing(self) -> Any:
-        """As `circuits.routing`."""
-        return self.case.circuits.routing
-
-    @property
-    def pxn(self) -> bool:
-        return self.case.network.rail_optimized.pxn
-
-    @property
-    def oversubscription(self) -> float | None:
-        return self.case.network.oversubscription
+    def fabric(self) -> Fabric:
+        return fabric.get(self.case.network.fabric)
 
     @property
     def leaf_servers(self) -> int | None:
         asked = self.case.network.leaf_servers
         return None if asked == "most" else asked
 
-    @property
-    def radix(self) -> int:
-        return self.case.network.radix
-
     def own(self, fabric: str) -> Any:
         """Settings of a fabric alone; None if it has none."""
         return own_settings(self.case, fabric)
-
-    @property
-    def gpu_tbps(self) -> float:
-        return self.case.network.gpu_tbps
-
-    @property
-    def graph(self) -> str | None:
-        return self.case.network.graph
-
-    @property
-    def nic_gbps(self) -> float:
-        return self.case.network.nic_gbps
-
-    @property
-    def ranks_on(self) -> str | None:
-        return self.case.network.on_graph.ranks
-
-    @property
-    def relay(self) -> str:
-        return self.case.network.on_graph.relay
-
-    @property
-    def optical_switch(self) -> Ocs | None:
-        ocs = self.case.circuits.ocs
-        return None if ocs is None else get_ocs(ocs, self.case.network.prices)
 
     @functools.cached_property
     def parts(self) -> Parts:
@@ -204,14 +173,6 @@ class Resolved(Hardware):
         return html_table(rows, f"{self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}: what was open")
 
     @property
-    def gpu(self) -> Gpu:
-        return self.server
-
-    @property
-    def fabric(self) -> Fabric:
-        return fabric.get(self.case.network.fabric)
-
-    @property
     def scheduled(self) -> bool:
         """Whether circuits turn while an all-to-all runs."""
         return self.case.circuits.schedule != NO_SCHEDULE
@@ -247,7 +208,6 @@ class Resolved(Hardware):
         """Whether an iteration more is drawn, before the others: long spans are planned on it."""
         return self.plan_on == "past" and self.circuits_for in LONG
 
-    # ------------------------------------------------------------------------------------------ the rate of computation
     @property
     def calibrated(self) -> dict[str, Calibrated]:
         """Fitted rates by model, under the assumptions of the case."""
@@ -272,10 +232,7 @@ class Resolved(Hardware):
         """Seconds of a block; `efficiency` None: `achieved`."""
         if self.case.compute.rate.name == "kernels":
             found = self.of_kernels(job)
-            if efficiency is None:
-                return found
-            faster = self.achieved(job) / efficiency
-            return scaled(found, faster)
+            return found if efficiency is None else scaled(found, self.achieved(job) / efficiency)
         achieved = self.achieved(job) if efficiency is None else efficiency
         return block_seconds(job, self.server, achieved, self._format)
 
@@ -292,10 +249,10 @@ class Resolved(Hardware):
 
     def shares(self, job: Workload, how: str = "usual") -> Shares:
         """Achieved over nominal bandwidth of communication."""
-        rate: Any = self.case.compute.rate
-        if rate.name != "kernels":
+        case: Any = self.case
+        if case.compute.rate.name != "kernels":
             return IDEAL
-        return job_shares(job, self.case.job.dispatcher, how, rate.table)  # type: ignore[arg-type]
+        return job_shares(job, case.job.dispatcher, how, case.compute.rate.table)
 
     @property
     def memory_Bps(self) -> float:
@@ -309,7 +266,6 @@ class Resolved(Hardware):
         """`room_of` the case."""
         return room_of(self.case, job)
 
-    # ---------------------------------------------------------------------------------------------------------- network
     @property
     def rules(self) -> Rules:
         from mfabric_jax.timing import Rules
@@ -323,7 +279,6 @@ class Resolved(Hardware):
             comm_cores=overlap.comm_cores if overlap.name == "passes" else 0.0,
         )
 
-    # --------------------------------------------------------------------------------------------------------- circuits
     @property
     def policy_name(self) -> str:
         return name_of(self.case.circuits.policy)
@@ -338,7 +293,7 @@ class Resolved(Hardware):
         name = case.circuits.policy
         if name == "static":
             return jax.tree_util.Partial(policies.static, mean=mean)
-        policy = policies.suited(name, routing=case.circuits.routing, names=case.network.acos.topologies)
+        policy = policies.suited(name, routing=case.circuits.routing, names=self.case.network.acos.topologies)
         alone = self.first == "pays" or case.job.overlap.name == "passes"
         return policies.for_demand_alone(policy) if alone and policies.knows_place(name) else policy
 

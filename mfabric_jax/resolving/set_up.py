@@ -46,16 +46,12 @@ FIELDS = {  # of a `Workload`, and where a case says them
 def found_words(resolved: Resolved) -> str | None:
     """Sentences on degrees chosen by search and why; None where the case states them."""
     job, why = resolved.job, resolved.why
-    found = [name for name in ("tp", "pp", "ep") if f"job.parallel.{name}" in why]
-    recipe = [
-        why[f"job.parallel.{name}"] for name in found if why[f"job.parallel.{name}"].startswith(("recipe", "file"))
-    ]
-    if not found or len(recipe) == len(found):
+    if not any(_searched(resolved, name) for name in ("tp", "pp", "ep")):
         return None
-    degrees = {name: getattr(job, name) for name in (*DEGREES, "folded", "gpus")}
+    found = [name for name in ("tp", "pp", "ep") if FIELDS[name] in why]
     rest = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
     left = "was" if len(found) == 1 else "were"
-    return f"{job.model}: {', '.join(found)} {left} left open and found: {set_up_words(degrees)}, {rest}."
+    return f"{job.model}: {', '.join(found)} {left} left open and found: {set_up_words(vars(job))}, {rest}."
 
 
 def wider_words(resolved: Resolved) -> str | None:
@@ -68,15 +64,10 @@ def wider_words(resolved: Resolved) -> str | None:
     wide = [one for one in every if one and one.job.servers_per_region > 1 and too_large_words(one) is None]
     if not wide:
         return None
-
-    def seconds(one: Resolved) -> float:
-        return iteration_seconds(one.job, one.gpu).total / one.job.iteration_tokens
-
-    best = min(wide, key=seconds)
-    degrees = set_up_words({name: getattr(best.job, name) for name in (*DEGREES, "folded", "gpus")})
+    best = min(wide, key=lambda one: iteration_seconds(one.job, one.server).total / one.job.iteration_tokens).job
     return (
         f"{job.model}: all-to-alls stay inside servers; fabrics differ in what else leaves servers, such as gradients, "
-        f"and in cost. --ep {best.job.ep} lets all-to-alls leave servers ({degrees})."
+        f"and in cost. --ep {best.ep} lets all-to-alls leave servers ({set_up_words(vars(best))})."
     )
 
 
@@ -108,8 +99,8 @@ def _tried(asked: Case, changes: Mapping[str, Any]) -> Resolved | None:
 
 def too_large_words(resolved: Resolved) -> str | None:
     """A sentence on what does not fit in memory and what would; None where all fits or memory is unknown."""
-    job, server = resolved.job, resolved.gpu
-    said = memory_columns(resolved, job)  # type: ignore[arg-type]
+    job, server = resolved.job, resolved.server
+    said = memory_columns(resolved, job)
     if said["fits"] is not False:
         return None
 

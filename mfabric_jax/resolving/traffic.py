@@ -1,7 +1,6 @@
 """Traffic of a case: recorded or drawn, with experts placed, and how unevenly it loads ranks."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,15 +50,16 @@ def _alike(case: Case, tokens: Tokens) -> Tokens:
 
 
 def _tokens(case: Case, workload: Workload, iterations: int) -> tuple[Tokens, ...]:
+    """Traffic of every replica: further iterations of a recording, or further micro-batches of what is drawn."""
     source: Any = case.traffic.source
     replicas = replicas_of(case.run.replicas, workload)
     if source.name == "trace":
-
-        def read(times: int) -> Tokens:
-            return traffic.recorded(workload, source.path, source.records, times * iterations, source.axes)
-
-        return read_apart(read, replicas)
-    return drawn_apart(lambda times: _drawn(case, workload, iterations, times * case.traffic.drawn), replicas)
+        every = traffic.recorded(workload, source.path, source.records, replicas * iterations, source.axes)
+        return tuple(every.changed(lambda count, at=at: count[at::replicas]) for at in range(replicas))
+    every = _drawn(case, workload, iterations, replicas * case.traffic.drawn)
+    size = every.count.shape[2] // replicas
+    parts = [slice(at * size, (at + 1) * size) for at in range(replicas)]
+    return tuple(every.changed(lambda count, part=part: count[:, :, part]) for part in parts)
 
 
 def _drawn(case: Case, workload: Workload, iterations: int, micro_batches: int) -> Tokens:
@@ -78,20 +78,6 @@ def _drawn(case: Case, workload: Workload, iterations: int, micro_batches: int) 
 def replicas_of(replicas: int | str, workload: Workload) -> int:
     """Number of simulated replicas; "all": every replica of the job."""
     return workload.dp if isinstance(replicas, str) else replicas
-
-
-def drawn_apart(draw: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, ...]:
-    """Traffic of every replica, with micro-batches of its own; `draw`: tokens with a multiple of the micro-batches."""
-    every = draw(replicas)
-    size = every.count.shape[2] // replicas
-    parts = [slice(at * size, (at + 1) * size) for at in range(replicas)]
-    return tuple(every.changed(lambda count, part=part: count[:, :, part]) for part in parts)
-
-
-def read_apart(read: Callable[[int], Tokens], replicas: int) -> tuple[Tokens, ...]:
-    """Traffic of every replica from a recording; `read`: tokens with a multiple of the iterations."""
-    every = read(replicas)
-    return tuple(every.changed(lambda count, at=at: count[at::replicas]) for at in range(replicas))
 
 
 def drawn_loads(case: Case, job: Workload) -> tuple[Load, ...] | None:

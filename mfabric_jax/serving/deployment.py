@@ -96,7 +96,7 @@ class Pool:
     def bill(self) -> Bill:
         """Of the cluster of one group."""
         hardware = self.group.hardware
-        return bill_of(hardware, self.group.on, self.group.shape, hardware.nic_gbps)  # type: ignore[arg-type]
+        return bill_of(hardware, self.group.shape, hardware.nic_gbps)
 
     @property
     def per_gpu(self) -> tuple[float | None, float | None]:

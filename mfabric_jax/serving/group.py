@@ -82,7 +82,7 @@ class Group(NamedTuple):
     def inside_Bps(self, nic_gbps: Any) -> Any:
         """Of a GPU in its server or domain [bytes/s]; a domain gives it no more than it has."""
         own = self.gpu.nvlink
-        of_domain = self.on.nvlink_Bps(self.hardware.gpu_tbps, nic_gbps, own)
+        of_domain = self.on.nvlink_Bps(self.hardware.case.network.gpu_tbps, nic_gbps, own)
         return array_module(of_domain).minimum(of_domain, own)
 
 

@@ -137,8 +137,8 @@ def unknown_prices(case: Case) -> list[str]:
         group = group_of(case, sum(sizes))
     except Misfit:  # of a search, which states no size
         group = group_of(case, fabric.get(case.network.fabric).gpus_of(gpu_of(case)))
-    bill: Any = bill_of(group.hardware, group.on, group.shape, case.network.nic_gbps)  # type: ignore[arg-type]
-    return list(unknown_parts(group.hardware, group.on, bill))  # type: ignore[arg-type]
+    bill = bill_of(group.hardware, group.shape, case.network.nic_gbps)
+    return list(unknown_parts(group.hardware, bill))
 
 
 def row_of(deployed: Deployment) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -27,13 +27,14 @@ from mfabric_jax.simulation.rows import (
     PARTS,
     SWITCHING,
     TURNED,
+    Columns,
+    Row,
     changes_of,
     column_of,
     columns_of,
     compute_source,
     listed_rows,
     over_balanced,
-    shown_rate,
     training_columns,
 )
 from mfabric_jax.text_files import cached_by_files
@@ -44,7 +45,7 @@ from mfabric_jax.workload.compute import scaled
 DRAWN = ("shares", "generated", "knobs")  # sources of traffic that depend on the seed
 DRAWN_AGAIN = 16  # rows of a block whose traffic is drawn `run.draws` times; that of more is drawn once
 TRIED = 64  # cases of a block that are resolved one by one before anything is computed
-Networks = dict[str, tuple[NetworkOf, dict[str, np.ndarray]]]  # and numbers of their cases, by column of seconds
+Networks = dict[str, tuple[NetworkOf, Columns]]  # and numbers of their cases, by column of seconds
 AVERAGED = -1  # sample: the mean of all iterations
 SAMPLE, BANDWIDTH, EFFICIENCY, ALPHA = "run.sample", "network.nic_gbps", "compute.efficiency", "network.alpha_s"
 LINK_DELAY = "network.link_delay_s"
@@ -57,27 +58,26 @@ class Shared:
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
-        self._lock = threading.Lock()
+        self._locks: dict[Any, threading.Lock] = {}
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` gives, kept under a key."""
-        with self._lock:
-            found = self._known.setdefault(key, _Once(make))
-        return found.value
+        """What `make` gives, kept under a key; others who ask for it meanwhile wait."""
+        with self._locks.setdefault(key, threading.Lock()):
+            if key not in self._known:
+                self._known[key] = make()
+            return self._known[key]
 
 
-class _Once:
-    """What a function gives when it is first asked."""
+class Solved(NamedTuple):
+    """Columns [C] of cases; `which` [C]: the numbers of their all-to-alls, of which some share one.
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make, self._lock = make, threading.Lock()
+    By number, `over`: loads over the balanced one; `circuits`: those that are shown.
+    """
 
-    @property
-    def value(self) -> Any:
-        with self._lock:
-            if not hasattr(self, "_value"):
-                self._value = self._make()
-        return self._value
+    which: np.ndarray
+    columns: Columns
+    over: dict[int, np.ndarray]
+    circuits: dict[int, Circuits]
 
 
 class Points:
@@ -90,7 +90,7 @@ class Points:
         left_open = {path: None for path, column in block.columns.items() if None in column}
         usual = build(flat(block.case) | left_open) if left_open else block.case
         self.block, self.resolved, self.shared = block, resolve(usual), shared or Shared()
-        self.on, self.job = self.resolved.fabric, self.resolved.job
+        self.on, self.job, self.case = self.resolved.fabric, self.resolved.job, self.resolved.case
         self._given = problem
 
     @functools.cached_property
@@ -112,28 +112,23 @@ class Points:
         return self.job.moe_layers * self.job.ep**2 * len(self.block) * (10 if self.on.reconfigures else 1)
 
     @property
-    def network(self) -> NetworkOf:
-        return self.problem.network
-
-    @property
     def usual(self) -> dict[str, Any]:
         """The resolved numbers of the first case."""
-        sample = self.resolved.case.run.sample
+        sample = self.case.run.sample
         return numbers_of(self.problem) | {SAMPLE: AVERAGED if sample is None else sample}
 
-    def cases(self) -> dict[str, np.ndarray]:
+    def cases(self) -> Columns:
         """Input of the function, a value per case; open values are those of the first case."""
-        rows = len(self.block)
-        found = {path: np.full(rows, value) for path, value in self.usual.items()}
+        usual = self.usual
+        found = {path: np.full(len(self.block), value) for path, value in usual.items()}
         for path, column in self.block.columns.items():
             if path in found:
-                usual = AVERAGED if path == SAMPLE else self.usual[path]
-                found[path] = np.array([usual if value is None else value for value in column])
-        if self.resolved.case.compute.rate.name == "measured":
+                found[path] = np.array([usual[path] if value is None else value for value in column])
+        if self.case.compute.rate.name == "measured":
             found[EFFICIENCY] = self._measured(found)
         return found
 
-    def _measured(self, cases: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _measured(self, cases: Columns) -> np.ndarray:
         """The rate of every case, solved once per measured iteration."""
         names = [path for path in self.block.columns if path in cases and measured_under(self.block.case, path)]
         if not names:
@@ -145,39 +140,39 @@ class Points:
         each = [build(below | {name: cases[name][at].item() for name in names}) for at in some]
         return np.array([measured_efficiency(resolve(case).case) for case in each])[place.reshape(-1)]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """A row for every case."""
         return listed_rows(self.columns())
 
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> Columns:
         """Columns of the rows, each [N]; unknown numbers are nan."""
         cases = self.cases()
         place, each = self._each_iteration(cases)
         solved = self._solved(each, self._networks(each))
-        over = _over_balanced(solved, np.tile(place, self.replicas))
         last = np.searchsorted(place, np.arange(len(self.block)), side="right") - 1  # the shown iteration of a row
         flows = self._flows(solved, last, {name: values[last] for name, values in each.items()})
         mean = self._mean(solved, place)
-        degree, nics = cases.get(PORTS), self.resolved.case.network.nics
         ports = {}
         if self.on.data:
+            degree, nics = cases[PORTS], np.asarray(self.resolved.server_nics)
             tiers = np.array(self.resolved.tiers_by_degree)[degree]
-            ports = {"optical_degree": degree, "electrical_nics": nics - degree, "tiers": tiers}  # type: ignore[operator]
-        columns = columns_of(self.problem, mean, cases[BANDWIDTH], cases[EFFICIENCY], over, **ports)
+            ports = {"optical_degree": degree, "electrical_nics": nics - degree, "tiers": tiers}
+        rest = {"over": self._over_balanced(solved, place), "source": self._sources(cases)}
+        columns = columns_of(self.problem, mean, cases[BANDWIDTH], cases[EFFICIENCY], **rest, **ports)
         variants = {name: values for name, values in mean.items() if is_of_band(name)}
         columns |= band_columns(mean["iteration_s"], variants, self._other_draws())
         columns |= training_columns(self.problem.resolved, columns)
-        return columns | {"compute_source": self._sources(cases)} | flows
+        return columns | flows
 
-    def _each_iteration(self, cases: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    def _each_iteration(self, cases: Columns) -> tuple[np.ndarray, Columns]:
         """The row of every iteration that rows show, and its numbers for every replica."""
-        samples, place = self._samples(cases[SAMPLE])
-        each = {name: values[place] for name, values in cases.items()} | {SAMPLE: samples}
-        each = {name: np.tile(values, self.replicas) for name, values in each.items()}
-        each[SAMPLE] += np.repeat(np.arange(self.replicas) * self._iterations, len(samples))
-        return place, each
+        every, replicas = np.arange(len(self.problem.selections) // self.replicas), np.arange(self.replicas)
+        sample = cases[SAMPLE][:, None]
+        place, iteration = np.nonzero((sample == AVERAGED) | (sample == every))
+        each = {name: np.tile(values[place], len(replicas)) for name, values in cases.items()}
+        return place, each | {SAMPLE: np.add.outer(len(every) * replicas, iteration).ravel()}
 
-    def _mean(self, solved: "Solved", place: np.ndarray) -> dict[str, np.ndarray]:
+    def _mean(self, solved: Solved, place: np.ndarray) -> Columns:
         """The mean over iterations of every row [N]: seconds of the slowest replica, changes of circuits of all."""
         weight = 1 / np.bincount(place, minlength=len(self.block))
         changes = {name: x for name, x in solved.columns.items() if name in (*SWITCHING, TURNED)}
@@ -187,7 +182,7 @@ class Points:
 
     def _other_draws(self) -> list[np.ndarray]:
         """Seconds of every row with other draws of its traffic; unknown for more rows than `DRAWN_AGAIN`."""
-        case = self.resolved.case
+        case = self.case
         if case.traffic.source.name not in DRAWN or self._given is not None:
             return []
         if len(self.block) > DRAWN_AGAIN:
@@ -198,54 +193,42 @@ class Points:
         block = dataclasses.replace(self.block, case=self.block.case.with_({"run.seed": seed}))
         drawn = Points(block, shared=self.shared)
         place, each = drawn._each_iteration(drawn.cases())
-        return drawn._mean(drawn._solved(each, {"": (drawn.network, each)}), place)["iteration_s"]
+        return drawn._mean(drawn._solved(each, {"": (drawn.problem.network, each)}), place)["iteration_s"]
 
-    def _flows(self, solved: "Solved", rows: np.ndarray, cases: Numbers) -> dict[str, np.ndarray]:
+    def _flows(self, solved: Solved, rows: np.ndarray, cases: Numbers) -> Columns:
         """Columns of one dispatch (`flow_ends`) of cases `rows`, once for equal all-to-alls; unknown where more than
         `MOST_KEYS` differ."""
-        which = solved.which[rows]
+        which, network = solved.which[rows], self.problem.network
         every, first = np.unique(which, return_index=True)
-        found = {}
-        for key, row in zip(every.tolist(), first.tolist(), strict=True):
+        found: dict[int, Ends | None] = dict.fromkeys(every.tolist())
+        for key, row in zip(every.tolist(), first.tolist(), strict=True) if len(every) <= MOST_KEYS else ():
             case = {name: values[row] for name, values in cases.items()}
-            found[key] = self._ends(solved.circuits(key), case) if len(every) <= MOST_KEYS else None
-        columns = flow_columns([found[key] for key in which.tolist()], np.asarray(self.network.costs(cases)[0].nic_Bps))
+            where = network.group_at(case), self.problem.selections[int(case[SAMPLE])], self.problem.carry
+            found[key] = ends_at(self.problem, *where, solved.circuits.get(key))
+        columns = flow_columns([found[key] for key in which.tolist()], np.asarray(network.costs(cases)[0].nic_Bps))
         return {name: column_of(values) for name, values in columns.items()}
 
-    def _ends(self, circuits: Circuits | None, case: Numbers) -> Ends | None:
-        sent = self.problem.selections[int(case[SAMPLE])]
-        return ends_at(self.problem, self.network.group_at(case), sent, self.problem.carry, circuits)
+    def _over_balanced(self, solved: Solved, place: np.ndarray) -> np.ndarray:
+        """The median load of every row's all-to-alls over the balanced one [N]."""
+        median = functools.cache(lambda keys: float(np.median([solved.over[key] for key in keys])))
+        starts = np.flatnonzero(np.diff(place)) + 1
+        each = np.split(solved.which.reshape(self.replicas, -1), starts, axis=1)
+        return np.array([median(tuple(keys.ravel().tolist())) for keys in each])
 
-    def _sources(self, cases: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _sources(self, cases: Columns) -> np.ndarray:
         rate: Any = self.block.case.compute.rate
         at_each = rate.name == "measured" and rate.nic_gbps is None
         gbps = cases[BANDWIDTH].tolist() if at_each else [None] * len(self.block)
-        cases_of: dict[Any, tuple[float, float | None]] = {}
-        keys = []
-        for achieved, measured_at in zip(cases[EFFICIENCY].tolist(), gbps, strict=True):
-            keys.append((shown_rate(self.resolved, achieved), achieved > 1, measured_at))
-            cases_of.setdefault(keys[-1], (achieved, measured_at))
-        words = {key: compute_source(self.resolved, self.job, *case) for key, case in cases_of.items()}
-        return np.array([words[key] for key in keys], object)
+        words = functools.cache(functools.partial(compute_source, self.resolved, self.job))
+        return np.array(list(map(words, cases[EFFICIENCY].tolist(), gbps)), object)
 
     @property
     def replicas(self) -> int:
-        return replicas_of(self.resolved.case.run.replicas, self.job)
+        return replicas_of(self.case.run.replicas, self.job)
 
-    @property
-    def _iterations(self) -> int:
-        return len(self.problem.selections) // self.replicas
-
-    def _samples(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        every, rows = np.arange(self._iterations), np.arange(len(sample))
-        many = np.where(sample == AVERAGED, len(every), 1)
-        place = np.repeat(rows, many)
-        within = np.arange(len(place)) - np.repeat(np.cumsum(many) - many, many)
-        return np.where(sample[place] == AVERAGED, within, sample[place]), place
-
-    def _networks(self, cases: dict[str, np.ndarray]) -> "Networks":
+    def _networks(self, cases: Columns) -> Networks:
         """Networks and numbers: as usual (""), and by column of `bands` with slower and faster kernels and links."""
-        resolved, network, job = self.resolved, self.network, self.job
+        resolved, network, job = self.resolved, self.problem.network, self.job
         found = {"": (network, cases)}
         if resolved.case.compute.rate.name == "kernels":
             for how, column in OF_KERNELS.items():
@@ -261,27 +244,34 @@ class Points:
             found[PROMPT] = dataclasses.replace(network, own_delay_s=None), cases | quick
         return found
 
-    def _solved(self, cases: dict[str, np.ndarray], networks: "Networks") -> "Solved":
+    def _solved(self, cases: Columns, networks: Networks) -> Solved:
         """Seconds of all cases [N]; all-to-alls are worked out once for cases that share them, some at a time."""
         costs = {column: network.costs(numbers) for column, (network, numbers) in networks.items()}
-        depends_on = np.stack([cases[name] for name in self.network.solved_for], axis=1)
+        depends_on = np.stack([cases[name] for name in self.problem.network.solved_for], axis=1)
         _, first, which = np.unique(depends_on, axis=0, return_index=True, return_inverse=True)
-        found = Solved(self.job, which.reshape(-1))
+        slot = slot_of(self.job)
+        found, shown = Solved(which.reshape(-1), {}, {}, {}), slot and slot.at
         trade_off = trade_off_of(self.job, *costs[""], self.resolved.routing) if self.problem.weighs else None
         at_once = max(1, AT_ONCE // places(self.job).present.size)
         for some, loads_of in self._groups(cases, first, trade_off):
-            for start in range(0, len(some), at_once):
-                keys = some[start : start + at_once]
+            for keys in np.split(some, range(at_once, len(some), at_once)):
                 iteration = cases[SAMPLE][first[keys]].astype(int)
-                loads = loads_of.loads(iteration, first[keys], found.shown)
+                loads = loads_of.loads(iteration, first[keys], shown)
                 loads = loads._replace(inside=self._inside[iteration])
                 rows = np.flatnonzero(np.isin(found.which, keys))
                 own = np.searchsorted(keys, found.which[rows])
                 times = {}
-                for column, (rates, seconds) in costs.items():
-                    rates, seconds = jax.tree.map(lambda x, rows=rows: x[rows], (rates, seconds))
+                for column, each in costs.items():
+                    rates, seconds = jax.tree.map(lambda x, rows=rows: x[rows], each)
                     times[column] = time_iterations(self.job, rates, seconds, loads, self.resolved.rules, own)
-                found.add(keys, rows, own, loads, times)
+                for name, values in _columns(self.job, loads, own, times).items():
+                    found.columns.setdefault(name, np.zeros(len(found.which)))[rows] = values
+                over = over_balanced(self.job, np.asarray(loads.load), np.asarray(loads.balanced))
+                found.over.update(zip(keys.tolist(), over, strict=True))
+                if loads.count is not None and shown is not None:
+                    at = (slice(None), *shown)
+                    circuits = map(Circuits, loads.count, loads.optical[at], loads.electrical[at])
+                    found.circuits.update(zip(keys.tolist(), circuits, strict=True))
         return found
 
     @functools.cached_property
@@ -289,7 +279,7 @@ class Points:
         return self.shared.get(self.problem.inside_key, lambda: inside_of(self.problem))
 
     def _groups(
-        self, cases: dict[str, np.ndarray], first: np.ndarray, costs: TradeOff | None
+        self, cases: Columns, first: np.ndarray, costs: TradeOff | None
     ) -> Iterator[tuple[np.ndarray, AllToAllsOf]]:
         """Numbers of all-to-alls on one group, and what works them out; `first`: a case of each."""
         if not self.on.reconfigures:
@@ -298,7 +288,9 @@ class Points:
         each = {name: values[first] for name, values in cases.items()}
         differ = PORTS if self.on.data else BANDWIDTH
         _, at, of_each = np.unique(each[differ], return_index=True, return_inverse=True)
-        groups = [self.network.group_at({name: values[row] for name, values in each.items()}) for row in at.tolist()]
+        groups = [
+            self.problem.network.group_at({name: values[row] for name, values in each.items()}) for row in at.tolist()
+        ]
         _, distinct, number = np.unique([_beside_rates(g) for g in groups], return_index=True, return_inverse=True)
         for which, own in enumerate(distinct.tolist()):
             some = np.flatnonzero(number.reshape(-1)[of_each.reshape(-1)] == which)
@@ -319,54 +311,16 @@ def _beside_rates(group: Any) -> bytes:
     return b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
 
 
-class Solved:
-    """Columns of N cases, and of the all-to-alls that they share; `which` [N]: their numbers."""
-
-    def __init__(self, job: Workload, which: np.ndarray):
-        self.job, self.which = job, which
-        slot = slot_of(job)
-        self.shown = None if slot is None else slot.at
-        self.columns: dict[str, np.ndarray] = {}
-        self._over: dict[int, np.ndarray] = {}
-        self._circuits: dict[int, Circuits] = {}
-
-    def add(self, keys: np.ndarray, rows: np.ndarray, own: np.ndarray, loads: Exchanges, times: Any) -> None:
-        """Seconds of cases `rows` with the all-to-alls `own` of those with the numbers `keys`."""
-        usual = times[""]
-        found = {name: getattr(usual, name) for name in PARTS}
-        found |= {column: each.iteration_s for column, each in times.items() if column}
-        turns = np.asarray(loads.every_turn)
-        found[TURNED] = turns.reshape(len(keys), -1).any(axis=1).astype(float)[own]
-        if loads.anew is not None:
-            each = changes_of(self.job, np.asarray(loads.anew), turns)
-            found |= {name: column[own] for name, column in zip(SWITCHING, each, strict=True)}
-        for name, values in found.items():
-            self.columns.setdefault(name, np.zeros(len(self.which)))[rows] = values
-        over = over_balanced(self.job, np.asarray(loads.load), np.asarray(loads.balanced)).reshape(len(keys), -1)
-        self._over |= zip(keys.tolist(), over, strict=True)
-        if loads.count is not None:
-            at = (slice(None), *self.shown)  # type: ignore[misc]
-            shown = zip(loads.count, loads.optical[at], loads.electrical[at], strict=True)
-            self._circuits |= {key: Circuits(*each) for key, each in zip(keys.tolist(), shown, strict=True)}
-
-    def circuits(self, key: int) -> Circuits | None:
-        """The shown circuits of all-to-alls; None: they have none."""
-        return self._circuits.get(key)
-
-    def over_balanced(self, keys: np.ndarray) -> float:
-        """The median load of some all-to-alls over the balanced one."""
-        return float(np.median(np.stack([self._over[key] for key in keys.tolist()])))
-
-
-def _over_balanced(solved: Solved, place: np.ndarray) -> np.ndarray:
-    """`Solved.over_balanced` of each row; `place` [N]: the row of every case."""
-    order, known, found = np.argsort(place, kind="stable"), {}, []
-    for some in np.split(solved.which[order], np.flatnonzero(np.diff(place[order])) + 1):
-        key = tuple(some.tolist())
-        if key not in known:
-            known[key] = solved.over_balanced(some)
-        found.append(known[key])
-    return np.array(found)
+def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[str, Any]) -> Columns:
+    """Seconds, and changes of circuits, of cases with the all-to-alls `own` of some; `times`: as `Networks`."""
+    found = {name: getattr(times[""], name) for name in PARTS}
+    found |= {column: each.iteration_s for column, each in times.items() if column}
+    turns = np.asarray(loads.every_turn)
+    found[TURNED] = turns.reshape(len(turns), -1).any(axis=1).astype(float)[own]
+    if loads.anew is not None:
+        each = changes_of(job, np.asarray(loads.anew), turns)
+        found |= {name: column[own] for name, column in zip(SWITCHING, each, strict=True)}
+    return found
 
 
 @cached_by_files(lambda resolved, tiers, variant: named_files(resolved.case), maxsize=4)
@@ -391,7 +345,7 @@ def check_block(block: Block) -> None:
             resolve(build(below | {path: value}))
 
 
-def rows_of(problem: Problem, shared: Shared | None = None) -> list[dict[str, Any]]:
+def rows_of(problem: Problem, shared: Shared | None = None) -> list[Row]:
     """A row for every bandwidth of a problem, with its own traffic."""
     block = Block(problem.resolved.case, problem.variant, {BANDWIDTH: problem.bandwidths})
     return Points(block, problem, shared).rows()

@@ -5,10 +5,9 @@ import functools
 import importlib.metadata
 from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import numpy as np
 
 from mfabric_jax import columns, platforms
 from mfabric_jax.case import Block, Case, Cases, cases
@@ -28,7 +27,7 @@ from mfabric_jax.progress import bar
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.simulation.given_files import digest, files_of
 from mfabric_jax.simulation.points import BANDWIDTH, Points, Shared
-from mfabric_jax.simulation.rows import MILLION, bill_of, column_of, filled, idle_spares, unknown_parts
+from mfabric_jax.simulation.rows import MILLION, Columns, Row, bill_of, column_of, idle_spares, unknown_parts
 
 SHOWN = {  # settings that contract columns show as they stand
     "model.name",
@@ -41,15 +40,6 @@ SHOWN = {  # settings that contract columns show as they stand
     "circuits.ocs",
     "job.parallel.gpus",
 }
-
-Row = dict[str, Any]
-
-
-class Group(NamedTuple):
-    """A block whose cases are solved together, and the places of its rows."""
-
-    places: range
-    points: Points
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +57,8 @@ class Results:
         if progress is True:
             with bar("simulate", "it", len(self.groups)) as shown:
                 return self.rows(lambda solved: shown.update())
-        found: dict[int, Row] = {}
-        for number, rows in self.each(progress=progress or None):
-            found.update(zip(self.groups[number].places, rows, strict=True))
-        return Rows(found[place] for place in sorted(found))
+        found = dict(self.each(progress=progress or None))
+        return Rows(row for number in sorted(found) for row in found[number])
 
     def frame(self, progress: Callable[[Any], None] | bool | None = None) -> Any:
         """The rows as a `pandas.DataFrame`. `InputError` where pandas is not installed."""
@@ -84,58 +72,44 @@ class Results:
     def _repr_html_(self) -> str:
         return f"<p>Results of these cases; .rows() or .frame() computes them.</p>{self.cases._repr_html_()}"
 
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> Columns:
         """The rows as columns, each [N]; unknown numbers are nan."""
-        (group, *more) = self.groups
+        (points, *more) = self.groups
         if more:
             rows = self.rows()
             names = dict.fromkeys(name for row in rows for name in row)
             return {name: column_of([row.get(name) for row in rows]) for name in names}
-        (block,) = self.cases.blocks
-        varied = {
-            path: column_of(block.columns[path]) if path in block.columns else filled(value, len(block))
-            for path, value in self._same(block).items()
-        }
-        return group.points.columns() | varied
+        varied = self._varied(points.block)
+        return points.columns() | {path: column_of(column) for path, column in varied.items()}
 
     def each(
         self, *, done: Container[int] = (), progress: Callable[[Problem], None] | None = None
     ) -> Iterator[tuple[int, list[Row]]]:
         """(number, rows) of each of the `groups` that is not `done`, in order of completion."""
         drop_programs_if_crowded()
-        left = [(number, group.points) for number, group in enumerate(self.groups) if number not in done]
+        left = [(number, points) for number, points in enumerate(self.groups) if number not in done]
         left.sort(key=lambda one: one[1].work, reverse=True)  # long ones first: the pool stays busy
         with ThreadPoolExecutor(self.workers) as pool:
             started = {pool.submit(points.rows): (number, points) for number, points in left}
             try:
                 for solved in as_completed(started):
                     number, points = started[solved]
-                    yield number, self._told(number, solved.result())
+                    varied = self._varied(points.block)
+                    rows = enumerate(solved.result())
+                    yield number, [row | {path: column[at] for path, column in varied.items()} for at, row in rows]
                     if progress:
                         progress(points.problem)
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _told(self, number: int, rows: Sequence[Row]) -> list[Row]:
-        places = self.groups[number].places
-        return [row | self._varied[place] for place, row in zip(places, rows, strict=True)]
-
-    @functools.cached_property
-    def _varied(self) -> list[Row]:
-        rows = []
-        for block in self.cases.blocks:
-            same = self._same(block)
-            columns = {path: column for path, column in block.columns.items() if path in same}
-            rows += [same | {path: column[at] for path, column in columns.items()} for at in range(len(block))]
-        return rows
-
-    def _same(self, block: Block) -> Row:
-        """Varied settings of a block's first case; None where it does not read one."""
+    def _varied(self, block: Block) -> dict[str, Sequence[Any]]:
+        """Columns of the varied settings of a block; None where its cases do not read one."""
         case = flat(block.case)
         shown = [path for path in self.cases.varied if path not in SHOWN]
         said = {path: case.get(path) if reads_setting(path, case) else None for path in shown}
         own = settings_in(case[POLICY]) if case[POLICY] is not None and reads_setting(POLICY, case) else {}
-        return said | {f"{POLICY}.{setting}": own.get(setting) for setting in self._of_policies}
+        said |= {f"{POLICY}.{setting}": own.get(setting) for setting in self._of_policies}
+        return {path: block.columns.get(path, [value] * len(block)) for path, value in said.items()}
 
     @functools.cached_property
     def _of_policies(self) -> list[str]:
@@ -145,14 +119,12 @@ class Results:
         return list(dict.fromkeys(setting for name in sorted(named) for setting in settings_in(name)))
 
     @functools.cached_property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[Points]:
         """The blocks of cases; `InputError` for an impossible case."""
-        first, found, shared = 0, [], Shared()
+        shared = Shared()
         for block in self.cases.blocks:
             check_dtype(block.case.run.dtype)
-            found.append(Group(range(first, first + len(block)), Points(block, shared=shared)))
-            first += len(block)
-        return found
+        return [Points(block, shared=shared) for block in self.cases.blocks]
 
 
 def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Results:
@@ -161,17 +133,17 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
     `InputError` for an impossible case.
     """
     results = Results(cases(case), workers)
-    for group in results.groups:
-        group.points.check()
+    for points in results.groups:
+        points.check()
     return results
 
 
 def effective(asked: Cases) -> dict[str, Any]:
     """What files of rows say of their cases: `described`, the files that they name, versions and device."""
-    found = described(asked)
-    found["files"] = {name: digest(path) for name, path in files_of(asked).items()}
-    first = asked.blocks[0].case
-    return found | {"policy": resolve(first).policy_name} | provenance(first.run.dtype)
+    case = asked.blocks[0].case
+    files = {name: digest(path) for name, path in files_of(asked).items()}
+    policy = resolve(case).policy_name
+    return described(asked) | {"files": files, "policy": policy} | provenance(case.run.dtype)
 
 
 def described(asked: Cases) -> dict[str, Any]:
@@ -180,8 +152,8 @@ def described(asked: Cases) -> dict[str, Any]:
     said = side_by_side([resolved.case for resolved in each], asked)
     why = {path: text for resolved in each for path, text in resolved.why.items()}
     found: dict[str, Any] = {"stated": dict(asked.stated) or differences(each[0].case), "resolved": said}
-    found |= {"sources": why | dict(asked.sources), "varied": list(asked.varied), "not_known": not_known(asked)}
-    found["not_known"] += at_quoted_ports(asked)
+    found |= {"sources": why | dict(asked.sources), "varied": list(asked.varied)}
+    found["not_known"] = not_known(asked) + at_quoted_ports(asked)
     files = dict.fromkeys(path for resolved in each if (path := resolved.case.network.prices) is not None)
     found |= {"own_prices": {str(path): own_prices(path) for path in files}} if files else {}
     found["variants"] = [{"name": one.name} | one.stated for one in asked.variants]
@@ -201,11 +173,11 @@ def side_by_side(each: Sequence[Case], asked: Cases) -> dict[str, Any]:
 
 
 def not_known(asked: Cases) -> list[str]:
-    found = []
-    for one in map(resolve, (block.case for block in asked.blocks)):
-        bill = bill_of(one, one.fabric, one.job, one.case.network.nic_gbps)  # type: ignore[arg-type]
-        found += [said] if (said := idle_spares(one, one.fabric, one.job)) else []  # type: ignore[arg-type]
-        found += unknown_parts(one, one.fabric, bill)  # type: ignore[arg-type]
+    found: list[str] = []
+    for block in asked.blocks:
+        one = resolve(block.case)
+        found += filter(None, [idle_spares(one, one.job)])
+        found += unknown_parts(one, bill_of(one, one.job, one.case.network.nic_gbps))
     return list(dict.fromkeys(found))
 
 
@@ -239,12 +211,11 @@ def _networks_usd(one: Resolved, gbps: float, ports: Sequence[float]) -> list[st
     parts, found = one.parts, []
     for usd in ports:
         other = dataclasses.replace(parts, prices=parts.prices.with_port(gbps, usd))
-        bill = bill_of(one, one.fabric, one.job, gbps, other)  # type: ignore[arg-type]
+        bill = bill_of(one, one.job, gbps, other)
         found.append("" if bill.network_usd is None else f"{bill.network_usd / MILLION:.3g}")
     return found
 
 
-# ------------------------------------------------------------------------------------------- where a result comes from
 def provenance(dtype: str) -> dict[str, Any]:
     """What every result records: schema of rows, versions, commit, device, dtype and kernels."""
     import mfabric_jax

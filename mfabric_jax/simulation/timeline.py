@@ -55,7 +55,6 @@ def _rows(walked: Walked) -> list[dict[str, Any]]:
     return [row | {"bubble_s": total - sum(row[name] for name in parts), "iteration_s": total} for row in rows]
 
 
-# ------------------------------------------------------------------------------------------------------------ examples
 NEAR_GBPS = 400.0
 
 

@@ -68,7 +68,7 @@ def test_who_is_idle_and_paid(gpus, job, used, paid):
     one = resolve(small(sized(gpus) | degrees(**job)))
     assert one.job.gpus_per_server == used
     assert one.fabric.paid_gpus(one.gpu, one.job) == pytest.approx(paid)
-    told = idle_spares(one, one.fabric, one.job)
+    told = idle_spares(one, one.job)
     assert (told is None) == (paid == one.job.gpus)
     group = one.job.tp * one.job.ep
     most = [
@@ -83,12 +83,12 @@ def test_spares_are_in_the_bill(tmp_path):
     job = degrees(tp=4, pp=1, dp=8, ep=8)
     prices = {"network.prices": str(file), "gpu.name": "H100-SXM"}
     whole, spare = (resolve(small(sized(gpus, **prices) | job)) for gpus in (64, 72))
-    one, other = (bill_of(each, each.fabric, each.job, 100.0) for each in (whole, spare))
+    one, other = (bill_of(each, each.job, 100.0) for each in (whole, spare))
     assert one.network_usd == cluster_cost("scale-up", 4, 100.0, whole.parts.prices, gpus=64)
     assert other.network_usd / one.network_usd == pytest.approx(72 / 64, rel=1e-3)  # but for the rack's switch
     assert (other.cluster_usd - other.network_usd) / (one.cluster_usd - one.network_usd) == pytest.approx(72 / 64)
     no_price = resolve(small(SCALE_UP))
-    assert bill_of(no_price, no_price.fabric, no_price.job, 100.0).network_usd is None
+    assert bill_of(no_price, no_price.job, 100.0).network_usd is None
 
 
 def sent(job):

@@ -32,7 +32,7 @@ def job(fabric, gpus, **more):
 
 def network_usd(case):
     found = resolve(case)
-    return bill_of(found, found.fabric, found.job, 400.0).network_usd, found.case.network.tiers
+    return bill_of(found, found.job, 400.0).network_usd, found.case.network.tiers
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_each_degree_has_its_tiers():
     tiers = np.array(found.tiers_by_degree)
     assert tiers.tolist() == [2, 2, 2, 2, 2, 2, 1, 1, 1]  # of 0 to 8 optical NICs
     ports = {"optical_degree": np.array(DEGREES), "electrical_nics": 8 - np.array(DEGREES)}
-    swept = bill_of(found, found.fabric, found.job, 400.0, tiers=tiers[[DEGREES]][0], **ports)
-    alone = [bill_of(one, one.fabric, one.job, 400.0) for one in each]
+    swept = bill_of(found, found.job, 400.0, tiers=tiers[[DEGREES]][0], **ports)
+    alone = [bill_of(one, one.job, 400.0) for one in each]
     assert swept.network_usd.tolist() == pytest.approx([bill.network_usd for bill in alone])
     assert swept.network_watts.tolist() == pytest.approx([bill.network_watts for bill in alone])
     stated = resolve(job("mfabric", 256, **{DEGREE: 7, "network.tiers": 2}))

@@ -33,7 +33,7 @@ def case(tmp_path):
 
 def bill(case, gpus):
     group = group_of(case, gpus)
-    return bill_of(group.hardware, group.on, group.shape, 400.0)
+    return bill_of(group.hardware, group.shape, 400.0)
 
 
 def paid_by_hand(built, working, group):
@@ -102,7 +102,7 @@ def test_training_on_nvl72_pays_its_idle_gpus(case):
         small({"network.fabric": "nvl72", "gpu.name": "H100-SXM", "network.prices": case("nvl72").network.prices})
     )
     assert (one.job.gpus, one.job.gpus_per_server) == (1024, 64)
-    found = bill_of(one, one.fabric, one.job, 400.0)
+    found = bill_of(one, one.job, 400.0)
     three_tiers = 1499 + 5 * 1090 + 6 * 659 + 3 * 150
     assert found.network_usd == pytest.approx(16 * 72 * three_tiers)
     (said,) = [line for line in not_known(cases(small({"network.fabric": "nvl72"}))) if "idle" in line]

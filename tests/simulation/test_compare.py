@@ -26,7 +26,7 @@ from mfabric_jax.resolving.resolved import calibrated_under
 from mfabric_jax.routing.fixed import spray_time
 from mfabric_jax.simulation import evaluate, example_timeline, grid, iteration_of
 from mfabric_jax.simulation.results import effective
-from mfabric_jax.simulation.rows import ON_PANELS, TRAINING
+from mfabric_jax.simulation.rows import ON_PANELS
 from mfabric_jax.simulation.timeline import examples
 from mfabric_jax.timing import exchanges, iterate, rates_of
 from mfabric_jax.traffic import measured, recorded, server_bytes
@@ -48,7 +48,8 @@ def test_what_rows_hold():
     assert [(one["fabric"], one["nic_gbps"]) for one in rows(EACH)] == list(itertools.product(FABRICS, BANDWIDTHS))
     for one in rows(EACH):
         assert set(one) >= {*CONTRACT, *PARTS}
-        unknown = {"circuit_changes", "switch_turns", "turns_over_allowed", *ON_PANELS, *TRAINING}
+        unknown = {"circuit_changes", "switch_turns", "turns_over_allowed", *ON_PANELS}
+        unknown |= {name for name in one if name.startswith("training_")}
         unknown |= {"low_gpus_usd", "high_gpus_usd"}  # nobody quotes this GPU
         assert {name for name, value in one.items() if value is None} <= unknown
         assert all(isinstance(value, str | int | float | None) for value in one.values())
@@ -339,7 +340,7 @@ def test_known_all_to_alls_are_not_solved_again(monkeypatch):
 def scenarios(preset="usual", **changes):
     """What is solved of one model at one bandwidth."""
     given = {"model.name": "llama-moe", "network.nic_gbps": 400} | changes
-    return [group.points.problem for group in simulate(load(preset=preset, changes=given)).groups]
+    return [points.problem for points in simulate(load(preset=preset, changes=given)).groups]
 
 
 def shown(preset="usual", **changes):

@@ -6,7 +6,7 @@ import pytest
 from mfabric_jax import cases, resolve, simulate
 from mfabric_jax.report.ranking import rankings
 from mfabric_jax.report.tables import comparison
-from mfabric_jax.simulation.rows import bill_of, changes_of, judged, tokens_of_iteration, unknown_parts
+from mfabric_jax.simulation.rows import bill_of, changes_of, judged, unknown_parts
 from mfabric_jax.workload import get
 from tests.small import base, small
 
@@ -43,8 +43,8 @@ def settings(changes=None):
 
 def bill(name, changes=None):
     one = resolved(name, changes)
-    found = bill_of(one, one.fabric, one.job, 400.0)
-    return found, list(unknown_parts(one, one.fabric, found))
+    found = bill_of(one, one.job, 400.0)
+    return found, list(unknown_parts(one, found))
 
 
 def of_cluster(usd, watts, gpu):
@@ -69,7 +69,7 @@ def test_an_iteration_pays_its_time_and_its_energy(tmp_path):
     job, prices = get("llama-moe"), {"network.prices": str(own)}
     # dp 16, ep 16, 4 micro-batches of 8 sequences of 4096 tokens.
     tokens = 16 * 16 * 4 * 8 * 4096
-    assert tokens_of_iteration(job) == tokens
+    assert job.iteration_tokens == tokens
     found, _ = bill("mfabric", prices)
     row = judged(settings(prices), job, {"iteration_s": 2.0, "ep_comm_s": 0.5, "bubble_s": 1.0}, found, 0.5)
     joules = found.cluster_watts * 2.0 * 1.5

@@ -248,9 +248,9 @@ def test_many_cases_at_once_have_the_rows_of_single_ones(axis):
 def test_cases_that_differ_in_numbers_are_solved_together():
     rates = cases(small(TREE), {"compute.efficiency": np.linspace(0.2, 0.6, 17).tolist()})
     (together,) = simulate(rates).groups
-    assert together.places == range(17)
+    assert len(together.block) == 17
     models = cases(small(TREE), {"model.name": ["llama-moe", "mixtral-8x7b"]})
-    assert [group.places for group in simulate(models).groups] == [range(1), range(1, 2)]
+    assert [len(points.block) for points in simulate(models).groups] == [1, 1]
 
 
 def test_a_case_that_cannot_be_is_refused_before_anything_is_computed():

@@ -67,7 +67,7 @@ def task(size):
 
 def cluster_usd(path):
     found = resolve(small(HERE | {"network.prices": str(path)}))
-    return bill_of(found, found.fabric, found.job, 400.0).cluster_usd
+    return bill_of(found, found.job, 400.0).cluster_usd
 
 
 def served_usd(path):

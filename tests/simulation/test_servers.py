@@ -33,7 +33,7 @@ def group_of(one):
 
 
 def bill(one):
-    return bill_of(one, one.fabric, one.job, 400.0)
+    return bill_of(one, one.job, 400.0)
 
 
 @pytest.mark.parametrize("name", SERVERS + DOMAINS)
@@ -79,8 +79,7 @@ def test_many_cases_have_the_gpu_of_a_file(tmp_path):
     file = tmp_path / "own.toml"
     file.write_text('like = "H100-SXM"\ngpus_per_server = 4\n')
     one = LLAMA.with_({"gpu.name": str(file), "gpu.nvlink_gigabytes_per_s": None, "network.fabric": "mfabric"})
-    (group,) = simulate(cases(one, {"network.nic_gbps": np.linspace(100, 800, 17).tolist()})).groups
-    points = group.points
+    (points,) = simulate(cases(one, {"network.nic_gbps": np.linspace(100, 800, 17).tolist()})).groups
     assert points.job.gpus_per_server == 4
     assert points.usual["network.mfabric.optical_degree"] == 3
     assert points.usual["gpu.nvlink_gigabytes_per_s"] == 450

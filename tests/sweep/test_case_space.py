@@ -244,5 +244,7 @@ def test_long_lists_stay_out_of_folders_and_still_tell_sweeps_apart():
 def test_what_a_case_does_not_read_is_no_value_of_its_row():
     axes = {"network.fabric": ["fat-tree", "mfabric"], "network.mfabric.optical_degree": [2, 4], "run.seed": [0, 1]}
     results = simulate(cases(small(), axes))
-    assert [row["network.mfabric.optical_degree"] for row in results._varied] == [None, None, 2, 4, 2, 4]
-    assert [row["run.seed"] for row in results._varied] == [0, 1, 0, 0, 1, 1]
+    told = [results._varied(points.block) for points in results.groups]
+    degrees = [degree for columns in told for degree in columns["network.mfabric.optical_degree"]]
+    assert degrees == [None, None, 2, 4, 2, 4]
+    assert [seed for columns in told for seed in columns["run.seed"]] == [0, 1, 0, 0, 1, 1]
