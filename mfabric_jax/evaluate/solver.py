@@ -16,6 +16,7 @@ from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.evaluate.circuits import Steps
 from mfabric_jax.evaluate.rules import Seconds
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.region import circuits_anew
 from mfabric_jax.policies import Policy, random_circuits, uniform
 from mfabric_jax.policies.reads import Reads
 from mfabric_jax.routing import Plan, degree_bound
@@ -59,11 +60,6 @@ def ask(policy: Policy, region: Region, one: Question) -> Array:
     if one.times is not None:
         given["weights"] = one.times * jax.vmap(lambda demand: degree_bound(there, demand))(one.demand)
     return policy(one.demand, there, **given).circuits.count
-
-
-def circuits_anew(before: Array, after: Array) -> Array:
-    """Number of new circuits [..] between circuits [.. S S]."""
-    return array_module(before, after).maximum(after - before, 0).sum((-2, -1)) / 2
 
 
 # --------------------------------------------------------------------------------------------------------- on the host
