@@ -61,6 +61,11 @@ def at_unit_bandwidth(group: Any, dtype) -> Any:
     return eqx.tree_at(lambda g: g.delay_s, unit, xp.asarray(group.delay_s * group.nic_Bps, dtype))
 
 
+def unit_on_host(group: Any) -> Any:
+    """`at_unit_bandwidth` in float64 of NumPy."""
+    return at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
+
+
 def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:
     """Bytes in each direction with the acknowledgements of the other direction."""
     return demand + acks * demand.swapaxes(-1, -2) if acks else demand
@@ -91,8 +96,21 @@ def steady(
     return Exchanges(nothing, twice, nothing[..., 0], calm, calm[..., 0], None, xp.broadcast_to(balanced, len(load)))
 
 
-def in_phases(workload: Workload, found: Exchanges) -> Exchanges:
-    """All-to-alls of `steady` on circuits that sends take in between: they turn back ahead of the next pass."""
+def seconds_on_links(demand: Float[Array, "B R R"], group: Any, carry: Any, per_server: int) -> Float[Array, "B"]:
+    """Seconds of demands between ranks; `carry`: drawn paths, or those of a graph."""
+    seconds = carry.time if carry else lambda group, one: fixed_time(group, one, per_server)
+    return jax.vmap(lambda one: seconds(group, one))(demand)
+
+
+def degree_bounds(demand: Float[Array, "B S S"], region: Region) -> Float[Array, "B"]:
+    """Seconds that no circuits beat."""
+    return jax.vmap(lambda one: degree_bound(region, one))(demand)
+
+
+def in_phases(workload: Workload, group: Any, found: Exchanges) -> Exchanges:
+    """All-to-alls of `steady`; on circuits that sends take in between, these turn back ahead of the next pass."""
+    if not group.phases:
+        return found
     switch = np.broadcast_to(behind_sends(workload), found.electrical.shape)
     return found._replace(optical=found.electrical, electrical=found.optical, switch=switch, ahead=switch.any(-1))
 
@@ -120,16 +138,12 @@ def moving(
 ) -> Float[Array, "N 2"]:
     """`Exchanges.moved` for `moves` [N R R] bytes from rank to rank: seconds of NICs and NVSwitches at 1 byte/s."""
     unit, per_server = at_unit_bandwidth(group, moves.dtype), workload.ranks_per_server
+    inside = jax.vmap(lambda demand: inside_time(_crossing(workload, unit, demand), 1.0 * workload.tp))(moves)
+    if not unit.reconfigures:
+        return jnp.stack([seconds_on_links(moves, unit, carry if unit.shares_links else None, per_server), inside], -1)
 
     def between(demand):
-        if unit.shares_links:
-            return carry.time(unit, demand)
-        if not unit.reconfigures:
-            return fixed_time(unit, demand, per_server)
         servers = summed_by_server(demand, per_server)
         return jnp.maximum(*routed(routing)(unit, uniform(servers, unit).circuits, servers))
 
-    def inside(demand):
-        return inside_time(_crossing(workload, unit, demand), 1.0 * workload.tp)
-
-    return jax.vmap(lambda demand: jnp.stack([between(demand), inside(demand)]))(moves)
+    return jnp.stack([jax.vmap(between)(moves), inside], axis=-1)

@@ -114,14 +114,10 @@ class Problem:
         """Whether the user's policy answers with schedules."""
         if not (self.group.reconfigures and is_own(self.resolved.policy)) or self.resolved.scheduled:
             return False
-        return timing.carries_schedule(self.resolved.circuits_policy(), *self._asked)
-
-    @property
-    def _asked(self) -> tuple[Any, Any, jax.Array]:
-        """Region, demand and key as a policy gets them, to be traced."""
-        dtype = self.resolved.case.run.dtype
-        demand = jax.ShapeDtypeStruct((self.group.servers, self.group.servers), dtype)
-        return group_numbers(self.group, dtype), demand, jax.random.key(self.resolved.case.run.seed)
+        run = self.resolved.case.run
+        demand = jax.ShapeDtypeStruct((self.group.servers, self.group.servers), run.dtype)
+        region, key = group_numbers(self.group, run.dtype), jax.random.key(run.seed)
+        return timing.carries_schedule(self.resolved.circuits_policy(), region, demand, key)
 
     @property
     def mean_demand(self) -> jax.Array:
@@ -248,12 +244,15 @@ def _decision_s(one: Problem) -> float:
     decision_s = settings.case.circuits.decision_s
     if not isinstance(decision_s, str):
         return decision_s
-    first = jnp.asarray(one.sent[0, 0, 0], settings.case.run.dtype)
-    demand = server_bytes(dispatched_bytes(job, first), job.ranks_per_server)
-    policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.case.run.dtype))
-    return measured_decision_s(
-        policy, group_numbers(one.group, settings.case.run.dtype), demand, jax.random.key(settings.case.run.seed)
-    )
+    run = settings.case.run
+    demand = server_bytes(dispatched_bytes(job, jnp.asarray(one.sent[0, 0, 0], run.dtype)), job.ranks_per_server)
+    region = group_numbers(one.group, run.dtype)
+    return measured_decision_s(policy_of_mean(one), region, demand, jax.random.key(run.seed))
+
+
+def policy_of_mean(one: Problem) -> Policy:
+    """The policy of a problem, given the mean demand of its run."""
+    return one.resolved.circuits_policy(jnp.asarray(one.mean_demand, one.resolved.case.run.dtype))
 
 
 WARM_UP, TIMED = 3, 15  # decisions

@@ -7,7 +7,6 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.case.grid import fabric_reads
@@ -15,14 +14,10 @@ from mfabric_jax.case.paths import Case, named_files
 from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.arranged import AllToAllsOf, inside_of
-from mfabric_jax.evaluate.asking import asked_of, degrees_of
-from mfabric_jax.evaluate.links import at_unit_bandwidth
-from mfabric_jax.evaluate.on_circuits import rates_asked_at
-from mfabric_jax.evaluate.problem import Problem, problem_of, slowest
+from mfabric_jax.evaluate.on_circuits import asked_for, rates_asked_at
+from mfabric_jax.evaluate.problem import Problem, policy_of_mean, problem_of, slowest
 from mfabric_jax.evaluate.solver import Question
 from mfabric_jax.evaluate.times import time_iterations
-from mfabric_jax.policies import reads_of
-from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.timing import Iteration
@@ -47,16 +42,12 @@ def solve_between(one: Problem, shown: tuple | None = ()) -> Exchanges:
 
 def circuits_now(one: Problem, demand: np.ndarray) -> np.ndarray:
     """Circuits [S S] that the policy of a problem chooses for a demand, with uniform circuits in place."""
-    case = one.resolved.case
-    unit: Any = at_unit_bandwidth(jax.tree.map(np.asarray, one.group), np.dtype(float))
-    policy = one.resolved.circuits_policy(jnp.asarray(one.mean_demand, case.run.dtype))
-    reads = reads_of(policy, unit)
+    asked, reads, uniform = asked_for(one, one.group, policy_of_mean(one))
     rates = rates_asked_at(one, one.costs) if one.weighs else None
-    key = np.asarray(jax.random.key_data(jax.random.key(case.run.seed)))[None] if reads.key else None
-    between = (demand * (1 - np.eye(len(demand))))[None]
-    before = uniform_circuits(degrees_of(unit))[None]
-    asked = asked_of(unit, policy, reads, one.resolved.routing, 0.0, case.run.dtype)
-    return asked.choose(Question(between, before, None, key, None if rates is None else rates[:1]))[0]
+    key = jax.random.key_data(jax.random.key(one.resolved.case.run.seed)) if reads.key else None
+    between = demand * (1 - np.eye(len(demand)))
+    question = Question(between, uniform, None, key, None if rates is None else rates[0])
+    return asked.choose(jax.tree.map(lambda x: np.asarray(x)[None], question))[0]
 
 
 def solve(one: Problem) -> Exchanges:
