@@ -17,6 +17,7 @@ from mfabric_jax.evaluate.demands import Tokens
 from mfabric_jax.evaluate.experts import moved_of, sent_early
 from mfabric_jax.evaluate.links import (
     acknowledged,
+    always_switched,
     crossing,
     degree_bounds,
     in_phases,
@@ -79,12 +80,12 @@ class AllToAllsOf:
         with self._lock:
             found = self._between.loads(iteration, case, shown)
         if self._always:
-            moe = places(one.workload).layer >= 0
-            found = found._replace(switch=found.switch | np.stack([moe, np.zeros_like(moe)], axis=-1))
+            found = always_switched(one.workload, found)
         found = found._replace(moved=None if self._moved is None else self._moved[iteration])
         if experts.name != "received":
             return found
-        found = found._replace(busy=one.busy[iteration])
+        busy: Any = one.busy
+        found = found._replace(busy=busy[iteration])
         return found._replace(early=self._early[iteration]) if experts.combine == "rank" else found
 
     @functools.cached_property
@@ -110,7 +111,8 @@ def on_links(one: Problem, group: Any) -> Exchanges:
     job, acks = one.workload, one.resolved.carried_by.acks_back
     unit = unit_on_host(group)
     timed = timed_on_links(unit, one.carry, job.ranks_per_server, one.resolved.case.run.dtype)
-    return in_phases(job, unit, steady_now(job, one.selections, lambda every: timed(acknowledged(every, acks))))
+    found = steady_now(job, one.selections, lambda every: timed(acknowledged(every, acks)))
+    return in_phases(job, unit, found)
 
 
 def steady_now(job: Workload, sent: Tokens, seconds: Callable[[np.ndarray], np.ndarray]) -> Exchanges:
@@ -125,7 +127,12 @@ def timed_on_links(unit: Any, carry: Any, per_server: int, dtype: str) -> Callab
         times = carry.times_now if carry else lambda group, each: fixed_times_now(group, each, per_server)
         return lambda demand: times(unit, demand)
     region = group_numbers(unit, dtype)
-    return lambda demand: in_chunks(seconds_on_links, (demand.astype(dtype),), region, carry, per_server).astype(float)
+
+    def timed(demand: np.ndarray) -> np.ndarray:
+        found = in_chunks(seconds_on_links, (demand.astype(dtype),), region, carry, per_server)
+        return found.astype(float)
+
+    return timed
 
 
 def at_bound(one: Problem, group: Any) -> Exchanges:
@@ -134,7 +141,8 @@ def at_bound(one: Problem, group: Any) -> Exchanges:
     region = group_numbers(unit_on_host(group), dtype)
 
     def seconds(demand: np.ndarray) -> np.ndarray:
-        return in_chunks(degree_bounds, (acknowledged(demand, acks).astype(dtype),), region).astype(float)
+        sent = acknowledged(demand, acks).astype(dtype)
+        return in_chunks(degree_bounds, (sent,), region).astype(float)
 
     return steady(places(one.workload), *one.between, lambda every: once_each_row(seconds, every))
 
@@ -143,7 +151,7 @@ def at_bound(one: Problem, group: Any) -> Exchanges:
 def inside_of(one: Problem) -> Float[np.ndarray, "I P Q L"]:
     """The parts inside servers of all iterations: seconds times the NVLink bandwidth."""
     job = one.workload
-    every = crossing(job, one.group, one.selections)
+    every = crossing(job, one.group, dispatched_bytes(job, one.selections))
     *many, servers, ranks, _ = every.shape
     flat = every.reshape(-1, servers, ranks, ranks)
     return placed_inside(job, once_each_row(lambda each: inside_times_now(each, 1.0 * job.tp), flat).reshape(many))

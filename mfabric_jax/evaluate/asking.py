@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from mfabric_jax import policies, programs
-from mfabric_jax.evaluate.links import acknowledged, routed, routed_in_parts
+from mfabric_jax.evaluate.links import acknowledged, routed
 from mfabric_jax.evaluate.rules import Seconds
 from mfabric_jax.evaluate.sharded import evaluate
 from mfabric_jax.evaluate.solver import Asked, Question, ask
@@ -131,7 +131,7 @@ def seconds_of(count: Any, demand: Any, region: Region, carried: str | Callable)
 
 def waiting_of(count: Any, demand: Any, turning: Any, region: Region, routing: str) -> Any:
     """As `seconds_of`, with what waits for the pairs that are set up."""
-    parts = routed_in_parts(routing)
+    parts = routed(routing)
     return jax.vmap(lambda count, one, turning: parts(region, Circuits(count), one, turning))(count, demand, turning)
 
 

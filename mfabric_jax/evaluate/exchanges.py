@@ -21,15 +21,19 @@ from mfabric_jax.evaluate.links import (
     in_phases,
     placed_inside,
     routed,
-    routed_in_parts,
     seconds_on_links,
     steady,
-    with_acks,
 )
 from mfabric_jax.evaluate.loads import loads_on_circuits
-from mfabric_jax.evaluate.numbered import Forecasts, forecasts_of, forecasts_of_spans, in_numbers, samples_of_spans
+from mfabric_jax.evaluate.numbered import (
+    Forecasts,
+    forecasts_of,
+    forecasts_of_spans,
+    in_numbers,
+    samples_of_spans,
+)
 from mfabric_jax.evaluate.rules import First, Rule, Span
-from mfabric_jax.evaluate.solver import Tables, traced_solver
+from mfabric_jax.evaluate.solver import Numbered, Tables, Traced
 from mfabric_jax.fabric.design import EpGroup, as_data
 from mfabric_jax.host_arrays import NOT_NEGATIVE
 from mfabric_jax.policies import Policy, of_package, reads_of, takes_many
@@ -93,13 +97,9 @@ def _selections(field: str, tokens, axes: str = "layer M R E") -> Float[Array, "
 @eqx.filter_jit
 def exchanges_inside(workload: Workload, group: EpGroup, tokens: Float[Array, "layer M R E"]) -> Float[Array, "P Q L"]:
     """`Exchanges.inside` [P Q L] bytes: between ranks of a server, and to and from NICs of other ranks."""
-    inside = _every_all_to_all(lambda one: inside_time(one, 1.0 * workload.tp))(crossing(workload, group, tokens))
+    every = crossing(workload, group, dispatch_of(workload, tokens))
+    inside = jax.vmap(jax.vmap(lambda one: inside_time(one, 1.0 * workload.tp)))(every)
     return placed_inside(workload, inside[None])[0]
-
-
-def _every_all_to_all(work: Callable) -> Callable:
-    """`work` for one all-to-all, mapped over [layer M ...]."""
-    return jax.vmap(jax.vmap(work))
 
 
 @eqx.filter_jit
@@ -139,8 +139,7 @@ def exchanges_between(
     if carries_schedule(policy, unit, even, key):
         planner = planner_of(policy, there, key)
         return scheduled(where, acknowledged(servers, acks), even, planner, pace, cold=first.cold)
-    parts, partly = carry if callable(carry) else routed(routing), routed_in_parts(routing) if partial else None
-    parts, partly = with_acks(parts, acks), None if partly is None else with_acks(partly, acks)
+    parts = carry if callable(carry) else routed(routing)
     spans_key = key if span.key is None else span.key
     ahead = _forecasts(workload, where, servers, policy, first, span, key)
     busy = None if first.trade_off is None else jnp.asarray(first.trade_off.busy, demand.dtype)
@@ -152,7 +151,8 @@ def exchanges_between(
         keys = jnp.concatenate([(spans_key if key is None else key)[None], of_steps])
     if not of_package(policy):  # asked in the region of the case, not in the solver's
         rates = jnp.stack([jnp.asarray(x, demand.dtype) for x in (there.nic_gbps, there.delay_s)])[None]
-    solver = traced_solver(Tables(table, *samples, keys, rates), unit, policy, reads_of(policy, unit), parts, partly)
+    kind = Numbered if reads_of(policy, unit).demand_alone else Traced
+    solver = kind(Tables(table, *samples, keys, rates), unit, policy, parts, acks)
     rule = Rule(first.rule, span.name, first.cold, partial)
     return _alone(loads_on_circuits(where, solver, sent, rule, first.trade_off))
 
@@ -164,7 +164,10 @@ def _alone(found: Exchanges) -> Exchanges:
 def _on_links(workload: Workload, group, where: Places, demand, even, carry: Carry, acks: float) -> Exchanges:
     unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
     paths = carry if isinstance(carry, SinglePaths | GraphWays) else None
-    seconds = lambda every: seconds_on_links(acknowledged(every, acks), unit, paths, per_server)  # noqa: E731
+
+    def seconds(every):
+        return seconds_on_links(acknowledged(every, acks), unit, paths, per_server)
+
     return _alone(in_phases(workload, unit, steady(where, demand[None], even, seconds)))
 
 
@@ -174,7 +177,13 @@ def pace_of(workload: Workload, region: Any) -> Pace:
 
 
 def _forecasts(
-    workload: Workload, where: Places, demand: Float[Array, "layer M S S"], policy, first: First, span: Span, key
+    workload: Workload,
+    where: Places,
+    demand: Float[Array, "layer M S S"],
+    policy: Policy,
+    first: First,
+    span: Span,
+    key: Any,
 ) -> Forecasts | None:
     def between(tokens):
         return summed_by_server(dispatch_of(workload, tokens), workload.ranks_per_server)
@@ -190,5 +199,5 @@ def _forecasts(
     if not first.scenarios:
         return ahead
     keys = jax.random.split(jax.random.key(0) if key is None else key, guess.shape[:2]).reshape(-1)
-    drawn = jax.vmap(lambda key, one: likely_demands(key, one, first.sigma, first.scenarios))(keys, ahead.single)
-    return ahead._replace(single=None, samples=drawn)
+    drawn = jax.vmap(lambda key, one: likely_demands(key, one, first.sigma, first.scenarios))
+    return ahead._replace(single=None, samples=drawn(keys, ahead.single))

@@ -18,7 +18,7 @@ from mfabric_jax.routing import Plan, degree_bound, relay_shares
 from mfabric_jax.routing.fixed import delegated, fixed_time, inside_time
 from mfabric_jax.routing.region import part_times, parts_that_wait, relay_part_bounds
 from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
-from mfabric_jax.traffic.dispatch import dispatch_of, inside_bytes, summed_by_server
+from mfabric_jax.traffic.dispatch import inside_bytes, summed_by_server
 from mfabric_jax.workload import Workload
 
 RELAY_STEPS = 100  # 0.1 % from the best shares on average
@@ -26,28 +26,23 @@ RELAY_STEPS = 100  # 0.1 % from the best shares on average
 
 # ------------------------------------------------------------------------------------------- seconds of one all-to-all
 def routed(routing: str) -> Callable:
-    """Function (region, circuits, demand) -> seconds until circuits and packet switches finish, for a routing model.
+    """Function (region, circuits, demand) -> seconds until circuits and packet switches finish, for a routing model;
+    given the pairs that turn [S S], too, also the time of traffic that waits for them.
 
     "relay" uses near-optimal shares with paced flows, as split routing does; "bound" is what no routing beats.
     """
-    if routing == "relay":
-        return _relayed
-    if routing == "bound":
-        return lambda region, circuits, demand: (jnp.zeros((), demand.dtype), degree_bound(region, demand))
-    return lambda region, circuits, demand: part_times(region, circuits, demand, routing=routing)
 
-
-def _relayed(region: Region, circuits: Circuits, demand: Float[Array, "S S"]):
-    shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS)
-    return relay_part_bounds(region, Plan(circuits, shares), demand)
-
-
-def routed_in_parts(routing: str) -> Callable:
-    """Like `routed`, with the pairs that turn [S S]; also returns the time of traffic that waits for them."""
-
-    def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], turning):
-        shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS) if routing == "relay" else None
-        return parts_that_wait(region, Plan(circuits, shares), demand, turning, routing=routing)
+    def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], turning: Any = None):
+        if routing == "bound":
+            return jnp.zeros((), demand.dtype), degree_bound(region, demand)
+        relay = routing == "relay"
+        shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS) if relay else None
+        plan = Plan(circuits, shares)
+        if turning is not None:
+            return parts_that_wait(region, plan, demand, turning, routing=routing)
+        if relay:
+            return relay_part_bounds(region, plan, demand)
+        return part_times(region, plan, demand, routing=routing)
 
     return parts
 
@@ -71,13 +66,6 @@ def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "
     return demand + acks * demand.swapaxes(-1, -2) if acks else demand
 
 
-def with_acks(parts: Callable, acks: float) -> Callable:
-    """The function (region, circuits, demand, ...) applied to demand with its acknowledgements."""
-    if not acks:
-        return parts
-    return lambda region, circuits, demand, *turning: parts(region, circuits, acknowledged(demand, acks), *turning)
-
-
 # --------------------------------------------------------------------------------------------- links that do not change
 def steady(
     where: Places, demand: Float[Array, "C layer M N N"], even: Float[Array, "N N"], seconds: Callable
@@ -94,6 +82,12 @@ def steady(
     nothing, calm = xp.zeros(shape, load.dtype), xp.zeros(shape, bool)
     twice = xp.where(moe, by_layer, 0)[..., None] + nothing
     return Exchanges(nothing, twice, nothing[..., 0], calm, calm[..., 0], None, xp.broadcast_to(balanced, len(load)))
+
+
+def always_switched(workload: Workload, found: Exchanges) -> Exchanges:
+    """The switch turns for every block, even if its circuits stay."""
+    moe = places(workload).layer >= 0
+    return found._replace(switch=found.switch | np.stack([moe, np.zeros_like(moe)], axis=-1))
 
 
 def seconds_on_links(demand: Float[Array, "B R R"], group: Any, carry: Any, per_server: int) -> Float[Array, "B"]:
@@ -116,12 +110,8 @@ def in_phases(workload: Workload, group: Any, found: Exchanges) -> Exchanges:
 
 
 # ------------------------------------------------------------------------------------------------------- inside servers
-def crossing(workload: Workload, group: EpGroup, tokens: Float[Array, "... R E"]) -> Float[Array, "... S g g"]:
-    """Bytes of one dispatch that cross the NVSwitch of each server, from rank to rank."""
-    return _crossing(workload, group, dispatch_of(workload, tokens))
-
-
-def _crossing(workload: Workload, group: EpGroup, demand: Float[Array, "... R R"]) -> Float[Array, "... S g g"]:
+def crossing(workload: Workload, group: EpGroup, demand: Float[Array, "... R R"]) -> Float[Array, "... S g g"]:
+    """Bytes of a demand between ranks that cross the NVSwitch of each server, from rank to rank."""
     per_server = workload.ranks_per_server
     return inside_bytes(demand, per_server) + delegated(group, demand, per_server)
 
@@ -138,9 +128,10 @@ def moving(
 ) -> Float[Array, "N 2"]:
     """`Exchanges.moved` for `moves` [N R R] bytes from rank to rank: seconds of NICs and NVSwitches at 1 byte/s."""
     unit, per_server = at_unit_bandwidth(group, moves.dtype), workload.ranks_per_server
-    inside = jax.vmap(lambda demand: inside_time(_crossing(workload, unit, demand), 1.0 * workload.tp))(moves)
+    inside = jax.vmap(lambda demand: inside_time(crossing(workload, unit, demand), 1.0 * workload.tp))(moves)
     if not unit.reconfigures:
-        return jnp.stack([seconds_on_links(moves, unit, carry if unit.shares_links else None, per_server), inside], -1)
+        paths = carry if unit.shares_links else None
+        return jnp.stack([seconds_on_links(moves, unit, paths, per_server), inside], axis=-1)
 
     def between(demand):
         servers = summed_by_server(demand, per_server)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from mfabric_jax.array_module import Array, array_module
+from mfabric_jax.array_module import array_module
 from mfabric_jax.evaluate.circuits import Steps, walk_circuits
 from mfabric_jax.evaluate.numbered import AllToAlls
 from mfabric_jax.evaluate.rules import AHEAD, Rule, TradeOff
@@ -32,11 +32,12 @@ def loads_on_circuits(
     walk = _walk_spans if rule.long else _walk_blocks
     served, before = walk(where, solver, sent, slots, rule, costs)
     number = np.zeros_like(sent.even)
-    calm = solver.choose(solver.begin(len(slots)), _one_step(sent, number))
+    even = Steps(sent.even, sent.even, sent.own_key, sent.case, number == 0, number, number)
+    calm = solver.choose(solver.begin(len(slots)), even)
     moe = (where.layer >= 0)[None, ..., None]
     count = served[:, :, :, :, :1] if rule.both and where.lane is None else served
     there = np.broadcast_to(moe, (*slots.shape, count.shape[4]))
-    count = solver.where(there, count, _aligned(calm, count))
+    count = solver.where(there, count, calm.reshape(len(calm), 1, 1, 1, 1, *calm.shape[1:]))
     demand = np.where(there, slots[..., None], sent.even[:, None, None, None, None])
     if rule.partial:
         was = _before_last_change(solver, served, before)[:, :, :, :, : count.shape[4]]
@@ -57,15 +58,6 @@ def loads_on_circuits(
         waiting=waiting[0] if waiting else None,
         anew=solver.anew(before, served),
     )
-
-
-def _one_step(sent: AllToAlls, number: np.ndarray) -> Steps:
-    return Steps(sent.even, sent.even, sent.own_key, sent.case, number == 0, number, number)
-
-
-def _aligned(each: Array, like: Array) -> Array:
-    """[C ..] beside [C P Q L 2 ..]."""
-    return each.reshape(len(each), 1, 1, 1, 1, *each.shape[1:])
 
 
 def _walk_blocks(where, solver, sent: AllToAlls, slots: np.ndarray, rule: Rule, costs: TradeOff | None):

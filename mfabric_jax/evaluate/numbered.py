@@ -66,7 +66,8 @@ def forecasts_of_spans(
         mean = mean_of(samples, times)
         return Forecasts(each[own], mean.reshape(-1, *mean.shape[-2:]), spans=steps)
     samples, times = samples.reshape(-1, *samples.shape[3:]), times.reshape(-1, times.shape[-1])
-    return Forecasts(each[own], samples=samples, times=array_module(samples).asarray(times, dtype), spans=steps)
+    times = array_module(samples).asarray(times, dtype)
+    return Forecasts(each[own], samples=samples, times=times, spans=steps)
 
 
 def in_numbers(
@@ -86,7 +87,8 @@ def in_numbers(
     single = [] if ahead is None or ahead.single is None else [ahead.single]
     every = xp.concatenate([demand.reshape(-1, *even.shape), even[None], *single])
     number, first = distinct_rows(every) if xp is np else (np.arange(len(every)), slice(None))
-    number, many, iterations = number.astype(np.int32), int(np.prod(shape)), np.arange(shape[0], dtype=np.int32)
+    number, many = number.astype(np.int32), int(np.prod(shape))
+    iterations = np.arange(shape[0], dtype=np.int32)
     forecast = demands = number[:many].reshape(shape)
     steps = where.layer.shape[0], int(np.prod(where.layer.shape[1:]))
     if ahead is not None:
@@ -96,7 +98,8 @@ def in_numbers(
     keys = of_steps.reshape(-1, *steps) * np.int32(keyed)
     own_keys, none = iterations * np.int32(keyed), np.zeros_like(iterations)
     spans = None if ahead is None else ahead.spans
-    return every[first], AllToAlls(demands, none + number[many], forecast, keys, own_keys, none, busy, spans)
+    balanced = none + number[many]
+    return every[first], AllToAlls(demands, balanced, forecast, keys, own_keys, none, busy, spans)
 
 
 # --------------------------------------------------------------------------------------------------------------- spans

@@ -7,11 +7,17 @@ import numpy as np
 
 from mfabric_jax import evaluate, policies, programs, traffic, units
 from mfabric_jax.evaluate.asking import asked_of, degrees_of, in_chunks
-from mfabric_jax.evaluate.demands import BetweenServers, between_servers, own_keys
+from mfabric_jax.evaluate.demands import BetweenServers, between_servers
 from mfabric_jax.evaluate.links import unit_on_host
 from mfabric_jax.evaluate.loads import loads_on_circuits
-from mfabric_jax.evaluate.numbered import Forecasts, forecasts_of, forecasts_of_spans, in_numbers, samples_of_spans
-from mfabric_jax.evaluate.problem import Problem, policy_of_mean
+from mfabric_jax.evaluate.numbered import (
+    Forecasts,
+    forecasts_of,
+    forecasts_of_spans,
+    in_numbers,
+    samples_of_spans,
+)
+from mfabric_jax.evaluate.problem import Problem, own_keys, policy_of_mean
 from mfabric_jax.evaluate.rules import Rule, TradeOff
 from mfabric_jax.evaluate.solver import Asked, Now, Tables
 from mfabric_jax.fabric.design import group_numbers
@@ -44,7 +50,8 @@ class OnCircuits:
         asked, reads, start = asked_for(one, group, policy, carried)
         self.costs, busy = (costs, one.busy) if self.rule.name == "pays" else (None, None)
         self.rates = None if costs is None else rates_asked_at(one, costs)
-        keyed, ahead = reads.key or self.rule.name == "random", _forecasts(one, self.where, self.rule, policy, demand)
+        keyed = reads.key or self.rule.name == "random"
+        ahead = _forecasts(one, self.where, self.rule, policy, demand)
         table, self.sent = in_numbers(self.where, demand, even, ahead, keyed=keyed, busy=busy)
         keys = _keys(one, self.rule, self.sent.key.shape[1:]) if keyed else None
         samples = (None, None) if ahead is None else (ahead.samples, ahead.times)
@@ -84,7 +91,8 @@ def _keys(one: Problem, rule: Rule, steps: tuple[int, ...]) -> np.ndarray:
     """Key data of iterations and of their steps [N 2]."""
     own = parents = own_keys(one)
     if rule.span == "run":
-        parents = np.tile(np.asarray(jax.random.key_data(jax.random.key(one.resolved.case.run.seed))), (len(own), 1))
+        of_run = jax.random.key_data(jax.random.key(one.resolved.case.run.seed))
+        parents = np.tile(np.asarray(of_run), (len(own), 1))
     return np.concatenate([own, programs.run(split_keys, parents, steps).reshape(-1, own.shape[-1])])
 
 
@@ -104,21 +112,19 @@ def _predicted(one: Problem, policy: Policy) -> Forecasts:
     dtype, keys = one.resolved.case.run.dtype, programs.run(split_keys, own_keys(one), guess.shape[1:3])
     sigma = np.repeat(evaluate.sigma_of(one), np.prod(guess.shape[1:3])).astype(dtype)
     members = keys.reshape(-1, keys.shape[-1]), ahead.single.astype(dtype), sigma
-    return ahead._replace(single=None, samples=in_chunks(likely_of, members, turn.scenarios).astype(float))
+    samples = in_chunks(likely_of, members, turn.scenarios).astype(float)
+    return ahead._replace(single=None, samples=samples)
 
 
 def _of_spans(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.ndarray) -> Forecasts:
     """Those of the whole run are asked about once for all iterations of a replica."""
-    replicas = len(one.every_replica)
-    own = len(demand) // replicas
     seen = [between_servers(one.workload, evaluate.planned_on(replica)) for replica in one.each_replica]
+    number = np.arange(len(demand))
     if rule.span == "run":
-        each = [samples_of_spans(where, rule.span, demand[0], past) for past in seen]
-        number = np.repeat(np.arange(replicas), own)
+        each, number = [(demand[0], past) for past in seen], number // (len(demand) // len(seen))
     else:
-        pasts = [seen[at // own][at % own][None] for at in range(len(demand))]
-        each = [samples_of_spans(where, rule.span, *both) for both in zip(demand, pasts, strict=True)]
-        number = np.arange(len(demand))
+        each = [(own, past[None]) for own, past in zip(demand, np.concatenate(seen), strict=True)]
+    each = [samples_of_spans(where, rule.span, *both) for both in each]
     samples, times = (np.stack(part) for part in zip(*each, strict=True))
     return forecasts_of_spans(samples, times, number, takes_many(policy), one.resolved.case.run.dtype)
 

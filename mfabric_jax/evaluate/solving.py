@@ -1,4 +1,4 @@
-"""Solves and times the iterations of a scenario.
+"""Solves and times the iterations of a problem.
 
 All-to-alls are solved once for all bandwidths: links are multiples of NICs, so times scale with 1 / bandwidth.
 """
@@ -15,7 +15,7 @@ from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.arranged import AllToAllsOf, inside_of
 from mfabric_jax.evaluate.on_circuits import asked_for, rates_asked_at
-from mfabric_jax.evaluate.problem import Problem, policy_of_mean, problem_of, slowest
+from mfabric_jax.evaluate.problem import Problem, policy_of_mean, problem_of, slowest_columns
 from mfabric_jax.evaluate.solver import Question
 from mfabric_jax.evaluate.times import time_iterations
 from mfabric_jax.resolving.resolve import Resolved, resolve
@@ -28,7 +28,7 @@ from mfabric_jax.workload.compute import BlockSeconds
 
 # ------------------------------------------------------------------------------------------------------------- solving
 def solve_between(one: Problem, shown: tuple | None = ()) -> Exchanges:
-    """The all-to-alls between servers [I ...]; [bandwidth I ...] where a scenario `weighs`.
+    """The all-to-alls between servers [I ...]; [bandwidth I ...] where a problem `weighs`.
 
     `shown`: which circuits of [P Q L 2] are shown; (): all.
     """
@@ -51,12 +51,9 @@ def circuits_now(one: Problem, demand: np.ndarray) -> np.ndarray:
 
 
 def solve(one: Problem) -> Exchanges:
-    """All all-to-alls of a scenario, without circuits."""
-    return _together(solve_between(one, None), inside_of(one))
-
-
-def _together(between: Exchanges, inside: np.ndarray) -> Exchanges:
-    inside = np.broadcast_to(inside, between.load.shape[:-1])
+    """All all-to-alls of a problem, without circuits."""
+    between = solve_between(one, None)
+    inside = np.broadcast_to(inside_of(one), between.load.shape[:-1])
     return between._replace(inside=inside, count=None)
 
 
@@ -73,8 +70,8 @@ def times_of(one: Problem, solved: Exchanges, seconds: BlockSeconds | None = Non
         solved = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), solved)
         which = bandwidth * iterations + iteration
     timed = time_iterations(one.workload, rates, each, in_float64(solved), one.resolved.rules, which)
-    timed = Iteration(*(np.reshape(column, (iterations, len(one.bandwidths))) for column in timed))
-    return slowest(timed, len(one.every_replica))
+    columns = slowest_columns(timed._asdict(), len(one.every_replica))
+    return Iteration(**{name: columns[name].reshape(-1, len(one.bandwidths)) for name in timed._fields})
 
 
 HALVINGS = 60

@@ -228,7 +228,7 @@ class Circuits(eqx.Module):
         return [f"circuits: {rule}" for rule in rules], jnp.stack([wrong.any() for wrong in rules.values()])
 
 
-def circuits_anew(before, after) -> Float[Array, "..."]:
+def circuits_anew(before, after):
     """Number of new circuits [..] between circuits [.. S S] of NumPy or JAX."""
     return array_module(before, after).maximum(after - before, 0).sum((-2, -1)) / 2
 

@@ -236,7 +236,8 @@ class RegionEnv:
         demand = jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
         seen = jnp.zeros((self.history, servers, servers), self.dtype)
         seen = seen if self.ahead else seen.at[-1].set(demand)
-        state = State(jnp.zeros((), jnp.int32), uniform(None, params.region).circuits.count, seen, demand, source)
+        count = uniform(None, params.region).circuits.count
+        state = State(jnp.zeros((), jnp.int32), count, seen, demand, source)
         return self.observed(state, params), state
 
     def step(self, key, state: State, action, params: Params | None = None):
@@ -310,9 +311,11 @@ class RegionEnv:
         """Circuits in place after the step, seconds of its all-to-all and of waiting for the switch."""
         region = params.region
         if self.policies is None:
-            count = jnp.where(action["change"] > 0, circuits_of(action["scores"], region), state.count)
-            count, exchange, paid = self._timed(Plan(Circuits(count.astype(state.count.dtype))), state, params)
-            return count, jnp.where(jnp.isnan(action["scores"]).any(), jnp.nan, exchange), paid
+            scores = action["scores"]
+            fresh = circuits_of(scores, region)
+            plan = Plan(Circuits(jnp.where(action["change"] > 0, fresh, state.count)))
+            count, exchange, paid = self._timed(plan, state, params)
+            return count, jnp.where(jnp.isnan(scores).any(), jnp.nan, exchange), paid
         before = Plan(Circuits(state.count))
         plans = [policy(state.seen[-1], region, previous=before, key=key) for policy in self.policies]
         if all(plan.schedule is None for plan in plans):  # one all-to-all to time, whichever was chosen
@@ -325,12 +328,12 @@ class RegionEnv:
         costs = params.region.delay_s, params.each_s, params.hidden_s
         delay_s, each_s, hidden_s = (jnp.asarray(part, self.dtype) for part in costs)
         count, schedule = plan.circuits.count.astype(state.count.dtype), plan.schedule
-        exchange = fluid_lower_bound(params.region, plan, state.demand, routing=self.routing).astype(self.dtype)
+        exchange = fluid_lower_bound(params.region, plan, state.demand, routing=self.routing)
         if schedule is None:
             waited_s = change_s(state.count, count, delay_s, each_s)
         else:
             waited_s = delay_s if schedule.first_free else jnp.zeros_like(delay_s)
-        return count, exchange, jnp.maximum(waited_s - hidden_s, 0)
+        return count, exchange.astype(self.dtype), jnp.maximum(waited_s - hidden_s, 0)
 
 
 def _array(value: Any) -> Array | None:
@@ -436,9 +439,12 @@ def _best(demands, region: Region, circuits: Int[Array, "N S S"], hidden_s, each
         return fluid_lower_bound(region, Circuits(count), demand, routing=routing)
 
     def changes(before, after):
-        return jax.vmap(lambda *both: change_s(*both, delay_s, each_s))(before, after)
+        return jax.vmap(lambda one, other: change_s(one, other, delay_s, each_s))(before, after)
 
-    every_change = lax.map(lambda one: changes(jnp.broadcast_to(one, circuits.shape), circuits), circuits)  # [from to]
+    def from_one(before):
+        return changes(jnp.broadcast_to(before, circuits.shape), circuits)
+
+    every_change = lax.map(from_one, circuits)  # [from to]
 
     def ahead(total, now):
         demand, hidden = now
