@@ -13,6 +13,13 @@ from jaxtyping import Float
 from mfabric_jax.array_module import Array
 from mfabric_jax.arrays import floats_or_nan
 from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.demands import (
+    Forecasts,
+    forecasts_of,
+    forecasts_of_spans,
+    in_numbers,
+    samples_of_spans,
+)
 from mfabric_jax.evaluate.links import (
     acknowledged,
     at_unit_bandwidth,
@@ -25,13 +32,6 @@ from mfabric_jax.evaluate.links import (
     steady,
 )
 from mfabric_jax.evaluate.loads import loads_on_circuits
-from mfabric_jax.evaluate.numbered import (
-    Forecasts,
-    forecasts_of,
-    forecasts_of_spans,
-    in_numbers,
-    samples_of_spans,
-)
 from mfabric_jax.evaluate.rules import First, Rule, Span
 from mfabric_jax.evaluate.solver import Numbered, Tables, Traced
 from mfabric_jax.fabric.design import EpGroup, as_data
@@ -144,7 +144,6 @@ def exchanges_between(
     ahead = _forecasts(workload, where, servers, policy, first, span, key)
     busy = None if first.trade_off is None else jnp.asarray(first.trade_off.busy, demand.dtype)
     table, sent = in_numbers(where, servers[None], even, ahead, keyed=spans_key is not None, busy=busy)
-    samples = (None, None) if ahead is None else (ahead.samples, ahead.times)
     keys, rates = None, None
     if spans_key is not None:
         of_steps = jax.random.split(spans_key, sent.key.shape[1:]).reshape(-1)
@@ -152,7 +151,7 @@ def exchanges_between(
     if not of_package(policy):  # asked in the region of the case, not in the solver's
         rates = jnp.stack([jnp.asarray(x, demand.dtype) for x in (there.nic_gbps, there.delay_s)])[None]
     kind = Numbered if reads_of(policy, unit).demand_alone else Traced
-    solver = kind(Tables(table, *samples, keys, rates), unit, policy, parts, acks)
+    solver = kind(Tables(table, ahead.samples, ahead.times, keys, rates), unit, policy, parts, acks)
     rule = Rule(first.rule, span.name, first.cold, partial)
     return _alone(loads_on_circuits(where, solver, sent, rule, first.trade_off))
 
@@ -184,7 +183,7 @@ def _forecasts(
     first: First,
     span: Span,
     key: Any,
-) -> Forecasts | None:
+) -> Forecasts:
     def between(tokens):
         return summed_by_server(dispatch_of(workload, tokens), workload.ranks_per_server)
 
@@ -193,7 +192,7 @@ def _forecasts(
         own = np.zeros(1, np.int32)
         return forecasts_of_spans(samples[None], times[None], own, takes_many(policy), demand.dtype)
     if first.predicted is None:
-        return None
+        return Forecasts()
     guess = between(first.predicted)
     ahead = forecasts_of(guess[None])
     if not first.scenarios:

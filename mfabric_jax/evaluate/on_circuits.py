@@ -7,16 +7,17 @@ import numpy as np
 
 from mfabric_jax import evaluate, policies, programs, traffic, units
 from mfabric_jax.evaluate.asking import asked_of, degrees_of, in_chunks
-from mfabric_jax.evaluate.demands import BetweenServers, between_servers
-from mfabric_jax.evaluate.links import unit_on_host
-from mfabric_jax.evaluate.loads import loads_on_circuits
-from mfabric_jax.evaluate.numbered import (
+from mfabric_jax.evaluate.demands import (
+    BetweenServers,
     Forecasts,
+    between_servers,
     forecasts_of,
     forecasts_of_spans,
     in_numbers,
     samples_of_spans,
 )
+from mfabric_jax.evaluate.links import unit_on_host
+from mfabric_jax.evaluate.loads import loads_on_circuits
 from mfabric_jax.evaluate.problem import Problem, own_keys, policy_of_mean
 from mfabric_jax.evaluate.rules import Rule, TradeOff
 from mfabric_jax.evaluate.solver import Asked, Now, Tables
@@ -54,8 +55,8 @@ class OnCircuits:
         ahead = _forecasts(one, self.where, self.rule, policy, demand)
         table, self.sent = in_numbers(self.where, demand, even, ahead, keyed=keyed, busy=busy)
         keys = _keys(one, self.rule, self.sent.key.shape[1:]) if keyed else None
-        samples = (None, None) if ahead is None else (ahead.samples, ahead.times)
-        self.solver = Now(Tables(table, *samples, keys, self.rates), start, asked, reads)
+        tables = Tables(table, ahead.samples, ahead.times, keys, self.rates)
+        self.solver = Now(tables, start, asked, reads)
         self._legal = (resolved.policy_name, np.asarray(group.degrees)) if is_own(resolved.policy) else None
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None) -> Exchanges:
@@ -97,10 +98,10 @@ def _keys(one: Problem, rule: Rule, steps: tuple[int, ...]) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------- what circuits are chosen for
-def _forecasts(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.ndarray) -> Forecasts | None:
+def _forecasts(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.ndarray) -> Forecasts:
     if rule.name == "predict":
         return _predicted(one, policy)
-    return _of_spans(one, where, rule, policy, demand) if rule.long else None
+    return _of_spans(one, where, rule, policy, demand) if rule.long else Forecasts()
 
 
 def _predicted(one: Problem, policy: Policy) -> Forecasts:
