@@ -30,7 +30,7 @@ from mfabric_jax.policies.learned import shipped_network
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.weighing import relative_delay, weighed
 from mfabric_jax.routing import Plan, degree_bound
-from mfabric_jax.timing.environment import BYTES_PER_SERVER, ReconfigurationCost, Trajectory
+from mfabric_jax.timing.environment import BYTES_PER_SERVER, Trajectory, change_s
 from mfabric_jax.traffic.demand_families import misjudged
 from mfabric_jax.traffic.samplers import drifting, split_key
 from mfabric_jax.traffic.scenarios import likely_demands
@@ -167,8 +167,6 @@ def carried(chains: Chain, proposed: Int[Array, "B T S S"], start: Int[Array, "B
     taken where that pays."""
 
     def one(chain: Chain, proposed, start) -> Trajectory:
-        cost = ReconfigurationCost.of(chain.region, chain.hidden_s, 0.0, chain.demand)
-
         def step(before, now):
             demand, forecast, count = now
             if paying:
@@ -176,7 +174,7 @@ def carried(chains: Chain, proposed: Int[Array, "B T S S"], start: Int[Array, "B
                 count = weighed(count, forecast, chain.region, previous=before, sigma=chain.sigma, delay=delay)
             bound = degree_bound(chain.region, demand)
             late = over_bound(chain.region, Circuits(count), demand, "relay", steps) * bound
-            paid = cost.exposed_s(before, count, chain.hidden_s)
+            paid = jnp.maximum(change_s(before, count, chain.region.delay_s, 0.0) - chain.hidden_s, 0)
             return count, Trajectory(count, jnp.any(count != before), late, paid)
 
         return lax.scan(step, start, (chain.demand, chain.forecast, proposed))[1]

@@ -15,16 +15,24 @@ from mfabric_jax.case.policies import BOUND
 from mfabric_jax.evaluate.asking import in_chunks
 from mfabric_jax.evaluate.demands import Tokens
 from mfabric_jax.evaluate.experts import moved_of, sent_early
-from mfabric_jax.evaluate.links import acknowledged, at_unit_bandwidth, crossing, in_phases, placed_inside, steady
+from mfabric_jax.evaluate.links import (
+    acknowledged,
+    always_switched,
+    crossing,
+    degree_bounds,
+    in_phases,
+    placed_inside,
+    seconds_on_links,
+    steady,
+    unit_on_host,
+)
 from mfabric_jax.evaluate.on_circuits import OnCircuits
 from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.evaluate.rules import TradeOff
-from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.host_arrays import once_each_row
 from mfabric_jax.platforms import platform
-from mfabric_jax.routing import degree_bound
-from mfabric_jax.routing.fixed import fixed_time, fixed_times_now, inside_times_now
+from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.traffic import dispatched_bytes
 from mfabric_jax.traffic.dispatch import even_bytes
@@ -72,12 +80,12 @@ class AllToAllsOf:
         with self._lock:
             found = self._between.loads(iteration, case, shown)
         if self._always:
-            moe = places(one.workload).layer >= 0
-            found = found._replace(switch=found.switch | np.stack([moe, np.zeros_like(moe)], axis=-1))
+            found = always_switched(one.workload, found)
         found = found._replace(moved=None if self._moved is None else self._moved[iteration])
         if experts.name != "received":
             return found
-        found = found._replace(busy=one.busy[iteration])
+        busy: Any = one.busy
+        found = found._replace(busy=busy[iteration])
         return found._replace(early=self._early[iteration]) if experts.combine == "rank" else found
 
     @functools.cached_property
@@ -101,10 +109,10 @@ class Steady:
 def on_links(one: Problem, group: Any) -> Exchanges:
     """On links that do not change."""
     job, acks = one.workload, one.resolved.carried_by.acks_back
-    unit = at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
+    unit = unit_on_host(group)
     timed = timed_on_links(unit, one.carry, job.ranks_per_server, one.resolved.case.run.dtype)
     found = steady_now(job, one.selections, lambda every: timed(acknowledged(every, acks)))
-    return in_phases(job, found) if unit.phases else found
+    return in_phases(job, unit, found)
 
 
 def steady_now(job: Workload, sent: Tokens, seconds: Callable[[np.ndarray], np.ndarray]) -> Exchanges:
@@ -114,41 +122,36 @@ def steady_now(job: Workload, sent: Tokens, seconds: Callable[[np.ndarray], np.n
 
 
 def timed_on_links(unit: Any, carry: Any, per_server: int, dtype: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Seconds [B] of demands between ranks [B R R]; `carry`: drawn paths, or those of a graph."""
+    """`seconds_on_links` on the host, or as a program on accelerators."""
     if platform() == "cpu":
         times = carry.times_now if carry else lambda group, each: fixed_times_now(group, each, per_server)
         return lambda demand: times(unit, demand)
     region = group_numbers(unit, dtype)
-    return lambda demand: in_chunks(links_seconds, (demand.astype(dtype),), region, carry, per_server).astype(float)
 
+    def timed(demand: np.ndarray) -> np.ndarray:
+        found = in_chunks(seconds_on_links, (demand.astype(dtype),), region, carry, per_server)
+        return found.astype(float)
 
-def links_seconds(demand: Any, group: Any, carry: Any, per_server: int) -> Any:
-    """Seconds [B] on links that do not change, as a program."""
-    seconds = carry.time if carry else lambda group, one: fixed_time(group, one, per_server)
-    return jax.vmap(lambda one: seconds(group, one))(demand)
+    return timed
 
 
 def at_bound(one: Problem, group: Any) -> Exchanges:
     """Without circuits: every all-to-all takes its degree bound."""
     dtype, acks = one.resolved.case.run.dtype, one.resolved.carried_by.acks_back
-    region = group_numbers(at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float)), dtype)
+    region = group_numbers(unit_on_host(group), dtype)
 
     def seconds(demand: np.ndarray) -> np.ndarray:
-        return in_chunks(bounds_of, (acknowledged(demand, acks).astype(dtype),), region).astype(float)
+        sent = acknowledged(demand, acks).astype(dtype)
+        return in_chunks(degree_bounds, (sent,), region).astype(float)
 
     return steady(places(one.workload), *one.between, lambda every: once_each_row(seconds, every))
-
-
-def bounds_of(demand: Any, region: Region) -> Any:
-    """Degree bounds [B]."""
-    return jax.vmap(lambda one: degree_bound(region, one))(demand)
 
 
 # ------------------------------------------------------------------------------------------------------- inside servers
 def inside_of(one: Problem) -> Float[np.ndarray, "I P Q L"]:
     """The parts inside servers of all iterations: seconds times the NVLink bandwidth."""
     job = one.workload
-    every = crossing(job, one.group, one.selections)
+    every = crossing(job, one.group, dispatched_bytes(job, one.selections))
     *many, servers, ranks, _ = every.shape
     flat = every.reshape(-1, servers, ranks, ranks)
     return placed_inside(job, once_each_row(lambda each: inside_times_now(each, 1.0 * job.tp), flat).reshape(many))

@@ -12,11 +12,12 @@ import jax
 import numpy as np
 
 from mfabric_jax import policies, programs
-from mfabric_jax.evaluate.links import acknowledged, routed, routed_in_parts
+from mfabric_jax.evaluate.links import acknowledged, routed
 from mfabric_jax.evaluate.rules import Seconds
 from mfabric_jax.evaluate.sharded import evaluate
 from mfabric_jax.evaluate.solver import Asked, Question, ask
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.platforms import OLDER_FUSIONS, platform
 from mfabric_jax.policies import REGISTRY, SETTLE_TIES, Policy, policy_of, random_circuits
 from mfabric_jax.policies.reads import Reads
@@ -33,7 +34,7 @@ def asked_of(unit: Region, policy: Policy, reads: Reads, carried: str | Callable
 
     `carried`: a routing by name, or a function (region, circuits, demand) -> seconds.
     """
-    region = _typed(unit, dtype)
+    region: Any = group_numbers(unit, dtype)
 
     def choose(question: Question) -> np.ndarray:
         question = question._replace(demand=question.demand.astype(dtype))
@@ -60,10 +61,6 @@ def asked_of(unit: Region, policy: Policy, reads: Reads, carried: str | Callable
 def degrees_of(region: Region) -> np.ndarray:
     """`Region.degrees` as a NumPy array."""
     return np.broadcast_to(np.asarray(region.optical_degree, np.int32), region.servers)
-
-
-def _typed(unit: Region, dtype: str) -> Region:
-    return jax.tree.map(lambda x: np.asarray(x, np.int32 if np.asarray(x).dtype.kind in "iu" else dtype), unit)
 
 
 def _chosen(question: Question, region: Region, policy: Policy, reads: Reads) -> np.ndarray:
@@ -134,7 +131,7 @@ def seconds_of(count: Any, demand: Any, region: Region, carried: str | Callable)
 
 def waiting_of(count: Any, demand: Any, turning: Any, region: Region, routing: str) -> Any:
     """As `seconds_of`, with what waits for the pairs that are set up."""
-    parts = routed_in_parts(routing)
+    parts = routed(routing)
     return jax.vmap(lambda count, one, turning: parts(region, Circuits(count), one, turning))(count, demand, turning)
 
 

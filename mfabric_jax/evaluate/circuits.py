@@ -45,7 +45,7 @@ def walk_circuits(
     - `cold`: the walk starts with uniform circuits, else with those that an identical iteration leaves.
     """
     solver.prepare(steps, rule)
-    scanned = _scanned_by_jax if solver.scans else _scanned
+    scanned = lax.scan if solver.scans else _scanned
     xp = jnp if solver.scans else np
 
     def serve(state, row: Steps):
@@ -68,10 +68,6 @@ def _repeated(iteration: Callable, start: Any, scans: bool) -> Any:
         return iteration(iteration(start)[0])[1]
     served = lax.scan(lambda before, _: iteration(before), start, np.arange(2))[1]
     return jax.tree.map(lambda x: x[-1], served)
-
-
-def _scanned_by_jax(step: Callable, state: Any, steps: Steps) -> tuple[Any, Any]:
-    return lax.scan(step, state, steps)
 
 
 def _scanned(step: Callable, state: Any, steps: Steps) -> tuple[Any, Any]:
@@ -100,7 +96,7 @@ def _random(solver, before, behind, row: Steps, costs):
 
 def _predict(solver, before, behind, row: Steps, costs):
     fresh = solver.choose(before, row)
-    return solver.where(row.kind > 0, fresh, solver.choose_ahead(before, row)), fresh
+    return solver.where(row.kind > 0, fresh, solver.choose(before, row, ahead=True)), fresh
 
 
 def _pays(solver, before, behind, row: Steps, costs: TradeOff):
@@ -112,7 +108,7 @@ def _pays(solver, before, behind, row: Steps, costs: TradeOff):
 
 
 def _ahead(solver, before, behind, row: Steps, costs):
-    chosen = solver.choose_ahead(before, row)
+    chosen = solver.choose(before, row, ahead=True)
     return chosen, chosen
 
 

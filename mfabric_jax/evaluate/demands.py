@@ -1,4 +1,4 @@
-"""What the iterations of a problem send between servers, and the keys of their draws."""
+"""What iterations send between servers, and the numbers by which a walk names demands, forecasts and random keys."""
 
 from typing import Any, NamedTuple
 
@@ -6,6 +6,9 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from mfabric_jax.array_module import Array, array_module
+from mfabric_jax.host_arrays import distinct_rows
+from mfabric_jax.timing.passes import Places
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.workload import Workload
@@ -21,24 +24,138 @@ class BetweenServers(NamedTuple):
 
     @classmethod
     def of(cls, job: Workload, sent: Tokens) -> "BetweenServers":
-        return cls(between_servers(job, sent), even_between_servers(job))
+        even = server_bytes(even_bytes(job, np.dtype(float)), job.ranks_per_server)
+        return cls(between_servers(job, sent), away(even))
 
 
 def between_servers(job: Workload, sent: Float[np.ndarray, "*N R C"]) -> Float[np.ndarray, "*N S S"]:
     """Bytes between servers; what stays on a server takes part in nothing."""
-    demand = server_bytes(dispatched_bytes(job, np.asarray(sent, float)), job.ranks_per_server)
+    return away(server_bytes(dispatched_bytes(job, np.asarray(sent, float)), job.ranks_per_server))
+
+
+def away(demand: Float[np.ndarray, "*N S S"]) -> Float[np.ndarray, "*N S S"]:
     return demand * (1.0 - np.eye(demand.shape[-1]))
 
 
-def even_between_servers(job: Workload) -> Float[np.ndarray, "S S"]:
-    """`between_servers` if every expert received equally many tokens."""
-    even = server_bytes(even_bytes(job, np.dtype(float)), job.ranks_per_server)
-    return even * (1.0 - np.eye(len(even)))
+# ------------------------------------------------------------------------------------------------------------- numbers
+class AllToAlls(NamedTuple):
+    """The all-to-alls of C iterations, by number in the tables of a solver.
+
+    - `demand` [C layer M]; `even` [C]: if every expert received equally many tokens.
+    - `forecast` [C layer M]: what is expected; for long spans [C P span]: what circuits are chosen for.
+    - `key` [C P B]: of blocks, or spans, in running order; `own_key` [C]: of the iteration.
+    - `case` [C]: of bandwidth and delay; `busy` [C P Q L]: `expert_load`.
+    - `spans` [P span]: which spans have all-to-alls; None: circuits stay for a block at most.
+    """
+
+    demand: np.ndarray
+    even: np.ndarray
+    forecast: np.ndarray
+    key: np.ndarray
+    own_key: np.ndarray
+    case: np.ndarray
+    busy: Any = None
+    spans: np.ndarray | None = None
+
+    def of(self, iteration: np.ndarray) -> "AllToAlls":
+        """Those of some iterations."""
+        each = jax.tree.map(lambda x: x[iteration], self._replace(spans=None))
+        return each._replace(spans=self.spans)
 
 
-def own_keys(one: Any) -> np.ndarray:
-    """Key data of every iteration of every replica [I 2]."""
-    key, every = jax.random.key(one.resolved.case.run.seed), []
-    for at, replica in enumerate(one.every_replica):
-        every.append(jax.random.split(jax.random.fold_in(key, at) if at else key, len(replica.count)))
-    return np.concatenate([np.asarray(jax.random.key_data(each)) for each in every])
+class Forecasts(NamedTuple):
+    """What circuits are chosen for beside the demand: demands one by one (`single` [G S S]), or many (`samples`
+    [G K S S], each sent `times` [G K]).
+
+    `number` [I ..]: of the forecast of every demand, or of every span; `spans` [P span]: those with all-to-alls.
+    """
+
+    number: np.ndarray | None = None
+    single: Any = None
+    samples: Any = None
+    times: Any = None
+    spans: np.ndarray | None = None
+
+
+def forecasts_of(guess: Float[Array, "I layer M S S"]) -> Forecasts:
+    """A forecast of every demand."""
+    single = guess.reshape(-1, *guess.shape[-2:])
+    return Forecasts(np.arange(len(single)).reshape(guess.shape[:3]), single)
+
+
+def forecasts_of_spans(
+    samples: Float[Array, "G P span K S S"], times: np.ndarray, own: np.ndarray, many: bool, dtype: Any
+) -> Forecasts:
+    """Demands that are each sent so often (`times` [G P span K]), for iterations whose spans are `own` [I]; `many`: the
+    policy takes many demands instead of their mean."""
+    each, steps = np.arange(times[..., 0].size).reshape(times.shape[:3]), times[0].sum(-1) > 0
+    if not many:
+        mean = mean_of(samples, times)
+        return Forecasts(each[own], mean.reshape(-1, *mean.shape[-2:]), spans=steps)
+    samples, times = samples.reshape(-1, *samples.shape[3:]), times.reshape(-1, times.shape[-1])
+    times = array_module(samples).asarray(times, dtype)
+    return Forecasts(each[own], samples=samples, times=times, spans=steps)
+
+
+def in_numbers(
+    where: Places,
+    demand: Float[Array, "I layer M S S"],
+    even: Float[Array, "S S"],
+    ahead: Forecasts,
+    *,
+    keyed: bool,
+    busy: Any = None,
+) -> tuple[Array, AllToAlls]:
+    """The demands that differ [D S S] (inside a program of JAX: all), and the all-to-alls as numbers of these.
+
+    Keys are numbered as the iterations' and then those of their steps; all are 0 unless `keyed`.
+    """
+    xp, shape = array_module(demand, even), demand.shape[:3]
+    single = [] if ahead.single is None else [ahead.single]
+    every = xp.concatenate([demand.reshape(-1, *even.shape), even[None], *single])
+    number, first = distinct_rows(every) if xp is np else (np.arange(len(every)), slice(None))
+    number, many = number.astype(np.int32), int(np.prod(shape))
+    forecast = demands = number[:many].reshape(shape)
+    if ahead.number is not None:
+        forecast = number[many + 1 :][ahead.number] if single else ahead.number.astype(np.int32)
+    steps = where.layer.reshape(len(where.layer), -1).shape if ahead.spans is None else ahead.spans.shape
+    own_keys = np.arange(shape[0], dtype=np.int32) * np.int32(keyed)
+    keys = shape[0] + np.arange(shape[0] * np.prod(steps), dtype=np.int32).reshape(-1, *steps)
+    none = np.zeros_like(own_keys)
+    balanced, keys = none + number[many], keys * np.int32(keyed)
+    return every[first], AllToAlls(demands, balanced, forecast, keys, own_keys, none, busy, ahead.spans)
+
+
+# --------------------------------------------------------------------------------------------------------------- spans
+def samples_of_spans(
+    where: Places, span: str, demand: Float[Array, "layer M S S"], seen: Float[Array, "I layer M S S"]
+) -> tuple[Float[Array, "P span K S S"], Float[np.ndarray, "P span K"]]:
+    """The demands on which circuits of every span are chosen, and how often each is sent."""
+    return _of_passes(where, demand, seen) if span == "stage" else _of_stage(where, seen)
+
+
+def _of_passes(where: Places, demand, seen):
+    known = where.backward[..., None, None]
+    own, past = demand[where.pick(*demand.shape[:2])], seen[0][where.pick(*seen.shape[1:3])]
+    return array_module(demand).where(known, own, past), (where.layer >= 0).astype(float)
+
+
+def _of_stage(where: Places, seen):
+    xp = array_module(seen)
+    iterations, layers, micro_batches = seen.shape[:3]
+    layer, micro_batch = where.pick(layers, micro_batches)
+    moe, names = where.layer >= 0, layer * micro_batches + micro_batch
+    sent = [np.unique(names[stage][moe[stage]], return_counts=True) for stage in range(len(moe))]
+    most = max(1, *(len(which) for which, _ in sent))
+    which, times = (np.stack([np.pad(one[part], (0, most - len(one[part]))) for one in sent]) for part in (0, 1))
+    flat = seen.reshape(iterations, layers * micro_batches, *seen.shape[3:])
+    samples = xp.moveaxis(flat[:, which], 0, 1)  # [P I K S S]
+    samples = samples.reshape(len(moe), 1, iterations * most, *seen.shape[3:])
+    return samples, np.tile(times, iterations)[:, None].astype(float)
+
+
+def mean_of(samples: Float[Array, "*N K S S"], times: Float[np.ndarray, "*N K"]) -> Float[Array, "*N S S"]:
+    """The mean of demands that are each sent so often."""
+    xp, times = array_module(samples), array_module(samples).asarray(times, samples.dtype)
+    total = xp.maximum(times.sum(-1), 1)
+    return (times[..., None, None] * samples).sum(-3) / total[..., None, None]

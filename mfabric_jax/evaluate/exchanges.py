@@ -13,25 +13,31 @@ from jaxtyping import Float
 from mfabric_jax.array_module import Array
 from mfabric_jax.arrays import floats_or_nan
 from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.demands import (
+    Forecasts,
+    forecasts_of,
+    forecasts_of_spans,
+    in_numbers,
+    samples_of_spans,
+)
 from mfabric_jax.evaluate.links import (
     acknowledged,
     at_unit_bandwidth,
     crossing,
+    degree_bounds,
     in_phases,
     placed_inside,
     routed,
-    routed_in_parts,
+    seconds_on_links,
     steady,
-    with_acks,
 )
-from mfabric_jax.evaluate.loads import AllToAlls, loads_on_circuits, mean_of, samples_of_spans
+from mfabric_jax.evaluate.loads import loads_on_circuits
 from mfabric_jax.evaluate.rules import First, Rule, Span
-from mfabric_jax.evaluate.solver import Tables, traced_solver
+from mfabric_jax.evaluate.solver import Numbered, Tables, Traced
 from mfabric_jax.fabric.design import EpGroup, as_data
 from mfabric_jax.host_arrays import NOT_NEGATIVE
 from mfabric_jax.policies import Policy, of_package, reads_of, takes_many
-from mfabric_jax.routing import degree_bound
-from mfabric_jax.routing.fixed import SinglePaths, fixed_time, inside_time
+from mfabric_jax.routing.fixed import SinglePaths, inside_time
 from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.timing.passes import Exchanges, Places, places
 from mfabric_jax.timing.scheduled import Pace, carries_schedule, planner_of, region_at, scheduled
@@ -91,13 +97,9 @@ def _selections(field: str, tokens, axes: str = "layer M R E") -> Float[Array, "
 @eqx.filter_jit
 def exchanges_inside(workload: Workload, group: EpGroup, tokens: Float[Array, "layer M R E"]) -> Float[Array, "P Q L"]:
     """`Exchanges.inside` [P Q L] bytes: between ranks of a server, and to and from NICs of other ranks."""
-    inside = _every_all_to_all(lambda one: inside_time(one, 1.0 * workload.tp))(crossing(workload, group, tokens))
+    every = crossing(workload, group, dispatch_of(workload, tokens))
+    inside = jax.vmap(jax.vmap(lambda one: inside_time(one, 1.0 * workload.tp)))(every)
     return placed_inside(workload, inside[None])[0]
-
-
-def _every_all_to_all(work: Callable) -> Callable:
-    """`work` for one all-to-all, mapped over [layer M ...]."""
-    return jax.vmap(jax.vmap(work))
 
 
 @eqx.filter_jit
@@ -126,7 +128,7 @@ def exchanges_between(
     there = region_at(group, pace)
     unit = at_unit_bandwidth(there, demand.dtype)
     if first.rule == "bound":
-        bounds = jax.vmap(lambda one: degree_bound(unit, acknowledged(one, acks)))
+        bounds = lambda every: degree_bounds(acknowledged(every, acks), unit)  # noqa: E731
         return _alone(steady(where, servers[None], even, bounds))
     if span.long and first.rule != "block":
         raise InputError(f"circuits_for {span.name!r} is known ahead: first must be 'block', got {first.rule!r}.")
@@ -137,15 +139,19 @@ def exchanges_between(
     if carries_schedule(policy, unit, even, key):
         planner = planner_of(policy, there, key)
         return scheduled(where, acknowledged(servers, acks), even, planner, pace, cold=first.cold)
-    parts, partly = carry if callable(carry) else routed(routing), routed_in_parts(routing) if partial else None
-    parts, partly = with_acks(parts, acks), None if partly is None else with_acks(partly, acks)
-    guess = None
-    if first.predicted is not None:
-        guess = _likely(first, summed_by_server(dispatch_of(workload, first.predicted), per_server), key)
-    seen = summed_by_server(dispatch_of(workload, span.seen), per_server) if span.long else None
-    asked_at = None if of_package(policy) else there
-    tables, sent = _numbered(where, servers, even, policy, first, span, guess, seen, key, asked_at)
-    solver = traced_solver(tables, unit, policy, reads_of(policy, unit), parts, partly)
+    parts = carry if callable(carry) else routed(routing)
+    spans_key = key if span.key is None else span.key
+    ahead = _forecasts(workload, where, servers, policy, first, span, key)
+    busy = None if first.trade_off is None else jnp.asarray(first.trade_off.busy, demand.dtype)
+    table, sent = in_numbers(where, servers[None], even, ahead, keyed=spans_key is not None, busy=busy)
+    keys, rates = None, None
+    if spans_key is not None:
+        of_steps = jax.random.split(spans_key, sent.key.shape[1:]).reshape(-1)
+        keys = jnp.concatenate([(spans_key if key is None else key)[None], of_steps])
+    if not of_package(policy):  # asked in the region of the case, not in the solver's
+        rates = jnp.stack([jnp.asarray(x, demand.dtype) for x in (there.nic_gbps, there.delay_s)])[None]
+    kind = Numbered if reads_of(policy, unit).demand_alone else Traced
+    solver = kind(Tables(table, ahead.samples, ahead.times, keys, rates), unit, policy, parts, acks)
     rule = Rule(first.rule, span.name, first.cold, partial)
     return _alone(loads_on_circuits(where, solver, sent, rule, first.trade_off))
 
@@ -156,10 +162,12 @@ def _alone(found: Exchanges) -> Exchanges:
 
 def _on_links(workload: Workload, group, where: Places, demand, even, carry: Carry, acks: float) -> Exchanges:
     unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
-    paths = carry.time if isinstance(carry, SinglePaths | GraphWays) else None
-    seconds = paths or (lambda group, one: fixed_time(group, one, per_server))
-    found = steady(where, demand[None], even, jax.vmap(lambda one: seconds(unit, acknowledged(one, acks))))
-    return _alone(in_phases(workload, found) if unit.phases else found)
+    paths = carry if isinstance(carry, SinglePaths | GraphWays) else None
+
+    def seconds(every):
+        return seconds_on_links(acknowledged(every, acks), unit, paths, per_server)
+
+    return _alone(in_phases(workload, unit, steady(where, demand[None], even, seconds)))
 
 
 def pace_of(workload: Workload, region: Any) -> Pace:
@@ -167,55 +175,28 @@ def pace_of(workload: Workload, region: Any) -> Pace:
     return Pace(region.delay_s, region.nic_Bps, (1.0, workload.combine_bytes / workload.dispatch_bytes))
 
 
-def _likely(first: First, guess: Float[Array, "layer M S S"], key) -> Array:
+def _forecasts(
+    workload: Workload,
+    where: Places,
+    demand: Float[Array, "layer M S S"],
+    policy: Policy,
+    first: First,
+    span: Span,
+    key: Any,
+) -> Forecasts:
+    def between(tokens):
+        return summed_by_server(dispatch_of(workload, tokens), workload.ranks_per_server)
+
+    if span.long:
+        samples, times = samples_of_spans(where, span.name, demand, between(span.seen))
+        own = np.zeros(1, np.int32)
+        return forecasts_of_spans(samples[None], times[None], own, takes_many(policy), demand.dtype)
+    if first.predicted is None:
+        return Forecasts()
+    guess = between(first.predicted)
+    ahead = forecasts_of(guess[None])
     if not first.scenarios:
-        return guess
-    keys = jax.random.split(jax.random.key(0) if key is None else key, guess.shape[:2])
-    drawn = _every_all_to_all(lambda both: likely_demands(both[0], both[1], first.sigma, first.scenarios))
-    return drawn((keys, guess))
-
-
-def _numbered(
-    where: Places, demand: Float[Array, "layer M S S"], even, policy, first: First, span: Span, guess, seen, key, there
-) -> tuple[Tables, AllToAlls]:
-    """The all-to-alls of one iteration as numbers, and what they are numbers of; `there`: the region that a policy is
-    asked in, if it is not the solver's."""
-    layers, micro_batches, servers, _ = demand.shape
-    shape, many = where.layer.shape, layers * micro_batches
-    table, samples, times, spans = [demand.reshape(many, servers, servers), even[None]], None, None, None
-    number = np.arange(many, dtype=np.int32).reshape(1, layers, micro_batches)
-    forecast, steps = number, (shape[0], shape[1] * shape[2])
-    if guess is not None:
-        flat = guess.reshape(-1, *guess.shape[2:])
-        forecast = np.arange(len(flat), dtype=np.int32).reshape(1, *guess.shape[:2])
-        if first.scenarios:
-            samples = flat
-        else:
-            table, forecast = [*table, flat], forecast + np.int32(many + 1)
-    if seen is not None:
-        each, often = samples_of_spans(where, span.name, demand, seen)
-        steps, spans = often.shape[:2], often.sum(-1) > 0
-        forecast = np.arange(spans.size, dtype=np.int32).reshape(1, *steps)
-        if takes_many(policy):
-            samples = each.reshape(-1, *each.shape[2:])
-            times = jnp.asarray(often.reshape(len(samples), -1), demand.dtype)
-        else:
-            table.append(mean_of(each, often).reshape(-1, servers, servers))
-            forecast = forecast + np.int32(many + 1)
-    keys, places_key = _keys(key if span.key is None else span.key, key, steps)
-    rates = None
-    if there is not None:
-        rates = jnp.stack([jnp.asarray(x, demand.dtype) for x in (there.nic_gbps, there.delay_s)])[None]
-    nothing = np.zeros(1, np.int32)
-    busy = None if first.trade_off is None else jnp.asarray(first.trade_off.busy, demand.dtype)
-    sent = AllToAlls(number, nothing + np.int32(many), forecast, places_key, nothing, nothing, busy, spans)
-    return Tables(jnp.concatenate(table), samples, times, keys, rates), sent
-
-
-def _keys(key: Any, own: Any, steps: tuple[int, int]) -> tuple[Any, np.ndarray]:
-    """Keys of the iteration and of every step [P B], and their numbers [1 P B]."""
-    if key is None:
-        return None, np.zeros((1, *steps), np.int32)
-    every = jax.random.split(key, steps).reshape(-1)
-    number = 1 + np.arange(len(every), dtype=np.int32).reshape(1, *steps)
-    return jnp.concatenate([(key if own is None else own)[None], every]), number
+        return ahead
+    keys = jax.random.split(jax.random.key(0) if key is None else key, guess.shape[:2]).reshape(-1)
+    drawn = jax.vmap(lambda key, one: likely_demands(key, one, first.sigma, first.scenarios))
+    return ahead._replace(single=None, samples=drawn(keys, ahead.single))

@@ -24,14 +24,6 @@ def sent_early(job: Workload, group: Any, tokens: Any, tile: int | None) -> Any:
     return array_module(tokens).stack(found, axis=-2)[where.pick(*tokens.shape[:2])]
 
 
-def busy_of(one: Any, sent: np.ndarray) -> np.ndarray | None:
-    """`expert_load` of every block [I P Q L] for selections [I layer M R C]; None: experts are balanced."""
-    experts: Any = one.resolved.case.compute.experts
-    if experts.name != "received":
-        return None
-    return np.stack([busy_of_blocks(one.workload, each, experts.tile) for each in sent])
-
-
 def busy_of_blocks(job: Workload, tokens: Any, tile: int) -> Any:
     """`expert_load` of every block [P Q L]."""
     where, load = places(job), expert_load(job, selections_of(job, tokens), tile)

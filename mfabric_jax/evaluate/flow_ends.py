@@ -8,12 +8,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from mfabric_jax import routing
 from mfabric_jax.array_module import Array
-from mfabric_jax.evaluate.links import acknowledged, at_unit_bandwidth
+from mfabric_jax.evaluate.links import acknowledged, unit_on_host
 from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.routing.ends import Ends, columns_of_ends, ends, ends_on_circuits, ends_on_graph, ends_on_paths
 from mfabric_jax.routing.fixed import SinglePaths
@@ -58,7 +57,7 @@ def ends_at(one: Problem, group: Any, sent: np.ndarray, carry: Any, circuits: Ci
     slot = slot_of(job)
     if slot is None or (group.reconfigures and (circuits is None or carry is not None)):
         return None
-    unit = at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
+    unit = unit_on_host(group)
     demand = dispatched_bytes(job, np.asarray(sent[slot.layer % len(sent), 0], float))
     if circuits is not None:
         between = acknowledged(server_bytes(demand, job.ranks_per_server), settings.carried_by.acks_back)

@@ -1,49 +1,47 @@
 """What is known of demand before it is sent: predictions, their errors, and the past."""
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import traffic
+from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.policies import takes_many
-from mfabric_jax.traffic import Tokens
-from mfabric_jax.traffic.dispatch import dispatch_of, sent_as, summed_by_server
+from mfabric_jax.traffic import Tokens, dispatched_bytes, server_bytes
+from mfabric_jax.traffic.dispatch import sent_as
 from mfabric_jax.traffic.placement import in_slots
 from mfabric_jax.workload import Workload
 
-_ONE = threading.Lock()  # scenarios are solved side by side, of the same tokens
 SIGMA = 0.3  # prediction error without past iterations: about that of the moving average on traffic of trained models
 
 
-def guess_of(one: Any) -> np.ndarray:
+def guess_of(one: Problem) -> np.ndarray:
     """Predicted selections of all replicas [I layer M R E]."""
-    predictor = one.resolved.case.circuits.turn.predictor
-    return np.concatenate([sent_as(one.workload, predicted_tokens(own, predictor)) for own in one.every_replica])
+    turn: Any = one.resolved.case.circuits.turn
+    each = (predicted_tokens(own, turn.predictor) for own in one.every_replica)
+    return np.concatenate([sent_as(one.workload, guess) for guess in each])
 
 
-def sigma_of(one: Any) -> np.ndarray:
+def sigma_of(one: Problem) -> np.ndarray:
     """Standard deviation of the log prediction error, for every iteration of all replicas [I]."""
     return np.concatenate([_sigma(replica) for replica in one.each_replica])
 
 
-def _sigma(one: Any) -> np.ndarray:
-    turn, sent = one.resolved.case.circuits.turn, one.sent
+def _sigma(one: Problem) -> np.ndarray:
+    turn: Any = one.resolved.case.circuits.turn
+    sent = one.sent
     if turn.sigma is None and takes_many(one.resolved.circuits_policy()):
         return errors_so_far(sent, sent_as(one.workload, predicted_tokens(one.tokens, turn.predictor)), one.workload)
     return np.full(len(sent), SIGMA if turn.sigma is None else turn.sigma)
 
 
-def planned_on(one: Any) -> np.ndarray:
+def planned_on(one: Problem) -> np.ndarray:
     """Selections [I layer M R E] on which long spans of a replica are planned."""
     if one.resolved.plan_on == "span":
         return np.asarray(one.sent)
-    with _ONE:
-        return _past(one.workload, one.tokens, 1 if one.circuits_for == "run" else len(one.tokens.count))
+    return _past(one.workload, one.tokens, 1 if one.circuits_for == "run" else len(one.tokens.count))
 
 
 @functools.lru_cache(maxsize=4)
@@ -51,13 +49,8 @@ def _past(workload: Workload, tokens: Tokens, iterations: int) -> np.ndarray:
     return sent_as(workload, iterations_before(tokens)[:iterations])
 
 
-def predicted_tokens(tokens: Tokens, predictor: str) -> np.ndarray:
-    with _ONE:
-        return _predicted(tokens, predictor)
-
-
 @functools.lru_cache(maxsize=8)
-def _predicted(tokens: Tokens, predictor: str) -> np.ndarray:
+def predicted_tokens(tokens: Tokens, predictor: str) -> np.ndarray:
     return as_placed(tokens, lambda own: traffic.predicted(own, predictor))
 
 
@@ -67,17 +60,12 @@ def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -
 
     Iteration 0 is left out, as its prediction is uniform.
     """
-    seen, true = (_between(workload, np.asarray(count)) for count in (predicted, sent))
+    sizes = (dispatched_bytes(workload, np.asarray(x, float)) for x in (predicted, sent))
+    seen, true = (server_bytes(size, workload.ranks_per_server) for size in sizes)
     past = [slice(max(1, at - traffic.WINDOW), at) for at in range(len(true))]
     servers = true.shape[-1]
     flat = [(seen[some].reshape(-1, servers, servers), true[some].reshape(-1, servers, servers)) for some in past]
     return np.array([traffic.error_of(*both) if len(both[0]) else SIGMA for both in flat])
-
-
-def _between(workload: Workload, count: np.ndarray) -> np.ndarray:
-    work = jax.jit(jax.vmap(lambda one: summed_by_server(dispatch_of(workload, one), workload.ranks_per_server)))
-    flat = np.asarray(work(jnp.asarray(count.reshape(-1, *count.shape[3:]))))
-    return flat.reshape(*count.shape[:3], *flat.shape[1:])
 
 
 def iterations_before(tokens: Tokens) -> np.ndarray:

@@ -5,26 +5,24 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from mfabric_jax.array_module import Array
 from mfabric_jax.case import Case
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
-from mfabric_jax.evaluate.demands import own_keys
 from mfabric_jax.evaluate.exchanges import exchanges_between, exchanges_inside
 from mfabric_jax.evaluate.experts import busy_of_blocks, moves_of, sent_early
 from mfabric_jax.evaluate.forecasts import guess_of, planned_on, sigma_of
-from mfabric_jax.evaluate.links import moving
-from mfabric_jax.evaluate.numbers import NetworkOf, Numbers, numbers_of
-from mfabric_jax.evaluate.problem import Problem
-from mfabric_jax.evaluate.rules import First, Span, trade_off_of
+from mfabric_jax.evaluate.links import always_switched, moving
+from mfabric_jax.evaluate.numbers import NetworkOf, Numbers
+from mfabric_jax.evaluate.problem import Problem, network_of, numbers_of, own_keys, policy_of_mean
+from mfabric_jax.evaluate.rules import First, Rule, Span, trade_off_of
 from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.policies import Policy, takes_many
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.resolving.resolved import LONG
-from mfabric_jax.timing import Iteration, Rules, iterate
-from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.timing import Rules, iterate
+from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.workload import Workload
 
 
@@ -33,17 +31,12 @@ class IterationOf(eqx.Module):
 
     workload: Workload = eqx.field(static=True)
     rules: Rules = eqx.field(static=True)
+    rule: Rule = eqx.field(static=True)
     routing: str = eqx.field(static=True)
-    first: str = eqx.field(static=True)
-    cold: bool = eqx.field(static=True)
     scenarios: int = eqx.field(static=True)
-    span: str = eqx.field(static=True)
-    partial: bool = eqx.field(static=True)
-    tile: int | None = eqx.field(static=True)  # of experts; None: they are balanced
-    early: bool = eqx.field(static=True)  # ranks send as soon as their own experts finish
+    experts: Any = eqx.field(static=True)  # `compute.experts`
     always: bool = eqx.field(static=True)  # the switch turns for every block, even if circuits stay
     acks: float = eqx.field(static=True)  # of the data, in the other direction
-    weighs: bool = eqx.field(static=True)  # circuits depend on bandwidth and computation
     network: NetworkOf
     policy: Policy
     carry: Any
@@ -56,9 +49,11 @@ class IterationOf(eqx.Module):
     def exchanges(self, case: Numbers) -> Exchanges:
         """The all-to-alls at 1 byte/s of NICs and NVSwitches."""
         group, given = self.network.group_at(case), {name: x[case["run.sample"]] for name, x in self.iterations.items()}
-        tokens, busy = given["tokens"], None
-        if self.tile is not None:
-            busy = busy_of_blocks(self.workload, tokens, self.tile)
+        tokens, busy, early, moved, experts = given["tokens"], None, None, None, self.experts
+        if experts.name == "received":
+            busy = busy_of_blocks(self.workload, tokens, experts.tile)
+            if experts.combine == "rank":
+                early = sent_early(self.workload, group, tokens, experts.tile)
         solved = exchanges_between(
             self.workload,
             group,
@@ -67,42 +62,38 @@ class IterationOf(eqx.Module):
             routing=self.routing,
             first=self._first(case, given, busy),
             span=self._span(given),
-            partial=self.partial,
+            partial=self.rule.partial,
             carry=self.carry,
             acks=self.acks,
             key=given["key"],
         )
         if self.always:
-            moe = places(self.workload).layer >= 0
-            solved = solved._replace(switch=solved.switch | np.stack([moe, np.zeros_like(moe)], axis=-1))
-        moved = None
+            solved = always_switched(self.workload, solved)
         if "moves" in given:
             moved = moving(self.workload, group, given["moves"], self.routing, self.carry)
-        early = sent_early(self.workload, group, tokens, self.tile) if self.early else None
         inside = exchanges_inside(self.workload, group, tokens)
         return solved._replace(busy=busy, early=early, moved=moved, inside=inside)
 
     def _first(self, case: Numbers, given: dict[str, Any], busy: Any) -> First:
         trade_off = None
-        if self.weighs:
+        if self.network.weighs:
             trade_off = trade_off_of(self.workload, *self.network.costs(case), self.routing)
             trade_off = trade_off if busy is None else trade_off._replace(busy=busy)
-        return First(self.first, given.get("guess"), trade_off, self.cold, self.scenarios, given.get("sigma"))
+        rule, guess, sigma = self.rule, given.get("guess"), given.get("sigma")
+        return First(rule.name, guess, trade_off, rule.cold, self.scenarios, sigma)
 
     def _span(self, given: dict[str, Any]) -> Span:
         if self.run is not None:
-            return Span(self.span, *self.run)
-        return Span(self.span, given["past"][None] if "past" in given else None)
+            return Span(self.rule.span, *self.run)
+        return Span(self.rule.span, given["past"][None] if "past" in given else None)
 
     def time(self, case: Numbers, solved: Exchanges) -> dict[str, Array]:
         """Seconds of the iteration with these all-to-alls."""
         rates, seconds = self.network.costs(case)
-        return _seconds(iterate(self.workload, rates, solved, seconds, rules=self.rules))
-
-
-def _seconds(times: Iteration) -> dict[str, Any]:
-    parts: dict[str, Any] = {name: value for name, value in times._asdict().items() if name.endswith("_s")}
-    return parts | {"exposed_comm_s": times.exposed_comm_s}
+        times = iterate(self.workload, rates, solved, seconds, rules=self.rules)
+        every: dict[str, Any] = times._asdict()
+        parts = {name: value for name, value in every.items() if name.endswith("_s")}
+        return parts | {"exposed_comm_s": times.exposed_comm_s}
 
 
 def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
@@ -121,29 +112,25 @@ def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
 
 
 def function_of(one: Problem) -> tuple[IterationOf, dict[str, Any]]:
-    """`iteration_of` of a scenario, at its first bandwidth."""
+    """`iteration_of` of a problem, at its first bandwidth."""
     settings, changes, job = one.resolved, one.group.reconfigures, one.workload
     case: Any = settings.case
     if changes and settings.scheduled:
         raise InputError("circuits.schedule is planned on the host; a function of numbers that JAX traces has none.")
-    dtype, experts, turn = case.run.dtype, case.compute.experts, case.circuits.turn
-    first, span = (settings.first, one.circuits_for) if changes else ("block", "all-to-all")
-    policy = settings.circuits_policy(jnp.asarray(one.mean_demand, dtype))
+    dtype, turn, bound = case.run.dtype, case.circuits.turn, changes and settings.first == BOUND
+    first = settings.first if changes else "block"
+    span = one.circuits_for if changes and not bound else "all-to-all"
+    policy = policy_of_mean(one)
     function = IterationOf(
         workload=job,
         rules=settings.rules,
-        routing=BOUND if first == BOUND else settings.routing,
-        first=first,
-        cold=case.circuits.cold_start,
+        rule=Rule(first, span, case.circuits.cold_start, case.circuits.partial and changes),
+        routing=BOUND if bound else settings.routing,
         scenarios=turn.scenarios if first == "predict" and takes_many(policy) else 0,
-        span="all-to-all" if first == BOUND else span,
-        partial=case.circuits.partial and changes,
-        tile=experts.tile if experts.name == "received" else None,
-        early=experts.name == "received" and experts.combine == "rank",
+        experts=case.compute.experts,
         always=turn.name == "always" and changes,
         acks=settings.carried_by.acks_back,
-        weighs=one.weighs,
-        network=jax.tree.map(jnp.asarray, NetworkOf.of(one, dtype)),
+        network=jax.tree.map(jnp.asarray, network_of(one, dtype)),
         policy=policy,
         carry=one.carry,
         iterations=_iterations(one, first, span),

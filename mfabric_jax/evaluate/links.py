@@ -18,7 +18,7 @@ from mfabric_jax.routing import Plan, degree_bound, relay_shares
 from mfabric_jax.routing.fixed import delegated, fixed_time, inside_time
 from mfabric_jax.routing.region import part_times, parts_that_wait, relay_part_bounds
 from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
-from mfabric_jax.traffic.dispatch import dispatch_of, inside_bytes, summed_by_server
+from mfabric_jax.traffic.dispatch import inside_bytes, summed_by_server
 from mfabric_jax.workload import Workload
 
 RELAY_STEPS = 100  # 0.1 % from the best shares on average
@@ -26,28 +26,23 @@ RELAY_STEPS = 100  # 0.1 % from the best shares on average
 
 # ------------------------------------------------------------------------------------------- seconds of one all-to-all
 def routed(routing: str) -> Callable:
-    """Function (region, circuits, demand) -> seconds until circuits and packet switches finish, for a routing model.
+    """Function (region, circuits, demand) -> seconds until circuits and packet switches finish, for a routing model;
+    given the pairs that turn [S S], too, also the time of traffic that waits for them.
 
     "relay" uses near-optimal shares with paced flows, as split routing does; "bound" is what no routing beats.
     """
-    if routing == "relay":
-        return _relayed
-    if routing == "bound":
-        return lambda region, circuits, demand: (jnp.zeros((), demand.dtype), degree_bound(region, demand))
-    return lambda region, circuits, demand: part_times(region, circuits, demand, routing=routing)
 
-
-def _relayed(region: Region, circuits: Circuits, demand: Float[Array, "S S"]):
-    shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS)
-    return relay_part_bounds(region, Plan(circuits, shares), demand)
-
-
-def routed_in_parts(routing: str) -> Callable:
-    """Like `routed`, with the pairs that turn [S S]; also returns the time of traffic that waits for them."""
-
-    def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], turning):
-        shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS) if routing == "relay" else None
-        return parts_that_wait(region, Plan(circuits, shares), demand, turning, routing=routing)
+    def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], turning: Any = None):
+        if routing == "bound":
+            return jnp.zeros((), demand.dtype), degree_bound(region, demand)
+        relay = routing == "relay"
+        shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS) if relay else None
+        plan = Plan(circuits, shares)
+        if turning is not None:
+            return parts_that_wait(region, plan, demand, turning, routing=routing)
+        if relay:
+            return relay_part_bounds(region, plan, demand)
+        return part_times(region, plan, demand, routing=routing)
 
     return parts
 
@@ -61,16 +56,14 @@ def at_unit_bandwidth(group: Any, dtype) -> Any:
     return eqx.tree_at(lambda g: g.delay_s, unit, xp.asarray(group.delay_s * group.nic_Bps, dtype))
 
 
+def unit_on_host(group: Any) -> Any:
+    """`at_unit_bandwidth` in float64 of NumPy."""
+    return at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
+
+
 def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:
     """Bytes in each direction with the acknowledgements of the other direction."""
     return demand + acks * demand.swapaxes(-1, -2) if acks else demand
-
-
-def with_acks(parts: Callable, acks: float) -> Callable:
-    """The function (region, circuits, demand, ...) applied to demand with its acknowledgements."""
-    if not acks:
-        return parts
-    return lambda region, circuits, demand, *turning: parts(region, circuits, acknowledged(demand, acks), *turning)
 
 
 # --------------------------------------------------------------------------------------------- links that do not change
@@ -91,19 +84,34 @@ def steady(
     return Exchanges(nothing, twice, nothing[..., 0], calm, calm[..., 0], None, xp.broadcast_to(balanced, len(load)))
 
 
-def in_phases(workload: Workload, found: Exchanges) -> Exchanges:
-    """All-to-alls of `steady` on circuits that sends take in between: they turn back ahead of the next pass."""
+def always_switched(workload: Workload, found: Exchanges) -> Exchanges:
+    """The switch turns for every block, even if its circuits stay."""
+    moe = places(workload).layer >= 0
+    return found._replace(switch=found.switch | np.stack([moe, np.zeros_like(moe)], axis=-1))
+
+
+def seconds_on_links(demand: Float[Array, "B R R"], group: Any, carry: Any, per_server: int) -> Float[Array, "B"]:
+    """Seconds of demands between ranks; `carry`: drawn paths, or those of a graph."""
+    seconds = carry.time if carry else lambda group, one: fixed_time(group, one, per_server)
+    return jax.vmap(lambda one: seconds(group, one))(demand)
+
+
+def degree_bounds(demand: Float[Array, "B S S"], region: Region) -> Float[Array, "B"]:
+    """Seconds that no circuits beat."""
+    return jax.vmap(lambda one: degree_bound(region, one))(demand)
+
+
+def in_phases(workload: Workload, group: Any, found: Exchanges) -> Exchanges:
+    """All-to-alls of `steady`; on circuits that sends take in between, these turn back ahead of the next pass."""
+    if not group.phases:
+        return found
     switch = np.broadcast_to(behind_sends(workload), found.electrical.shape)
     return found._replace(optical=found.electrical, electrical=found.optical, switch=switch, ahead=switch.any(-1))
 
 
 # ------------------------------------------------------------------------------------------------------- inside servers
-def crossing(workload: Workload, group: EpGroup, tokens: Float[Array, "... R E"]) -> Float[Array, "... S g g"]:
-    """Bytes of one dispatch that cross the NVSwitch of each server, from rank to rank."""
-    return _crossing(workload, group, dispatch_of(workload, tokens))
-
-
-def _crossing(workload: Workload, group: EpGroup, demand: Float[Array, "... R R"]) -> Float[Array, "... S g g"]:
+def crossing(workload: Workload, group: EpGroup, demand: Float[Array, "... R R"]) -> Float[Array, "... S g g"]:
+    """Bytes of a demand between ranks that cross the NVSwitch of each server, from rank to rank."""
     per_server = workload.ranks_per_server
     return inside_bytes(demand, per_server) + delegated(group, demand, per_server)
 
@@ -120,16 +128,13 @@ def moving(
 ) -> Float[Array, "N 2"]:
     """`Exchanges.moved` for `moves` [N R R] bytes from rank to rank: seconds of NICs and NVSwitches at 1 byte/s."""
     unit, per_server = at_unit_bandwidth(group, moves.dtype), workload.ranks_per_server
+    inside = jax.vmap(lambda demand: inside_time(crossing(workload, unit, demand), 1.0 * workload.tp))(moves)
+    if not unit.reconfigures:
+        paths = carry if unit.shares_links else None
+        return jnp.stack([seconds_on_links(moves, unit, paths, per_server), inside], axis=-1)
 
     def between(demand):
-        if unit.shares_links:
-            return carry.time(unit, demand)
-        if not unit.reconfigures:
-            return fixed_time(unit, demand, per_server)
         servers = summed_by_server(demand, per_server)
         return jnp.maximum(*routed(routing)(unit, uniform(servers, unit).circuits, servers))
 
-    def inside(demand):
-        return inside_time(_crossing(workload, unit, demand), 1.0 * workload.tp)
-
-    return jax.vmap(lambda demand: jnp.stack([between(demand), inside(demand)]))(moves)
+    return jnp.stack([jax.vmap(between)(moves), inside], axis=-1)

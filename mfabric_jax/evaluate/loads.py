@@ -1,36 +1,16 @@
 """The all-to-alls of iterations on circuits that a walk has chosen."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Float
 
-from mfabric_jax.array_module import Array, array_module
+from mfabric_jax.array_module import array_module
 from mfabric_jax.evaluate.circuits import Steps, walk_circuits
+from mfabric_jax.evaluate.demands import AllToAlls
 from mfabric_jax.evaluate.rules import AHEAD, Rule, TradeOff
 from mfabric_jax.timing.passes import Exchanges, Places
-
-
-class AllToAlls(NamedTuple):
-    """The all-to-alls of C iterations, by number in the tables of a solver.
-
-    - `demand` [C layer M]; `even` [C]: if every expert received equally many tokens.
-    - `forecast` [C layer M]: what is expected; for long spans [C P span]: what circuits are chosen for.
-    - `key` [C P B]: of blocks, or spans, in running order; `own_key` [C]: of the iteration.
-    - `case` [C]: of bandwidth and delay; `busy` [C P Q L]: `expert_load`.
-    - `spans` [P span]: which spans have all-to-alls; None: circuits stay for a block at most.
-    """
-
-    demand: np.ndarray
-    even: np.ndarray
-    forecast: np.ndarray
-    key: np.ndarray
-    own_key: np.ndarray
-    case: np.ndarray
-    busy: Any = None
-    spans: np.ndarray | None = None
 
 
 def loads_on_circuits(
@@ -52,11 +32,12 @@ def loads_on_circuits(
     walk = _walk_spans if rule.long else _walk_blocks
     served, before = walk(where, solver, sent, slots, rule, costs)
     number = np.zeros_like(sent.even)
-    calm = solver.choose(solver.begin(len(slots)), _one_step(sent, number))
+    even = Steps(sent.even, sent.even, sent.own_key, sent.case, number == 0, number, number)
+    calm = solver.choose(solver.begin(len(slots)), even)
     moe = (where.layer >= 0)[None, ..., None]
     count = served[:, :, :, :, :1] if rule.both and where.lane is None else served
     there = np.broadcast_to(moe, (*slots.shape, count.shape[4]))
-    count = solver.where(there, count, _aligned(calm, count))
+    count = solver.where(there, count, calm.reshape(len(calm), 1, 1, 1, 1, *calm.shape[1:]))
     demand = np.where(there, slots[..., None], sent.even[:, None, None, None, None])
     if rule.partial:
         was = _before_last_change(solver, served, before)[:, :, :, :, : count.shape[4]]
@@ -77,15 +58,6 @@ def loads_on_circuits(
         waiting=waiting[0] if waiting else None,
         anew=solver.anew(before, served),
     )
-
-
-def _one_step(sent: AllToAlls, number: np.ndarray) -> Steps:
-    return Steps(sent.even, sent.even, sent.own_key, sent.case, number == 0, number, number)
-
-
-def _aligned(each: Array, like: Array) -> Array:
-    """[C ..] beside [C P Q L 2 ..]."""
-    return each.reshape(len(each), 1, 1, 1, 1, *each.shape[1:])
 
 
 def _walk_blocks(where, solver, sent: AllToAlls, slots: np.ndarray, rule: Rule, costs: TradeOff | None):
@@ -164,40 +136,6 @@ def _spread(where: Places, solver: Any, count: Any, before: Any) -> tuple[Any, A
     count, before = count[:, :, of_slots], before[:, :, of_slots]
     before = solver.where(np.broadcast_to(begins, count.shape[:4]), before, count)
     return xp.stack([count, count], axis=4), xp.stack([before, count], axis=4)
-
-
-def samples_of_spans(
-    where: Places, span: str, demand: Float[Array, "layer M S S"], seen: Float[Array, "I layer M S S"]
-) -> tuple[Float[Array, "P span K S S"], Float[np.ndarray, "P span K"]]:
-    """The demands on which circuits of every span are chosen, and how often each is sent."""
-    return _of_passes(where, demand, seen) if span == "stage" else _of_stage(where, seen)
-
-
-def _of_passes(where: Places, demand, seen):
-    known = where.backward[..., None, None]
-    own, past = demand[where.pick(*demand.shape[:2])], seen[0][where.pick(*seen.shape[1:3])]
-    return array_module(demand).where(known, own, past), (where.layer >= 0).astype(float)
-
-
-def _of_stage(where: Places, seen):
-    xp = array_module(seen)
-    iterations, layers, micro_batches = seen.shape[:3]
-    layer, micro_batch = where.pick(layers, micro_batches)
-    moe, names = where.layer >= 0, layer * micro_batches + micro_batch
-    sent = [np.unique(names[stage][moe[stage]], return_counts=True) for stage in range(len(moe))]
-    most = max(1, *(len(which) for which, _ in sent))
-    which, times = (np.stack([np.pad(one[part], (0, most - len(one[part]))) for one in sent]) for part in (0, 1))
-    flat = seen.reshape(iterations, layers * micro_batches, *seen.shape[3:])
-    samples = xp.moveaxis(flat[:, which], 0, 1)  # [P I K S S]
-    samples = samples.reshape(len(moe), 1, iterations * most, *seen.shape[3:])
-    return samples, np.tile(times, iterations)[:, None].astype(float)
-
-
-def mean_of(samples: Float[Array, "*N K S S"], times: Float[np.ndarray, "*N K"]) -> Float[Array, "*N S S"]:
-    """The mean of demands that are each sent so often."""
-    xp, times = array_module(samples), array_module(samples).asarray(times, samples.dtype)
-    total = xp.maximum(times.sum(-1), 1)
-    return (times[..., None, None] * samples).sum(-3) / total[..., None, None]
 
 
 # ----------------------------------------------------------------------------------------------------- partial turning

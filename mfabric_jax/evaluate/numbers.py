@@ -11,7 +11,7 @@ from jaxtyping import Float
 from mfabric_jax import units
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import one_of
-from mfabric_jax.fabric.design import EpGroup, Fabric
+from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.timing.iteration import FabricRates, rates_of
 from mfabric_jax.workload.compute import BlockSeconds
@@ -36,33 +36,8 @@ TRADED_OFF = ("nic_gbps", "goodput", "delay_s", "each_s", "reactivation_s", "eff
 WHOLE = ("sample", "optical_degree")  # numbers that are whole
 
 
-def _rates_at(
-    group: EpGroup,
-    used: Transport,
-    links: Any,
-    *,
-    goodput: Any,
-    link_delay_s: Any,
-    nvlink_Bps: Any,
-    memory_Bps: Any,
-    shares: Shares,
-    each_s: Any = 0.0,
-    reactivation_s: Any = 0.0,
-    decision_s: Any = 0.0,
-    alpha_s: Any = 0.0,
-) -> FabricRates:
-    """The rates of a group with transport `used` and paths of `links` links; all numbers but `shares` may be traced."""
-    rest = {"latency_s": used.path_s(links, link_delay_s, group.nic_Bps), "nvlink_Bps": nvlink_Bps * shares.ring_nvlink}
-    rest |= {"inside_Bps": nvlink_Bps * shares.nvlink, "counts_s": shares.counts_s, "alpha_s": alpha_s}
-    if group.reconfigures or group.phases:
-        rest |= {"delay_s": group.delay_s + reactivation_s, "each_s": each_s, "decision_s": decision_s}
-    rates = rates_of(group, goodput=goodput * used.paced, acks=used.acks_back, memory_Bps=memory_Bps, **rest)
-    nic, eps, send = rates.nic_Bps * shares.nic, rates.eps_Bps * shares.ring_nic, rates.send_Bps * shares.send
-    return rates._replace(nic_Bps=nic, eps_Bps=eps, send_Bps=send)
-
-
 class NetworkOf(eqx.Module):
-    """A scenario's group, with what numbers of a case do not change of its rates and seconds."""
+    """A problem's group, with what numbers of a case do not change of its rates and seconds."""
 
     on: Fabric = eqx.field(static=True)
     dtype: str = eqx.field(static=True)
@@ -79,34 +54,6 @@ class NetworkOf(eqx.Module):
     memory_Bps: Float[Array, ""]
     oversubscription: Float[Array, ""]
 
-    @staticmethod
-    def of(one: Any, dtype: str) -> "NetworkOf":
-        """That of a scenario, in NumPy arrays."""
-        settings = one.resolved
-
-        def number(x: Any) -> np.ndarray:
-            return np.asarray(x, dtype)
-
-        def leaf(x: Any) -> np.ndarray:
-            return np.asarray(x, np.int32 if np.asarray(x).dtype.kind in "iu" else dtype)
-
-        return NetworkOf(
-            on=one.fabric,
-            dtype=dtype,
-            gpu_tbps=settings.gpu_tbps,
-            transport=settings.carried_by,
-            weighs=one.weighs,
-            group=jax.tree.map(leaf, one.group),
-            nics=np.asarray(settings.server_nics or 0, np.int32),
-            decision_s=number(one.decision_s),
-            peak_s=jax.tree.map(number, settings.block_seconds(one.workload, 1.0)),
-            shares=jax.tree.map(number, settings.shares(one.workload)),
-            path_links=number(one.path_links_by_degree or (one.path_links,)),
-            own_delay_s=None if one.own_delay_s is None else number(one.own_delay_s),
-            memory_Bps=number(settings.memory_Bps),
-            oversubscription=number(settings.oversubscription or 1.0),
-        )
-
     @property
     def solved_for(self) -> tuple[str, ...]:
         """Paths of the numbers on which the all-to-alls depend."""
@@ -118,18 +65,31 @@ class NetworkOf(eqx.Module):
 
     def costs(self, case: Numbers) -> tuple[FabricRates, BlockSeconds]:
         """Rates, and the seconds of a block."""
-        typed = self._typed(case)
-        names = ("goodput", "link_delay_s", "alpha_s", "each_s", "reactivation_s")
-        numbers = {name: typed[name] for name in names if name in typed} | {"memory_Bps": self.memory_Bps}
-        if self.own_delay_s is not None:
-            numbers["link_delay_s"] = self.own_delay_s
-        own = units.gigabytes_per_s(typed["nvlink_gigabytes_per_s"])
-        numbers |= {
-            "nvlink_Bps": self.on.nvlink_Bps(self.gpu_tbps, typed["nic_gbps"], own),
-            "decision_s": self.decision_s,
+        typed, used, shares = self._typed(case), self.transport, self.shares
+        group, own = self._group(typed), units.gigabytes_per_s(typed["nvlink_gigabytes_per_s"])
+        link_delay_s = typed["link_delay_s"] if self.own_delay_s is None else self.own_delay_s
+        links = self.path_links[typed["optical_degree"] if self.on.data else 0]
+        nvlink_Bps = self.on.nvlink_Bps(self.gpu_tbps, typed["nic_gbps"], own)
+        rest = {
+            "goodput": typed["goodput"] * used.paced,
+            "acks": used.acks_back,
+            "latency_s": used.path_s(links, link_delay_s, group.nic_Bps),
+            "alpha_s": typed["alpha_s"],
+            "nvlink_Bps": nvlink_Bps * shares.ring_nvlink,
+            "inside_Bps": nvlink_Bps * shares.nvlink,
+            "memory_Bps": self.memory_Bps,
+            "counts_s": shares.counts_s,
         }
-        path_links = self.path_links[typed["optical_degree"] if self.on.data else 0]
-        rates = _rates_at(self._group(typed), self.transport, path_links, shares=self.shares, **numbers)
+        if group.reconfigures or group.phases:
+            rest["delay_s"] = group.delay_s + typed["reactivation_s"]
+            rest["each_s"] = typed.get("each_s", 0.0)
+            rest["decision_s"] = self.decision_s
+        rates = rates_of(group, **rest)
+        rates = rates._replace(
+            nic_Bps=rates.nic_Bps * shares.nic,
+            eps_Bps=rates.eps_Bps * shares.ring_nic,
+            send_Bps=rates.send_Bps * shares.send,
+        )
         xp, shape = array_module(self, typed), np.shape(typed["nic_gbps"])
         rates = jax.tree.map(lambda x: xp.broadcast_to(xp.asarray(x, self.dtype), shape), rates)
         return rates, jax.tree.map(lambda x: x / typed["efficiency"], self.peak_s)
@@ -154,22 +114,3 @@ class NetworkOf(eqx.Module):
         if "optical_degree" in found:
             found["electrical_nics"] = (self.nics - found["optical_degree"]).astype(self.dtype) / self.oversubscription
         return found
-
-
-def numbers_of(one: Any) -> dict[str, Any]:
-    """The numbers of a scenario by path, at its first bandwidth."""
-    settings = one.resolved
-    case = {
-        "nic_gbps": one.bandwidths[0],
-        "goodput": settings.goodput,
-        "link_delay_s": settings.case.network.link_delay_s,
-        "alpha_s": settings.case.network.alpha_s,
-    }
-    case |= {"sample": 0, "efficiency": settings.achieved(one.workload)}
-    case["nvlink_gigabytes_per_s"] = units.to_gigabytes(settings.server.nvlink)
-    if one.group.reconfigures or one.group.phases:
-        names = ("delay_s", "reactivation_s", *(("each_s",) if one.group.reconfigures else ()))
-        case |= {name: getattr(settings.case.circuits, name) for name in names}
-    if one.fabric.data:
-        case["optical_degree"] = settings.optical_degree
-    return {PATHS[name]: value for name, value in case.items()}

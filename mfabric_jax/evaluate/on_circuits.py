@@ -1,22 +1,29 @@
 """All-to-alls on circuits that a policy chooses, for batches of a problem's iterations and cases on the host."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import evaluate, policies, programs, traffic, units
 from mfabric_jax.evaluate.asking import asked_of, degrees_of, in_chunks
-from mfabric_jax.evaluate.demands import BetweenServers, between_servers, own_keys
-from mfabric_jax.evaluate.links import at_unit_bandwidth
-from mfabric_jax.evaluate.loads import AllToAlls, loads_on_circuits, mean_of, samples_of_spans
-from mfabric_jax.evaluate.problem import Problem
+from mfabric_jax.evaluate.demands import (
+    BetweenServers,
+    Forecasts,
+    between_servers,
+    forecasts_of,
+    forecasts_of_spans,
+    in_numbers,
+    samples_of_spans,
+)
+from mfabric_jax.evaluate.links import unit_on_host
+from mfabric_jax.evaluate.loads import loads_on_circuits
+from mfabric_jax.evaluate.problem import Problem, own_keys, policy_of_mean
 from mfabric_jax.evaluate.rules import Rule, TradeOff
-from mfabric_jax.evaluate.solver import Now, Tables
+from mfabric_jax.evaluate.solver import Asked, Now, Tables
 from mfabric_jax.fabric.design import group_numbers
-from mfabric_jax.host_arrays import distinct_rows
 from mfabric_jax.policies import Policy, is_own, reads_of, takes_many
+from mfabric_jax.policies.reads import Reads
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.timing.passes import Exchanges, places
 
@@ -38,64 +45,25 @@ class OnCircuits:
         carried: Any = None,
     ):
         resolved, case = one.resolved, one.resolved.case
-        self.where, dtype = places(one.workload), case.run.dtype
+        self.where = places(one.workload)
         self.rule = Rule(resolved.first, one.circuits_for, case.circuits.cold_start, case.circuits.partial)
-        unit: Any = at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
-        if policy is None:
-            policy = resolved.circuits_policy(jnp.asarray(one.mean_demand, dtype))
-        region: Any = group_numbers(unit, dtype)
-        reads = reads_of(policy, region)
-        self.costs, self.busy = (costs, one.busy) if self.rule.name == "pays" else (None, None)
+        policy, (demand, even) = policy or policy_of_mean(one), between or one.between
+        asked, reads, start = asked_for(one, group, policy, carried)
+        self.costs, busy = (costs, one.busy) if self.rule.name == "pays" else (None, None)
         self.rates = None if costs is None else rates_asked_at(one, costs)
-        tables = self._numbered(one, one.between if between is None else between, policy)
-        keys = self._keyed(one, reads.key or self.rule.name == "random")
-        carried = (one.carry if carried is None else carried) or resolved.routing
-        asked = asked_of(unit, policy, reads, carried, resolved.carried_by.acks_back, dtype)
-        start = uniform_circuits(degrees_of(unit))
-        self.solver = Now(tables._replace(key=keys, rates=self.rates), start, asked, reads)
-        self._legal = (resolved.policy_name, np.asarray(group.degrees)) if is_own(resolved.policy) else None
-
-    def _numbered(self, one: Problem, between: BetweenServers, policy: Policy) -> Tables:
-        """The different demands, of which the all-to-alls of iterations become numbers."""
-        demand, even = between
+        keyed = reads.key or self.rule.name == "random"
         ahead = _forecasts(one, self.where, self.rule, policy, demand)
-        single = demand[:0, 0, 0] if ahead.single is None else ahead.single
-        every = np.concatenate([x.reshape(-1, *even.shape) for x in (demand, single, even[None])])
-        number, first = distinct_rows(every)
-        many = len(every) - len(single) - 1
-        self.demand, self.even = number[:many].reshape(demand.shape[:3]), number[-1]
-        self.forecast = self.demand if ahead.number is None else ahead.number
-        if ahead.single is not None:
-            self.forecast = number[many:-1][self.forecast]
-        self.spans = ahead.spans
-        return Tables(every[first], ahead.samples, ahead.times)
-
-    def _keyed(self, one: Problem, read: bool) -> np.ndarray | None:
-        """Key data of iterations and of their steps [N 2], which become numbers; None where they are not read."""
-        blocks = self.where.layer.shape[0], int(np.prod(self.where.layer.shape[1:]))
-        steps, many = blocks if self.spans is None else self.spans.shape, len(self.demand)
-        self.own_key, self.key = np.arange(many) * read, np.zeros((many, *steps), int)
-        if not read:
-            return None
-        own = parents = own_keys(one)
-        if self.rule.span == "run":
-            parents = np.tile(np.asarray(jax.random.key_data(jax.random.key(one.resolved.case.run.seed))), (many, 1))
-        of_steps = programs.run(split_keys, parents, tuple(map(int, steps)))
-        self.key = many + np.arange(of_steps[..., 0].size).reshape(many, *steps)
-        return np.concatenate([own, of_steps.reshape(-1, own.shape[-1])])
+        table, self.sent = in_numbers(self.where, demand, even, ahead, keyed=keyed, busy=busy)
+        keys = _keys(one, self.rule, self.sent.key.shape[1:]) if keyed else None
+        tables = Tables(table, ahead.samples, ahead.times, keys, self.rates)
+        self.solver = Now(tables, start, asked, reads)
+        self._legal = (resolved.policy_name, np.asarray(group.degrees)) if is_own(resolved.policy) else None
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None) -> Exchanges:
         """The all-to-alls of iterations [C] in cases [C]."""
-        sent = AllToAlls(
-            self.demand[iteration],
-            np.full(len(iteration), self.even),
-            self.forecast[iteration],
-            self.key[iteration],
-            self.own_key[iteration],
-            case if self.rates is not None else np.zeros_like(case),
-            None if self.busy is None else self.busy[iteration],
-            self.spans,
-        )
+        sent = self.sent.of(iteration)
+        if self.rates is not None:
+            sent = sent._replace(case=case)
         costs = None if self.costs is None else of_cases(self.costs, case)
         found = loads_on_circuits(self.where, self.solver, sent, self.rule, costs, shown)
         if self._legal is not None:
@@ -104,26 +72,32 @@ class OnCircuits:
         return found
 
 
+def asked_for(one: Problem, group: Any, policy: Policy, carried: Any = None) -> tuple[Asked, Reads, np.ndarray]:
+    """How a group is asked at unit bandwidth, what its policy reads, and uniform circuits."""
+    resolved, unit = one.resolved, unit_on_host(group)
+    dtype, carried = resolved.case.run.dtype, carried or one.carry or resolved.routing
+    region: Any = group_numbers(unit, dtype)
+    reads = reads_of(policy, region)
+    asked = asked_of(unit, policy, reads, carried, resolved.carried_by.acks_back, dtype)
+    return asked, reads, uniform_circuits(degrees_of(unit))
+
+
 def of_cases(costs: TradeOff, case: np.ndarray) -> TradeOff:
     """The costs [C ..] of some cases, by number."""
     each = {name: x[case] for name, x in costs._asdict().items() if name != "size" and np.ndim(x)}
     return costs._replace(**each)
 
 
+def _keys(one: Problem, rule: Rule, steps: tuple[int, ...]) -> np.ndarray:
+    """Key data of iterations and of their steps [N 2]."""
+    own = parents = own_keys(one)
+    if rule.span == "run":
+        of_run = jax.random.key_data(jax.random.key(one.resolved.case.run.seed))
+        parents = np.tile(np.asarray(of_run), (len(own), 1))
+    return np.concatenate([own, programs.run(split_keys, parents, steps).reshape(-1, own.shape[-1])])
+
+
 # ----------------------------------------------------------------------------------------- what circuits are chosen for
-class Forecasts(NamedTuple):
-    """What circuits are chosen for beside the demand: demands one by one (`single` [G S S]), or many (`samples`).
-
-    `number` [I ..]: of the forecast of every demand, or of every span; `spans` [P span]: those with all-to-alls.
-    """
-
-    single: np.ndarray | None = None
-    samples: np.ndarray | None = None
-    times: np.ndarray | None = None
-    number: np.ndarray | None = None
-    spans: np.ndarray | None = None
-
-
 def _forecasts(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.ndarray) -> Forecasts:
     if rule.name == "predict":
         return _predicted(one, policy)
@@ -132,39 +106,28 @@ def _forecasts(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.
 
 def _predicted(one: Problem, policy: Policy) -> Forecasts:
     turn: Any = one.resolved.case.circuits.turn
-    dtype = one.resolved.case.run.dtype
     guess = between_servers(one.workload, evaluate.guess_of(one))
-    flat = guess.reshape(-1, *guess.shape[-2:])
-    number = np.arange(len(flat)).reshape(guess.shape[:3])
+    ahead = forecasts_of(guess)
     if not (takes_many(policy) and turn.scenarios):
-        return Forecasts(single=flat, number=number)
-    keys = programs.run(split_keys, own_keys(one), guess.shape[1:3])
+        return ahead
+    dtype, keys = one.resolved.case.run.dtype, programs.run(split_keys, own_keys(one), guess.shape[1:3])
     sigma = np.repeat(evaluate.sigma_of(one), np.prod(guess.shape[1:3])).astype(dtype)
-    members = keys.reshape(-1, keys.shape[-1]), flat.astype(dtype), sigma
-    return Forecasts(samples=in_chunks(likely_of, members, turn.scenarios).astype(float), number=number)
+    members = keys.reshape(-1, keys.shape[-1]), ahead.single.astype(dtype), sigma
+    samples = in_chunks(likely_of, members, turn.scenarios).astype(float)
+    return ahead._replace(single=None, samples=samples)
 
 
 def _of_spans(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.ndarray) -> Forecasts:
-    """Samples of every span; those of the whole run are asked about once for all iterations of a replica."""
-    replicas = len(one.every_replica)
-    own = len(demand) // replicas
+    """Those of the whole run are asked about once for all iterations of a replica."""
     seen = [between_servers(one.workload, evaluate.planned_on(replica)) for replica in one.each_replica]
+    number = np.arange(len(demand))
     if rule.span == "run":
-        each = [samples_of_spans(where, rule.span, demand[0], past) for past in seen]
-        number = np.repeat(np.arange(replicas), own)
+        each, number = [(demand[0], past) for past in seen], number // (len(demand) // len(seen))
     else:
-        pasts = [seen[at // own][at % own][None] for at in range(len(demand))]
-        each = [samples_of_spans(where, rule.span, *both) for both in zip(demand, pasts, strict=True)]
-        number = np.arange(len(demand))
+        each = [(own, past[None]) for own, past in zip(demand, np.concatenate(seen), strict=True)]
+    each = [samples_of_spans(where, rule.span, *both) for both in each]
     samples, times = (np.stack(part) for part in zip(*each, strict=True))
-    steps = times.shape[1:3]
-    numbers = number[:, None, None] * np.prod(steps) + np.arange(np.prod(steps)).reshape(steps)
-    spans, servers = times[0].sum(-1) > 0, samples.shape[-2:]
-    if takes_many(policy):
-        flat = samples.reshape(-1, *samples.shape[-3:])
-        times = times.reshape(len(flat), -1).astype(one.resolved.case.run.dtype)
-        return Forecasts(samples=flat, times=times, number=numbers, spans=spans)
-    return Forecasts(single=mean_of(samples, times).reshape(-1, *servers), number=numbers, spans=spans)
+    return forecasts_of_spans(samples, times, number, takes_many(policy), one.resolved.case.run.dtype)
 
 
 def likely_of(key: Any, forecast: Any, sigma: Any, many: int) -> Any:

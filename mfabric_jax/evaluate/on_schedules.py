@@ -7,9 +7,8 @@ import jax
 import numpy as np
 
 from mfabric_jax.evaluate.asking import in_chunks
-from mfabric_jax.evaluate.demands import own_keys
 from mfabric_jax.evaluate.links import acknowledged
-from mfabric_jax.evaluate.problem import Problem
+from mfabric_jax.evaluate.problem import Problem, own_keys
 from mfabric_jax.evaluate.rules import TradeOff
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import group_numbers

@@ -17,14 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from mfabric_jax import policies, routing, timing
-from mfabric_jax.array_module import Array, array_module
+from mfabric_jax import policies, routing, timing, units
+from mfabric_jax.array_module import Array
 from mfabric_jax.case.paths import named_files
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.demands import BetweenServers
-from mfabric_jax.evaluate.experts import busy_of
-from mfabric_jax.evaluate.numbers import PATHS, NetworkOf, numbers_of
+from mfabric_jax.evaluate.experts import busy_of_blocks
+from mfabric_jax.evaluate.numbers import PATHS, NetworkOf
 from mfabric_jax.evaluate.paths import carried
 from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
 from mfabric_jax.fabric import Circuits
@@ -36,7 +36,6 @@ from mfabric_jax.resolving.traffic import traffic_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.text_files import cached_by_files
-from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.workload import Workload
@@ -99,7 +98,10 @@ class Problem:
     @functools.cached_property
     def busy(self) -> Float[np.ndarray, "I P Q L"] | None:
         """`expert_load` of every block; None: experts are balanced."""
-        return busy_of(self, self.selections)
+        experts: Any = self.resolved.case.compute.experts
+        if experts.name != "received":
+            return None
+        return np.stack([busy_of_blocks(self.workload, each, experts.tile) for each in self.selections])
 
     @property
     def weighs(self) -> bool:
@@ -114,23 +116,22 @@ class Problem:
         """Whether the user's policy answers with schedules."""
         if not (self.group.reconfigures and is_own(self.resolved.policy)) or self.resolved.scheduled:
             return False
-        return timing.carries_schedule(self.resolved.circuits_policy(), *self._asked)
-
-    @property
-    def _asked(self) -> tuple[Any, Any, jax.Array]:
-        """Region, demand and key as a policy gets them, to be traced."""
-        dtype = self.resolved.case.run.dtype
-        demand = jax.ShapeDtypeStruct((self.group.servers, self.group.servers), dtype)
-        return group_numbers(self.group, dtype), demand, jax.random.key(self.resolved.case.run.seed)
+        run = self.resolved.case.run
+        demand = jax.ShapeDtypeStruct((self.group.servers, self.group.servers), run.dtype)
+        region, key = group_numbers(self.group, run.dtype), jax.random.key(run.seed)
+        return timing.carries_schedule(self.resolved.circuits_policy(), region, demand, key)
 
     @property
     def mean_demand(self) -> jax.Array:
-        return mean_demand(self.workload, *self.every_replica)
+        """Bytes between the servers of a region [S S]: the mean all-to-all of the run, over all replicas."""
+        each = (np.asarray(replica.sent, np.float64) for replica in self.each_replica)
+        mean = np.mean([sent.mean(axis=(0, 1, 2)) for sent in each], axis=0)
+        return server_bytes(dispatched_bytes(self.workload, mean), self.workload.ranks_per_server)
 
     @functools.cached_property
     def carry(self) -> Any:
         """Paths of flows that do not spread; None: bytes spread over circuits, NICs and links."""
-        return carried(self)
+        return carried(self.resolved, self.group)
 
     @functools.cached_property
     def costs(self) -> TradeOff:
@@ -158,7 +159,7 @@ class Problem:
     @functools.cached_property
     def network(self) -> NetworkOf:
         """Its rates and seconds as functions of its numbers, in float64."""
-        return NetworkOf.of(self, "float64")
+        return network_of(self, "float64")
 
     def rates(self, nic_gbps: float) -> FabricRates:
         """At a bandwidth of NICs."""
@@ -213,8 +214,7 @@ def problem_of(
     check_beside("an iteration of one group", resolved.case)
     tokens, *others = _traffic_once(TrafficOf.of(resolved)) if traffic is None else traffic
     (group, *_) = resolved.fabric.groups(resolved, job, bandwidths[0], (case.network.nic_use,))
-    rest = {"circuits_for": resolved.circuits_for, "variant": variant, "others": tuple(others)}
-    one = Problem(resolved, tokens, group, bandwidths, **rest)  # type: ignore[arg-type]
+    one = Problem(resolved, tokens, group, bandwidths, resolved.circuits_for, variant=variant, others=tuple(others))
     return dataclasses.replace(one, group=linked(one, one.group), decision_s=_decision_s(one))
 
 
@@ -248,12 +248,16 @@ def _decision_s(one: Problem) -> float:
     decision_s = settings.case.circuits.decision_s
     if not isinstance(decision_s, str):
         return decision_s
-    first = jnp.asarray(one.sent[0, 0, 0], settings.case.run.dtype)
+    run = settings.case.run
+    first = jnp.asarray(one.sent[0, 0, 0], run.dtype)
     demand = server_bytes(dispatched_bytes(job, first), job.ranks_per_server)
-    policy = settings.circuits_policy(jnp.asarray(one.mean_demand, settings.case.run.dtype))
-    return measured_decision_s(
-        policy, group_numbers(one.group, settings.case.run.dtype), demand, jax.random.key(settings.case.run.seed)
-    )
+    region = group_numbers(one.group, run.dtype)
+    return measured_decision_s(policy_of_mean(one), region, demand, jax.random.key(run.seed))
+
+
+def policy_of_mean(one: Problem) -> Policy:
+    """The policy of a problem, given the mean demand of its run."""
+    return one.resolved.circuits_policy(jnp.asarray(one.mean_demand, one.resolved.case.run.dtype))
 
 
 WARM_UP, TIMED = 3, 15  # decisions
@@ -274,6 +278,57 @@ def measured_decision_s(policy: Policy, region, demand: Float[Array, "S S"], key
     return statistics.median(found[WARM_UP:])
 
 
+def network_of(one: Problem, dtype: str) -> NetworkOf:
+    """The rates and seconds of a problem as functions of its numbers, in NumPy arrays."""
+    settings, degrees = one.resolved, one.path_links_by_degree
+    numbers = {
+        "decision_s": one.decision_s,
+        "peak_s": settings.block_seconds(one.workload, 1.0),
+        "shares": settings.shares(one.workload),
+        "path_links": np.asarray(degrees or (one.path_links,)),
+        "own_delay_s": one.own_delay_s,
+        "memory_Bps": settings.memory_Bps,
+        "oversubscription": settings.oversubscription or 1.0,
+    }
+    return NetworkOf(
+        on=one.fabric,
+        dtype=dtype,
+        gpu_tbps=settings.gpu_tbps,
+        transport=settings.carried_by,
+        weighs=one.weighs,
+        group=group_numbers(one.group, dtype),
+        nics=np.asarray(settings.server_nics or 0, np.int32),
+        **jax.tree.map(lambda x: np.asarray(x, dtype), numbers),
+    )
+
+
+def numbers_of(one: Problem) -> dict[str, Any]:
+    """The numbers of a problem by path, at its first bandwidth."""
+    settings = one.resolved
+    case = {
+        "nic_gbps": one.bandwidths[0],
+        "goodput": settings.goodput,
+        "link_delay_s": settings.case.network.link_delay_s,
+        "alpha_s": settings.case.network.alpha_s,
+    }
+    case |= {"sample": 0, "efficiency": settings.achieved(one.workload)}
+    case["nvlink_gigabytes_per_s"] = units.to_gigabytes(settings.server.nvlink)
+    if one.group.reconfigures or one.group.phases:
+        names = ("delay_s", "reactivation_s", *(("each_s",) if one.group.reconfigures else ()))
+        case |= {name: getattr(settings.case.circuits, name) for name in names}
+    if one.fabric.data:
+        case["optical_degree"] = settings.optical_degree
+    return {PATHS[name]: value for name, value in case.items()}
+
+
+def own_keys(one: Problem) -> np.ndarray:
+    """Key data of every iteration of every replica [I 2]."""
+    key, every = jax.random.key(one.resolved.case.run.seed), []
+    for at, replica in enumerate(one.every_replica):
+        every.append(jax.random.split(jax.random.fold_in(key, at) if at else key, len(replica.count)))
+    return np.concatenate([np.asarray(jax.random.key_data(each)) for each in every])
+
+
 def linked(one: Problem, group: Any) -> Any:
     """The group with its paths and, where fixed, links chosen for the mean traffic of the run."""
     if group.joined:
@@ -287,29 +342,14 @@ def linked(one: Problem, group: Any) -> Any:
     return policies.wired_as(wiring, group, job.servers // job.pp, demand, policies.sent_by(job, demand))
 
 
-def mean_demand(workload: Workload, *tokens: Tokens) -> jax.Array:
-    """Bytes between the servers of a region [S S]: the mean all-to-all of the run, over all replicas."""
-    mean = np.mean([np.asarray(sent_tokens(workload, one), np.float64).mean(axis=(0, 1, 2)) for one in tokens], axis=0)
-    return server_bytes(dispatched_bytes(workload, mean), workload.ranks_per_server)
-
-
 def check_dtype(dtype: str) -> None:
     """`InputError` for float64 where JAX would silently compute in float32."""
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
 
 
-def slowest(timed: Iteration, replicas: int) -> Iteration:
-    """The slowest replica of every iteration: [replica x I ...] -> [I ...]."""
-    if replicas == 1:
-        return timed
-    each = jax.tree.map(lambda x: x.reshape(replicas, -1, *x.shape[1:]), timed)
-    last = each.iteration_s.argmax(axis=0)[None]
-    return jax.tree.map(lambda x: array_module(x).take_along_axis(x, last, axis=0)[0], each)
-
-
 def slowest_columns(seconds: Mapping[str, np.ndarray], replicas: int) -> dict[str, np.ndarray]:
-    """`slowest` of columns [replica x N], and `replica_s`, seconds of the mean replica [N]."""
+    """Columns [replica x N] of the slowest replicas [N], and `replica_s`, seconds of the mean replica [N]."""
     each = {name: values.reshape(replicas, -1) for name, values in seconds.items()}
     last = each["iteration_s"].argmax(axis=0), np.arange(each["iteration_s"].shape[1])
     return {name: values[last] for name, values in each.items()} | {"replica_s": each["iteration_s"].mean(axis=0)}

@@ -4,6 +4,9 @@ Demands are numbers of a table. Circuits are numbers of those that were chosen s
 alone or the host asks it; where JAX traces a policy with memory they are arrays [.. S S], which may be real numbers.
 """
 
+import functools
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,13 +17,16 @@ import numpy as np
 
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.evaluate.circuits import Steps
+from mfabric_jax.evaluate.links import acknowledged
 from mfabric_jax.evaluate.rules import Seconds
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.region import circuits_anew
 from mfabric_jax.policies import Policy, random_circuits, uniform
 from mfabric_jax.policies.reads import Reads
 from mfabric_jax.routing import Plan, degree_bound
 
 MOST = 1 << 31  # above all numbers of circuits
+LARGEST = np.iinfo(np.int64).max
 PAIRS_A_STEP = 16  # of circuits and demands; with more for every step, seconds are worked out step by step
 
 
@@ -39,6 +45,15 @@ class Tables(NamedTuple):
     times: Array | None = None
     key: Array | None = None
     rates: Array | None = None
+
+    def question(self, before: Array, demand: Any, key: Any, case: Any, ahead: bool) -> "Question":
+        """What a policy is asked with circuits `before` in place, all else by number; `ahead`: for a forecast."""
+        own = self.demand, None
+        if ahead and self.samples is not None:
+            own = self.samples, self.times
+        tables, numbers = (*own, self.key, self.rates), (demand, demand, key, case)
+        found = (None if x is None else x[at] for x, at in zip(tables, numbers, strict=True))
+        return Question(next(found), before, *found)
 
 
 class Question(NamedTuple):
@@ -61,47 +76,25 @@ def ask(policy: Policy, region: Region, one: Question) -> Array:
     return policy(one.demand, there, **given).circuits.count
 
 
-def circuits_anew(before: Array, after: Array) -> Array:
-    """Number of new circuits [..] between circuits [.. S S]."""
-    return array_module(before, after).maximum(after - before, 0).sum((-2, -1)) / 2
-
-
 # --------------------------------------------------------------------------------------------------------- on the host
 class Memo:
     """Results of rows of whole numbers, each worked out once; `sizes`: above all numbers but the first."""
 
     def __init__(self, *sizes: int):
-        self._sizes = sizes
-        self._codes, self._results = np.zeros(0, np.int64), np.zeros(0)
+        self._shape = (LARGEST // math.prod(sizes), *sizes)
+        self._codes, self._results = np.array([LARGEST]), np.zeros(0)  # sorted, above all others a mark
 
     def __call__(self, work: Callable[..., np.ndarray], *parts: np.ndarray) -> np.ndarray:
         """`work(*parts)` [B ..] for numbers of any shape, asked for rows that are not known."""
-        code = np.asarray(parts[0], np.int64)
-        for part, size in zip(parts[1:], self._sizes, strict=True):
-            code = code * size + part
-        if len(fresh := np.unique(code[~self._knows(code)])):
-            self._add(fresh, work(*self._numbers(fresh)))
+        code = np.asarray(np.ravel_multi_index(parts, self._shape))
+        known = self._codes[np.searchsorted(self._codes, code)] == code
+        if len(fresh := np.unique(code[~known])):
+            found = work(*np.unravel_index(fresh, self._shape))
+            found = np.concatenate([self._results, found]) if len(self._results) else found
+            codes = np.concatenate([self._codes[:-1], fresh])
+            order = np.argsort(codes)
+            self._codes, self._results = np.append(codes[order], LARGEST), found[order]
         return self._results[np.searchsorted(self._codes, code)]
-
-    def _knows(self, code: np.ndarray) -> np.ndarray:
-        if not len(self._codes):
-            return np.zeros(code.shape, bool)
-        at = np.minimum(np.searchsorted(self._codes, code), len(self._codes) - 1)
-        return self._codes[at] == code
-
-    def _numbers(self, code: np.ndarray) -> list[np.ndarray]:
-        found = []
-        for size in reversed(self._sizes):
-            code, number = np.divmod(code, size)
-            found.append(number)
-        return [code, *reversed(found)]
-
-    def _add(self, codes: np.ndarray, results: np.ndarray) -> None:
-        if not len(self._codes):
-            self._codes, self._results = codes, results
-            return
-        order = np.argsort(every := np.concatenate([self._codes, codes]))
-        self._codes, self._results = every[order], np.concatenate([self._results, results])[order]
 
 
 class Asked(NamedTuple):
@@ -129,7 +122,7 @@ class Now:
         keys = 1 if tables.key is None else len(tables.key)
         samples = len(tables.demand) if tables.samples is None else len(tables.samples)
         demands = len(tables.demand)
-        self._chosen, self._chosen_ahead = Memo(demands, keys, cases), Memo(samples, keys, cases)
+        self._chosen = Memo(demands, keys, cases), Memo(samples, keys, cases)
         self._drawn, self._timed, self._anew = Memo(), Memo(demands), Memo(MOST)
 
     @property
@@ -145,43 +138,24 @@ class Now:
         if self.reads.before:
             return
         sent = steps.sent if rule != "reuse" else slice(None)
-        nothing = np.zeros_like(steps.demand[sent])
-        chosen = self.choose(nothing, Steps(*(x[sent] for x in steps))) if rule != "span" else nothing
+        nothing, row = np.zeros_like(steps.demand[sent]), Steps(*(x[sent] for x in steps))
+        chosen = self.choose(nothing, row) if rule != "span" else nothing
         if rule in ("span", "predict"):
-            self.choose_ahead(nothing, Steps(*(x[sent] for x in steps)))
+            self.choose(nothing, row, ahead=True)
         if rule == "pays" and _few_pairs(steps):
             self.seconds(*_pairs(steps, chosen))
 
-    def choose(self, before: np.ndarray, row: Steps) -> np.ndarray:
+    def choose(self, before: np.ndarray, row: Steps, ahead: bool = False) -> np.ndarray:
+        """Circuits for the demand; `ahead`: for the forecast."""
+
         def work(before, demand, key, case):
-            return self._choose(before, self.tables.demand[demand], None, key, case)
+            question = self.tables.question(self.counts[before], demand, key, case, ahead)
+            return self._number(self.asked.choose(question))
 
-        return self._chosen(work, *self._read(before, row.demand, row.key, row.case))
-
-    def choose_ahead(self, before: np.ndarray, row: Steps) -> np.ndarray:
-        """Circuits for the forecast."""
-        tables = self.tables
-        if tables.samples is None:
-            return self.choose(before, row._replace(demand=row.forecast))
-
-        samples, every = tables.samples, tables.times
-
-        def work(before, sample, key, case):
-            return self._choose(before, samples[sample], None if every is None else every[sample], key, case)
-
-        return self._chosen_ahead(work, *self._read(before, row.forecast, row.key, row.case))
-
-    def _read(self, before, demand, key, case) -> tuple[np.ndarray, ...]:
-        """The numbers on which an answer depends; 0 for what the policy does not read."""
-        rest = (key, self.reads.key), (case, self.tables.rates is not None)
-        return before * self.reads.before, demand, *(number * read for number, read in rest)
-
-    def _choose(self, before, demand, times, key, case) -> np.ndarray:
-        key, rates = (table if table is None else table[at] for table, at in self._at(key, case))
-        return self._number(self.asked.choose(Question(demand, self.counts[before], times, key, rates)))
-
-    def _at(self, key, case):
-        return (self.tables.key, key), (self.tables.rates, case)
+        read = self.reads.before, True, self.reads.key, self.tables.rates is not None
+        numbers = before, row.forecast if ahead else row.demand, row.key, row.case
+        memo = self._chosen[ahead and self.tables.samples is not None]
+        return memo(work, *(number * used for number, used in zip(numbers, read, strict=True)))
 
     def draw(self, row: Steps) -> np.ndarray:
         assert self.tables.key is not None
@@ -201,28 +175,25 @@ class Now:
         return np.array(found)
 
     def seconds(self, count: np.ndarray, demand: np.ndarray) -> Seconds:
-        def work(count, demand):
-            return np.stack(self.asked.seconds(self.counts[count], self.tables.demand[demand]), axis=-1)
-
-        return tuple(np.moveaxis(self._timed(work, *np.broadcast_arrays(count, demand)), -1, 0))
+        return self._once(self._timed, self.asked.seconds, count, demand)
 
     def waiting(self, count: np.ndarray, before: np.ndarray, demand: np.ndarray) -> Seconds:
         """As `seconds`, with the circuits before the last reconfiguration; the third: what waits for the switch."""
-
-        def work(count, before, demand):
-            every = self.counts
-            return np.stack(self.asked.waiting(every[count], every[before], self.tables.demand[demand]), axis=-1)
-
         memo = Memo(len(self._counts), len(self.tables.demand))
-        return tuple(np.moveaxis(memo(work, *np.broadcast_arrays(count, before, demand)), -1, 0))
+        return self._once(memo, self.asked.waiting, count, before, demand)
+
+    def _once(self, memo: Memo, asked: Callable[..., Seconds], *numbers: np.ndarray) -> Seconds:
+        def work(*numbers):
+            counts, (*circuits, demand) = self.counts, numbers
+            members = *(counts[number] for number in circuits), self.tables.demand[demand]
+            return np.stack(asked(*members), axis=-1)
+
+        return tuple(np.moveaxis(memo(work, *np.broadcast_arrays(*numbers)), -1, 0))
 
     def anew(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         """Number of new circuits."""
-
-        def work(before, after):
-            return circuits_anew(self.counts[before], self.counts[after])
-
-        return self._anew(work, *np.broadcast_arrays(before, after))
+        counts, numbers = self.counts, np.broadcast_arrays(before, after)
+        return self._anew(lambda before, after: circuits_anew(counts[before], counts[after]), *numbers)
 
     def where(self, mask, one, other):
         return np.where(mask, one, other)
@@ -235,11 +206,15 @@ class Now:
         return self.counts[count]
 
 
+def _demands_of_stages(steps: Steps) -> list[np.ndarray]:
+    """The different demands of every stage, once where stages have the same."""
+    each = (np.unique(own[sent]) for own, sent in zip(steps.demand.T, steps.sent.T, strict=True))
+    return list({own.tobytes(): own for own in each}.values())
+
+
 def _few_pairs(steps: Steps) -> bool:
     """Whether timing all pairs of demands of a stage at once is less work than timing its all-to-alls in sequence."""
-    demand, sent = np.asarray(steps.demand), np.asarray(steps.sent)
-    most = max(len(np.unique(own[used])) for own, used in zip(demand.T, sent.T, strict=True))
-    return most**2 <= PAIRS_A_STEP * len(demand)
+    return max(map(len, _demands_of_stages(steps))) ** 2 <= PAIRS_A_STEP * len(steps.demand)
 
 
 def _pairs(steps: Steps, chosen: np.ndarray, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -247,32 +222,29 @@ def _pairs(steps: Steps, chosen: np.ndarray, start: int = 0) -> tuple[np.ndarray
     known = np.zeros(int(steps.demand.max(initial=0)) + 1, int)
     known[steps.demand[steps.sent]] = chosen
     pairs = set()
-    for own, used in {(row[sent].tobytes(), sent.any()): (row, sent) for row, sent in _columns(steps)}.values():
-        some = np.unique(own[used])
-        pairs |= {(count, demand) for count in (start, *known[some].tolist()) for demand in some.tolist()}
+    for own in _demands_of_stages(steps):
+        pairs |= set(itertools.product((start, *known[own].tolist()), own.tolist()))
     counts, demands = np.array(sorted(pairs), int).reshape(-1, 2).T
     return counts, demands
-
-
-def _columns(steps: Steps):
-    return zip(np.asarray(steps.demand).T, np.asarray(steps.sent).T, strict=True)
 
 
 # --------------------------------------------------------------------------------------------- inside a program of JAX
 class Traced:
     """Inside a program of JAX, for a policy with memory: circuits are arrays [.. S S].
 
-    - `parts`: function (region, circuits, demand) -> seconds of circuits and of packet switches; `partly`: the same,
-      given the pairs that are set up, with what waits for them.
-    - `region`: at unit bandwidth.
+    - `parts`: function (region, circuits, demand) -> seconds of circuits and of packet switches; given the pairs that
+      are set up, too, also what waits for them.
+    - `region`: at unit bandwidth; `acks`: bytes of acknowledgement per byte.
     """
 
     scans = True
 
-    def __init__(self, tables: Tables, region: Region, policy: Policy, parts: Callable, partly: Callable | None = None):
-        self.tables, self.region, self.policy, self.parts, self.partly = tables, region, policy, parts, partly
+    def __init__(self, tables: Tables, region: Region, policy: Policy, parts: Callable, acks: float = 0.0):
+        self.tables, self.region, self.policy = jax.tree.map(jnp.asarray, tables), region, policy
+        self.parts, self.carried = parts, acknowledged(self.tables.demand, acks)
         self.uniform = uniform(None, region).circuits.count
-        chosen = jax.eval_shape(lambda: self._ask(self.uniform, self._question(0, 0, 0))).dtype
+        first = self.tables.question(self.uniform, 0, 0, 0, ahead=False)
+        chosen = jax.eval_shape(lambda: ask(policy, region, first)).dtype
         self.dtype = chosen if jnp.issubdtype(chosen, jnp.floating) else self.uniform.dtype  # circuits may be real
 
     def begin(self, many: int) -> Array:
@@ -281,52 +253,29 @@ class Traced:
     def prepare(self, steps: Steps, rule: str) -> None:
         """Nothing is known before the walk."""
 
-    def choose(self, before: Array, row: Steps) -> Array:
-        question = self._question(row.demand, row.key, row.case)
-        return jax.vmap(self._ask)(before, question).astype(self.dtype)
-
-    def choose_ahead(self, before: Array, row: Steps) -> Array:
-        """Circuits for the forecast."""
-        if self.tables.samples is None:
-            return self.choose(before, row._replace(demand=row.forecast))
-        question = self._question(None, row.key, row.case)
-        times = None if self.tables.times is None else self.tables.times[row.forecast]
-        question = question._replace(demand=self.tables.samples[row.forecast], times=times)
-        return jax.vmap(self._ask)(before, question).astype(self.dtype)
+    def choose(self, before: Array, row: Steps, ahead: bool = False) -> Array:
+        """Circuits for the demand; `ahead`: for the forecast."""
+        number = row.forecast if ahead else row.demand
+        question = self.tables.question(before, number, row.key, row.case, ahead)
+        return jax.vmap(lambda one: ask(self.policy, self.region, one))(question).astype(self.dtype)
 
     def draw(self, row: Steps) -> Array:
         assert self.tables.key is not None
         drawn = jax.vmap(lambda key: random_circuits(self.tables.demand[0], self.region, key=key).circuits.count)
         return drawn(self.tables.key[row.key]).astype(self.dtype)
 
-    def _question(self, demand: Any, key: Any, case: Any) -> Question:
-        demand = None if demand is None else jnp.asarray(self.tables.demand)[demand]
-        key, rates = (
-            None if table is None else jnp.asarray(table)[at]
-            for table, at in ((self.tables.key, key), (self.tables.rates, case))
-        )
-        return Question(demand, None, None, key, rates)
-
-    def _ask(self, before: Array, question: Question) -> Array:
-        return ask(self.policy, self.region, question._replace(before=before))
-
     def seconds(self, count: Array, demand: Array) -> Seconds:
         return self._batched(lambda c, d: self.parts(self.region, Circuits(c), d), demand, count)
 
     def waiting(self, count: Array, before: Array, demand: Array) -> Seconds:
         """As `seconds`, with the circuits before the last reconfiguration; the third: what waits for the switch."""
-        partly: Any = self.partly
-
-        def work(count, before, demand):
-            return partly(self.region, Circuits(count), demand, count > before)
-
+        work = lambda c, b, d: self.parts(self.region, Circuits(c), d, c > b)  # noqa: E731
         return self._batched(work, demand, count, before)
 
     def _batched(self, work: Callable, demand: Array, *counts: Array) -> Seconds:
-        shape = demand.shape
         flat = [count.reshape(-1, *count.shape[-2:]) for count in counts]
-        found = jax.vmap(work)(*flat, jnp.asarray(self.tables.demand)[demand.reshape(-1)])
-        return tuple(part.reshape(shape) for part in found)
+        found = jax.vmap(work)(*flat, self.carried[demand.reshape(-1)])
+        return tuple(part.reshape(demand.shape) for part in found)
 
     def anew(self, before: Array, after: Array) -> Array:
         """Number of new circuits."""
@@ -342,98 +291,79 @@ class Traced:
         return count
 
 
-class Numbered:
-    """Inside a program of JAX, for a policy of the demand alone: circuits are numbers of those chosen for each demand.
+class Numbered(Traced):
+    """For a policy of the demand alone: circuits are numbers of those chosen for each demand.
 
     Numbers that no seconds decide on are known while JAX traces: each pair of circuits and demand is timed once.
     """
 
-    def __init__(self, tables: Tables, region: Region, policy: Policy, parts: Callable, partly: Callable | None = None):
-        self.by_array = Traced(tables, region, policy, parts, partly)
-        self.tables, self.region, self.scans = tables, region, False
-        demands = np.arange(len(tables.demand), dtype=np.int32)
-        counts = [self.by_array.choose(*self._alone(demands))]
+    scans = False
+
+    def __init__(self, tables: Tables, *given: Any):
+        super().__init__(tables, *given)
+        demands = len(tables.demand)
+        self.counts = [self._each(super().choose, demands)]
         self.ahead, self.drawn = 0, 0  # numbers of the first circuits for forecasts, and of the first drawn ones
         if tables.samples is not None:
-            self.ahead = len(demands)
-            counts.append(self.by_array.choose_ahead(*self._alone(np.arange(len(tables.samples), dtype=np.int32))))
-        self.counts, self.pairs, self.number_of_pair = counts, None, np.zeros((0, 0), np.int32)
+            self.ahead = demands
+            choose = functools.partial(super().choose, ahead=True)
+            self.counts.append(self._each(choose, len(tables.samples)))
+        self.pairs, self.number_of_pair = None, np.zeros((0, 0), np.int32)
 
-    def _alone(self, number: np.ndarray) -> tuple[Array, Steps]:
-        nothing = np.zeros_like(number)
-        return self.by_array.begin(len(number)), Steps(number, number, nothing, nothing, nothing, nothing, nothing)
+    def _each(self, choose: Callable, many: int) -> Array:
+        number = np.arange(many, dtype=np.int32)
+        return choose(super().begin(many), Steps(number, number, *[0 * number] * 5))
 
     def prepare(self, steps: Steps, rule: str) -> None:
         """Fixes the table of circuits, and times the pairs that a walk may ask for where they are few."""
-        many = sum(map(len, self.counts))
+        self.start = sum(map(len, self.counts))
         if rule == "random":
-            self.drawn, keys = many, np.arange(len(self.tables.key), dtype=np.int32)  # type: ignore[arg-type]
-            self.counts.append(self.by_array.draw(self._alone(keys)[1]._replace(key=keys)))
-            many += len(keys)
-        self.start = many
-        self.table = jnp.concatenate([*self.counts, self.by_array.begin(1)])
+            self.drawn, keys = self.start, np.arange(len(self.tables.key), dtype=np.int32)  # type: ignore[arg-type]
+            self.counts.append(super().draw(steps._replace(key=keys)))
+            self.start += len(keys)
+        self.table = jnp.concatenate([*self.counts, super().begin(1)])
         self.scans = rule == "pays"
         if self.scans and _few_pairs(steps):
             count, demand = _pairs(steps, steps.demand[steps.sent], self.start)
-            self.number_of_pair = np.zeros((many + 1, len(self.tables.demand)), np.int32)
+            self.number_of_pair = np.zeros((self.start + 1, len(self.tables.demand)), np.int32)
             self.number_of_pair[count, demand] = np.arange(len(count))
-            self.pairs = self.by_array.seconds(self.table[count], demand)
+            self.pairs = super().seconds(self.table[count], demand)
 
     def begin(self, many: int) -> Array:
         return np.full(many, self.start, np.int32)
 
-    def choose(self, before: Array, row: Steps) -> Array:
-        return row.demand
-
-    def choose_ahead(self, before: Array, row: Steps) -> Array:
-        """Circuits for the forecast."""
-        return self.ahead + row.forecast
+    def choose(self, before: Array, row: Steps, ahead: bool = False) -> Array:
+        return self.ahead + row.forecast if ahead else row.demand
 
     def draw(self, row: Steps) -> Array:
         return self.drawn + row.key
 
     def seconds(self, count: Array, demand: Array) -> Seconds:
-        if isinstance(count, np.ndarray):
-            return self._of_pairs(lambda c, d: self.by_array.seconds(self.table[c], d), count, demand)
-        if self.pairs is None:
-            return self.by_array.seconds(self.table[count], jnp.asarray(demand))
+        if self.pairs is None or isinstance(count, np.ndarray):
+            return self._once(super().seconds, (count,), demand)
         number = jnp.asarray(self.number_of_pair)[count, demand]
         return tuple(part[number] for part in self.pairs)
 
     def waiting(self, count: Array, before: Array, demand: Array) -> Seconds:
-        """As `Traced.waiting`."""
-        if isinstance(count, np.ndarray) and isinstance(before, np.ndarray):
-            work = lambda c, b, d: self.by_array.waiting(self.table[c], self.table[b], d)  # noqa: E731
-            return self._of_pairs(work, count, before, demand)
-        return self.by_array.waiting(self.table[count], self.table[before], demand)
+        return self._once(super().waiting, (count, before), demand)
 
     def anew(self, before: Array, after: Array) -> Array:
-        """Number of new circuits."""
-        return self._compared(self.by_array.anew, before, after)
+        return self._once(super().anew, (before, after))
 
     def differ(self, one: Array, other: Array) -> Array:
-        return self._compared(self.by_array.differ, one, other)
+        return self._once(super().differ, (one, other))
 
-    def _compared(self, work: Callable, one: Array, other: Array) -> Array:
-        if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-            return self._of_pairs(lambda a, b: (work(self.table[a], self.table[b]),), one, other)[0]
-        return work(self.table[one], self.table[other])
-
-    def _of_pairs(self, work: Callable, *numbers: np.ndarray) -> Seconds:
-        """`work` of the different rows of numbers."""
-        numbers = np.broadcast_arrays(*numbers)
+    def _once(self, work: Callable, circuits: tuple[Array, ...], *demand: Array) -> Any:
+        """`work` of circuits and demands, of the rows that differ where the numbers are known."""
+        if not all(isinstance(number, np.ndarray) for number in circuits):
+            return work(*(self.table[number] for number in circuits), *demand)
+        numbers = np.broadcast_arrays(*circuits, *demand)
         rows, of_each = np.unique(np.stack([each.ravel() for each in numbers]), axis=1, return_inverse=True)
-        return tuple(part[of_each.reshape(numbers[0].shape)] for part in work(*rows))
+        found = work(*(self.table[row] for row in rows[: len(circuits)]), *rows[len(circuits) :])
+        return jax.tree.map(lambda part: part[of_each.reshape(numbers[0].shape)], found)
 
     def where(self, mask, one, other):
         return array_module(mask, one, other).where(mask, one, other)
 
     def shown(self, count: Array) -> Array:
         return self.table[count]
-
-
-def traced_solver(
-    tables: Tables, region: Region, policy: Policy, reads: Reads, parts: Callable, partly: Callable | None = None
-) -> Traced | Numbered:
-    """The solver of a region at unit bandwidth inside a program of JAX."""
-    return (Numbered if reads.demand_alone else Traced)(tables, region, policy, parts, partly)

@@ -1,4 +1,4 @@
-"""Solves and times the iterations of a scenario.
+"""Solves and times the iterations of a problem.
 
 All-to-alls are solved once for all bandwidths: links are multiples of NICs, so times scale with 1 / bandwidth.
 """
@@ -7,7 +7,6 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.case.grid import fabric_reads
@@ -15,14 +14,10 @@ from mfabric_jax.case.paths import Case, named_files
 from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.arranged import AllToAllsOf, inside_of
-from mfabric_jax.evaluate.asking import asked_of, degrees_of
-from mfabric_jax.evaluate.links import at_unit_bandwidth
-from mfabric_jax.evaluate.on_circuits import rates_asked_at
-from mfabric_jax.evaluate.problem import Problem, problem_of, slowest
+from mfabric_jax.evaluate.on_circuits import asked_for, rates_asked_at
+from mfabric_jax.evaluate.problem import Problem, policy_of_mean, problem_of, slowest_columns
 from mfabric_jax.evaluate.solver import Question
 from mfabric_jax.evaluate.times import time_iterations
-from mfabric_jax.policies import reads_of
-from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.resolving.resolve import Resolved, resolve
 from mfabric_jax.text_files import cached_by_files
 from mfabric_jax.timing import Iteration
@@ -33,7 +28,7 @@ from mfabric_jax.workload.compute import BlockSeconds
 
 # ------------------------------------------------------------------------------------------------------------- solving
 def solve_between(one: Problem, shown: tuple | None = ()) -> Exchanges:
-    """The all-to-alls between servers [I ...]; [bandwidth I ...] where a scenario `weighs`.
+    """The all-to-alls between servers [I ...]; [bandwidth I ...] where a problem `weighs`.
 
     `shown`: which circuits of [P Q L 2] are shown; (): all.
     """
@@ -47,25 +42,18 @@ def solve_between(one: Problem, shown: tuple | None = ()) -> Exchanges:
 
 def circuits_now(one: Problem, demand: np.ndarray) -> np.ndarray:
     """Circuits [S S] that the policy of a problem chooses for a demand, with uniform circuits in place."""
-    case = one.resolved.case
-    unit: Any = at_unit_bandwidth(jax.tree.map(np.asarray, one.group), np.dtype(float))
-    policy = one.resolved.circuits_policy(jnp.asarray(one.mean_demand, case.run.dtype))
-    reads = reads_of(policy, unit)
+    asked, reads, uniform = asked_for(one, one.group, policy_of_mean(one))
     rates = rates_asked_at(one, one.costs) if one.weighs else None
-    key = np.asarray(jax.random.key_data(jax.random.key(case.run.seed)))[None] if reads.key else None
-    between = (demand * (1 - np.eye(len(demand))))[None]
-    before = uniform_circuits(degrees_of(unit))[None]
-    asked = asked_of(unit, policy, reads, one.resolved.routing, 0.0, case.run.dtype)
-    return asked.choose(Question(between, before, None, key, None if rates is None else rates[:1]))[0]
+    key = jax.random.key_data(jax.random.key(one.resolved.case.run.seed)) if reads.key else None
+    between = demand * (1 - np.eye(len(demand)))
+    question = Question(between, uniform, None, key, None if rates is None else rates[0])
+    return asked.choose(jax.tree.map(lambda x: np.asarray(x)[None], question))[0]
 
 
 def solve(one: Problem) -> Exchanges:
-    """All all-to-alls of a scenario, without circuits."""
-    return _together(solve_between(one, None), inside_of(one))
-
-
-def _together(between: Exchanges, inside: np.ndarray) -> Exchanges:
-    inside = np.broadcast_to(inside, between.load.shape[:-1])
+    """All all-to-alls of a problem, without circuits."""
+    between = solve_between(one, None)
+    inside = np.broadcast_to(inside_of(one), between.load.shape[:-1])
     return between._replace(inside=inside, count=None)
 
 
@@ -82,8 +70,8 @@ def times_of(one: Problem, solved: Exchanges, seconds: BlockSeconds | None = Non
         solved = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), solved)
         which = bandwidth * iterations + iteration
     timed = time_iterations(one.workload, rates, each, in_float64(solved), one.resolved.rules, which)
-    timed = Iteration(*(np.reshape(column, (iterations, len(one.bandwidths))) for column in timed))
-    return slowest(timed, len(one.every_replica))
+    columns = slowest_columns(timed._asdict(), len(one.every_replica))
+    return Iteration(**{name: columns[name].reshape(-1, len(one.bandwidths)) for name in timed._fields})
 
 
 HALVINGS = 60

@@ -316,14 +316,10 @@ def check_own(nic_use: str, nics: int, gpus_per_server: int) -> None:
 
 
 def group_numbers(group: EpGroup, dtype: str) -> EpGroup:
-    """The group with its numbers as arrays, so that other values reuse the compiled program."""
+    """The group with its numbers as arrays of NumPy, so that other values reuse the compiled program."""
     import jax
-    import jax.numpy as jnp
 
-    def leaf(x):
-        return jnp.asarray(x, jnp.int32 if np.asarray(x).dtype.kind in "iu" else dtype)
-
-    return jax.tree.map(leaf, group)
+    return jax.tree.map(lambda x: np.asarray(x, np.int32 if np.asarray(x).dtype.kind in "iu" else dtype), group)
 
 
 def as_data(tree: Any, dtype: Any) -> Any:

@@ -9,6 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from mfabric_jax import units
+from mfabric_jax.array_module import array_module
 from mfabric_jax.arrays import counts
 from mfabric_jax.checks import InputError, concrete, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.failures import CUT_OFF, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Hit
@@ -214,6 +215,11 @@ class Circuits(eqx.Module):
         degree = counts("degree", degree)
         rules = _broken(self.count, jnp.where(degree >= 0, degree, -1).astype(self.count.dtype))
         return [f"circuits: {rule}" for rule in rules], jnp.stack([wrong.any() for wrong in rules.values()])
+
+
+def circuits_anew(before, after):
+    """Number of new circuits [..] between circuits [.. S S] of NumPy or JAX."""
+    return array_module(before, after).maximum(after - before, 0).sum((-2, -1)) / 2
 
 
 def legality(circuits: Circuits, degree: ArrayLike) -> Float[Array, ""]:

@@ -251,8 +251,7 @@ def _solved(one: Problem, left: Degraded, stage: int) -> tuple[Degraded, Exchang
     def seconds(demand: np.ndarray) -> np.ndarray:
         return fixed_times_now(carrier, acknowledged(demand, acks), job.ranks_per_server)
 
-    solved = steady_now(job, one.selections, seconds)
-    return left, in_phases(job, solved) if one.group.phases else solved
+    return left, in_phases(job, one.group, steady_now(job, one.selections, seconds))
 
 
 def _on_shared_links(one: Problem, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:

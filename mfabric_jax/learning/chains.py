@@ -23,7 +23,7 @@ from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.policies.weighing import relative_delay
 from mfabric_jax.routing import Plan, degree_bound
 from mfabric_jax.routing.potentials import Potentials, descended
-from mfabric_jax.timing.environment import ReconfigurationCost, Trajectory
+from mfabric_jax.timing.environment import Trajectory, change_s
 from mfabric_jax.traffic.demand_families import misjudged
 from mfabric_jax.traffic.samplers import drifting
 from mfabric_jax.traffic.scenarios import expected
@@ -167,14 +167,14 @@ def served(policy: Policy, chain: Chain, key: Key[Array, ""], steps: int) -> Tra
     region = chain.region
     known = settings_of(policy)
     told = {name: value for name, value in (("sigma", chain.sigma), ("hidden_s", chain.hidden_s)) if name in known}
-    cost = ReconfigurationCost.of(region, chain.hidden_s, 0.0, chain.demand)
+    delay_s = jnp.asarray(region.delay_s, chain.demand.dtype)
 
     def step(before, now):
         demand, forecast, key = now
         plan = policy(forecast, region, previous=Plan(Circuits(before)), key=key, **told)
         count = plan.circuits.count.astype(before.dtype)
         late = over_bound(region, Circuits(count), demand, "relay", steps) * degree_bound(region, demand)
-        paid = cost.exposed_s(before, count, chain.hidden_s)
+        paid = jnp.maximum(change_s(before, count, delay_s, 0.0) - chain.hidden_s, 0)
         return count, Trajectory(count, jnp.any(count != before), late, paid)
 
     keys = jax.random.split(key, len(chain.demand))

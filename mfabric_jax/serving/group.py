@@ -8,7 +8,6 @@ stay: no step of decoding lasts as long as a turn.
 import dataclasses
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -17,7 +16,7 @@ from mfabric_jax.array_module import array_module
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.asking import asked_of
-from mfabric_jax.evaluate.links import at_unit_bandwidth
+from mfabric_jax.evaluate.links import unit_on_host
 from mfabric_jax.evaluate.solver import Question
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.host_arrays import once_each_row
@@ -178,19 +177,19 @@ def _between(group: Group, copies: Copies) -> Float[np.ndarray, "L"]:
         return _on_circuits(links, case, server_bytes(copies.between, per_server))
     if links.shares_links:
         ways = ways_on_links(links, group.shape, case.network.paths.name, case.run.seed)  # type: ignore[arg-type]
-        unit = at_unit_bandwidth(links, np.dtype(float))
+        unit = unit_on_host(links)
         return once_each_row(lambda each: ways.times_now(unit, each), copies.between)
     if not links.joined and links.mesh is not None:
         links = wired(links)  # type: ignore[arg-type]
     elif not links.joined:
         mean, wiring = server_bytes(copies.between, per_server).mean(0), group.hardware.own(group.on.name).wiring
         links = wired_as(wiring, links, group.shape.servers, mean, ALL_TO_ALLS)  # type: ignore[arg-type]
-    unit = at_unit_bandwidth(jax.tree.map(np.asarray, links), np.dtype(float))
+    unit = unit_on_host(links)
     return once_each_row(lambda each: fixed_times_now(unit, each, per_server), copies.between)
 
 
 def _on_circuits(region: Any, case: Any, demand: Float[np.ndarray, "L S S"]) -> Float[np.ndarray, "L"]:
-    unit = at_unit_bandwidth(jax.tree.map(np.asarray, region), np.dtype(float))
+    unit = unit_on_host(region)
     policy = policies.suited(case.circuits.policy, routing=case.circuits.routing, names=case.network.acos.topologies)
     policy = policies.for_demand_alone(policy) if policies.knows_place(case.circuits.policy) else policy
     asked = asked_of(unit, policy, ALONE, case.circuits.routing, 0.0, case.run.dtype)

@@ -15,8 +15,8 @@ from mfabric_jax.case import Block
 from mfabric_jax.case.paths import build, flat, named_files
 from mfabric_jax.evaluate.arranged import AT_ONCE, AllToAllsOf, inside_of
 from mfabric_jax.evaluate.flow_ends import Circuits, ends_at, flow_columns, slot_of
-from mfabric_jax.evaluate.numbers import NetworkOf, Numbers, numbers_of
-from mfabric_jax.evaluate.problem import Problem, check_dtype, slowest_columns
+from mfabric_jax.evaluate.numbers import NetworkOf, Numbers
+from mfabric_jax.evaluate.problem import Problem, check_dtype, numbers_of, slowest_columns
 from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
 from mfabric_jax.evaluate.solving import measured_efficiency, measured_under, problem_at
 from mfabric_jax.evaluate.times import time_iterations

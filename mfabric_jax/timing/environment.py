@@ -22,10 +22,10 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.arrays import counts, floats, floats_or_nan, known_values
+from mfabric_jax.arrays import counts, floats, floats_or_nan
 from mfabric_jax.checks import InputError, not_negative, of_type, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.region import legality
+from mfabric_jax.fabric.region import circuits_anew, legality
 from mfabric_jax.host_arrays import NO_NAN, NOT_NEGATIVE, real_numbers
 from mfabric_jax.policies import Policy, rounded, uniform
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
@@ -227,31 +227,40 @@ class RegionEnv:
     def default_params(self) -> Params:
         return Params(Region(8, 400.0, delay_s=units.ms(1)), Drift())
 
+    @functools.partial(jax.jit, static_argnums=0)
     def reset(self, key, params: Params | None = None) -> tuple[dict[str, Array], State]:
         """(observation, state) of a new episode, with uniform circuits."""
-        return self._reset(key, self.default_params if params is None else params)
+        params = params or self.default_params
+        servers = params.region.servers
+        source, demand = params.source.first(key, servers, self.dtype)
+        demand = jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
+        seen = jnp.zeros((self.history, servers, servers), self.dtype)
+        seen = seen if self.ahead else seen.at[-1].set(demand)
+        count = uniform(None, params.region).circuits.count
+        state = State(jnp.zeros((), jnp.int32), count, seen, demand, source)
+        return self.observed(state, params), state
 
     def step(self, key, state: State, action, params: Params | None = None):
         """(observation, state, reward, done, info); after the last step, the first two are of a new episode.
 
         `InputError` for an action outside `action_space`; traced numbers are clipped instead.
         """
-        params = self.default_params if params is None else params
+        params = params or self.default_params
         return self._step(key, state, self._checked(action, params), params)
 
     def step_env(self, key, state: State, action, params: Params | None = None):
         """`step` without the reset at the end."""
-        params = self.default_params if params is None else params
+        params = params or self.default_params
         return self._step_env(key, state, self._checked(action, params), params)
 
     def action_space(self, params: Params | None = None) -> Dict | Discrete:
         if self.policies is not None:
             return Discrete(1 + len(self.policies))
-        servers = (self.default_params if params is None else params).region.servers
+        servers = (params or self.default_params).region.servers
         return Dict({"scores": Box(0.0, 1.0, (servers, servers), self.dtype), "change": Discrete(2)})
 
     def observation_space(self, params: Params | None = None) -> Dict:
-        servers = (self.default_params if params is None else params).region.servers
+        servers = (params or self.default_params).region.servers
         shapes = {"demand": (self.history, servers, servers), "circuits": (servers, servers), "step": ()}
         return Dict({name: Box(0.0, 1.0, shape, self.dtype) for name, shape in shapes.items()})
 
@@ -264,28 +273,17 @@ class RegionEnv:
         }
 
     @functools.partial(jax.jit, static_argnums=0)
-    def _reset(self, key, params: Params):
-        servers = params.region.servers
-        source, demand = params.source.first(key, servers, self.dtype)
-        demand = jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
-        seen = jnp.zeros((self.history, servers, servers), self.dtype)
-        seen = seen if self.ahead else seen.at[-1].set(demand)
-        state = State(jnp.zeros((), jnp.int32), uniform(None, params.region).circuits.count, seen, demand, source)
-        return self.observed(state, params), state
-
-    @functools.partial(jax.jit, static_argnums=0)
     def _step(self, key, state: State, action, params: Params):
         key, anew = jax.random.split(key)
         obs, state, reward, done, info = self._step_env(key, state, action, params)
-        fresh = self._reset(anew, params)
+        fresh = self.reset(anew, params)
         obs, state = jax.tree.map(lambda new, old: jnp.where(done, new, old), fresh, (obs, state))
         return obs, state, reward, done, info
 
     @functools.partial(jax.jit, static_argnums=0)
     def _step_env(self, key, state: State, action, params: Params):
         region, choose, draw = params.region, *jax.random.split(key)
-        cost = (jnp.asarray(part, self.dtype) for part in (region.delay_s, params.each_s, params.hidden_s))
-        count, exchange, paid = self._served(choose, state, action, region, ReconfigurationCost(*cost))
+        count, exchange, paid = self._served(choose, state, action, params)
         bound = degree_bound(region, state.demand)
         reward = jnp.where(bound > 0, -(exchange + paid) / jnp.where(bound > 0, bound, 1), 0)
         source, demand = params.source.next(draw, state.source)
@@ -309,27 +307,33 @@ class RegionEnv:
         scores = floats("scores of an action", scores, NO_NAN)
         return {"scores": scores, "change": _numbered("change of an action", action["change"], 1)}
 
-    def _served(self, key, state: State, action, region: Region, cost: "ReconfigurationCost"):
+    def _served(self, key, state: State, action, params: Params):
         """Circuits in place after the step, seconds of its all-to-all and of waiting for the switch."""
+        region = params.region
         if self.policies is None:
-            count = jnp.where(action["change"] > 0, circuits_of(action["scores"], region), state.count)
-            count, exchange, paid = self._timed(Plan(Circuits(count.astype(state.count.dtype))), state, region, cost)
-            return count, jnp.where(jnp.isnan(action["scores"]).any(), jnp.nan, exchange), paid
+            scores = action["scores"]
+            fresh = circuits_of(scores, region)
+            plan = Plan(Circuits(jnp.where(action["change"] > 0, fresh, state.count)))
+            count, exchange, paid = self._timed(plan, state, params)
+            return count, jnp.where(jnp.isnan(scores).any(), jnp.nan, exchange), paid
         before = Plan(Circuits(state.count))
         plans = [policy(state.seen[-1], region, previous=before, key=key) for policy in self.policies]
         if all(plan.schedule is None for plan in plans):  # one all-to-all to time, whichever was chosen
             every = jnp.stack([state.count, *(plan.circuits.count.astype(state.count.dtype) for plan in plans)])
-            return self._timed(Plan(Circuits(every[action])), state, region, cost)
-        each = [self._timed(plan, state, region, cost) for plan in (before, *plans)]
+            return self._timed(Plan(Circuits(every[action])), state, params)
+        each = [self._timed(plan, state, params) for plan in (before, *plans)]
         return jax.tree.map(lambda *x: jnp.stack(x)[action], *each)
 
-    def _timed(self, plan: Plan, state: State, region: Region, cost: "ReconfigurationCost"):
-        count = plan.circuits.count.astype(state.count.dtype)
-        exchange = fluid_lower_bound(region, plan, state.demand, routing=self.routing).astype(self.dtype)
-        if plan.schedule is None:
-            return count, exchange, cost.exposed_s(state.count, count, cost.hidden_s)
-        waits = jnp.maximum(cost.delay_s - cost.hidden_s, 0) if plan.schedule.first_free else jnp.zeros_like(exchange)
-        return count, exchange, waits
+    def _timed(self, plan: Plan, state: State, params: Params):
+        costs = params.region.delay_s, params.each_s, params.hidden_s
+        delay_s, each_s, hidden_s = (jnp.asarray(part, self.dtype) for part in costs)
+        count, schedule = plan.circuits.count.astype(state.count.dtype), plan.schedule
+        exchange = fluid_lower_bound(params.region, plan, state.demand, routing=self.routing)
+        if schedule is None:
+            waited_s = change_s(state.count, count, delay_s, each_s)
+        else:
+            waited_s = delay_s if schedule.first_free else jnp.zeros_like(delay_s)
+        return count, exchange.astype(self.dtype), jnp.maximum(waited_s - hidden_s, 0)
 
 
 def _array(value: Any) -> Array | None:
@@ -379,51 +383,10 @@ class Trajectory(NamedTuple):
         return (self.exchange_s + self.paid_s).sum(-1)
 
 
-class ReconfigurationCost(NamedTuple):
-    """Seconds of a change: `delay_s` and `each_s` per circuit; `hidden_s` [T] is hidden by computation."""
-
-    delay_s: Float[Array, ""]
-    each_s: Float[Array, ""]
-    hidden_s: Float[Array, "T"]
-
-    @staticmethod
-    def of(region: Region, hidden_s: Any, each_s: Any, demands: Float[Array, "T S S"]) -> "ReconfigurationCost":
-        steps, dtype = len(demands), demands.dtype
-        hidden = floats_or_nan("hidden_s", hidden_s, NOT_NEGATIVE, dtype)
-        if hidden.shape not in ((), (steps,)):
-            raise InputError(f"hidden_s must be a number or have the shape [T] = [{steps}], got {list(hidden.shape)}.")
-        each = floats_or_nan("each_s", each_s, NOT_NEGATIVE, dtype)
-        return ReconfigurationCost(jnp.asarray(region.delay_s, dtype), each, jnp.broadcast_to(hidden, (steps,)))
-
-    def full_s(self, before: Int[Array, "S S"], after: Int[Array, "S S"]) -> Float[Array, ""]:
-        """Seconds of the change; minus infinity where no circuit changes."""
-        anew = jnp.maximum(after - before, 0).sum().astype(self.each_s.dtype) / 2
-        return jnp.where(jnp.any(after != before), self.delay_s + self.each_s * anew, -jnp.inf)
-
-    def exposed_s(self, before: Int[Array, "S S"], after: Int[Array, "S S"], hidden_s) -> Float[Array, ""]:
-        """Seconds of the change that a step waits for."""
-        return jnp.maximum(self.full_s(before, after) - hidden_s, 0)
-
-
-@functools.lru_cache(maxsize=64)
-def _paced(routing: str) -> Callable:
-    return lambda region, circuits, demand: fluid_lower_bound(region, circuits, demand, routing=routing)
-
-
-def timed(routing: Routing) -> Callable:
-    """The timing function of a routing; the same object on every call."""
-    return routing if callable(routing) else _paced(one_of("routing", routing, WITHOUT_SHARES))
-
-
-def started(region: Region, start: Plan | None) -> Int[Array, "S S"]:
-    if start is None:
-        return uniform(None, region).circuits.count
-    return of_type("start", start, Plan, hint="Plan(Circuits(count)) is the plan of an array").circuits.count
-
-
-def checked_demands(field: str, demands, region: Region) -> Float[Array, "T S S"]:
-    """Demands [T S S] as floats, with a zero diagonal."""
-    return demands_between_servers(of_type("region", region, Region), demands, field, "T")
+def change_s(before: Int[Array, "S S"], after: Int[Array, "S S"], delay_s: Array, each_s) -> Float[Array, ""]:
+    """Seconds of a change, `each_s` of them for every new circuit; minus infinity where no circuit changes."""
+    anew = circuits_anew(before, after).astype(delay_s.dtype)
+    return jnp.where(jnp.any(after != before), delay_s + each_s * anew, -jnp.inf)
 
 
 def best_trajectory(
@@ -446,35 +409,52 @@ def best_trajectory(
     - `hidden_s` () or [T]: part of the delay that computation hides; `each_s`: further delay for each new circuit.
     - `start`: circuits before the first step; None: `uniform`.
     """
-    demands, before = checked_demands("demands", demands, region), started(region, start)
-    candidates = counts("candidates", candidates)
+    demands = demands_between_servers(of_type("region", region, Region), demands, "demands", "T")
+    if start is not None:
+        of_type("start", start, Plan, hint="Plan(Circuits(count)) is the plan of an array")
+    before = (start or uniform(None, region)).circuits.count
+    candidates, steps = counts("candidates", candidates), len(demands)
     if candidates.ndim != 3 or candidates.shape[1:] != before.shape:
         raise InputError(f"candidates must be [N S S] with S = {region.servers}, got {list(candidates.shape)}.")
-    legal = [legality(Circuits(each), region.optical_degree) for each in candidates]
+    hidden = floats_or_nan("hidden_s", hidden_s, NOT_NEGATIVE, demands.dtype)
+    if hidden.shape not in ((), (steps,)):
+        raise InputError(f"hidden_s must be a number or have the shape [T] = [{steps}], got {list(hidden.shape)}.")
+    each = floats_or_nan("each_s", each_s, NOT_NEGATIVE, demands.dtype)
+    if not callable(routing):
+        one_of("routing", routing, WITHOUT_SHARES)
+    legal = jnp.array([legality(Circuits(one), region.optical_degree) for one in candidates])
     every = jnp.concatenate([before[None], candidates.astype(before.dtype)])
-    cost = ReconfigurationCost.of(region, hidden_s, each_s, demands)
-    best = _best(demands, region, every, cost, timed(routing))
-    if all(known_values(x) is not None for x in (candidates, *cost)):
-        return best
-    unknown = jnp.isnan(jnp.stack(legal)).any() | jnp.isnan(cost.each_s) | jnp.isnan(cost.hidden_s).any()
+    best = _best(demands, region, every, jnp.broadcast_to(hidden, (steps,)), each, routing)
+    unknown = jnp.isnan(legal).any() | jnp.isnan(each) | jnp.isnan(hidden).any()
     return best._replace(exchange_s=jnp.where(unknown, jnp.nan, best.exchange_s))
 
 
-@functools.partial(jax.jit, static_argnames="seconds")
-def _best(demands, region: Region, circuits: Int[Array, "N S S"], cost: ReconfigurationCost, seconds) -> Trajectory:
-    full = lax.map(lambda one: jax.vmap(lambda after: cost.full_s(one, after))(circuits), circuits)  # [from to]
+@functools.partial(jax.jit, static_argnames="routing")
+def _best(demands, region: Region, circuits: Int[Array, "N S S"], hidden_s, each_s, routing: Routing) -> Trajectory:
+    delay_s = jnp.asarray(region.delay_s, demands.dtype)
+
+    def seconds(count, demand):
+        if callable(routing):
+            return routing(region, Circuits(count), demand)
+        return fluid_lower_bound(region, Circuits(count), demand, routing=routing)
+
+    def changes(before, after):
+        return jax.vmap(lambda one, other: change_s(one, other, delay_s, each_s))(before, after)
+
+    def from_one(before):
+        return changes(jnp.broadcast_to(before, circuits.shape), circuits)
+
+    every_change = lax.map(from_one, circuits)  # [from to]
 
     def ahead(total, now):
         demand, hidden = now
-        ways = total[:, None] + jnp.maximum(full - hidden, 0)
-        own = jax.vmap(lambda count: seconds(region, Circuits(count), demand))(circuits)
-        return ways.min(0) + own, ways.argmin(0)
+        ways = total[:, None] + jnp.maximum(every_change - hidden, 0)
+        return ways.min(0) + jax.vmap(lambda count: seconds(count, demand))(circuits), ways.argmin(0)
 
     begun = jnp.full(len(circuits), jnp.inf, demands.dtype).at[0].set(0)
-    total, came = lax.scan(ahead, begun, (demands, cost.hidden_s))
+    total, came = lax.scan(ahead, begun, (demands, hidden_s))
     chosen = lax.scan(lambda at, came: (came[at], at), total.argmin(), came, reverse=True)[1]
     count = circuits[chosen]
     before = jnp.concatenate([circuits[:1], count[:-1]])
-    exchange = jax.vmap(lambda one, demand: seconds(region, Circuits(one), demand))(count, demands)
-    paid = jax.vmap(cost.exposed_s)(before, count, cost.hidden_s)
+    exchange, paid = jax.vmap(seconds)(count, demands), jnp.maximum(changes(before, count) - hidden_s, 0)
     return Trajectory(count, jnp.any(count != before, axis=(1, 2)), exchange, paid)

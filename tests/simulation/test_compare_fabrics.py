@@ -10,8 +10,7 @@ from mfabric_jax import load, resolve, simulate, units
 from mfabric_jax.case import cases
 from mfabric_jax.case.fabrics import NAMES as EVERY
 from mfabric_jax.cluster.whole_cluster import solve_cluster
-from mfabric_jax.evaluate.links import acknowledged, with_acks
-from mfabric_jax.evaluate.paths import carried
+from mfabric_jax.evaluate.links import acknowledged
 from mfabric_jax.fabric import Prices, Region, cluster_cost
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of
@@ -337,13 +336,6 @@ def test_acknowledgements_of_uneven_all_to_alls_by_hand():
     ports = Electrical(nic_gbps=units.to_gbps(1.0), nics=1)
     assert float(spray_time(ports, acknowledged(demand, 0.1), 1)) == pytest.approx(8.2, rel=1e-12)
 
-    def parts(region, circuits, demand, turning=None):
-        return demand, turning
-
-    assert with_acks(parts, 0.0) is parts
-    got, turning = with_acks(parts, 0.1)(None, None, demand, 7)
-    assert (got[0, 1], turning) == (pytest.approx(8.2), 7)
-
 
 def test_a_transport_decides_goodput():
     ndp, less = (resolve(small(changes)) for changes in ({"network.transport": "ndp"}, {"network.goodput": 0.9}))
@@ -404,29 +396,27 @@ def test_groups_at_one_rail_switch_are_busy_together():
     # switch of a fat-tree, so a group meets nobody there.
     for model, groups in (("llama-moe", 4), ("mixtral-8x7b", 2)):
         found = [
-            carried(on_fabric(model, fabric, SINGLE | {"network.ecmp.busy": busy})).groups
+            on_fabric(model, fabric, SINGLE | {"network.ecmp.busy": busy}).carry.groups
             for fabric in ("rail-optimized", "fat-tree")
             for busy in ("cluster", "group")
         ]
         assert found == [groups, 1, 1, 1]
-    wide = carried(
-        on_fabric("llama-moe", "rail-optimized", SINGLE | {"network.ecmp.busy": "cluster", "network.radix": 32})
-    )
-    assert wide.groups == 8
+    wide = SINGLE | {"network.ecmp.busy": "cluster", "network.radix": 32}
+    assert on_fabric("llama-moe", "rail-optimized", wide).carry.groups == 8
 
 
 def test_switches_grow_until_the_cluster_fits():
     large = ECMP | {"network.ecmp.busy": "cluster", "network.nic_gbps": 400.0, "traffic.knobs": "balanced"}
     large |= {f"job.parallel.{name}": degree for name, degree in (("tp", 1), ("ep", 8), ("pp", 16), ("dp", 16))}
     one = on_fabric("deepseek-v3", "fat-tree", large)
-    assert carried(one).groups == 1  # 2,048 GPUs: radix 32
+    assert one.carry.groups == 1  # 2,048 GPUs: radix 32
 
 
 def test_circuits_that_are_one_queue_spread():
     single, pooled = ({"network.paths": "ecmp", "network.ecmp.circuits": how} for how in ("single", "pooled"))
     for paths, spreads in ((pooled, True), (single, False), ({"network.paths": "spray"}, True)):
         one = on_fabric("llama-moe", "mfabric", paths)
-        assert (carried(one) is None) == spreads
+        assert (one.carry is None) == spreads
 
 
 def test_one_copy_a_server_is_a_flow_from_each_rank():
@@ -438,7 +428,7 @@ def test_one_copy_a_server_is_a_flow_from_each_rank():
         ("mixtral-8x7b", "per-server", 8),
     ):
         one = on_fabric(model, "mfabric", ECMP | {"job.dispatch": dispatch})
-        assert carried(one) is single_part_times(flows, 2, seed=0)  # drawn once for as many
+        assert one.carry is single_part_times(flows, 2, seed=0)  # drawn once for as many
 
 
 def test_rings_over_the_stage():
@@ -447,10 +437,10 @@ def test_rings_over_the_stage():
     count = one.group.mesh.count
     np.testing.assert_array_equal(np.flatnonzero(count[0]), [1, 3, 5, 27, 29, 31])
     assert (count.max(), one.group.groups, one.group.ring_nics) == (1, 8, 6)
-    assert carried(one).groups == 8
+    assert one.carry.groups == 8
     inside = {f"job.parallel.{name}": degree for name, degree in (("tp", 1), ("ep", 4), ("dp", 8), ("pp", 1))}
     alone = on_fabric("llama-moe", "topoopt", rings | inside)
-    assert carried(alone).time(alone.group, np.ones((4, 4))) == 0  # a group inside a server
+    assert alone.carry.time(alone.group, np.ones((4, 4))) == 0  # a group inside a server
 
 
 def test_rings_and_matchings_share_the_nics_by_bytes():
