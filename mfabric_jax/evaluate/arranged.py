@@ -62,7 +62,7 @@ class AllToAllsOf:
         else:
             self._between = OnCircuits(one, group, costs)
         self._always = case.circuits.turn.name == "always" and group.reconfigures
-        self._moved = moved_of(one)
+        self._moved = moved_of(one, group)
         self._lock = threading.Lock()  # blocks that run side by side share all-to-alls
 
     @property

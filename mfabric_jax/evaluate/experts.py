@@ -43,12 +43,12 @@ def moves_of(one: Any) -> np.ndarray | None:
     return (stages * expert_state_bytes(job)).astype(settings.case.run.dtype)
 
 
-def moved_of(one: Any) -> np.ndarray | None:
+def moved_of(one: Any, group: Any) -> np.ndarray | None:
     """`Exchanges.moved` of every iteration of all replicas [I P 2]; None where no experts move."""
     each = [moves_of(replica) for replica in one.each_replica]
     if any(moves is None for moves in each):
         return None
-    moves, region = np.concatenate(each), group_numbers(one.group, one.resolved.case.run.dtype)  # type: ignore[arg-type]
+    moves, region = np.concatenate(each), group_numbers(group, one.resolved.case.run.dtype)  # type: ignore[arg-type]
     routing = BOUND if one.resolved.first == BOUND else one.resolved.routing
     found = programs.run(moving, one.workload, region, moves.reshape(-1, *moves.shape[2:]), routing, one.carry)
     return found.reshape(*moves.shape[:2], 2)

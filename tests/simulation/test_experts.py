@@ -6,7 +6,7 @@ import equinox as eqx
 import numpy as np
 import pytest
 
-from mfabric_jax import InputError, resolve
+from mfabric_jax import InputError, cases, resolve, simulate
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.failures.iterations import plans
 from mfabric_jax.resolving.traffic import traffic_of
@@ -73,6 +73,16 @@ def test_what_moves_takes_the_time_of_its_bytes_by_hand():
     np.testing.assert_allclose(parts, found["iteration_s"], rtol=1e-9)
     communication = found["tp_comm_s"] + found["ep_comm_s"] + found["dp_comm_s"] + found["placement_s"]
     np.testing.assert_allclose(communication, found["exposed_comm_s"], rtol=1e-9)
+
+
+def test_what_moves_has_the_links_of_its_own_case_beside_others():
+    own = AGAIN | {"network.fabric": "mfabric"}
+    degrees = (2, 6)
+    asked = cases(small(own), {"network.mfabric.optical_degree": degrees})
+    together = [each["placement_s"] for each in simulate(asked).rows()]
+    alone = [row(small(own | {"network.mfabric.optical_degree": degree}))["placement_s"] for degree in degrees]
+    assert alone[0] != alone[1]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
 
 
 def test_a_case_and_a_timeline_are_the_row():
