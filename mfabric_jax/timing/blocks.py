@@ -53,7 +53,7 @@ class Blocks(NamedTuple):
     busy: Float[Array, "P Q L"] | None = None  # `expert_load`; None: balanced
     beside_s: Float[Array, "P Q L 2"] | None = None  # other seconds, before it and after its all-to-alls
     experts: Bool[Array, "P Q L"] | None = None  # has experts, even without all-to-all; None: as `moe`
-    held_s: Float[Array, "P Q L"] | None = None  # before the first, that a pair's computation takes longer too; None: 0
+    counts_s: Float[Array, "P Q L"] | None = None  # part of the first, which a pair computes longer, too; None: 0
 
     @property
     def electronic_s(self):
@@ -106,6 +106,7 @@ class Slots(NamedTuple):
     active: Float[Array, "P Q L 2"] | Any = None  # when its circuits start to carry
     waiting: Float[Array, "P Q L 2"] | Any = None  # seconds of the traffic that waited for them
     runs: Float[Array, "P Q L 4"] | Any = None  # when each of `RUNS` starts
+    held: Float[Array, "P Q L"] | Any = None  # of pairs: when computation begins to take `Blocks.counts_s` longer
 
 
 def in_float64(tree: Any) -> Any:
@@ -421,7 +422,7 @@ def _sent(blocks: Blocks, together: Any, delay_s: Any) -> list[Any]:
     sent = [xp.broadcast_to(each, shape) for each in (blocks.optical_s, blocks.electronic_s, waiting_s, delay_s)]
     if together is None:
         return sent
-    held_s = xp.zeros((), delay_s.dtype) if blocks.held_s is None else blocks.held_s
+    held_s = xp.zeros((), delay_s.dtype) if blocks.counts_s is None else blocks.counts_s
     held_s = xp.where(together, held_s, xp.zeros((), delay_s.dtype))
     return [*sent, xp.broadcast_to(held_s, shape[:-1])[..., None]]
 
@@ -495,4 +496,5 @@ def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
         active=both("active"),
         waiting=both("waits"),
         runs=xp.stack([times["run", run] for run in RUNS], -1),
+        held=times["held"],
     )

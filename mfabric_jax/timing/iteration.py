@@ -18,7 +18,7 @@ from mfabric_jax.checks import of_type, one_of, whole
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup
 from mfabric_jax.host_arrays import FROM_0_TO_INFINITY
 from mfabric_jax.routing.fixed import away_from_server
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, in_float64
+from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, Table, in_float64, table_of
 from mfabric_jax.timing.passes import Exchanges, gradient_slots, order_of, places
 from mfabric_jax.timing.timeline import run
 from mfabric_jax.traffic.dispatch import between_ranks
@@ -38,7 +38,12 @@ from mfabric_jax.workload.volume import (
 )
 
 Beside = dict[str, Float[Array, "P Q L 2"]]  # seconds before a block and behind its all-to-alls, by kind
-COLUMNS = {"head": "compute_s", "tp": "tp_comm_s", "cp": "tp_comm_s", "dp": "dp_comm_s"}  # where a kind counts
+BESIDE = {  # column of rows, track and label of a picture
+    "head": ("compute_s", "compute", "output head"),
+    "tp": ("tp_comm_s", "NVSwitch", "TP"),
+    "cp": ("tp_comm_s", "EPS", "keys and values"),
+    "dp": ("dp_comm_s", "EPS", "parameters"),
+}
 
 
 class FabricRates(NamedTuple):
@@ -160,6 +165,7 @@ class Walked(NamedTuple):
     """All events of iterations [C ..], and seconds after their passes: `reduce_s`, `step_s` [C P], `moved_s` [C]."""
 
     slots: Slots
+    table: Table
     blocks: Blocks
     compute: Compute
     reduce_s: Float[Array, "C P"]
@@ -180,7 +186,8 @@ class Walked(NamedTuple):
         found = {column: seconds.sum((-2, -1)) for column, seconds in each.items()}
         found |= {"dp_comm_s": self.reduce_s, "reconfig_s": slots.paid_s.sum((-2, -1))}
         for kind, seconds in self.beside.items():
-            found[COLUMNS[kind]] = found[COLUMNS[kind]] + seconds.sum((-3, -2, -1))
+            column, *_ = BESIDE[kind]
+            found[column] = found[column] + seconds.sum((-3, -2, -1))
         return found if self.step_s is None else found | {"compute_s": found["compute_s"] + self.step_s}
 
     @property
@@ -220,12 +227,12 @@ def walk(
     if beside:
         blocks = blocks._replace(beside_s=sum(beside.values()))
     send_s = send_seconds(workload, rates, dtype)
-    decision_s: Any = rates.decision_s
-    given = blocks, compute, send_s, _delays(rates, exchanges, send_s), rules, decision_s[:, 0]
-    slots = run(order_of(workload), *given, every=every)
+    order, decision_s = order_of(workload), rates.decision_s
+    table = table_of(order, blocks, compute, _delays(rates, exchanges, send_s), rules)
+    slots = run(order, table, send_s, rules, decision_s[:, 0], every=every)
     reduce_s = reduced_behind(workload, rates, slots, dp_overlap=rules.dp_overlap)
     step_s = step_seconds(workload, rates, dtype) if workload.optimizer_step != "left-out" else None
-    return Walked(slots, blocks, compute, reduce_s, beside, step_s, moving_seconds(rates, exchanges))
+    return Walked(slots, table, blocks, compute, reduce_s, beside, step_s, moving_seconds(rates, exchanges))
 
 
 def walk_alone(
@@ -309,12 +316,9 @@ def running_blocks(
     ratio = workload.combine_bytes / workload.dispatch_bytes
     size = xp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)[None]
     rates = jax.tree.map(_wide, rates)
-    latency_s = xp.where(exchanges.load > 0, rates.latency_s, 0)
-    counted = (~where.backward[..., None] * np.array([1.0, 0.0]))[None]
     sends = (exchanges.load > 0) | (exchanges.inside[..., None] > 0)
-    told_s = rates.counts_s * xp.asarray(counted, dtype)
-    latency_s = latency_s + xp.where(sends, rates.alpha_s + told_s, 0)
-    held_s = None if order_of(workload).paired is None else xp.where(sends, told_s, 0)[..., 0]
+    counts_s = xp.where(sends & (~where.backward[None, ..., None] & [True, False]), rates.counts_s, 0)
+    latency_s = xp.where(exchanges.load > 0, rates.latency_s, 0) + xp.where(sends, rates.alpha_s, 0) + counts_s
     turns = exchanges.switch[..., 1]
     early = None if exchanges.early is None else Early(*xp.moveaxis(exchanges.early, -2, 0))
     experts_s = 0.0 if early is None or compute is None else _of_experts(workload, jax.tree.map(_wide, compute))
@@ -337,7 +341,7 @@ def running_blocks(
     present, moe = (xp.asarray(flags)[None] for flags in (where.present, where.layer >= 0))
     rest = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
     experts = xp.asarray(where.experts >= 0)[None] if (where.experts != where.layer).any() else None
-    return Blocks(present, moe, optical_s, packet_s, *rest, experts=experts, held_s=held_s)
+    return Blocks(present, moe, optical_s, packet_s, *rest, experts=experts, counts_s=counts_s[..., 0])
 
 
 def _of_experts(workload: Workload, compute: Compute) -> Any:

@@ -23,17 +23,7 @@ from jax import lax
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.platforms import platform
 from mfabric_jax.timing import blocks as ops
-from mfabric_jax.timing.blocks import (
-    FLAGS,
-    OF_BOTH,
-    SECONDS,
-    Blocks,
-    Compute,
-    Rules,
-    Slots,
-    slots_of,
-    table_of,
-)
+from mfabric_jax.timing.blocks import COMPUTED, FLAGS, OF_BOTH, SECONDS, Rules, Slots, Table, slots_of
 from mfabric_jax.timing.passes import Order
 from mfabric_jax.workload.recompute import again_of
 
@@ -73,8 +63,8 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
             waits = xp.where(anew, optical, seconds[SECONDS["waiting", op.which]])
             start = now if single else xp.maximum(now, quiet)
             if not single and op.which == 0 and not op.again:
-                held = seconds[SECONDS["held", 0]]
-                free = xp.where(held > 0, xp.maximum(free, now) + held, free)
+                held, record["held"] = seconds[SECONDS["held", 0]], xp.maximum(free, now)
+                free = xp.where(held > 0, record["held"] + held, free)
             over = _over(start, active, optical, seconds[SECONDS["electronic", op.which]], waits, eps_waits)
             over = xp.where(here, over, now)
             quiet, ready[whose] = xp.where(here, over, quiet), over
@@ -115,38 +105,26 @@ def names_of(rules: Rules, *, every: bool) -> list[Any]:
     both = OF_BOTH if every else ("start", "over")
     names: list[Any] = ["end", *((name, which) for name in both for which in (0, 1))]
     if every:
-        names += ["begin", *(("run", run) for run in ops.RUNS)]
+        names += ["begin", "held", *(("run", run) for run in ops.RUNS)]
     if again_of(rules.recompute).exchanges:
         names += [(name, which, "again") for name in ("start", "over") for which in (0, 1)]
     return names
 
 
-def run(
-    order: Order,
-    blocks: Blocks,
-    compute: Compute,
-    send_s: Array,
-    delay_s: Any,
-    rules: Rules,
-    decision_s: Any = 0.0,
-    *,
-    every: bool = True,
-) -> Slots:
+def run(order: Order, table: Table, send_s: Array, rules: Rules, decision_s: Any = 0.0, *, every: bool = True) -> Slots:
     """Times of all passes of C iterations; a pass starts when its stage is free and its input has arrived.
 
-    - `blocks` [C P Q L ..], `compute` [C 1] or [C P]; NumPy or JAX.
-    - `send_s` [C P]: seconds from stage p to p + 1 or back (last: between last and first); `delay_s` () or as wide as
-      all-to-alls.
+    - `table` [C P Q L ..]: NumPy or JAX.
+    - `send_s` [C P]: seconds from stage p to p + 1 or back (last: between last and first).
     - `decision_s` () or [C]: seconds from a forward gate until circuits for its demand are known.
     - `every`: all of `Slots`, for pictures.
 
     `order.paired` must be static, and all of the order on accelerators, where waves are wide. A pair's waiting is in
     the first slot of its forward pass: `paid_s` for the switch, `exchange_s` for other communication.
     """
-    table = table_of(order, blocks, compute, delay_s, rules)
     times, paid = _Players(order, table, send_s, decision_s, rules, every).play_all()
     slots = slots_of(times, table, rules)
-    return slots if order.paired is None else _with_paid(slots, blocks, order, paid)
+    return slots if order.paired is None else _with_paid(slots, table, order, paid)
 
 
 # --------------------------------------------------------------------------------------------------------------- waves
@@ -378,11 +356,9 @@ def _put(array: Any, at: Any, values: Any) -> Any:
     return array
 
 
-def _with_paid(slots: Slots, blocks: Blocks, order: Order, paid: Any) -> Slots:
+def _with_paid(slots: Slots, table: Table, order: Order, paid: Any) -> Slots:
     """With the waiting of pairs, `paid` [C P Q 2], in the first slot of the first of two passes."""
-    xp, work = array_module(slots.compute_s, paid), (slots.compute_s + slots.tp_s).sum(-1)
-    if blocks.beside_s is not None:
-        work = work + xp.where(blocks.present[..., None], blocks.beside_s, 0).sum((-1, -2))
+    xp, work = array_module(slots.compute_s, paid), table.seconds[..., : len(COMPUTED)].sum((-1, -2))
     assert order.paired is not None
     exposed = xp.where(order.paired[None], paid[..., 1] - work - xp.roll(work, -1, -1), 0)
     paid_s = xp.where(order.in_pairs[None, ..., None], 0, slots.paid_s)

@@ -14,9 +14,9 @@ import pytest
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import uniform
-from mfabric_jax.timing.blocks import Compute, Rules
+from mfabric_jax.timing.blocks import Compute
 from mfabric_jax.timing.iteration import (
-    COLUMNS,
+    BESIDE,
     PORTS,
     FabricRates,
     Walked,
@@ -536,11 +536,10 @@ def test_all_of_it_together_adds_up_and_is_drawn():
     busy = np.asarray(walked.slots.end - walked.slots.begin).sum((1, 2)) + walked.reduce_s + walked.step_s
     np.testing.assert_allclose(sum(walked.spent.values()), busy, rtol=RTOL)
     assert total > busy.max()
-    assert set(walked.beside) == set(COLUMNS)
+    assert set(walked.beside) == set(BESIDE)
     assert all(float(jnp.asarray(x).sum()) > 0 for x in walked.beside.values())
     plain = jax.tree.map(np.asarray, walked)
-    ends = {"reduce_s": plain.reduce_s, "beside": plain.beside, "step_s": plain.step_s}
-    drawn = segments(workload, plain.slots, plain.blocks, plain.compute, Rules(recompute="block"), **ends)
+    drawn = segments(workload, plain)
     for stage in range(2):
         of = dict.fromkeys(("compute_s", "tp_comm_s", "dp_comm_s"), 0.0)
         for one in drawn:
