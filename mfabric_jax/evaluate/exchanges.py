@@ -34,7 +34,7 @@ from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.fixed import SinglePaths, fixed_time, inside_time
 from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.timing.passes import Exchanges, Places, places
-from mfabric_jax.timing.scheduled import Pace, carries_schedule, planner_of, region_at, scheduled
+from mfabric_jax.timing.scheduled import carries_schedule, planner_of, region_at, scheduled
 from mfabric_jax.traffic import likely_demands
 from mfabric_jax.traffic.dispatch import dispatch_of, even_bytes, summed_by_server
 from mfabric_jax.workload import Workload
@@ -122,8 +122,8 @@ def exchanges_between(
         return _on_links(workload, group, where, demand, even, carry, acks)
     per_server = workload.ranks_per_server
     servers, even = summed_by_server(demand, per_server), summed_by_server(even, per_server)
-    pace = pace_of(workload, group) if first.trade_off is None else Pace.of(first.trade_off)
-    there = region_at(group, pace)
+    costs = group if first.trade_off is None else first.trade_off
+    there = region_at(group, costs.nic_Bps, costs.delay_s)
     unit = at_unit_bandwidth(there, demand.dtype)
     if first.rule == "bound":
         bounds = jax.vmap(lambda one: degree_bound(unit, acknowledged(one, acks)))
@@ -136,7 +136,7 @@ def exchanges_between(
         raise InputError("partial needs flows that spread; carry must be None.")
     if carries_schedule(policy, unit, even, key):
         planner = planner_of(policy, there, key)
-        return scheduled(where, acknowledged(servers, acks), even, planner, pace, cold=first.cold)
+        return scheduled(workload, acknowledged(servers, acks), even, planner, costs.nic_Bps, cold=first.cold)
     parts, partly = carry if callable(carry) else routed(routing), routed_in_parts(routing) if partial else None
     parts, partly = with_acks(parts, acks), None if partly is None else with_acks(partly, acks)
     guess = None
@@ -160,11 +160,6 @@ def _on_links(workload: Workload, group, where: Places, demand, even, carry: Car
     seconds = paths or (lambda group, one: fixed_time(group, one, per_server))
     found = steady(where, demand[None], even, jax.vmap(lambda one: seconds(unit, acknowledged(one, acks))))
     return _alone(in_phases(workload, found) if unit.phases else found)
-
-
-def pace_of(workload: Workload, region: Any) -> Pace:
-    """Of schedules at the region's own bandwidth and delay."""
-    return Pace(region.delay_s, region.nic_Bps, (1.0, workload.combine_bytes / workload.dispatch_bytes))
 
 
 def _likely(first: First, guess: Float[Array, "layer M S S"], key) -> Array:
