@@ -89,7 +89,7 @@ class _Writer:
         return Site(self.tasks, ends, group, reduced)
 
     def _reduced(self, stage: int, ran: list[ReplicaTasks]) -> Ready:
-        tasks, ends, step_s = self.tasks, self.grid[stage].ravel(), self.replicas[0].walked.step_s
+        tasks, ends, step_s = self.tasks, self.grid[stage].ravel(), float(self.replicas[0].walked.step_s[stage])
         overlap = self.rules.dp_overlap and self.workload.sharding in ("none", "optimizer")
         last = gradient_slots(self.workload, stage) if overlap else [None]
         sums = replica_bytes(self.workload, stage, last=True)
@@ -111,9 +111,9 @@ class _Writer:
                 waits = self._ring(ends, waits, ring.between / self.ends.per_server / len(last))
             before = np.concatenate([np.atleast_2d(one) for one in waits])
         ready = np.concatenate([before, _beside_each_other(through)])
-        if step_s is None:
+        if step_s <= 0:
             return ready
-        return tasks.add(TaskKind.COMPUTE, ends, "optimizer", ready, seconds=float(step_s[stage]), lane=0)[None]
+        return tasks.add(TaskKind.COMPUTE, ends, "optimizer", ready, seconds=step_s, lane=0)[None]
 
     def _collectives(self, stage: int, sums: GradientBytes, parts: int) -> list[Reduced]:
         slices = max(1, round(1 / self.ends.ranks))  # of a rank; GPUs reduce theirs

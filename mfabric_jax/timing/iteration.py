@@ -170,13 +170,12 @@ class Walked(NamedTuple):
     compute: Compute
     reduce_s: Float[Array, "C P"]
     beside: Beside
-    step_s: Float[Array, "C P"] | None
+    step_s: Float[Array, "C P"]
     moved_s: Float[Array, "C"]
 
     @property
     def ends(self) -> Float[Array, "C P"]:
-        ends = self.slots.end.max(axis=(-2, -1)) + self.reduce_s
-        return ends if self.step_s is None else ends + self.step_s
+        return self.slots.end.max(axis=(-2, -1)) + self.reduce_s + self.step_s
 
     @property
     def spent(self) -> dict[str, Float[Array, "C P"]]:
@@ -188,13 +187,7 @@ class Walked(NamedTuple):
         for kind, seconds in self.beside.items():
             column, *_ = BESIDE[kind]
             found[column] = found[column] + seconds.sum((-3, -2, -1))
-        return found if self.step_s is None else found | {"compute_s": found["compute_s"] + self.step_s}
-
-    @property
-    def only(self) -> "Walked":
-        """The only iteration, without the leading axis."""
-        assert len(self.reduce_s) == 1
-        return jax.tree.map(lambda x: x[0], self)
+        return found | {"compute_s": found["compute_s"] + self.step_s}
 
 
 def walk(
@@ -222,25 +215,24 @@ def walk(
         return x if x.ndim > 1 else x[:, None]
 
     rates, seconds = jax.tree.map(of_cases, (rates, seconds))  # [C 1] or [C P]
-    compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else of_cases(tp_Bps), dtype)
-    blocks, beside = running_blocks(workload, rates, exchanges, compute), beside_of(workload, rates, compute, dtype)
+    compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else of_cases(tp_Bps))
+    blocks, beside = running_blocks(workload, rates, exchanges, compute), beside_of(workload, rates, compute)
     if beside:
         blocks = blocks._replace(beside_s=sum(beside.values()))
-    send_s = send_seconds(workload, rates, dtype)
-    order, decision_s = order_of(workload), rates.decision_s
+    order, send_s = order_of(workload), send_seconds(workload, rates)
     table = table_of(order, blocks, compute, _delays(rates, exchanges, send_s), rules)
-    slots = run(order, table, send_s, rules, decision_s[:, 0], every=every)
-    reduce_s = reduced_behind(workload, rates, slots, dp_overlap=rules.dp_overlap)
-    step_s = step_seconds(workload, rates, dtype) if workload.optimizer_step != "left-out" else None
-    return Walked(slots, table, blocks, compute, reduce_s, beside, step_s, moving_seconds(rates, exchanges))
+    slots = run(order, table, send_s, rules, rates.decision_s[:, 0], every=every)
+    reduce_s = reduced_behind(workload, rates, slots.end, rules)
+    ends = reduce_s, beside, step_seconds(workload, rates), moving_seconds(rates, exchanges)
+    return Walked(slots, table, blocks, compute, *ends)
 
 
 def walk_alone(
     workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules: Rules | None = None
 ) -> Walked:
-    """`walk` of one iteration, in float64 on the host."""
+    """`walk` of one iteration, in float64 on the host, without the axis of iterations."""
     given = jax.tree.map(lambda x: x[None], in_float64((rates, exchanges, seconds)))
-    return walk(workload, *given, rules=rules).only
+    return jax.tree.map(lambda x: x[0], walk(workload, *given, rules=rules))
 
 
 def _delays(rates: FabricRates, exchanges: Exchanges, send_s: Any) -> Any:
@@ -262,14 +254,12 @@ def rules_of(workload: Workload, rules: Rules | None) -> Rules:
     return rules
 
 
-def step_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "... P"]:
-    """Seconds of the optimizer step on every stage, limited by GPU memory bandwidth; rates () or [C 1]."""
-    xp = array_module(rates)
-    moved, memory_Bps = (
-        [step_bytes(workload, stage) for stage in range(workload.pp)],
-        xp.asarray(rates.memory_Bps, dtype),
-    )
-    return aligned(xp.asarray(moved, dtype), memory_Bps) / memory_Bps
+def step_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
+    """Seconds of the optimizer step on every stage, limited by GPU memory bandwidth; 0 where it is left out."""
+    xp, memory_Bps = array_module(rates), rates.memory_Bps
+    counts = workload.optimizer_step != "left-out"
+    moved = [step_bytes(workload, stage) if counts else 0.0 for stage in range(workload.pp)]
+    return xp.asarray(moved, memory_Bps.dtype)[None] / memory_Bps
 
 
 def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, "C"]:
@@ -280,36 +270,26 @@ def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, "C"
     return array_module(between, inside).maximum(between, inside).max(-1)
 
 
-def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "... P"]:
-    """Seconds of activations between stages p and p + 1; last entry: from the last stage to the first.
-
-    Rates () or [C 1], of servers also [P] or [C P].
-    """
+def send_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
+    """Seconds of activations between stages p and p + 1; last entry: from the last stage to the first."""
     senders = workload.gpus_per_server // workload.tp  # EP ranks on a server
-    xp = array_module(rates)
-    send_Bps = xp.asarray(rates.send_Bps, dtype)
-    send_Bps = xp.broadcast_to(send_Bps, np.broadcast_shapes(send_Bps.shape, (workload.pp,)))
+    xp, turn_s = array_module(rates), 0.0 if rates.phase_s is None else rates.phase_s
+    send_Bps = xp.broadcast_to(rates.send_Bps, (len(rates.send_Bps), workload.pp))
     slower = xp.minimum(send_Bps, xp.roll(send_Bps, -1, -1))
-    turn_s = 0.0 if rates.phase_s is None else rates.phase_s
-    return float(pp_bytes(workload) * senders) / slower + xp.asarray(rates.step_s + turn_s, dtype)
+    return float(pp_bytes(workload) * senders) / slower + rates.step_s + turn_s
 
 
-def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
-    """Seconds of a block's parts, () or [C 1], with the tensor-parallel all-reduce [.. P]."""
-    xp = array_module(seconds, tp_Bps)
-    tp_s = xp.asarray(tp_bytes_per_gpu(workload) / tp_Bps, dtype)
-    tp_s = xp.broadcast_to(tp_s, np.broadcast_shapes(tp_s.shape, (workload.pp,)))
-    whole = jax.tree.map(lambda part: xp.asarray(part, dtype), completed(workload, seconds))
+def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps: Float[Array, "C P"]) -> Compute:
+    """Seconds of a block's parts, with the tensor-parallel all-reduce."""
+    whole, tp_s = completed(workload, seconds), tp_bytes_per_gpu(workload) / tp_Bps
     parts = whole.attention_s, whole.moe_s, whole.dense_s, tp_s, whole.expert_s, whole.scores_s, whole.head_s
     return Compute(*parts, whole.backward)
 
 
-def running_blocks(
-    workload: Workload, rates: FabricRates, exchanges: Exchanges, compute: Compute | None = None
-) -> Blocks:
+def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges, compute: Compute) -> Blocks:
     """Blocks of all passes with both all-to-alls [C P Q L 2]; backward reverses dispatch and combine.
 
-    `compute`: for ranks that send as soon as their own experts are done. Rates and seconds are [C 1].
+    `compute`: for ranks that send as soon as their own experts are done.
     """
     xp = array_module(rates, exchanges, compute)
     where, dtype = places(workload), exchanges.load.dtype
@@ -321,7 +301,7 @@ def running_blocks(
     latency_s = xp.where(exchanges.load > 0, rates.latency_s, 0) + xp.where(sends, rates.alpha_s, 0) + counts_s
     turns = exchanges.switch[..., 1]
     early = None if exchanges.early is None else Early(*xp.moveaxis(exchanges.early, -2, 0))
-    experts_s = 0.0 if early is None or compute is None else _of_experts(workload, jax.tree.map(_wide, compute))
+    experts_s = 0.0 if early is None else _of_experts(workload, jax.tree.map(_wide, compute))
 
     def second_earlier(seconds, left, held: Any = False):
         if early is None:
@@ -353,50 +333,41 @@ def _of_experts(workload: Workload, compute: Compute) -> Any:
     return xp.where(backward, back.expert.inputs + weights, compute.expert_s)
 
 
-def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_overlap=False) -> Float[Array, "C P"]:
-    """Seconds of gradient all-reduce after the passes of every stage."""
-    reduce_s = all_reduce_seconds(workload, rates, slots.end.dtype)
-    if dp_overlap and workload.sharding in ("none", "optimizer"):
-        return reduced_by(workload, slots.end, reduce_s) - slots.end.max(axis=(-2, -1))
-    return reduce_s
-
-
-def reduced_by(workload: Workload, end: Float[Array, "C P Q L"], reduce_s: Float[Array, "C P"]) -> Float[Array, "C P"]:
-    """When the gradients of every stage are reduced if blocks queue for it in equal parts as they finish."""
+def reduced_behind(
+    workload: Workload, rates: FabricRates, end: Float[Array, "C P Q L"], rules: Rules
+) -> Float[Array, "C P"]:
+    """Seconds of gradient all-reduce after the passes of every stage; where it overlaps with them, blocks queue for it
+    in equal parts as they finish."""
+    reduce_s = all_reduce_seconds(workload, rates)
+    if not rules.dp_overlap or workload.sharding not in ("none", "optimizer"):
+        return reduce_s
     xp, done = array_module(end, reduce_s), []
     for stage in range(workload.pp):
-        slots = gradient_slots(workload, stage)
-        position, block = np.transpose(slots)
-        ready = end[:, stage, position, block]  # in running order
-        behind = np.arange(len(slots), 0, -1) / len(slots)
-        done.append((ready + xp.asarray(behind, end.dtype)[None] * reduce_s[:, stage, None]).max(-1))
-    return xp.stack(done, -1)
+        position, block = np.transpose(gradient_slots(workload, stage))  # in running order
+        left = xp.asarray(np.arange(len(block), 0, -1) / len(block), end.dtype)[None]
+        done.append((end[:, stage, position, block] + left * reduce_s[:, stage, None]).max(-1))
+    return xp.stack(done, -1) - end.max(axis=(-2, -1))
 
 
-def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Float[Array, "... P"]:
-    """Seconds of the gradient all-reduce of every stage [.. P] at the end of the iteration, by `replica_ring`.
+def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
+    """Seconds of the gradient all-reduce of every stage at the end of the iteration, by `replica_ring`.
 
     Dense gradients go over all servers of the stage, those of experts over replicas and copies. With sharded optimizer
     states: a reduce-scatter, then an all-gather of weights. Further sharding is in `beside_of`.
     """
     sizes = [replica_bytes(workload, stage, last=True) for stage in range(workload.pp)]
     rings = [replica_ring(workload, size.dense, size.expert) for size in sizes]
-    between, inside, steps = zip(*rings, strict=True)
-    xp = array_module(rates)
-    eps_Bps = xp.asarray(rates.eps_Bps)
-    eps_Bps = eps_Bps.astype(dtype or eps_Bps.dtype)
-    steps, between, inside = (aligned(xp.asarray(each, eps_Bps.dtype), eps_Bps) for each in (steps, between, inside))
-    latency_s = steps * xp.asarray(rates.step_s, eps_Bps.dtype)
+    xp, dtype = array_module(rates), rates.eps_Bps.dtype
+    between, inside, steps = (xp.asarray(each, dtype)[None] for each in zip(*rings, strict=True))
+    latency_s = steps * rates.step_s
     if rates.phase_s is not None:  # there and back
-        latency_s = latency_s + xp.where(between > 0, 2 * xp.asarray(rates.phase_s, eps_Bps.dtype), 0)
-    return between / eps_Bps + inside / rates.nvlink_Bps + latency_s
+        latency_s = latency_s + xp.where(between > 0, 2 * rates.phase_s, 0)
+    return between / rates.eps_Bps + inside / rates.nvlink_Bps + latency_s
 
 
 # ------------------------------------------------------------------------------------- beside attention and experts
-def beside_of(workload: Workload, rates, compute: Compute, dtype) -> Beside:
-    """Seconds of a block other than attention, experts and their communication, by kind; `compute`: () or [.. P]."""
-    xp = array_module(rates, compute)
-    rates, compute = jax.tree.map(lambda x: xp.asarray(x, dtype), (rates, compute))
+def beside_of(workload: Workload, rates: FabricRates, compute: Compute) -> Beside:
+    """Seconds of a block other than attention, experts and their communication, by kind."""
     found = {}
     if workload.head_counted or workload.predicted:
         found["head"] = _head(workload, compute)

@@ -1,6 +1,7 @@
 """The passes of an iteration: their order in every stage, their blocks, and the all-to-alls of these blocks."""
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overl
     units = [row + [(NOTHING,)] * (most - sum(map(len, row))) for row in units]
     steps = [[step for unit in row for step in unit] for row in units]
     paired = [[n < len(unit) - 1 for unit in row for n in range(len(unit))] for row in units]
-    merged = _merged(units, _needed(steps, chunks * one.copies, one.place))
+    merged = _merged(units, _needed(steps, one.place))
     table = np.asarray(steps, np.int32).reshape(stages, most, 3)
     stage, position, needs, crossing = np.asarray(merged, np.int32).reshape(-1, 4).T
     later = table[..., 0] == INPUT
@@ -62,25 +63,17 @@ def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overl
     return Order(kind, table[..., 1], table[..., 2], stage, position, needs, crossing, *rest)
 
 
-def _needed(steps: list[list[Step]], chunks: int, place) -> dict[tuple[int, int], tuple[int, int, int]]:
+def _needed(steps: list[list[Step]], place: Callable) -> dict[tuple[int, int], tuple[int, int, int]]:
     """(stage, position) of a pass that waits -> (stage, position) of the pass it needs, and the crossing."""
-    stages = len(steps)
-    alike = {INPUT: BACKWARD}
-    where, holders = {}, {}
+    stages, ran, found = len(steps), {}, {}
     for p, row in enumerate(steps):
         for q, (kind, m, chunk) in enumerate(row):
-            where[p, alike.get(kind, kind), m, chunk] = q
-        for chunk in range(chunks):
-            holders.setdefault(place(p, chunk, stages), []).append((p, chunk))
-    found = {}
-    for p, row in enumerate(steps):
-        for q, (kind, m, chunk) in enumerate(row):
-            if kind == WEIGHT:
-                continue
-            kind = alike.get(kind, kind)
-            for other, its in holders.get(place(p, chunk, stages) + (-1 if kind == FORWARD else 1), ()):
-                if (at := where.get((other, kind, m, its))) is not None:
-                    found[p, q] = other, at, _crossing(p, other, chunk != its, stages)
+            if kind != WEIGHT:
+                ran[kind == FORWARD, m, place(p, chunk, stages)] = p, q, chunk
+    for (forward, m, at), (p, q, chunk) in ran.items():
+        if needed := ran.get((forward, m, at - 1 if forward else at + 1)):
+            other, position, its = needed
+            found[p, q] = other, position, _crossing(p, other, chunk != its, stages)
     return found
 
 

@@ -178,11 +178,9 @@ def _between(workload: Workload, slots: Any, stage: int) -> list[Segment]:
 
 def _reduced(found: list[Segment], walked: Walked) -> list[Segment]:
     """With what follows the passes."""
-    through = walked.slots.end.max(axis=(1, 2))
-    steps = np.zeros(len(through)) if walked.step_s is None else walked.step_s
-    total = walked.ends.max()
+    through, total = walked.slots.end.max(axis=(1, 2)), walked.ends.max()
     nobody = dict.fromkeys(("micro_batch", "place", "block", "direction"))
-    for stage, (start, length, step) in enumerate(zip(through, walked.reduce_s, steps, strict=True)):
+    for stage, (start, length, step) in enumerate(zip(through, walked.reduce_s, walked.step_s, strict=True)):
         who, over = _Who(stage, 0, 0, None, ""), start + length
         rest = [
             who.draw("EPS", "dp", "gradients", start, length),

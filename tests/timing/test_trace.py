@@ -24,7 +24,7 @@ def timeline(workload, blocks, compute, send_s, delay_s, rules, reduce_s=None):
     slots = run(order_of(workload), table, send_s[None], rules)
     table, slots = jax.tree.map(lambda x: x[0], (table, slots))
     reduce_s = np.zeros(workload.pp) if reduce_s is None else np.asarray(reduce_s)
-    return Walked(slots, table, blocks, compute, reduce_s, {}, None, np.float64(0))
+    return Walked(slots, table, blocks, compute, reduce_s, {}, 0 * reduce_s, np.float64(0))
 
 
 def spans(found, **where):
