@@ -12,7 +12,7 @@ from mfabric_jax.timing.blocks import FLAGS, SECONDS, Rules, in_float64
 from mfabric_jax.timing.iteration import Walked
 from mfabric_jax.timing.passes import order_of
 from mfabric_jax.timing.site_tasks import PP, Ready, Site
-from mfabric_jax.timing.timeline import units_of_order
+from mfabric_jax.timing.timeline import units_of
 from mfabric_jax.timing.trace import DIRECTIONS, Computed, Place
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.schedules import FORWARD
@@ -53,7 +53,7 @@ class ReplicaTasks:
 
     def add_passes(self) -> None:
         order = self.order
-        for first, second, _ in zip(*units_of_order(order), strict=True):
+        for first, second in units_of(order).T:
             stage, numbers = int(order.stage[first]), range(first, second + 1)
             passes = [(stage, int(order.position[n])) for n in numbers]
             if order.chunk[passes[0]] >= 0:

@@ -220,8 +220,9 @@ def walk(
     if beside:
         blocks = blocks._replace(beside_s=sum(beside.values()))
     order, send_s = order_of(workload), send_seconds(workload, rates)
+    decision_s: Any = rates.decision_s
     table = table_of(order, blocks, compute, _delays(rates, exchanges, send_s), rules)
-    slots = run(order, table, send_s, rules, rates.decision_s[:, 0], every=every)
+    slots = run(order, table, send_s, rules, decision_s[:, 0], every=every)
     reduce_s = reduced_behind(workload, rates, slots.end, rules)
     ends = reduce_s, beside, step_seconds(workload, rates), moving_seconds(rates, exchanges)
     return Walked(slots, table, blocks, compute, *ends)
@@ -256,10 +257,10 @@ def rules_of(workload: Workload, rules: Rules | None) -> Rules:
 
 def step_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
     """Seconds of the optimizer step on every stage, limited by GPU memory bandwidth; 0 where it is left out."""
-    xp, memory_Bps = array_module(rates), rates.memory_Bps
+    memory_Bps: Any = rates.memory_Bps
     counts = workload.optimizer_step != "left-out"
     moved = [step_bytes(workload, stage) if counts else 0.0 for stage in range(workload.pp)]
-    return xp.asarray(moved, memory_Bps.dtype)[None] / memory_Bps
+    return array_module(rates).asarray(moved, memory_Bps.dtype)[None] / memory_Bps
 
 
 def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, "C"]:
@@ -274,7 +275,8 @@ def send_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
     """Seconds of activations between stages p and p + 1; last entry: from the last stage to the first."""
     senders = workload.gpus_per_server // workload.tp  # EP ranks on a server
     xp, turn_s = array_module(rates), 0.0 if rates.phase_s is None else rates.phase_s
-    send_Bps = xp.broadcast_to(rates.send_Bps, (len(rates.send_Bps), workload.pp))
+    send_Bps: Any = rates.send_Bps
+    send_Bps = xp.broadcast_to(send_Bps, (len(send_Bps), workload.pp))
     slower = xp.minimum(send_Bps, xp.roll(send_Bps, -1, -1))
     return float(pp_bytes(workload) * senders) / slower + rates.step_s + turn_s
 
@@ -357,12 +359,13 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "
     """
     sizes = [replica_bytes(workload, stage, last=True) for stage in range(workload.pp)]
     rings = [replica_ring(workload, size.dense, size.expert) for size in sizes]
-    xp, dtype = array_module(rates), rates.eps_Bps.dtype
-    between, inside, steps = (xp.asarray(each, dtype)[None] for each in zip(*rings, strict=True))
+    xp = array_module(rates)
+    eps_Bps: Any = rates.eps_Bps
+    between, inside, steps = (xp.asarray(each, eps_Bps.dtype)[None] for each in zip(*rings, strict=True))
     latency_s = steps * rates.step_s
     if rates.phase_s is not None:  # there and back
         latency_s = latency_s + xp.where(between > 0, 2 * rates.phase_s, 0)
-    return between / rates.eps_Bps + inside / rates.nvlink_Bps + latency_s
+    return between / eps_Bps + inside / rates.nvlink_Bps + latency_s
 
 
 # ------------------------------------------------------------------------------------- beside attention and experts

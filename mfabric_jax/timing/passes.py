@@ -21,6 +21,7 @@ class Order(NamedTuple):
     - `stage`, `position` [P*Q]: all passes in one order in which each follows what it needs.
     - `needs` [P*Q]: stage * Q + position of the neighbour's pass that it waits for; -1: none.
     - `crossing` [P*Q]: boundary of this input: p is between stages p and p + 1, P - 1 from last to first, -1 none.
+    - `depth` [P*Q]: how many passes or pairs it waits for, one after the other.
     - `later` [P Q]: backward passes whose weight gradients run later; `paired` [P Q]: forward passes in a pair.
     """
 
@@ -31,6 +32,7 @@ class Order(NamedTuple):
     position: np.ndarray
     needs: np.ndarray
     crossing: np.ndarray
+    depth: np.ndarray
     later: np.ndarray | None = None
     paired: np.ndarray | None = None
 
@@ -56,11 +58,11 @@ def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overl
     paired = [[n < len(unit) - 1 for unit in row for n in range(len(unit))] for row in units]
     merged = _merged(units, _needed(steps, one.place))
     table = np.asarray(steps, np.int32).reshape(stages, most, 3)
-    stage, position, needs, crossing = np.asarray(merged, np.int32).reshape(-1, 4).T
+    stage, position, needs, crossing, depth = np.asarray(merged, np.int32).reshape(-1, 5).T
     later = table[..., 0] == INPUT
     kind = np.where(later, np.int32(BACKWARD), table[..., 0])
     rest = later if later.any() else None, np.asarray(paired) if np.any(paired) else None
-    return Order(kind, table[..., 1], table[..., 2], stage, position, needs, crossing, *rest)
+    return Order(kind, table[..., 1], table[..., 2], stage, position, needs, crossing, depth, *rest)
 
 
 def _needed(steps: list[list[Step]], place: Callable) -> dict[tuple[int, int], tuple[int, int, int]]:
@@ -83,22 +85,23 @@ def _crossing(stage: int, other: int, around: bool, stages: int) -> int:
     return -1 if stage == other and stages > 1 else stages - 1
 
 
-def _merged(units: list, needed: dict) -> list[tuple[int, int, int, int]]:
-    """Stage, position, needs and crossing of all passes in dependency order; passes of a unit stay together."""
+def _merged(units: list, needed: dict) -> list[tuple[int, int, int, int, int]]:
+    """Stage, position, needs, crossing and depth of all passes in dependency order; passes of a unit stay together."""
     passes = sum(map(len, units[0]))
-    done, begun, merged = [0] * len(units), [0] * len(units), []
+    begun, merged, depths = [0] * len(units), [], [[0] for _ in units]  # of nothing, and of every pass that is done
     while len(merged) < len(units) * passes:
         before = len(merged)
         for p, row in enumerate(units):
             if begun[p] == len(row):
                 continue
-            at = range(done[p], done[p] + len(row[begun[p]]))
-            needs = [needed.get((p, q)) for q in at]
-            if all(need is None or done[need[0]] > need[1] for need in needs):
-                for q, need in zip(at, needs, strict=True):
-                    other, position, crossing = need or (0, -1, 0)
-                    merged.append((p, q, other * passes + position, crossing))
-                done[p], begun[p] = at.stop, begun[p] + 1
+            first = len(depths[p]) - 1
+            needs = [needed.get((p, q), (0, -1, 0)) for q in range(first, first + len(row[begun[p]]))]
+            if all(len(depths[other]) > position + 1 for other, position, _ in needs):
+                depth = 1 + max(depths[p][-1], *(depths[other][position + 1] for other, position, _ in needs))
+                for q, (other, position, crossing) in enumerate(needs, first):
+                    merged.append((p, q, other * passes + position, crossing, depth))
+                    depths[p].append(depth)
+                begun[p] += 1
         assert len(merged) > before, "the schedule waits for itself"
     return merged
 

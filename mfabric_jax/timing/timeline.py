@@ -128,63 +128,20 @@ def run(order: Order, table: Table, send_s: Array, rules: Rules, decision_s: Any
 
 
 # --------------------------------------------------------------------------------------------------------------- waves
-class Wave(NamedTuple):
-    """Passes that are played together, or those of all waves [W ..]: numbers in the merged order [width], -1: nobody.
-
-    `second` runs together with `first` in waves that are `pairs`, and is the same elsewhere.
-    """
-
-    first: np.ndarray
-    second: np.ndarray
-    pairs: Any
-
-
-def waves_of(order: Order, width: int | None = None) -> list[Wave]:
-    """All passes, in waves of at most `width` units that do not wait for each other; a unit is one pass or a pair."""
-    first, second, pairs = units_of_order(order)
-    depth = np.arange(len(first)) if width == 1 else _depths(order)
-    wave = 2 * depth + pairs
-    units = np.argsort(wave, kind="stable")
-    found = []
-    for alike in np.split(units, np.flatnonzero(np.diff(wave[units])) + 1):
-        most = width or len(alike)
-        for begin in range(0, len(alike), most):
-            some = alike[begin : begin + most]
-            found.append(Wave(first[some], second[some], bool(pairs[some[0]])))
-    return found
-
-
-def units_of_order(order: Order) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Passes that run as one unit [U]: the first, the second, and whether there are two."""
+def units_of(order: Order) -> np.ndarray:
+    """Units [2 U], by number in the merged order: the first pass, and the second of a pair or the first again."""
     paired = np.zeros(len(order.stage), bool) if order.paired is None else order.paired[order.stage, order.position]
     first = np.flatnonzero(~np.concatenate([[False], paired[:-1]]))
-    return first, first + paired[first], paired[first]
+    return np.stack([first, first + paired[first]])
 
 
-def _depths(order: Order) -> np.ndarray:
-    """How many units each waits for, one after the other [U]."""
-    stages, passes = order.kind.shape
-    level, last, depths = [0] * (stages * passes), [0] * stages, []
-    stage, position, needs = (each.tolist() for each in (order.stage, order.position, order.needs))
-    for one, two, pair in zip(*(each.tolist() for each in units_of_order(order)), strict=True):
-        members = (one, two) if pair else (one,)
-        here = 1 + max([last[stage[one]], *(level[needs[each]] for each in members if needs[each] >= 0)])
-        for each in members:
-            level[stage[each] * passes + position[each]] = here
-        last[stage[one]] = here
-        depths.append(here)
-    return np.array(depths)
-
-
-def _padded(waves: list[Wave]) -> Wave:
-    """All waves, as wide as the widest."""
-    width = max(len(wave.first) for wave in waves)
-
-    def wide(which: list[np.ndarray]) -> np.ndarray:
-        return np.stack([np.pad(some, (0, width - len(some)), constant_values=-1) for some in which])
-
-    pairs = np.array([wave.pairs for wave in waves])
-    return Wave(wide([wave.first for wave in waves]), wide([wave.second for wave in waves]), pairs)
+def waves_of(order: Order, *, one_by_one: bool = False) -> list[np.ndarray]:
+    """All units, in waves [2 w] that do not wait for each other, pairs apart from others; of one stage at most one."""
+    units = units_of(order)
+    depth = np.arange(len(units[0])) if one_by_one else order.depth[units[0]]
+    wave = 2 * depth + (units[0] != units[1])
+    in_turn = np.argsort(wave, kind="stable")
+    return np.split(units[:, in_turn], np.flatnonzero(np.diff(wave[in_turn])) + 1, axis=1)
 
 
 class _Passes(NamedTuple):
@@ -223,12 +180,14 @@ class _Players:
             waves = waves_of(self.order)
             _, noted = _looped(self._step, start, map(self._rows, waves))
             noted = jax.tree.map(lambda *each: np.concatenate(each), *noted)
-            first, second = (np.concatenate([wave[at] for wave in waves]) for at in (0, 1))
+            first, second = np.concatenate(waves, axis=1)
         else:
-            wide = _padded(waves_of(self.order, 1 if platform() == "cpu" else stages))
-            _, noted = lax.scan(self._step, start, self._rows(wide))
+            waves = waves_of(self.order, one_by_one=platform() == "cpu")
+            width = max(wave.shape[1] for wave in waves)
+            wide = [np.pad(wave, [(0, 0), (0, width - wave.shape[1])], constant_values=-1) for wave in waves]
+            _, noted = lax.scan(self._step, start, self._rows(np.stack(wide)))
             noted = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), noted)
-            first, second = wide.first.ravel(), wide.second.ravel()
+            first, second = np.concatenate(wide, axis=1)
 
         def placed(*each: tuple[np.ndarray, Any]) -> Any:
             found = xp.zeros((stages * passes + 1, *each[0][1].shape[1:]), dtype)
@@ -248,9 +207,10 @@ class _Players:
         there = order.stage[which] * passes + order.position[which]
         return array_module(there).where(which >= 0, there, stages * passes)
 
-    def _rows(self, wave: Wave) -> tuple[_Passes, _Passes | None, Any]:
-        second = self._passes(wave.second) if self.in_pairs else None
-        return self._passes(wave.first), second, wave.pairs
+    def _rows(self, waves: np.ndarray) -> tuple[_Passes, _Passes | None, Any]:
+        """Of one wave [2 w], or of all, as wide as the widest [W 2 w]; -1: nobody."""
+        first, second = np.moveaxis(waves, -2, 0)
+        return self._passes(first), self._passes(second) if self.in_pairs else None, (first != second).any(-1)
 
     def _passes(self, which: np.ndarray) -> _Passes:
         order, xp = self.order, self.xp
@@ -362,9 +322,6 @@ def _with_paid(slots: Slots, table: Table, order: Order, paid: Any) -> Slots:
     assert order.paired is not None
     exposed = xp.where(order.paired[None], paid[..., 1] - work - xp.roll(work, -1, -1), 0)
     paid_s = xp.where(order.in_pairs[None, ..., None], 0, slots.paid_s)
-    return slots._replace(paid_s=_more_first(paid_s, paid[..., 0]), exchange_s=_more_first(slots.exchange_s, exposed))
-
-
-def _more_first(each: Any, more: Any) -> Any:
-    """[.. L] with more in the first slot."""
-    return array_module(each, more).concatenate([each[..., :1] + more[..., None], each[..., 1:]], -1)
+    first = (np.arange(paid_s.shape[-1]) == 0)[None, None, None]
+    more_paid, more_exposed = (xp.where(first, more[..., None], 0) for more in (paid[..., 0], exposed))
+    return slots._replace(paid_s=paid_s + more_paid, exchange_s=slots.exchange_s + more_exposed)
