@@ -274,10 +274,7 @@ class Run(NamedTuple):
 @functools.cache
 def clock_alone(recompute: str) -> tuple[tuple[int, Any], ...]:
     """(0, operation) of a backward block, which serves every pass; operations that a pass lacks take 0 s."""
-    steps = [_merged([(0, *step) for step in alone(kind, recompute)]) for kind in ("backward", "forward")]
-    backward, forward = ([(type(op), getattr(op, "which", None)) for _, op in some if _timed(op)] for some in steps)
-    assert backward == forward, "one list serves both directions"
-    return steps[0]
+    return _merged([(0, *step) for step in alone("backward", recompute)])
 
 
 @functools.cache
@@ -293,10 +290,6 @@ def _merged(steps: Any) -> tuple[tuple[int, Any], ...]:
         if step not in merged:  # each stretch of computation occurs once in a block
             merged.append(step)
     return tuple(merged)
-
-
-def _timed(op: Any) -> bool:
-    return not isinstance(op, Run) and not getattr(op, "again", False)
 
 
 COMPUTED = (*((run, False) for run in RUNS), ("inner", True), ("behind", True))

@@ -23,10 +23,10 @@ from mfabric_jax.timing.passes import Exchanges, gradient_slots, order_of, place
 from mfabric_jax.timing.timeline import run
 from mfabric_jax.traffic.dispatch import between_ranks
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import Back, BlockSeconds, backward_of, completed
+from mfabric_jax.workload.compute import BlockSeconds, backward_of, completed
 from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.recompute import again_of
-from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
+from mfabric_jax.workload.schedules import WEIGHT
 from mfabric_jax.workload.volume import (
     block_params,
     context_bytes,
@@ -402,15 +402,9 @@ def _head(workload: Workload, compute: Compute) -> Array:
 
 
 def last_blocks(workload: Workload) -> np.ndarray:
-    order, blocks = order_of(workload), workload.place_blocks
-    found, (*_, count), most = np.zeros_like(places(workload).present), blocks, max(blocks)
-    for stage in range(workload.pp):
-        for chunk, place in enumerate(workload.held_places(stage)):
-            if place == len(blocks) - 1:
-                here, kind = order.chunk[stage] == chunk, order.kind[stage]
-                found[stage, here & (kind == FORWARD), count - 1] = True
-                found[stage, here & (kind == BACKWARD), most - count] = True
-    return found
+    """Where the model's last block runs, but for gradients of weights alone [P Q L]."""
+    last = places(workload).block == sum(workload.place_blocks) - 1
+    return last & (order_of(workload).kind != WEIGHT)[..., None]
 
 
 def _rings(workload: Workload, rates, compute: Compute) -> Array:
@@ -431,8 +425,9 @@ def _parameters(workload: Workload, rates, compute: Compute) -> Array:
     """Seconds of gathering parameters and scattering gradients that a block's computation does not hide."""
     fetched = workload.gathered_bytes if workload.sharding == "parameters" else 0
     again, back = again_of(workload.recompute), backward_of(compute)
-    forward = compute.attention_s, compute.moe_s, compute.dense_s
-    backward = _all(back.attention, again.attention), _all(back.moe, again.inner), _all(back.dense, again.inner)
+    forward, parts = (compute.attention_s, compute.moe_s, compute.dense_s), (back.attention, back.moe, back.dense)
+    repeats = (float(repeated) for repeated in (again.attention, again.inner, again.inner))
+    backward = [part.inputs + part.weights + by * part.again for part, by in zip(parts, repeats, strict=True)]
     xp, moe, before = array_module(compute), places(workload).layer >= 0, []
     passes = (fetched, forward), (fetched + workload.grad_bytes, backward)
     for bytes_each, (attention_s, *inner) in passes:
@@ -442,10 +437,6 @@ def _parameters(workload: Workload, rates, compute: Compute) -> Array:
         ]
         before.append(xp.where(moe, *map(_column, waits)) * float(bytes_each > 0))
     return _each_block(workload, before=tuple(before))
-
-
-def _all(back: Back, again: bool) -> Any:
-    return back.inputs + back.weights + (back.again if again else 0.0)
 
 
 def _half(workload: Workload, rates, moe: bool, bytes_each: float):

@@ -148,18 +148,23 @@ class Exchanges(NamedTuple):
 class Places(NamedTuple):
     """Static: the block in every running slot [P Q L].
 
+    - `block`: its number in the model, -1: none.
     - `layer`: number of the MoE block, -1 without all-to-all; `experts`: the same, also for weight gradients.
     - `later`: a backward pass that leaves weight gradients to another pass.
     - `lane` [P 2QL]: running order of a stage's all-to-alls; None: by number.
     """
 
-    present: np.ndarray
+    block: np.ndarray
     layer: np.ndarray
     micro_batch: np.ndarray
     backward: np.ndarray
     experts: np.ndarray
     later: np.ndarray
     lane: np.ndarray | None = None
+
+    @property
+    def present(self) -> np.ndarray:
+        return self.block >= 0
 
     @property
     def kind(self) -> np.ndarray:
@@ -175,9 +180,9 @@ def places(workload: Workload) -> Places:
     """Blocks in running order: forward, or reversed for backward; short passes are padded."""
     order, blocks = order_of(workload), workload.place_blocks
     most = max(blocks)
-    present = np.arange(most) < np.asarray((*blocks, 0))[:, None]  # [place L], the last for passes of nothing
-    layer = np.full((len(blocks) + 1, most), -1)
-    for place in range(len(blocks)):
+    block, layer = np.full((2, len(blocks) + 1, most), -1)  # [place L], the last for passes of nothing
+    for place, count in enumerate(blocks):
+        block[place, :count] = sum(blocks[:place]) + np.arange(count)
         layer[place, list(workload.place_positions(place))] = workload.place_layers(place)
     kind = np.broadcast_to(order.kind[..., None], (*order.kind.shape, most))
     run = np.where(kind == FORWARD, np.arange(most), np.arange(most)[::-1])  # [P Q L]
@@ -188,7 +193,7 @@ def places(workload: Workload) -> Places:
     sent = np.where(kind == WEIGHT, -1, experts)
     lane = None if order.paired is None else lane_of(order.paired, most)
     later = np.zeros(run.shape, bool) if order.later is None else np.broadcast_to(order.later[..., None], run.shape)
-    return Places(present[place, run], sent, micro_batch, kind == BACKWARD, experts, later, lane)
+    return Places(block[place, run], sent, micro_batch, kind == BACKWARD, experts, later, lane)
 
 
 def lane_of(paired: np.ndarray, most: int) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 from mfabric_jax.timing import blocks as ops
 from mfabric_jax.timing.blocks import Rules, in_float64, rows_of
 from mfabric_jax.timing.iteration import BESIDE, Walked, rules_of
-from mfabric_jax.timing.passes import order_of
+from mfabric_jax.timing.passes import order_of, places
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 
@@ -66,13 +66,14 @@ def segments(workload: Workload, walked: Walked, rules: Rules | None = None) -> 
     """
     rules, walked = rules_of(workload, rules), in_float64(walked)
     drawn = _Drawn(walked, Computed(workload, walked, rules), rules)
-    order, found = order_of(workload), []
+    order, numbers, found = order_of(workload), places(workload).block, []
     for stage in range(workload.pp):
         every = _between(workload, walked.slots, stage)
-        for who, at in _running(workload, stage):
-            together = bool(order.in_pairs[at[:2]])
-            steps = ops.steps_of(ops.kind_of(order, at[:2]), rules, together=together)
-            every += drawn.block(who, at, steps, together=together)
+        for q, who in _passes(workload, stage):
+            together, kind = bool(order.in_pairs[stage, q]), ops.kind_of(order, (stage, q))
+            for at in np.flatnonzero(walked.blocks.present[stage, q]):
+                block, steps = int(numbers[stage, q, at]), ops.steps_of(kind, rules, together=together)
+                every += drawn.block(who._replace(block=block), (stage, q, int(at)), steps, together=together)
         found += _apart(every)
     return _reduced(found, walked)
 
@@ -154,16 +155,6 @@ def _passes(workload: Workload, stage: int) -> Iterator[tuple[int, _Who]]:
     for q in np.flatnonzero(order.chunk[stage] >= 0):
         kind, micro_batch, chunk = (int(each[stage, q]) for each in (order.kind, order.micro_batch, order.chunk))
         yield int(q), _Who(stage, micro_batch, held[chunk], None, DIRECTIONS[kind])
-
-
-def _running(workload: Workload, stage: int) -> Iterator[tuple[_Who, Place]]:
-    most = max(workload.place_blocks)
-    for q, who in _passes(workload, stage):
-        first, count = sum(workload.place_blocks[: who.place]), workload.place_blocks[who.place]
-        for at in range(most):
-            block = at if who.direction == "forward" else most - 1 - at
-            if block < count:
-                yield who._replace(block=first + block), (stage, q, at)
 
 
 def _between(workload: Workload, slots: Any, stage: int) -> list[Segment]:
