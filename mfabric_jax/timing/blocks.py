@@ -1,4 +1,4 @@
-"""Operations of a block in a pass, and their seconds; read by `timeline`, `as_tasks`, `trace` and `switching`.
+"""Operations of a block in a pass, and their seconds; read by `timeline`, `block_tasks`, `trace` and `evaluate.rules`.
 
 Tables hold iterations of one job side by side: their leading axis [C] may be left out.
 
@@ -297,13 +297,10 @@ NETWORK = ("optical", "electronic", "waiting", "delay")
 SECONDS: dict[tuple, int] = {("run", *run): column for column, run in enumerate(COMPUTED)}
 SECONDS |= {(name, which): len(COMPUTED) + 2 * at + which for at, name in enumerate(NETWORK) for which in (0, 1)}
 SECONDS |= {("held", 0): len(SECONDS)}  # of tables with pairs alone
-FLAGS = {  # whether there is one: a block, its all-to-alls, its first and last computation, what is computed again; ...
-    name: column
-    for column, name in enumerate(
-        ("present", "moe", "lead", "behind", "again", ("switch", 0), ("switch", 1), ("asks", 0), ("asks", 1))
-    )
-}
-OF_BOTH = ("told", "start", "over", "active", "waits")  # times of each all-to-all
+# Whether there is one: a block, its all-to-alls, its first and last computation, what is computed again; ...
+FLAGGED = ("present", "moe", "lead", "behind", "again", ("switch", 0), ("switch", 1), ("asks", 0), ("asks", 1))
+FLAGS = {name: column for column, name in enumerate(FLAGGED)}
+OF_BOTH = ("start", "over", "turn", "active", "waiting")  # times of each all-to-all
 
 BACK = ("inputs", "weights", "again")  # of attention, and of experts or the dense part (inner), in backward passes
 BASES = (  # seconds of a block that work is made of
@@ -427,17 +424,8 @@ def _flags(order: Order, blocks: Blocks, runs: Any, twice: Any, together: Any) -
     behind = blocks.present & (~forward | (runs[..., SECONDS["run", "behind", False]] > 0))
     first = ~blocks.ahead if together is None else ~blocks.ahead & ~(together & backward)
     switch = blocks.switch & blocks.moe[..., None]
-    each = (
-        blocks.present,
-        blocks.moe,
-        lead,
-        behind,
-        blocks.moe & twice,
-        switch[..., 0],
-        switch[..., 1],
-        first,
-        ~backward,
-    )
+    each = [blocks.present, blocks.moe, lead, behind, blocks.moe & twice]
+    each += [switch[..., 0], switch[..., 1], first, ~backward]
     return xp.stack([xp.broadcast_to(flag, shape) for flag in each], -1)
 
 
@@ -470,24 +458,17 @@ def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
     for flag, *of_again in (("moe",), ("again", "again"))[: 1 + again]:
         late = (both("over", *of_again) - (both("start", *of_again) + length)).sum(-1)
         paid = paid + xp.where(table.flags[..., FLAGS[flag]], late, xp.zeros_like(late))
-    usual = Slots(
+    every = "begin" in times
+    found: dict[str, Any] = {name: both(name) for name in (OF_BOTH if every else ("start", "over"))}
+    if every:
+        found |= {"begin": times["begin"], "inner": times["run", "inner"][..., None] + table.inner}
+        found |= {"runs": xp.stack([times["run", run] for run in RUNS], -1), "held": times["held"]}
+    return Slots(
         end=times["end"],
-        start=both("start"),
-        over=both("over"),
         compute_s=table.compute,
         tp_s=table.tp,
         exchange_s=table.exchange,
         paid_s=paid,
         again=both("start", "again") if again else None,
-    )
-    if "begin" not in times:
-        return usual
-    return usual._replace(
-        begin=times["begin"],
-        inner=times["run", "inner"][..., None] + table.inner,
-        turn=both("told"),
-        active=both("active"),
-        waiting=both("waits"),
-        runs=xp.stack([times["run", run] for run in RUNS], -1),
-        held=times["held"],
+        **found,
     )

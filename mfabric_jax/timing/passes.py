@@ -198,15 +198,9 @@ def places(workload: Workload) -> Places:
 
 def lane_of(paired: np.ndarray, most: int) -> np.ndarray:
     """Running order of all-to-alls [2QL] in pairs: combine gradient, dispatch, dispatch gradient, combine."""
-    number = np.arange(paired.shape[1] * most * 2).reshape(-1, most, 2)
-    rows = []
-    for together in paired:
-        row: list[int] = []
-        for q in np.flatnonzero(~np.concatenate([[False], together[:-1]])):
-            both = np.stack([number[q + 1], number[q]], axis=-1) if together[q] else number[q]  # backward first
-            row += both.ravel().tolist()
-        rows.append(row)
-    return np.asarray(rows)
+    q, slot = np.divmod(np.arange(paired.shape[1] * most * 2), most * 2)
+    units = np.cumsum(~np.roll(paired, 1, axis=1), axis=1)
+    return np.stack([np.lexsort((-q, slot, unit[q])) for unit in units])  # backward first
 
 
 def behind_sends(workload: Workload) -> np.ndarray:

@@ -56,7 +56,7 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
             turns = flags[FLAGS["switch", op.which]]
             anew = xp.where(turns, active > told, anew)
             active = xp.where(turns, told + seconds[SECONDS["delay", op.which]], active)
-            record["told", op.which] = told
+            record["turn", op.which] = told
         elif isinstance(op, ops.Send):
             here, again = flags[FLAGS["again" if op.again else "moe"]], ("again",) * op.again
             optical = seconds[SECONDS["optical", op.which]]
@@ -70,7 +70,7 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
             quiet, ready[whose] = xp.where(here, over, quiet), over
             record |= {("start", op.which, *again): start, ("over", op.which, *again): over}
             if not again:
-                record |= {("active", op.which): active, ("waits", op.which): waits}
+                record |= {("active", op.which): active, ("waiting", op.which): waits}
                 begun[whose].append((here, start))
         elif op.off:
             record["end"] = free = free + seconds[SECONDS["run", op.name, True]]
@@ -131,7 +131,7 @@ def run(order: Order, table: Table, send_s: Array, rules: Rules, decision_s: Any
 def units_of(order: Order) -> np.ndarray:
     """Units [2 U], by number in the merged order: the first pass, and the second of a pair or the first again."""
     paired = np.zeros(len(order.stage), bool) if order.paired is None else order.paired[order.stage, order.position]
-    first = np.flatnonzero(~np.concatenate([[False], paired[:-1]]))
+    first = np.flatnonzero(~np.roll(paired, 1))
     return np.stack([first, first + paired[first]])
 
 
