@@ -54,8 +54,12 @@ def iteration_tasks(
 
 class _Writer:
     def __init__(self, workload, replicas, ends, rates, rules, *, barriers: str, receives: bool, collectives: bool):
-        self.workload, self.replicas, self.ends, self.rates = workload, replicas, ends, rates
-        self.rules, self.collectives = rules_of(workload, rules), collectives
+        self.workload = workload
+        self.replicas = replicas
+        self.ends = ends
+        self.rates = rates
+        self.rules = rules_of(workload, rules)
+        self.collectives = collectives
         stages, every, per_region = shape = workload.pp, len(replicas), ends.per_region
         self.grid = np.arange(np.prod(shape)).reshape(shape)
         groups = [*self.grid.reshape(-1, per_region), *self.grid.reshape(stages, -1), self.grid.ravel()]
@@ -68,20 +72,24 @@ class _Writer:
         over = [self._reduced(stage, ran) for stage in range(self.workload.pp)]
         moved_s = max(float(one.walked.moved_s) for one in self.replicas)
         if moved_s > 0:
-            every, group = self.grid.ravel(), self.of_stages + self.workload.pp
+            every = self.grid.ravel()
+            group = self.of_stages + self.workload.pp
             ready = self.tasks.gather(every, [_beside_each_other(over)], group, "stages are through")
             self.tasks.add(TaskKind.COMPUTE, every, "experts move", ready[None], seconds=moved_s)
         return self.tasks
 
     def _replica(self, number: int) -> ReplicaTasks:
         sites = [self._site(stage, number) for stage in range(self.workload.pp)]
-        decision_s, passed = float(self.rates.decision_s), pp_bytes(self.workload) * self.ends.ranks
+        decision_s = float(self.rates.decision_s)
+        passed = pp_bytes(self.workload) * self.ends.ranks
         ran = ReplicaTasks(self.workload, self.replicas[number], sites, self.rules, decision_s, passed)
         ran.add_passes()
         return ran
 
     def _site(self, stage: int, number: int) -> Site:
-        ends, group, reduced = self.grid[stage, number], stage * len(self.replicas) + number, None
+        ends = self.grid[stage, number]
+        group = stage * len(self.replicas) + number
+        reduced = None
         if self.collectives and self.ends.ranks < 1:
             members = ends.reshape(-1, self.workload.attention_tp)
             size = self.workload.folded * pp_bytes(self.workload)
@@ -89,7 +97,9 @@ class _Writer:
         return Site(self.tasks, ends, group, reduced)
 
     def _reduced(self, stage: int, ran: list[ReplicaTasks]) -> Ready:
-        tasks, ends, step_s = self.tasks, self.grid[stage].ravel(), float(self.replicas[0].walked.step_s[stage])
+        tasks = self.tasks
+        ends = self.grid[stage].ravel()
+        step_s = float(self.replicas[0].walked.step_s[stage])
         overlap = self.rules.dp_overlap and self.workload.sharding in ("none", "optimizer")
         last = gradient_slots(self.workload, stage) if overlap else [None]
         sums = replica_bytes(self.workload, stage, last=True)
@@ -97,10 +107,12 @@ class _Writer:
         inside_s = ring.inside / float(self.rates.nvlink_Bps) / len(last)
         collectives = self._collectives(stage, sums, len(last)) if self.collectives else []
         inside_s = 0.0 if collectives and self.ends.per_server > 1 else inside_s
-        before, through = np.zeros((0, len(ends)), np.int64), [one.through[stage] for one in ran]
+        before = np.zeros((0, len(ends)), np.int64)
+        through = [one.through[stage] for one in ran]
         for at in last:
             ready = through if at is None else [one.blocks[stage, *at] for one in ran]
-            group, name = self.of_stages + stage, "gradients are there"
+            group = self.of_stages + stage
+            name = "gradients are there"
             waits = [tasks.gather(ends, [_beside_each_other(ready)], group, name), before]
             if inside_s > 0:
                 waits = [tasks.add(TaskKind.COMPUTE, ends, "gradients inside servers", waits, seconds=inside_s)]

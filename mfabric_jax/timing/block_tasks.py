@@ -43,8 +43,12 @@ class ReplicaTasks:
     def __init__(
         self, workload: Workload, replica: Replica, sites: list[Site], rules: Rules, decision_s: float, passed: float
     ):
-        self.order, self.sites, self.rules = order_of(workload), sites, rules
-        self.decision_s, self.passed, self.sent = decision_s, passed, replica.sent
+        self.order = order_of(workload)
+        self.sites = sites
+        self.rules = rules
+        self.decision_s = decision_s
+        self.passed = passed
+        self.sent = replica.sent
         self.walked = in_float64(replica.walked)
         self.computed = Computed(workload, self.walked, rules)
         self.through = [site.nothing for site in sites]
@@ -54,7 +58,8 @@ class ReplicaTasks:
     def add_passes(self) -> None:
         order = self.order
         for first, second in units_of(order).T:
-            stage, numbers = int(order.stage[first]), range(first, second + 1)
+            stage = int(order.stage[first])
+            numbers = range(first, second + 1)
             passes = [(stage, int(order.position[n])) for n in numbers]
             if order.chunk[passes[0]] >= 0:
                 ready = np.concatenate([self.through[stage], *map(self._arrived, numbers)])
@@ -63,12 +68,14 @@ class ReplicaTasks:
                     self._ended[stage * order.kind.shape[1] + q] = self.through[stage]
 
     def _arrived(self, n: int) -> Ready:
-        site, need = self.sites[self.order.stage[n]], self.order.needs[n]
+        site = self.sites[self.order.stage[n]]
+        need = self.order.needs[n]
         if need < 0:
             return site.nothing
         if self.order.crossing[n] < 0:
             return self._ended[need]
-        src, count = self.sites[need // self.order.kind.shape[1]].ends, len(site.ends)
+        src = self.sites[need // self.order.kind.shape[1]].ends
+        count = len(site.ends)
         every = np.arange(count)
         sent = flows_of(every, every + count, np.full(count, self.passed))
         name = f"{self._name((self.order.stage[n], self.order.position[n]))}: input"
@@ -79,7 +86,9 @@ class ReplicaTasks:
 
     def _unit(self, passes: list[tuple[int, int]], ready: Ready) -> Ready:
         """A pass, or two that run together."""
-        site, single, lanes = self.sites[passes[0][0]], len(passes) == 1, Lanes([ready] * len(passes), ready, ready)
+        site = self.sites[passes[0][0]]
+        single = len(passes) == 1
+        lanes = Lanes([ready] * len(passes), ready, ready)
         if single:
             steps = [(0, *step) for step in ops.alone(ops.kind_of(self.order, passes[0]), self.rules.recompute)]
         else:
@@ -94,7 +103,9 @@ class ReplicaTasks:
 
     def _block(self, site: Site, steps: Sequence, blocks: list[Place], lanes: Lanes) -> Lanes:
         """One block of every pass; `steps`: (whose, run, operation)."""
-        (ready, free, weights), known, single = lanes, [None] * len(blocks), len(blocks) == 1
+        ready, free, weights = lanes
+        known = [None] * len(blocks)
+        single = len(blocks) == 1
         ready, own = list(ready), self.walked.blocks
         for whose, _, op in steps:
             at, now = blocks[whose], ready[whose]
@@ -111,11 +122,13 @@ class ReplicaTasks:
                     site.turn(told, float(self.walked.table.seconds[(*at, SECONDS["delay", op.which])]))
             elif isinstance(op, ops.Send):
                 if own.moe[at]:
-                    name, counts_s = f"{block}: {op.label}", self.computed.counted(op, at)
+                    name = f"{block}: {op.label}"
+                    counts_s = self.computed.counted(op, at)
                     before = now if single or site.quiet is None else _both(now, site.quiet[None])
                     if not single and counts_s > 0:
                         free = site.compute(_both(free, now), counts_s, f"{name}, the last rank")
-                    sent, inside_s = self.sent(at, op.which), float(own.inside_s[(*at, op.which)])
+                    sent = self.sent(at, op.which)
+                    inside_s = float(own.inside_s[(*at, op.which)])
                     sent = sent.back() if (op.which == 1) != op.again else sent
                     asked = {"lag": counts_s, "packets_wait": self.rules.eps_waits}
                     ready[whose] = site.all_to_all(before, sent, inside_s, name, **asked)

@@ -218,7 +218,8 @@ def pair(recompute: str, delayed: bool = True) -> tuple[tuple[int, str, Any], ..
     forward, backward = forward_block(), backward_block(recompute)
     if not delayed:
         backward = tuple(_with_weights(section) for section in backward)
-    left, right = iter(_placed(sum(forward, ()))), iter(_placed(sum(backward, ())))
+    left = iter(_placed(sum(forward, ())))
+    right = iter(_placed(sum(backward, ())))
     steps = []
     for ones, twos in zip(forward, backward, strict=True):
         own = [(1, *next(right)) for _ in twos]
@@ -375,7 +376,9 @@ def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules
     backward = (order.kind == BACKWARD)[None, ..., None]
     dtype, shape = blocks.optical_s.dtype, blocks.optical_s.shape[:-1]
     seconds = xp.broadcast_to(_seconds(order, blocks, compute, rules, together), (*shape, len(COMPUTED) + 2))
-    runs, computed, reduced = seconds[..., : len(COMPUTED)], seconds[..., -2], seconds[..., -1]
+    runs = seconds[..., : len(COMPUTED)]
+    computed = seconds[..., -2]
+    reduced = seconds[..., -1]
     twice = backward & again_of(rules.recompute).exchanges
     length = xp.where(blocks.moe[..., None], xp.maximum(blocks.optical_s, blocks.electronic_s), xp.zeros((), dtype))
     at = SECONDS["run", "inner", False]
@@ -394,14 +397,16 @@ def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules
 
 
 def _seconds(order: Order, blocks: Blocks, compute: Compute, rules: Rules, together: Any) -> Any:
-    xp, kind = array_module(order, blocks, compute), order.kind[None, ..., None]
+    xp = array_module(order, blocks, compute)
+    kind = order.kind[None, ..., None]
     which = xp.where(kind == BACKWARD, 1, 0)
     if order.later is not None:
         which = xp.where(kind == WEIGHT, 3, xp.where(order.later[None, ..., None], 2, which))
     if together is not None:
         which = xp.where(together, len(KINDS) + which, which)
     made_of = factors(rules.recompute, rules.comm_cores, rules.delayed)
-    each, bases = xp.asarray(made_of, blocks.optical_s.dtype)[which], bases_of(blocks, compute, xp)
+    each = xp.asarray(made_of, blocks.optical_s.dtype)[which]
+    bases = bases_of(blocks, compute, xp)
     return sum(each[..., n] * base[..., None] for n, base in enumerate(bases) if made_of[..., n].any())
 
 
@@ -418,7 +423,8 @@ def _sent(blocks: Blocks, together: Any, delay_s: Any) -> list[Any]:
 
 
 def _flags(order: Order, blocks: Blocks, runs: Any, twice: Any, together: Any) -> Any:
-    xp, shape = array_module(order, blocks, runs), blocks.optical_s.shape[:-1]
+    xp = array_module(order, blocks, runs)
+    shape = blocks.optical_s.shape[:-1]
     backward, forward = ((order.kind == kind)[None, ..., None] for kind in (BACKWARD, FORWARD))
     lead = blocks.present & (forward | (runs[..., SECONDS["run", "lead", False]] > 0))
     behind = blocks.present & (~forward | (runs[..., SECONDS["run", "behind", False]] > 0))
@@ -434,8 +440,11 @@ def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
 
     `length` [.. 2]: of the all-to-alls; `inner`: of the experts. Late parts delay the start of the second all-to-all.
     """
-    xp, first, second = array_module(length, inner, parts), length[..., 0], length[..., 1]
-    begin, end = first / parts, xp.maximum(first + inner / parts, first / parts + inner)
+    xp = array_module(length, inner, parts)
+    first = length[..., 0]
+    second = length[..., 1]
+    begin = first / parts
+    end = xp.maximum(first + inner / parts, first / parts + inner)
     combined = (inner + first * (1 - parts)) / parts  # the first part may be combined from here on
     in_time = end - first + second / parts - second  # so that the last part ends in time
     gap = xp.maximum(0, xp.maximum(combined, in_time))
@@ -447,7 +456,8 @@ def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
 
 def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
     """`Slots` from the times of a clock [.. P Q L]; without the waiting of pairs."""
-    xp, again = array_module(times["end"]), again_of(rules.recompute).exchanges
+    xp = array_module(times["end"])
+    again = again_of(rules.recompute).exchanges
 
     def both(name: str, *again: str) -> Any:
         return xp.stack([times[(name, which, *again)] for which in (0, 1)], -1)

@@ -132,7 +132,8 @@ def iterate(
         return None if value is None else floats_or_nan(field, value, FROM_0_TO_INFINITY, dtype)
 
     rates = FabricRates(**{field: checked(field, value) for field, value in rates._asdict().items()})
-    seconds, tp_Bps = jax.tree.map(lambda value: checked("seconds", value), seconds), checked("tp_Bps", tp_Bps)
+    seconds = jax.tree.map(lambda value: checked("seconds", value), seconds)
+    tp_Bps = checked("tp_Bps", tp_Bps)
     return iterate_compiled(workload, rates, exchanges, seconds, rules, tp_Bps)
 
 
@@ -148,7 +149,9 @@ def iterate_compiled(
 
 def iterations_of(walked: "Walked") -> Iteration:
     """The seconds of iterations [C] by kind, each of its busiest stage."""
-    xp, total, spent = array_module(walked.reduce_s), walked.ends.max(-1), walked.spent
+    xp = array_module(walked.reduce_s)
+    total = walked.ends.max(-1)
+    spent = walked.spent
     every = xp.stack([*spent.values()]).sum(0)  # [C P]
     busiest = xp.argmax(every, -1)
 
@@ -206,7 +209,8 @@ def walk(
     - `every`: all times of `Slots`, for pictures; else those that seconds are worked out from.
     """
     rules = rules_of(workload, rules)
-    xp, dtype = array_module(exchanges, rates, seconds, tp_Bps), exchanges.load.dtype
+    xp = array_module(exchanges, rates, seconds, tp_Bps)
+    dtype = exchanges.load.dtype
     many = len(exchanges.switch)
 
     def of_cases(x: Any) -> Any:
@@ -216,7 +220,8 @@ def walk(
 
     rates, seconds = jax.tree.map(of_cases, (rates, seconds))  # [C 1] or [C P]
     compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else of_cases(tp_Bps))
-    blocks, beside = running_blocks(workload, rates, exchanges, compute), beside_of(workload, rates, compute)
+    blocks = running_blocks(workload, rates, exchanges, compute)
+    beside = beside_of(workload, rates, compute)
     if beside:
         blocks = blocks._replace(beside_s=sum(beside.values()))
     order, send_s = order_of(workload), send_seconds(workload, rates)
@@ -267,14 +272,16 @@ def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, "C"
     """Seconds in which experts move between ranks after an iteration, on the slowest stage."""
     if exchanges.moved is None:
         return array_module(rates, exchanges).zeros(len(exchanges.switch), exchanges.load.dtype)
-    between, inside = exchanges.moved[..., 0] / rates.nic_Bps, exchanges.moved[..., 1] / rates.nvlink_Bps
+    between = exchanges.moved[..., 0] / rates.nic_Bps
+    inside = exchanges.moved[..., 1] / rates.nvlink_Bps
     return array_module(between, inside).maximum(between, inside).max(-1)
 
 
 def send_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
     """Seconds of activations between stages p and p + 1; last entry: from the last stage to the first."""
     senders = workload.gpus_per_server // workload.tp  # EP ranks on a server
-    xp, turn_s = array_module(rates), 0.0 if rates.phase_s is None else rates.phase_s
+    xp = array_module(rates)
+    turn_s = 0.0 if rates.phase_s is None else rates.phase_s
     send_Bps: Any = rates.send_Bps
     send_Bps = xp.broadcast_to(send_Bps, (len(send_Bps), workload.pp))
     slower = xp.minimum(send_Bps, xp.roll(send_Bps, -1, -1))
@@ -283,7 +290,8 @@ def send_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
 
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps: Float[Array, "C P"]) -> Compute:
     """Seconds of a block's parts, with the tensor-parallel all-reduce."""
-    whole, tp_s = completed(workload, seconds), tp_bytes_per_gpu(workload) / tp_Bps
+    whole = completed(workload, seconds)
+    tp_s = tp_bytes_per_gpu(workload) / tp_Bps
     parts = whole.attention_s, whole.moe_s, whole.dense_s, tp_s, whole.expert_s, whole.scores_s, whole.head_s
     return Compute(*parts, whole.backward)
 
@@ -319,7 +327,8 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
     inside_s = exchanges.inside[..., None] / inside_Bps * size
     inside_s = second_earlier(inside_s, early and early.inside) + latency_s
     waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting, turns)
-    optical_s, packet_s = seconds_of(exchanges.optical, turns), seconds_of(exchanges.electrical)
+    optical_s = seconds_of(exchanges.optical, turns)
+    packet_s = seconds_of(exchanges.electrical)
     present, moe = (xp.asarray(flags)[None] for flags in (where.present, where.layer >= 0))
     rest = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
     experts = xp.asarray(where.experts >= 0)[None] if (where.experts != where.layer).any() else None
@@ -329,7 +338,8 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
 def _of_experts(workload: Workload, compute: Compute) -> Any:
     """Seconds of routed experts of a pass before they answer [.. P Q 1 1]."""
     order, back = order_of(workload), backward_of(compute)
-    xp, backward = array_module(compute), places(workload).backward[..., None]
+    xp = array_module(compute)
+    backward = places(workload).backward[..., None]
     later = False if order.later is None else order.later[..., None, None]
     weights = xp.where(later, xp.zeros_like(back.expert.weights), back.expert.weights)
     return xp.where(backward, back.expert.inputs + weights, compute.expert_s)
@@ -425,10 +435,13 @@ def _parameters(workload: Workload, rates, compute: Compute) -> Array:
     """Seconds of gathering parameters and scattering gradients that a block's computation does not hide."""
     fetched = workload.gathered_bytes if workload.sharding == "parameters" else 0
     again, back = again_of(workload.recompute), backward_of(compute)
-    forward, parts = (compute.attention_s, compute.moe_s, compute.dense_s), (back.attention, back.moe, back.dense)
+    forward = compute.attention_s, compute.moe_s, compute.dense_s
+    parts = back.attention, back.moe, back.dense
     repeats = (float(repeated) for repeated in (again.attention, again.inner, again.inner))
     backward = [part.inputs + part.weights + by * part.again for part, by in zip(parts, repeats, strict=True)]
-    xp, moe, before = array_module(compute), places(workload).layer >= 0, []
+    xp = array_module(compute)
+    moe = places(workload).layer >= 0
+    before = []
     passes = (fetched, forward), (fetched + workload.grad_bytes, backward)
     for bytes_each, (attention_s, *inner) in passes:
         waits = [
@@ -480,9 +493,12 @@ class Early(NamedTuple):
 
 def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE, *, ports: str = "rank") -> Early:
     """`Early` of every all-to-all; `ports`: limit between servers is a "rank", a "server", or a "pair" of servers."""
-    xp, per_server, others = array_module(tokens), workload.ranks_per_server, 1 - np.eye(workload.ep)
+    xp = array_module(tokens)
+    per_server = workload.ranks_per_server
+    others = 1 - np.eye(workload.ep)
     together = 1 if one_of("ports", ports, PORTS) == "rank" else per_server
-    load, demand = _rank_load(workload, tokens, tile), between_ranks(tokens, 1.0)
+    load = _rank_load(workload, tokens, tile)
+    demand = between_ranks(tokens, 1.0)
     order = xp.argsort(-load, axis=-1, stable=True)
     away = away_from_server(demand, per_server)
     between = (_left_of_pair if ports == "pair" else _left)(away, order, together)
@@ -492,7 +508,8 @@ def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = T
 
 def _left(demand: Float[Array, "... R R"], order: Int[Array, "... R"], together: int) -> Float[Array, "... R"]:
     """Part of the busiest port's load that the first k ranks of `order` send; `together`: ranks that share a port."""
-    xp, (into, out) = array_module(demand), _by_port(demand, order, together)
+    xp = array_module(demand)
+    (into, out) = _by_port(demand, order, together)
     sent = xp.where(out, into.sum(-2, keepdims=True), 0)
     left = xp.cumsum(xp.concatenate([into, sent], axis=-2), axis=-1).max(axis=-2)
     every = left[..., -1:]
@@ -500,7 +517,8 @@ def _left(demand: Float[Array, "... R R"], order: Int[Array, "... R"], together:
 
 
 def _left_of_pair(demand: Float[Array, "... R R"], order: Int[Array, "... R"], together: int) -> Float[Array, "... R"]:
-    xp, (into, out) = array_module(demand), _by_port(demand, order, together)
+    xp = array_module(demand)
+    (into, out) = _by_port(demand, order, together)
     left = xp.cumsum(xp.where(out[..., :, None, :], into[..., None, :, :], 0), axis=-1)  # [from to k]
     every = left[..., -1:]
     part = xp.where(every > 0, left / xp.where(every > 0, every, 1), 0).max(axis=(-3, -2))

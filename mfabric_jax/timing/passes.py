@@ -50,7 +50,8 @@ def order_of(workload: Workload) -> Order:
 @functools.lru_cache(maxsize=64)
 def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overlap: bool = False) -> Order:
     """The order of all stages; `Schedule.place` gives the position of their chunks in the model."""
-    shape, one = PipelineShape(stages, micro_batches, chunks, overlap), SCHEDULES[schedule]
+    shape = PipelineShape(stages, micro_batches, chunks, overlap)
+    one = SCHEDULES[schedule]
     units = [list(units_of(schedule, p, shape)) for p in range(stages)]
     most = max(sum(map(len, row)) for row in units)
     units = [row + [(NOTHING,)] * (most - sum(map(len, row))) for row in units]

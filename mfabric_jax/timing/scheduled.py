@@ -67,7 +67,8 @@ def scheduled(
     `even`: the demand of balanced experts; `cold`: no circuits of the iteration before are in place.
     """
     xp, where = array_module(demand, nic_Bps), places(workload)
-    every, ratio = demand.reshape(-1, *even.shape), workload.combine_bytes / workload.dispatch_bytes
+    every = demand.reshape(-1, *even.shape)
+    ratio = workload.combine_bytes / workload.dispatch_bytes
     sizes, known = (1.0, ratio, 1.0), (False, True, True)  # over bytes of a dispatch
     each = [planner(every * size, ahead) for size, ahead in zip(sizes, known, strict=True)]
     which = np.where(where.backward[..., None], [1, 2], [0, 1])  # gradients of combine go first
@@ -143,7 +144,9 @@ def plan_each(demand: Float[Array, "N S S"], key: Any, region: Region, policy: P
 
 def ends_of_switches(schedule: Schedule) -> tuple[Array, Array, Array, Array]:
     """`Planned.first`, `last`, `turns` and `anew` of one schedule; configurations of 0 s are not shown."""
-    xp, used, switch = array_module(schedule.configurations, schedule.seconds), schedule.seconds > 0, schedule.switch
+    xp = array_module(schedule.configurations, schedule.seconds)
+    used = schedule.seconds > 0
+    switch = schedule.switch
     place = np.arange(len(used))
     earlier = used[:, None] & used[None] & (switch[:, None] == switch[None]) & (place[:, None] > place[None])
     number = earlier.sum(1)  # on its switch, from 0

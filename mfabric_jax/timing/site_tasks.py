@@ -75,7 +75,10 @@ class Site:
     """
 
     def __init__(self, tasks: EndTasks, ends: np.ndarray, group: int, reduced: Reduced | None):
-        self.tasks, self.ends, self.group, self.reduced = tasks, ends, group, reduced
+        self.tasks = tasks
+        self.ends = ends
+        self.group = group
+        self.reduced = reduced
         self.quiet: np.ndarray | None = None
         self.turned: np.ndarray | None = None
 

@@ -42,13 +42,16 @@ class Clock(NamedTuple):
 
 def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: Any, eps_waits: bool):
     """(clock, times of each pass by name) after one block of every pass; `blocks`: (seconds, flags) of each block."""
-    (ready, free, quiet, active, anew), single = clock, len(blocks) == 1
+    (ready, free, quiet, active, anew) = clock
+    single = len(blocks) == 1
     xp = array_module(quiet, decision_s)
     ready, known = list(ready), list(clock.ready)
     times: list[dict] = [{"begin": now, "end": now} for now in ready]
     begun: list[list] = [[] for _ in ready]
     for whose, op in steps:
-        (seconds, flags), now, record = blocks[whose], ready[whose], times[whose]
+        (seconds, flags) = blocks[whose]
+        now = ready[whose]
+        record = times[whose]
         if isinstance(op, ops.Decide):
             known[whose] = now + decision_s
         elif isinstance(op, ops.Turn):
@@ -58,12 +61,14 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
             active = xp.where(turns, told + seconds[SECONDS["delay", op.which]], active)
             record["turn", op.which] = told
         elif isinstance(op, ops.Send):
-            here, again = flags[FLAGS["again" if op.again else "moe"]], ("again",) * op.again
+            here = flags[FLAGS["again" if op.again else "moe"]]
+            again = ("again",) * op.again
             optical = seconds[SECONDS["optical", op.which]]
             waits = xp.where(anew, optical, seconds[SECONDS["waiting", op.which]])
             start = now if single else xp.maximum(now, quiet)
             if not single and op.which == 0 and not op.again:
-                held, record["held"] = seconds[SECONDS["held", 0]], xp.maximum(free, now)
+                held = seconds[SECONDS["held", 0]]
+                record["held"] = xp.maximum(free, now)
                 free = xp.where(held > 0, record["held"] + held, free)
             over = _over(start, active, optical, seconds[SECONDS["electronic", op.which]], waits, eps_waits)
             over = xp.where(here, over, now)
@@ -75,7 +80,8 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
         elif op.off:
             record["end"] = free = free + seconds[SECONDS["run", op.name, True]]
         else:
-            length, start = seconds[SECONDS["run", op.name, False]], now
+            length = seconds[SECONDS["run", op.name, False]]
+            start = now
             ready[whose] = now + length
             if not single:
                 here = flags[FLAGS["present" if op.name == "inner" else op.name]]
@@ -166,14 +172,18 @@ class _Players:
         self.seconds, self.flags, self.send_s = (
             self.xp.moveaxis(self.xp.asarray(x), 0, -1) for x in (table.seconds, table.flags, send_s)
         )
-        self.names, self.in_pairs = names_of(rules, every=every), order.paired is not None
+        self.names = names_of(rules, every=every)
+        self.in_pairs = order.paired is not None
         self.steps = ops.clock_alone(rules.recompute), ops.clock_pair(rules.recompute, rules.delayed)
 
     def play_all(self) -> tuple[dict, Any]:
         """Times by name [C P Q L], and of pairs [C P Q 2] seconds paid for the switch and all seconds without it."""
-        xp, dtype, many = self.xp, self.seconds.dtype, self.seconds.shape[-1]
+        xp = self.xp
+        dtype = self.seconds.dtype
+        many = self.seconds.shape[-1]
         stages, passes = self.order.kind.shape
-        empty, never = xp.zeros((stages + 1, many), dtype), xp.full((stages + 1, many), -np.inf, dtype)
+        empty = xp.zeros((stages + 1, many), dtype)
+        never = xp.full((stages + 1, many), -np.inf, dtype)
         clocks = empty, never, xp.array(never), xp.zeros((stages + 1, many), bool)
         start = xp.zeros((stages * passes + 1, many), dtype), clocks
         if xp is np:
@@ -214,11 +224,13 @@ class _Players:
 
     def _passes(self, which: np.ndarray) -> _Passes:
         order, xp = self.order, self.xp
-        at, there = (order.stage[which], order.position[which]), which >= 0
+        at = (order.stage[which], order.position[which])
+        there = which >= 0
         crossing = xp.where(there, order.crossing[which], -1)
         sent_s = xp.where((crossing < 0)[..., None], 0, self.send_s[crossing])
         seconds, flags = (xp.moveaxis(x[at], -4, -2) for x in (self.seconds, self.flags))
-        stage, need = xp.where(there, at[0], len(order.kind)), xp.where(there, order.needs[which], -1)
+        stage = xp.where(there, at[0], len(order.kind))
+        need = xp.where(there, order.needs[which], -1)
         return _Passes(stage, self._place(which), need, sent_s, seconds, flags)
 
     def _step(self, state: tuple, wave: tuple[_Passes, _Passes | None, Any]) -> tuple[tuple, tuple]:
@@ -318,7 +330,8 @@ def _put(array: Any, at: Any, values: Any) -> Any:
 
 def _with_paid(slots: Slots, table: Table, order: Order, paid: Any) -> Slots:
     """With the waiting of pairs, `paid` [C P Q 2], in the first slot of the first of two passes."""
-    xp, work = array_module(slots.compute_s, paid), table.seconds[..., : len(COMPUTED)].sum((-1, -2))
+    xp = array_module(slots.compute_s, paid)
+    work = table.seconds[..., : len(COMPUTED)].sum((-1, -2))
     assert order.paired is not None
     exposed = xp.where(order.paired[None], paid[..., 1] - work - xp.roll(work, -1, -1), 0)
     paid_s = xp.where(order.in_pairs[None, ..., None], 0, slots.paid_s)

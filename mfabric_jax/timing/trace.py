@@ -39,8 +39,11 @@ class Computed:
 
     def __init__(self, workload: Workload, walked: Walked, rules: Rules):
         every = jax.tree.map(lambda part: np.broadcast_to(part, workload.pp), walked.compute)
-        self.rows, self.beside, self.counts_s = rows_of(walked.blocks, every), walked.beside, walked.blocks.counts_s
-        self.in_pairs, self.slower = order_of(workload).in_pairs, 1 / (1 - rules.comm_cores)
+        self.rows = rows_of(walked.blocks, every)
+        self.beside = walked.beside
+        self.counts_s = walked.blocks.counts_s
+        self.in_pairs = order_of(workload).in_pairs
+        self.slower = 1 / (1 - rules.comm_cores)
 
     def parts(self, op: ops.Work | ops.Beside, at: Place) -> Iterator[tuple[str, str, str, float]]:
         """(track, kind, label, seconds) of each."""
@@ -66,13 +69,17 @@ def segments(workload: Workload, walked: Walked, rules: Rules | None = None) -> 
     """
     rules, walked = rules_of(workload, rules), in_float64(walked)
     drawn = _Drawn(walked, Computed(workload, walked, rules), rules)
-    order, numbers, found = order_of(workload), places(workload).block, []
+    order = order_of(workload)
+    numbers = places(workload).block
+    found = []
     for stage in range(workload.pp):
         every = _between(workload, walked.slots, stage)
         for q, who in _passes(workload, stage):
-            together, kind = bool(order.in_pairs[stage, q]), ops.kind_of(order, (stage, q))
+            together = bool(order.in_pairs[stage, q])
+            kind = ops.kind_of(order, (stage, q))
             for at in np.flatnonzero(walked.blocks.present[stage, q]):
-                block, steps = int(numbers[stage, q, at]), ops.steps_of(kind, rules, together=together)
+                block = int(numbers[stage, q, at])
+                steps = ops.steps_of(kind, rules, together=together)
                 every += drawn.block(who._replace(block=block), (stage, q, int(at)), steps, together=together)
         found += _apart(every)
     return _reduced(found, walked)
@@ -94,17 +101,22 @@ class _Who(NamedTuple):
 
 class _Drawn:
     def __init__(self, walked: Walked, computed: Computed, rules: Rules):
-        self.slots, self.blocks, self.computed, self.rules = walked.slots, walked.blocks, computed, rules
+        self.slots = walked.slots
+        self.blocks = walked.blocks
+        self.computed = computed
+        self.rules = rules
 
     def block(self, who: _Who, at: Place, steps, *, together: bool) -> Iterator[Segment]:
         now = dict(zip(ops.RUNS, self.slots.runs[at], strict=True))
-        moe, experts = bool(self.blocks.moe[at]), "experts" if self.blocks.with_experts[at] else "dense"
+        moe = bool(self.blocks.moe[at])
+        experts = "experts" if self.blocks.with_experts[at] else "dense"
         first_s = max(self.blocks.optical_s[(*at, 0)], self.blocks.electronic_s[(*at, 0)])
         for run, op in steps:
             if isinstance(op, ops.Work | ops.Beside):
                 for track, kind, label, length in self.computed.parts(op, at):
                     if kind == "experts":
-                        kind, label = experts, label.replace("experts", experts)
+                        kind = experts
+                        label = label.replace("experts", experts)
                     if run == "inner" and moe and first_s > 0 and self.rules.parts > 1:
                         yield from self._in_parts(who, kind, length, self.slots.over[(*at, 0)] - first_s, first_s)
                     else:
@@ -131,8 +143,10 @@ class _Drawn:
         which, waits = (*at, op.which), self.rules.eps_waits
         start = self.slots.again[which] if op.again else self.slots.start[which]
         active = max(start, self.slots.active[(*at, 0 if op.again else op.which)])
-        optical_s, packet_s = self.blocks.optical_s[which], self.blocks.electronic_s[which]
-        waiting_s, inactive = self.slots.waiting[which], active - start
+        optical_s = self.blocks.optical_s[which]
+        packet_s = self.blocks.electronic_s[which]
+        waiting_s = self.slots.waiting[which]
+        inactive = active - start
         late = max(packet_s if waits else 0.0, waiting_s)
         paid = max(inactive + late - max(packet_s, optical_s), 0.0) if late > 0 or waits else 0.0
         yield who.draw("waiting", "waiting", "switch", active - paid, paid)
@@ -169,7 +183,8 @@ def _between(workload: Workload, slots: Any, stage: int) -> list[Segment]:
 
 def _reduced(found: list[Segment], walked: Walked) -> list[Segment]:
     """With what follows the passes."""
-    through, total = walked.slots.end.max(axis=(1, 2)), walked.ends.max()
+    through = walked.slots.end.max(axis=(1, 2))
+    total = walked.ends.max()
     nobody = dict.fromkeys(("micro_batch", "place", "block", "direction"))
     for stage, (start, length, step) in enumerate(zip(through, walked.reduce_s, walked.step_s, strict=True)):
         who, over = _Who(stage, 0, 0, None, ""), start + length
