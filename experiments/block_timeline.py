@@ -64,7 +64,7 @@ def run(config: Config) -> Found:
     for model, first, rate in cells(config, config.models, config.firsts, config.rates):
         problem = only(config.setting(model, first, rate)).problem
         job, walked = problem.workload, jax.tree.map(np.asarray, walked_through(problem))
-        parts = one_block(job, segments(job, walked.slots, walked.blocks, walked.compute))
+        parts = one_block(job, segments(job, walked))
         facts = {"model": model, "first": first, "rate": rate, "experts_s": float(problem.seconds.moe_s)}
         at_peak_s = block_flops(job).moe / (job.tp * get_gpu(GPU).bf16_flops)
         facts |= {"rate_for_100_ms": at_peak_s / units.ms(EXPERTS_MS)}

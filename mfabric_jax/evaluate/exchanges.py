@@ -40,7 +40,7 @@ from mfabric_jax.policies import Policy, of_package, reads_of, takes_many
 from mfabric_jax.routing.fixed import SinglePaths, inside_time
 from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.timing.passes import Exchanges, Places, places
-from mfabric_jax.timing.scheduled import Pace, carries_schedule, planner_of, region_at, scheduled
+from mfabric_jax.timing.scheduled import carries_schedule, planner_of, region_at, scheduled
 from mfabric_jax.traffic import likely_demands
 from mfabric_jax.traffic.dispatch import dispatch_of, even_bytes, summed_by_server
 from mfabric_jax.workload import Workload
@@ -124,8 +124,8 @@ def exchanges_between(
         return _on_links(workload, group, where, demand, even, carry, acks)
     per_server = workload.ranks_per_server
     servers, even = summed_by_server(demand, per_server), summed_by_server(even, per_server)
-    pace = pace_of(workload, group) if first.trade_off is None else Pace.of(first.trade_off)
-    there = region_at(group, pace)
+    costs = group if first.trade_off is None else first.trade_off
+    there = region_at(group, costs.nic_Bps, costs.delay_s)
     unit = at_unit_bandwidth(there, demand.dtype)
     if first.rule == "bound":
         bounds = lambda every: degree_bounds(acknowledged(every, acks), unit)  # noqa: E731
@@ -138,7 +138,7 @@ def exchanges_between(
         raise InputError("partial needs flows that spread; carry must be None.")
     if carries_schedule(policy, unit, even, key):
         planner = planner_of(policy, there, key)
-        return scheduled(where, acknowledged(servers, acks), even, planner, pace, cold=first.cold)
+        return scheduled(workload, acknowledged(servers, acks), even, planner, costs.nic_Bps, cold=first.cold)
     parts = carry if callable(carry) else routed(routing)
     spans_key = key if span.key is None else span.key
     ahead = _forecasts(workload, where, servers, policy, first, span, key)
@@ -168,11 +168,6 @@ def _on_links(workload: Workload, group, where: Places, demand, even, carry: Car
         return seconds_on_links(acknowledged(every, acks), unit, paths, per_server)
 
     return _alone(in_phases(workload, unit, steady(where, demand[None], even, seconds)))
-
-
-def pace_of(workload: Workload, region: Any) -> Pace:
-    """Of schedules at the region's own bandwidth and delay."""
-    return Pace(region.delay_s, region.nic_Bps, (1.0, workload.combine_bytes / workload.dispatch_bytes))
 
 
 def _forecasts(

@@ -12,8 +12,8 @@ from mfabric_jax.evaluate.problem import Problem, own_keys
 from mfabric_jax.evaluate.rules import TradeOff
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.design import group_numbers
-from mfabric_jax.timing.passes import Exchanges, places
-from mfabric_jax.timing.scheduled import Pace, planned_by, region_at, scheduled
+from mfabric_jax.timing.passes import Exchanges
+from mfabric_jax.timing.scheduled import plan_each, region_at, scheduled
 
 
 class OnSchedules:
@@ -34,11 +34,10 @@ class OnSchedules:
     def _planned(self, iteration: int, case: int) -> Exchanges:
         one, costs = self._one, self._costs
         delay_s, nic_Bps = (np.asarray(x)[case] for x in (costs.delay_s, costs.nic_Bps))
-        pace = Pace(delay_s, nic_Bps, costs.size)
-        there = region_at(self._region, pace)
+        there = region_at(self._region, nic_Bps, delay_s)
         planner = one.resolved.planner(there) if one.resolved.scheduled else self._of_policy(there, iteration)
         cold = one.resolved.case.circuits.cold_start
-        return scheduled(places(one.workload), self._demand[iteration], self._even, planner, pace, cold=cold)
+        return scheduled(one.workload, self._demand[iteration], self._even, planner, nic_Bps, cold=cold)
 
     def _of_policy(self, there: Region, iteration: int) -> Callable:
         """The planner of a user's policy whose plans hold schedules."""
@@ -48,7 +47,7 @@ class OnSchedules:
 
         def planned(demand: np.ndarray, known: bool) -> Any:
             keys = np.broadcast_to(key, (len(demand), *key.shape))
-            found = in_chunks(planned_by, (demand.astype(dtype), keys), region, policy)
+            found = in_chunks(plan_each, (demand.astype(dtype), keys), region, policy)
             return jax.tree.map(lambda x: x.astype(float) if x.dtype.kind == "f" else x, found)
 
         return planned

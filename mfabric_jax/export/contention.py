@@ -9,7 +9,7 @@ from mfabric_jax.export.iteration_tasks import IterationGraph
 from mfabric_jax.flows.flows import Flows
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import Routed
-from mfabric_jax.timing.as_tasks import TRAFFIC
+from mfabric_jax.timing.site_tasks import TRAFFIC
 from mfabric_jax.workload.volume import replica_bytes, replica_ring
 
 CONTENTION: dict[str, tuple[str, ...]] = {  # which kinds of traffic are on the same links

@@ -17,7 +17,7 @@ from mfabric_jax.flows import Outcome
 from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.tasks.graph import Op, TaskKind
 from mfabric_jax.tasks.lowering import lowered
-from mfabric_jax.timing.as_tasks import TRAFFIC
+from mfabric_jax.timing.site_tasks import TRAFFIC
 from mfabric_jax.workload import Workload
 
 

@@ -22,7 +22,7 @@ from mfabric_jax.routing.region import Ways, ways_of
 from mfabric_jax.tasks.graph import TaskGraph
 from mfabric_jax.timing.as_tasks import EndLayout, iteration_tasks
 from mfabric_jax.timing.block_tasks import Replica
-from mfabric_jax.timing.iteration import FabricRates, walk_alone
+from mfabric_jax.timing.iteration import walk_alone
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.timing.site_tasks import BARRIERS, CIRCUITS, PACKETS
 from mfabric_jax.traffic import dispatched_bytes
@@ -114,7 +114,7 @@ ENDS = ("server", "rank", "gpu")
 @dataclasses.dataclass(frozen=True, eq=False)
 class IterationGraph:
     """One iteration. `ends`: what a rank of the graph is, one of `ENDS`. `iteration_s`: the time in `compare`.
-    `traffic` [T]: index into `timing.as_tasks.TRAFFIC`. `cap` [T] bytes/s and `private` [T]: messages on circuits.
+    `traffic` [T]: index into `timing.site_tasks.TRAFFIC`. `cap` [T] bytes/s and `private` [T]: messages on circuits.
     """
 
     one: Problem
@@ -152,7 +152,6 @@ def iteration_graph(
         replicas.append(
             Replica(
                 walk_alone(one.workload, rates, found, one.seconds, one.resolved.rules),
-                _delays(rates, found),
                 AllToAlls(replica, found, float(rates.nic_Bps), ends, layout.per_server).sent,
             )
         )
@@ -200,8 +199,3 @@ def _solved(one: Problem) -> list[Exchanges]:
     iterations = len(inside) // every
     shown = [replica * iterations + one.shown for replica in range(every)]
     return [jax.tree.map(lambda x, at=at: x[at], between)._replace(inside=inside[at]) for at in shown]
-
-
-def _delays(rates: FabricRates, found: Exchanges) -> np.ndarray:
-    anew = 0.0 if found.anew is None else float(rates.each_s) * np.asarray(found.anew, np.float64)
-    return np.broadcast_to(float(rates.delay_s) + anew, found.switch.shape)

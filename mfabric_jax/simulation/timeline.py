@@ -34,11 +34,8 @@ def shown_scenario(case: Case, what: str) -> Problem:
 
 def timeline(one: Problem) -> tuple[Segments, list[dict[str, Any]]]:
     """Segments and a row per stage of the shown iteration, at the first bandwidth."""
-    walked, rules = walked_through(one), one.resolved.rules._replace(recompute=one.workload.recompute)
-    ends = {"reduce_s": walked.reduce_s, "beside": walked.beside, "step_s": walked.step_s}
-    ends |= {"moved_s": float(walked.moved_s), "counts_s": float(one.rates(one.bandwidths[0]).counts_s)}
-    drawn = segments(one.workload, walked.slots, walked.blocks, walked.compute, rules, **ends)
-    return drawn, _rows(walked)
+    walked = walked_through(one)
+    return segments(one.workload, walked, one.resolved.rules), _rows(walked)
 
 
 def walked_through(one: Problem) -> Walked:

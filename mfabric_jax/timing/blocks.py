@@ -1,4 +1,4 @@
-"""Operations of a block in a pass, and their seconds; read by `timeline`, `as_tasks`, `trace` and `switching`.
+"""Operations of a block in a pass, and their seconds; read by `timeline`, `block_tasks`, `trace` and `evaluate.rules`.
 
 Tables hold iterations of one job side by side: their leading axis [C] may be left out.
 
@@ -53,7 +53,7 @@ class Blocks(NamedTuple):
     busy: Float[Array, "P Q L"] | None = None  # `expert_load`; None: balanced
     beside_s: Float[Array, "P Q L 2"] | None = None  # other seconds, before it and after its all-to-alls
     experts: Bool[Array, "P Q L"] | None = None  # has experts, even without all-to-all; None: as `moe`
-    held_s: Float[Array, "P Q L"] | None = None  # before the first, that a pair's computation takes longer too; None: 0
+    counts_s: Float[Array, "P Q L"] | None = None  # part of the first, which a pair computes longer, too; None: 0
 
     @property
     def electronic_s(self):
@@ -106,6 +106,7 @@ class Slots(NamedTuple):
     active: Float[Array, "P Q L 2"] | Any = None  # when its circuits start to carry
     waiting: Float[Array, "P Q L 2"] | Any = None  # seconds of the traffic that waited for them
     runs: Float[Array, "P Q L 4"] | Any = None  # when each of `RUNS` starts
+    held: Float[Array, "P Q L"] | Any = None  # of pairs: when computation begins to take `Blocks.counts_s` longer
 
 
 def in_float64(tree: Any) -> Any:
@@ -217,7 +218,8 @@ def pair(recompute: str, delayed: bool = True) -> tuple[tuple[int, str, Any], ..
     forward, backward = forward_block(), backward_block(recompute)
     if not delayed:
         backward = tuple(_with_weights(section) for section in backward)
-    left, right = iter(_placed(sum(forward, ()))), iter(_placed(sum(backward, ())))
+    left = iter(_placed(sum(forward, ())))
+    right = iter(_placed(sum(backward, ())))
     steps = []
     for ones, twos in zip(forward, backward, strict=True):
         own = [(1, *next(right)) for _ in twos]
@@ -273,10 +275,7 @@ class Run(NamedTuple):
 @functools.cache
 def clock_alone(recompute: str) -> tuple[tuple[int, Any], ...]:
     """(0, operation) of a backward block, which serves every pass; operations that a pass lacks take 0 s."""
-    steps = [_merged([(0, *step) for step in alone(kind, recompute)]) for kind in ("backward", "forward")]
-    backward, forward = ([(type(op), getattr(op, "which", None)) for _, op in some if _timed(op)] for some in steps)
-    assert backward == forward, "one list serves both directions"
-    return steps[0]
+    return _merged([(0, *step) for step in alone("backward", recompute)])
 
 
 @functools.cache
@@ -294,22 +293,15 @@ def _merged(steps: Any) -> tuple[tuple[int, Any], ...]:
     return tuple(merged)
 
 
-def _timed(op: Any) -> bool:
-    return not isinstance(op, Run) and not getattr(op, "again", False)
-
-
 COMPUTED = (*((run, False) for run in RUNS), ("inner", True), ("behind", True))
 NETWORK = ("optical", "electronic", "waiting", "delay")
 SECONDS: dict[tuple, int] = {("run", *run): column for column, run in enumerate(COMPUTED)}
 SECONDS |= {(name, which): len(COMPUTED) + 2 * at + which for at, name in enumerate(NETWORK) for which in (0, 1)}
 SECONDS |= {("held", 0): len(SECONDS)}  # of tables with pairs alone
-FLAGS = {  # whether there is one: a block, its all-to-alls, its first and last computation, what is computed again; ...
-    name: column
-    for column, name in enumerate(
-        ("present", "moe", "lead", "behind", "again", ("switch", 0), ("switch", 1), ("asks", 0), ("asks", 1))
-    )
-}
-OF_BOTH = ("told", "start", "over", "active", "waits")  # times of each all-to-all
+# Whether there is one: a block, its all-to-alls, its first and last computation, what is computed again; ...
+FLAGGED = ("present", "moe", "lead", "behind", "again", ("switch", 0), ("switch", 1), ("asks", 0), ("asks", 1))
+FLAGS = {name: column for column, name in enumerate(FLAGGED)}
+OF_BOTH = ("start", "over", "turn", "active", "waiting")  # times of each all-to-all
 
 BACK = ("inputs", "weights", "again")  # of attention, and of experts or the dense part (inner), in backward passes
 BASES = (  # seconds of a block that work is made of
@@ -384,7 +376,9 @@ def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules
     backward = (order.kind == BACKWARD)[None, ..., None]
     dtype, shape = blocks.optical_s.dtype, blocks.optical_s.shape[:-1]
     seconds = xp.broadcast_to(_seconds(order, blocks, compute, rules, together), (*shape, len(COMPUTED) + 2))
-    runs, computed, reduced = seconds[..., : len(COMPUTED)], seconds[..., -2], seconds[..., -1]
+    runs = seconds[..., : len(COMPUTED)]
+    computed = seconds[..., -2]
+    reduced = seconds[..., -1]
     twice = backward & again_of(rules.recompute).exchanges
     length = xp.where(blocks.moe[..., None], xp.maximum(blocks.optical_s, blocks.electronic_s), xp.zeros((), dtype))
     at = SECONDS["run", "inner", False]
@@ -403,14 +397,16 @@ def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules
 
 
 def _seconds(order: Order, blocks: Blocks, compute: Compute, rules: Rules, together: Any) -> Any:
-    xp, kind = array_module(order, blocks, compute), order.kind[None, ..., None]
+    xp = array_module(order, blocks, compute)
+    kind = order.kind[None, ..., None]
     which = xp.where(kind == BACKWARD, 1, 0)
     if order.later is not None:
         which = xp.where(kind == WEIGHT, 3, xp.where(order.later[None, ..., None], 2, which))
     if together is not None:
         which = xp.where(together, len(KINDS) + which, which)
     made_of = factors(rules.recompute, rules.comm_cores, rules.delayed)
-    each, bases = xp.asarray(made_of, blocks.optical_s.dtype)[which], bases_of(blocks, compute, xp)
+    each = xp.asarray(made_of, blocks.optical_s.dtype)[which]
+    bases = bases_of(blocks, compute, xp)
     return sum(each[..., n] * base[..., None] for n, base in enumerate(bases) if made_of[..., n].any())
 
 
@@ -421,29 +417,21 @@ def _sent(blocks: Blocks, together: Any, delay_s: Any) -> list[Any]:
     sent = [xp.broadcast_to(each, shape) for each in (blocks.optical_s, blocks.electronic_s, waiting_s, delay_s)]
     if together is None:
         return sent
-    held_s = xp.zeros((), delay_s.dtype) if blocks.held_s is None else blocks.held_s
+    held_s = xp.zeros((), delay_s.dtype) if blocks.counts_s is None else blocks.counts_s
     held_s = xp.where(together, held_s, xp.zeros((), delay_s.dtype))
     return [*sent, xp.broadcast_to(held_s, shape[:-1])[..., None]]
 
 
 def _flags(order: Order, blocks: Blocks, runs: Any, twice: Any, together: Any) -> Any:
-    xp, shape = array_module(order, blocks, runs), blocks.optical_s.shape[:-1]
+    xp = array_module(order, blocks, runs)
+    shape = blocks.optical_s.shape[:-1]
     backward, forward = ((order.kind == kind)[None, ..., None] for kind in (BACKWARD, FORWARD))
     lead = blocks.present & (forward | (runs[..., SECONDS["run", "lead", False]] > 0))
     behind = blocks.present & (~forward | (runs[..., SECONDS["run", "behind", False]] > 0))
     first = ~blocks.ahead if together is None else ~blocks.ahead & ~(together & backward)
     switch = blocks.switch & blocks.moe[..., None]
-    each = (
-        blocks.present,
-        blocks.moe,
-        lead,
-        behind,
-        blocks.moe & twice,
-        switch[..., 0],
-        switch[..., 1],
-        first,
-        ~backward,
-    )
+    each = [blocks.present, blocks.moe, lead, behind, blocks.moe & twice]
+    each += [switch[..., 0], switch[..., 1], first, ~backward]
     return xp.stack([xp.broadcast_to(flag, shape) for flag in each], -1)
 
 
@@ -452,8 +440,11 @@ def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
 
     `length` [.. 2]: of the all-to-alls; `inner`: of the experts. Late parts delay the start of the second all-to-all.
     """
-    xp, first, second = array_module(length, inner, parts), length[..., 0], length[..., 1]
-    begin, end = first / parts, xp.maximum(first + inner / parts, first / parts + inner)
+    xp = array_module(length, inner, parts)
+    first = length[..., 0]
+    second = length[..., 1]
+    begin = first / parts
+    end = xp.maximum(first + inner / parts, first / parts + inner)
     combined = (inner + first * (1 - parts)) / parts  # the first part may be combined from here on
     in_time = end - first + second / parts - second  # so that the last part ends in time
     gap = xp.maximum(0, xp.maximum(combined, in_time))
@@ -465,7 +456,8 @@ def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
 
 def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
     """`Slots` from the times of a clock [.. P Q L]; without the waiting of pairs."""
-    xp, again = array_module(times["end"]), again_of(rules.recompute).exchanges
+    xp = array_module(times["end"])
+    again = again_of(rules.recompute).exchanges
 
     def both(name: str, *again: str) -> Any:
         return xp.stack([times[(name, which, *again)] for which in (0, 1)], -1)
@@ -476,23 +468,17 @@ def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
     for flag, *of_again in (("moe",), ("again", "again"))[: 1 + again]:
         late = (both("over", *of_again) - (both("start", *of_again) + length)).sum(-1)
         paid = paid + xp.where(table.flags[..., FLAGS[flag]], late, xp.zeros_like(late))
-    usual = Slots(
+    every = "begin" in times
+    found: dict[str, Any] = {name: both(name) for name in (OF_BOTH if every else ("start", "over"))}
+    if every:
+        found |= {"begin": times["begin"], "inner": times["run", "inner"][..., None] + table.inner}
+        found |= {"runs": xp.stack([times["run", run] for run in RUNS], -1), "held": times["held"]}
+    return Slots(
         end=times["end"],
-        start=both("start"),
-        over=both("over"),
         compute_s=table.compute,
         tp_s=table.tp,
         exchange_s=table.exchange,
         paid_s=paid,
         again=both("start", "again") if again else None,
-    )
-    if "begin" not in times:
-        return usual
-    return usual._replace(
-        begin=times["begin"],
-        inner=times["run", "inner"][..., None] + table.inner,
-        turn=both("told"),
-        active=both("active"),
-        waiting=both("waits"),
-        runs=xp.stack([times["run", run] for run in RUNS], -1),
+        **found,
     )

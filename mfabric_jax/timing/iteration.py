@@ -18,15 +18,15 @@ from mfabric_jax.checks import of_type, one_of, whole
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup
 from mfabric_jax.host_arrays import FROM_0_TO_INFINITY
 from mfabric_jax.routing.fixed import away_from_server
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, in_float64
+from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, Table, in_float64, table_of
 from mfabric_jax.timing.passes import Exchanges, gradient_slots, order_of, places
 from mfabric_jax.timing.timeline import run
 from mfabric_jax.traffic.dispatch import between_ranks
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import Back, BlockSeconds, backward_of, completed
+from mfabric_jax.workload.compute import BlockSeconds, backward_of, completed
 from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.recompute import again_of
-from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
+from mfabric_jax.workload.schedules import WEIGHT
 from mfabric_jax.workload.volume import (
     block_params,
     context_bytes,
@@ -38,7 +38,12 @@ from mfabric_jax.workload.volume import (
 )
 
 Beside = dict[str, Float[Array, "P Q L 2"]]  # seconds before a block and behind its all-to-alls, by kind
-COLUMNS = {"head": "compute_s", "tp": "tp_comm_s", "cp": "tp_comm_s", "dp": "dp_comm_s"}  # where a kind counts
+BESIDE = {  # column of rows, track and label of a picture
+    "head": ("compute_s", "compute", "output head"),
+    "tp": ("tp_comm_s", "NVSwitch", "TP"),
+    "cp": ("tp_comm_s", "EPS", "keys and values"),
+    "dp": ("dp_comm_s", "EPS", "parameters"),
+}
 
 
 class FabricRates(NamedTuple):
@@ -127,7 +132,8 @@ def iterate(
         return None if value is None else floats_or_nan(field, value, FROM_0_TO_INFINITY, dtype)
 
     rates = FabricRates(**{field: checked(field, value) for field, value in rates._asdict().items()})
-    seconds, tp_Bps = jax.tree.map(lambda value: checked("seconds", value), seconds), checked("tp_Bps", tp_Bps)
+    seconds = jax.tree.map(lambda value: checked("seconds", value), seconds)
+    tp_Bps = checked("tp_Bps", tp_Bps)
     return iterate_compiled(workload, rates, exchanges, seconds, rules, tp_Bps)
 
 
@@ -143,7 +149,9 @@ def iterate_compiled(
 
 def iterations_of(walked: "Walked") -> Iteration:
     """The seconds of iterations [C] by kind, each of its busiest stage."""
-    xp, total, spent = array_module(walked.reduce_s), walked.ends.max(-1), walked.spent
+    xp = array_module(walked.reduce_s)
+    total = walked.ends.max(-1)
+    spent = walked.spent
     every = xp.stack([*spent.values()]).sum(0)  # [C P]
     busiest = xp.argmax(every, -1)
 
@@ -160,17 +168,17 @@ class Walked(NamedTuple):
     """All events of iterations [C ..], and seconds after their passes: `reduce_s`, `step_s` [C P], `moved_s` [C]."""
 
     slots: Slots
+    table: Table
     blocks: Blocks
     compute: Compute
     reduce_s: Float[Array, "C P"]
     beside: Beside
-    step_s: Float[Array, "C P"] | None
+    step_s: Float[Array, "C P"]
     moved_s: Float[Array, "C"]
 
     @property
     def ends(self) -> Float[Array, "C P"]:
-        ends = self.slots.end.max(axis=(-2, -1)) + self.reduce_s
-        return ends if self.step_s is None else ends + self.step_s
+        return self.slots.end.max(axis=(-2, -1)) + self.reduce_s + self.step_s
 
     @property
     def spent(self) -> dict[str, Float[Array, "C P"]]:
@@ -180,14 +188,9 @@ class Walked(NamedTuple):
         found = {column: seconds.sum((-2, -1)) for column, seconds in each.items()}
         found |= {"dp_comm_s": self.reduce_s, "reconfig_s": slots.paid_s.sum((-2, -1))}
         for kind, seconds in self.beside.items():
-            found[COLUMNS[kind]] = found[COLUMNS[kind]] + seconds.sum((-3, -2, -1))
-        return found if self.step_s is None else found | {"compute_s": found["compute_s"] + self.step_s}
-
-    @property
-    def only(self) -> "Walked":
-        """The only iteration, without the leading axis."""
-        assert len(self.reduce_s) == 1
-        return jax.tree.map(lambda x: x[0], self)
+            column, *_ = BESIDE[kind]
+            found[column] = found[column] + seconds.sum((-3, -2, -1))
+        return found | {"compute_s": found["compute_s"] + self.step_s}
 
 
 def walk(
@@ -206,7 +209,8 @@ def walk(
     - `every`: all times of `Slots`, for pictures; else those that seconds are worked out from.
     """
     rules = rules_of(workload, rules)
-    xp, dtype = array_module(exchanges, rates, seconds, tp_Bps), exchanges.load.dtype
+    xp = array_module(exchanges, rates, seconds, tp_Bps)
+    dtype = exchanges.load.dtype
     many = len(exchanges.switch)
 
     def of_cases(x: Any) -> Any:
@@ -215,25 +219,26 @@ def walk(
         return x if x.ndim > 1 else x[:, None]
 
     rates, seconds = jax.tree.map(of_cases, (rates, seconds))  # [C 1] or [C P]
-    compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else of_cases(tp_Bps), dtype)
-    blocks, beside = running_blocks(workload, rates, exchanges, compute), beside_of(workload, rates, compute, dtype)
+    compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else of_cases(tp_Bps))
+    blocks = running_blocks(workload, rates, exchanges, compute)
+    beside = beside_of(workload, rates, compute)
     if beside:
         blocks = blocks._replace(beside_s=sum(beside.values()))
-    send_s = send_seconds(workload, rates, dtype)
+    order, send_s = order_of(workload), send_seconds(workload, rates)
     decision_s: Any = rates.decision_s
-    given = blocks, compute, send_s, _delays(rates, exchanges, send_s), rules, decision_s[:, 0]
-    slots = run(order_of(workload), *given, every=every)
-    reduce_s = reduced_behind(workload, rates, slots, dp_overlap=rules.dp_overlap)
-    step_s = step_seconds(workload, rates, dtype) if workload.optimizer_step != "left-out" else None
-    return Walked(slots, blocks, compute, reduce_s, beside, step_s, moving_seconds(rates, exchanges))
+    table = table_of(order, blocks, compute, _delays(rates, exchanges, send_s), rules)
+    slots = run(order, table, send_s, rules, decision_s[:, 0], every=every)
+    reduce_s = reduced_behind(workload, rates, slots.end, rules)
+    ends = reduce_s, beside, step_seconds(workload, rates), moving_seconds(rates, exchanges)
+    return Walked(slots, table, blocks, compute, *ends)
 
 
 def walk_alone(
     workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules: Rules | None = None
 ) -> Walked:
-    """`walk` of one iteration, in float64 on the host."""
+    """`walk` of one iteration, in float64 on the host, without the axis of iterations."""
     given = jax.tree.map(lambda x: x[None], in_float64((rates, exchanges, seconds)))
-    return walk(workload, *given, rules=rules).only
+    return jax.tree.map(lambda x: x[0], walk(workload, *given, rules=rules))
 
 
 def _delays(rates: FabricRates, exchanges: Exchanges, send_s: Any) -> Any:
@@ -255,69 +260,58 @@ def rules_of(workload: Workload, rules: Rules | None) -> Rules:
     return rules
 
 
-def step_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "... P"]:
-    """Seconds of the optimizer step on every stage, limited by GPU memory bandwidth; rates () or [C 1]."""
-    xp = array_module(rates)
-    moved, memory_Bps = (
-        [step_bytes(workload, stage) for stage in range(workload.pp)],
-        xp.asarray(rates.memory_Bps, dtype),
-    )
-    return aligned(xp.asarray(moved, dtype), memory_Bps) / memory_Bps
+def step_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
+    """Seconds of the optimizer step on every stage, limited by GPU memory bandwidth; 0 where it is left out."""
+    memory_Bps: Any = rates.memory_Bps
+    counts = workload.optimizer_step != "left-out"
+    moved = [step_bytes(workload, stage) if counts else 0.0 for stage in range(workload.pp)]
+    return array_module(rates).asarray(moved, memory_Bps.dtype)[None] / memory_Bps
 
 
 def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, "C"]:
     """Seconds in which experts move between ranks after an iteration, on the slowest stage."""
     if exchanges.moved is None:
         return array_module(rates, exchanges).zeros(len(exchanges.switch), exchanges.load.dtype)
-    between, inside = exchanges.moved[..., 0] / rates.nic_Bps, exchanges.moved[..., 1] / rates.nvlink_Bps
+    between = exchanges.moved[..., 0] / rates.nic_Bps
+    inside = exchanges.moved[..., 1] / rates.nvlink_Bps
     return array_module(between, inside).maximum(between, inside).max(-1)
 
 
-def send_seconds(workload: Workload, rates: FabricRates, dtype) -> Float[Array, "... P"]:
-    """Seconds of activations between stages p and p + 1; last entry: from the last stage to the first.
-
-    Rates () or [C 1], of servers also [P] or [C P].
-    """
+def send_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
+    """Seconds of activations between stages p and p + 1; last entry: from the last stage to the first."""
     senders = workload.gpus_per_server // workload.tp  # EP ranks on a server
     xp = array_module(rates)
-    send_Bps = xp.asarray(rates.send_Bps, dtype)
-    send_Bps = xp.broadcast_to(send_Bps, np.broadcast_shapes(send_Bps.shape, (workload.pp,)))
-    slower = xp.minimum(send_Bps, xp.roll(send_Bps, -1, -1))
     turn_s = 0.0 if rates.phase_s is None else rates.phase_s
-    return float(pp_bytes(workload) * senders) / slower + xp.asarray(rates.step_s + turn_s, dtype)
+    send_Bps: Any = rates.send_Bps
+    send_Bps = xp.broadcast_to(send_Bps, (len(send_Bps), workload.pp))
+    slower = xp.minimum(send_Bps, xp.roll(send_Bps, -1, -1))
+    return float(pp_bytes(workload) * senders) / slower + rates.step_s + turn_s
 
 
-def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps, dtype) -> Compute:
-    """Seconds of a block's parts, () or [C 1], with the tensor-parallel all-reduce [.. P]."""
-    xp = array_module(seconds, tp_Bps)
-    tp_s = xp.asarray(tp_bytes_per_gpu(workload) / tp_Bps, dtype)
-    tp_s = xp.broadcast_to(tp_s, np.broadcast_shapes(tp_s.shape, (workload.pp,)))
-    whole = jax.tree.map(lambda part: xp.asarray(part, dtype), completed(workload, seconds))
+def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps: Float[Array, "C P"]) -> Compute:
+    """Seconds of a block's parts, with the tensor-parallel all-reduce."""
+    whole = completed(workload, seconds)
+    tp_s = tp_bytes_per_gpu(workload) / tp_Bps
     parts = whole.attention_s, whole.moe_s, whole.dense_s, tp_s, whole.expert_s, whole.scores_s, whole.head_s
     return Compute(*parts, whole.backward)
 
 
-def running_blocks(
-    workload: Workload, rates: FabricRates, exchanges: Exchanges, compute: Compute | None = None
-) -> Blocks:
+def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges, compute: Compute) -> Blocks:
     """Blocks of all passes with both all-to-alls [C P Q L 2]; backward reverses dispatch and combine.
 
-    `compute`: for ranks that send as soon as their own experts are done. Rates and seconds are [C 1].
+    `compute`: for ranks that send as soon as their own experts are done.
     """
     xp = array_module(rates, exchanges, compute)
     where, dtype = places(workload), exchanges.load.dtype
     ratio = workload.combine_bytes / workload.dispatch_bytes
     size = xp.asarray(np.where(where.backward[..., None], [ratio, 1.0], [1.0, ratio]), dtype)[None]
     rates = jax.tree.map(_wide, rates)
-    latency_s = xp.where(exchanges.load > 0, rates.latency_s, 0)
-    counted = (~where.backward[..., None] * np.array([1.0, 0.0]))[None]
     sends = (exchanges.load > 0) | (exchanges.inside[..., None] > 0)
-    told_s = rates.counts_s * xp.asarray(counted, dtype)
-    latency_s = latency_s + xp.where(sends, rates.alpha_s + told_s, 0)
-    held_s = None if order_of(workload).paired is None else xp.where(sends, told_s, 0)[..., 0]
+    counts_s = xp.where(sends & (~where.backward[None, ..., None] & [True, False]), rates.counts_s, 0)
+    latency_s = xp.where(exchanges.load > 0, rates.latency_s, 0) + xp.where(sends, rates.alpha_s, 0) + counts_s
     turns = exchanges.switch[..., 1]
     early = None if exchanges.early is None else Early(*xp.moveaxis(exchanges.early, -2, 0))
-    experts_s = 0.0 if early is None or compute is None else _of_experts(workload, jax.tree.map(_wide, compute))
+    experts_s = 0.0 if early is None else _of_experts(workload, jax.tree.map(_wide, compute))
 
     def second_earlier(seconds, left, held: Any = False):
         if early is None:
@@ -333,66 +327,60 @@ def running_blocks(
     inside_s = exchanges.inside[..., None] / inside_Bps * size
     inside_s = second_earlier(inside_s, early and early.inside) + latency_s
     waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting, turns)
-    optical_s, packet_s = seconds_of(exchanges.optical, turns), seconds_of(exchanges.electrical)
+    optical_s = seconds_of(exchanges.optical, turns)
+    packet_s = seconds_of(exchanges.electrical)
     present, moe = (xp.asarray(flags)[None] for flags in (where.present, where.layer >= 0))
     rest = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
     experts = xp.asarray(where.experts >= 0)[None] if (where.experts != where.layer).any() else None
-    return Blocks(present, moe, optical_s, packet_s, *rest, experts=experts, held_s=held_s)
+    return Blocks(present, moe, optical_s, packet_s, *rest, experts=experts, counts_s=counts_s[..., 0])
 
 
 def _of_experts(workload: Workload, compute: Compute) -> Any:
     """Seconds of routed experts of a pass before they answer [.. P Q 1 1]."""
     order, back = order_of(workload), backward_of(compute)
-    xp, backward = array_module(compute), places(workload).backward[..., None]
+    xp = array_module(compute)
+    backward = places(workload).backward[..., None]
     later = False if order.later is None else order.later[..., None, None]
     weights = xp.where(later, xp.zeros_like(back.expert.weights), back.expert.weights)
     return xp.where(backward, back.expert.inputs + weights, compute.expert_s)
 
 
-def reduced_behind(workload: Workload, rates: FabricRates, slots: Slots, *, dp_overlap=False) -> Float[Array, "C P"]:
-    """Seconds of gradient all-reduce after the passes of every stage."""
-    reduce_s = all_reduce_seconds(workload, rates, slots.end.dtype)
-    if dp_overlap and workload.sharding in ("none", "optimizer"):
-        return reduced_by(workload, slots.end, reduce_s) - slots.end.max(axis=(-2, -1))
-    return reduce_s
-
-
-def reduced_by(workload: Workload, end: Float[Array, "C P Q L"], reduce_s: Float[Array, "C P"]) -> Float[Array, "C P"]:
-    """When the gradients of every stage are reduced if blocks queue for it in equal parts as they finish."""
+def reduced_behind(
+    workload: Workload, rates: FabricRates, end: Float[Array, "C P Q L"], rules: Rules
+) -> Float[Array, "C P"]:
+    """Seconds of gradient all-reduce after the passes of every stage; where it overlaps with them, blocks queue for it
+    in equal parts as they finish."""
+    reduce_s = all_reduce_seconds(workload, rates)
+    if not rules.dp_overlap or workload.sharding not in ("none", "optimizer"):
+        return reduce_s
     xp, done = array_module(end, reduce_s), []
     for stage in range(workload.pp):
-        slots = gradient_slots(workload, stage)
-        position, block = np.transpose(slots)
-        ready = end[:, stage, position, block]  # in running order
-        behind = np.arange(len(slots), 0, -1) / len(slots)
-        done.append((ready + xp.asarray(behind, end.dtype)[None] * reduce_s[:, stage, None]).max(-1))
-    return xp.stack(done, -1)
+        position, block = np.transpose(gradient_slots(workload, stage))  # in running order
+        left = xp.asarray(np.arange(len(block), 0, -1) / len(block), end.dtype)[None]
+        done.append((end[:, stage, position, block] + left * reduce_s[:, stage, None]).max(-1))
+    return xp.stack(done, -1) - end.max(axis=(-2, -1))
 
 
-def all_reduce_seconds(workload: Workload, rates: FabricRates, dtype=None) -> Float[Array, "... P"]:
-    """Seconds of the gradient all-reduce of every stage [.. P] at the end of the iteration, by `replica_ring`.
+def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
+    """Seconds of the gradient all-reduce of every stage at the end of the iteration, by `replica_ring`.
 
     Dense gradients go over all servers of the stage, those of experts over replicas and copies. With sharded optimizer
     states: a reduce-scatter, then an all-gather of weights. Further sharding is in `beside_of`.
     """
     sizes = [replica_bytes(workload, stage, last=True) for stage in range(workload.pp)]
     rings = [replica_ring(workload, size.dense, size.expert) for size in sizes]
-    between, inside, steps = zip(*rings, strict=True)
     xp = array_module(rates)
-    eps_Bps = xp.asarray(rates.eps_Bps)
-    eps_Bps = eps_Bps.astype(dtype or eps_Bps.dtype)
-    steps, between, inside = (aligned(xp.asarray(each, eps_Bps.dtype), eps_Bps) for each in (steps, between, inside))
-    latency_s = steps * xp.asarray(rates.step_s, eps_Bps.dtype)
+    eps_Bps: Any = rates.eps_Bps
+    between, inside, steps = (xp.asarray(each, eps_Bps.dtype)[None] for each in zip(*rings, strict=True))
+    latency_s = steps * rates.step_s
     if rates.phase_s is not None:  # there and back
-        latency_s = latency_s + xp.where(between > 0, 2 * xp.asarray(rates.phase_s, eps_Bps.dtype), 0)
+        latency_s = latency_s + xp.where(between > 0, 2 * rates.phase_s, 0)
     return between / eps_Bps + inside / rates.nvlink_Bps + latency_s
 
 
 # ------------------------------------------------------------------------------------- beside attention and experts
-def beside_of(workload: Workload, rates, compute: Compute, dtype) -> Beside:
-    """Seconds of a block other than attention, experts and their communication, by kind; `compute`: () or [.. P]."""
-    xp = array_module(rates, compute)
-    rates, compute = jax.tree.map(lambda x: xp.asarray(x, dtype), (rates, compute))
+def beside_of(workload: Workload, rates: FabricRates, compute: Compute) -> Beside:
+    """Seconds of a block other than attention, experts and their communication, by kind."""
     found = {}
     if workload.head_counted or workload.predicted:
         found["head"] = _head(workload, compute)
@@ -424,15 +412,9 @@ def _head(workload: Workload, compute: Compute) -> Array:
 
 
 def last_blocks(workload: Workload) -> np.ndarray:
-    order, blocks = order_of(workload), workload.place_blocks
-    found, (*_, count), most = np.zeros_like(places(workload).present), blocks, max(blocks)
-    for stage in range(workload.pp):
-        for chunk, place in enumerate(workload.held_places(stage)):
-            if place == len(blocks) - 1:
-                here, kind = order.chunk[stage] == chunk, order.kind[stage]
-                found[stage, here & (kind == FORWARD), count - 1] = True
-                found[stage, here & (kind == BACKWARD), most - count] = True
-    return found
+    """Where the model's last block runs, but for gradients of weights alone [P Q L]."""
+    last = places(workload).block == sum(workload.place_blocks) - 1
+    return last & (order_of(workload).kind != WEIGHT)[..., None]
 
 
 def _rings(workload: Workload, rates, compute: Compute) -> Array:
@@ -454,8 +436,12 @@ def _parameters(workload: Workload, rates, compute: Compute) -> Array:
     fetched = workload.gathered_bytes if workload.sharding == "parameters" else 0
     again, back = again_of(workload.recompute), backward_of(compute)
     forward = compute.attention_s, compute.moe_s, compute.dense_s
-    backward = _all(back.attention, again.attention), _all(back.moe, again.inner), _all(back.dense, again.inner)
-    xp, moe, before = array_module(compute), places(workload).layer >= 0, []
+    parts = back.attention, back.moe, back.dense
+    repeats = (float(repeated) for repeated in (again.attention, again.inner, again.inner))
+    backward = [part.inputs + part.weights + by * part.again for part, by in zip(parts, repeats, strict=True)]
+    xp = array_module(compute)
+    moe = places(workload).layer >= 0
+    before = []
     passes = (fetched, forward), (fetched + workload.grad_bytes, backward)
     for bytes_each, (attention_s, *inner) in passes:
         waits = [
@@ -464,10 +450,6 @@ def _parameters(workload: Workload, rates, compute: Compute) -> Array:
         ]
         before.append(xp.where(moe, *map(_column, waits)) * float(bytes_each > 0))
     return _each_block(workload, before=tuple(before))
-
-
-def _all(back: Back, again: bool) -> Any:
-    return back.inputs + back.weights + (back.again if again else 0.0)
 
 
 def _half(workload: Workload, rates, moe: bool, bytes_each: float):
@@ -511,9 +493,12 @@ class Early(NamedTuple):
 
 def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE, *, ports: str = "rank") -> Early:
     """`Early` of every all-to-all; `ports`: limit between servers is a "rank", a "server", or a "pair" of servers."""
-    xp, per_server, others = array_module(tokens), workload.ranks_per_server, 1 - np.eye(workload.ep)
+    xp = array_module(tokens)
+    per_server = workload.ranks_per_server
+    others = 1 - np.eye(workload.ep)
     together = 1 if one_of("ports", ports, PORTS) == "rank" else per_server
-    load, demand = _rank_load(workload, tokens, tile), between_ranks(tokens, 1.0)
+    load = _rank_load(workload, tokens, tile)
+    demand = between_ranks(tokens, 1.0)
     order = xp.argsort(-load, axis=-1, stable=True)
     away = away_from_server(demand, per_server)
     between = (_left_of_pair if ports == "pair" else _left)(away, order, together)
@@ -523,7 +508,8 @@ def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = T
 
 def _left(demand: Float[Array, "... R R"], order: Int[Array, "... R"], together: int) -> Float[Array, "... R"]:
     """Part of the busiest port's load that the first k ranks of `order` send; `together`: ranks that share a port."""
-    xp, (into, out) = array_module(demand), _by_port(demand, order, together)
+    xp = array_module(demand)
+    (into, out) = _by_port(demand, order, together)
     sent = xp.where(out, into.sum(-2, keepdims=True), 0)
     left = xp.cumsum(xp.concatenate([into, sent], axis=-2), axis=-1).max(axis=-2)
     every = left[..., -1:]
@@ -531,7 +517,8 @@ def _left(demand: Float[Array, "... R R"], order: Int[Array, "... R"], together:
 
 
 def _left_of_pair(demand: Float[Array, "... R R"], order: Int[Array, "... R"], together: int) -> Float[Array, "... R"]:
-    xp, (into, out) = array_module(demand), _by_port(demand, order, together)
+    xp = array_module(demand)
+    (into, out) = _by_port(demand, order, together)
     left = xp.cumsum(xp.where(out[..., :, None, :], into[..., None, :, :], 0), axis=-1)  # [from to k]
     every = left[..., -1:]
     part = xp.where(every > 0, left / xp.where(every > 0, every, 1), 0).max(axis=(-3, -2))

@@ -1,6 +1,7 @@
 """The passes of an iteration: their order in every stage, their blocks, and the all-to-alls of these blocks."""
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ class Order(NamedTuple):
     - `stage`, `position` [P*Q]: all passes in one order in which each follows what it needs.
     - `needs` [P*Q]: stage * Q + position of the neighbour's pass that it waits for; -1: none.
     - `crossing` [P*Q]: boundary of this input: p is between stages p and p + 1, P - 1 from last to first, -1 none.
+    - `depth` [P*Q]: how many passes or pairs it waits for, one after the other.
     - `later` [P Q]: backward passes whose weight gradients run later; `paired` [P Q]: forward passes in a pair.
     """
 
@@ -30,6 +32,7 @@ class Order(NamedTuple):
     position: np.ndarray
     needs: np.ndarray
     crossing: np.ndarray
+    depth: np.ndarray
     later: np.ndarray | None = None
     paired: np.ndarray | None = None
 
@@ -47,40 +50,33 @@ def order_of(workload: Workload) -> Order:
 @functools.lru_cache(maxsize=64)
 def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overlap: bool = False) -> Order:
     """The order of all stages; `Schedule.place` gives the position of their chunks in the model."""
-    shape, one = PipelineShape(stages, micro_batches, chunks, overlap), SCHEDULES[schedule]
+    shape = PipelineShape(stages, micro_batches, chunks, overlap)
+    one = SCHEDULES[schedule]
     units = [list(units_of(schedule, p, shape)) for p in range(stages)]
     most = max(sum(map(len, row)) for row in units)
     units = [row + [(NOTHING,)] * (most - sum(map(len, row))) for row in units]
     steps = [[step for unit in row for step in unit] for row in units]
     paired = [[n < len(unit) - 1 for unit in row for n in range(len(unit))] for row in units]
-    merged = _merged(units, _needed(steps, chunks * one.copies, one.place))
+    merged = _merged(units, _needed(steps, one.place))
     table = np.asarray(steps, np.int32).reshape(stages, most, 3)
-    stage, position, needs, crossing = np.asarray(merged, np.int32).reshape(-1, 4).T
+    stage, position, needs, crossing, depth = np.asarray(merged, np.int32).reshape(-1, 5).T
     later = table[..., 0] == INPUT
     kind = np.where(later, np.int32(BACKWARD), table[..., 0])
     rest = later if later.any() else None, np.asarray(paired) if np.any(paired) else None
-    return Order(kind, table[..., 1], table[..., 2], stage, position, needs, crossing, *rest)
+    return Order(kind, table[..., 1], table[..., 2], stage, position, needs, crossing, depth, *rest)
 
 
-def _needed(steps: list[list[Step]], chunks: int, place) -> dict[tuple[int, int], tuple[int, int, int]]:
+def _needed(steps: list[list[Step]], place: Callable) -> dict[tuple[int, int], tuple[int, int, int]]:
     """(stage, position) of a pass that waits -> (stage, position) of the pass it needs, and the crossing."""
-    stages = len(steps)
-    alike = {INPUT: BACKWARD}
-    where, holders = {}, {}
+    stages, ran, found = len(steps), {}, {}
     for p, row in enumerate(steps):
         for q, (kind, m, chunk) in enumerate(row):
-            where[p, alike.get(kind, kind), m, chunk] = q
-        for chunk in range(chunks):
-            holders.setdefault(place(p, chunk, stages), []).append((p, chunk))
-    found = {}
-    for p, row in enumerate(steps):
-        for q, (kind, m, chunk) in enumerate(row):
-            if kind == WEIGHT:
-                continue
-            kind = alike.get(kind, kind)
-            for other, its in holders.get(place(p, chunk, stages) + (-1 if kind == FORWARD else 1), ()):
-                if (at := where.get((other, kind, m, its))) is not None:
-                    found[p, q] = other, at, _crossing(p, other, chunk != its, stages)
+            if kind != WEIGHT:
+                ran[kind == FORWARD, m, place(p, chunk, stages)] = p, q, chunk
+    for (forward, m, at), (p, q, chunk) in ran.items():
+        if needed := ran.get((forward, m, at - 1 if forward else at + 1)):
+            other, position, its = needed
+            found[p, q] = other, position, _crossing(p, other, chunk != its, stages)
     return found
 
 
@@ -90,22 +86,23 @@ def _crossing(stage: int, other: int, around: bool, stages: int) -> int:
     return -1 if stage == other and stages > 1 else stages - 1
 
 
-def _merged(units: list, needed: dict) -> list[tuple[int, int, int, int]]:
-    """Stage, position, needs and crossing of all passes in dependency order; passes of a unit stay together."""
+def _merged(units: list, needed: dict) -> list[tuple[int, int, int, int, int]]:
+    """Stage, position, needs, crossing and depth of all passes in dependency order; passes of a unit stay together."""
     passes = sum(map(len, units[0]))
-    done, begun, merged = [0] * len(units), [0] * len(units), []
+    begun, merged, depths = [0] * len(units), [], [[0] for _ in units]  # of nothing, and of every pass that is done
     while len(merged) < len(units) * passes:
         before = len(merged)
         for p, row in enumerate(units):
             if begun[p] == len(row):
                 continue
-            at = range(done[p], done[p] + len(row[begun[p]]))
-            needs = [needed.get((p, q)) for q in at]
-            if all(need is None or done[need[0]] > need[1] for need in needs):
-                for q, need in zip(at, needs, strict=True):
-                    other, position, crossing = need or (0, -1, 0)
-                    merged.append((p, q, other * passes + position, crossing))
-                done[p], begun[p] = at.stop, begun[p] + 1
+            first = len(depths[p]) - 1
+            needs = [needed.get((p, q), (0, -1, 0)) for q in range(first, first + len(row[begun[p]]))]
+            if all(len(depths[other]) > position + 1 for other, position, _ in needs):
+                depth = 1 + max(depths[p][-1], *(depths[other][position + 1] for other, position, _ in needs))
+                for q, (other, position, crossing) in enumerate(needs, first):
+                    merged.append((p, q, other * passes + position, crossing, depth))
+                    depths[p].append(depth)
+                begun[p] += 1
         assert len(merged) > before, "the schedule waits for itself"
     return merged
 
@@ -152,18 +149,23 @@ class Exchanges(NamedTuple):
 class Places(NamedTuple):
     """Static: the block in every running slot [P Q L].
 
+    - `block`: its number in the model, -1: none.
     - `layer`: number of the MoE block, -1 without all-to-all; `experts`: the same, also for weight gradients.
     - `later`: a backward pass that leaves weight gradients to another pass.
     - `lane` [P 2QL]: running order of a stage's all-to-alls; None: by number.
     """
 
-    present: np.ndarray
+    block: np.ndarray
     layer: np.ndarray
     micro_batch: np.ndarray
     backward: np.ndarray
     experts: np.ndarray
     later: np.ndarray
     lane: np.ndarray | None = None
+
+    @property
+    def present(self) -> np.ndarray:
+        return self.block >= 0
 
     @property
     def kind(self) -> np.ndarray:
@@ -179,9 +181,9 @@ def places(workload: Workload) -> Places:
     """Blocks in running order: forward, or reversed for backward; short passes are padded."""
     order, blocks = order_of(workload), workload.place_blocks
     most = max(blocks)
-    present = np.arange(most) < np.asarray((*blocks, 0))[:, None]  # [place L], the last for passes of nothing
-    layer = np.full((len(blocks) + 1, most), -1)
-    for place in range(len(blocks)):
+    block, layer = np.full((2, len(blocks) + 1, most), -1)  # [place L], the last for passes of nothing
+    for place, count in enumerate(blocks):
+        block[place, :count] = sum(blocks[:place]) + np.arange(count)
         layer[place, list(workload.place_positions(place))] = workload.place_layers(place)
     kind = np.broadcast_to(order.kind[..., None], (*order.kind.shape, most))
     run = np.where(kind == FORWARD, np.arange(most), np.arange(most)[::-1])  # [P Q L]
@@ -192,20 +194,14 @@ def places(workload: Workload) -> Places:
     sent = np.where(kind == WEIGHT, -1, experts)
     lane = None if order.paired is None else lane_of(order.paired, most)
     later = np.zeros(run.shape, bool) if order.later is None else np.broadcast_to(order.later[..., None], run.shape)
-    return Places(present[place, run], sent, micro_batch, kind == BACKWARD, experts, later, lane)
+    return Places(block[place, run], sent, micro_batch, kind == BACKWARD, experts, later, lane)
 
 
 def lane_of(paired: np.ndarray, most: int) -> np.ndarray:
     """Running order of all-to-alls [2QL] in pairs: combine gradient, dispatch, dispatch gradient, combine."""
-    number = np.arange(paired.shape[1] * most * 2).reshape(-1, most, 2)
-    rows = []
-    for together in paired:
-        row: list[int] = []
-        for q in np.flatnonzero(~np.concatenate([[False], together[:-1]])):
-            both = np.stack([number[q + 1], number[q]], axis=-1) if together[q] else number[q]  # backward first
-            row += both.ravel().tolist()
-        rows.append(row)
-    return np.asarray(rows)
+    q, slot = np.divmod(np.arange(paired.shape[1] * most * 2), most * 2)
+    units = np.cumsum(~np.roll(paired, 1, axis=1), axis=1)
+    return np.stack([np.lexsort((-q, slot, unit[q])) for unit in units])  # backward first
 
 
 def behind_sends(workload: Workload) -> np.ndarray:

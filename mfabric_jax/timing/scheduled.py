@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from mfabric_jax import units
 from mfabric_jax.array_module import Array, array_module
@@ -23,21 +23,8 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.policies import Policy, of_package
 from mfabric_jax.routing.schedule import schedule_part_times
-from mfabric_jax.timing.passes import Exchanges, Places
-
-
-class Pace(NamedTuple):
-    """What schedules depend on beside demand: `delay_s` of a turn, `nic_Bps` of a circuit, and `size` [2], bytes of the
-    two forward all-to-alls of a block over those of its dispatch."""
-
-    delay_s: Any
-    nic_Bps: Any
-    size: Any
-
-    @staticmethod
-    def of(trade_off: Any) -> "Pace":
-        """What a case's rates say."""
-        return Pace(trade_off.delay_s, trade_off.nic_Bps, trade_off.size)
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.workload import Workload
 
 
 class Planned(NamedTuple):
@@ -61,28 +48,28 @@ class Planned(NamedTuple):
 Planner = Callable[[Any, bool], Planned]  # demand [N S S] bytes, known before it begins
 
 
-def region_at(region: Any, pace: Pace) -> Region:
-    """The region whose circuits run at `pace.nic_Bps` and whose switch turns in `pace.delay_s`."""
-    numbers = units.to_gbps(pace.nic_Bps), pace.delay_s
-    return eqx.tree_at(lambda one: (one.nic_gbps, one.delay_s), region, numbers)
+def region_at(region: Any, nic_Bps: Any, delay_s: Any) -> Region:
+    """The region whose circuits run at `nic_Bps` and whose switch turns in `delay_s`."""
+    return eqx.tree_at(lambda one: (one.nic_gbps, one.delay_s), region, (units.to_gbps(nic_Bps), delay_s))
 
 
 def scheduled(
-    where: Places,
+    workload: Workload,
     demand: Float[Array, "layer M S S"],
     even: Float[Array, "S S"],
     planner: Planner,
-    pace: Pace,
+    nic_Bps: Any,
     *,
     cold: bool = False,
 ) -> Exchanges:
-    """The all-to-alls between servers, each with a schedule of its own.
+    """The all-to-alls between servers, each with a schedule of its own, on circuits of `nic_Bps`.
 
     `even`: the demand of balanced experts; `cold`: no circuits of the iteration before are in place.
     """
-    xp = array_module(demand, pace)
+    xp, where = array_module(demand, nic_Bps), places(workload)
     every = demand.reshape(-1, *even.shape)
-    sizes, known = (pace.size[0], pace.size[1], pace.size[0]), (False, True, True)
+    ratio = workload.combine_bytes / workload.dispatch_bytes
+    sizes, known = (1.0, ratio, 1.0), (False, True, True)  # over bytes of a dispatch
     each = [planner(every * size, ahead) for size, ahead in zip(sizes, known, strict=True)]
     which = np.where(where.backward[..., None], [1, 2], [0, 1])  # gradients of combine go first
     layer, micro_batch = where.pick(*demand.shape[:2])
@@ -93,47 +80,37 @@ def scheduled(
         found = xp.concatenate(values)[at]
         return xp.where(sent, found, xp.zeros((), found.dtype))
 
-    scale = [pace.nic_Bps / size for size in sizes]
-    optical = of_slots([one.circuits_s * by for one, by in zip(each, scale, strict=True)])
-    electrical = of_slots([one.packets_s * by for one, by in zip(each, scale, strict=True)])
+    optical = of_slots([one.circuits_s * (nic_Bps / by) for one, by in zip(each, sizes, strict=True)])
+    electrical = of_slots([one.packets_s * (nic_Bps / by) for one, by in zip(each, sizes, strict=True)])
     anew = _set_up_before(at, sent, each, cold)
     free = of_slots([one.free for one in each])
-    switch = free & (anew > 0)
-    calm = planner(even[None] * sizes[0], False)
+    calm = planner(even[None], False)
     return Exchanges(
         optical,
         electrical,
         xp.zeros_like(optical[..., 0]),
-        switch,
+        free & (anew > 0),
         xp.asarray(where.backward),
         None,
-        xp.maximum(calm.circuits_s, calm.packets_s)[0] * scale[0],
+        xp.maximum(calm.circuits_s, calm.packets_s)[0] * nic_Bps,
         anew=xp.where(free, anew, 0) + of_slots([one.anew for one in each]),
         turns=of_slots([one.turns for one in each]),
     )
 
 
 def _set_up_before(at: np.ndarray, sent: np.ndarray, each: list[Planned], cold: bool) -> Array:
-    """Circuits set up between the end of the all-to-all before and the beginning of each [P Q L 2]."""
-    xp = array_module(each)
-    before = latest_before(np.where(sent, at, -1), cold)
+    """Circuits set up between the end of the all-to-all before and the beginning of each [P Q L 2]; before the first of
+    an iteration is the last of the iteration before, if not `cold`."""
+    xp, before = array_module(each), np.full_like(at, -1)
+    for own, stage, some in zip(before, at, sent, strict=True):
+        latest = np.roll(stage[some], 1)
+        latest[:1] = -1 if cold else latest[:1]
+        own[some] = latest
     pairs, of_slot = np.unique(np.stack([before.ravel(), at.ravel()]), axis=1, return_inverse=True)
     first, last = (xp.concatenate(x) for x in ([one.first for one in each], [one.last for one in each]))
     there = (pairs[0] >= 0)[:, None, None]
     found = xp.maximum(first[pairs[1]] - xp.where(there, last[pairs[0]], 0), 0).sum((1, 2)) / 2
     return xp.where(sent, found[of_slot.reshape(at.shape)], 0)
-
-
-def latest_before(at: np.ndarray, cold: bool) -> np.ndarray:
-    """The latest index [P ..] before each slot in running order; -1: none. Up to the first of an iteration: the last of
-    the iteration before, if not `cold`."""
-    flat = at.reshape(len(at), -1)
-    place = np.maximum.accumulate(np.where(flat >= 0, np.arange(flat.shape[-1]), -1), axis=-1)
-    latest = np.where(place >= 0, np.take_along_axis(flat, np.maximum(place, 0), axis=-1), -1)
-    if not cold:
-        latest = np.where(latest < 0, latest[:, -1:], latest)
-    begin = np.full((len(at), 1), -1) if cold else latest[:, -1:]
-    return np.concatenate([begin, latest[:, :-1]], axis=1).reshape(at.shape)
 
 
 # --------------------------------------------------------------------------------------------- plans of policies in JAX
@@ -147,44 +124,38 @@ def carries_schedule(policy: Policy, region: Any, demand: Float[Array, "S S"], k
 
 def planner_of(policy: Policy, region: Region, key: Any) -> Planner:
     """The schedules that a policy plans without knowing of the circuits in place; traced by JAX."""
+    data = None if key is None else jax.random.key_data(key)
 
     def planned(demand: Float[Array, "N S S"], known: bool) -> Planned:
-        return plan_each(policy, region, demand, None if key is None else jnp.broadcast_to(key, len(demand)))
+        keys = None if data is None else jnp.broadcast_to(data, (len(demand), *data.shape))
+        return plan_each(demand, keys, region, policy)
 
     return planned
 
 
-def plan_each(policy: Policy, region: Region, demand: Float[Array, "N S S"], key: Any) -> Planned:
-    """The schedules of demands, each with a key [N] of its own."""
+def plan_each(demand: Float[Array, "N S S"], key: Any, region: Region, policy: Policy) -> Planned:
+    """The schedules of demands, each with key data [N 2] of its own."""
+    key = None if key is None else jax.random.wrap_key_data(key)
     plans: Any = jax.vmap(lambda one, key: policy(one, region, previous=None, key=key).schedule)(demand, key)
     times = jax.vmap(lambda plan, one: schedule_part_times(region, plan, one))(plans, demand)
     ends = jax.vmap(ends_of_switches)(plans)
     return Planned(*times, *ends, jnp.full(len(demand), plans.first_free))
 
 
-def planned_by(demand: Any, key: Any, region: Region, policy: Policy) -> Planned:
-    """`plan_each` as a program, with key data [N 2]."""
-    return plan_each(policy, region, demand, jax.random.wrap_key_data(key))
-
-
 def ends_of_switches(schedule: Schedule) -> tuple[Array, Array, Array, Array]:
     """`Planned.first`, `last`, `turns` and `anew` of one schedule; configurations of 0 s are not shown."""
     xp = array_module(schedule.configurations, schedule.seconds)
-    used, lanes = schedule.seconds > 0, np.arange(schedule.switches, dtype=schedule.switch.dtype)
-    here = used[:, None] & (schedule.switch[:, None] == lanes[None])
-    number = xp.where(here, xp.cumsum(here, axis=0), 0)  # among those of the switch, from 1
-    begins, ends = ((here & (number == which)).any(1) for which in (1, number.max(0, initial=0)[None]))
+    used = schedule.seconds > 0
+    switch = schedule.switch
+    place = np.arange(len(used))
+    earlier = used[:, None] & used[None] & (switch[:, None] == switch[None]) & (place[:, None] > place[None])
+    number = earlier.sum(1)  # on its switch, from 0
+    latest = earlier & (number[:, None] == number[None] + 1)
+    begins, ends = used & ~earlier.any(1), used & ~earlier.any(0)
+    turned = used & ~begins if schedule.first_free else used
     shown = xp.where(used[:, None, None], schedule.configurations, 0)
     first, last = (xp.where(mask[:, None, None], shown, 0).sum(0) for mask in (begins, ends))
-    turned = used & ~begins if schedule.first_free else used
-    new = xp.maximum(shown - _shown_before(shown, here, number), 0).sum((1, 2)) / 2
-    turns = (here & turned[:, None]).sum(0).max(initial=0)
+    before = xp.einsum("kl,lij->kij", latest.astype(shown.dtype), shown)
+    new = xp.maximum(shown - before, 0).sum((1, 2)) / 2
+    turns = xp.where(turned, number + int(not schedule.first_free), 0).max(initial=0)
     return first, last, turns.astype(new.dtype), xp.where(turned, new, 0).sum()
-
-
-def _shown_before(shown: Array, here: Array, number: Int[Array, "K W"]) -> Array:
-    """What the switch of each configuration showed before it [K S S]; nothing before its first."""
-    xp = array_module(shown)
-    same, order = (here[:, None] & here[None]).any(2), number.sum(1)
-    before = same & (order[:, None] == order[None] + 1)
-    return xp.einsum("kl,lij->kij", before.astype(shown.dtype), shown)

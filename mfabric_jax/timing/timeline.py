@@ -23,17 +23,7 @@ from jax import lax
 from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.platforms import platform
 from mfabric_jax.timing import blocks as ops
-from mfabric_jax.timing.blocks import (
-    FLAGS,
-    OF_BOTH,
-    SECONDS,
-    Blocks,
-    Compute,
-    Rules,
-    Slots,
-    slots_of,
-    table_of,
-)
+from mfabric_jax.timing.blocks import COMPUTED, FLAGS, OF_BOTH, SECONDS, Rules, Slots, Table, slots_of
 from mfabric_jax.timing.passes import Order
 from mfabric_jax.workload.recompute import again_of
 
@@ -52,13 +42,16 @@ class Clock(NamedTuple):
 
 def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: Any, eps_waits: bool):
     """(clock, times of each pass by name) after one block of every pass; `blocks`: (seconds, flags) of each block."""
-    (ready, free, quiet, active, anew), single = clock, len(blocks) == 1
+    (ready, free, quiet, active, anew) = clock
+    single = len(blocks) == 1
     xp = array_module(quiet, decision_s)
     ready, known = list(ready), list(clock.ready)
     times: list[dict] = [{"begin": now, "end": now} for now in ready]
     begun: list[list] = [[] for _ in ready]
     for whose, op in steps:
-        (seconds, flags), now, record = blocks[whose], ready[whose], times[whose]
+        (seconds, flags) = blocks[whose]
+        now = ready[whose]
+        record = times[whose]
         if isinstance(op, ops.Decide):
             known[whose] = now + decision_s
         elif isinstance(op, ops.Turn):
@@ -66,26 +59,29 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
             turns = flags[FLAGS["switch", op.which]]
             anew = xp.where(turns, active > told, anew)
             active = xp.where(turns, told + seconds[SECONDS["delay", op.which]], active)
-            record["told", op.which] = told
+            record["turn", op.which] = told
         elif isinstance(op, ops.Send):
-            here, again = flags[FLAGS["again" if op.again else "moe"]], ("again",) * op.again
+            here = flags[FLAGS["again" if op.again else "moe"]]
+            again = ("again",) * op.again
             optical = seconds[SECONDS["optical", op.which]]
             waits = xp.where(anew, optical, seconds[SECONDS["waiting", op.which]])
             start = now if single else xp.maximum(now, quiet)
             if not single and op.which == 0 and not op.again:
                 held = seconds[SECONDS["held", 0]]
-                free = xp.where(held > 0, xp.maximum(free, now) + held, free)
+                record["held"] = xp.maximum(free, now)
+                free = xp.where(held > 0, record["held"] + held, free)
             over = _over(start, active, optical, seconds[SECONDS["electronic", op.which]], waits, eps_waits)
             over = xp.where(here, over, now)
             quiet, ready[whose] = xp.where(here, over, quiet), over
             record |= {("start", op.which, *again): start, ("over", op.which, *again): over}
             if not again:
-                record |= {("active", op.which): active, ("waits", op.which): waits}
+                record |= {("active", op.which): active, ("waiting", op.which): waits}
                 begun[whose].append((here, start))
         elif op.off:
             record["end"] = free = free + seconds[SECONDS["run", op.name, True]]
         else:
-            length, start = seconds[SECONDS["run", op.name, False]], now
+            length = seconds[SECONDS["run", op.name, False]]
+            start = now
             ready[whose] = now + length
             if not single:
                 here = flags[FLAGS["present" if op.name == "inner" else op.name]]
@@ -115,98 +111,43 @@ def names_of(rules: Rules, *, every: bool) -> list[Any]:
     both = OF_BOTH if every else ("start", "over")
     names: list[Any] = ["end", *((name, which) for name in both for which in (0, 1))]
     if every:
-        names += ["begin", *(("run", run) for run in ops.RUNS)]
+        names += ["begin", "held", *(("run", run) for run in ops.RUNS)]
     if again_of(rules.recompute).exchanges:
         names += [(name, which, "again") for name in ("start", "over") for which in (0, 1)]
     return names
 
 
-def run(
-    order: Order,
-    blocks: Blocks,
-    compute: Compute,
-    send_s: Array,
-    delay_s: Any,
-    rules: Rules,
-    decision_s: Any = 0.0,
-    *,
-    every: bool = True,
-) -> Slots:
+def run(order: Order, table: Table, send_s: Array, rules: Rules, decision_s: Any = 0.0, *, every: bool = True) -> Slots:
     """Times of all passes of C iterations; a pass starts when its stage is free and its input has arrived.
 
-    - `blocks` [C P Q L ..], `compute` [C 1] or [C P]; NumPy or JAX.
-    - `send_s` [C P]: seconds from stage p to p + 1 or back (last: between last and first); `delay_s` () or as wide as
-      all-to-alls.
+    - `table` [C P Q L ..]: NumPy or JAX.
+    - `send_s` [C P]: seconds from stage p to p + 1 or back (last: between last and first).
     - `decision_s` () or [C]: seconds from a forward gate until circuits for its demand are known.
     - `every`: all of `Slots`, for pictures.
 
     `order.paired` must be static, and all of the order on accelerators, where waves are wide. A pair's waiting is in
     the first slot of its forward pass: `paid_s` for the switch, `exchange_s` for other communication.
     """
-    table = table_of(order, blocks, compute, delay_s, rules)
     times, paid = _Players(order, table, send_s, decision_s, rules, every).play_all()
     slots = slots_of(times, table, rules)
-    return slots if order.paired is None else _with_paid(slots, blocks, order, paid)
+    return slots if order.paired is None else _with_paid(slots, table, order, paid)
 
 
 # --------------------------------------------------------------------------------------------------------------- waves
-class Wave(NamedTuple):
-    """Passes that are played together, or those of all waves [W ..]: numbers in the merged order [width], -1: nobody.
-
-    `second` runs together with `first` in waves that are `pairs`, and is the same elsewhere.
-    """
-
-    first: np.ndarray
-    second: np.ndarray
-    pairs: Any
-
-
-def waves_of(order: Order, width: int | None = None) -> list[Wave]:
-    """All passes, in waves of at most `width` units that do not wait for each other; a unit is one pass or a pair."""
-    first, second, pairs = units_of_order(order)
-    depth = np.arange(len(first)) if width == 1 else _depths(order)
-    wave = 2 * depth + pairs
-    units = np.argsort(wave, kind="stable")
-    found = []
-    for alike in np.split(units, np.flatnonzero(np.diff(wave[units])) + 1):
-        most = width or len(alike)
-        for begin in range(0, len(alike), most):
-            some = alike[begin : begin + most]
-            found.append(Wave(first[some], second[some], bool(pairs[some[0]])))
-    return found
-
-
-def units_of_order(order: Order) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Passes that run as one unit [U]: the first, the second, and whether there are two."""
+def units_of(order: Order) -> np.ndarray:
+    """Units [2 U], by number in the merged order: the first pass, and the second of a pair or the first again."""
     paired = np.zeros(len(order.stage), bool) if order.paired is None else order.paired[order.stage, order.position]
-    first = np.flatnonzero(~np.concatenate([[False], paired[:-1]]))
-    return first, first + paired[first], paired[first]
+    first = np.flatnonzero(~np.roll(paired, 1))
+    return np.stack([first, first + paired[first]])
 
 
-def _depths(order: Order) -> np.ndarray:
-    """How many units each waits for, one after the other [U]."""
-    stages, passes = order.kind.shape
-    level, last, depths = [0] * (stages * passes), [0] * stages, []
-    stage, position, needs = (each.tolist() for each in (order.stage, order.position, order.needs))
-    for one, two, pair in zip(*(each.tolist() for each in units_of_order(order)), strict=True):
-        members = (one, two) if pair else (one,)
-        here = 1 + max([last[stage[one]], *(level[needs[each]] for each in members if needs[each] >= 0)])
-        for each in members:
-            level[stage[each] * passes + position[each]] = here
-        last[stage[one]] = here
-        depths.append(here)
-    return np.array(depths)
-
-
-def _padded(waves: list[Wave]) -> Wave:
-    """All waves, as wide as the widest."""
-    width = max(len(wave.first) for wave in waves)
-
-    def wide(which: list[np.ndarray]) -> np.ndarray:
-        return np.stack([np.pad(some, (0, width - len(some)), constant_values=-1) for some in which])
-
-    pairs = np.array([wave.pairs for wave in waves])
-    return Wave(wide([wave.first for wave in waves]), wide([wave.second for wave in waves]), pairs)
+def waves_of(order: Order, *, one_by_one: bool = False) -> list[np.ndarray]:
+    """All units, in waves [2 w] that do not wait for each other, pairs apart from others; of one stage at most one."""
+    units = units_of(order)
+    depth = np.arange(len(units[0])) if one_by_one else order.depth[units[0]]
+    wave = 2 * depth + (units[0] != units[1])
+    in_turn = np.argsort(wave, kind="stable")
+    return np.split(units[:, in_turn], np.flatnonzero(np.diff(wave[in_turn])) + 1, axis=1)
 
 
 class _Passes(NamedTuple):
@@ -231,26 +172,32 @@ class _Players:
         self.seconds, self.flags, self.send_s = (
             self.xp.moveaxis(self.xp.asarray(x), 0, -1) for x in (table.seconds, table.flags, send_s)
         )
-        self.names, self.in_pairs = names_of(rules, every=every), order.paired is not None
+        self.names = names_of(rules, every=every)
+        self.in_pairs = order.paired is not None
         self.steps = ops.clock_alone(rules.recompute), ops.clock_pair(rules.recompute, rules.delayed)
 
     def play_all(self) -> tuple[dict, Any]:
         """Times by name [C P Q L], and of pairs [C P Q 2] seconds paid for the switch and all seconds without it."""
-        xp, dtype, many = self.xp, self.seconds.dtype, self.seconds.shape[-1]
+        xp = self.xp
+        dtype = self.seconds.dtype
+        many = self.seconds.shape[-1]
         stages, passes = self.order.kind.shape
-        empty, never = xp.zeros((stages + 1, many), dtype), xp.full((stages + 1, many), -np.inf, dtype)
+        empty = xp.zeros((stages + 1, many), dtype)
+        never = xp.full((stages + 1, many), -np.inf, dtype)
         clocks = empty, never, xp.array(never), xp.zeros((stages + 1, many), bool)
         start = xp.zeros((stages * passes + 1, many), dtype), clocks
         if xp is np:
             waves = waves_of(self.order)
             _, noted = _looped(self._step, start, map(self._rows, waves))
             noted = jax.tree.map(lambda *each: np.concatenate(each), *noted)
-            first, second = (np.concatenate([wave[at] for wave in waves]) for at in (0, 1))
+            first, second = np.concatenate(waves, axis=1)
         else:
-            wide = _padded(waves_of(self.order, 1 if platform() == "cpu" else stages))
-            _, noted = lax.scan(self._step, start, self._rows(wide))
+            waves = waves_of(self.order, one_by_one=platform() == "cpu")
+            width = max(wave.shape[1] for wave in waves)
+            wide = [np.pad(wave, [(0, 0), (0, width - wave.shape[1])], constant_values=-1) for wave in waves]
+            _, noted = lax.scan(self._step, start, self._rows(np.stack(wide)))
             noted = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), noted)
-            first, second = wide.first.ravel(), wide.second.ravel()
+            first, second = np.concatenate(wide, axis=1)
 
         def placed(*each: tuple[np.ndarray, Any]) -> Any:
             found = xp.zeros((stages * passes + 1, *each[0][1].shape[1:]), dtype)
@@ -270,17 +217,20 @@ class _Players:
         there = order.stage[which] * passes + order.position[which]
         return array_module(there).where(which >= 0, there, stages * passes)
 
-    def _rows(self, wave: Wave) -> tuple[_Passes, _Passes | None, Any]:
-        second = self._passes(wave.second) if self.in_pairs else None
-        return self._passes(wave.first), second, wave.pairs
+    def _rows(self, waves: np.ndarray) -> tuple[_Passes, _Passes | None, Any]:
+        """Of one wave [2 w], or of all, as wide as the widest [W 2 w]; -1: nobody."""
+        first, second = np.moveaxis(waves, -2, 0)
+        return self._passes(first), self._passes(second) if self.in_pairs else None, (first != second).any(-1)
 
     def _passes(self, which: np.ndarray) -> _Passes:
         order, xp = self.order, self.xp
-        at, there = (order.stage[which], order.position[which]), which >= 0
+        at = (order.stage[which], order.position[which])
+        there = which >= 0
         crossing = xp.where(there, order.crossing[which], -1)
         sent_s = xp.where((crossing < 0)[..., None], 0, self.send_s[crossing])
         seconds, flags = (xp.moveaxis(x[at], -4, -2) for x in (self.seconds, self.flags))
-        stage, need = xp.where(there, at[0], len(order.kind)), xp.where(there, order.needs[which], -1)
+        stage = xp.where(there, at[0], len(order.kind))
+        need = xp.where(there, order.needs[which], -1)
         return _Passes(stage, self._place(which), need, sent_s, seconds, flags)
 
     def _step(self, state: tuple, wave: tuple[_Passes, _Passes | None, Any]) -> tuple[tuple, tuple]:
@@ -378,17 +328,13 @@ def _put(array: Any, at: Any, values: Any) -> Any:
     return array
 
 
-def _with_paid(slots: Slots, blocks: Blocks, order: Order, paid: Any) -> Slots:
+def _with_paid(slots: Slots, table: Table, order: Order, paid: Any) -> Slots:
     """With the waiting of pairs, `paid` [C P Q 2], in the first slot of the first of two passes."""
-    xp, work = array_module(slots.compute_s, paid), (slots.compute_s + slots.tp_s).sum(-1)
-    if blocks.beside_s is not None:
-        work = work + xp.where(blocks.present[..., None], blocks.beside_s, 0).sum((-1, -2))
+    xp = array_module(slots.compute_s, paid)
+    work = table.seconds[..., : len(COMPUTED)].sum((-1, -2))
     assert order.paired is not None
     exposed = xp.where(order.paired[None], paid[..., 1] - work - xp.roll(work, -1, -1), 0)
     paid_s = xp.where(order.in_pairs[None, ..., None], 0, slots.paid_s)
-    return slots._replace(paid_s=_more_first(paid_s, paid[..., 0]), exchange_s=_more_first(slots.exchange_s, exposed))
-
-
-def _more_first(each: Any, more: Any) -> Any:
-    """[.. L] with more in the first slot."""
-    return array_module(each, more).concatenate([each[..., :1] + more[..., None], each[..., 1:]], -1)
+    first = (np.arange(paid_s.shape[-1]) == 0)[None, None, None]
+    more_paid, more_exposed = (xp.where(first, more[..., None], 0) for more in (paid[..., 0], exposed))
+    return slots._replace(paid_s=paid_s + more_paid, exchange_s=slots.exchange_s + more_exposed)

@@ -9,7 +9,6 @@ Kinds: attention, experts, dense, head, optimizer, tp, cp, counts, all-to-all, d
 "counts" comes before a dispatch: ranks tell each other who sends what, and the first to come wait for the last.
 """
 
-import bisect
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -17,22 +16,17 @@ import jax
 import numpy as np
 
 from mfabric_jax.timing import blocks as ops
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, rows_of
-from mfabric_jax.timing.iteration import Beside
-from mfabric_jax.timing.passes import order_of
+from mfabric_jax.timing.blocks import Rules, in_float64, rows_of
+from mfabric_jax.timing.iteration import BESIDE, Walked, rules_of
+from mfabric_jax.timing.passes import order_of, places
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 
 Segment = dict[str, Any]
+Place = tuple[int, int, int]  # [P Q L]
 TRACKS = ("compute", "EPS", "OCS", "NVSwitch", "waiting")
 SLIVER = 1e-4  # part of the window: shorter segments are rounding
 DIRECTIONS = {FORWARD: "forward", BACKWARD: "backward", WEIGHT: "weights"}
-BESIDE = {  # what else a block takes: track and label
-    "head": ("compute", "output head"),
-    "tp": ("NVSwitch", "TP"),
-    "cp": ("EPS", "keys and values"),
-    "dp": ("EPS", "parameters"),
-}
 COUNTS = "counts"  # kind and label
 LABELS = {  # of all-to-alls
     kind: tuple(op.label for _, op in ops.alone(kind, "none") if isinstance(op, ops.Send))
@@ -40,44 +34,55 @@ LABELS = {  # of all-to-alls
 }
 
 
-def segments(
-    workload: Workload,
-    slots: Slots,
-    blocks: Blocks,
-    compute: Compute,
-    rules: Rules | None = None,
-    reduce_s=None,
-    moved_s: float = 0.0,
-    beside: Beside | None = None,
-    step_s=None,
-    counts_s: float = 0.0,
-) -> list[Segment]:
+class Computed:
+    """What operations of blocks compute, with seconds; `walked` in float64."""
+
+    def __init__(self, workload: Workload, walked: Walked, rules: Rules):
+        every = jax.tree.map(lambda part: np.broadcast_to(part, workload.pp), walked.compute)
+        self.rows = rows_of(walked.blocks, every)
+        self.beside = walked.beside
+        self.counts_s = walked.blocks.counts_s
+        self.in_pairs = order_of(workload).in_pairs
+        self.slower = 1 / (1 - rules.comm_cores)
+
+    def parts(self, op: ops.Work | ops.Beside, at: Place) -> Iterator[tuple[str, str, str, float]]:
+        """(track, kind, label, seconds) of each."""
+        if isinstance(op, ops.Beside):
+            for kind, seconds in self.beside.items():
+                _, track, label = BESIDE[kind]
+                yield track, kind, label, float(seconds[(*at, op.which)])
+            return
+        slower = self.slower if self.in_pairs[at[:2]] and op.kind != "tp" else 1.0
+        yield op.track, op.kind, op.label, float(sum(self.rows[name][at] for name in op.of) * slower)
+
+    def counted(self, op: ops.Send, at: Place) -> float:
+        """Seconds of counts before an all-to-all."""
+        return 0.0 if self.counts_s is None or op.which or op.again else float(self.counts_s[at])
+
+
+def segments(workload: Workload, walked: Walked, rules: Rules | None = None) -> list[Segment]:
     """Segments of one iteration by stage and start; segments of one track do not overlap.
 
-    - `slots`, `blocks` [P Q L ..]: output and input of `run`; `compute`: () or [P].
-    - `reduce_s`, `step_s` [P]: gradients and optimizer after the passes (None: left out); `moved_s`: moving experts;
-      `counts_s`: the first part of a forward dispatch, and where two passes run together of what their GPU computes.
-
-    Lengths add up to those of `slots`, except where dispatch, experts and combine overlap in parts: all-to-alls are
-    then drawn whole, while `slots.exchange_s` is only the exposed time. Waiting is left out where two passes run
+    Lengths add up to those of `walked.slots`, except where dispatch, experts and combine overlap in parts: all-to-alls
+    are then drawn whole, while `exchange_s` is only the exposed time. Waiting is left out where two passes run
     together. A restarted reconfiguration ends where the next begins; one before the iteration is left out.
     """
-    rules = rules or Rules()
-    slots, blocks = jax.tree.map(np.float64, slots), jax.tree.map(np.asarray, blocks)
-    every = jax.tree.map(lambda part: np.broadcast_to(np.float64(part), workload.pp), compute)
-    iteration = _Drawn(
-        slots, blocks, rows_of(blocks, every), jax.tree.map(np.asarray, dict(beside or {})), rules, counts_s
-    )
-    found, order = [], order_of(workload)
-    in_pairs = order.in_pairs
+    rules, walked = rules_of(workload, rules), in_float64(walked)
+    drawn = _Drawn(walked, Computed(workload, walked, rules), rules)
+    order = order_of(workload)
+    numbers = places(workload).block
+    found = []
     for stage in range(workload.pp):
-        drawn = _between(workload, slots, stage)
-        for who, at in _running(workload, stage):
-            together = bool(in_pairs[at[:2]])
-            steps = ops.steps_of(ops.kind_of(order, at[:2]), rules, together=together)
-            drawn += iteration.block(who, at, steps, together=together)
-        found += _apart(_held(drawn))
-    return found if reduce_s is None else _reduced(found, slots, np.asarray(reduce_s), step_s, moved_s)
+        every = _between(workload, walked.slots, stage)
+        for q, who in _passes(workload, stage):
+            together = bool(order.in_pairs[stage, q])
+            kind = ops.kind_of(order, (stage, q))
+            for at in np.flatnonzero(walked.blocks.present[stage, q]):
+                block = int(numbers[stage, q, at])
+                steps = ops.steps_of(kind, rules, together=together)
+                every += drawn.block(who._replace(block=block), (stage, q, int(at)), steps, together=together)
+        found += _apart(every)
+    return _reduced(found, walked)
 
 
 class _Who(NamedTuple):
@@ -94,27 +99,28 @@ class _Who(NamedTuple):
         return what | self._asdict() | {"start_s": float(start), "end_s": float(start) + float(length)}
 
 
-class _Drawn(NamedTuple):
-    slots: Slots
-    blocks: Blocks
-    rows: dict[str, np.ndarray]
-    beside: dict[str, np.ndarray]
-    rules: Rules
-    counts_s: float
+class _Drawn:
+    def __init__(self, walked: Walked, computed: Computed, rules: Rules):
+        self.slots = walked.slots
+        self.blocks = walked.blocks
+        self.computed = computed
+        self.rules = rules
 
-    def block(self, who: _Who, at: tuple[int, int, int], steps, *, together: bool) -> Iterator[Segment]:
+    def block(self, who: _Who, at: Place, steps, *, together: bool) -> Iterator[Segment]:
         now = dict(zip(ops.RUNS, self.slots.runs[at], strict=True))
-        slower = 1 / (1 - self.rules.comm_cores) if together else 1.0
-        moe, experts = bool(self.blocks.moe[at]), "experts" if self.blocks.with_experts[at] else "dense"
-        in_parts = self.rules.parts > 1 and moe and self._length(at, 0) > 0
+        moe = bool(self.blocks.moe[at])
+        experts = "experts" if self.blocks.with_experts[at] else "dense"
+        first_s = max(self.blocks.optical_s[(*at, 0)], self.blocks.electronic_s[(*at, 0)])
         for run, op in steps:
             if isinstance(op, ops.Work | ops.Beside):
-                if in_parts and run == "inner":
-                    length = sum(seconds for *_, seconds in self._computed(op, at, experts, slower))
-                    yield from self._in_parts(who, at, experts, length)
-                    continue
-                for track, kind, label, length in self._computed(op, at, experts, slower):
-                    yield who.draw("compute" if together else track, kind, label, now[run], length)
+                for track, kind, label, length in self.computed.parts(op, at):
+                    if kind == "experts":
+                        kind = experts
+                        label = label.replace("experts", experts)
+                    if run == "inner" and moe and first_s > 0 and self.rules.parts > 1:
+                        yield from self._in_parts(who, kind, length, self.slots.over[(*at, 0)] - first_s, first_s)
+                    else:
+                        yield who.draw("compute" if together else track, kind, label, now[run], length)
                     now[run] += length
             elif isinstance(op, ops.Turn) and moe:
                 told, active = (times[(*at, op.which)] for times in (self.slots.turn, self.slots.active))
@@ -123,78 +129,46 @@ class _Drawn(NamedTuple):
             elif isinstance(op, ops.Send) and moe:
                 sent = self._all_to_all(who, at, op)
                 yield from (one for one in sent if not together or one["kind"] != "waiting")
-                if together and (length := self._counted(who, op)):
-                    start, onward = self.slots.start[(*at, op.which)], self.slots.runs[at][ops.RUNS.index("inner")]
-                    yield who.draw("compute", COUNTS, COUNTS, start, onward - start) | {"length_s": length}
+                if together:
+                    yield who.draw("compute", COUNTS, COUNTS, self.slots.held[at], self.computed.counted(op, at))
 
-    def _computed(self, op, at, experts: str, slower: float) -> Iterator[tuple[str, str, str, Any]]:
-        if isinstance(op, ops.Beside):
-            for kind, seconds in self.beside.items():
-                yield BESIDE[kind][0], kind, BESIDE[kind][1], seconds[(*at, op.which)]
-            return
-        length = sum(self.rows[name][at] for name in op.of) * (1.0 if op.kind == "tp" else slower)
-        kind, label = op.kind, op.label
-        if kind == "experts":
-            kind, label = experts, label.replace("experts", experts)
-        yield op.track, kind, label, length
-
-    def _length(self, at, which: int) -> Any:
-        return max(self.blocks.optical_s[(*at, which)], self.blocks.electronic_s[(*at, which)])
-
-    def _in_parts(self, who: _Who, at, experts: str, length: Any) -> Iterator[Segment]:
-        parts, first = self.rules.parts, self._length(at, 0)
-        now = begin = self.slots.over[(*at, 0)] - first
+    def _in_parts(self, who: _Who, kind: str, length: Any, begin: Any, first_s: Any) -> Iterator[Segment]:
+        parts, now = self.rules.parts, begin
         for part in range(1, parts + 1):
-            start = max(now, begin + first * part / parts)
+            start = max(now, begin + first_s * part / parts)
             now = start + length / parts
-            yield who.draw("compute", experts, f"experts {part}/{parts}", start, length / parts)
+            yield who.draw("compute", kind, f"{kind} {part}/{parts}", start, length / parts)
 
-    def _all_to_all(self, who: _Who, at, op: ops.Send) -> Iterator[Segment]:
+    def _all_to_all(self, who: _Who, at: Place, op: ops.Send) -> Iterator[Segment]:
         which, waits = (*at, op.which), self.rules.eps_waits
         start = self.slots.again[which] if op.again else self.slots.start[which]
         active = max(start, self.slots.active[(*at, 0 if op.again else op.which)])
-        optical_s, packet_s = self.blocks.optical_s[which], self.blocks.electronic_s[which]
-        waiting_s, inactive = self.slots.waiting[which], active - start
+        optical_s = self.blocks.optical_s[which]
+        packet_s = self.blocks.electronic_s[which]
+        waiting_s = self.slots.waiting[which]
+        inactive = active - start
         late = max(packet_s if waits else 0.0, waiting_s)
         paid = max(inactive + late - max(packet_s, optical_s), 0.0) if late > 0 or waits else 0.0
         yield who.draw("waiting", "waiting", "switch", active - paid, paid)
         begin = active if waits else start
         inside_s = 0.0 if self.blocks.inside_s is None else self.blocks.inside_s[which]
-        yield from self._sent(who, op, "EPS", op.label, begin, self.blocks.packet_s[which])
-        yield from self._sent(who, op, "NVSwitch", f"{op.label} inside servers", begin, inside_s)
-        if optical_s > 0:
-            some = waiting_s < optical_s  # carry while others turn
-            begin, end = start if some else active, max(start + optical_s, active + waiting_s)
-            yield from self._sent(who, op, "OCS", op.label, begin, end - begin if some else optical_s)
-
-    def _counted(self, who: _Who, op: ops.Send) -> float:
-        """Seconds of counts before an all-to-all: of the dispatch of a forward pass alone."""
-        return self.counts_s if who.direction == "forward" and op.which == 0 and not op.again else 0.0
-
-    def _sent(self, who: _Who, op: ops.Send, track: str, label: str, begin: Any, length: Any) -> Iterator[Segment]:
-        """An all-to-all on one track, counts first."""
-        counts_s = min(self._counted(who, op), float(length))
-        yield who.draw(track, COUNTS, COUNTS, begin, counts_s)
-        yield who.draw(track, "all-to-all", label, begin + counts_s, length - counts_s)
+        sent = [("EPS", op.label, begin, self.blocks.packet_s[which])]
+        sent += [("NVSwitch", f"{op.label} inside servers", begin, inside_s)]
+        if 0 < optical_s <= waiting_s:
+            sent += [("OCS", op.label, active, optical_s)]
+        elif optical_s > 0:  # some carry while others turn
+            sent += [("OCS", op.label, start, max(optical_s, active + waiting_s - start))]
+        for track, label, begin, length in sent:
+            counts_s = min(self.computed.counted(op, at), length)
+            yield who.draw(track, COUNTS, COUNTS, begin, counts_s)
+            yield who.draw(track, "all-to-all", label, begin + counts_s, length - counts_s)
 
 
 def _passes(workload: Workload, stage: int) -> Iterator[tuple[int, _Who]]:
     order, held = order_of(workload), workload.held_places(stage)
-    for q, (kind, micro_batch, chunk) in enumerate(
-        zip(order.kind[stage], order.micro_batch[stage], order.chunk[stage], strict=True)
-    ):
-        if chunk >= 0:
-            yield q, _Who(stage, int(micro_batch), held[chunk], None, DIRECTIONS[int(kind)])
-
-
-def _running(workload: Workload, stage: int) -> Iterator[tuple[_Who, tuple[int, int, int]]]:
-    most = max(workload.place_blocks)
-    for q, who in _passes(workload, stage):
-        first, count = sum(workload.place_blocks[: who.place]), workload.place_blocks[who.place]
-        for at in range(most):
-            block = at if who.direction == "forward" else most - 1 - at
-            if block < count:
-                yield who._replace(block=first + block), (stage, q, at)
+    for q in np.flatnonzero(order.chunk[stage] >= 0):
+        kind, micro_batch, chunk = (int(each[stage, q]) for each in (order.kind, order.micro_batch, order.chunk))
+        yield int(q), _Who(stage, micro_batch, held[chunk], None, DIRECTIONS[kind])
 
 
 def _between(workload: Workload, slots: Any, stage: int) -> list[Segment]:
@@ -207,37 +181,21 @@ def _between(workload: Workload, slots: Any, stage: int) -> list[Segment]:
     return found
 
 
-def _reduced(
-    found: list[Segment], slots: Any, reduce_s: np.ndarray, step_s: np.ndarray | None, moved_s: float
-) -> list[Segment]:
-    through = slots.end.max(axis=(1, 2))
-    steps = np.zeros(len(reduce_s)) if step_s is None else np.asarray(step_s)
-    total = (through + reduce_s + steps).max()
+def _reduced(found: list[Segment], walked: Walked) -> list[Segment]:
+    """With what follows the passes."""
+    through = walked.slots.end.max(axis=(1, 2))
+    total = walked.ends.max()
     nobody = dict.fromkeys(("micro_batch", "place", "block", "direction"))
-    for stage, (start, length, step) in enumerate(zip(through, reduce_s, steps, strict=True)):
+    for stage, (start, length, step) in enumerate(zip(through, walked.reduce_s, walked.step_s, strict=True)):
         who, over = _Who(stage, 0, 0, None, ""), start + length
         rest = [
             who.draw("EPS", "dp", "gradients", start, length),
             who.draw("compute", "optimizer", "optimizer", over, step),
             who.draw("waiting", "waiting", "pipeline", over + step, total - over - step),
-            who.draw("EPS", "placement", "experts move", total, moved_s),
+            who.draw("EPS", "placement", "experts move", total, walked.moved_s),
         ]
         found = found + [one | nobody for one in _apart(rest)]
     return sorted(found, key=lambda one: (one["stage"], one["start_s"]))
-
-
-def _held(drawn: list[Segment]) -> list[Segment]:
-    """Counts on the compute track, where two passes run together: from when all computation before the pass goes on is
-    through. They are drawn from the start of the dispatch to where the pass goes on."""
-    work = [one for one in drawn if one["track"] == "compute" and one["kind"] != COUNTS]
-    work = sorted((one for one in work if one["end_s"] > one["start_s"]), key=lambda one: one["start_s"])
-    starts = [one["start_s"] for one in work]
-    for one in drawn:
-        if one["track"] == "compute" and one["kind"] == COUNTS:
-            before = bisect.bisect_left(starts, one["end_s"]) - 1
-            begin = max(one["start_s"], work[before]["end_s"] if before >= 0 else 0.0)
-            one |= {"start_s": begin, "end_s": min(begin + one.pop("length_s"), one["end_s"])}
-    return drawn
 
 
 def _apart(drawn: list[Segment]) -> list[Segment]:

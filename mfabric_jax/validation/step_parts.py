@@ -25,8 +25,7 @@ def step_parts(case: Case) -> dict[str, float]:
     }
     pairs = _pairs(order, begin, end)
     found["overlapped_s"] = float(pairs.sum() / job.pp)
-    step_s = np.zeros(job.pp) if walked.step_s is None else np.asarray(walked.step_s)
-    found |= {"gradients_s": float(np.mean(walked.reduce_s)), "optimizer_s": float(step_s.mean())}
+    found |= {"gradients_s": float(np.mean(walked.reduce_s)), "optimizer_s": float(np.mean(walked.step_s))}
     found["bubble_s"] = float(walked.ends.max()) - sum(found.values())
     return {name: found[name] for name in PARTS} | _of_layer(job, walked, order, pairs)
 

@@ -9,7 +9,7 @@ from mfabric_jax.export.contention import over_ports
 from mfabric_jax.export.iteration_tasks import check_exportable, iteration_graph
 from mfabric_jax.tasks.graph import Op, TaskKind
 from mfabric_jax.tasks.lowering import lowered
-from mfabric_jax.timing.as_tasks import TRAFFIC
+from mfabric_jax.timing.site_tasks import TRAFFIC
 from mfabric_jax.workload.volume import iteration_bytes, pp_bytes, replica_bytes, replica_ring
 from tests.oracles import graph as oracle
 from tests.small import row, scenario, small

@@ -26,6 +26,11 @@ def job(*, tp=4, ep=4, dp=1, pp=1, blocks=2, experts=4, dense_blocks=0, micro_ba
     return Workload.of("tiny", model, dp, tp, pp, ep, gpus=dp * tp * pp * ep, micro_batches=micro_batches, **settings)
 
 
+def of_cases(numbers):
+    """Numbers of one case, [1 1] or [1 P], as JAX arrays."""
+    return jax.tree.map(lambda x: jnp.asarray(x, float).reshape(1, -1), numbers)
+
+
 COLD = First(cold=True)  # circuits are uniform before the iteration
 
 

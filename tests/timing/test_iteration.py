@@ -14,9 +14,9 @@ import pytest
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import uniform
-from mfabric_jax.timing.blocks import Compute, Rules
+from mfabric_jax.timing.blocks import Compute
 from mfabric_jax.timing.iteration import (
-    COLUMNS,
+    BESIDE,
     PORTS,
     FabricRates,
     Walked,
@@ -293,10 +293,10 @@ def test_every_boundary_and_the_one_from_the_last_to_the_first():
     workload = job(pp=3, blocks=6, micro_batches=3, schedule="interleaved", chunks=2)
     for send, want in (((4, 1, 2), (2, 2, 1)), ((1, 4, 8), (2, 0.5, 2)), (2, (1, 1, 1))):
         given = stage_rates(send=np.array(send) * GB, latency=0.25)
-        np.testing.assert_allclose(send_seconds(workload, given, float), np.add(want, 0.25), rtol=RTOL)
+        np.testing.assert_allclose(send_seconds(workload, jobs.of_cases(given))[0], np.add(want, 0.25), rtol=RTOL)
     pair = job(pp=2, blocks=4, schedule="interleaved", chunks=2)
-    got = send_seconds(pair, stage_rates(send=np.array([4, 1]) * GB, stages=2), float)
-    np.testing.assert_allclose(got, [2, 2], rtol=RTOL)
+    got = send_seconds(pair, jobs.of_cases(stage_rates(send=np.array([4, 1]) * GB, stages=2)))
+    np.testing.assert_allclose(got, [[2, 2]], rtol=RTOL)
 
 
 def test_latency_leaves_the_switch_its_time():
@@ -316,6 +316,11 @@ VOCAB = 500
 def rates(**more):
     given = {"nic_Bps": 1e9, "eps_Bps": SERVER, "send_Bps": SERVER, "nvlink_Bps": NVLINK, "memory_Bps": MEMORY} | more
     return FabricRates(**{name: jnp.asarray(x, float) for name, x in given.items()})
+
+
+def reduce_seconds(workload):
+    """Of every stage, at the rates above."""
+    return all_reduce_seconds(workload, jobs.of_cases(rates()))[0]
 
 
 def with_words(workload, **settings):
@@ -342,9 +347,9 @@ def timed(workload, seconds=SECONDS, **more):
 
 def alone(workload, seconds=SECONDS, **more):
     """What blocks take beside the rest."""
-    compute = compute_of(workload, BlockSeconds(*map(jnp.asarray, seconds[:3])), 1.0, float)
-    compute = compute._replace(tp_s=jnp.asarray(3.0))
-    return beside_of(workload, rates(**more), compute, float)
+    seconds, one = jobs.of_cases((BlockSeconds(*seconds[:3]), jnp.ones(())))
+    compute = compute_of(workload, seconds, one)._replace(tp_s=3 * one)
+    return jax.tree.map(lambda x: x[0], beside_of(workload, jobs.of_cases(rates(**more)), compute))
 
 
 # Two stages of one block, TP 4, EP 4, one replica, two servers a stage: 5e5 tokens of 1,000. Attention: 996,000
@@ -387,17 +392,15 @@ def test_the_head_is_on_the_last_block_alone(chunks):
 
 def test_gradients_of_tied_words_are_on_both_ends():
     own = 1000 * VOCAB * 1000.0  # bytes of one matrix
-    plain = all_reduce_seconds(with_words(PAIR), rates())
+    plain = reduce_seconds(with_words(PAIR))
     local = own / 4 / NVLINK  # a slice each of 4, on 2 ranks
     once = servers_of(PAIR, own) / SERVER + local
     for tied in (False, True):
-        got = all_reduce_seconds(with_words(PAIR, head="counted", tied=tied), rates())
+        got = reduce_seconds(with_words(PAIR, head="counted", tied=tied))
         np.testing.assert_allclose(got - plain, [once, once], rtol=RTOL)
     alone = job(blocks=1, micro_batches=1)
-    both = all_reduce_seconds(with_words(alone, head="counted"), rates()) - all_reduce_seconds(alone, rates())
-    tied = all_reduce_seconds(with_words(alone, head="counted", tied=True), rates()) - all_reduce_seconds(
-        alone, rates()
-    )
+    both = reduce_seconds(with_words(alone, head="counted")) - reduce_seconds(alone)
+    tied = reduce_seconds(with_words(alone, head="counted", tied=True)) - reduce_seconds(alone)
     np.testing.assert_allclose(both, 2 * tied, rtol=RTOL)
 
 
@@ -407,8 +410,8 @@ def test_the_optimizer_reads_and_writes_its_state():
     for sharding, updated in (("none", 250_000 + 750_000), ("optimizer", 62_500 + 750_000)):
         workload = dataclasses.replace(PAIR, sharding=sharding, optimizer_step="counted")
         step_s = updated * (4 + 12 + 12 + 2) / MEMORY
-        np.testing.assert_allclose(step_seconds(workload, rates(), float), [step_s] * 2, rtol=RTOL)
-        np.testing.assert_array_equal(step_seconds(workload, rates(memory_Bps=np.inf), float), 0)
+        np.testing.assert_allclose(step_seconds(workload, jobs.of_cases(rates())), [[step_s] * 2], rtol=RTOL)
+        np.testing.assert_array_equal(step_seconds(workload, jobs.of_cases(rates(memory_Bps=np.inf))), 0)
     got, before = timed(workload), timed(dataclasses.replace(workload, optimizer_step="left-out"))
     np.testing.assert_allclose(got.iteration_s, before.iteration_s + step_s, rtol=RTOL)
     np.testing.assert_allclose(got.spent["compute_s"], before.spent["compute_s"] + step_s, rtol=RTOL)
@@ -479,7 +482,7 @@ def test_parameters_that_are_gathered_by_hand():
             want = np.where(where.backward, back, forward)[here]
             np.testing.assert_allclose(found[here][:, 0], want, rtol=RTOL, atol=1e-12)
             np.testing.assert_array_equal(found[here][:, 1], 0)
-    np.testing.assert_array_equal(all_reduce_seconds(dataclasses.replace(SHARED, sharding="parameters"), rates()), 0)
+    np.testing.assert_array_equal(reduce_seconds(dataclasses.replace(SHARED, sharding="parameters")), 0)
 
 
 @pytest.mark.parametrize(("recompute", "attention", "inner"), [("none", 2, 2), ("attention", 3, 2), ("block", 3, 3)])
@@ -517,7 +520,7 @@ def test_gradients_that_are_scattered_and_weights_gathered_at_the_end():
     np.testing.assert_allclose(got.walked.reduce_s, half_of_all() - 0.04, rtol=RTOL)
     np.testing.assert_allclose(got.spent["dp_comm_s"], 3 * (moe + dense) + half_of_all() - 0.04, rtol=RTOL)
     for kind in ("none", "optimizer"):  # a reduce-scatter and an all-gather: all of an all-reduce
-        whole = all_reduce_seconds(dataclasses.replace(workload, sharding=kind), rates())
+        whole = reduce_seconds(dataclasses.replace(workload, sharding=kind))
         np.testing.assert_allclose(whole, 2 * (half_of_all() - 0.04), rtol=RTOL)
 
 
@@ -525,7 +528,7 @@ def test_updated_weights_are_gathered_in_bf16_whatever_gradients_have():
     dense, expert = DENSE_BLOCK + MOE_BLOCK, 3e6
     scatter, gather = (half_ring(size * dense, size * expert) - 0.04 for size in (4.0, 2.0))
     for sharding, want in (("none", 2 * scatter), ("optimizer", scatter + gather), ("gradients", gather)):
-        got = all_reduce_seconds(dataclasses.replace(SHARED, sharding=sharding, grad_bytes=4), rates())
+        got = reduce_seconds(dataclasses.replace(SHARED, sharding=sharding, grad_bytes=4))
         np.testing.assert_allclose(got, want, rtol=RTOL, err_msg=sharding)
 
 
@@ -536,11 +539,10 @@ def test_all_of_it_together_adds_up_and_is_drawn():
     busy = np.asarray(walked.slots.end - walked.slots.begin).sum((1, 2)) + walked.reduce_s + walked.step_s
     np.testing.assert_allclose(sum(walked.spent.values()), busy, rtol=RTOL)
     assert total > busy.max()
-    assert set(walked.beside) == set(COLUMNS)
+    assert set(walked.beside) == set(BESIDE)
     assert all(float(jnp.asarray(x).sum()) > 0 for x in walked.beside.values())
     plain = jax.tree.map(np.asarray, walked)
-    ends = {"reduce_s": plain.reduce_s, "beside": plain.beside, "step_s": plain.step_s}
-    drawn = segments(workload, plain.slots, plain.blocks, plain.compute, Rules(recompute="block"), **ends)
+    drawn = segments(workload, plain)
     for stage in range(2):
         of = dict.fromkeys(("compute_s", "tp_comm_s", "dp_comm_s"), 0.0)
         for one in drawn:
@@ -558,8 +560,8 @@ def test_slopes_go_through():
 
     @eqx.filter_jit
     def total(eps_Bps):
-        compute = Compute(*map(jnp.asarray, (0.001, 0.001, 0.001, 0.0)))
-        found = beside_of(workload, rates()._replace(eps_Bps=eps_Bps), compute, float)
+        compute, given = Compute(0.001, 0.001, 0.001, 0.0), rates()._replace(eps_Bps=eps_Bps)
+        found = beside_of(workload, jobs.of_cases(given), jobs.of_cases(compute))
         return sum(x.sum() for x in found.values())
 
     slope = jax.grad(total)(jnp.asarray(SERVER))

@@ -11,13 +11,12 @@ from mfabric_jax import InputError, simulate
 from mfabric_jax.circuit_schedules import Schedule, get, planned
 from mfabric_jax.circuit_schedules.ending import asked, part_ends_s
 from mfabric_jax.cluster.whole_cluster import chosen_circuits
-from mfabric_jax.evaluate.exchanges import pace_of
 from mfabric_jax.evaluate.iteration_of import iteration_of
 from mfabric_jax.failures.iterations import failures_of
 from mfabric_jax.policies import Plan, uniform
 from mfabric_jax.timing import exchanges
 from mfabric_jax.timing.passes import places
-from mfabric_jax.timing.scheduled import ends_of_switches, region_at, scheduled
+from mfabric_jax.timing.scheduled import ends_of_switches, scheduled
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 from mfabric_jax.traffic.dispatch import even_bytes
 from tests.small import row, several, small
@@ -62,7 +61,7 @@ def test_what_switches_show_beside_plain_loops(seed):
             np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
-def drawn_by_hand(demand, sizes, plan, pace):
+def drawn_by_hand(demand, sizes, plan, nic_Bps):
     """Seconds of circuits and packets, turns before and while, circuits set up [P Q L 2], slot by slot in running
     order; `plan(demand, known)`: (circuits_s, packets_s, first, last, turns, anew, free)."""
     where = places(DRAWN)
@@ -83,8 +82,8 @@ def drawn_by_hand(demand, sizes, plan, pace):
                         circuits_s, packets_s, first, last, turns, anew, free = got
                         new = np.maximum(first - (0 if before is None else before), 0).sum() / 2 if free else 0.0
                         at = stage, q, block, which
-                        found["optical"][at] = circuits_s * pace.nic_Bps / size
-                        found["electrical"][at] = packets_s * pace.nic_Bps / size
+                        found["optical"][at] = circuits_s * nic_Bps / size
+                        found["electrical"][at] = packets_s * nic_Bps / size
                         found["switch"][at] = free and new > 0
                         found["anew"][at] = new + anew
                         found["turns"][at] = turns
@@ -100,11 +99,10 @@ def demand_of_job():
 @pytest.mark.parametrize("name", ["spectra", "keep-or-turn"])
 def test_every_slot_has_a_schedule_for_its_own_bytes(name):
     where = jax.tree.map(np.asarray, region(degree=2, delay=0.01))
-    pace = pace_of(DRAWN, where)
-    assert pace.size == (1.0, 2.0)
+    nic_Bps = where.nic_Bps
     demand, even = demand_of_job()
-    planner = planned.planner_of(lambda known: get(name, switches=2, first_free=known), region_at(where, pace))
-    found = scheduled(places(DRAWN), demand, even, planner, pace)
+    planner = planned.planner_of(lambda known: get(name, switches=2, first_free=known), where)
+    found = scheduled(DRAWN, demand, even, planner, nic_Bps)
     known = {}
 
     def plan(one, ahead):
@@ -115,13 +113,13 @@ def test_every_slot_has_a_schedule_for_its_own_bytes(name):
             known[key] = (*times, *shown_by(schedule), schedule.first_free)
         return known[key]
 
-    wanted = drawn_by_hand(demand, pace.size, plan, pace)
+    wanted = drawn_by_hand(demand, (1.0, 2.0), plan, nic_Bps)
     for field, value in wanted.items():
         np.testing.assert_allclose(getattr(found, field), value, rtol=RTOL, err_msg=field)
     assert found.switch.any()
     assert found.turns.any()
     calm = plan(even, False)
-    np.testing.assert_allclose(found.balanced, max(calm[:2]) * pace.nic_Bps, rtol=RTOL)
+    np.testing.assert_allclose(found.balanced, max(calm[:2]) * nic_Bps, rtol=RTOL)
 
 
 class Stays:

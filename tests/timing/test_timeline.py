@@ -14,7 +14,7 @@ from mfabric_jax.evaluate.rules import First
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.platforms import compiling_for
 from mfabric_jax.policies import Plan
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules
+from mfabric_jax.timing.blocks import Blocks, Compute, Rules, table_of
 from mfabric_jax.timing.passes import Order, lane_of, order, order_of, places
 from mfabric_jax.timing.timeline import run
 from mfabric_jax.traffic.training import expert_flows, pipeline_flows
@@ -89,7 +89,8 @@ def slots_of(draws, eps_waits, recompute):
 
     def one(draw):
         blocks, compute, send, delay = jax.tree.map(lambda x: x[None], draw[1:5])
-        slots = run(draw.order, blocks, compute, send, delay, Rules(eps_waits, draw.parts, recompute), draw.decision)
+        rules = Rules(eps_waits, draw.parts, recompute)
+        slots = run(draw.order, table_of(draw.order, blocks, compute, delay, rules), send, rules, draw.decision)
         return jax.tree.map(lambda x: x[0], slots)
 
     return jax.vmap(one)(draws)
@@ -127,7 +128,7 @@ def plain(draw, pipeline, rules, *, stretch=True):
             "delay": draw.delay[at].tolist(),
             "waiting": blocks.waiting_s[at].tolist(),
             "beside": beside[at].tolist(),
-            "held": 0.0 if blocks.held_s is None else float(blocks.held_s[at]),
+            "held": 0.0 if blocks.counts_s is None else float(blocks.counts_s[at]),
         }
         table.setdefault((p, q), []).append(block if blocks.present[at] else None)
     given = (None, rules.eps_waits, rules.recompute, int(draw.parts), stretch, float(draw.decision), rules.comm_cores)
@@ -365,7 +366,7 @@ def drawn(seed, pipeline, depth):
     runs = blocks.present & (one.order.kind != WEIGHT)[..., None]
     blocks = blocks._replace(beside_s=np.where(runs[..., None], beside, 0))
     dispatches = blocks.moe & (one.order.kind == FORWARD)[..., None]
-    blocks = blocks._replace(held_s=np.where(dispatches, seconds(rng, dispatches.shape), 0))
+    blocks = blocks._replace(counts_s=np.where(dispatches, seconds(rng, dispatches.shape), 0))
     return one._replace(blocks=blocks, compute=one.compute._replace(scores_s=scores))
 
 
@@ -379,7 +380,7 @@ DRAWN = [
     (Pipeline("1f1b", 2, 3), Rules(True, recompute="block")),
 ]
 DRAWS_OF_EACH, DEPTH = 8, 3
-PICTURED = ("begin", "inner", "turn", "active", "waiting", "runs")
+PICTURED = ("begin", "inner", "turn", "active", "waiting", "runs", "held")
 
 
 @pytest.mark.parametrize(("pipeline", "rules"), DRAWN)
@@ -389,8 +390,9 @@ def test_drawn_pipelines_agree_with_plain_clocks(pipeline, rules):
     given = jax.tree.map(lambda *x: np.stack(x), *(one[1:5] for one in draws))
     decision, fixed = np.stack([one.decision for one in draws]), pipeline.order
 
-    def played(given, decision):
-        return run(fixed, *given, rules, decision)
+    def played(given, decision, every=True):
+        blocks, compute, send, delay = given
+        return run(fixed, table_of(fixed, blocks, compute, delay, rules), send, rules, decision, every=every)
 
     got = played(given, decision)
     on_device = jax.tree.map(jnp.asarray, (given, decision))
@@ -400,7 +402,7 @@ def test_drawn_pipelines_agree_with_plain_clocks(pipeline, rules):
     for other in (alone, together):
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12), got, other)
     least = played(given, decision)._replace(**dict.fromkeys(PICTURED))
-    jax.tree.map(np.testing.assert_array_equal, least, run(fixed, *given, rules, decision, every=False))
+    jax.tree.map(np.testing.assert_array_equal, least, played(given, decision, every=False))
     paid = pairs = 0
     for index, one in enumerate(draws):
         records, end = plain(one, pipeline, rules)

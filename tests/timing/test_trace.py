@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules
+from mfabric_jax.timing.blocks import Blocks, Compute, Rules, table_of
+from mfabric_jax.timing.iteration import Walked
 from mfabric_jax.timing.passes import order_of, places
 from mfabric_jax.timing.timeline import run
 from mfabric_jax.timing.trace import LABELS, TRACKS, one_block, segments
@@ -16,10 +17,14 @@ from tests.timing.jobs import job
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
 
 
-def timeline(workload, blocks, compute, send_s, delay_s, rules):
-    """The slots of numbers."""
-    given = jax.tree.map(lambda x: np.asarray(x)[None], (blocks, compute, send_s, delay_s))
-    return jax.tree.map(lambda x: x[0], run(order_of(workload), *given, rules))
+def timeline(workload, blocks, compute, send_s, delay_s, rules, reduce_s=None):
+    """The iteration of numbers."""
+    given = jax.tree.map(lambda x: np.asarray(x)[None], (blocks, compute, delay_s))
+    table = table_of(order_of(workload), *given, rules)
+    slots = run(order_of(workload), table, send_s[None], rules)
+    table, slots = jax.tree.map(lambda x: x[0], (table, slots))
+    reduce_s = np.zeros(workload.pp) if reduce_s is None else np.asarray(reduce_s)
+    return Walked(slots, table, blocks, compute, reduce_s, {}, 0 * reduce_s, np.float64(0))
 
 
 def spans(found, **where):
@@ -30,11 +35,10 @@ def length(found, **where):
     return sum(end - start for start, end in spans(found, **where))
 
 
-def told(workload, blocks, **named):
+def told(workload, blocks, reduce_s=None):
     """Segments: 2 s of attention, 3 of experts, 1 of TP; nothing between stages; the switch takes 7."""
     compute = Compute(*map(np.float64, (2.0, 3.0, 9.0, 1.0)))
-    slots = timeline(workload, blocks, compute, np.zeros(1), np.float64(7.0), Rules())
-    return segments(workload, slots, blocks, compute, **named)
+    return segments(workload, timeline(workload, blocks, compute, np.zeros(1), np.float64(7.0), Rules(), reduce_s))
 
 
 def test_a_block_by_hand():
@@ -144,8 +148,8 @@ def test_segments_agree_with_slots(workload, rules):
     waited = 0
     for seed in range(DRAWS):
         blocks, compute, send_s, delay_s = draw(seed, workload)
-        slots = timeline(workload, blocks, compute, send_s, delay_s, rules)
-        found = segments(workload, slots, blocks, compute, rules, reduce_s=np.arange(workload.pp) + 1.0)
+        walked = timeline(workload, blocks, compute, send_s, delay_s, rules, np.arange(workload.pp) + 1.0)
+        slots, found = walked.slots, segments(workload, walked, rules)
         assert_apart(workload, found)
         again = {one["kind"] for one in found if one["label"].endswith(" again")}
         everything = {"attention", "tp", "all-to-all", "experts", "dense"}
@@ -210,8 +214,8 @@ def assert_turns(workload, found, slots, blocks, delay_s):
 def test_what_two_passes_compute_together_is_apart_and_all_that_they_send_is_there():
     workload, rules = job(pp=2, blocks=4, micro_batches=4, schedule="dualpipe"), Rules(comm_cores=0.2)
     blocks, compute, send_s, delay_s = draw(0, workload)
-    slots = timeline(workload, blocks, compute, send_s, delay_s, rules)
-    found = segments(workload, slots, blocks, compute, rules)
+    walked = timeline(workload, blocks, compute, send_s, delay_s, rules)
+    slots, found = walked.slots, segments(workload, walked, rules)
     assert_apart(workload, found)
     for stage in range(workload.pp):
         work = (slots.compute_s + slots.tp_s)[stage].sum()
@@ -226,7 +230,8 @@ def test_counts_stand_apart_from_the_dispatch_that_they_come_before():
     and a combine have none."""
     here, parts = np.ones((1, 2, 1), bool), np.ones((1, 2, 1, 2))
     blocks = Blocks(here, here, 0.75 * parts, 2.0 * parts, parts * [1, 0] > 0, np.asarray([[[False], [True]]]))
-    whole, found = (told(job(blocks=1, micro_batches=1), blocks, counts_s=counts_s) for counts_s in (0.0, 0.5))
+    counted = blocks._replace(counts_s=np.array([[[0.5], [0.0]]]))
+    whole, found = (told(job(blocks=1, micro_batches=1), some) for some in (blocks, counted))
     for track, begin, end in (("EPS", 3, 5), ("OCS", 10, 10.75)):
         np.testing.assert_allclose(spans(whole, track=track, label="dispatch"), [(begin, end)], **TOLERANCE)
         np.testing.assert_allclose(spans(found, track=track, label="counts"), [(begin, begin + 0.5)], **TOLERANCE)
@@ -241,9 +246,9 @@ def test_where_two_passes_run_together_counts_hold_computation():
     where = places(workload)
     held_s = counts_s * (blocks.moe & ~where.backward)
     more = held_s[..., None] * np.array([1.0, 0.0])
-    blocks = blocks._replace(packet_s=blocks.packet_s + more, optical_s=blocks.optical_s + more, held_s=held_s)
-    slots = timeline(workload, blocks, compute, send_s, delay_s, rules)
-    found = segments(workload, slots, blocks, compute, rules, counts_s=counts_s)
+    blocks = blocks._replace(packet_s=blocks.packet_s + more, optical_s=blocks.optical_s + more, counts_s=held_s)
+    walked = timeline(workload, blocks, compute, send_s, delay_s, rules)
+    slots, found = walked.slots, segments(workload, walked, rules)
     assert_apart(workload, found)
     together = order_of(workload).in_pairs[..., None] & (held_s > 0)
     for stage in range(workload.pp):

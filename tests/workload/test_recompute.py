@@ -14,6 +14,7 @@ from mfabric_jax.workload.recompute import LEVELS, PARTS, again_of
 
 JOB = Workload("v3", models.DEEPSEEK_V3, 1, 1, 4, 64, 256, micro_batch=1, micro_batches=8)
 H100 = get_gpu("H100-SXM")
+PASSES = ("forward", "backward")
 
 
 def with_(recompute):
@@ -23,6 +24,16 @@ def with_(recompute):
 def of(kind, recompute):
     """What a pass alone does, without the names of its runs."""
     return [op for _, op in alone(kind, recompute) if not isinstance(op, Beside)]
+
+
+@pytest.mark.parametrize("recompute", LEVELS)
+def test_one_list_of_operations_serves_both_directions(recompute):
+    """The clock plays a forward block by the list of a backward one: what is not computation stands in one order."""
+    forward, backward = ([op for op in of(kind, recompute) if not isinstance(op, Work)] for kind in PASSES)
+    in_place = [op for op in backward if not getattr(op, "again", False)]
+    assert [(type(op), getattr(op, "which", None)) for op in forward] == [
+        (type(op), getattr(op, "which", None)) for op in in_place
+    ]
 
 
 def test_levels_hold_more_and_more_and_parts_can_be_joined():
