@@ -47,6 +47,7 @@ SCHEDULED_AGAIN = _both(SCHEDULED, _sends_again)
 ITS_SWITCHES = (("circuits.switches", 1), ("circuits.all_stop", True), ("circuits.directed", True))
 OF_CIRCUITS = (PAYS_AGAIN, SCHEDULED, SCHEDULED_AGAIN)
 SEVERAL = lambda at: at["run.replicas"] != 1  # noqa: E731
+ALIKE = lambda at: at["traffic.alike"] != "nothing"  # noqa: E731
 PHASED = lambda at: fabric.get(at["network.fabric"]).phases  # noqa: E731
 PHASES = "circuits that serve one phase at a time"
 LIMITS = (
@@ -64,6 +65,7 @@ LIMITS = (
     Beside(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
     Beside(_both(PASSES, _sends_again), "job.recompute", WITHOUT_SENDING, "job.overlap passes"),
     Beside(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which are all alike then"),
+    Beside(ALIKE, "run.sample", (None, 0), "traffic.alike, which leaves one iteration"),
     Beside(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
     Beside(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
     Beside(SCHEDULED, "circuits.turn", ("on-demand",), "circuits.schedule"),

@@ -73,6 +73,10 @@ CASES = [  # settings that do not go together, or that nothing has
     (LIMITED | {"placement.hierarchical.groups": 16}, "node_limit 'model' is of groups"),
     (MIXTRAL | {"run.replicas": 9}, "replicas must be at most the 8 of mixtral-8x7b (dp), got 9"),
     ({"run.replicas": 2, "traffic.alike": "everything"}, "traffic.alike must be nothing beside"),
+    (
+        {"run.sample": 1, "run.iterations": 2, "traffic.alike": "everything"},
+        "run.sample must be auto or 0 beside traffic.alike, which leaves one iteration",
+    ),
     ({"run.replicas": 2, "circuits.span.length": "run"}, "run.replicas must be 1 beside "),
     ({"compute.measured.nic_gbps": 100.0}, "compute.measured needs iteration_s"),
     (MEASURED | {"circuits.turn": "pays"}, "beside compute.measured.fabric mfabric"),
