@@ -67,11 +67,6 @@ class Over(NamedTuple):
         """The sources of which one alone may turn the order."""
         return [name for name, ends in self.by.items() if _holds_1(ends)]
 
-    @property
-    def in_table(self) -> str:
-        """Such as "+12.1% (+3.6 to +20.7)"."""
-        return f"{self}{'' if self.separable else NOT_SEPARABLE}"
-
     def __str__(self):
         low, high = self.ends
         return percent(self.ratio - 1, signed=True) + (f" ({' to '.join(_printed(self.ends))})" if low < high else "")
@@ -234,10 +229,12 @@ def shown_designs(known: Sequence[Design], most: int) -> list[Design]:
 
 
 def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
+    behind = [one.over(shown[0], column) for one in shown[1:]]
+    over = ["", *(f"{one}{'' if one.separable else NOT_SEPARABLE}" for one in behind)]
     lines = [
         {
             "design": str(one) or "all rows",
-            "over best": "" if place == 0 else one.over(shown[0], column).in_table,
+            "over best": words,
             "$/Mtok": one.mean[TOKEN_USD],
             "kJ/Mtok": one.mean[TOKEN_JOULES] / 1000,
             "Mtok/s": one.mean[TOKENS] / 1_000_000,
@@ -246,7 +243,7 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
             "network M$": millions(one.mean[COST]),
             **dict(zip(OF_TRAINING, (one.mean[DAYS], millions(one.mean[TRAINING_USD])), strict=True)),
         }
-        for place, one in enumerate(shown)
+        for one, words in zip(shown, over, strict=True)
     ]
     known = {name for line in lines for name, value in line.items() if value == value}
     return [
@@ -322,17 +319,13 @@ def _hidden(every: Sequence[Design], shown: Sequence[Design], most: int) -> Iter
     kinds = {one.kind for one in shown}
     inside = [one for one in every if one.kind in kinds]
     names = dict.fromkeys(name for one in inside for name in one.settings if name not in ("fabric", "ocs"))
-    varied = [name for name in names if _varies(inside, name)]
+    by_kind = grouped([{"kind": one.kind} | one.settings for one in inside], "kind").values()
+    varied = [name for name in names if any(len({str(one.get(name)) for one in own}) > 1 for own in by_kind)]
     differ = f" that differ in {', '.join(map(grid.last_word, varied))}" if varied else ""
     gpus = ", optical switch and GPU" if any(GPU in one.settings for one in shown) else " and optical switch"
     verb = "is" if len(hidden) == 1 else "are"
     best = f"The best of every fabric{gpus}" if len(kinds) > 1 else "The best"
     yield f"{best}, at most {most} lines; {many(len(hidden), 'more combination')}{differ} {verb} in the rows below."
-
-
-def _varies(every: Sequence[Design], name: str) -> bool:
-    by_kind = grouped([{"kind": one.kind, "value": one.settings.get(name)} for one in every], "kind")
-    return any(len({str(row["value"]) for row in own}) > 1 for own in by_kind.values())
 
 
 def not_ranked(rows: Rows) -> list[str]:

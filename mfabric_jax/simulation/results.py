@@ -24,7 +24,7 @@ from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
 from mfabric_jax.notebooks import Rows
 from mfabric_jax.origin import commit
 from mfabric_jax.progress import bar
-from mfabric_jax.resolving.resolve import Resolved, resolve
+from mfabric_jax.resolving.resolve import resolve
 from mfabric_jax.simulation.given_files import digest, files_of
 from mfabric_jax.simulation.points import BANDWIDTH, Points, Shared
 from mfabric_jax.simulation.rows import MILLION, Columns, Row, bill_of, column_of, idle_spares, unknown_parts
@@ -194,8 +194,13 @@ def at_quoted_ports(asked: Cases) -> list[str]:
         prices, speeds = one.parts.prices, block.columns.get(BANDWIDTH, (block.case.network.nic_gbps,))
         gpus = gpus or one.job.gpus
         usual = quote.gbps in prices.gbps and prices.at("switch_port", quote.gbps) == listed
-        if usual and quote.gbps in speeds and one.job.gpus == gpus:
-            found.setdefault(one.fabric.name, _networks_usd(one, quote.gbps, (listed, *quote.usd)))
+        if not usual or quote.gbps not in speeds or one.job.gpus != gpus or one.fabric.name in found:
+            continue
+        millions = found[one.fabric.name] = []
+        for usd in (listed, *quote.usd):
+            other = dataclasses.replace(one.parts, prices=prices.with_port(quote.gbps, usd))
+            bill = bill_of(one, one.job, quote.gbps, other)
+            millions.append("" if bill.network_usd is None else f"{bill.network_usd / MILLION:.3g}")
     each = [f"{name} {low} to {high} (not {usual})" for name, (usual, low, high) in found.items() if low != high]
     if not each:
         return []
@@ -204,16 +209,6 @@ def at_quoted_ports(asked: Cases) -> list[str]:
         f"A switch port of {quote.gbps:g} Gbps is priced at {listed:,g} dollars (arXiv 2501.03905). At "
         f"{low:g} to {high:g}, quoted for {quote.of}, networks of {gpus:,} GPUs would cost, in M$: {', '.join(each)}."
     ]
-
-
-def _networks_usd(one: Resolved, gbps: float, ports: Sequence[float]) -> list[str]:
-    """Millions of dollars of the network with each of these prices of a switch port."""
-    parts, found = one.parts, []
-    for usd in ports:
-        other = dataclasses.replace(parts, prices=parts.prices.with_port(gbps, usd))
-        bill = bill_of(one, one.job, gbps, other)
-        found.append("" if bill.network_usd is None else f"{bill.network_usd / MILLION:.3g}")
-    return found
 
 
 def provenance(dtype: str) -> dict[str, Any]:
