@@ -46,7 +46,7 @@ class Range(NamedTuple):
 
 
 MOST_WHOLE = 2**31 - 1  # of a whole number: devices count in 32 bits
-ANY = Range(10**-30, 10**30)  # single precision ends at 1e-38 and 3e38
+ANY = Range(1e-30, 1e30)  # single precision ends at 1e-38 and 3e38
 BY_UNIT = {  # by what the name of a field ends in
     "_s": Range(10**-12, 10**9),  # a picosecond, 30 years
     "_gbps": Range(10**-9, 10**9),  # a bit/s, an exabit/s
