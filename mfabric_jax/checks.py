@@ -111,7 +111,7 @@ def _sizes(field: str) -> Range:
 
 def check_size(field: str, value: float) -> None:
     sizes = _sizes(field)
-    if value != 0 and not sizes.least <= abs(value) <= sizes.most:
+    if value != 0 and not float(sizes.least) <= abs(value) <= float(sizes.most):
         got = shown(value) if abs(value) > sys.float_info.max else f"{value:g}"
         raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {got}.")
 

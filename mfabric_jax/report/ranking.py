@@ -170,8 +170,10 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
         chosen += [GBPS] if GBPS in own[0] and GBPS not in chosen else []
         for key, some in grouped(own, *chosen).items():
             more = [name for name in some[0] if is_of_band(name)]
-            mean = {column: _mean(some, column) for column in (*_MEANS, *QUOTED, *more)}
-            if any(usable(row.get(PANEL_COST)) is None for row in some):  # one of them turned the switch
+            columns = {column: [usable(row.get(column)) for row in some] for column in (*_MEANS, *QUOTED, *more)}
+            known = {column: [one for one in values if one is not None] for column, values in columns.items()}
+            mean = {column: math.fsum(ones) / len(ones) if ones else math.nan for column, ones in known.items()}
+            if len(known[PANEL_COST]) < len(some):  # one of them turned the switch
                 mean |= dict.fromkeys((PANEL_COST, PANEL_USD), math.nan)
             if any(mean[column] > 0 for column in _ORDERS):
                 settings = ({} if fabric is None else {"fabric": fabric}) | dict(zip(chosen, key, strict=True))
@@ -181,11 +183,6 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
         column = next(column for column in _ORDERS if any(one.mean[column] > 0 for one in every))
         ordered[model] = column, sorted(every, key=lambda one, column=column: _rank(one, column))
     return ordered
-
-
-def _mean(rows: Rows, column: str) -> float:
-    known = [value for row in rows if (value := usable(row.get(column))) is not None]
-    return math.fsum(known) / len(known) if known else math.nan
 
 
 def _rank(design: Design, column: str) -> float:

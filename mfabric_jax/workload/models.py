@@ -22,7 +22,9 @@ MATRICES_PER_FFN = 3  # SwiGLU: gate, up and down projection
 class _Kind:
     """What kinds of attention have in common."""
 
-    ups: Any = ()
+    @property
+    def ups(self) -> tuple[int, ...]:
+        return ()
 
     @property
     def shares(self) -> list[tuple[Any, float]]:
