@@ -171,4 +171,4 @@ def test_a_plain_question_loads_what_it_uses_alone(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     modules, functions = map(int, re.findall(r"(\d+) modules loaded, (\d+) functions run", done.stdout)[0])
     assert modules <= 150
-    assert functions <= 640
+    assert functions <= 560

@@ -42,12 +42,16 @@ def _compared(cases: Cases, options: Options) -> tuple[list[dict], bool]:
     """The rows, printed; and whether somebody stopped it."""
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
+    from mfabric_jax.resolving.resolve import worked_out
+    from mfabric_jax.resolving.set_up import found_words, untried_words, wider_words
     from mfabric_jax.simulation.results import described, effective, simulate
 
     results, told = simulate(cases), described(cases) if options.out is None else effective(cases)
     rows, stopped = _rows(results, told, options.out)
-    for line in shared.found_notes(cases):
-        print(line)
+    resolved = [worked_out(block.case) for block in cases.blocks]
+    for line in dict.fromkeys(words(one) for one in resolved for words in (found_words, untried_words, wider_words)):
+        if line is not None:
+            print(line)
     print(report.comparison(rows) if rows else "no rows")
     beside = *shared.case_notes(cases, found=False), *told["not_known"], *_without_failures(rows, cases)
     for line in (*report.remarks(rows, told), *beside):

@@ -65,12 +65,12 @@ def _about(cls: type) -> list[str]:
 
 
 def _flag(option: Option) -> str:
-    return f"--[no-]{option.flag[2:]}" if option.switch and option.default is True else option.flag
+    return f"--[no-]{option.flag[2:]}" if option.kind is bool and option.default is True else option.flag
 
 
 def _takes(option: Option) -> str:
     """What stands behind a flag."""
-    if option.switch:
+    if option.kind is bool:
         return ""
     kinds = [one for one in parts_of(option.kind) if one is not type(None)]
     names = [str(value) for one in kinds if typing.get_origin(one) is Literal for value in typing.get_args(one)]
@@ -89,7 +89,7 @@ def _default(option: Option) -> str:
     value = option.default
     if value is dataclasses.MISSING:
         return "" if option.place else " (must be given)"
-    if value is None or option.switch or value == () or "(default" in option.said:
+    if value is None or option.kind is bool or value == () or "(default" in option.said:
         return ""
     return f" (default: {','.join(map(str, value)) if isinstance(value, tuple) else value})"
 

@@ -139,16 +139,6 @@ def check_flags(
             raise InputError(f"{path} is not read by {command}{hint}; leave it out.")
 
 
-def found_notes(cases: Cases) -> list[str]:
-    """Sentences on set-ups that were found, on what was not searched, and on wider groups."""
-    from mfabric_jax.resolving.resolve import worked_out
-    from mfabric_jax.resolving.set_up import found_words, untried_words, wider_words
-
-    every = [worked_out(block.case) for block in cases.blocks]
-    notes = [words(one) for one in every for words in (found_words, untried_words, wider_words)]
-    return list(dict.fromkeys(note for note in notes if note is not None))
-
-
 def case_notes(cases: Cases, *, found: bool = True) -> list[str]:
     """Sentences on set-ups that were found (`found`), jobs that do not fit, transports beyond what was measured, and
     graphs."""

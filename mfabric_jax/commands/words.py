@@ -88,11 +88,6 @@ class Option(NamedTuple):
         return (self.place.called if self.place else "") or self.field
 
     @property
-    def switch(self) -> bool:
-        """Whether it is `--flag` or `--no-flag`, without a value."""
-        return self.kind is bool
-
-    @property
     def listed(self) -> bool:
         return any(typing.get_origin(one) is tuple for one in parts_of(self.kind))
 
@@ -152,7 +147,7 @@ def _sorted(cls: type, words: Sequence[str], of_cases: Mapping[str, str] | None 
         for own, other in (pair, pair[::-1]):
             if own in flags and other not in flags and other not in (of_cases or {}):
                 flags[other] = flags[own]
-    known = {flag: option.switch for flag, option in flags.items()}
+    known = {flag: option.kind is bool for flag, option in flags.items()}
     if of_cases is not None:
         known |= dict.fromkeys((*of_cases, *ALSO, "--preset", "--set"), False)
     values, free, others = {}, [], []

@@ -208,13 +208,10 @@ def _ocs(name: str, given: Mapping[str, Any]) -> Ocs:
     if "ports" not in given:
         raise InputError(f"ocs.{name} needs ports, how many one switch has.")
     numbers = dict.fromkeys(("usd", "usd_per_port", "watts", "watts_per_port"), one_number)
-    checks = {"ports": whole, "delay_s": lambda field, value: None, "turns_per_s": _above_0, **numbers}
+    checks: dict[str, Callable] = {"ports": whole, "delay_s": lambda field, value: None, **numbers}
+    checks["turns_per_s"] = lambda field, value: positive(field, number(field, value))
     found = _entry(f"ocs.{name}", {"technology": "own", **given}, Ocs, checks, name=name)
     return dataclasses.replace(found, delay_s=_delays(f"ocs.{name}.delay_s", given.get("delay_s")))
-
-
-def _above_0(field: str, value: Any) -> None:
-    positive(field, number(field, value))
 
 
 def _delays(field: str, given: Any) -> tuple[float, float] | None:

@@ -46,10 +46,6 @@ class Column:
     title: str | None = None
     percent: bool = False
 
-    @property
-    def heading(self) -> str:
-        return self.key if self.title is None else self.title
-
 
 def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int = WIDTH) -> str:
     """Rows as an aligned table: text to the left, numbers to the right, None as a dash.
@@ -105,7 +101,7 @@ def _printed(rows: Rows, spec: Column) -> list[str]:
     values = [numerals.plain_scalar(row.get(spec.key)) for row in rows]
     textual = any(isinstance(value, str) for value in values) or all(value is None for value in values)
     written = list(map(percent if spec.percent else number, values))
-    cells = [spec.heading, *(written if textual else _on_their_points(written))]
+    cells = [spec.key if spec.title is None else spec.title, *(written if textual else _on_their_points(written))]
     wide = max(map(len, cells))
     return [cell.ljust(wide) if textual else cell.rjust(wide) for cell in cells]
 

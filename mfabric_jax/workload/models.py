@@ -22,9 +22,7 @@ MATRICES_PER_FFN = 3  # SwiGLU: gate, up and down projection
 class _Kind:
     """What kinds of attention have in common."""
 
-    @property
-    def ups(self) -> tuple[int, ...]:
-        return ()
+    ups: Any = ()
 
     @property
     def shares(self) -> list[tuple[Any, float]]:
