@@ -1,9 +1,9 @@
 """Compiled programs by function and arguments: each compiles once in a process, and is traced once on a machine.
 
 Arrays among the arguments are inputs: their shapes and dtypes decide the program, their values do not. All other leaves
-are static. After `keep_in`, traced programs stay on disk as exported
-StableHLO, and JAX's compilation cache keeps their executables. What cannot be exported, such as callbacks, and what
-other processes cannot find by name, such as a user's function, is compiled without a file.
+are static. After `keep_in`, traced programs stay on disk as exported StableHLO, and JAX's compilation cache keeps their
+executables. What cannot be exported, such as callbacks, and what other processes cannot find by name, such as a user's
+function, is compiled without a file.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import jax
 import jaxlib
 import numpy as np
 from jax import export
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 from jax.experimental.compilation_cache import compilation_cache
 
 import mfabric_jax
@@ -48,9 +48,13 @@ def run(function: Callable[..., Any], *arguments: Any, options: dict[str, Any] |
     - `options`: of the XLA compiler, by name.
 
     Tracing may depend on nothing but the arguments and this package: what it reads of other files or of variables that
-    change must be among the arguments.
+    change must be among the arguments. `ValueError` for a function inside another one and for traced arguments.
     """
     leaves, tree = jax.tree.flatten(arguments)
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        raise ValueError(f"a program runs with values, got traced arguments of {function!r}: call the function.")
+    if not _has_name(function):
+        raise ValueError(f"a program is a function at the top of its module, got {function!r}.")
     parts = [jax.typeof(leaf) if _is_input(leaf) else leaf for leaf in leaves]
     key = "\n".join([*map(_text, (function, tree, options, *parts)), _surroundings()])
     make = functools.partial(_compiled, key, function, parts, tree, options)
@@ -95,7 +99,7 @@ def _text(value: Any) -> str:
         return f"{value.__module__}:{value.__qualname__}"
     if (parts := _parts(value)) is not None:
         return f"{kind.__module__}:{kind.__qualname__} ({', '.join(map(_text, parts))})"
-    if _is_known(kind) and repr(value) == "Missing":  # what Equinox has in the place of a field that is not set
+    if _is_known(kind) and repr(value) == "Missing":  # what Equinox puts into a field that is not set
         return "Missing"
     return f"{UNKNOWN}{kind.__qualname__} {id(value)}"
 
@@ -116,10 +120,15 @@ def _parts(value: Any) -> Collection[Any] | None:
     return None
 
 
-def _is_known(thing: Any) -> bool:
-    """Whether a function or class is found by its name in a module that changes with versions alone."""
+def _has_name(thing: Any) -> bool:
+    """Whether a function or class is found by its name in its module."""
     module, name = getattr(thing, "__module__", None) or "", getattr(thing, "__qualname__", "")
-    return module.partition(".")[0] in KNOWN and getattr(sys.modules.get(module), name, None) is thing
+    return getattr(sys.modules.get(module), name, None) is thing
+
+
+def _is_known(thing: Any) -> bool:
+    """Whether it is found by its name in a module that changes with versions alone."""
+    return _has_name(thing) and thing.__module__.partition(".")[0] in KNOWN
 
 
 def _surroundings() -> str:

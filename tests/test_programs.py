@@ -123,6 +123,17 @@ def test_functions_and_objects_that_no_name_tells_apart_are_other_programs():
     np.testing.assert_array_equal(programs.run(applied, rules[1], X), X + 2)
 
 
+@pytest.mark.parametrize("function", [lambda x: x, functools.partial(times, by=2), jnp.ones(2).sum, Scaled.__init__])
+def test_a_program_is_a_function_at_the_top_of_its_module(function):
+    with pytest.raises(ValueError, match="top of its module"):
+        programs.run(function, np.ones(2))
+
+
+def test_a_program_runs_with_values():
+    with pytest.raises(ValueError, match="traced arguments"):
+        jax.jit(lambda x: programs.run(times, x, 2))(np.ones(2))
+
+
 def test_threads_that_ask_at_once_make_one_program():
     start, found = threading.Barrier(8), []
 

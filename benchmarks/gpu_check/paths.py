@@ -139,10 +139,13 @@ def _max_min(case: Case, shapes: _Shapes):
     return _vmapped(rate, shapes.floats(case.batch, 2, case.servers))
 
 
+def _region(case: Case, shapes: _Shapes):
+    return shapes.like(jax.eval_shape(lambda: Region(case.servers, 1.0)))
+
+
 def _policy(case: Case, shapes: _Shapes, name: str, **settings):
     """Circuits for many demands in one region, as the evaluator asks for them."""
-    policy, square = policies.get(name, **settings), (case.servers, case.servers)
-    region = shapes.like(jax.eval_shape(lambda: Region(case.servers, 1.0)))
+    policy, square, region = policies.get(name, **settings), (case.servers, case.servers), _region(case, shapes)
     if name == "joint":  # reads the circuits in place
         demand, before = shapes.floats(case.batch, *square), shapes.of(jnp.int32, case.batch, *square)
 
@@ -157,8 +160,7 @@ def _policy(case: Case, shapes: _Shapes, name: str, **settings):
 
 def _seconds(case: Case, shapes: _Shapes, routing: str, parts: bool = False):
     """Seconds of many all-to-alls in one region, as the evaluator asks for them; `parts`: while circuits turn."""
-    demand, count, _ = _region_args(case, shapes)
-    region = shapes.like(jax.eval_shape(lambda: Region(case.servers, 1.0)))
+    (demand, count, _), region = _region_args(case, shapes), _region(case, shapes)
     if not parts:
         return jax.jit(lambda *given: asking.seconds_of(*given, routing)).lower(count, demand, region)
     turning = shapes.of(bool, *demand.shape)

@@ -86,8 +86,10 @@ def forecasts_of(guess: Float[Array, "I layer M S S"]) -> Forecasts:
 def forecasts_of_spans(
     samples: Float[Array, "G P span K S S"], times: np.ndarray, own: np.ndarray, many: bool, dtype: Any
 ) -> Forecasts:
-    """Demands that are each sent so often (`times` [G P span K]), for iterations whose spans are `own` [I]; `many`: the
-    policy takes many demands instead of their mean."""
+    """Demands that are sent `times` [G P span K] each, for iterations whose spans are `own` [I].
+
+    `many`: the policy takes many demands instead of their mean.
+    """
     each, steps = np.arange(times[..., 0].size).reshape(times.shape[:3]), times[0].sum(-1) > 0
     if not many:
         mean = mean_of(samples, times)
@@ -155,7 +157,7 @@ def _of_stage(where: Places, seen):
 
 
 def mean_of(samples: Float[Array, "*N K S S"], times: Float[np.ndarray, "*N K"]) -> Float[Array, "*N S S"]:
-    """The mean of demands that are each sent so often."""
+    """The mean of demands that are sent `times` each."""
     xp, times = array_module(samples), array_module(samples).asarray(times, samples.dtype)
     total = xp.maximum(times.sum(-1), 1)
     return (times[..., None, None] * samples).sum(-3) / total[..., None, None]

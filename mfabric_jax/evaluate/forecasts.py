@@ -1,6 +1,7 @@
 """What is known of demand before it is sent: predictions, their errors, and the past."""
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from mfabric_jax.traffic.dispatch import sent_as
 from mfabric_jax.traffic.placement import in_slots
 from mfabric_jax.workload import Workload
 
+_ONE = threading.Lock()  # blocks that run side by side forecast the same tokens: once
 SIGMA = 0.3  # prediction error without past iterations: about that of the moving average on traffic of trained models
 
 
@@ -41,7 +43,8 @@ def planned_on(one: Problem) -> np.ndarray:
     """Selections [I layer M R E] on which long spans of a replica are planned."""
     if one.resolved.plan_on == "span":
         return np.asarray(one.sent)
-    return _past(one.workload, one.tokens, 1 if one.circuits_for == "run" else len(one.tokens.count))
+    with _ONE:
+        return _past(one.workload, one.tokens, 1 if one.circuits_for == "run" else len(one.tokens.count))
 
 
 @functools.lru_cache(maxsize=4)
@@ -49,8 +52,13 @@ def _past(workload: Workload, tokens: Tokens, iterations: int) -> np.ndarray:
     return sent_as(workload, iterations_before(tokens)[:iterations])
 
 
-@functools.lru_cache(maxsize=8)
 def predicted_tokens(tokens: Tokens, predictor: str) -> np.ndarray:
+    with _ONE:
+        return _predicted(tokens, predictor)
+
+
+@functools.lru_cache(maxsize=8)
+def _predicted(tokens: Tokens, predictor: str) -> np.ndarray:
     return as_placed(tokens, lambda own: traffic.predicted(own, predictor))
 
 

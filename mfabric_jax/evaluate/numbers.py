@@ -50,7 +50,7 @@ class NetworkOf(eqx.Module):
     peak_s: BlockSeconds
     shares: Shares
     path_links: Float[Array, "D"]  # by the number of a server's optical NICs where this may be a number, else one
-    own_delay_s: Float[Array, ""] | None  # of a link, in the place of `network.link_delay_s`
+    own_delay_s: Float[Array, ""] | None  # of a link, instead of `network.link_delay_s`
     memory_Bps: Float[Array, ""]
     oversubscription: Float[Array, ""]
 

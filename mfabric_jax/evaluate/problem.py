@@ -121,7 +121,7 @@ class Problem:
         region, key = group_numbers(self.group, run.dtype), jax.random.key(run.seed)
         return timing.carries_schedule(self.resolved.circuits_policy(), region, demand, key)
 
-    @property
+    @functools.cached_property
     def mean_demand(self) -> jax.Array:
         """Bytes between the servers of a region [S S]: the mean all-to-all of the run, over all replicas."""
         each = (np.asarray(replica.sent, np.float64) for replica in self.each_replica)

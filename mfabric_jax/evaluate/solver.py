@@ -192,8 +192,12 @@ class Now:
 
     def anew(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         """Number of new circuits."""
-        counts, numbers = self.counts, np.broadcast_arrays(before, after)
-        return self._anew(lambda before, after: circuits_anew(counts[before], counts[after]), *numbers)
+
+        def work(before, after):
+            counts = self.counts
+            return circuits_anew(counts[before], counts[after])
+
+        return self._anew(work, *np.broadcast_arrays(before, after))
 
     def where(self, mask, one, other):
         return np.where(mask, one, other)

@@ -478,7 +478,7 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
 
 
 def _ports(found: _Open, gpu: Gpu, servers: int, group: int, gpus: int, on: Fabric) -> int:
-    """Fills NICs of a server and their shares; returns NICs on switch trees, of a cluster of so many servers and GPUs.
+    """Fills NICs of a server and their shares; returns NICs on switch trees, of a cluster with these servers and GPUs.
 
     `group`: servers of an expert-parallel group.
     """

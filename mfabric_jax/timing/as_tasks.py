@@ -45,7 +45,7 @@ def iteration_tasks(
     around its own servers, with the bytes of the full ring.
 
     - `barriers`: one of `BARRIERS`, for all-to-alls and before gradients.
-    - `receives`: receiving a message is a task of its own.
+    - `receives`: receiving a message is a separate task.
     - `collectives`: gradients and tensor-parallel all-reduces are collectives instead of messages; needs all replicas.
     """
     asked = {"barriers": barriers, "receives": receives, "collectives": collectives}

@@ -12,7 +12,7 @@ from mfabric_jax.timing.blocks import FLAGS, SECONDS, Rules, in_float64
 from mfabric_jax.timing.iteration import Walked
 from mfabric_jax.timing.passes import order_of
 from mfabric_jax.timing.site_tasks import PP, Ready, Site
-from mfabric_jax.timing.timeline import units_of
+from mfabric_jax.timing.timeline import merged_units
 from mfabric_jax.timing.trace import DIRECTIONS, Computed, Place
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.schedules import FORWARD
@@ -57,7 +57,7 @@ class ReplicaTasks:
 
     def add_passes(self) -> None:
         order = self.order
-        for first, second in units_of(order).T:
+        for first, second in merged_units(order).T:
             stage = int(order.stage[first])
             numbers = range(first, second + 1)
             passes = [(stage, int(order.position[n])) for n in numbers]

@@ -412,7 +412,7 @@ def _head(workload: Workload, compute: Compute) -> Array:
 
 
 def last_blocks(workload: Workload) -> np.ndarray:
-    """Where the model's last block runs, but for gradients of weights alone [P Q L]."""
+    """Where the model's last block runs, except in passes of weight gradients alone [P Q L]."""
     last = places(workload).block == sum(workload.place_blocks) - 1
     return last & (order_of(workload).kind != WEIGHT)[..., None]
 

@@ -62,7 +62,7 @@ def scheduled(
     *,
     cold: bool = False,
 ) -> Exchanges:
-    """The all-to-alls between servers, each with a schedule of its own, on circuits of `nic_Bps`.
+    """The all-to-alls between servers, each with its own schedule, on circuits of `nic_Bps`.
 
     `even`: the demand of balanced experts; `cold`: no circuits of the iteration before are in place.
     """
@@ -134,7 +134,7 @@ def planner_of(policy: Policy, region: Region, key: Any) -> Planner:
 
 
 def plan_each(demand: Float[Array, "N S S"], key: Any, region: Region, policy: Policy) -> Planned:
-    """The schedules of demands, each with key data [N 2] of its own."""
+    """The schedules of demands; `key`: key data [N 2] for each."""
     key = None if key is None else jax.random.wrap_key_data(key)
     plans: Any = jax.vmap(lambda one, key: policy(one, region, previous=None, key=key).schedule)(demand, key)
     times = jax.vmap(lambda plan, one: schedule_part_times(region, plan, one))(plans, demand)

@@ -28,7 +28,7 @@ class Reduced(NamedTuple):
 class EndTasks(TaskColumns):
     """Tasks of ends, with columns "traffic" (of `TRAFFIC`), "cap" [bytes/s] and "private" (on circuits).
 
-    `barriers`: one of `BARRIERS`; `receives`: receiving a message is a task of its own.
+    `barriers`: one of `BARRIERS`; `receives`: receiving a message is a separate task.
     """
 
     def __init__(self, ends: int, groups: tuple[tuple[int, ...], ...], barriers: str, *, receives: bool):

@@ -134,7 +134,7 @@ def run(order: Order, table: Table, send_s: Array, rules: Rules, decision_s: Any
 
 
 # --------------------------------------------------------------------------------------------------------------- waves
-def units_of(order: Order) -> np.ndarray:
+def merged_units(order: Order) -> np.ndarray:
     """Units [2 U], by number in the merged order: the first pass, and the second of a pair or the first again."""
     paired = np.zeros(len(order.stage), bool) if order.paired is None else order.paired[order.stage, order.position]
     first = np.flatnonzero(~np.roll(paired, 1))
@@ -143,7 +143,7 @@ def units_of(order: Order) -> np.ndarray:
 
 def waves_of(order: Order, *, one_by_one: bool = False) -> list[np.ndarray]:
     """All units, in waves [2 w] that do not wait for each other, pairs apart from others; of one stage at most one."""
-    units = units_of(order)
+    units = merged_units(order)
     depth = np.arange(len(units[0])) if one_by_one else order.depth[units[0]]
     wave = 2 * depth + (units[0] != units[1])
     in_turn = np.argsort(wave, kind="stable")
