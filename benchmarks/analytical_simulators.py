@@ -23,11 +23,11 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
+from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
+from mfabric_jax.apps.graphs.tasks.lowering import lowered
 from mfabric_jax.flows.completion import completion_times
 from mfabric_jax.flows.flows import Flows
 from mfabric_jax.flows.problem import FlowProblem
-from mfabric_jax.tasks.graph import Op, TaskKind, Tasks
-from mfabric_jax.tasks.lowering import lowered
 
 GIB, MIB = 2**30, 2**20
 LATENCY_NS, BANDWIDTH = 500, 50 * GIB  # of a hop, of a link

@@ -71,7 +71,7 @@ def main() -> None:
 def _arrays(kind: str, count: int, *, in_order: bool = False) -> Ran:
     """Circuits of a kind, and heavy-tailed demand."""
     from mfabric_jax import Circuits, Region, all_to_all_time
-    from mfabric_jax.simulation import evaluate
+    from mfabric_jax.evaluate import evaluate
 
     def seconds(case):
         return {
@@ -180,16 +180,16 @@ def _rounds(size):
 
 
 def _exchanges(count: int):
-    from mfabric_jax.sweep import Sweep
+    from mfabric_jax.apps.sweep import Sweep
 
     random = {"sample": {"low": 0, "high": 10**6, "whole": True}, "demand": {"of": ["zipf", "hot", "sparse"]}}
     return Sweep("all-to-all", {"servers": 8, "policy": "random"}, random=random, draws=count)
 
 
 def _iterations(count: int, samples: int, more: dict):
+    from mfabric_jax.apps.sweep.case_space import CaseSpace
     from mfabric_jax.case import cases, load
     from mfabric_jax.case.grid import drawn
-    from mfabric_jax.sweep.case_space import CaseSpace
 
     one = cases(load(preset="paper"), [{"model.name": "mixtral-8x7b", "run.iterations": samples}])
     return CaseSpace(drawn(one, IN_A_ROW | more, {"draws": count}))
@@ -197,7 +197,7 @@ def _iterations(count: int, samples: int, more: dict):
 
 def _swept(space) -> Ran:
     """The sweep into a folder that is thrown away; what its loop takes is one program of the whole."""
-    from mfabric_jax.sweep import sweep
+    from mfabric_jax.apps.sweep import sweep
 
     estimates = []
     with tempfile.TemporaryDirectory() as folder:
@@ -210,9 +210,9 @@ def _swept(space) -> Ran:
 
 def _looped(space) -> tuple[object, dict[str, np.ndarray]]:
     """The function of a sweep that is one program, and its first cases."""
+    from mfabric_jax.apps.sweep import Sweep
     from mfabric_jax.evaluate.iteration_of import iteration_of
-    from mfabric_jax.simulation.points import SAMPLE, Points
-    from mfabric_jax.sweep import Sweep
+    from mfabric_jax.evaluate.rows.points import SAMPLE, Points
 
     if isinstance(space, Sweep):
         (group,) = space.groups

@@ -12,13 +12,13 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
+from mfabric_jax.apps.graphs.tasks import Op, TaskKind, Tasks
+from mfabric_jax.apps.graphs.tasks.lowering import lowered
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.registry import cluster
 from mfabric_jax.flows.completion import completion_times
 from mfabric_jax.flows.problem import FlowProblem
 from mfabric_jax.routing.cluster import cluster_routes, links_of
-from mfabric_jax.tasks import Op, TaskKind, Tasks
-from mfabric_jax.tasks.lowering import lowered
 
 SIZES = (1e9, 1e5)  # bytes
 ALGORITHMS = {

@@ -72,8 +72,8 @@ def _drawn(servers: int, samples: int, each: int) -> Demands:
     import jax
     import jax.numpy as jnp
 
+    from mfabric_jax.apps.learning.judging import Forecast, scenarios_of
     from mfabric_jax.fabric import Region
-    from mfabric_jax.learning.judging import Forecast, scenarios_of
     from mfabric_jax.traffic.demand_families import BROAD, FAMILIES, drawn_each, drawn_of, misjudged_each
 
     region = Region(servers, jnp.float32(1), 6, jnp.float32(2), relay_efficiency=jnp.float32(1))
@@ -143,7 +143,7 @@ def _quality(demands: Demands, circuits: Any) -> tuple[float, float, float]:
     import jax
     import numpy as np
 
-    from mfabric_jax.learning.judging import over_bound
+    from mfabric_jax.apps.learning.judging import over_bound
 
     def times(several):
         def each(given):

@@ -261,7 +261,7 @@ def training(batch: int) -> dict[str, Any]:
     from flows import best_of, compiled
     from paths import training_step
 
-    from mfabric_jax.learning.training import Training, lessons
+    from mfabric_jax.apps.learning.training import Training, lessons
 
     config = Training(sizes=(8,), batch=max(batch // 256, 1))
     pool = jax.numpy.asarray(regions(8, DISTINCT, "float32")[0] / 1e9)
@@ -366,7 +366,7 @@ def _end(report: Report) -> None:
 def _work(asked: argparse.Namespace, report: Report) -> None:
     import jax
 
-    from mfabric_jax.platforms import record_loops
+    from mfabric_jax.support.platforms import record_loops
 
     record_loops()  # as the command line runs programs
     device = jax.devices()[0]

@@ -14,7 +14,7 @@ import numpy as np
 from clock import seconds_of
 
 from mfabric_jax import Case
-from mfabric_jax.serving import Deployment, Numbers, deployment
+from mfabric_jax.apps.serving import Deployment, Numbers, deployment
 
 LOOPED = 500  # steps of the loop
 SERVED = {"model.name": "deepseek-v3", "gpu.name": "H800-SXM", "network.fabric": "fat-tree", "serving.ep": 72}

@@ -10,9 +10,9 @@ import pathlib
 import sys
 import time
 
+from mfabric_jax.apps.graphs.tasks import read_with_remarks
 from mfabric_jax.checks import InputError
-from mfabric_jax.tasks import read_with_remarks
-from tests.tasks.formats.contents import bytes_by_kind, depth, tasks_by_kind
+from tests.apps.graphs.tasks.formats.contents import bytes_by_kind, depth, tasks_by_kind
 
 FABRICS = ("fat-tree", "rail-optimized", "mfabric")
 LINK_DELAY_S = 1e-6
@@ -46,8 +46,8 @@ def held(path: pathlib.Path) -> str:
 
 def replayed(path: pathlib.Path, most_s: float) -> str:
     """Ranks, flows, and of each fabric the makespan and the seconds that it took; or what is in the way."""
+    from mfabric_jax.apps.graphs.replay import replay
     from mfabric_jax.case import cases, load
-    from mfabric_jax.replay import replay
 
     try:
         graph, name, _ = read_with_remarks(path)

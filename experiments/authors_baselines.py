@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from mfabric_jax.apps.recordings.calibrate import calibrate
 from mfabric_jax.case import Cases
-from mfabric_jax.resolving.resolved import BANDWIDTHS, PUBLISHED
-from mfabric_jax.simulation import calibrate, rows_of
+from mfabric_jax.evaluate import rows_of
+from mfabric_jax.evaluate.resolving.resolved import BANDWIDTHS, PUBLISHED
 from mfabric_jax.timing.passes import places
 
 from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, ROUNDED, per_dollar

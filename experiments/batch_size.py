@@ -11,7 +11,7 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.case import Cases
-from mfabric_jax.simulation import rows_of
+from mfabric_jax.evaluate import rows_of
 from mfabric_jax.timing.passes import places
 
 from .pictures import beside, lines

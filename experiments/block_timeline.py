@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from mfabric_jax import units
 from mfabric_jax.case import Cases
+from mfabric_jax.evaluate.rows.timeline import walked_through
 from mfabric_jax.report.figures.timelines import build_block
-from mfabric_jax.simulation.timeline import walked_through
 from mfabric_jax.timing.passes import places
 from mfabric_jax.timing.trace import one_block, segments
 from mfabric_jax.workload import Workload, get_gpu

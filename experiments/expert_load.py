@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mfabric_jax import traffic, workload
+from mfabric_jax.apps.recordings import statistics
 from mfabric_jax.checks import InputError
-from mfabric_jax.recordings import statistics
 from mfabric_jax.report.figures.trace import build_load, spread
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.traffic.generator import Shape

@@ -16,8 +16,8 @@ import numpy as np
 
 from mfabric_jax import report, traffic
 from mfabric_jax.case import Case
+from mfabric_jax.evaluate import resolve, rows_of
 from mfabric_jax.evaluate.problem import problem_of
-from mfabric_jax.simulation import resolve, rows_of
 from mfabric_jax.traffic import Tokens, placed, placement_policy
 
 from .pictures import lines

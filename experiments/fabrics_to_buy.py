@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.atomic import replacing
+from mfabric_jax.apps.failures import failures
 from mfabric_jax.case import Case
 from mfabric_jax.case.fabrics import NAMES
 from mfabric_jax.checks import Misfit
+from mfabric_jax.evaluate import simulate
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graphs.made import Numbers, made
 from mfabric_jax.fabric.network import Network
-from mfabric_jax.failures import failures
 from mfabric_jax.report.numerals import millions
-from mfabric_jax.simulation import simulate
+from mfabric_jax.support.atomic import replacing
 
 from .pictures import dots
 from .rows import Rows, adding, listed, picked, then

@@ -9,9 +9,9 @@ import dataclasses
 from pathlib import Path
 
 from mfabric_jax import units
+from mfabric_jax.apps.failures import failures
 from mfabric_jax.case import Case
 from mfabric_jax.fabric.failures import KINDS
-from mfabric_jax.failures import failures
 from mfabric_jax.report import figures
 
 from .rows import Rows, adding, picked, pivot, then, told

@@ -10,9 +10,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from mfabric_jax.apps.recordings.calibrate import calibrate
 from mfabric_jax.case import Cases
-from mfabric_jax.resolving.resolved import BANDWIDTHS, PUBLISHED
-from mfabric_jax.simulation import calibrate, simulate
+from mfabric_jax.evaluate import simulate
+from mfabric_jax.evaluate.resolving.resolved import BANDWIDTHS, PUBLISHED
 
 from .pictures import lines
 from .rows import Row, Rows, adding, grouped, listed, of, picked, pivot, then, told

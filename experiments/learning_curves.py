@@ -9,8 +9,8 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
+from mfabric_jax.apps.learning import Training, train
 from mfabric_jax.checks import InputError
-from mfabric_jax.learning import Training, train
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 

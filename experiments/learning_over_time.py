@@ -21,16 +21,16 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax import policies, traffic, units
+from mfabric_jax.apps.learning.chains import Chain, apart, relative, served
+from mfabric_jax.apps.learning.environment import BYTES_PER_SERVER, Trajectory, change_s
+from mfabric_jax.apps.learning.judging import over_bound
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.learning.chains import Chain, apart, relative, served
-from mfabric_jax.learning.judging import over_bound
 from mfabric_jax.policies import greedy, uniform
 from mfabric_jax.policies.learned import shipped_network
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.weighing import relative_delay, weighed
 from mfabric_jax.routing import Plan, degree_bound
-from mfabric_jax.timing.environment import BYTES_PER_SERVER, Trajectory, change_s
 from mfabric_jax.traffic.demand_families import misjudged
 from mfabric_jax.traffic.samplers import drifting, split_key
 from mfabric_jax.traffic.scenarios import likely_demands

@@ -31,9 +31,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from mfabric_jax import traffic, workload
-from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Region
-from mfabric_jax.learning.judging import (
+from mfabric_jax.apps.learning.judging import (
     PLANNED,
     SAMPLED,
     Forecast,
@@ -43,6 +41,8 @@ from mfabric_jax.learning.judging import (
     scenarios_of,
     times_over_bound,
 )
+from mfabric_jax.checks import InputError
+from mfabric_jax.fabric import Region
 from mfabric_jax.policies.circuit_search import fixed, shares_of
 from mfabric_jax.policies.samples import samples_of
 from mfabric_jax.routing import Plan

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 
 from mfabric_jax import report, traffic, units, workload
-from mfabric_jax.recordings import statistics
+from mfabric_jax.apps.recordings import statistics
 from mfabric_jax.traffic import Flows, Tokens
 from mfabric_jax.traffic.training import ring_all_reduce, together
 from mfabric_jax.workload import Workload, place

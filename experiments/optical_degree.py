@@ -18,8 +18,8 @@ from matplotlib.colors import TwoSlopeNorm
 from mfabric_jax import units
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate import evaluate, iteration_of
 from mfabric_jax.fabric import Prices, cluster_cost
-from mfabric_jax.simulation import evaluate, iteration_of
 
 from .pictures import heat
 from .rows import Row, Rows, adding, grouped, listed, pivot, then, told

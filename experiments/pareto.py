@@ -10,9 +10,9 @@ from pathlib import Path
 
 from mfabric_jax import report
 from mfabric_jax.case import Cases
+from mfabric_jax.evaluate.resolving.resolved import PUBLISHED
 from mfabric_jax.report.figures import compared_picture
 from mfabric_jax.report.grid import front
-from mfabric_jax.resolving.resolved import PUBLISHED
 
 from .iteration_time import per_dollar
 from .rows import Row, Rows, adding, picked, pivot, values_of

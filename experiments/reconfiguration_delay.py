@@ -7,7 +7,7 @@ keeps one matrix for everything (preset "released") and so hardly ever turns its
 import dataclasses
 
 from mfabric_jax.case import Cases
-from mfabric_jax.simulation import simulate
+from mfabric_jax.evaluate import simulate
 
 from .pictures import lines
 from .rows import adding, duration, measured, of, pivot, then, told, where

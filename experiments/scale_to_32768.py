@@ -10,7 +10,7 @@ import dataclasses
 from mfabric_jax import units
 from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
-from mfabric_jax.simulation import resolve
+from mfabric_jax.evaluate import resolve
 
 from .pictures import beside, lines
 from .rows import Rows, grouped, picked, pivots

@@ -29,15 +29,15 @@ from mfabric_jax.case import Case, Cases, cases, load
 from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import help, words
+from mfabric_jax.evaluate import Problem, resolve, simulate
+from mfabric_jax.evaluate.rows.points import Points, Shared
+from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.fabric import Region
-from mfabric_jax.origin import commit
-from mfabric_jax.progress import bar
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.rows import Kept, keeping
-from mfabric_jax.simulation import Problem, resolve, simulate
-from mfabric_jax.simulation.points import Points, Shared
-from mfabric_jax.simulation.results import provenance
+from mfabric_jax.support.origin import commit
+from mfabric_jax.support.progress import bar
 
 from .pictures import Row, Rows
 

@@ -15,10 +15,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from mfabric_jax.apps.serving import serve
 from mfabric_jax.case import Case
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graphs.made import Numbers, made
-from mfabric_jax.serving import serve
 from mfabric_jax.units import gigabytes_per_s, ms, to_gbps, us
 
 from .pictures import lines

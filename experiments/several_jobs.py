@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from mfabric_jax.apps.graphs.jobs.compared import JobsCompared, compare_jobs
+from mfabric_jax.apps.graphs.jobs.jobs_file import SharedJobs, jobs_of
+from mfabric_jax.apps.graphs.jobs.ways import JobsStudy
 from mfabric_jax.checks import InputError
-from mfabric_jax.jobs.compared import JobsCompared, compare_jobs
-from mfabric_jax.jobs.jobs_file import SharedJobs, jobs_of
-from mfabric_jax.jobs.ways import JobsStudy
 
 from .pictures import beside, dots
 from .rows import Row, Rows, adding, grouped, listed, of, picked, summed, then, told

@@ -14,7 +14,7 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.case import Case, Cases
-from mfabric_jax.simulation import resolve
+from mfabric_jax.evaluate import resolve
 from mfabric_jax.timing.passes import Exchanges, places
 
 from .pictures import dots

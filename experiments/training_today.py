@@ -11,7 +11,7 @@ from typing import Any
 
 from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
-from mfabric_jax.simulation import resolve
+from mfabric_jax.evaluate import resolve
 from mfabric_jax.workload import micro_batches_for
 
 from .iteration_time import PER_DOLLAR, ROUNDED

@@ -23,10 +23,10 @@ from jaxtyping import Array, Float
 from matplotlib.colors import LogNorm
 
 from mfabric_jax import policies, report
+from mfabric_jax.apps.learning import Drift
+from mfabric_jax.apps.learning.judging import over_bound
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.learning.judging import over_bound
 from mfabric_jax.routing import degree_bound
-from mfabric_jax.timing import Drift
 from mfabric_jax.traffic.scenarios import error_of, likely_demands
 
 from .pictures import heat

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from mfabric_jax import units
     from mfabric_jax.case import Case, cases, load
     from mfabric_jax.checks import InputError
+    from mfabric_jax.evaluate import resolve, simulate
     from mfabric_jax.fabric import Circuits, Region
     from mfabric_jax.flows import FlowProblem, completion_times, max_min_rates, star_completion
     from mfabric_jax.policies import Plan, greedy
     from mfabric_jax.routing import all_to_all_time
-    from mfabric_jax.simulation import resolve, simulate
 
 __version__ = "0.2.0.dev0"
 BEGAN = time.time()  # files of the package that were written later are not what this process imports
@@ -43,7 +43,7 @@ _FROM = {
     **{"InputError": "checks", "Circuits": "fabric", "Region": "fabric", "Plan": "policies", "greedy": "policies"},
     **dict.fromkeys(("FlowProblem", "completion_times", "max_min_rates", "star_completion"), "flows"),
     **{"Case": "case", "cases": "case", "load": "case", "all_to_all_time": "routing"},
-    **{"resolve": "simulation", "simulate": "simulation"},
+    **{"resolve": "evaluate", "simulate": "evaluate"},
 }
 
 

@@ -5,7 +5,7 @@ A mistake in the input ends in one sentence on standard error and exit status 2,
 
 import sys
 
-import mfabric_jax.interrupts as interrupts  # not the rest, which takes long: an interrupt is heard from `main` on
+from mfabric_jax.support import interrupts  # alone: an interrupt is heard from `main` on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _told(words: list[str], mistakes: type[Exception], alive: bool) -> int:
     import contextlib
 
     from mfabric_jax.case.own_code import command_line
-    from mfabric_jax.progress import Alive
+    from mfabric_jax.support.progress import Alive
 
     try:
         command = _command(words)
@@ -119,7 +119,7 @@ def _command(words: list[str]) -> str | None:
         print(HELP.format("\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items())))
         return None
     if words[0] == "--version":
-        from mfabric_jax.origin import version_line
+        from mfabric_jax.support.origin import version_line
 
         print(version_line())
         return None

@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-from mfabric_jax.unread import Unread
+from mfabric_jax.support.unread import Unread
 
 
 class Deprecated(DeprecationWarning):

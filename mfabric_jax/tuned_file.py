@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import jax
 import msgspec
 
-from mfabric_jax.atomic import check_folder, locked, replacing
 from mfabric_jax.checks import InputError
-from mfabric_jax.text_files import cached_by_files, mapping_in
+from mfabric_jax.support.atomic import check_folder, locked, replacing
+from mfabric_jax.support.text_files import cached_by_files, mapping_in
 
 ENVIRONMENT = "MFABRIC_TUNED"
 CPU_INFO = pathlib.Path("/proc/cpuinfo")

@@ -15,15 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from mfabric_jax import platforms, programs, tuned_file
+from mfabric_jax import tuned_file
 from mfabric_jax.checks import InputError, check_together, distinct, whole
 from mfabric_jax.evaluate.sharded import usual_at_once
-from mfabric_jax.extras import PACKAGES
 from mfabric_jax.fabric import Region
 from mfabric_jax.flows import star_completion
 from mfabric_jax.flows.kernels import MOST_FUSED, SHOWN, kept_kernel, usual
-from mfabric_jax.origin import commit
 from mfabric_jax.policies import greedy
+from mfabric_jax.support import platforms, programs
+from mfabric_jax.support.extras import PACKAGES
+from mfabric_jax.support.origin import commit
 from mfabric_jax.traffic.demand_families import drawn_of, skewed
 
 SIZES = (8, 16, 32, 64)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.platforms import OLDER_FUSIONS
+from mfabric_jax.support.platforms import OLDER_FUSIONS
 
 
 def stacked(cases):

@@ -13,7 +13,7 @@ import hypothesis
 import jax
 import pytest
 
-from mfabric_jax.platforms import OLDER_FUSIONS
+from mfabric_jax.support.platforms import OLDER_FUSIONS
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")

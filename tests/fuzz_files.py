@@ -54,7 +54,7 @@ def answered(one: Reader, folder: pathlib.Path) -> Answer:
     """What a reader makes of the files in a folder."""
     from mfabric_jax.checks import InputError
     from mfabric_jax.cli import main
-    from mfabric_jax.unread import Unread
+    from mfabric_jax.support.unread import Unread
 
     out, err, status = io.StringIO(), io.StringIO(), 0
     before = set(folder.rglob("*"))

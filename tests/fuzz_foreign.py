@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tests import fuzz_mutations
+from tests.apps.graphs.tasks.formats import test_chakra, test_flexflow, test_htsim, test_simai
+from tests.apps.recordings.measurements import samples
 from tests.fabric import test_graph_files as graphs
 from tests.fuzz_inputs import TASKS, case_and, reader
-from tests.measurements import samples
-from tests.tasks.formats import test_chakra, test_flexflow, test_htsim, test_simai
 from tests.traffic.jobs import LAER_HEAD, Tensor, laer_rows, line, write_lines, write_torch
 
 
@@ -71,7 +71,7 @@ reader("GPU of every rank", "ranks.json", "json", tasks_on_graph, f"{RUN} --rank
 
 # ---------------------------------------------------------------------------------------------------------------- tasks
 def tasks_in(path: Path) -> Any:
-    from mfabric_jax.tasks import read_with_remarks
+    from mfabric_jax.apps.graphs.tasks import read_with_remarks
 
     graph, kind, remarks = read_with_remarks(path)
     columns = {name: getattr(graph, name) for name in graph.__dataclass_fields__}
@@ -81,7 +81,7 @@ def tasks_in(path: Path) -> Any:
 
 def write_tasks_as(file: str) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
-        from mfabric_jax.tasks import read_tasks, write_tasks
+        from mfabric_jax.apps.graphs.tasks import read_tasks, write_tasks
 
         (folder / "from.json").write_text(json.dumps(TASKS))
         write_tasks(read_tasks(folder / "from.json"), folder / file)
@@ -179,7 +179,7 @@ def mixnet_file(folder: Path) -> None:
 
 
 def weighed(path: Path) -> Any:
-    from mfabric_jax.tasks import read_with_remarks
+    from mfabric_jax.apps.graphs.tasks import read_with_remarks
 
     graph, _, remarks = read_with_remarks(path.parent / "a.fbuf", weights=path.parent / "w.txt")
     return [remarks, graph.bytes.tolist(), graph.rank.tolist(), graph.peer.tolist()]
@@ -362,7 +362,7 @@ MEASURED = {
 
 def reports_in(ranks: int | None) -> Callable[[Path], Any]:
     def read(path: Path) -> Any:
-        from mfabric_jax.measurements.formats import read_times
+        from mfabric_jax.apps.recordings.measurements.formats import read_times
 
         return [repr(one) for one in read_times(path, ranks)]
 
@@ -399,7 +399,7 @@ BAILIAN = log([json.dumps(chat | {"type": "text", "turn": 1, "hash_ids": [0, 1, 
 
 
 def arrivals_in(path: Path) -> Any:
-    from mfabric_jax.serving.arrivals import read_arrivals
+    from mfabric_jax.apps.serving.arrivals import read_arrivals
 
     found = read_arrivals(path, 10_000)
     return [found.left_out, *(each.tolist() for each in (found.arrival_s, found.prompt, found.fresh, found.answer))]

@@ -119,7 +119,7 @@ rows_per_file = 8
 
 
 def designs(path: Path) -> Any:
-    from mfabric_jax.sweep import read_sweep
+    from mfabric_jax.apps.sweep import read_sweep
 
     return read_sweep(path).described()
 

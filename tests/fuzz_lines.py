@@ -176,8 +176,8 @@ PROGRESS = re.compile(r"[\w -]+: .*|.*\.\w{1,8}|[\w-]+")
 # --------------------------------------------------------------------------------------------------------------- files
 def write_files(folder):
     """What lines read; what a command makes a child process makes."""
-    from tests.measurements.samples import nccl_json, nccl_text, nccl_times
-    from tests.validation.conftest import flow, run_of
+    from tests.apps.recordings.measurements.samples import nccl_json, nccl_text, nccl_times
+    from tests.apps.validation.conftest import flow, run_of
 
     texts = {"jobs.toml": JOBS, "sweep.toml": SWEPT, "empty.csv": "", "empty.toml": "", "empty.json": ""}
     texts["case.toml"] = SWEPT.replace('["fat-tree", "mfabric"]', '"rail-only"').replace("[100, 200]", "200")
@@ -662,9 +662,14 @@ def environment(folder):
 def import_everything():
     """Once, for all forked processes; nothing is computed, for JAX's threads do not outlive a fork."""
     import mfabric_jax
-    from mfabric_jax import interrupts, learning, measurements, recordings, replay, report, serving, simulation, sweep
+    from mfabric_jax import evaluate as simulation
+    from mfabric_jax import report
+    from mfabric_jax.apps import learning, recordings, serving, sweep
+    from mfabric_jax.apps.graphs import replay
+    from mfabric_jax.apps.recordings import measurements
     from mfabric_jax.commands import COMMANDS
     from mfabric_jax.report import figures
+    from mfabric_jax.support import interrupts
 
     del mfabric_jax, interrupts, learning, measurements, recordings, replay, report, serving, simulation, sweep, figures
     for name in COMMANDS:

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from mfabric_jax import report
+from mfabric_jax.apps.validation.training_steps import training_ratios
 from mfabric_jax.report import read_rows
 from mfabric_jax.report.measured_errors import TABLE, Measured, Ratios
-from mfabric_jax.validation.training_steps import training_ratios
 
 
 def errors_in(rows):

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import FlowProblem, InputError, all_to_all_time, completion_times, max_min_rates, policies, workload
+from mfabric_jax.apps.learning import RegionEnv, best_trajectory
+from mfabric_jax.apps.learning.environment import Params, Recorded
 from mfabric_jax.circuit_schedules import Schedule, lower_bound, schedule_time, schedules, valiant
 from mfabric_jax.circuit_schedules import get as scheduler
 from mfabric_jax.fabric import Circuits, Network, Region, cluster
@@ -26,8 +28,7 @@ from mfabric_jax.routing import (
     relay_shares,
     transfer,
 )
-from mfabric_jax.timing import RegionEnv, best_trajectory, block_ends, experts_end
-from mfabric_jax.timing.environment import Params, Recorded
+from mfabric_jax.timing import block_ends, experts_end
 from mfabric_jax.traffic import Flows, Tokens, dispatched_bytes, likely_demands, rank_bytes, server_bytes
 
 SURFACE = pathlib.Path(__file__).with_name("surface.txt")
@@ -420,7 +421,7 @@ def test_a_degree_that_is_exceeded_under_jit_ends_in_one_sentence():
 
 
 # What takes no arrays of numbers: settings of one number, files, results that the package makes. `evaluate` checks its
-# cases itself (tests/simulation/test_batch.py); `exchanges` and `iterate` take what others of this table make.
+# cases itself (tests/evaluate/rows/test_batch.py); `exchanges` and `iterate` take what others of this table make.
 WITHOUT = """
 Architecture Arrivals Case Completion Drift Ends Evaluation Fabric First Gpu GroupedQuery InputError Iteration Knobs
 Latent Outcome Prices Rates Recording Resolved Results Room Rules Problem Scoreboard Span Training Transport

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.bands import band_columns, is_of_band, ratio_band, spread_of
 from mfabric_jax.report.measured_errors import measured_ratios
 from mfabric_jax.report.ranking import NOT_SEPARABLE, rankings
+from mfabric_jax.support.bands import band_columns, is_of_band, ratio_band, spread_of
 from mfabric_jax.workload.kernels import table
 from tests.small import JOB, row, small
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, units
-from mfabric_jax.atomic import check_file, replacing
+from mfabric_jax.apps.sweep import read_sweep
+from mfabric_jax.apps.validation import read_runs
 from mfabric_jax.checks import not_negative, number, one_of, part, positive, whole
 from mfabric_jax.fabric import Prices, read_graph
-from mfabric_jax.parts import SweepFolder
 from mfabric_jax.policies import load
 from mfabric_jax.report import Asked, query, read_rows, write_rows
-from mfabric_jax.sweep import read_sweep
-from mfabric_jax.text_files import DEEPEST, read_mapping
+from mfabric_jax.support.atomic import check_file, replacing
+from mfabric_jax.support.parts import SweepFolder
+from mfabric_jax.support.text_files import DEEPEST, read_mapping
 from mfabric_jax.traffic import Knobs
 from mfabric_jax.tuned_file import entries
-from mfabric_jax.validation import read_runs
 from tests.mistakes import check_refused, refused
 
 ALLOWED = (".csv",)

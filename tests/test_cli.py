@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 import mfabric_jax
-from mfabric_jax import cases, commands, programs, simulate
+from mfabric_jax import cases, commands, simulate
+from mfabric_jax.apps.graphs.export import exported_iteration, timed_iteration
+from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks
 from mfabric_jax.commands import shared
-from mfabric_jax.export import exported_iteration, timed_iteration
+from mfabric_jax.evaluate import example_timeline
 from mfabric_jax.report import read_rows
-from mfabric_jax.simulation import example_timeline
-from mfabric_jax.tasks.formats.registry import read_tasks
+from mfabric_jax.support import programs
 from tests.command_line import mistake, status
 from tests.small import MODEL, configured, row, small
 
@@ -111,7 +112,7 @@ def interrupted_after(monkeypatch, count):
             yield number, [row | {"nic_gbps": 100.0 * 2**number}]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mfabric_jax.simulation.results.Results.each", stopped)
+    monkeypatch.setattr("mfabric_jax.evaluate.rows.results.Results.each", stopped)
 
 
 def test_an_interrupt_keeps_the_rows(capsys, tmp_path, monkeypatch):

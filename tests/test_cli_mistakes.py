@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.tasks.formats.registry import write_tasks
+from mfabric_jax.apps.graphs.tasks.formats.registry import write_tasks
+from tests.apps.graphs.jobs.test_cli_jobs import FILE as JOBS
+from tests.apps.graphs.replay.test_replay import two_sends
 from tests.command_line import mistake
-from tests.jobs.test_cli_jobs import FILE as JOBS
-from tests.replay.test_replay import two_sends
 from tests.test_cli_sweep import SPACE
 
 CLUSTER = "cluster --preset paper --model llama-moe --gpus 64"

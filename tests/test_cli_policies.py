@@ -52,7 +52,7 @@ def test_a_run_leaves_a_policy_metrics_and_curves_and_evaluate_judges_it(folder,
 
 
 def test_a_scoreboard_that_is_stopped_keeps_its_rows_and_goes_on_to_a_table(folder, capsys, monkeypatch):
-    from mfabric_jax import learning
+    from mfabric_jax.apps import learning
 
     def interrupted(config, *, progress, start):
         yield from (row for row, _ in zip(scoreboard(config, progress=progress), range(3), strict=False))

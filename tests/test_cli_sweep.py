@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from mfabric_jax import cases, progress, simulate
+from mfabric_jax import cases, simulate
 from mfabric_jax.cli import main
 from mfabric_jax.report import read_rows
+from mfabric_jax.support import progress
 from tests.small import small
 
 pytestmark = pytest.mark.usefixtures("command_line")

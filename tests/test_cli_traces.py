@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.recordings import fit
+from mfabric_jax.apps.recordings import fit
 from mfabric_jax.report import read_rows
 from mfabric_jax.traffic import Knobs, open_trace
 from mfabric_jax.traffic.generator import Shape, draw

@@ -10,54 +10,63 @@ import sys
 import mfabric_jax
 
 ROOT = pathlib.Path(mfabric_jax.__file__).parent
+# A room may import those to its left and itself. A folder in a folder is a room of its own where it is named here.
 ORDER = (
-    *("units", "case", "flows", "tasks", "workload", "traffic", "fabric", "routing", "policies", "timing"),
-    "circuit_schedules",
-    *("resolving", "evaluate", "simulation", "export", "failures", "cluster", "replay", "sweep", "jobs", "recordings"),
-    "measurements",
-    "serving",
-    *("learning", "report", "validation", "tuning", "commands", "cli"),
+    *("units", "checks", "support", "case", "flows", "workload", "traffic", "fabric", "routing", "policies", "timing"),
+    *("circuit_schedules", "evaluate/resolving", "evaluate", "evaluate/rows", "apps", "report", "commands", "cli"),
 )
-BESIDE = (
-    *("bands", "checks", "columns", "deprecation", "notebooks", "origin", "progress", "atomic", "extras"),
-    *("parts", "platforms", "rings", "interrupts"),
-    *("text_files", "tuned_file", "unpacking", "unread"),
-    *("array_module", "arrays", "host_arrays", "lazily", "loops", "programs"),
-)
-RANK = {name: rank for rank, name in enumerate(ORDER)} | dict.fromkeys(BESIDE, 0)
+RANK = {room: rank for rank, room in enumerate(ORDER)}
+# `checks` and `units` are the two files that every room may import, `support` among them.
+ALONE = "apps"  # a folder of it may not import another
 WITHOUT_JAX = ("report",)  # nor pyplot, and what draws or stores is imported inside of functions alone
 OPTIONAL = ("tqdm", "matplotlib", "altair", "pyarrow", "scipy", "numba", "google", "flatbuffers", "pandas")
 
 
-def imported(tree, module):
+def module_of(path):
+    parts = pathlib.PurePosixPath(path).with_suffix("").parts
+    return ".".join(["mfabric_jax", *(parts[:-1] if parts[-1] == "__init__" else parts)])
+
+
+def imported(tree, path):
     """(line, absolute name) of everything that a module imports, wherever in it: names from packages in full."""
+    package = path.split("/")[:-1]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            inside = module.split(".")[: -node.level] if node.level else []
+            inside = ["mfabric_jax", *package][: len(package) + 2 - node.level] if node.level else []
             base = ".".join([*inside, *([node.module] if node.module else [])])
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 
+def room_of(module):
+    """The room of a module or of a name in it; None for the package itself."""
+    parts = module.split(".")[1:]
+    return next((room for room in ("/".join(parts[:2]), parts[0]) if room in RANK), parts[0]) if parts else None
+
+
 def against_the_order(source, path):
-    """Imports of the module at `path` (inside the package) that point to its right, or to what the order lacks."""
-    parts = pathlib.PurePosixPath(path).with_suffix("").parts
-    if parts == ("__init__",):
+    """Imports of the module at `path` (inside the package) that point to its right, to another app, or to no room."""
+    room, tree = room_of(module_of(path)), ast.parse(source)
+    if room is None:
         return
-    if parts[0] not in RANK:
+    if room not in RANK:
         yield f"{path} has no place in the order {' < '.join(ORDER)}"
         return
-    tree, module = ast.parse(source), ".".join(["mfabric_jax", *parts])
     at_top = {node.lineno for node in tree.body}
-    for line, target in imported(tree, module):
+    for line, target in imported(tree, path):
         top, _, rest = target.partition(".")
-        other = rest.split(".")[0]
         late = top in OPTIONAL and line in at_top
-        if parts[0] in WITHOUT_JAX and (top in ("jax", "jaxlib", "equinox") or "pyplot" in target or late):
-            yield f"{path}:{line} imports {target}: {parts[0]} knows rows, not jax; extras inside of functions"
-        if top == "mfabric_jax" and other and not other.startswith("__") and RANK.get(other, 99) > RANK[parts[0]]:
-            yield f"{path}:{line} imports {target}: {parts[0]} may not depend on {other}"
+        if room in WITHOUT_JAX and (top in ("jax", "jaxlib", "equinox") or "pyplot" in target or late):
+            yield f"{path}:{line} imports {target}: {room} knows rows, not jax; extras inside of functions"
+        if top != "mfabric_jax" or not rest or rest.startswith("__"):
+            continue
+        other = room_of(target)
+        lazily = room == other.partition("/")[0] and path == f"{room}/__init__.py"  # what a package shows of its own
+        if RANK.get(other, 99) > RANK[room] and not lazily:
+            yield f"{path}:{line} imports {target}: {room} may not depend on {other}"
+        if room == other == ALONE and path.split("/")[1:2] != rest.split(".")[1:2]:
+            yield f"{path}:{line} imports {target}: an app may not depend on another"
 
 
 def test_packages_import_from_their_left_only():
@@ -70,17 +79,53 @@ def test_packages_import_from_their_left_only():
 def test_the_rule_finds_offenders():
     for path, source, wrong in [
         ("flows/a.py", "from mfabric_jax.fabric import Region", True),
-        ("flows/a.py", "from mfabric_jax import units, sweep", True),
+        ("flows/a.py", "from mfabric_jax import units, apps", True),
         ("flows/a.py", "def f():\n    from ..cli import main", True),
         ("flows/a.py", "from mfabric_jax import nowhere", True),
         ("checks.py", "from mfabric_jax import report", True),
-        ("export/a.py", "from mfabric_jax.export.b import c\nfrom . import d\nfrom mfabric_jax import flows", False),
+        ("evaluate/a.py", "from mfabric_jax.evaluate.rows.rows import columns_of", True),
+        ("evaluate/rows/a.py", "from mfabric_jax.evaluate.a import b", False),
+        ("evaluate/__init__.py", "from mfabric_jax.evaluate.rows.rows import columns_of", False),
+        ("apps/sweep/a.py", "from mfabric_jax.apps.serving.rows import known", True),
+        (
+            "apps/sweep/a.py",
+            "from mfabric_jax.apps.sweep.b import c\nfrom . import d\nfrom mfabric_jax import flows",
+            False,
+        ),
         ("report/a.py", "def f():\n    import jax.numpy as jnp", True),
         ("report/a.py", "def f():\n    from matplotlib import pyplot", True),
         ("report/a.py", "from matplotlib.figure import Figure", True),
         ("report/a.py", "def f():\n    from matplotlib.figure import Figure", False),
     ]:
         assert any(against_the_order(source, path)) is wrong, (path, source)
+
+
+def circles(imports):
+    """Modules that import each other, directly or through others; `imports`: names by module."""
+    reached = {}
+
+    def reach(module):
+        if module not in reached:
+            reached[module], ahead = set(), [module]
+            while ahead:
+                new = imports.get(ahead.pop(), set()) - reached[module]
+                reached[module] |= new
+                ahead += new
+        return reached[module]
+
+    return sorted(module for module in imports if module in reach(module))
+
+
+def test_no_module_imports_itself_through_others():
+    files = {module_of(file.relative_to(ROOT).as_posix()): file for file in ROOT.rglob("*.py")}
+    modules = {name for name, file in files.items() if file.name != "__init__.py"}  # packages show what is in them
+    imports = {}
+    for name in modules:
+        path = files[name].relative_to(ROOT).as_posix()
+        targets = {target for _, target in imported(ast.parse(files[name].read_text()), path)}
+        imports[name] = {each for target in targets for each in (target, target.rpartition(".")[0]) if each in modules}
+    assert circles(imports) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
 
 
 IMPORT = """
@@ -133,31 +178,26 @@ def test_words_and_cases_are_checked_and_shown_without_jax(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-LEAVES = {  # rooms that only some users need, and what outside of them may import them
-    "jobs": {"commands/jobs.py"},
-    "replay": {"commands/replay.py", "sweep/replays.py"},
-    "failures": {"commands/failures.py"},
-    "export": {"commands/export.py"},
-    "serving": {"commands/serve.py", "commands/serve_said.py", "validation/serving_steps.py"},
-    "recordings": {"commands/traces.py", "commands/traces_study.py", "commands/surface.py"},
-    "measurements": {"commands/calibrate_nccl.py", "commands/surface.py"},
-    "circuit_schedules": {"resolving/resolved.py", "learning/judged_schedules.py"},
-    "learning": {"commands/train.py", "commands/evaluate.py", "commands/policies.py"},
-    "validation": {"commands/validate.py", "commands/reproduce.py", "commands/experiment.py"},
-    "tuning": {"commands/tune.py", "commands/doctor.py"},
+APPS = {  # what outside of an app may import it: its commands
+    "failures": {"failures"},
+    "graphs": {"cluster", "draw", "export", "jobs", "replay"},
+    "learning": {"evaluate", "policies", "train"},
+    "recordings": {"calibrate", "calibrate_nccl", "surface", "traces", "traces_study"},
+    "serving": {"serve", "serve_said", "validate"},
+    "sweep": {"sweep"},
+    "validation": {"validate"},
 }
 
 
-def test_nothing_but_their_commands_leans_on_leaves():
-    leaning = {leaf: set() for leaf in LEAVES}
+def test_nothing_but_their_commands_leans_on_apps():
+    leaning = {app: set() for app in APPS}
     for file in sorted(ROOT.rglob("*.py")):
-        path = file.relative_to(ROOT)
-        module = ".".join(["mfabric_jax", *path.with_suffix("").parts])
-        for _, target in imported(ast.parse(file.read_text()), module):
-            leaf = target.removeprefix("mfabric_jax.").split(".")[0]
-            if target.startswith("mfabric_jax.") and leaf in LEAVES and path.parts[0] != leaf:
-                leaning[leaf].add(path.as_posix())
-    assert leaning == LEAVES
+        path = file.relative_to(ROOT).as_posix()
+        for _, target in imported(ast.parse(file.read_text()), path):
+            parts = target.split(".")
+            if parts[:2] == ["mfabric_jax", "apps"] and len(parts) > 2 and not path.startswith("apps/"):
+                leaning[parts[2]].add(path.removeprefix("commands/").removesuffix(".py"))
+    assert leaning == APPS
 
 
 PLAIN = "compare --model llama-moe --fabric fat-tree,mfabric --nic-gbps 100,400"

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 from numba.core.caching import FunctionCache
 
-from mfabric_jax.loops import kept, made_once
+from mfabric_jax.support.loops import kept, made_once
 
 MADE = []
 

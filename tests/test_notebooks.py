@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import Case, Circuits, InputError, Plan, cases, fabric, load, progress, resolve, simulate
+from mfabric_jax import Case, Circuits, InputError, Plan, cases, fabric, load, resolve, simulate
+from mfabric_jax.apps.serving import deployment
 from mfabric_jax.circuit_schedules import Schedule
-from mfabric_jax.notebooks import LEFT, MOST, Rows, frame, html_table
-from mfabric_jax.serving import deployment
+from mfabric_jax.support import progress
+from mfabric_jax.support.notebooks import LEFT, MOST, Rows, frame, html_table
 from tests.small import small
 
 FIRST = pathlib.Path(__file__).parents[1] / "docs" / "notebooks" / "first.ipynb"

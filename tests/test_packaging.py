@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from mfabric_jax import extras
+from mfabric_jax.support import extras
 
 ROOT = pathlib.Path(__file__).parents[1]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

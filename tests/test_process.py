@@ -73,7 +73,7 @@ def test_rows_are_written_to_a_folder_whose_name_is_no_text(extension, tmp_path)
 # A command whose work is that of the test: `work()` runs instead of a command.
 COMMAND = """
 import os, signal, sys, time
-import mfabric_jax.interrupts as interrupts
+import mfabric_jax.support.interrupts as interrupts
 from mfabric_jax import cli
 
 interrupts.SOON_S = 0.01

@@ -19,9 +19,10 @@ import pytest
 from jax import export
 
 import mfabric_jax
-from mfabric_jax import programs, tuned_file, tuning
+from mfabric_jax import tuned_file, tuning
 from mfabric_jax.flows import star_completion
-from mfabric_jax.platforms import compiling_for
+from mfabric_jax.support import programs
+from mfabric_jax.support.platforms import compiling_for
 from tests.command_line import status
 
 TRACED = []  # a name for every time that a function below was traced
@@ -368,7 +369,7 @@ import sys, jax, numpy as np
 hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event.endswith("/cache_hits")))
 before = jax.jit(abs)(-1.0)  # JAX has looked for its cache and found none
-from mfabric_jax import programs
+from mfabric_jax.support import programs
 import probe
 programs.KNOWN += ("probe",)
 settings = dict(jax.config.values)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mfabric_jax import progress
+from mfabric_jax.support import progress
 
 
 @pytest.fixture

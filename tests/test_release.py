@@ -12,8 +12,8 @@ import pytest
 
 import mfabric_jax
 from mfabric_jax import cli
+from mfabric_jax.commands import reproduction as paper
 from mfabric_jax.report import read_rows
-from mfabric_jax.validation import paper
 
 pytestmark = pytest.mark.slow
 

@@ -31,7 +31,7 @@ def test_the_formatter_formats_everything():
 def test_nothing_writes_into_frozen_classes():
     """What is open is filled before a class is made; arrays alone are stored as checks have read them."""
     assert [path for path, source in PACKAGE.items() if "object.__" + "setattr__" in source] == [
-        "mfabric_jax/host_arrays.py"
+        "mfabric_jax/support/host_arrays.py"
     ]
 
 

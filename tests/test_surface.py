@@ -7,16 +7,17 @@ import warnings
 
 import pytest
 
-from mfabric_jax import Case, InputError, cases, columns, deprecation
+from mfabric_jax import Case, InputError, cases, deprecation
+from mfabric_jax.apps.recordings.statistics import TITLES
+from mfabric_jax.apps.serving import disaggregated, load
+from mfabric_jax.apps.serving.rows import known, row_of
 from mfabric_jax.case import paths
-from mfabric_jax.columns import COLUMNS, DRAW
 from mfabric_jax.commands.surface import surface
-from mfabric_jax.recordings.statistics import TITLES
+from mfabric_jax.evaluate import simulate
+from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.report import read_rows, write_rows
-from mfabric_jax.serving import disaggregated, load
-from mfabric_jax.serving.rows import known, row_of
-from mfabric_jax.simulation import simulate
-from mfabric_jax.simulation.results import provenance
+from mfabric_jax.support import columns
+from mfabric_jax.support.columns import COLUMNS, DRAW
 from tests.command_line import header, mistake, status
 from tests.small import small
 

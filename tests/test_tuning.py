@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import mfabric_jax
-from mfabric_jax import extras, platforms, tuned_file, tuning
+from mfabric_jax import tuned_file, tuning
 from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.flows import kernels
 from mfabric_jax.flows.kernels import chosen_kernel, usual
-from mfabric_jax.simulation.results import provenance
+from mfabric_jax.support import extras, platforms
 from tests.command_line import status
 from tests.flows.test_star import lowered
 from tests.mistakes import refused

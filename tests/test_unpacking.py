@@ -11,12 +11,12 @@ import zipfile
 import numpy as np
 import pytest
 
-from mfabric_jax import unpacking
+from mfabric_jax.apps.graphs.tasks.formats.registry import read_with_remarks
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import read_rows
-from mfabric_jax.tasks.formats.registry import read_with_remarks
+from mfabric_jax.support import unpacking
+from mfabric_jax.support.unread import Unread
 from mfabric_jax.traffic import open_trace
-from mfabric_jax.unread import Unread
 from tests.mistakes import refused
 
 MOST = 1 << 20  # the limit of these tests

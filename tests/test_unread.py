@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError, Misfit, in_file
-from mfabric_jax.columns import is_number
 from mfabric_jax.report import compared, read_rows
+from mfabric_jax.support.columns import is_number
+from mfabric_jax.support.unread import Unread
 from mfabric_jax.traffic import open_trace
-from mfabric_jax.unread import Unread
 from tests.fuzz_files import answered
 from tests.fuzz_foreign import COUNTS
 from tests.fuzz_inputs import READERS

@@ -219,7 +219,7 @@ def measured(target: str, case, folder: pathlib.Path) -> Found:
     import paths
     import targets
 
-    from mfabric_jax.platforms import compiling_for
+    from mfabric_jax.support.platforms import compiling_for
 
     device = targets.device(target)
     began = time.process_time()
@@ -261,7 +261,7 @@ def main() -> None:
     asked = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX
     sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
-    from mfabric_jax.platforms import RECORDED
+    from mfabric_jax.support.platforms import RECORDED
 
     shutil.rmtree(asked.folder, ignore_errors=True)
     asked.folder.mkdir(parents=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mfabric_jax import Case, cases, recordings, report, resolve, simulate, traffic
+from mfabric_jax import Case, cases, report, resolve, simulate, traffic
+from mfabric_jax.apps import recordings
 
 Path("mine.toml").write_text("""
 blocks = 16

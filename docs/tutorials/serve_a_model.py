@@ -6,7 +6,7 @@
 # tokens ([what is modelled](../serving.md)).
 # %%
 from mfabric_jax import Case, cases, report
-from mfabric_jax.serving import deployment, serve
+from mfabric_jax.apps.serving import deployment, serve
 
 case = Case().with_({"model.name": "deepseek-v3", "gpu.name": "H200-SXM", "serving.ep": 64, "serving.batch": 64})
 case = case.with_({"circuits.policy": "uniform", "circuits.routing": "split"})  # of mfabric: demand is even

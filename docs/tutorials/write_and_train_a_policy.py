@@ -23,7 +23,8 @@ def squared(demand, region, *, previous=None, key=None):
 # %%
 import jax
 
-from mfabric_jax import Case, Region, all_to_all_time, cases, learning, policies, report, simulate, traffic
+from mfabric_jax import Case, Region, all_to_all_time, cases, policies, report, simulate, traffic
+from mfabric_jax.apps import learning
 from mfabric_jax.routing import degree_bound
 
 region = Region(servers=8, nic_gbps=400.0)  # 6 NICs on the optical switch, 2 on packet switches

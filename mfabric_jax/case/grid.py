@@ -11,7 +11,7 @@ import re
 import sys
 import zlib
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mfabric_jax.case.fabrics import GRAPH, NAMES
 from mfabric_jax.case.paths import (
@@ -30,7 +30,7 @@ from mfabric_jax.case.paths import (
 )
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError, one_of, whole
-from mfabric_jax.notebooks import MOST, few, html_table
+from mfabric_jax.support.notebooks import MOST, few, html_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 SCALES = ("linear", "log")
 WHOLE_BELOW = 2**31  # whole numbers are of 32 bits on devices
 FORM = "{ of = [...] } or { low = ..., high = ..., scale = 'linear' or 'log', whole = true or false }"
+
+
+class Setting(NamedTuple):
+    """A setting of a sweep: `type` of its values; `data`: other values run in the same compiled program."""
+
+    default: Any
+    type: Any
+    data: bool = False
 
 
 def is_number(value: Any) -> bool:

@@ -12,7 +12,7 @@ from mfabric_jax.case.grid import AS_SET, Cases, Variant, drawn, expanded, unrea
 from mfabric_jax.case.own_code import read_settings
 from mfabric_jax.case.paths import Case, Statement, layered, stated
 from mfabric_jax.checks import InputError, in_file, one_of
-from mfabric_jax.text_files import mapping_in
+from mfabric_jax.support.text_files import mapping_in
 
 TABLES = ("fixed", "grid", "list", "evaluate")  # keys of a sweep file of 0.1
 OF_SWEEPS = {"draws": "draws", "draw_seed": "draw_seed", "rows_per_shard": "rows_per_file", "impossible": "impossible"}

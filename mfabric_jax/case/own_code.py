@@ -13,7 +13,7 @@ from typing import Any
 
 from mfabric_jax.case.policies import divided, file_of, is_function
 from mfabric_jax.checks import InputError
-from mfabric_jax.text_files import read_mapping
+from mfabric_jax.support.text_files import read_mapping
 
 FLAG = "--code"
 SAID = "Python files or modules whose code the files given here may run; they run no other"  # in help

@@ -22,7 +22,7 @@ from mfabric_jax.case.serving import ServingSettings
 from mfabric_jax.case.tree import Alternative, Group
 from mfabric_jax.checks import InputError, check_size, meant, one_of, shown
 from mfabric_jax.deprecation import deprecated
-from mfabric_jax.notebooks import html_table
+from mfabric_jax.support.notebooks import html_table
 
 POLICY = "circuits.policy"
 AUTO = "auto"  # an open value in files and on the command line

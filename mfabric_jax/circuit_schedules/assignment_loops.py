@@ -6,7 +6,7 @@ an alike problem left behind save most paths. Source: Jonker and Volgenant, Comp
 
 import numpy as np
 
-from mfabric_jax.loops import part_of_loops
+from mfabric_jax.support.loops import part_of_loops
 
 compiled = part_of_loops(set(), inlined=False)
 

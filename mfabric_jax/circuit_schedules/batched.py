@@ -13,7 +13,7 @@ from mfabric_jax.circuit_schedules.quick import several
 from mfabric_jax.circuit_schedules.registry import facts_of
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
-from mfabric_jax.host_arrays import NOT_NEGATIVE, host_floats, refuse
+from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats, refuse
 
 
 def schedules(

@@ -7,7 +7,7 @@ import numpy as np
 
 from mfabric_jax.circuit_schedules.matching import refined
 from mfabric_jax.circuit_schedules.placing import Placed, Problem
-from mfabric_jax.loops import kept, made_once
+from mfabric_jax.support.loops import kept, made_once
 
 USED = 1e-12  # of the least time: shorter configurations are rounding
 

@@ -19,7 +19,7 @@ from mfabric_jax.checks import whole
 from mfabric_jax.circuit_schedules.matching import heaviest
 from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, Problem, busiest, problem_of
 from mfabric_jax.circuit_schedules.whole_pair import first_to_end
-from mfabric_jax.loops import kept, made_once
+from mfabric_jax.support.loops import kept, made_once
 
 BISECTIONS = 8
 WINDOWS = (1.0, 1.2, 1.4, 1.7, 2.0, 3.0)  # in least times, without packet NICs

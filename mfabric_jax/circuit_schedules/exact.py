@@ -19,7 +19,7 @@ from mfabric_jax.checks import InputError, Misfit, positive, whole
 from mfabric_jax.circuit_schedules.durations import programme, shown
 from mfabric_jax.circuit_schedules.joint import joint
 from mfabric_jax.circuit_schedules.placing import Network, Placed, Problem, problem_of
-from mfabric_jax.extras import extra
+from mfabric_jax.support.extras import extra
 
 MOST = 400  # binary circuits
 GAP = 1e-6  # relative gap at which HiGHS calls a solution optimal

@@ -6,7 +6,7 @@ symmetric with a zero diagonal. Heaviest matchings: SciPy's assignment (directed
 
 import numpy as np
 
-from mfabric_jax.extras import extra
+from mfabric_jax.support.extras import extra
 
 
 def heaviest(weight: np.ndarray, directed: bool) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, positive, whole
-from mfabric_jax.host_arrays import NOT_NEGATIVE, host_floats, refuse
+from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats, refuse
 
 Placed = tuple[np.ndarray, np.ndarray, np.ndarray]  # configurations [K S S], seconds [K], switch [K]
 

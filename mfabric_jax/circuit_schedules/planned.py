@@ -13,8 +13,8 @@ from mfabric_jax.circuit_schedules.ending import asked, part_ends_s
 from mfabric_jax.circuit_schedules.registry import Scheduler, facts_of, get
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
-from mfabric_jax.host_arrays import once_each_row
 from mfabric_jax.policies.own import heard, load_function
+from mfabric_jax.support.host_arrays import once_each_row
 from mfabric_jax.timing.scheduled import Planned, Planner, ends_of_switches
 
 TRIED = 1e8  # bytes of every pair of the demand on which a user's scheduler is tried

@@ -17,7 +17,7 @@ from mfabric_jax.circuit_schedules.placing import Network, Placed, Problem, prob
 from mfabric_jax.circuit_schedules.solstice import solstice
 from mfabric_jax.circuit_schedules.spectra import spectra
 from mfabric_jax.circuit_schedules.whole_pair import whole_pair
-from mfabric_jax.loops import kept, made_once
+from mfabric_jax.support.loops import kept, made_once
 
 MOST = 10  # configurations, in servers; Spectra needs one a server, those that would need more are left out
 

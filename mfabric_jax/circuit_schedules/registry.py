@@ -16,7 +16,7 @@ from mfabric_jax.case.policies import SCHEDULERS as NAMES
 from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, of_type, one_of, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import UNEQUAL, Schedule
-from mfabric_jax.host_arrays import NOT_NEGATIVE, host_floats, refuse
+from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats, refuse
 
 Scheduler = Callable[[Any, Region], Schedule]
 TRACED = "schedulers run on the host: demand and region must be numbers, got traced ones."

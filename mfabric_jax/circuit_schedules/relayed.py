@@ -17,8 +17,8 @@ from mfabric_jax.circuit_schedules.ending import ended
 from mfabric_jax.circuit_schedules.placing import busiest
 from mfabric_jax.circuit_schedules.registry import facts_of, get, used_of
 from mfabric_jax.circuit_schedules.valiant import Stage, valiant
-from mfabric_jax.extras import extra
 from mfabric_jax.fabric.region import Region
+from mfabric_jax.support.extras import extra
 
 ROUNDING = 1e-9  # of the busiest line: fewer bytes of a pair are errors of the programme
 

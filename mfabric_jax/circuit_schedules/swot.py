@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, Misfit, not_negative, positive, whole
-from mfabric_jax.extras import extra
+from mfabric_jax.support.extras import extra
 
 GAP = 1e-7  # relative gap at which HiGHS calls a solution optimal
 

@@ -6,7 +6,7 @@ from mfabric_jax.case import Cases
 from mfabric_jax.case.layers import Layer, preset_layers
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
-from mfabric_jax.resolving.resolved import PUBLISHED
+from mfabric_jax.evaluate.resolving.resolved import PUBLISHED
 
 FITTED = {"network.fabric": "fat-tree", "network.nic_gbps": 400.0}  # all published bandwidths are
 BELOW = [*preset_layers("paper"), Layer("calibrate", {"model.name": list(PUBLISHED), **FITTED})]
@@ -32,8 +32,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.check_cases(cases)
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
-    from mfabric_jax.simulation import calibrate
-    from mfabric_jax.simulation.calibrate import calibration_rows, check_calibration, write_calibration
+    from mfabric_jax.apps.recordings.calibrate import calibrate, calibration_rows, check_calibration, write_calibration
 
     every = {case.model.name: case for case in cases}
     if options.out is not None:

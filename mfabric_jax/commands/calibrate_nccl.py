@@ -37,11 +37,11 @@ class Options:
 
 def run(options: Options) -> None:
     from mfabric_jax import report
-    from mfabric_jax.atomic import check_file
-    from mfabric_jax.measurements import fit_points, points_of, read_times
-    from mfabric_jax.measurements.placed import Asked
-    from mfabric_jax.measurements.written import remarks, write_measured
+    from mfabric_jax.apps.recordings.measurements import fit_points, points_of, read_times
+    from mfabric_jax.apps.recordings.measurements.placed import Asked
+    from mfabric_jax.apps.recordings.measurements.written import remarks, write_measured
     from mfabric_jax.report.figures import measured_times
+    from mfabric_jax.support.atomic import check_file
 
     if options.out is not None:
         check_file("out", options.out, (".json",))

@@ -36,11 +36,11 @@ def run(cases: Cases, options: Options) -> None:
     shared.check_flags(cases, "cluster", READS, options.graph, BESIDE_LINKS)
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
-    from mfabric_jax.cluster import cluster_rows, solve_cluster
-    from mfabric_jax.cluster.whole_cluster import flow_rows, link_rows
+    from mfabric_jax.evaluate import cluster_rows, solve_cluster
+    from mfabric_jax.evaluate.rows.results import effective
+    from mfabric_jax.evaluate.whole_cluster import flow_rows, link_rows
     from mfabric_jax.fabric.relays import relays_of
     from mfabric_jax.report.replay_text import links_text
-    from mfabric_jax.simulation.results import effective
 
     files = {name: getattr(options, name) for name in ("out", "links", "flows")}
     picture = options.picture

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import mfabric_jax.interrupts as interrupts
+import mfabric_jax.support.interrupts as interrupts
 from mfabric_jax.case import Cases
 from mfabric_jax.commands import shared
 
@@ -30,7 +30,7 @@ def run(cases: Cases, options: Options) -> int | None:
         rows, stopped = _compared(cases, options)
         if stopped:
             return 130
-        from mfabric_jax.simulation.timeline import examples
+        from mfabric_jax.evaluate.rows.timeline import examples
 
         beside.draw(save_comparisons, rows, options.figures)
         beside.draw(save_examples, options.figures, *examples(cases))
@@ -42,9 +42,9 @@ def _compared(cases: Cases, options: Options) -> tuple[list[dict], bool]:
     """The rows, printed; and whether somebody stopped it."""
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
-    from mfabric_jax.resolving.resolve import worked_out
-    from mfabric_jax.resolving.set_up import found_words, untried_words, wider_words
-    from mfabric_jax.simulation.results import described, effective, simulate
+    from mfabric_jax.evaluate.resolving.resolve import worked_out
+    from mfabric_jax.evaluate.resolving.set_up import found_words, untried_words, wider_words
+    from mfabric_jax.evaluate.rows.results import described, effective, simulate
 
     results, told = simulate(cases), described(cases) if options.out is None else effective(cases)
     rows, stopped = _rows(results, told, options.out)

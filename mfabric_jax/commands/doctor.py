@@ -16,7 +16,8 @@ class Options(shared.OnDevice):
 
 def run(options: Options) -> None:
     shared.start_jax("float32", options.device)
-    from mfabric_jax import programs, tuning
+    from mfabric_jax import tuning
+    from mfabric_jax.support import programs
 
     if options.clear_programs:
         if (folder := programs.kept_in) is None:

@@ -25,7 +25,7 @@ class Options:
 
 def run(cases: Cases, options: Options) -> None:
     from mfabric_jax import fabric, report
-    from mfabric_jax.cluster.whole_cluster import example_cluster
+    from mfabric_jax.evaluate.whole_cluster import example_cluster
 
     shared.check_outputs(picture=options.out)
     if is_graph(options.fabric):

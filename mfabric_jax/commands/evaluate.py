@@ -4,8 +4,8 @@ import dataclasses
 import functools
 import pathlib
 
+from mfabric_jax.apps.learning.judging import Evaluation
 from mfabric_jax.commands import shared
-from mfabric_jax.learning.judging import Evaluation
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Options(shared.RowsAndPictures):
 
 def run(options: Options) -> None:
     shared.start_jax("float32", options.device)
-    from mfabric_jax import learning
+    from mfabric_jax.apps import learning
     from mfabric_jax.report.figures import forecasts as draw
     from mfabric_jax.report.tables import forecast_table
 

@@ -2,13 +2,13 @@
 
 import sys
 
-from mfabric_jax.interrupts import whole_process
+from mfabric_jax.support.interrupts import whole_process
 
 
 def main(words: list[str]) -> int:
     """Returns the exit status."""
+    from mfabric_jax.commands.reproduction import load
     from mfabric_jax.commands.shared import start_jax
-    from mfabric_jax.validation.paper import load
 
     start_jax("float32", None)
     return load(words[0]).main(words[1:])

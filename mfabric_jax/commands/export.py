@@ -39,10 +39,10 @@ def run(cases: Cases, options: Options) -> None:
     shared.check_cases(cases)
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
-    from mfabric_jax.atomic import check_file
-    from mfabric_jax.export import exported_iteration, timed_iteration
-    from mfabric_jax.export.exported import check_timed, graph_contents
-    from mfabric_jax.tasks.formats.registry import WRITERS, write_tasks
+    from mfabric_jax.apps.graphs.export import exported_iteration, timed_iteration
+    from mfabric_jax.apps.graphs.export.exported import check_timed, graph_contents
+    from mfabric_jax.apps.graphs.tasks.formats.registry import WRITERS, write_tasks
+    from mfabric_jax.support.atomic import check_file
 
     if options.out is not None:
         check_file("out", options.out, tuple(WRITERS))

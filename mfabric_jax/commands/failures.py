@@ -47,7 +47,7 @@ def _where(row: dict[str, Any], rows: Rows) -> str:
 
 def lost_months(rows: Rows, hours_a_month: float) -> Iterator[str]:
     """What failures of all kinds with a rate take of a month, together: by stops of the job, and as it runs slower."""
-    from mfabric_jax.failures.months import months
+    from mfabric_jax.apps.failures.months import months
 
     for month in months(rows):
         where, lost, waits = _where(month.first, rows), month.lost_h, month.waiting_h
@@ -65,7 +65,7 @@ def lost_months(rows: Rows, hours_a_month: float) -> Iterator[str]:
 
 def priced_months(rows: Rows) -> Iterator[str]:
     """Dollars of a million tokens with failures, and which case is cheapest with and without them."""
-    from mfabric_jax.failures.months import months
+    from mfabric_jax.apps.failures.months import months
 
     priced = [month for month in months(rows) if month.usd_with is not None]
     for month in priced:
@@ -125,13 +125,13 @@ def run(cases: Cases, options: Options) -> None:
     shared.check_cases(cases)
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
-    from mfabric_jax.failures import failures
-    from mfabric_jax.failures.failure_rows import HOURS_A_MONTH
-    from mfabric_jax.failures.iterations import plans
-    from mfabric_jax.failures.months import months
+    from mfabric_jax.apps.failures import failures
+    from mfabric_jax.apps.failures.failure_rows import HOURS_A_MONTH
+    from mfabric_jax.apps.failures.iterations import plans
+    from mfabric_jax.apps.failures.months import months
+    from mfabric_jax.evaluate.rows.results import effective
     from mfabric_jax.report import figures
     from mfabric_jax.report.grid import telling_apart
-    from mfabric_jax.simulation.results import effective
 
     every = plans(cases)
     shared.check_outputs(options.out, figures=options.figures)

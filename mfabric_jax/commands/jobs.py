@@ -4,10 +4,10 @@ import dataclasses
 import pathlib
 from typing import Annotated
 
+from mfabric_jax.apps.graphs.jobs.ways import JobsStudy
 from mfabric_jax.checks import in_file
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
-from mfabric_jax.jobs.ways import JobsStudy
 from mfabric_jax.report.grid import Rows
 
 
@@ -33,11 +33,11 @@ class Options(shared.OnDevice):
 def run(options: Options) -> None:
     shared.start_jax("float64", options.device)
     from mfabric_jax import report
-    from mfabric_jax.jobs import compare_jobs, read_jobs
-    from mfabric_jax.jobs.compared import both_ends, said_of_jobs
-    from mfabric_jax.jobs.jobs_file import contents
+    from mfabric_jax.apps.graphs.jobs import compare_jobs, read_jobs
+    from mfabric_jax.apps.graphs.jobs.compared import both_ends, said_of_jobs
+    from mfabric_jax.apps.graphs.jobs.jobs_file import contents
+    from mfabric_jax.evaluate.rows.results import provenance
     from mfabric_jax.report import figures
-    from mfabric_jax.simulation.results import provenance
 
     jobs = read_jobs(options.file)
     shared.check_outputs(options.out, options.links, figures=options.figures)

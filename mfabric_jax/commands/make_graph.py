@@ -53,9 +53,9 @@ class Options:
 
 
 def run(options: Options) -> None:
-    from mfabric_jax.atomic import check_file, replacing
     from mfabric_jax.fabric.graph import graph_text
     from mfabric_jax.fabric.graphs.made import KINDS, Numbers, made
+    from mfabric_jax.support.atomic import check_file, replacing
 
     check_file("out", options.out, (".json",))
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(Numbers) if field.name != "shape"}

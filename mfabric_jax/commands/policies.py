@@ -4,9 +4,9 @@ import dataclasses
 import functools
 from typing import Annotated, Literal
 
+from mfabric_jax.apps.learning.judging import Scoreboard
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
-from mfabric_jax.learning.judging import Scoreboard
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Options(shared.OnDevice):
 def run(options: Options) -> None:
     config = options.config
     shared.start_jax(config.dtype, options.device)
-    from mfabric_jax import learning
+    from mfabric_jax.apps import learning
     from mfabric_jax.report.tables import scoreboard_table
     from mfabric_jax.traffic.demand_families import gate_trace
 

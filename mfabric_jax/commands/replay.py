@@ -4,11 +4,11 @@ import dataclasses
 import pathlib
 from typing import Annotated, Any, NamedTuple
 
+from mfabric_jax.apps.graphs.replay.replay_settings import UNREAD, Replay
 from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError, check_unread
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
-from mfabric_jax.replay.replay_settings import UNREAD, Replay
 
 GIVEN = ("ranks", "communicators", "tflops", "memory_gigabytes_per_s", "unbounded_bytes", "weights")
 SCHEDULES = ("circuits.schedule", "circuits.switches", "circuits.all_stop", "circuits.directed")
@@ -64,9 +64,9 @@ def run(cases: Cases, options: Options) -> None:
     shared.check_flags(cases, "replay", READS, config.graph, UNREAD)
     shared.start_jax("float64", options.device)
     from mfabric_jax import report
-    from mfabric_jax.replay import replayed as found
-    from mfabric_jax.simulation.results import provenance
-    from mfabric_jax.tasks.formats.registry import read_with_remarks
+    from mfabric_jax.apps.graphs.replay import replayed as found
+    from mfabric_jax.apps.graphs.tasks.formats.registry import read_with_remarks
+    from mfabric_jax.evaluate.rows.results import provenance
 
     _check_circuits(cases, config)
     tables = (getattr(options, option) for option in ROWS)
@@ -116,9 +116,9 @@ class _Runs(NamedTuple):
 
 def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -> _Runs:
     """All of them; rows are kept when interrupted."""
-    from mfabric_jax.replay import replay
-    from mfabric_jax.replay import replayed as found
-    from mfabric_jax.replay.run import replay_assumed
+    from mfabric_jax.apps.graphs.replay import replay
+    from mfabric_jax.apps.graphs.replay import replayed as found
+    from mfabric_jax.apps.graphs.replay.run import replay_assumed
 
     config = options.config
     rows, assumed, first, owed, held = [], [], None, None, []
@@ -148,7 +148,7 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
 
 
 def _check_drawable(options: Options, done) -> None:
-    from mfabric_jax.replay.replayed import spent
+    from mfabric_jax.apps.graphs.replay.replayed import spent
 
     if not (spent(done).idle_s < done.makespan_s).any():
         raise InputError(
@@ -159,7 +159,7 @@ def _check_drawable(options: Options, done) -> None:
 
 def _tell(title: str, runs: _Runs, remarks) -> None:
     """What is printed: a line for every run, what they assume, the first one in detail."""
-    from mfabric_jax.replay import replayed as found
+    from mfabric_jax.apps.graphs.replay import replayed as found
     from mfabric_jax.report import replay_text as text
     from mfabric_jax.report.numerals import many
 
@@ -180,7 +180,7 @@ def _tell(title: str, runs: _Runs, remarks) -> None:
 def _draw(title: str, runs: _Runs, picture: str):
     import numpy as np
 
-    from mfabric_jax.replay import replayed as found
+    from mfabric_jax.apps.graphs.replay import replayed as found
     from mfabric_jax.report import figures
     from mfabric_jax.report.figures.timelines import shown_ranks
     from mfabric_jax.report.replay_text import in_unit

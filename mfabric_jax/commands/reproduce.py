@@ -5,11 +5,11 @@ import pathlib
 from typing import Annotated
 
 import mfabric_jax
-from mfabric_jax import columns
 from mfabric_jax.checks import InputError, check_unread
+from mfabric_jax.commands import reproduction as paper
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
-from mfabric_jax.validation import paper
+from mfabric_jax.support import columns
 
 WIDTH = 160
 
@@ -41,8 +41,8 @@ class Options:
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report
-    from mfabric_jax.atomic import check_folder
     from mfabric_jax.report import style
+    from mfabric_jax.support.atomic import check_folder
 
     if options.list:
         check_unread(

@@ -13,7 +13,7 @@ from mfabric_jax.case.own_code import check_data
 from mfabric_jax.checks import InputError, in_file, not_negative
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
-from mfabric_jax.parts import SweepFolder
+from mfabric_jax.support.parts import SweepFolder
 
 ORIGIN = ("version", "jax", "jaxlib", "device", "commit")
 ROWS = "rows of compare or of a sweep of cases"
@@ -42,8 +42,8 @@ def run(options: Options) -> int:
     before, config = report.query([options.rows], report.Asked())
     asked = cases_of(options.rows, config)
     shared.start_jax(shared.dtype_of(asked), options.device)
-    from mfabric_jax.simulation.results import provenance, simulate
-    from mfabric_jax.sweep.case_space import CaseSpace
+    from mfabric_jax.apps.sweep.case_space import CaseSpace
+    from mfabric_jax.evaluate.rows.results import provenance, simulate
 
     _check_files(asked, _files_then(pathlib.Path(options.rows), config))
     after = simulate(CaseSpace(asked).cases).rows(progress=True)
@@ -104,7 +104,7 @@ def _files_then(rows: pathlib.Path, config: Mapping[str, Any]) -> Mapping[str, s
 
 def _check_files(asked: Cases, then: Mapping[str, str]) -> None:
     """`InputError` for a file that rows were made with and that is not the same now."""
-    from mfabric_jax.simulation.given_files import digest, files_of
+    from mfabric_jax.evaluate.rows.given_files import digest, files_of
 
     now = {name: digest(path) for name, path in files_of(asked).items()}
     for name in then:

@@ -34,10 +34,10 @@ def run(cases: Cases, options: Options) -> None:
     shared.check_outputs(options.out, figures=options.figures)
     shared.start_jax("float64", options.device)
     from mfabric_jax import report
+    from mfabric_jax.apps.serving import serve
+    from mfabric_jax.apps.serving.rows import effective
+    from mfabric_jax.apps.serving.search import fastest, search, sizes_of
     from mfabric_jax.report.figures import served
-    from mfabric_jax.serving import serve
-    from mfabric_jax.serving.rows import effective
-    from mfabric_jax.serving.search import fastest, search, sizes_of
 
     searching = _searches(cases)
     count = sum(len(sizes_of(case)) for case in cases) if searching else len(cases)
@@ -65,8 +65,8 @@ def _searches(cases: Cases) -> bool:
 
 def _by_fabric(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Rows that differ in sizes alone: of each those in time, or all where none is."""
+    from mfabric_jax.apps.serving.search import in_time
     from mfabric_jax.report.grid import grouped
-    from mfabric_jax.serving.search import in_time
 
     both = *said.APART, *said.settings_of(rows), "tpot_limit_s", "ttft_limit_s", "by"
     common = [name for name in both if name != "kernels"]

@@ -91,7 +91,7 @@ def common(rows: list[dict[str, Any]]) -> str:
 # ------------------------------------------------------------------------------------------------------------ sentences
 def of_search(groups: list[list[dict[str, Any]]], rows: list[dict[str, Any]]) -> Iterator[str]:
     """The best pools of every fabric, whose rows are a group each."""
-    from mfabric_jax.serving.search import cheapest, fastest, in_time
+    from mfabric_jax.apps.serving.search import cheapest, fastest, in_time
 
     yield f"{len(rows)} set-ups were tried, of {', '.join(map(str, sorted({row['ep'] for row in rows})))} GPUs."
     several = len({_times(row) for row in rows}) > 1
@@ -117,7 +117,7 @@ def _times(row: Row) -> str:
 
 
 def _most(row: Row) -> str:
-    from mfabric_jax.serving.search import gpus_of
+    from mfabric_jax.apps.serving.search import gpus_of
 
     gpus = gpus_of(row)
     return f"most tokens/s/GPU: {row['tokens_per_s_per_gpu']:,.0f}" if gpus is None else f"fewest GPUs: {gpus:,}"
@@ -125,7 +125,7 @@ def _most(row: Row) -> str:
 
 def _dollars(row: Row) -> str:
     """Dollars a million tokens, and of which GPUs."""
-    from mfabric_jax.serving.search import gpus_of, usd_of
+    from mfabric_jax.apps.serving.search import gpus_of, usd_of
 
     gpus = gpus_of(row)
     of = "" if gpus is None else f" at this load (all {gpus:,} GPUs of both pools over the tokens they serve)"
@@ -215,7 +215,7 @@ def _longer(row: Row, cases: Cases) -> str:
 def of_rows(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterator[str]:
     """Which row of `every` one is cheapest; of the `shown` ones what is too slow or does not fit, where one micro-batch
     is quicker; what the band is."""
-    from mfabric_jax.serving.search import cheapest, in_time
+    from mfabric_jax.apps.serving.search import cheapest, in_time
 
     for model in dict.fromkeys(row["model"] for row in every):
         best = cheapest(in_time(row for row in every if row["model"] == model))
@@ -247,7 +247,7 @@ def _of_one_batch(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _of_band(rows: list[dict[str, Any]]) -> str:
-    from mfabric_jax.serving.step import MEASURED_OVER_PREDICTED
+    from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED
 
     steps, passes = ("{:g} to {:g}".format(*MEASURED_OVER_PREDICTED[what]) for what in ("tpot", "prefill"))
     timed = any(row["tpot_limit_s"] is not None or row["ttft_limit_s"] is not None for row in rows)
@@ -273,7 +273,7 @@ def _of_memory(row: Row, named: str) -> Iterator[str]:
 
 def of_prices(rows: list[dict[str, Any]], cases: Cases) -> list[str]:
     """Which price or power lacks where dollars or joules are empty."""
-    from mfabric_jax.serving.rows import unknown_prices
+    from mfabric_jax.apps.serving.rows import unknown_prices
 
     empty = {(row["model"], row["fabric"]) for row in rows if row["usd_per_million_tokens"] is None}
     empty |= {(row["model"], row["fabric"]) for row in rows if row["kj_per_million_tokens"] is None}

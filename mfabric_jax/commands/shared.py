@@ -10,7 +10,7 @@ from typing import Any
 
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import InputError, Misfit, one_of
-from mfabric_jax.progress import bar as bar
+from mfabric_jax.support.progress import bar as bar
 
 DEVICES = ("cpu", "gpu", "tpu")
 GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -42,7 +42,7 @@ def start_jax(dtype: str, device: str | None) -> None:
     import jax
 
     if any(map(importlib.util.find_spec, GPU_PLUGINS)):
-        from mfabric_jax.platforms import record_loops
+        from mfabric_jax.support.platforms import record_loops
 
         record_loops()
 
@@ -55,7 +55,7 @@ def start_jax(dtype: str, device: str | None) -> None:
         except RuntimeError:
             found = sorted({d.platform for d in jax.devices()})
             raise InputError(f"device {device!r} is not on this machine; JAX finds {', '.join(found)}.") from None
-    from mfabric_jax import programs
+    from mfabric_jax.support import programs
 
     programs.keep_in()
     if jax.config.values["jax_compilation_cache_dir"] is None:  # neither JAX nor programs are told a folder
@@ -75,7 +75,7 @@ MOST_CHECKED = 1000  # cases that are worked out before JAX is loaded
 
 def check_cases(cases: Cases, *, misfits: bool = True) -> None:
     """`InputError` for what is wrong with cases, before JAX is loaded; `misfits` False: a command leaves those out."""
-    from mfabric_jax.resolving.resolve import worked_out
+    from mfabric_jax.evaluate.resolving.resolve import worked_out
 
     for block in itertools.islice(cases.blocks, MOST_CHECKED):
         try:
@@ -142,8 +142,8 @@ def check_flags(
 def case_notes(cases: Cases, *, found: bool = True) -> list[str]:
     """Sentences on set-ups that were found (`found`), jobs that do not fit, transports beyond what was measured, and
     graphs."""
-    from mfabric_jax.resolving.resolve import worked_out
-    from mfabric_jax.resolving.set_up import beyond_words, dispatcher_words, found_words, too_large_words
+    from mfabric_jax.evaluate.resolving.resolve import worked_out
+    from mfabric_jax.evaluate.resolving.set_up import beyond_words, dispatcher_words, found_words, too_large_words
 
     notes: list[str | None] = [*alike_notes(cases)]
     for resolved in map(worked_out, (block.case for block in cases.blocks)):
@@ -184,7 +184,7 @@ def check_outputs(
 
         check_destination(table)
     if figures is not None:
-        from mfabric_jax.atomic import check_folder
+        from mfabric_jax.support.atomic import check_folder
 
         check_folder(figures)
     if trace is not None:

@@ -109,7 +109,7 @@ def _beside(cases: Cases) -> Iterator[str]:
 
 def _worked_out(each: Sequence[Case]) -> tuple[list[Case], Mapping[str, str]]:
     """The cases with nothing open, and why their values are what they are."""
-    from mfabric_jax.resolving.resolve import worked_out
+    from mfabric_jax.evaluate.resolving.resolve import worked_out
 
     found = [worked_out(case) for case in each]
     return [one.case for one in found], found[0].why

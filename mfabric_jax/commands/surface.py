@@ -27,7 +27,7 @@ class Options:
 def run(options: Options) -> None:
     if options.out is None:
         return shared.print_lines(surface())
-    from mfabric_jax.atomic import check_file, replacing
+    from mfabric_jax.support.atomic import check_file, replacing
 
     check_file("list", options.out, (".txt",))
     with replacing(pathlib.Path(options.out)) as (part,):
@@ -45,7 +45,8 @@ def surface() -> list[str]:
 def packages() -> list[ModuleType]:
     """The package itself and its public packages."""
     inside = pathlib.Path(str(mfabric_jax.__file__)).parent
-    folders = sorted(path.parent.name for path in inside.glob("*/__init__.py"))
+    found = [*inside.glob("*/__init__.py"), *inside.glob("apps/**/__init__.py")]
+    folders = sorted({path.parent.relative_to(inside).as_posix().replace("/", ".") for path in found})
     every = ["mfabric_jax", *(f"mfabric_jax.{folder}" for folder in folders)]
     return [module for module in map(importlib.import_module, every) if exported(module)]
 
@@ -171,7 +172,7 @@ def exit_statuses() -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------------ what is written
 def columns_of_rows() -> Iterator[str]:
     """Every column of every kind of rows."""
-    from mfabric_jax.columns import COLUMNS, SCHEMA
+    from mfabric_jax.support.columns import COLUMNS, SCHEMA
 
     yield f"format schema of rows: {SCHEMA}"
     yield from (f"column {kind}, {name}" for kind, every in COLUMNS.items() for name in every)
@@ -179,12 +180,12 @@ def columns_of_rows() -> Iterator[str]:
 
 def formats() -> Iterator[str]:
     """Formats of files that are written and read, with their versions."""
+    from mfabric_jax.apps.graphs.tasks.formats import own, registry
+    from mfabric_jax.apps.recordings.formats import FORMATS as recorded
+    from mfabric_jax.apps.recordings.measurements.formats import FORMATS as measured
     from mfabric_jax.fabric.graphs.files import ALLOWED as graphs
-    from mfabric_jax.measurements.formats import FORMATS as measured
     from mfabric_jax.policies.policy_file import VERSION as of_policies
-    from mfabric_jax.recordings.formats import FORMATS as recorded
     from mfabric_jax.report import perfetto, rows, style
-    from mfabric_jax.tasks.formats import own, registry
     from mfabric_jax.traffic.knobs import SCHEMA_VERSION as of_knobs
     from mfabric_jax.traffic.recording import SCHEMA_VERSION as of_tokens
 

@@ -11,8 +11,8 @@ from mfabric_jax.case import Cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import CASE_FILES, Positional, parse
-from mfabric_jax.progress import pace
-from mfabric_jax.text_files import read_mapping
+from mfabric_jax.support.progress import pace
+from mfabric_jax.support.text_files import read_mapping
 
 SEEN_S = 0.1  # programs that took less to compile were there
 
@@ -75,7 +75,7 @@ def run(cases: Cases, options: Options) -> int:
     shard = _shard(options.shard)
     shared.check_cases(cases, misfits=False)
     shared.start_jax(shared.dtype_of(cases), options.device)
-    from mfabric_jax.sweep.case_space import CaseSpace
+    from mfabric_jax.apps.sweep.case_space import CaseSpace
 
     space = CaseSpace(cases)
     if space.left_out:
@@ -91,7 +91,7 @@ def run_no_cases(words: Sequence[str]) -> int | None:
     given = [read_mapping(file, "settings of a sweep").get("evaluate", "iteration") for file in files]
     if all(one == "iteration" for one in given):
         return None
-    from mfabric_jax.sweep import read_sweep
+    from mfabric_jax.apps.sweep import read_sweep
 
     asked = parse(OfFile, words, "sweep")
     shard, space = _shard(asked.run.shard), read_sweep(asked.file)
@@ -101,7 +101,7 @@ def run_no_cases(words: Sequence[str]) -> int | None:
 
 def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
     """Rows of a design space to its folder; returns the exit status."""
-    from mfabric_jax.sweep import sweep
+    from mfabric_jax.apps.sweep import sweep
 
     began, bar = time.perf_counter(), _Bar()
     given = {"shard": shard, "engine": options.engine, "workers": options.workers}

@@ -22,12 +22,13 @@ def run(cases: Cases, options: Options) -> None:
     shared.check_flags(cases, "timeline", shared.ALL, unread=BESIDE_TIMES)
     shared.check_cases(cases)
     shared.start_jax(case.run.dtype, options.device)
-    from mfabric_jax import report, simulation
+    from mfabric_jax import evaluate as simulation
+    from mfabric_jax import report
+    from mfabric_jax.evaluate import example_timeline
+    from mfabric_jax.evaluate.rows.results import effective
+    from mfabric_jax.evaluate.rows.rows import job_columns
     from mfabric_jax.report import figures
     from mfabric_jax.report.noticed import slow_switch_words
-    from mfabric_jax.simulation import example_timeline
-    from mfabric_jax.simulation.results import effective
-    from mfabric_jax.simulation.rows import job_columns
 
     shared.check_outputs(trace=options.out, picture=options.picture)
     segments, rows = example_timeline(case)

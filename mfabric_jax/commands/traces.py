@@ -69,7 +69,8 @@ class Options:
 
 
 def run(options: Options) -> None:
-    from mfabric_jax import recordings, traffic
+    from mfabric_jax import traffic
+    from mfabric_jax.apps import recordings
 
     records = options.records
     if options.what in ("study", "place"):
@@ -93,7 +94,7 @@ def _recordings(options):
     """What the path holds; the global ranks of a router trace are as the options say."""
     from mfabric_jax import traffic, workload
     from mfabric_jax.case import Case
-    from mfabric_jax.simulation import resolve
+    from mfabric_jax.evaluate import resolve
 
     fields = [field.name for field in dataclasses.fields(workload.RankLayout)]
     degrees = {name: value for name in fields if (value := getattr(options, name)) is not None}
@@ -118,7 +119,8 @@ def _one_trace(options):
 
 def _traces_fit(options, records: tuple[int, int] | None) -> None:
     """The knobs of generated traffic with the statistics of a recording, and both of these in a table."""
-    from mfabric_jax import recordings, report
+    from mfabric_jax import report
+    from mfabric_jax.apps import recordings
 
     if options.out is not None and pathlib.Path(options.out).suffix != ".json":
         raise InputError(f"knobs are written as .json, got {options.out!r}.")
@@ -135,7 +137,7 @@ def _traces_fit(options, records: tuple[int, int] | None) -> None:
 def _traces_info(options, records: tuple[int, int] | None) -> None:
     """Tables of every recording in a path; rows and pictures where asked for."""
     from mfabric_jax import report
-    from mfabric_jax.recordings import statistics
+    from mfabric_jax.apps.recordings import statistics
 
     shared.check_outputs(options.out)
     rows = []
@@ -159,7 +161,7 @@ def _traces_info(options, records: tuple[int, int] | None) -> None:
 
 def _server(recording, asked: int | None) -> str:
     """What a server was taken to be."""
-    from mfabric_jax.recordings import statistics
+    from mfabric_jax.apps.recordings import statistics
 
     if asked is not None:
         return f"a server: {asked} ranks, as given"

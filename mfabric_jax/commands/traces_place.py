@@ -68,7 +68,7 @@ def _of(ranks: int | None) -> str:
 
 def _placement(options: Options) -> "Placement":
     """That of the file, or one for its loads."""
-    from mfabric_jax.text_files import read_bytes, value_in
+    from mfabric_jax.support.text_files import read_bytes, value_in
     from mfabric_jax.traffic.placement_files import is_placement, placement_in
 
     if options.path.lower().endswith(".json") and Path(options.path).is_file():

@@ -51,8 +51,8 @@ def run(cases: Cases, options: Options) -> None:
     shared.refuse_flags(cases, decided, f"traces study compares the designs of preset {PRESET}, which decide it")
     page = None if options.out is None else _page_in(pathlib.Path(options.out))
     shared.start_jax(case.run.dtype, options.device)
-    from mfabric_jax.recordings.study import TraceStudy, answers, trace_study
-    from mfabric_jax.simulation.results import effective
+    from mfabric_jax.apps.recordings.study import TraceStudy, answers, trace_study
+    from mfabric_jax.evaluate.rows.results import effective
     from mfabric_jax.traffic.recording import recording_of
 
     config = TraceStudy(case=case, ranks_per_server=options.ranks_per_server)
@@ -77,7 +77,7 @@ def _page_in(out: pathlib.Path) -> pathlib.Path:
 def _text(found: Any, said: dict[str, list[str]]) -> str:
     """The answers with their tables between them."""
     from mfabric_jax import report
-    from mfabric_jax.recordings.study import CIRCUITS
+    from mfabric_jax.apps.recordings.study import CIRCUITS
 
     recording = found.recording
     parts = [f"{recording.format}, {recording.words}, for {found.job.model} ({found.job.gpus} GPUs)"]
@@ -92,7 +92,7 @@ def _text(found: Any, said: dict[str, list[str]]) -> str:
 def _write(found: Any, said: dict[str, list[str]], page: pathlib.Path, effective: dict[str, Any]) -> None:
     """The page; in a folder, the pictures and rows beside it."""
     from mfabric_jax import report
-    from mfabric_jax.simulation.results import provenance
+    from mfabric_jax.evaluate.rows.results import provenance
 
     title = f"{found.recording.format} for {found.job.model}"
     effective = effective | provenance("float32")
@@ -111,7 +111,7 @@ def _write(found: Any, said: dict[str, list[str]], page: pathlib.Path, effective
 
 def _draw(found: Any, folder: pathlib.Path) -> list[pathlib.Path]:
     """Skew, drift, locality and predictors; what the recording does not hold is left out."""
-    from mfabric_jax.recordings import statistics
+    from mfabric_jax.apps.recordings import statistics
     from mfabric_jax.report import figures
 
     recording = found.recording

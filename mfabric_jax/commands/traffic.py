@@ -42,8 +42,8 @@ def _size(job: Workload) -> str:
 
 def run(cases: Cases, options: Options) -> None:
     from mfabric_jax import report, workload
-    from mfabric_jax.resolving.resolve import worked_out
-    from mfabric_jax.resolving.traffic import drawn_loads
+    from mfabric_jax.evaluate.resolving.resolve import worked_out
+    from mfabric_jax.evaluate.resolving.traffic import drawn_loads
     from mfabric_jax.traffic.dispatch import PER_SERVER, even_copies
     from mfabric_jax.workload.parallel import region_remark
     from mfabric_jax.workload.volume import MEASURED_SOURCE
@@ -98,7 +98,7 @@ def _written(case: Case, options: Options) -> list[str]:
 
 
 def _check(options: Options) -> None:
-    from mfabric_jax.atomic import check_file
+    from mfabric_jax.support.atomic import check_file
 
     for name, suffix in (("alltoallv", ".txt"), ("rank_cost", ".json")):
         if (path := getattr(options, name)) is not None:
@@ -107,8 +107,8 @@ def _check(options: Options) -> None:
 
 def _alltoallv(case: Case, path: str, options: Options) -> str:
     """Write one dispatch, and say how it is measured."""
-    from mfabric_jax.resolving.traffic import traffic_of
-    from mfabric_jax.simulation import resolve
+    from mfabric_jax.evaluate import resolve
+    from mfabric_jax.evaluate.resolving.traffic import traffic_of
     from mfabric_jax.traffic.alltoallv import OneOf, buffer_bytes, one_dispatch, write_alltoallv
 
     resolved = resolve(case)
@@ -128,7 +128,7 @@ def _alltoallv(case: Case, path: str, options: Options) -> str:
 
 def _rank_cost(case: Case, path: str, options: Options) -> str:
     """Write what a byte costs between ranks, and say how much that differs."""
-    from mfabric_jax.cluster.rank_cost import rank_cost, write_rank_cost
+    from mfabric_jax.apps.graphs.rank_cost import rank_cost, write_rank_cost
 
     cost = rank_cost(case)
     about = {"model": case.model.name, "fabric": case.network.fabric, "nic_gbps": case.network.nic_gbps}

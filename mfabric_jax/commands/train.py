@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from mfabric_jax.apps.learning.training import Training
 from mfabric_jax.commands import shared
-from mfabric_jax.learning.training import Training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,8 +26,9 @@ class Options(shared.OnDevice):
 
 def run(options: Options) -> None:
     shared.start_jax("float32", options.device)
-    from mfabric_jax import learning, policies, report
-    from mfabric_jax.learning.training import TRAINED_POLICY
+    from mfabric_jax import policies, report
+    from mfabric_jax.apps import learning
+    from mfabric_jax.apps.learning.training import TRAINED_POLICY
     from mfabric_jax.report import figures
 
     out, config = pathlib.Path(options.out), options.config

@@ -40,8 +40,8 @@ class Options(shared.OnDevice):
 def run(options: Options) -> None:
     shared.start_jax("float32", options.device)
     from mfabric_jax import report, tuned_file, tuning
+    from mfabric_jax.evaluate.rows.results import provenance
     from mfabric_jax.report import Column
-    from mfabric_jax.simulation.results import provenance
 
     shared.check_outputs(options.out)
     with shared.bar("tune", "kernel") as bar:

@@ -57,11 +57,11 @@ def run(options: Options) -> None:
     if options.rows:
         raise InputError(f"rows are of validate training and serving; leave out {options.rows[0]!r}.")
     shared.start_jax(options.dtype, options.device)
-    from mfabric_jax import validation
+    from mfabric_jax.apps import validation
+    from mfabric_jax.apps.validation.packets import NAMED
+    from mfabric_jax.evaluate.rows.results import provenance
     from mfabric_jax.fabric.transport import get_transport
     from mfabric_jax.report.tables import agreement
-    from mfabric_jax.simulation.results import provenance
-    from mfabric_jax.validation.packets import NAMED
 
     runs = validation.read_runs(options.runs)
     shared.check_outputs(options.out)
@@ -88,13 +88,13 @@ def _counted(rows: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]
 
 
 def _trainings(options: Options) -> None:
-    from mfabric_jax.validation.training_steps import training_ratios, training_rows, training_summary, trainings
+    from mfabric_jax.apps.validation.training_steps import training_ratios, training_rows, training_summary, trainings
 
     asked = trainings(options.rows)
     shared.check_outputs(options.out, picture=options.picture)
     shared.start_jax("float32", options.device)
+    from mfabric_jax.evaluate.rows.results import provenance
     from mfabric_jax.report.tables import trainings as table
-    from mfabric_jax.simulation.results import provenance
 
     rows = _counted(training_rows(asked), len(asked))
     given = {"command": "validate training", "rows": [one.name for one in asked]}
@@ -111,9 +111,9 @@ def _trainings(options: Options) -> None:
 def _servings(options: Options) -> None:
     shared.check_outputs(options.out, figures=options.figures)
     shared.start_jax("float64", options.device)
+    from mfabric_jax.apps.serving.serving_steps import serving_bands, serving_rows, serving_summary, servings
+    from mfabric_jax.evaluate.rows.results import provenance
     from mfabric_jax.report.tables import servings as table
-    from mfabric_jax.simulation.results import provenance
-    from mfabric_jax.validation.serving_steps import serving_bands, serving_rows, serving_summary, servings
 
     asked = servings(options.rows)
     rows = _counted(serving_rows(asked), len(asked))

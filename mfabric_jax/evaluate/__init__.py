@@ -1,13 +1,47 @@
-"""Iterations evaluated: policy, seconds of all-to-alls and clock, in batches on the host or composed in one program."""
+"""Cases evaluated: resolved, their all-to-alls and iterations timed, as rows; or composed in one program."""
 
 from typing import TYPE_CHECKING
 
-from mfabric_jax.lazily import at_first_use
+from mfabric_jax.support.lazily import at_first_use
 
 if TYPE_CHECKING:
     from mfabric_jax.evaluate.forecasts import guess_of, planned_on, sigma_of  # noqa: F401
+    from mfabric_jax.evaluate.iteration_of import iteration_of
     from mfabric_jax.evaluate.on_schedules import OnSchedules  # noqa: F401
+    from mfabric_jax.evaluate.problem import Problem
+    from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
+    from mfabric_jax.evaluate.rows.points import rows_of
+    from mfabric_jax.evaluate.rows.results import Results, simulate
+    from mfabric_jax.evaluate.rows.timeline import example_timeline
+    from mfabric_jax.evaluate.sharded import evaluate, grid
+    from mfabric_jax.evaluate.whole_cluster import cluster_rows, solve_cluster
 
+__all__ = [
+    "Problem",
+    "Resolved",
+    "Results",
+    "cluster_rows",
+    "evaluate",
+    "example_timeline",
+    "grid",
+    "iteration_of",
+    "resolve",
+    "rows_of",
+    "simulate",
+    "solve_cluster",
+]
 __getattr__ = at_first_use(
-    __name__, {"forecasts": ("guess_of", "planned_on", "sigma_of"), "on_schedules": ("OnSchedules",)}
+    __name__,
+    {
+        "forecasts": ("guess_of", "planned_on", "sigma_of"),
+        "iteration_of": ("iteration_of",),
+        "on_schedules": ("OnSchedules",),
+        "problem": ("Problem",),
+        "resolving.resolve": ("Resolved", "resolve"),
+        "rows.points": ("rows_of",),
+        "rows.results": ("Results", "simulate"),
+        "rows.timeline": ("example_timeline",),
+        "sharded": ("evaluate", "grid"),
+        "whole_cluster": ("cluster_rows", "solve_cluster"),
+    },
 )

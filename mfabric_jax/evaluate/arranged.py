@@ -30,9 +30,9 @@ from mfabric_jax.evaluate.on_circuits import OnCircuits
 from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.evaluate.rules import TradeOff
 from mfabric_jax.fabric.design import group_numbers
-from mfabric_jax.host_arrays import once_each_row
-from mfabric_jax.platforms import platform
 from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now
+from mfabric_jax.support.host_arrays import once_each_row
+from mfabric_jax.support.platforms import platform
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.traffic import dispatched_bytes
 from mfabric_jax.traffic.dispatch import even_bytes

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from mfabric_jax.array_module import Array
 from mfabric_jax.evaluate.rules import TradeOff, what_pays
+from mfabric_jax.support.array_module import Array
 
 
 class Steps(NamedTuple):

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from mfabric_jax.array_module import Array, array_module
-from mfabric_jax.host_arrays import distinct_rows
+from mfabric_jax.support.array_module import Array, array_module
+from mfabric_jax.support.host_arrays import distinct_rows
 from mfabric_jax.timing.passes import Places
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 from mfabric_jax.traffic.dispatch import even_bytes

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax import routing
-from mfabric_jax.array_module import Array
 from mfabric_jax.evaluate.links import acknowledged, unit_on_host
 from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.routing.ends import Ends, columns_of_ends, ends, ends_on_circuits, ends_on_graph, ends_on_paths
 from mfabric_jax.routing.fixed import SinglePaths
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 from mfabric_jax.workload import Workload

@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from mfabric_jax.array_module import Array
 from mfabric_jax.case import Case
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
@@ -16,11 +15,12 @@ from mfabric_jax.evaluate.forecasts import guess_of, planned_on, sigma_of
 from mfabric_jax.evaluate.links import always_switched, moving
 from mfabric_jax.evaluate.numbers import NetworkOf, Numbers
 from mfabric_jax.evaluate.problem import Problem, network_of, numbers_of, own_keys, policy_of_mean
+from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.resolving.resolved import LONG
 from mfabric_jax.evaluate.rules import First, Rule, Span, trade_off_of
 from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.policies import Policy, takes_many
-from mfabric_jax.resolving.resolve import resolve
-from mfabric_jax.resolving.resolved import LONG
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.timing import Rules, iterate
 from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.workload import Workload

@@ -10,13 +10,13 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import units
-from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.design import EpGroup
 from mfabric_jax.policies import uniform
 from mfabric_jax.routing import Plan, degree_bound, relay_shares
 from mfabric_jax.routing.fixed import delegated, fixed_time, inside_time
 from mfabric_jax.routing.region import part_times, parts_that_wait, relay_part_bounds
+from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
 from mfabric_jax.traffic.dispatch import inside_bytes, summed_by_server
 from mfabric_jax.workload import Workload

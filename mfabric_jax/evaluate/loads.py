@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from mfabric_jax.array_module import array_module
 from mfabric_jax.evaluate.circuits import Steps, walk_circuits
 from mfabric_jax.evaluate.demands import AllToAlls
 from mfabric_jax.evaluate.rules import AHEAD, Rule, TradeOff
+from mfabric_jax.support.array_module import array_module
 from mfabric_jax.timing.passes import Exchanges, Places
 
 

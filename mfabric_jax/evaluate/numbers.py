@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import units
-from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.transport import Transport
+from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.timing.iteration import FabricRates, rates_of
 from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.kernels import Shares

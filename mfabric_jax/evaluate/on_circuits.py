@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from mfabric_jax import evaluate, policies, programs, traffic, units
+from mfabric_jax import evaluate, policies, traffic, units
 from mfabric_jax.evaluate.asking import asked_of, degrees_of, in_chunks
 from mfabric_jax.evaluate.demands import (
     BetweenServers,
@@ -25,6 +25,7 @@ from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.policies import Policy, is_own, reads_of, takes_many
 from mfabric_jax.policies.reads import Reads
 from mfabric_jax.policies.static import uniform_circuits
+from mfabric_jax.support import programs
 from mfabric_jax.timing.passes import Exchanges, places
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from mfabric_jax import routing, units
 from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.resolving.resolved import Resolved
 from mfabric_jax.fabric.design import Form
 from mfabric_jax.fabric.tree import roomy_radix
-from mfabric_jax.resolving.resolved import Resolved
 from mfabric_jax.routing.fixed import SinglePaths, single_part_times, single_paths, single_ways
 from mfabric_jax.traffic.dispatch import PER_SERVER
 

@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import policies, routing, timing, units
-from mfabric_jax.array_module import Array
 from mfabric_jax.case.paths import named_files
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
@@ -26,16 +25,17 @@ from mfabric_jax.evaluate.demands import BetweenServers
 from mfabric_jax.evaluate.experts import busy_of_blocks
 from mfabric_jax.evaluate.numbers import PATHS, NetworkOf
 from mfabric_jax.evaluate.paths import carried
+from mfabric_jax.evaluate.resolving.limits import check_beside
+from mfabric_jax.evaluate.resolving.resolved import SCHEDULE, Resolved
+from mfabric_jax.evaluate.resolving.traffic import traffic_of
 from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.fabric.design import Fabric, group_numbers
 from mfabric_jax.policies import Policy, is_own, uniform, weighs_turns
-from mfabric_jax.resolving.limits import check_beside
-from mfabric_jax.resolving.resolved import SCHEDULE, Resolved
-from mfabric_jax.resolving.traffic import traffic_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired
-from mfabric_jax.text_files import cached_by_files
+from mfabric_jax.support.array_module import Array
+from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
 from mfabric_jax.workload import Workload

@@ -10,9 +10,9 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from mfabric_jax.array_module import Array, aligned, array_module
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.resolving.resolved import LONG
+from mfabric_jax.evaluate.resolving.resolved import LONG
+from mfabric_jax.support.array_module import Array, aligned, array_module
 from mfabric_jax.timing.blocks import BACK, BASES, SECONDS, factors
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds, completed

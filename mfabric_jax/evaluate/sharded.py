@@ -18,9 +18,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int
 
-from mfabric_jax import programs
 from mfabric_jax.checks import InputError, positive, whole
-from mfabric_jax.platforms import local_devices, platform
+from mfabric_jax.support import programs
+from mfabric_jax.support.platforms import local_devices, platform
 
 ON_CPU, ON_DEVICE = 256, 1 << 16  # cases of a chunk: what a CPU's caches hold, what keeps an accelerator busy
 IN_FLIGHT = 2  # chunks that are computed while an earlier one is fetched

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.evaluate.circuits import Steps
 from mfabric_jax.evaluate.links import acknowledged
 from mfabric_jax.evaluate.rules import Seconds
@@ -24,6 +23,7 @@ from mfabric_jax.fabric.region import circuits_anew
 from mfabric_jax.policies import Policy, random_circuits, uniform
 from mfabric_jax.policies.reads import Reads
 from mfabric_jax.routing import Plan, degree_bound
+from mfabric_jax.support.array_module import Array, array_module
 
 MOST = 1 << 31  # above all numbers of circuits
 LARGEST = np.iinfo(np.int64).max

@@ -16,10 +16,10 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.arranged import AllToAllsOf, inside_of
 from mfabric_jax.evaluate.on_circuits import asked_for, rates_asked_at
 from mfabric_jax.evaluate.problem import Problem, policy_of_mean, problem_of, slowest_columns
+from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
 from mfabric_jax.evaluate.solver import Question
 from mfabric_jax.evaluate.times import time_iterations
-from mfabric_jax.resolving.resolve import Resolved, resolve
-from mfabric_jax.text_files import cached_by_files
+from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.blocks import in_float64
 from mfabric_jax.timing.passes import Exchanges

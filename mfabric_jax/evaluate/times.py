@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from mfabric_jax.evaluate.asking import in_chunks
-from mfabric_jax.platforms import platform
+from mfabric_jax.support.platforms import platform
 from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.timing.iteration import FabricRates, Iteration, iterations_of, walk
 from mfabric_jax.timing.passes import Exchanges, places

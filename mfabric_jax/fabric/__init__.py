@@ -10,7 +10,7 @@ from mfabric_jax.fabric.failures import degraded
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.registry import cluster, cluster_cost, cost_table, get
 from mfabric_jax.fabric.transport import Transport, get_transport
-from mfabric_jax.lazily import at_first_use
+from mfabric_jax.support.lazily import at_first_use
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.graphs.files import read_graph

@@ -18,7 +18,7 @@ from mfabric_jax.checks import MOST_WHOLE, InputError, not_negative, one_of, par
 from mfabric_jax.fabric.network import Network, find_links, network_of
 from mfabric_jax.fabric.nic_use import NIC_USES
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.host_arrays import host_indices
+from mfabric_jax.support.host_arrays import host_indices
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh

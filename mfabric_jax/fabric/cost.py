@@ -20,7 +20,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, in_file, not_negative, number, one_of, positive, whole
 from mfabric_jax.fabric.tree import TIERS, check_ratio
-from mfabric_jax.text_files import read_mapping
+from mfabric_jax.support.text_files import read_mapping
 
 Table = dict[str, Any]
 TABLES = ("watts", "gpus", "servers", "ocs", "running", "source", "switch")

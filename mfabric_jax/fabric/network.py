@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, floats_alike, host_indices, real_numbers, store_arrays
+from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, floats_alike, host_indices, real_numbers, store_arrays
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import Relays, relays_of
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.loops import kept, made_once
-from mfabric_jax.text_files import cached_by_files
+from mfabric_jax.support.loops import kept, made_once
+from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:

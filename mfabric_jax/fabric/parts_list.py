@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS
 from mfabric_jax.checks import InputError, Misfit, in_file, number, one_of, positive, whole
 from mfabric_jax.fabric.cost import BY_BANDWIDTH, Prices, Watts, as_tuples, one_number, packaged, with_own
-from mfabric_jax.text_files import cached_by_files
-from mfabric_jax.unread import name_unread
+from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS
+from mfabric_jax.support.text_files import cached_by_files
+from mfabric_jax.support.unread import name_unread
 
 USUAL_SERVER = "hgx"
 HOURS_A_YEAR = 8766

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.text_files import read_mapping
+from mfabric_jax.support.text_files import read_mapping
 
 
 def gpus_in(path: str, ranks: int, gpus: int) -> np.ndarray:

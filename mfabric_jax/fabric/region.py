@@ -9,13 +9,13 @@ from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.array_module import array_module
-from mfabric_jax.arrays import counts
 from mfabric_jax.checks import InputError, concrete, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.failures import CUT_OFF, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover
-from mfabric_jax.host_arrays import NOT_NEGATIVE, real_numbers, refuse
-from mfabric_jax.platforms import soundness
+from mfabric_jax.support.array_module import array_module
+from mfabric_jax.support.arrays import counts
+from mfabric_jax.support.host_arrays import NOT_NEGATIVE, real_numbers, refuse
+from mfabric_jax.support.platforms import soundness
 
 NO_CIRCUITS = -1  # a count that is not known: its demand was NaN or negative
 SHOWN = 8  # servers of which `repr` shows every circuit

@@ -8,7 +8,7 @@ import numpy as np
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.network import Network
-from mfabric_jax.loops import kept, made_once
+from mfabric_jax.support.loops import kept, made_once
 
 RELAYS = ("auto", "yes", "no")  # auto: GPUs forward only where some could not be reached otherwise
 

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from mfabric_jax.array_module import array_module
-from mfabric_jax.arrays import counts, floats, indices
 from mfabric_jax.checks import MOST_WHOLE, InputError, Misfit, concrete, not_negative, whole
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.platforms import soundness
+from mfabric_jax.support.array_module import array_module
+from mfabric_jax.support.arrays import counts, floats, indices
+from mfabric_jax.support.platforms import soundness
 
 UNEQUAL = "optical_degree must be a multiple of the {} switches: each has as many ports of a server as the others"
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mfabric_jax.lazily import at_first_use
+from mfabric_jax.support.lazily import at_first_use
 
 if TYPE_CHECKING:
     from mfabric_jax.flows.completion import Completion, completion_times

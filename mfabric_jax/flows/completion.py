@@ -12,15 +12,15 @@ from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from mfabric_jax.array_module import array_module
 from mfabric_jax.checks import InputError, of_type, one_of
 from mfabric_jax.flows import device_events, host_times
 from mfabric_jax.flows.dependencies import Successors, checked_after, run_order, successors
 from mfabric_jax.flows.device_events import Release
 from mfabric_jax.flows.max_min import SMALL
 from mfabric_jax.flows.problem import FlowProblem, Outcome, is_ill_posed, of_shape
-from mfabric_jax.host_arrays import NAN_OR_NOT_NEGATIVE
-from mfabric_jax.platforms import platform
+from mfabric_jax.support.array_module import array_module
+from mfabric_jax.support.host_arrays import NAN_OR_NOT_NEGATIVE
+from mfabric_jax.support.platforms import platform
 
 ENGINES = ("auto", "host", "device")
 

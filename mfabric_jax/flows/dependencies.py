@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.host_arrays import real_numbers
+from mfabric_jax.support.host_arrays import real_numbers
 
 SHOWN = 8  # most members of a cycle named in a message
 MANY = 10_000  # number of flows above which the compiled walk pays

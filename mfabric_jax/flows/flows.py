@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.flows.dependencies import checked_after
-from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NO_NAN, host_indices, real_numbers, refuse, store_arrays
+from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NO_NAN, host_indices, real_numbers, refuse, store_arrays
 
 MOST = np.iinfo(np.int64).max
 USUAL = {"start": 0.0, "lag": 0.0, "latency": 0.0, "message": -1, "weight": 1.0, "task": 0}  # defaults

@@ -12,11 +12,11 @@ from jax.experimental.buffer_callback import buffer_callback
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, Int
 
-from mfabric_jax.array_module import Array
 from mfabric_jax.flows.dependencies import Successors, checked_after, successors
 from mfabric_jax.flows.problem import FlowProblem, once
-from mfabric_jax.loops import kept, made_once
-from mfabric_jax.platforms import cores
+from mfabric_jax.support.array_module import Array
+from mfabric_jax.support.loops import kept, made_once
+from mfabric_jax.support.platforms import cores
 
 FILLED_ANEW = 4  # links^2 over hops up to which rates are filled anew at every end
 

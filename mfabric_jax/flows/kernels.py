@@ -10,8 +10,9 @@ import re
 import warnings
 from typing import Any, NamedTuple
 
-from mfabric_jax import platforms, tuned_file
+from mfabric_jax import tuned_file
 from mfabric_jax.checks import InputError
+from mfabric_jax.support import platforms
 
 AUTO = "auto"
 LANES = 64  # instances at a time on a CPU, so that their state stays in its caches;

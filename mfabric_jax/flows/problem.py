@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from mfabric_jax.array_module import array_module
-from mfabric_jax.arrays import floats, indices, known_values
 from mfabric_jax.checks import InputError
-from mfabric_jax.host_arrays import NAN_OR_NOT_NEGATIVE, Rule, whole_numbers
-from mfabric_jax.platforms import platform
+from mfabric_jax.support.array_module import array_module
+from mfabric_jax.support.arrays import floats, indices, known_values
+from mfabric_jax.support.host_arrays import NAN_OR_NOT_NEGATIVE, Rule, whole_numbers
+from mfabric_jax.support.platforms import platform
 
 COMPARED = 1 << 18  # largest links * hops for which an accelerator compares instead of scattering
 

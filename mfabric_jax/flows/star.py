@@ -10,14 +10,14 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
-from mfabric_jax.arrays import floats
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.device_events import Release, in_known_order
 from mfabric_jax.flows.kernels import AUTO, Kernel, chosen_kernel, fused, kernel_of
 from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.flows.star_kernel import BIG, Ports, finish_times, rates
-from mfabric_jax.host_arrays import NAN_OR_NOT_NEGATIVE, NOT_NEGATIVE
+from mfabric_jax.support.arrays import floats
+from mfabric_jax.support.host_arrays import NAN_OR_NOT_NEGATIVE, NOT_NEGATIVE
 
 
 def star_completion(size, up, down, group_up=None, group_down=None, *, kernel: str = AUTO) -> Float[Array, "N N"]:

@@ -9,7 +9,6 @@ from mfabric_jax.case.own_code import allow_code
 from mfabric_jax.case.policies import bare, check_name, is_file, is_function, joined, name_of, split
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
-from mfabric_jax.lazily import ByName, at_first_use
 from mfabric_jax.policies.arguments import ROUTINGS, WITHOUT_RELAY
 from mfabric_jax.policies.greedy import RULES as RULES
 from mfabric_jax.policies.greedy import greedy
@@ -22,6 +21,7 @@ from mfabric_jax.policies.static import static as static
 from mfabric_jax.policies.static import topoopt as topoopt
 from mfabric_jax.policies.static import uniform as uniform
 from mfabric_jax.routing import Plan
+from mfabric_jax.support.lazily import ByName, at_first_use
 
 if TYPE_CHECKING:
     from mfabric_jax.policies.exact import exact_circuits

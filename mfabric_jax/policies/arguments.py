@@ -5,13 +5,13 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from mfabric_jax.arrays import known_values
 from mfabric_jax.checks import InputError, of_type
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.region import NO_CIRCUITS
-from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, Rule
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import between_servers, demands_between_servers
+from mfabric_jax.support.arrays import known_values
+from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, Rule
 
 WITHOUT_RELAY = ("unsplit", "split")  # routings that a policy may optimise for
 ROUTINGS = (*WITHOUT_RELAY, "relay")

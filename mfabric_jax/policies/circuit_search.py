@@ -16,11 +16,11 @@ from jax import export, lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.fabric import Circuits
-from mfabric_jax.platforms import mapped
 from mfabric_jax.policies.samples import NEVER, Samples, counting, risk_of
 from mfabric_jax.routing import fluid_lower_bound
 from mfabric_jax.routing.potentials import DIRECT, HOT, RATE, Links, descended
 from mfabric_jax.routing.relay import is_path, link_seconds
+from mfabric_jax.support.platforms import mapped
 
 SOFTNESS = 0.1  # of the softmax of link prices, relative to the latest time
 BLUR = 0.3  # standard deviation of the logarithm of the noise on the worths of swaps

@@ -22,12 +22,12 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError, one_of, positive
-from mfabric_jax.extras import extra
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.host_arrays import NOT_NEGATIVE
 from mfabric_jax.policies.arguments import ROUTINGS, demand_of, unless_nan
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan
+from mfabric_jax.support.extras import extra
+from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 
 GAP = 1e-6  # relative gap at which HiGHS calls a solution optimal
 SLACK = 1e-6  # relative margin of T above the time of the known plan

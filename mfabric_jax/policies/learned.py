@@ -21,7 +21,7 @@ from mfabric_jax.policies.network import SHARE_STEPS, PolicyNetwork
 from mfabric_jax.policies.own_modules import recipe, skeleton
 from mfabric_jax.policies.reads import Trained
 from mfabric_jax.routing import Plan
-from mfabric_jax.text_files import cached_by_files
+from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.traffic.demand_families import record_digests
 
 KINDS = ("network", "index")  # of `mfabric train`

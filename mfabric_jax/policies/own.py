@@ -17,9 +17,9 @@ from mfabric_jax.case.own_code import check_stated
 from mfabric_jax.case.policies import check_name
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.host_arrays import NOT_NEGATIVE, host_floats
 from mfabric_jax.routing import Plan
-from mfabric_jax.text_files import cached_by_files
+from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats
+from mfabric_jax.support.text_files import cached_by_files
 
 TRIES = 2  # demands; the second call gets the plan of the first as `previous`
 NOT_TRACED = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 
-from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
-from mfabric_jax.text_files import mapping_in
+from mfabric_jax.support.atomic import replacing
+from mfabric_jax.support.text_files import mapping_in
 
 VERSION = 1
 NAMED = "mfabric_jax"  # key of the header for the layout version

@@ -3,14 +3,14 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from mfabric_jax.arrays import floats
 from mfabric_jax.checks import InputError, of_type
 from mfabric_jax.fabric import Region
-from mfabric_jax.host_arrays import NO_NAN
 from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.policies.greedy import allocated_greedily
 from mfabric_jax.policies.index_rule import allocated, shipped
 from mfabric_jax.policies.samples import NormalisedDemand, normalised
+from mfabric_jax.support.arrays import floats
+from mfabric_jax.support.host_arrays import NO_NAN
 
 FAINT = 1e-4  # circuits added to every pair, so that spare NICs go to pairs without circuits
 

@@ -15,11 +15,8 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from mfabric_jax.arrays import floats, floats_or_nan
 from mfabric_jax.checks import InputError, of_type, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.host_arrays import NOT_NEGATIVE
-from mfabric_jax.platforms import in_step, mapped
 from mfabric_jax.policies.arguments import circuits_before, demand_of, demands_of, unless_nan
 from mfabric_jax.policies.circuit_search import (
     LANES,
@@ -40,6 +37,9 @@ from mfabric_jax.policies.samples import Samples, samples_of, tail_of
 from mfabric_jax.policies.static import uniform
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.region import between_servers
+from mfabric_jax.support.arrays import floats, floats_or_nan
+from mfabric_jax.support.host_arrays import NOT_NEGATIVE
+from mfabric_jax.support.platforms import in_step, mapped
 
 ROUTES = ("adaptive", "fixed")
 ROUTINGS = ("relay", "unsplit", "split")

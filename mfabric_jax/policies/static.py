@@ -8,7 +8,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Float, Int
 
-from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import round_robin
@@ -16,6 +15,7 @@ from mfabric_jax.fabric.topoopt import RING_NICS
 from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan
+from mfabric_jax.support.array_module import Array, array_module
 
 
 def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from mfabric_jax import programs
-from mfabric_jax.array_module import Array
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.topoopt import RING_NICS, ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.policies.static import matchings, topoopt
 from mfabric_jax.routing.fixed import wired
+from mfabric_jax.support import programs
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.volume import PASSES, replica_bytes, replica_ring

@@ -2,12 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from mfabric_jax.lazily import at_first_use
 from mfabric_jax.report.query import Asked as Asked
 from mfabric_jax.report.query import query as query
+from mfabric_jax.support.lazily import at_first_use
 
 if TYPE_CHECKING:
-    from mfabric_jax.notebooks import frame as frame
     from mfabric_jax.report.figures import draw_fabric as draw_fabric
     from mfabric_jax.report.figures import draw_graph as draw_graph
     from mfabric_jax.report.figures import save_all as save_all
@@ -20,11 +19,12 @@ if TYPE_CHECKING:
     from mfabric_jax.report.tables import Column as Column
     from mfabric_jax.report.tables import comparison as comparison
     from mfabric_jax.report.tables import plain as plain
+    from mfabric_jax.support.notebooks import frame as frame
 
 __getattr__ = at_first_use(
     __name__,
     {
-        "mfabric_jax.notebooks": ("frame",),
+        "mfabric_jax.support.notebooks": ("frame",),
         "figures": (
             "draw_fabric",
             "draw_graph",

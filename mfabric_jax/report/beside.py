@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mfabric_jax.origin import python
+from mfabric_jax.support.origin import python
 
 SERVE = "from mfabric_jax.report.beside import serve; serve()"
 

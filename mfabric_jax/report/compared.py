@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from mfabric_jax.bands import HIGH, LOW
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.grid import (
@@ -29,6 +28,7 @@ from mfabric_jax.report.grid import (
 )
 from mfabric_jax.report.memory import memory_of_models
 from mfabric_jax.report.numerals import many, millions, number, percent, usable
+from mfabric_jax.support.bands import HIGH, LOW
 
 _FEW = 6  # series of charts that show the best alone
 BANDS = " Lines: bands, from kernels, links and traffic as they spread."

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax import units
-from mfabric_jax.atomic import check_file, replacing, suffix
 from mfabric_jax.checks import InputError
+from mfabric_jax.support.atomic import check_file, replacing, suffix
 
 THREADS = ("passes", "compute", "EPS", "OCS", "NVSwitch", "reconfiguration", "waiting")
 EXTENSIONS = (".json",)

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.columns import MORE_IS_BETTER
-from mfabric_jax.extras import extra
-from mfabric_jax.parts import CONFIG, SweepFolder
 from mfabric_jax.report.grid import USUAL, unbeaten
 from mfabric_jax.report.numerals import usable
 from mfabric_jax.report.paired import OVER, partners, ratios, telling
 from mfabric_jax.report.rows import journal_of, read_rows, read_table
+from mfabric_jax.support.columns import MORE_IS_BETTER
+from mfabric_jax.support.extras import extra
+from mfabric_jax.support.parts import CONFIG, SweepFolder
 
 OPERATORS = {"<=": "less_equal", ">=": "greater_equal", "!=": "not_equal", "<": "less", ">": "greater", "=": "equal"}
 CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|<|>|==?)\s*([^<>=!\s].*?)\s*")

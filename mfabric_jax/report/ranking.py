@@ -8,12 +8,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mfabric_jax.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED, is_of_band, ratio_band
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.report import grid
 from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, grouped
 from mfabric_jax.report.measured_errors import measured_ratios
 from mfabric_jax.report.numerals import many, millions, number, percent, usable
+from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED, is_of_band, ratio_band
 
 GBPS, OVER, FITS, ACHIEVED = "nic_gbps", "turns_over_allowed", "fits", "achieved_over_peak"
 MOST, MOST_OF_PAGE = 5, 12  # lines of a ranking: in a terminal, on a page

@@ -21,15 +21,15 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mfabric_jax import unpacking
-from mfabric_jax.atomic import check_file, locked, replacing, save_table, suffix, sweep_up
 from mfabric_jax.case.layers import WHERE
 from mfabric_jax.checks import InputError, shown
-from mfabric_jax.columns import check_schema, is_number, of_ours, say_unknown
-from mfabric_jax.extras import extra
-from mfabric_jax.parts import METADATA_KEY, verified
 from mfabric_jax.report.numerals import plain_scalar
-from mfabric_jax.text_files import mapping_in, parsed_json, read_mapping
+from mfabric_jax.support import unpacking
+from mfabric_jax.support.atomic import check_file, locked, replacing, save_table, suffix, sweep_up
+from mfabric_jax.support.columns import check_schema, is_number, of_ours, say_unknown
+from mfabric_jax.support.extras import extra
+from mfabric_jax.support.parts import METADATA_KEY, verified
+from mfabric_jax.support.text_files import mapping_in, parsed_json, read_mapping
 
 Row: TypeAlias = dict[str, Any]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from mfabric_jax.atomic import check_file, replacing, suffix
-from mfabric_jax.extras import extra
 from mfabric_jax.fabric import registry
 from mfabric_jax.report.grid import Point, Series
+from mfabric_jax.support.atomic import check_file, replacing, suffix
+from mfabric_jax.support.extras import extra
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

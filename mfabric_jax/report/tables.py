@@ -9,7 +9,6 @@ from textwrap import fill
 from typing import Any
 
 from mfabric_jax import units
-from mfabric_jax.bands import HIGH, LOW, draw_columns
 from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import (
     CLUSTER_WORTH,
@@ -26,6 +25,7 @@ from mfabric_jax.report.grid import (
 from mfabric_jax.report.noticed import job_words
 from mfabric_jax.report.numerals import number, percent
 from mfabric_jax.report.ranking import OF_TRAINING, Ranking, not_ranked, rankings
+from mfabric_jax.support.bands import HIGH, LOW, draw_columns
 
 WIDTH = 100  # of a table where the terminal is not narrower
 _NARROWEST = 40

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from mfabric_jax.lazily import at_first_use
 from mfabric_jax.routing.region import all_to_all_time, degree_bound, fluid_lower_bound
 from mfabric_jax.routing.relay import Plan
 from mfabric_jax.routing.relay_shares import relay_shares
+from mfabric_jax.support.lazily import at_first_use
 
 if TYPE_CHECKING:
     from mfabric_jax.routing.arrived import Arrivals, arrivals, equal_parts

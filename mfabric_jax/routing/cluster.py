@@ -12,9 +12,9 @@ from mfabric_jax.checks import InputError, of_type, one_of
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.tree import UP, Tree
-from mfabric_jax.host_arrays import NOT_NEGATIVE, host_floats, host_indices
 from mfabric_jax.routing.mesh import mesh_routes
 from mfabric_jax.routing.shortest import GOLDEN, Routes, compact, splitmix64, stacked
+from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats, host_indices
 
 PATHS = ("spray", "ecmp", "least-loaded")
 AT_ONCE = 1 << 16  # flows routed per batch

@@ -17,7 +17,6 @@ from jax import lax
 from jaxtyping import Float, Int
 
 from mfabric_jax import flows, routing
-from mfabric_jax.array_module import Array, aligned, array_module
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Circuits, Cluster, Region
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
@@ -27,6 +26,7 @@ from mfabric_jax.fabric.rail_rings import RailRings, RailsLeft
 from mfabric_jax.flows.host.star import latest_ends
 from mfabric_jax.flows.host_times import finish_times_now
 from mfabric_jax.routing.region import between_servers, direct_seconds
+from mfabric_jax.support.array_module import Array, aligned, array_module
 from mfabric_jax.traffic.dispatch import by_server, summed_by_server
 
 if TYPE_CHECKING:

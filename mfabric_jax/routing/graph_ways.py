@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from mfabric_jax.array_module import Array
 from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.flows.host.star import flow_ends, latest_ends
 from mfabric_jax.flows.host_times import finish_times_now, last_ends_now
-from mfabric_jax.platforms import cores
 from mfabric_jax.routing.fixed import away_from_server, by_rail
 from mfabric_jax.routing.gradients import NEARLY
+from mfabric_jax.support.array_module import Array
+from mfabric_jax.support.platforms import cores
 
 if TYPE_CHECKING:
     from mfabric_jax.routing.shortest import Routes

@@ -14,15 +14,15 @@ from jax import lax
 from jaxtyping import Bool, Float, Int
 
 from mfabric_jax import flows
-from mfabric_jax.array_module import Array, array_module
-from mfabric_jax.arrays import floats, known_values, marked
 from mfabric_jax.checks import InputError, of_type, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.region import legality
 from mfabric_jax.flows.host.star import latest_ends
-from mfabric_jax.host_arrays import FROM_0_TO_INFINITY, NAN_OR_NOT_NEGATIVE, Rule, refuse
 from mfabric_jax.routing.relay import Plan, checked_shares, link_seconds, relay_finish
+from mfabric_jax.support.array_module import Array, array_module
+from mfabric_jax.support.arrays import floats, known_values, marked
+from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NAN_OR_NOT_NEGATIVE, Rule, refuse
 
 ROUTINGS = ("unsplit", "best-path", "split", "relay")
 

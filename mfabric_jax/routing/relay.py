@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax import flows
-from mfabric_jax.arrays import floats, known_values, marked
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.fabric.schedule import Schedule
-from mfabric_jax.host_arrays import FROM_0_TO_INFINITY
+from mfabric_jax.support.arrays import floats, known_values, marked
+from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
 
 TOLERANCE = 1e-4  # on the sum of a pair's shares
 

@@ -13,13 +13,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from mfabric_jax.arrays import known_values
 from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.host_arrays import FROM_0_TO_INFINITY
 from mfabric_jax.routing.potentials import Links, descended, level
 from mfabric_jax.routing.region import between_servers, circuit_rates, degree_bound, joined, split_seconds
 from mfabric_jax.routing.relay import is_path, link_seconds
+from mfabric_jax.support.arrays import known_values
+from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
 
 DROPPED = 1e-4  # shares below this are dropped
 NEAR = 1e-5  # stop within this relative distance of the degree bound

@@ -9,11 +9,11 @@ from jax import lax
 from jaxtyping import Bool, Float, Int
 
 from mfabric_jax import flows
-from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import not_negative, of_type, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.routing.region import between_servers, over
+from mfabric_jax.support.array_module import Array, array_module
 
 
 def schedule_time(region: Region, schedule: Schedule, demand: Float[Array, "S S"]) -> Float[Array, ""]:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.fabric.network import Network
-from mfabric_jax.loops import kept, made_once
+from mfabric_jax.support.loops import kept, made_once
 
 ROUTINGS = ("spray", "ecmp", "weighted", "least-loaded")
 AT_ONCE = 1 << 26  # nodes x destinations whose distances are known at once

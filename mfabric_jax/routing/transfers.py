@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.arrays import floats
 from mfabric_jax.checks import InputError, Misfit, of_type
 from mfabric_jax.fabric import Cluster, Network, Transport
 from mfabric_jax.fabric.graph import ENDPOINTS, endpoints
@@ -19,9 +18,10 @@ from mfabric_jax.fabric.transport import NONE
 from mfabric_jax.flows import Completion, FlowProblem, Outcome, completion_times, max_min_rates
 from mfabric_jax.flows.flows import Flows
 from mfabric_jax.flows.max_min import SMALL
-from mfabric_jax.host_arrays import FINITE, NOT_NEGATIVE, host_floats, host_indices
 from mfabric_jax.routing.cluster import cluster_routes, links_of
 from mfabric_jax.routing.shortest import Routes, compact, shortest_routes
+from mfabric_jax.support.arrays import floats
+from mfabric_jax.support.host_arrays import FINITE, NOT_NEGATIVE, host_floats, host_indices
 
 ROUNDING = 1e-9  # relative tolerance when a link is judged slack
 

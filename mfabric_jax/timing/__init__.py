@@ -2,23 +2,21 @@
 
 from typing import TYPE_CHECKING
 
-from mfabric_jax.lazily import at_first_use
+from mfabric_jax.support.lazily import at_first_use
 from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.timing.iteration import Iteration, iterate, rates_of
 
 if TYPE_CHECKING:
     from mfabric_jax.timing.arrivals import Ends, block_ends, experts_end
-    from mfabric_jax.timing.environment import Drift, Recorded, RegionEnv, best_trajectory
     from mfabric_jax.timing.scheduled import carries_schedule as carries_schedule
 
-__all__ = ["Drift", "Ends", "Iteration", "Recorded", "RegionEnv", "Rules", "best_trajectory"]
+__all__ = ["Ends", "Iteration", "Rules"]
 __all__ += ["block_ends", "experts_end", "iterate", "rates_of"]
 __all__ += ["First", "Span", "exchanges"]  # pyright: ignore[reportUnsupportedDunderAll]
 __getattr__ = at_first_use(
     __name__,
     {
         "arrivals": ("Ends", "block_ends", "experts_end"),
-        "environment": ("Drift", "Recorded", "RegionEnv", "best_trajectory"),
         "scheduled": ("carries_schedule",),
         "mfabric_jax.evaluate.rules": ("First", "Span"),
         "mfabric_jax.evaluate.exchanges": ("exchanges",),

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from mfabric_jax.arrays import floats, floats_or_nan
 from mfabric_jax.checks import InputError, of_type, positive
-from mfabric_jax.host_arrays import NO_NAN, NOT_NEGATIVE
 from mfabric_jax.routing.arrived import Arrivals
+from mfabric_jax.support.arrays import floats, floats_or_nan
+from mfabric_jax.support.host_arrays import NO_NAN, NOT_NEGATIVE
 
 
 class Ends(NamedTuple):

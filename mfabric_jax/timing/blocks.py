@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mfabric_jax.array_module import Array, aligned, array_module
+from mfabric_jax.support.array_module import Array, aligned, array_module
 from mfabric_jax.timing.passes import Order
 from mfabric_jax.workload.compute import Backward, backward_of
 from mfabric_jax.workload.recompute import again_of

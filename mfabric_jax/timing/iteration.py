@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from mfabric_jax import units
-from mfabric_jax.array_module import Array, aligned, array_module
-from mfabric_jax.arrays import floats_or_nan
 from mfabric_jax.checks import of_type, one_of, whole
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup
-from mfabric_jax.host_arrays import FROM_0_TO_INFINITY
 from mfabric_jax.routing.fixed import away_from_server
+from mfabric_jax.support.array_module import Array, aligned, array_module
+from mfabric_jax.support.arrays import floats_or_nan
+from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, Table, in_float64, table_of
 from mfabric_jax.timing.passes import Exchanges, gradient_slots, order_of, places
 from mfabric_jax.timing.timeline import run

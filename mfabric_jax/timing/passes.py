@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mfabric_jax.array_module import Array, array_module
+from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, SCHEDULES, WEIGHT, PipelineShape, Step, units_of
 

@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import units
-from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.policies import Policy, of_package
 from mfabric_jax.routing.schedule import schedule_part_times
+from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.workload import Workload
 

@@ -20,8 +20,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from mfabric_jax.array_module import Array, array_module
-from mfabric_jax.platforms import platform
+from mfabric_jax.support.array_module import Array, array_module
+from mfabric_jax.support.platforms import platform
 from mfabric_jax.timing import blocks as ops
 from mfabric_jax.timing.blocks import COMPUTED, FLAGS, OF_BOTH, SECONDS, Rules, Slots, Table, slots_of
 from mfabric_jax.timing.passes import Order

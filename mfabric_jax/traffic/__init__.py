@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mfabric_jax.lazily import at_first_use
+from mfabric_jax.support.lazily import at_first_use
 from mfabric_jax.traffic.dispatch import dispatched_bytes as dispatched_bytes
 from mfabric_jax.traffic.dispatch import rank_bytes as rank_bytes
 from mfabric_jax.traffic.dispatch import sent_tokens as sent_tokens

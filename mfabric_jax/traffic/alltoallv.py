@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Num
 
-from mfabric_jax.atomic import check_file, replacing
 from mfabric_jax.checks import InputError, whole
+from mfabric_jax.support.atomic import check_file, replacing
 from mfabric_jax.traffic.dispatch import dispatched_bytes, sent_tokens
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Num
 
-from mfabric_jax.array_module import Array, array_module
 from mfabric_jax.checks import InputError, of_type, whole
-from mfabric_jax.host_arrays import NOT_NEGATIVE, floats_alike
-from mfabric_jax.loops import kept, made_once
+from mfabric_jax.support.array_module import Array, array_module
+from mfabric_jax.support.host_arrays import NOT_NEGATIVE, floats_alike
+from mfabric_jax.support.loops import kept, made_once
 from mfabric_jax.traffic.generator import capped
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload

@@ -8,9 +8,9 @@ import pathlib
 from typing import Any, Literal
 
 from mfabric_jax import checks
-from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
-from mfabric_jax.text_files import read_mapping
+from mfabric_jax.support.atomic import replacing
+from mfabric_jax.support.text_files import read_mapping
 
 Popularity = Literal["power-law", "log-normal"]
 POWER_LAW: Popularity = "power-law"

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from mfabric_jax.atomic import check_file, replacing
 from mfabric_jax.checks import InputError, one_of, whole
-from mfabric_jax.text_files import cached_by_files, read_mapping
-from mfabric_jax.unread import name_unread
+from mfabric_jax.support.atomic import check_file, replacing
+from mfabric_jax.support.text_files import cached_by_files, read_mapping
+from mfabric_jax.support.unread import name_unread
 from mfabric_jax.workload import Workload
 
 MAP, SLOTS, LAYERS = "physical_to_logical_map", "phy2log", "layer_list"  # the key by which a form is known

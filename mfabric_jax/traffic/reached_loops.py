@@ -7,7 +7,7 @@ and derivatives of all that follows, give how often every expert is taken withou
 
 import numpy as np
 
-from mfabric_jax.loops import part_of_loops
+from mfabric_jax.support.loops import part_of_loops
 
 LANES = 8  # rows side by side
 ROUNDS = 100  # limit of a fit; impossible rows stay approximate

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mfabric_jax import checks
-from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.text_files import parsed_json
+from mfabric_jax.support.atomic import replacing
+from mfabric_jax.support.text_files import parsed_json
+from mfabric_jax.support.unpacking import check_archive
+from mfabric_jax.support.unread import name_unread
 from mfabric_jax.traffic.tokens import Reached, Tokens
-from mfabric_jax.unpacking import check_archive
-from mfabric_jax.unread import name_unread
 from mfabric_jax.workload import RankLayout, Workload
 
-FORMATS = "mfabric_jax.recordings.formats"  # `read(path, layout, axes)`: recordings in files of others
+FORMATS = "mfabric_jax.apps.recordings.formats"  # `read(path, layout, axes)`: recordings in files of others
 AXES = ("iteration", "layer", "micro-batch", "source", "expert")
 DESTINATION = "destination"  # ranks in the place of experts
 COUNTS, META = "tokens", "meta"  # keys of our own files

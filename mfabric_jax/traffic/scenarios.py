@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from mfabric_jax.arrays import floats_or_nan
 from mfabric_jax.checks import InputError, whole
-from mfabric_jax.host_arrays import NOT_NEGATIVE
+from mfabric_jax.support.arrays import floats_or_nan
+from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 
 TURNS = 8  # between rows and columns until both means are those of what the others leave
 

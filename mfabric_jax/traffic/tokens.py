@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import MOST_WHOLE, InputError, whole
-from mfabric_jax.host_arrays import NOT_NEGATIVE, host_indices, real_numbers, refuse, store_arrays
+from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_indices, real_numbers, refuse, store_arrays
 from mfabric_jax.workload import Workload
 
 MOST = 1e100  # largest sum of counts: its square is still finite

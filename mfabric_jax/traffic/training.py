@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.flows import Flows, flows_of
-from mfabric_jax.rings import onward, ring_bytes
+from mfabric_jax.support.rings import onward, ring_bytes
 from mfabric_jax.traffic.dispatch import PER_SERVER, copies_of, forwarded, selections_of, sent_as
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.recompute import again_of

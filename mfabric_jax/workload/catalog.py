@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError, Misfit
-from mfabric_jax.text_files import PARSERS
+from mfabric_jax.support.text_files import PARSERS
 from mfabric_jax.workload import models
 from mfabric_jax.workload.models import OF_MODEL
 from mfabric_jax.workload.parallel import DEGREES, Workload

@@ -9,7 +9,7 @@ from typing import Any
 
 from mfabric_jax import checks, units
 from mfabric_jax.checks import InputError
-from mfabric_jax.text_files import PARSERS, read_mapping
+from mfabric_jax.support.text_files import PARSERS, read_mapping
 
 DEFAULT_GPU = "A100-80GB-SXM"
 PRECISIONS = ("bf16", "fp8")

@@ -17,7 +17,7 @@ import numpy as np
 
 from mfabric_jax import checks, units
 from mfabric_jax.checks import InputError
-from mfabric_jax.text_files import cached_by_files, read_mapping
+from mfabric_jax.support.text_files import cached_by_files, read_mapping
 from mfabric_jax.workload.compute import Back, Backward, BlockSeconds, iteration_flops
 from mfabric_jax.workload.gpus import Gpu
 from mfabric_jax.workload.parallel import Workload

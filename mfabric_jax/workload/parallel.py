@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax import checks
-from mfabric_jax.host_arrays import host_indices
+from mfabric_jax.support.host_arrays import host_indices
 from mfabric_jax.workload.layout import EVEN, places_of
 from mfabric_jax.workload.models import Architecture
 from mfabric_jax.workload.recompute import again_of

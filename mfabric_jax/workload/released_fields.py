@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.unread import name_unread
+from mfabric_jax.support.unread import name_unread
 
 NO_NUMBER = re.compile(
     r"""

@@ -8,7 +8,7 @@ TP : EP = 63 : 37 for Mixtral 8x7B before PP and DP; all-reduces behind experts 
 import itertools
 from typing import Any, NamedTuple
 
-from mfabric_jax.rings import ring_bytes, ring_steps
+from mfabric_jax.support.rings import ring_bytes, ring_steps
 from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import again_of
 

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from mfabric_jax import Case
-from mfabric_jax.resolving.resolve import worked_out
-from mfabric_jax.resolving.set_up import dispatcher_words
+from mfabric_jax.evaluate.resolving.resolve import worked_out
+from mfabric_jax.evaluate.resolving.set_up import dispatcher_words
 from mfabric_jax.traffic.dispatch import even_bytes
 
 WIDE = {

@@ -7,11 +7,11 @@ import pathlib
 import pytest
 
 import mfabric_jax
+from mfabric_jax.apps.graphs.jobs import read_jobs
+from mfabric_jax.apps.sweep import read_sweep
 from mfabric_jax.case import Case, load, own_code
 from mfabric_jax.commands.rerun import cases_of
-from mfabric_jax.jobs import read_jobs
 from mfabric_jax.policies import allow_code, get
-from mfabric_jax.sweep import read_sweep
 from tests.command_line import mistake, status
 from tests.mistakes import refused
 
@@ -150,14 +150,14 @@ def test_mistakes_of_the_flag_are_answered(words, said, capsys):
 LOADERS = {  # who may load, run or unpickle what is named elsewhere: docs/formats.md lists them with their guards
     *(
         "__init__.py",
-        "lazily.py",
+        "support/lazily.py",
         "cli.py",
         "commands/surface.py",
         "fabric/registry.py",
         "circuit_schedules/registry.py",
     ),
-    *("sweep/design_space.py", "traffic/recording.py", "validation/paper.py", "origin.py"),
-    *("policies/own.py", "policies/own_modules.py", "recordings/arrays.py"),
+    *("apps/sweep/design_space.py", "traffic/recording.py", "commands/reproduction.py", "support/origin.py"),
+    *("policies/own.py", "policies/own_modules.py", "apps/recordings/arrays.py"),
     "report/beside.py",
 }
 CALLS = ("import_module", "exec_module", "__import__", "exec", "eval", "run_path", "run_module", "Popen")

@@ -10,7 +10,7 @@ from mfabric_jax.case.layers import file_layers, merged
 from mfabric_jax.case.paths import Leaf, flat, settings
 from mfabric_jax.commands import help, show
 from mfabric_jax.commands.words import read
-from mfabric_jax.simulation import resolve
+from mfabric_jax.evaluate import resolve
 from tests.command_line import mistake, status
 from tests.mistakes import refused
 

@@ -20,7 +20,7 @@ from experiments.many_demands import (
     run,
 )
 from mfabric_jax import policies
-from mfabric_jax.learning.judging import PLANNED, SAMPLED, over_bound, plan_over_bound, plans_from
+from mfabric_jax.apps.learning.judging import PLANNED, SAMPLED, over_bound, plan_over_bound, plans_from
 from mfabric_jax.routing import Plan, relay_shares
 from tests.small import only
 

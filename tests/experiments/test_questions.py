@@ -23,8 +23,8 @@ from experiments.rows import picked
 from experiments.script import COMPARED
 from mfabric_jax import load, resolve
 from mfabric_jax.case.paths import differences, flat
+from mfabric_jax.evaluate.resolving.resolved import BANDWIDTHS, PUBLISHED
 from mfabric_jax.fabric import cluster_cost
-from mfabric_jax.resolving.resolved import BANDWIDTHS, PUBLISHED
 from tests.small import as_a_user, only
 
 

@@ -9,7 +9,7 @@ from experiments.rows import adding, duration, grouped, listed, picked, pivot, t
 from experiments.script import Script, Verdict, against, cells, spread, verdict_rows
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
-from mfabric_jax.validation import paper
+from mfabric_jax.commands import reproduction as paper
 from tests.mistakes import check_refused
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from mfabric_jax import fabric
+from mfabric_jax.apps.failures import failures
 from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.fabric.cost import Watts, packaged
 from mfabric_jax.fabric.parts_list import OCS, Ocs, Parts, get_ocs, own_prices
 from mfabric_jax.fabric.registry import cluster_watts, cost_table, no_price
-from mfabric_jax.failures import failures
 from mfabric_jax.workload.gpus import GPUS
 from tests.small import small
 

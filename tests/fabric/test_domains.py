@@ -5,12 +5,12 @@ from fractions import Fraction
 import pytest
 
 from mfabric_jax import cases, resolve
+from mfabric_jax.apps.failures import failures
+from mfabric_jax.evaluate.rows.results import not_known
+from mfabric_jax.evaluate.rows.rows import bill_of, idle_spares
 from mfabric_jax.fabric import cloudmatrix, cluster, cluster_cost, get
 from mfabric_jax.fabric.design import Domain
 from mfabric_jax.fabric.domains import domain_links
-from mfabric_jax.failures import failures
-from mfabric_jax.simulation.results import not_known
-from mfabric_jax.simulation.rows import bill_of, idle_spares
 from tests.small import refused, row, scenario, small
 
 NIC = 12.5e9  # bytes/s

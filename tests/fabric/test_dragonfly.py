@@ -7,11 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from mfabric_jax.apps.failures import failures
 from mfabric_jax.fabric import cluster, cluster_cost, degraded
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.dragonfly import dragonfly_mesh, dragonfly_shape
 from mfabric_jax.fabric.failures import PLANES
-from mfabric_jax.failures import failures
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.fixed import fixed_time, wired
 from mfabric_jax.units import to_gbps

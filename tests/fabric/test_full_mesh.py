@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case
+from mfabric_jax.apps.failures.failure_rows import availability
 from mfabric_jax.fabric import cluster, cluster_cost, degraded
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 from mfabric_jax.fabric.full_mesh import FULL_MESH, full_mesh
 from mfabric_jax.fabric.grids import near_equal
-from mfabric_jax.failures.failure_rows import availability
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.fixed import fixed_time, wired
 from mfabric_jax.units import to_gbps

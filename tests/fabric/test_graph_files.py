@@ -10,7 +10,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Network, read_graph
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.routing.shortest import shortest_routes
-from mfabric_jax.unread import Unread
+from mfabric_jax.support.unread import Unread
 
 GBPS = 0.125e9  # bytes/s
 

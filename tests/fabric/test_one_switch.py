@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case, resolve, simulate
+from mfabric_jax.apps.failures import failures
+from mfabric_jax.apps.serving.group import group_of
 from mfabric_jax.case import cases
 from mfabric_jax.case.grid import Block
 from mfabric_jax.checks import InputError
-from mfabric_jax.cluster.whole_cluster import example_cluster
+from mfabric_jax.evaluate.rows.points import Points
+from mfabric_jax.evaluate.rows.results import at_quoted_ports
+from mfabric_jax.evaluate.rows.rows import bill_of
+from mfabric_jax.evaluate.whole_cluster import example_cluster
 from mfabric_jax.fabric import get
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graphs.made import Numbers, made
-from mfabric_jax.failures import failures
-from mfabric_jax.serving.group import group_of
-from mfabric_jax.simulation.points import Points
-from mfabric_jax.simulation.results import at_quoted_ports
-from mfabric_jax.simulation.rows import bill_of
 from tests.mistakes import refused
 
 PORT, TRANSCEIVER, NIC, FIBRE, OCS = 1090, 659, 1499, 150, 520

@@ -5,11 +5,11 @@ from fractions import Fraction
 import pytest
 
 from mfabric_jax import Case, resolve
+from mfabric_jax.apps.serving.deployment import deployment
+from mfabric_jax.apps.serving.group import group_of
+from mfabric_jax.evaluate.rows.results import not_known
+from mfabric_jax.evaluate.rows.rows import bill_of
 from mfabric_jax.fabric import NAMES, get
-from mfabric_jax.serving.deployment import deployment
-from mfabric_jax.serving.group import group_of
-from mfabric_jax.simulation.results import not_known
-from mfabric_jax.simulation.rows import bill_of
 from mfabric_jax.workload.gpus import get_gpu
 from tests.small import cases, small
 

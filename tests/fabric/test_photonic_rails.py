@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, cases, resolve, simulate
-from mfabric_jax.cluster.whole_cluster import solve_cluster
+from mfabric_jax.apps.failures import failures
+from mfabric_jax.evaluate.whole_cluster import solve_cluster
 from mfabric_jax.fabric import cluster_cost
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.failures import degraded
 from mfabric_jax.fabric.rail_rings import RailRings, ring_of
-from mfabric_jax.failures import failures
 from mfabric_jax.routing.fixed import fixed_time, fixed_times_now, rail_bytes, wired
 from mfabric_jax.timing.passes import behind_sends, order_of, places
 from mfabric_jax.units import to_gbps

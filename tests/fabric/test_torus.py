@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mfabric_jax.evaluate import resolve
 from mfabric_jax.fabric import Circuits, cluster, cluster_cost, get
 from mfabric_jax.fabric.region import round_robin
 from mfabric_jax.fabric.registry import cost_table
@@ -15,7 +16,6 @@ from mfabric_jax.fabric.topoopt import ascending_steps, ring_circuits, totient_s
 from mfabric_jax.fabric.torus import dimension_order, near_cube, near_square, torus_links
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.fixed import fixed_time, wired
-from mfabric_jax.simulation import resolve
 from mfabric_jax.workload import get as job_of
 from tests.small import small
 

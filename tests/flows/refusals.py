@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.flows import FlowProblem, completion_times, star_completion, star_rates
-from mfabric_jax.platforms import compiling_for
+from mfabric_jax.support.platforms import compiling_for
 
 ONES = jnp.ones
 

@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 
 from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
 from mfabric_jax.flows.problem import paths_of
-from mfabric_jax.platforms import compiling_for
+from mfabric_jax.support.platforms import compiling_for
 from tests.batches import assert_batch_is_its_loop
 from tests.flows.derivatives import Derivatives
 from tests.flows.instances import draw, padded

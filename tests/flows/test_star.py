@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax import platforms
 from mfabric_jax.flows import FlowProblem, completion_times, max_min_rates, star_completion, star_rates
 from mfabric_jax.flows.kernels import usual
 from mfabric_jax.flows.star import as_problem
+from mfabric_jax.support import platforms
 from tests.batches import assert_batch_is_its_loop
 from tests.flows.derivatives import Derivatives
 from tests.flows.stars import DEMANDS, PORTS, instances

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax import policies
+from mfabric_jax.apps.learning.environment import circuits_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.relaxed import soft_circuits
 from mfabric_jax.policies.samples import normalised
-from mfabric_jax.timing.environment import circuits_of
 from mfabric_jax.traffic.scenarios import expected
 from tests.mistakes import refused
 from tests.oracles.greedy import greedy as plain_greedy

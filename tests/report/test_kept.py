@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from mfabric_jax.atomic import replacing
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import Asked, query, read_rows
 from mfabric_jax.report.query import notes
 from mfabric_jax.report.rows import Kept, journal_of, jsonable, keeping, opened_journal
+from mfabric_jax.support.atomic import replacing
 from tests.mistakes import check_refused
 
 CONFIG = {"seed": 3, "models": ("llama-moe",), "delay_s": 0.025}

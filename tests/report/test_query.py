@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from mfabric_jax.columns import COLUMNS, MORE_IS_BETTER
-from mfabric_jax.parts import SweepFolder
 from mfabric_jax.report import Asked, query, write_rows
 from mfabric_jax.report.grid import unbeaten
 from mfabric_jax.report.query import pairing
+from mfabric_jax.support.columns import COLUMNS, MORE_IS_BETTER
+from mfabric_jax.support.parts import SweepFolder
 
 FABRICS = ("mfabric", "fat-tree", "topoopt")
 

@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mfabric_jax.apps.learning import Drift, Recorded, RegionEnv, best_trajectory
+from mfabric_jax.apps.learning.environment import Params
 from mfabric_jax.evaluate.exchanges import exchanges_between
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, greedy, uniform
-from mfabric_jax.timing import Drift, First, Recorded, RegionEnv, Span, best_trajectory
-from mfabric_jax.timing.environment import Params
+from mfabric_jax.timing import First, Span
 from tests.timing.jobs import job
 
 REGION = Region(4, 8.0, 6, 1.0)

@@ -12,8 +12,8 @@ import pytest
 from mfabric_jax.evaluate.exchanges import exchanges_between
 from mfabric_jax.evaluate.rules import First
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.platforms import compiling_for
 from mfabric_jax.policies import Plan
+from mfabric_jax.support.platforms import compiling_for
 from mfabric_jax.timing.blocks import Blocks, Compute, Rules, table_of
 from mfabric_jax.timing.passes import Order, lane_of, order, order_of, places
 from mfabric_jax.timing.timeline import run

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.recordings import statistics
+from mfabric_jax.apps.recordings import statistics
 from mfabric_jax.traffic import Knobs, authors, from_knobs, generated, measured, workload_knobs
 from mfabric_jax.traffic.generator import MATRIX, Purpose, Shape, draw, measured_shares, shares_of_others, stream
 from mfabric_jax.traffic.knobs import WORKLOADS

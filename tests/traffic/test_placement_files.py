@@ -7,7 +7,7 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.placement_files import FORMS, Placement, copies_of, read_placement, write_placement
-from tests.measurements.test_readers import changed
+from tests.apps.recordings.measurements.test_readers import changed
 from tests.traffic.test_placement import PUBLISHED
 
 EXAMPLES = {  # as documentation of the engines has them: expert 0 twice, expert 4 twice
@@ -59,7 +59,7 @@ def test_what_eplb_returns_beside_the_slots(tmp_path):
     assert np.array(told["log2phy"]).shape == (2, 12, 2)
 
 
-@pytest.mark.filterwarnings("ignore::mfabric_jax.unread.Unread")
+@pytest.mark.filterwarnings("ignore::mfabric_jax.support.unread.Unread")
 @pytest.mark.parametrize("form", FORMS)
 def test_a_broken_file_is_one_sentence_or_still_a_placement(form, tmp_path):
     path, rng, refused = tmp_path / "a.json", np.random.default_rng(0), 0

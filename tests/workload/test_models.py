@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case, resolve
-from mfabric_jax.unread import Unread
+from mfabric_jax.support.unread import Unread
 from mfabric_jax.workload import (
     NAMES,
     Architecture,

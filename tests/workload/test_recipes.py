@@ -8,7 +8,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.case.paths import flat, settings
 from mfabric_jax.commands import show
 from mfabric_jax.commands.words import read
-from mfabric_jax.resolving.resolve import Recipe, recipes, worked_out
+from mfabric_jax.evaluate.resolving.resolve import Recipe, recipes, worked_out
 from mfabric_jax.workload.catalog import NAMES
 
 ATTENTION = {"heads": 32, "kv_heads": 8, "head_dim": 128}

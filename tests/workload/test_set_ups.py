@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mfabric_jax import Case, load, resolve, simulate
 from mfabric_jax.checks import InputError
-from mfabric_jax.resolving.set_up import too_large_words
+from mfabric_jax.evaluate.resolving.set_up import too_large_words
 from mfabric_jax.timing.passes import order_of
 from mfabric_jax.workload import (
     Gpu,

@@ -10,8 +10,8 @@ from mfabric_jax.fabric.graph import graph_of
 from mfabric_jax.fabric.graphs import astra_sim, htsim, nccl, topology_text
 from mfabric_jax.fabric.graphs.data import GraphData
 from mfabric_jax.fabric.network import Network
-from mfabric_jax.text_files import mapping_in, read_text
-from mfabric_jax.unread import name_unread
+from mfabric_jax.support.text_files import mapping_in, read_text
+from mfabric_jax.support.unread import name_unread
 
 LARGEST = 1 << 30  # largest file [bytes]: millions of links
 WHAT = "a graph's nodes and edges"

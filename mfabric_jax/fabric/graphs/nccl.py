@@ -29,7 +29,7 @@ from typing import NamedTuple
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.graphs.data import GraphData, whole_in
-from mfabric_jax.unread import name_unread
+from mfabric_jax.support.unread import name_unread
 
 Element = ElementTree.Element
 INSIDE = {  # the elements that may stand in each

@@ -7,7 +7,7 @@ this costs less than to find out which (`refilling`).
 
 import numpy as np
 
-from mfabric_jax.loops import part_of_loops
+from mfabric_jax.support.loops import part_of_loops
 
 AT_ONE_TIME = 2e-15  # relative difference of ends that counts as rounding
 SAME = 1e-12  # of rates

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.loops import part_of_loops
+from mfabric_jax.support.loops import part_of_loops
 
 compiled = part_of_loops(set())
 

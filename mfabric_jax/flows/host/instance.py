@@ -9,7 +9,7 @@ from mfabric_jax.flows.host.events import Heaps, Times, Waiting, run
 from mfabric_jax.flows.host.heap import new_heap
 from mfabric_jax.flows.host.refilling import nothing_shared
 from mfabric_jax.flows.host.tape import Tape, new_tape, pulled, pushed
-from mfabric_jax.loops import kept, made_once
+from mfabric_jax.support.loops import kept, made_once
 
 
 class HostInstance(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax.loops import kept, made_once
+from mfabric_jax.support.loops import kept, made_once
 
 
 def latest_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.loops import part_of_loops
+from mfabric_jax.support.loops import part_of_loops
 
 AT_ONE_TIME = 2e-15  # relative difference of ends that counts as rounding
 SAME = 1e-12  # relative difference of levels that counts as rounding

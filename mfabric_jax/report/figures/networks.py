@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.extras import extra
 from mfabric_jax.report import style
 from mfabric_jax.report.figures.grouped import Shown, part_of, whole
 from mfabric_jax.report.figures.pairs import Pair, joined_pairs, rates_of
 from mfabric_jax.report.numerals import number, percent
 from mfabric_jax.report.style import mixed
+from mfabric_jax.support.extras import extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

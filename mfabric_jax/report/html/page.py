@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from mfabric_jax.atomic import check_file, replacing, suffix
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import numerals
 from mfabric_jax.report.grid import Rows, grouped, numeric, textual, values_in
@@ -17,6 +16,7 @@ from mfabric_jax.report.html.panels import bullets, enumerated, tag, words
 from mfabric_jax.report.noticed import job_words, remarks
 from mfabric_jax.report.ranking import MOST_OF_PAGE, Ranking, not_ranked, rankings
 from mfabric_jax.report.tables import ranking_cells
+from mfabric_jax.support.atomic import check_file, replacing, suffix
 
 EXTENSIONS = (".html",)
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}

@@ -1,0 +1,152 @@
+"""How many parts of each kind a cluster has: those of its bill."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+from mfabric_jax.evaluate.resolving.resolve import Resolved
+from mfabric_jax.fabric.design import Fabric, Form
+from mfabric_jax.fabric.graph_failures import graph_devices
+from mfabric_jax.fabric.tree import DOWN
+from mfabric_jax.workload import Workload
+
+LINKS = ("nic-link", "optical-link", "link", "spine-link")
+
+
+class ServerNics(NamedTuple):
+    """NICs of a server on packet switches, and its other NICs or optical ports (a mean where servers differ)."""
+
+    electrical: int
+    optical: float
+
+
+class Switches(NamedTuple):
+    """Packet switches of a cluster.
+
+    - `edges`: with servers behind them; `spines`: all others.
+    - `uplinks`: in use at an edge switch; `above`: switches to which these lead, infinite where all NICs
+      of a tree are at one edge switch, so that nothing crosses these. None: no tree.
+    """
+
+    edges: int
+    spines: int
+    uplinks: float | None = None
+    above: float | None = None
+
+
+class Counted(NamedTuple):
+    """What a cluster is counted from: the form that its bill has, without idle spares of domains."""
+
+    on: Fabric
+    resolved: Resolved
+    job: Workload
+    group: Any
+    form: Form
+    nvswitches: int  # of the whole cluster
+
+    @classmethod
+    def of(cls, resolved: Resolved, group: Any) -> Counted:
+        on, job = resolved.fabric, resolved.job
+        form = dataclasses.replace(on.form(resolved, job), radix=resolved.case.network.radix)
+        return cls(on, resolved, job, group, form, nvswitches_of(resolved))
+
+    @property
+    def nics(self) -> ServerNics:
+        """By the parts of the fabric; ports included in the price of a GPU by its group."""
+        switched, others = 0, 0.0
+        for part in self.on.parts(self.form):
+            if part.attachment.switch_ports:
+                switched += part.nics
+            else:
+                others += part.nics
+        own = int(self.group.optical_degree) if self.group.own_ports else 0
+        return ServerNics(int(switched), others + own)
+
+    @property
+    def switches(self) -> Switches:
+        hosts, tree = self.job.servers * self.nics.electrical, self.on.tree(self.form)
+        if tree is None or not hosts:
+            mesh = self.on.mesh(self.job.servers, self.form) if hosts else None
+            edges, spines = (*(count for _, count in mesh.nodes[1:]), 0, 0)[:2] if mesh else (0, 0)
+            return Switches(edges, spines)
+        planes, links = self.form.planes, dict(self._tree_links)
+        below = min(hosts // tree.parts, tree.edge_ports[DOWN])
+        up, core = (hosts // tree.parts * links.get(kind, 0) for kind in ("link", "spine-link"))
+        first, cores = math.ceil((up + core) / tree.radix), math.ceil(core / tree.radix)
+        edges = tree.edges_of(hosts)
+        pods = math.ceil(edges / tree.parts / tree.pod_ports[DOWN]) if core else 1
+        spines = planes * tree.parts * (first + cores)
+        above = planes * max(1, first // pods) if edges > tree.parts else math.inf
+        return Switches(planes * edges, spines, below * links.get("link", 0), above)
+
+    @property
+    def _tree_links(self) -> tuple[tuple[str, float], ...]:
+        return next(part.attachment.links for part in self.on.parts(self.form) if part.attachment.switch_ports)
+
+    @property
+    def optical_switches(self) -> int:
+        on, switch = self.on, self.resolved.parts.ocs
+        if on.switch_a_nic:
+            return round(self.job.servers * self.nics.optical)
+        if on.optical_regions is None:
+            return self.regions if self.group.own_ports else 0
+        ports, regions = on.optical_regions(self.form, self.job)
+        return math.ceil(round(regions, 6) if switch is None else switch.switches(ports, regions))
+
+    @property
+    def many_rings(self) -> bool:
+        """Whether a fixed optical switch joins the ports of more than one ring."""
+        switch, regions = self.resolved.parts.ocs, self.on.optical_regions
+        if switch is None or regions is None or self.group.reconfigures or self.group.phases:
+            return False
+        return switch.ports // max(1, regions(self.form, self.job)[0]) > 1
+
+    @property
+    def regions(self) -> int:
+        return -(-self.job.servers // self.job.servers_per_region)
+
+    def links(self, kind: str) -> int:
+        behind = ((part.nics, dict(part.attachment.links)) for part in self.on.parts(self.form))
+        return round(self.job.servers * sum(nics * links.get(kind, 0) for nics, links in behind))
+
+    def devices(self, kind: str) -> int:
+        """Number of parts of a kind; 0: there are none.
+
+        Links are those of the bill, which serve NICs; empty ports of switches have none.
+        `electrical-nics`: those of a server count together; `switch`: those with servers behind them.
+        """
+        if kind == "nvswitch":
+            return self.nvswitches
+        if self.on.over_graph:
+            return graph_devices(self.group.of).get(kind, 0)
+        if kind in LINKS:
+            return self.links(kind)
+        nics, servers, planes = self.nics, self.job.servers, self.form.planes
+        several = planes > 1
+        each = {
+            "electrical-nic": lambda: servers * nics.electrical,
+            "electrical-nics": lambda: servers if nics.electrical else 0,
+            "optical-nic": lambda: round(servers * nics.optical),
+            "gpu": lambda: self.job.gpus,
+            "server": lambda: servers,
+            "optical-switch": lambda: self.optical_switches,
+            "controller": lambda: self.optical_switches if self.group.phases else self.regions,
+            "switch": lambda: self.switches.edges,
+            "spine": lambda: self.switches.spines,
+            "plane": lambda: planes if several else 0,
+            "plane-link": lambda: planes * servers * nics.electrical if several else 0,
+        }
+        return each[kind]()
+
+
+def nvswitches_of(resolved: Resolved) -> int:
+    """NVSwitches of the cluster: of every server or domain if the case or the fabric says how many, else of every board
+    or rack of the GPU; 0 where none are known."""
+    each, gpu = resolved.case.gpu.nvswitches, resolved.server
+    if each is None:
+        return 0
+    if resolved.asked.gpu.nvswitches is not None or resolved.fabric.domain_gpus is not None:
+        return resolved.job.servers * each
+    return math.ceil(resolved.job.gpus / gpu.nvswitch_gpus * each)

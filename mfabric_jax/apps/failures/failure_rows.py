@@ -1,0 +1,268 @@
+"""The row of a failure: both iterations, the published figure, spares and the loss per month."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.apps.failures.counts import LINKS
+from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
+from mfabric_jax.evaluate.problem import Problem
+from mfabric_jax.evaluate.rows.rows import PARTS, add, bill_of, costs, job_columns, multiply, usd_of_gpu
+from mfabric_jax.fabric.failures import KINDS, SAME_RATE, Degraded
+from mfabric_jax.support.text_files import read_mapping
+from mfabric_jax.timing import Iteration
+from mfabric_jax.timing.passes import Exchanges
+
+SPARE_GPU, SPARE_SERVER, REPAIR = "spare-gpu", "spare-server", "repair"
+PUBLISHED_ON = "mfabric"
+PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv 2501.03905
+    ("deepseek-r1", "electrical-nic"): 0.033,
+    ("deepseek-r1", "optical-nic"): 0.033,
+    ("mixtral-8x22b", "gpu"): 0.051,
+    ("deepseek-r1", "server"): 0.065,
+}
+
+
+class Struck(NamedTuple):
+    """A stage that is hit: what is left, all-to-alls of every stage as if it were hit [I P Q L 2], and iterations;
+    None where the job waits for the repair."""
+
+    stage: int
+    left: Degraded
+    solved: Exchanges | None = None
+    after: Iteration | None = None
+
+    def failed_s(self, since: int) -> float:
+        return np.inf if self.after is None else float(self.after.iteration_s[since:].mean())
+
+    @property
+    def remedy(self) -> str | None:
+        """What takes over, or that the job waits for the repair; None: what is left carries on."""
+        if self.left.waits is not None:
+            return REPAIR
+        return SPARE_GPU if self.left.moved else SPARE_SERVER if self.left.spare else None
+
+
+def row_of(config: Any, one: Problem, kind: str, hit: Struck, before: Iteration) -> dict:
+    """The row of a failure; the breakdown describes the affected iterations, `healthy_...` columns the healthy run."""
+    settings, job = one.resolved, one.workload
+    whole_s = before.iteration_s
+    hurt = _of_hit(hit.after, whole_s, config.case.failures.iteration)
+    slow_down = hurt["slow_down"]
+    as_published = one.bandwidths[0] == 400 and job.gpus == 1024
+    return {
+        "model": job.model,
+        "fabric": one.fabric.name,
+        "network.graph": settings.case.network.graph if one.fabric.over_graph else None,
+        "failure": kind,
+        "nic_gbps": one.bandwidths[0],
+        "gpus": job.gpus,
+        "policy": one.fabric.policy or settings.policy_name,
+        "routing": one.fabric.routing_of(settings) or settings.routing,
+        "nic_use": one.group.nic_use,
+        "stage": hit.stage,
+        "server": config.case.failures.server,
+        "at": config.case.failures.iteration,
+        "iterations": len(whole_s),
+        "healthy_s": float(whole_s.mean()),
+        **{name: hurt.pop(name) for name in ("failed_s", "slow_down", "run_slow_down")},
+        **_expected(config, one, hit, kind, run_s=float(whole_s.mean()), slow_down=slow_down),
+        "remedy": hit.remedy,
+        "waits": hit.left.waits,
+        "published": PUBLISHED.get((job.known_as, kind)) if as_published and one.fabric.name == PUBLISHED_ON else None,
+        **{f"healthy_{name}": float(np.mean(getattr(before, name))) for name in PARTS[1:]},
+        **hurt,
+        **job_columns(settings, job),
+        "dtype": settings.case.run.dtype,
+    }
+
+
+def _of_hit(after: Iteration | None, whole_s: np.ndarray, since: int) -> dict[str, float | None]:
+    """Seconds of the affected iterations, and how much longer they are; None where the job waits."""
+    if after is None:
+        return dict.fromkeys(("failed_s", "slow_down", "run_slow_down", *PARTS[1:]))
+    suffers, hurt_s = np.arange(len(whole_s)) >= since, after.iteration_s
+    run = np.where(suffers, hurt_s, whole_s)
+    parts = {name: float(np.broadcast_to(getattr(after, name), suffers.shape)[suffers].mean()) for name in PARTS[1:]}
+    return {
+        "failed_s": float(hurt_s[suffers].mean()),
+        "slow_down": float((hurt_s[suffers] / whole_s[suffers]).mean() - 1),
+        "run_slow_down": float(run.sum() / whole_s.sum() - 1),
+        **parts,
+    }
+
+
+def _expected(config: Any, one: Problem, hit: Struck, kind: str, *, run_s: float, slow_down: float | None) -> dict:
+    settings, job, there = one.resolved, one.workload, config.counted.devices(kind)
+    bill = bill_of(settings, job, one.bandwidths[0])
+    usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
+    found = {name: multiply(whole, 1 / job.servers) if hit.left.spare else None for name, whole in usd.items()}
+    part_usd = _part_usd(config, one, kind)
+    stop = config.case.failures.checkpoint_interval_s, config.case.failures.restart_s
+    rate = config.rates.get(kind)
+    lost = expected_loss(rate, there, slow_down, run_s, *stop, waits=hit.left.waits is not None)
+    each = costs(settings, job, bill, run_s, settings.achieved(job))["usd_per_million_tokens"]
+    an_hour = multiply(each, job.iteration_tokens / MILLION * 3600 / run_s)
+    month_of_life = HOURS_A_MONTH * 3600 / settings.parts.running.seconds
+    return {
+        **found,
+        "spare_part_usd": part_usd,
+        "devices": there,
+        **lost,
+        "usd_per_million_tokens": each,
+        "lost_usd_per_month": multiply(an_hour, lost["lost_hours_per_month"]),
+        "spare_usd_per_month": None if rate is None else multiply(found["spare_usd"], month_of_life),
+        "spare_part_usd_per_month": None if rate is None else multiply(part_usd, month_of_life),
+    }
+
+
+def _part_usd(config: Any, one: Problem, kind: str) -> float | None:
+    prices, ocs = one.resolved.parts.prices, one.resolved.parts.ocs
+
+    def at(part: str, count: float) -> float | None:
+        each = prices.at(part, one.bandwidths[0])
+        return None if each is None else count * each
+
+    if kind == "optical-nic" and one.group.own_ports:
+        return None  # co-packaged
+    if kind in ("electrical-nic", "optical-nic"):
+        return at("nic", 1)
+    if kind == "electrical-nics":
+        return at("nic", float(one.group.electrical_nics))
+    if kind in (*LINKS, "plane-link"):  # on an optical switch of a region or a rail, light is a NIC's alone
+        ends = 1 if kind == "optical-link" or one.group.phases else 2
+        return add(at("transceiver", ends), at("fibre", 1))
+    if kind in ("switch", "spine"):
+        box = prices.switch_for(one.bandwidths[0])
+        return at("switch_port", config.case.network.radix) if box is None else box.usd
+    if kind == "gpu":
+        return usd_of_gpu(one.resolved)
+    if kind == "optical-switch" and one.fabric.switch_a_nic:
+        return at("ocs_port", config.counted.form.graphs)
+    if kind == "optical-switch" and one.fabric.optical_regions is not None:
+        ports, _ = one.fabric.optical_regions(one.fabric.form(one.resolved, one.workload), one.workload)
+        return add(at("ocs_port", ports), 0.0 if ocs is None else ocs.usd or 0.0)
+    return None
+
+
+def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | None:
+    by_reason: dict[str, list[str]] = {}
+    for kind in kinds:
+        if kind in absent:
+            by_reason.setdefault(absent[kind], []).append(kind)
+    parts = [f"{', '.join(some)} ({why})" for why, some in by_reason.items()]
+    return f"{name} has no failure {' and no failure '.join(parts)}." if parts else None
+
+
+# Why an iteration with something broken can take less time than a healthy one.
+
+LEAST = 1e-5  # fraction of an iteration; less is rounding
+
+
+def faster_by(healthy: Exchanges, hit: Struck, slow_down: float | None, unsplit: bool, since: int) -> str | None:
+    """A sentence on what the affected stage gains, None where the iteration takes as long or longer. `since`: first
+    affected iteration; `unsplit`: servers with circuits leave their electrical NICs idle."""
+    if slow_down is None or slow_down > -LEAST or hit.solved is None:
+        return None
+    failed, stage, left = hit.solved, hit.stage, hit.left
+    shorter = _total(failed.load[since:, stage]) < _total(healthy.load[since:, stage])
+    calmer = _total(failed.switch[since:, stage]) < _total(healthy.switch[since:, stage])
+    chosen = healthy.anew is not None
+    carried = "circuits that fit better" if chosen or left.kind != "link" else "wider paths around it"
+    if left.moved:
+        carried = "NICs of the spare, and those that were idle" if unsplit else "NICs of the spare"
+    gains = [carried] * shorter + ["fewer reconfigurations"] * calmer
+    return " and ".join(gains) or ("reconfigurations that are hidden" if chosen else None)
+
+
+def _total(values: Any) -> float:
+    return float(values.sum())
+
+
+# Failures per month, and the hours of work lost to them.
+# A failure that stops the job loses half of a checkpoint interval on average, and the restart; until the repair the job
+# runs slower, or waits. Failures are rare, so they never overlap.
+
+HOURS_A_MONTH = 730.0
+MILLION = 1_000_000
+FIELDS = ("per_million_hours", "mtbf_hours", "repair_hours", "stops")
+LOSSES = (
+    *("failures_per_month", "repair_hours", "hours_a_stop", "stopped_hours_per_month", "slower_hours_per_month"),
+    *("lost_hours_per_month", "lost_iterations_per_month", "available"),
+)
+
+
+class Rate(NamedTuple):
+    """`per_hour`: failures of one device; `repair_hours`: until it works again; `stops`: the job restarts."""
+
+    per_hour: float
+    repair_hours: float
+    stops: bool
+
+
+def read_rates(path: str) -> dict[str, Rate]:
+    """{kind: rate} from a file with one table per kind; raises `InputError` for anything else. Keys:
+    `per_million_hours` (failures per device) or `mtbf_hours`; `repair_hours` (24); `stops` (true; controller:
+    false). A kind without a table may have the rate of another (`SAME_RATE`)."""
+    found = {}
+    for kind, given in read_mapping(path, "rates of failures").items():
+        one_of(f"failure in {path!r}:", kind, KINDS)
+        if not isinstance(given, dict):
+            raise InputError(f"{kind} in {path!r} must be a table such as {{ mtbf_hours = 50000 }}, got {given!r}.")
+        for name in given:
+            one_of(f"{kind} in {path!r}: key", name, FIELDS)
+        if ("per_million_hours" in given) == ("mtbf_hours" in given):
+            raise InputError(f"{kind} in {path!r} needs per_million_hours or mtbf_hours, one of them.")
+        for name in ("per_million_hours", "mtbf_hours", "repair_hours"):
+            number(f"{kind}.{name}", given.get(name, 0))
+        if "mtbf_hours" in given:
+            per_hour = 1 / positive(f"{kind}.mtbf_hours", given["mtbf_hours"])
+        else:
+            per_hour = not_negative(f"{kind}.per_million_hours", given["per_million_hours"]) / MILLION
+        stops = given.get("stops", kind != "controller")
+        if not isinstance(stops, bool):
+            raise InputError(f"{kind}.stops must be true or false, got {stops!r}.")
+        repair = not_negative(f"{kind}.repair_hours", given.get("repair_hours", 24.0))
+        found[kind] = Rate(per_hour, float(repair), stops)
+    same = {kind: (found[of], times) for kind, (of, times) in SAME_RATE.items() if kind not in found and of in found}
+    return found | {kind: rate._replace(per_hour=times * rate.per_hour) for kind, (rate, times) in same.items()}
+
+
+def expected_loss(
+    rate: Rate | None,
+    count: int | None,
+    slow_down: float | None,
+    iteration_s: float,
+    checkpoint_interval_s: float,
+    restart_s: float,
+    waits: bool = False,
+) -> dict[str, Any]:
+    """`failures_per_month` of `count` devices, hours and iterations of work lost, and the part of the time in which all
+    of them work; None without a rate. `slow_down`: relative increase of the iteration time until the repair, None
+    where the job `waits` for it.
+
+    Hours lost are failures x `hours_a_stop` (half a checkpoint interval, the restart, and the repair for which a job
+    waits; 0: the job runs on), and failures x `repair_hours` x (1 - 1 / (1 + slow-down)).
+    """
+    if rate is None or count is None:
+        return dict.fromkeys(LOSSES)
+    failures = count * rate.per_hour * HOURS_A_MONTH
+    a_stop = (checkpoint_interval_s / 2 + restart_s) / 3600 if rate.stops else 0.0
+    a_stop += rate.repair_hours if waits else 0.0
+    stopped, slower = failures * a_stop, failures * rate.repair_hours * (1 - 1 / (1 + (slow_down or 0.0)))
+    return {
+        "failures_per_month": failures,
+        "repair_hours": rate.repair_hours,
+        "hours_a_stop": a_stop,
+        "stopped_hours_per_month": stopped,
+        "slower_hours_per_month": slower,
+        "lost_hours_per_month": stopped + slower,
+        "lost_iterations_per_month": (stopped + slower) * 3600 / iteration_s,
+        "available": availability(count * rate.per_hour, rate.repair_hours),
+    }
+
+
+def availability(per_hour: float, repair_hours: float) -> float:
+    """Part of the time in which nothing is broken: MTBF / (MTBF + MTTR), for failures per hour and hours of repair."""
+    return 1 / (1 + per_hour * repair_hours)

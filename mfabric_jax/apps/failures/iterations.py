@@ -1,0 +1,363 @@
+"""Iteration time with a failure, relative to the healthy cluster.
+
+One failure hits one region, so one pipeline stage of one replica; mFabric chooses circuits again. The pipeline and the
+gradients wait for that stage. Source: arXiv 2501.03905, section on failures.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax.apps.failures.counts import LINKS, Counted
+from mfabric_jax.apps.failures.failure_rows import (
+    SPARE_GPU,
+    SPARE_SERVER,
+    Rate,
+    Struck,
+    faster_by,
+    read_rates,
+    row_of,
+    said_of,
+)
+from mfabric_jax.case import Case, Cases, cases
+from mfabric_jax.checks import InputError, names
+from mfabric_jax.evaluate.arranged import steady_now
+from mfabric_jax.evaluate.demands import BetweenServers
+from mfabric_jax.evaluate.links import acknowledged, at_unit_bandwidth, in_phases
+from mfabric_jax.evaluate.on_circuits import OnCircuits
+from mfabric_jax.evaluate.problem import Problem, check_dtype, linked
+from mfabric_jax.evaluate.resolving.limits import check_beside
+from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.solving import problem_at, solve
+from mfabric_jax.fabric import Circuits, Region, degraded
+from mfabric_jax.fabric.design import group_numbers
+from mfabric_jax.fabric.failures import KINDS, ONE_PLANE, Degraded, absent_kinds
+from mfabric_jax.fabric.registry import no_price
+from mfabric_jax.policies import Policy
+from mfabric_jax.routing import Plan
+from mfabric_jax.routing.fixed import fixed_times_now
+from mfabric_jax.routing.graphs import ways_on_links
+from mfabric_jax.routing.region import relayed_part_times
+from mfabric_jax.support import programs
+from mfabric_jax.support.array_module import put
+from mfabric_jax.timing import Iteration
+from mfabric_jax.timing.blocks import in_float64
+from mfabric_jax.timing.iteration import FabricRates, iterations_of, walk
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.traffic import dispatched_bytes, server_bytes
+from mfabric_jax.traffic.dispatch import even_bytes
+
+NONE_THERE = "its bill has none"
+IDLE = "a GPU moves to another domain; where GPUs of its own are idle (8 of an NVL72's 72), it costs the restart alone"
+
+
+BUSIEST = "busiest"
+CHEAPER = "cheaper"
+
+
+@dataclasses.dataclass(frozen=True)
+class Failures:
+    """The checked `failures` of a case; `rates`: how often each kind fails."""
+
+    case: Case
+    rates: dict[str, Rate]
+
+    @property
+    def kinds(self) -> tuple[str, ...] | None:
+        """The requested kinds; None: all that the fabric has."""
+        return self.case.failures.kinds
+
+    @functools.cached_property
+    def counted(self) -> Counted:
+        found = resolve(self.case)
+        where = self.case.network.nic_gbps, (self.case.network.nic_use,)
+        (group, *_) = found.fabric.groups(found, found.job, *where)
+        return Counted.of(found, group)
+
+    @functools.cached_property
+    def absent(self) -> dict[str, str]:
+        """Kinds that the fabric lacks: {kind: reason}."""
+        found = absent_kinds(self.counted.group, self.counted.resolved.routing)
+        if not self.counted.nvswitches:
+            gpu, known = self.counted.resolved.server.name, self.counted.resolved.server.nvswitches
+            unknown = f"how many {gpu} has is not known: give gpu.nvswitches"
+            found |= {"nvswitch": unknown if known is None else f"GPUs {gpu} have no NVSwitch"}
+        of_bill = (*LINKS, "spine", "optical-switch")
+        return found | {kind: NONE_THERE for kind in of_bill if kind not in found and not self.counted.devices(kind)}
+
+    @property
+    def present(self) -> list[str]:
+        return [kind for kind in self.asked if kind not in self.absent]
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Kinds that were asked for, or all but those of planes where there is one."""
+        return self.kinds or tuple(kind for kind in KINDS if self.absent.get(kind) != ONE_PLANE)
+
+    def remedies_of(self, kind: str) -> list[str]:
+        """The kinds as which a failure is simulated: a broken GPU as one, as a broken server, or as both."""
+        if kind != "gpu":
+            return [kind]
+        named = {SPARE_GPU: "gpu", SPARE_SERVER: "server"}
+        asked = self.case.failures.gpu_remedy
+        return [*named.values()] if asked == CHEAPER else [named[asked]]
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on kinds that the fabric lacks, on spares of scale-up domains, and on missing prices."""
+        found = resolve(self.case)
+        name, asked = found.fabric.name, self.asked
+        said = [said_of(name, asked, self.absent)]
+        said += [f"{name}: {IDLE}."] if "gpu" in asked and found.fabric.domain_gpus else []
+        said += [no_price(name, found.parts.prices)]
+        return [one for one in said if one]
+
+
+def failures_of(case: Case) -> Failures:
+    """The checked failures of a case. Raises `InputError` for a failure that cannot happen there or is not modelled."""
+    asked, found = case.failures, resolve(case)
+    check_beside("failures", found.case)
+    if asked.kinds is not None:
+        names("failures.kinds", asked.kinds, KINDS)
+    nvswitches = case.gpu.nvswitches
+    if nvswitches is not None and nvswitches < 2 and "nvswitch" in (asked.kinds or KINDS):
+        raise InputError("gpu.nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
+    job = found.job
+    for path, value, most, what in (
+        ("iteration", asked.iteration, case.run.iterations, "iterations of the run"),
+        ("stage", 0 if asked.stage in (None, BUSIEST) else asked.stage, job.pp, f"pipeline stages of {job.model}"),
+        ("server", asked.server, job.servers_per_region, f"servers of a region of {job.model}"),
+    ):
+        if value >= most:
+            raise InputError(f"failures.{path} must be below the {most} {what}, got {value}.")
+    return Failures(case, {} if asked.rates is None else read_rates(asked.rates))
+
+
+def plans(asked: Case | Cases) -> list[Failures]:
+    """The failures of every case. Raises `InputError` for a requested kind that no case has."""
+    found = [failures_of(case) for case in cases(asked)]
+    for kind in {kind for one in found for kind in one.kinds or ()}:
+        if all(kind in one.absent for one in found):
+            why = "; ".join(dict.fromkeys(f"{one.case.network.fabric}: {one.absent[kind]}" for one in found))
+            raise InputError(f"failure {kind!r} is on none of the fabrics ({why}).")
+    return found
+
+
+def failures(
+    asked: Case | Cases, progress: Callable[[str], None] | None = None, *, start: int = 0
+) -> Iterator[dict[str, Any]]:
+    """A row for every case and kind of failure: iteration times before and after, and the slow-down of the run.
+
+    - `start`: skip the rows before this one, without computing them.
+    """
+    number = itertools.count()
+    for config in plans(asked):
+        check_dtype(config.case.run.dtype)
+        kinds = [kind for kind in config.present if next(number) >= start]
+        if not kinds:
+            continue
+        one = problem_at(resolve(config.case), (config.case.network.nic_gbps,))
+        healthy = solve(one)
+        if one.weighs:  # at one bandwidth
+            healthy = jax.tree.map(lambda x: x[0], healthy)
+        (before,) = _timed(one, [(healthy, None, 0)])
+        since = config.case.failures.iteration
+        for kind in kinds:
+            every = [_worst(config, one, remedy, healthy, before) for remedy in config.remedies_of(kind)]
+            hit = min(every, key=lambda each: each.failed_s(since))
+            row = row_of(config, one, kind, hit, before)
+            if progress:
+                progress(f"{one.workload.model}: {kind}")
+            yield row | {"faster_by": faster_by(healthy, hit, row["slow_down"], row["routing"] == "unsplit", since)}
+
+
+def _worst(config: Failures, one: Problem, kind: str, healthy: Exchanges, before: Iteration) -> Struck:
+    """The failure at the stage that is asked for, or where the iteration takes longest."""
+    asked, busiest = config.case.failures.stage, int(before.stage[0])
+    if asked is None:
+        every = [busiest, *(stage for stage in range(one.workload.pp) if stage != busiest)]
+        stages = [stage for stage in every if _simulated(config, one, kind, stage)] or every[:1]
+    else:
+        stages = [busiest if asked == BUSIEST else asked]
+    if waiting := _waiting(config, one, kind, stages):
+        return waiting
+    found = list(_broken(config, one, kind, stages))
+    cases = [(_with_stages(healthy, solved, stage, left), left, stage) for stage, left, solved in found]
+    struck = [Struck(*each, after) for each, after in zip(found, _timed(one, cases), strict=True)]
+    return max(struck, key=lambda each: each.failed_s(config.case.failures.iteration))
+
+
+def _waiting(config: Failures, one: Problem, kind: str, stages: list[int]) -> Struck | None:
+    """The first stage at which the job waits for the repair, None where it goes on at all of them."""
+    for stage in stages if one.fabric.over_graph else stages[:1]:
+        left = _left(config, one, kind, stage)
+        if left.waits is not None:
+            return Struck(stage, left)
+    return None
+
+
+def _simulated(config: Failures, one: Problem, kind: str, stage: int) -> bool:
+    """Whether the failure can be simulated at the place of a stage, as it cannot at some of a graph."""
+    try:
+        return not one.group.shares_links or _left(config, one, kind, stage) is not None
+    except InputError:
+        return False
+
+
+def _broken(config: Failures, one: Problem, kind: str, stages: list[int]) -> Iterator[tuple[int, Degraded, Exchanges]]:
+    """For each stage that may be hit: what is left, and the all-to-alls of all stages as if hit [I P Q L 2]."""
+    for place, stage in enumerate(stages):
+        if place == 0 or one.group.shares_links or left.stays:  # else all stages lose the same
+            left = _left(config, one, kind, stage)
+            left, solved = _solved(one, left, stage)
+        yield stage, left, solved
+        if left.everywhere:
+            return
+
+
+def _left(config: Failures, one: Problem, kind: str, stage: int) -> Degraded:
+    job, settings, asked = one.workload, one.resolved, config.case.failures
+    group = one.group if one.group.reconfigures else at_unit_bandwidth(one.group, settings.case.run.dtype)
+    sizes: dict[str, Any] = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server}
+    sizes |= {"gpus_per_rank": job.tp, "attention_gpus": job.attention_tp}
+    counted = config.counted
+    sizes |= {"radix": config.case.network.radix, "rails": one.fabric.rails, "many_rings": counted.many_rings}
+    sizes |= {"relayed": settings.routing == "unsplit"}
+    if not one.fabric.over_graph:
+        switches, nics = counted.switches, counted.nics.electrical
+        sizes |= {"uplinks": switches.uplinks, "spines": switches.above, "nics": nics or None}
+    if kind == "nvswitch":
+        sizes["nvswitches"] = resolve(config.case).case.gpu.nvswitches
+    gpu = stage * (job.gpus // job.pp) + asked.server * job.gpus_per_server
+    like = "optical-nic" if kind == "optical-switch" and one.fabric.switch_a_nic else kind
+    return dataclasses.replace(degraded(group, like, server=asked.server, gpu=gpu, **sizes), kind=kind)
+
+
+def _solved(one: Problem, left: Degraded, stage: int) -> tuple[Degraded, Exchanges]:
+    if one.group.reconfigures:
+        return left, _solve_circuits(one, left, stage)
+    job, carrier = one.workload, linked(one, left.group)
+    if one.group.shares_links:
+        return _on_shared_links(one, left, carrier)
+    left = _with_rates(one, left, carrier)
+    acks = one.resolved.carried_by.acks_back
+
+    def seconds(demand: np.ndarray) -> np.ndarray:
+        return fixed_times_now(carrier, acknowledged(demand, acks), job.ranks_per_server)
+
+    return left, in_phases(job, one.group, steady_now(job, one.selections, seconds))
+
+
+def _on_shared_links(one: Problem, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
+    """Routes found anew, also those of gradients and of sends between stages."""
+    job, acks = one.workload, one.resolved.carried_by.acks_back
+    ways = ways_on_links(carrier, job, one.resolved.case.network.paths.name, one.resolved.case.run.seed)
+
+    def seconds(demand: np.ndarray) -> np.ndarray:
+        return ways.times_now(carrier, acknowledged(demand, acks))
+
+    return _with_rates(one, left, carrier), steady_now(job, one.selections, seconds)
+
+
+def _with_rates(one: Problem, left: Degraded, carrier: Any) -> Degraded:
+    """With what is left to gradients and sends, where it depends on all links at once."""
+    if getattr(left.group, "ring_nics", 0) is not None or getattr(carrier, "ring_nics", None) is None:
+        return left
+    pairs = [(getattr(carrier, name), getattr(one.group, name)) for name in ("ring_nics", "stage_nics")]
+    less = min(float(now) / float(whole) for now, whole in pairs)
+    return dataclasses.replace(left, eps_left=min(left.eps_left, less))
+
+
+def _solve_circuits(one: Problem, left: Degraded, stage: int) -> Exchanges:
+    """The all-to-alls of every stage as if it were the one with a failure, without the part inside servers."""
+    settings, job, sent = one.resolved, one.workload, one.selections
+    share = np.asarray(left.share_of_rank(job.ep, job.ranks_per_server), float)
+    relay = int(left.server) if left.relays else None
+    policy = settings.circuits_policy()
+    if relay is not None:
+        policy = functools.partial(_serving_first, policy=policy, server=relay)
+    if left.stays:
+        region: Any = group_numbers(left.group, settings.case.run.dtype)
+        policy = jax.tree_util.Partial(_staying, count=_last_circuits(one, policy, region, stage))
+    carried = settings.routing if relay is None else functools.partial(relayed_part_times, server=relay)
+    between = BetweenServers(
+        _between(dispatched_bytes(job, sent), share), _between(even_bytes(job, np.dtype(float)), share)
+    )
+    costs = one.costs if one.weighs else None
+    every = np.arange(len(sent))
+    return OnCircuits(one, left.group, costs, between, policy, carried).loads(every, 0 * every, None)
+
+
+def _between(ranks: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Bytes between servers that are left [.. S S], of ranks [.. R R] with a `share` [R S] on each of them."""
+    others = ranks * (1 - np.eye(ranks.shape[-1]))
+    servers = np.einsum("rs,...rq,qt->...st", share, others, share, optimize=True)
+    return servers * (1 - np.eye(servers.shape[-1]))
+
+
+def _last_circuits(one: Problem, policy: Policy, region: Region, stage: int) -> jax.Array:
+    where, sent = places(one.workload), one.sent[0]
+    layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*sent.shape[:2]))
+    last = jnp.asarray(sent[layer, micro_batch], one.resolved.case.run.dtype)
+    demand = server_bytes(dispatched_bytes(one.workload, last), one.workload.ranks_per_server)
+    key = jax.random.key_data(jax.random.key(one.resolved.case.run.seed))
+    return programs.run(_circuits, policy, demand, region, key)
+
+
+def _circuits(policy: Policy, demand, region: Region, key) -> jax.Array:
+    return policy(demand, region, previous=None, key=jax.random.wrap_key_data(key)).circuits.count
+
+
+def _staying(demand, region, *, previous=None, key=None, count):
+    return Plan(Circuits(count))
+
+
+def _serving_first(demand, region, *, previous=None, key=None, policy: Policy, server: int) -> Plan:
+    here = jnp.arange(demand.shape[0]) == server
+    heavier = jnp.where(here[:, None] | here[None, :], 1 + demand.sum() / jnp.maximum(demand[server].sum(), 1), 1)
+    return policy(demand * heavier, region, previous=previous, key=key)
+
+
+def _with_stages(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded) -> Exchanges:
+    """The healthy all-to-alls with those of the stage that is hit, or of all, replaced; traffic inside servers uses
+    the NVLink left."""
+    here = slice(None), slice(None) if left.everywhere else stage
+    if healthy.anew is not None and failed.anew is not None:
+        healthy = healthy._replace(anew=put(healthy.anew, here, failed.anew[here]))
+    return healthy._replace(
+        optical=put(healthy.optical, here, failed.optical[here]),
+        electrical=put(healthy.electrical, here, failed.electrical[here]),
+        switch=put(healthy.switch, here, failed.switch[here]),
+        inside=put(healthy.inside, here, healthy.inside[here] / left.nvlink_left),
+    )
+
+
+def _timed(one: Problem, hits: Sequence[tuple[Exchanges, Degraded | None, int]]) -> list[Iteration]:
+    """Iterations [I] for all-to-alls [I ..], what is left (None: all), and the stage that was hit; side by side."""
+    loads = in_float64(jax.tree.map(lambda *x: np.concatenate(x), *(solved for solved, _, _ in hits)))
+    many = len(hits[0][0].load)
+    left = [_rates_left(one, left, stage) for _, left, stage in hits]
+    rates, tp_Bps = jax.tree.map(lambda *x: np.repeat(np.stack(x), many, axis=0), *left)
+    walked = walk(one.workload, rates, loads, one.seconds, rules=one.resolved.rules, tp_Bps=tp_Bps, every=False)
+    ended = iterations_of(walked)
+    return [jax.tree.map(lambda x, at=at: x[at : at + many], ended) for at in range(0, len(loads.load), many)]
+
+
+def _rates_left(one: Problem, left: Degraded | None, stage: int) -> tuple[FabricRates, np.ndarray]:
+    rates = one.rates(one.bandwidths[0])
+    eps, send, tp = (
+        np.full(one.workload.pp, float(each)) for each in (rates.eps_Bps, rates.send_Bps, rates.nvlink_Bps)
+    )
+    if left is not None:
+        there = slice(None) if left.everywhere else stage
+        eps[there] *= left.eps_left
+        send[there] *= left.eps_left
+        tp[stage] *= left.nvlink_left
+        tp[stage] = min(tp[stage], eps[stage] * left.tp_on_eps) if left.tp_on_eps else tp[stage]
+    return rates._replace(eps_Bps=eps, send_Bps=send), tp

@@ -1,0 +1,77 @@
+"""What failures of all kinds take of a month: hours, dollars, and the price of a million tokens with them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from mfabric_jax.apps.failures.failure_rows import HOURS_A_MONTH, MILLION, REPAIR
+
+Row = dict[str, Any]
+SAME_CASE = ("model", "fabric", "network.graph", "nic_gbps", "gpus", "policy", "routing", "nic_use")
+
+
+class Month(NamedTuple):
+    """A month of a cluster whose parts fail, of the rows of one case.
+
+    - `rows`: with a rate; `without`: kinds that the cluster has, for which no rate is given.
+    - `spares_usd`: of a spare server, where one takes over, and of a spare part of every kind, written off as the
+      cluster is. Broken parts are repaired.
+    - `usd`, `usd_with`: dollars of a million tokens if nothing fails, and with failures: the same month's dollars and
+      those of the spares, over the tokens of the hours that are left. None: unknown, or no hours are left.
+    """
+
+    first: Row
+    rows: tuple[Row, ...]
+    without: tuple[str, ...]
+    lost_h: float
+    stopped_h: float
+    usd: float | None
+    spares_usd: float
+    usd_with: float | None
+
+    @property
+    def slower_h(self) -> float:
+        return self.lost_h - self.stopped_h
+
+    @property
+    def waiting_h(self) -> float:
+        """Hours in which the job waits for repairs, of those in which it stops."""
+        waits = (row for row in self.rows if row.get("remedy") == REPAIR)
+        return sum(row["failures_per_month"] * row["repair_hours"] for row in waits)
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """Kinds that need a spare without a known price."""
+        bare = (row for row in self.rows if row["spare_part_usd"] is None and row["spare_usd"] is None)
+        return tuple(row["failure"] for row in bare if row["failure"] != "server")
+
+    @property
+    def row(self) -> Row:
+        """Columns of a table."""
+        named = {name: self.first.get(name) for name in SAME_CASE}
+        numbers = {"lost_hours_per_month": self.lost_h, "kinds": len(self.rows), "usd_per_million_tokens": self.usd}
+        return named | numbers | {"usd_per_million_tokens_with_failures": self.usd_with}
+
+
+def months(rows: Iterable[Row]) -> list[Month]:
+    """The month of every case that has rates, from its rows one after the other."""
+    found: list[list[Row]] = []
+    for row in rows:
+        new = not found or any(found[-1][0].get(name) != row.get(name) for name in SAME_CASE)
+        if new or row["failure"] in (each["failure"] for each in found[-1]):
+            found.append([])
+        found[-1].append(row)
+    return [_month(some) for some in found if any(row.get("lost_hours_per_month") is not None for row in some)]
+
+
+def _month(every: Sequence[Row]) -> Month:
+    rows = tuple(row for row in every if row.get("lost_hours_per_month") is not None)
+    lost, stopped = (sum(row[name] for row in rows) for name in ("lost_hours_per_month", "stopped_hours_per_month"))
+    first = every[0]
+    spares = max((row.get("spare_usd_per_month") or 0.0 for row in rows), default=0.0)
+    spares += sum(row.get("spare_part_usd_per_month") or 0.0 for row in rows)
+    usd, left, usd_with = first.get("usd_per_million_tokens"), 1 - lost / HOURS_A_MONTH, None
+    if usd is not None and left > 0:
+        tokens = first["tokens_per_iteration"] / first["healthy_s"] * 3600 * HOURS_A_MONTH / MILLION
+        usd_with = (usd + spares / tokens) / left
+    without = tuple(row["failure"] for row in every if row.get("lost_hours_per_month") is None)
+    return Month(first, rows, without, lost, stopped, usd, spares, usd_with)

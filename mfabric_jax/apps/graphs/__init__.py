@@ -1,0 +1,1 @@
+"""Graphs of tasks: read, written, replayed, exported from an iteration, several jobs on one network."""

@@ -1,0 +1,156 @@
+"""Tasks of the passes of one replica, block by block, from the operations in `blocks` and the table of the clock."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.apps.graphs.export.site_tasks import PP, Ready, Site
+from mfabric_jax.apps.graphs.tasks.graph import TaskKind
+from mfabric_jax.flows.flows import Flows, flows_of
+from mfabric_jax.timing import blocks as ops
+from mfabric_jax.timing.blocks import FLAGS, SECONDS, Rules, in_float64
+from mfabric_jax.timing.iteration import Walked
+from mfabric_jax.timing.passes import order_of
+from mfabric_jax.timing.timeline import merged_units
+from mfabric_jax.timing.trace import DIRECTIONS, Computed, Place
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.schedules import FORWARD
+
+
+class Replica(NamedTuple):
+    """One data-parallel replica: its `walk`, and flows `sent` by all-to-alls."""
+
+    walked: Walked
+    sent: Callable[[Place, int], Flows]
+
+
+class Lanes(NamedTuple):
+    """Last tasks of each pass, of a pair's compute lane, and of the last block's weight gradients."""
+
+    ready: list[Ready]
+    free: Ready
+    weights: Ready
+
+
+class ReplicaTasks:
+    """The passes of a replica on the `sites` of its stages.
+
+    - `decision_s`: after a forward gate; `passed`: bytes of an end to the next stage.
+    - `through` [P]: last tasks of every stage; `blocks`: those of every block by [P Q L].
+    """
+
+    def __init__(
+        self, workload: Workload, replica: Replica, sites: list[Site], rules: Rules, decision_s: float, passed: float
+    ):
+        self.order = order_of(workload)
+        self.sites = sites
+        self.rules = rules
+        self.decision_s = decision_s
+        self.passed = passed
+        self.sent = replica.sent
+        self.walked = in_float64(replica.walked)
+        self.computed = Computed(workload, self.walked, rules)
+        self.through = [site.nothing for site in sites]
+        self.blocks: dict[Place, Ready] = {}
+        self._ended: dict[int, Ready] = {}
+
+    def add_passes(self) -> None:
+        order = self.order
+        for first, second in merged_units(order).T:
+            stage = int(order.stage[first])
+            numbers = range(first, second + 1)
+            passes = [(stage, int(order.position[n])) for n in numbers]
+            if order.chunk[passes[0]] >= 0:
+                ready = np.concatenate([self.through[stage], *map(self._arrived, numbers)])
+                self.through[stage] = self._unit(passes, ready)
+                for _, q in passes:
+                    self._ended[stage * order.kind.shape[1] + q] = self.through[stage]
+
+    def _arrived(self, n: int) -> Ready:
+        site = self.sites[self.order.stage[n]]
+        need = self.order.needs[n]
+        if need < 0:
+            return site.nothing
+        if self.order.crossing[n] < 0:
+            return self._ended[need]
+        src = self.sites[need // self.order.kind.shape[1]].ends
+        count = len(site.ends)
+        every = np.arange(count)
+        sent = flows_of(every, every + count, np.full(count, self.passed))
+        name = f"{self._name((self.order.stage[n], self.order.position[n]))}: input"
+        return site.tasks.send(np.concatenate([src, site.ends]), [self._ended[need]], sent, name, PP)[1][None]
+
+    def _name(self, at: tuple[int, int]) -> str:
+        return f"{DIRECTIONS[int(self.order.kind[at])]} {self.order.micro_batch[at]}"
+
+    def _unit(self, passes: list[tuple[int, int]], ready: Ready) -> Ready:
+        """A pass, or two that run together."""
+        site = self.sites[passes[0][0]]
+        single = len(passes) == 1
+        lanes = Lanes([ready] * len(passes), ready, ready)
+        if single:
+            steps = [(0, *step) for step in ops.alone(ops.kind_of(self.order, passes[0]), self.rules.recompute)]
+        else:
+            steps = ops.pair(self.rules.recompute, self.rules.delayed)
+        for place in range(self.walked.blocks.present.shape[2]):
+            lanes = self._block(site, steps, [(*one, place) for one in passes], lanes)
+            self.blocks[*passes[-1], place] = lanes.weights
+        if single:
+            return lanes.free
+        through = np.unique(np.concatenate([lanes.free, *lanes.ready]), axis=0)
+        return site.tasks.add(TaskKind.MARKER, site.ends, "both passes are over", through)[None]
+
+    def _block(self, site: Site, steps: Sequence, blocks: list[Place], lanes: Lanes) -> Lanes:
+        """One block of every pass; `steps`: (whose, run, operation)."""
+        ready, free, weights = lanes
+        known = [None] * len(blocks)
+        single = len(blocks) == 1
+        ready, own = list(ready), self.walked.blocks
+        for whose, _, op in steps:
+            at, now = blocks[whose], ready[whose]
+            if not own.present[at]:
+                continue
+            backward = self.order.kind[at[:2]] != FORWARD
+            block = f"{self._name(at[:2])}, block {own.present.shape[2] - 1 - at[2] if backward else at[2]}"
+            if isinstance(op, ops.Decide):
+                if self._flag(at, "switch", 0, 1) and self._flag(at, "asks", 0, 1):
+                    known[whose] = site.after_all([now], self.decision_s, f"{block}: circuits are known")
+            elif isinstance(op, ops.Turn):
+                if self._flag(at, "switch", op.which):
+                    told = [site.quiet, known[whose] if self._flag(at, "asks", op.which) else None]
+                    site.turn(told, float(self.walked.table.seconds[(*at, SECONDS["delay", op.which])]))
+            elif isinstance(op, ops.Send):
+                if own.moe[at]:
+                    name = f"{block}: {op.label}"
+                    counts_s = self.computed.counted(op, at)
+                    before = now if single or site.quiet is None else _both(now, site.quiet[None])
+                    if not single and counts_s > 0:
+                        free = site.compute(_both(free, now), counts_s, f"{name}, the last rank")
+                    sent = self.sent(at, op.which)
+                    inside_s = float(own.inside_s[(*at, op.which)])
+                    sent = sent.back() if (op.which == 1) != op.again else sent
+                    asked = {"lag": counts_s, "packets_wait": self.rules.eps_waits}
+                    ready[whose] = site.all_to_all(before, sent, inside_s, name, **asked)
+            elif not single and getattr(op, "off", False):
+                weights = free = self._compute(site, op, at, free, block)
+            else:
+                before = now if single else _both(free, now)
+                after = self._compute(site, op, at, before, block)
+                if after is not before:
+                    ready[whose] = free = after
+        return Lanes(ready, ready[0], ready[0]) if single else Lanes(ready, free, weights)
+
+    def _flag(self, at: Place, name: str, *which: int) -> bool:
+        """Whether the clock has it for one of a block's all-to-alls."""
+        return any(self.walked.table.flags[(*at, FLAGS[name, one])] for one in which)
+
+    def _compute(self, site: Site, op: ops.Work | ops.Beside, at: Place, ready: Ready, block: str) -> Ready:
+        reduces = isinstance(op, ops.Work) and op.kind == "tp"
+        for _, _, label, seconds in self.computed.parts(op, at):
+            ready = (site.tensor_parallel if reduces else site.compute)(ready, seconds, f"{block}: {label}")
+        return ready
+
+
+def _both(one: Ready, two: Ready) -> Ready:
+    return one if one is two else np.concatenate([one, two])

@@ -1,0 +1,64 @@
+"""Links that the flows of an iteration cross: kinds of traffic have their own links, or share them."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from mfabric_jax.apps.graphs.export.iteration_tasks import IterationGraph
+from mfabric_jax.apps.graphs.export.site_tasks import TRAFFIC
+from mfabric_jax.checks import one_of
+from mfabric_jax.flows.flows import Flows
+from mfabric_jax.routing.shortest import Routes
+from mfabric_jax.routing.transfers import Routed
+from mfabric_jax.workload.volume import replica_bytes, replica_ring
+
+CONTENTION: dict[str, tuple[str, ...]] = {  # which kinds of traffic are on the same links
+    "none": (),
+    "PP": ("PP",),
+    "EP+PP": ("EP", "PP"),
+    "EP+DP": ("EP", "DP"),
+    "PP+DP": ("PP", "DP"),
+    "all": ("EP", "PP", "DP"),
+}
+
+
+PP, DP = (TRAFFIC.index(kind) for kind in ("PP", "DP"))
+
+
+def over_ports(one: IterationGraph, flows: Flows, contention: str) -> tuple[np.ndarray, Routed]:
+    """Capacities [L bytes/s], and the flows over them with cap and latency. Links are the ports of every end, up and
+    down, then those of its server where the edge is oversubscribed. Kinds in `CONTENTION[contention]` share them. Other
+    all-to-alls and gradients have their own ports; other sends between stages cross no link, at the speed of a port, as
+    in `iterate`. Messages on circuits never cross links.
+    """
+    shared = np.isin(TRAFFIC, CONTENTION[one_of("contention", contention, CONTENTION)])
+    rates, per_server = one.one.rates(one.one.bandwidths[0]), one.layout.per_server
+    beyond = float(np.min(rates.eps_Bps))  # of a server
+    ratio = one.one.group.oversubscription
+    ports = [np.full(one.graph.ranks, beyond * (ratio or 1.0) / per_server)] * 2
+    ports += [] if ratio is None else [np.full(one.graph.ranks // per_server, beyond)] * 2
+    first = np.cumsum([0, *map(len, ports)])
+    traffic, private = one.traffic[flows.task], one.private[flows.task]
+    sends = (traffic == PP) & ~shared[PP]
+    crosses = flows.transfers & (traffic > 0) & ~private & ~sends
+    ends = flows.src, flows.dst, flows.src // per_server, flows.dst // per_server
+    hops = np.stack([begin + at for begin, at in zip(first[:-1], ends, strict=False)], axis=1)
+    copy = np.where(shared[traffic], 0, np.where(traffic == DP, 2, 1))
+    hops = np.where(crosses[:, None], hops + copy[:, None] * first[-1], -1)
+    of_send = float(np.min(rates.send_Bps)) / per_server
+    cap = np.where(flows.transfers, np.where(sends, of_send, one.cap[flows.task]), 1.0)
+    flows = replace(flows, cap=cap, lag=flows.lag + _latency_s(one, flows))
+    shares, links = one.one.resolved.shares(one.one.workload), np.concatenate(ports)
+    of_all_to_alls = links * shares.nic / shares.ring_nic  # those that share links have them at the rate of rings
+    return np.concatenate([links, of_all_to_alls, links]), Routed(flows, Routes(hops, (hops >= 0).astype(float)))
+
+
+def _latency_s(one: IterationGraph, flows: Flows) -> np.ndarray:
+    """Latency [F] s: propagation between servers and `alpha_s`; for a stage's gradients, once per step of a ring."""
+    latency_s = float(one.one.rates(one.one.bandwidths[0]).step_s)
+    sums = replica_bytes(one.one.workload, 0, last=True)
+    steps = replica_ring(one.one.workload, sums.dense, sums.expert).steps
+    traffic = np.where(flows.transfers, one.traffic[flows.task], 0)
+    parts = np.bincount(flows.src[traffic == DP], minlength=one.graph.ranks)[flows.src]
+    times = np.where(traffic == DP, steps / np.maximum(parts, 1), 1.0)
+    return np.where(traffic > 0, latency_s * times, 0.0)

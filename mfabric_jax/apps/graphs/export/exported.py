@@ -1,0 +1,117 @@
+"""`mfabric export`: one iteration as a graph of tasks, its contents, and its time on the case's fabric."""
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.apps.graphs.export.contention import over_ports
+from mfabric_jax.apps.graphs.export.iteration_tasks import IterationGraph, iteration_graph, usual_ends
+from mfabric_jax.apps.graphs.export.site_tasks import TRAFFIC
+from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind
+from mfabric_jax.apps.graphs.tasks.lowering import lowered
+from mfabric_jax.case import Case
+from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.problem import check_dtype
+from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.solving import problem_at
+from mfabric_jax.flows import Outcome
+from mfabric_jax.workload import Workload
+
+
+def exported_iteration(
+    case: Case,
+    ends: str | None = None,
+    *,
+    barriers: str = "collective",
+    receives: bool = True,
+    collectives: bool = False,
+) -> IterationGraph:
+    """An iteration of a case as a graph of tasks: `run.sample`, or the last.
+
+    - `ends`: what a rank of the graph is: "server", "rank" (an expert-parallel rank with its tensor-parallel group) or
+      "gpu". None: the ends between which `compare` solves all-to-alls: ranks where GPUs have their own NICs.
+    - `barriers`: "collective": an all-to-all ends for its whole group at once, as in `compare`, by a BARRIER of its
+      ranks; "marker": the same by a task without a rank; "none": a rank waits only for what it needs.
+    - `receives`: receiving a message is a task of the receiving rank.
+    - `collectives`: gradients, and between GPUs tensor-parallel all-reduces, are ALL_REDUCE tasks, in place of messages
+      and seconds; needs all replicas.
+
+    The graph has the simulated replicas (`replicas`); by default one stands for all, as in `compare`. `InputError` for
+    settings whose closed form has no such graph.
+
+    Example: `exported_iteration(Case().with_({"network.fabric": "fat-tree"})).graph.tasks`.
+    """
+    check_dtype(case.run.dtype)
+    asked = {"barriers": barriers, "receives": receives, "collectives": collectives}
+    return iteration_graph(problem_at(resolve(case), (case.network.nic_gbps,)), ends, **asked)
+
+
+def check_timed(case: Case, ends: str | None, *, collectives: bool = False) -> None:
+    """Raise `InputError`, before any computation, where `timed_iteration` would refuse the graph."""
+    found = resolve(case)
+    (group, *_) = found.fabric.groups(found, found.job, case.network.nic_gbps, (case.network.nic_use,))
+    _check_ends(group, found.job, usual_ends(group) if ends is None else ends, collectives=collectives)
+
+
+def _check_ends(group: Any, job: Workload, ends: str, *, collectives: bool) -> None:
+    own, several = group.nic_use == "own", job.ranks_per_server > 1
+    allowed = ("rank", "gpu") if own else ("server",)
+    if collectives and (ends == "gpu" or (ends == "rank" and several)):
+        raise InputError("collectives inside servers are for other engines; contention needs ends server, or none.")
+    if ends not in allowed and several:
+        use = "every GPU has a NIC of its own" if own else "the NICs of a server are pooled"
+        raise InputError(f"ends must be {' or '.join(allowed)} for contention where {use}, got {ends!r}.")
+
+
+class TimedIteration(NamedTuple):
+    """Time of an iteration's flows: `iteration_s`; `finish` [T] s of every task; `solve_s`: run time of the solver."""
+
+    iteration_s: float
+    finish: np.ndarray
+    flows: int
+    events: int
+    solve_s: float
+
+
+def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIteration:
+    """The graph on the fabric as `compare` sees it: exact max-min sharing of ports under ideal spraying.
+
+    - `contention`: which of expert (EP), pipeline (PP) and data parallel traffic (DP) share links: "none", as in
+      `compare` (also every send between stages alone); "PP", "EP+PP", "EP+DP", "PP+DP"; "all".
+
+    `InputError` where ends are not those between which `compare` solves all-to-alls.
+    """
+    reduced = bool(one.graph.of(TaskKind.COLLECTIVE, Op.ALL_REDUCE).any())
+    _check_ends(one.one.group, one.one.workload, one.ends, collectives=reduced)
+    began, dtype = time.perf_counter(), one.one.resolved.case.run.dtype
+    flows = lowered(one.graph, lanes="free")
+    capacity, routed = over_ports(one, flows, contention)
+    found = jax.block_until_ready(routed.completion(routed.problem(capacity, dtype)))
+    if found.outcome != Outcome.solved:
+        raise InputError(f"the iteration does not end: {Outcome[found.outcome]}")
+    finish = np.asarray(found.finish, float)[: one.graph.tasks]
+    took = time.perf_counter() - began
+    return TimedIteration(float(finish.max()), finish, flows.flows, int(found.events), took)
+
+
+def graph_contents(one: IterationGraph) -> list[dict[str, Any]]:
+    """Rows `what`, `tasks`, `gigabytes` of the graph: computations, messages by kind of traffic, waits."""
+    sends, rows = one.graph.of(TaskKind.SEND), []
+    for kind, name in enumerate(TRAFFIC[1:], 1):
+        some = sends & (one.traffic == kind)
+        rows.append((f"messages, {name}", some))
+        if kind == 1 and one.private.any():
+            rows.append(("of these on circuits", some & one.private))
+    rows.insert(0, ("computations", one.graph.of(TaskKind.COMPUTE)))
+    rows.append(("received", one.graph.of(TaskKind.RECV)))
+    rows.append(("all-reduces", one.graph.of(TaskKind.COLLECTIVE, Op.ALL_REDUCE)))
+    waits = one.graph.of(TaskKind.COLLECTIVE, Op.BARRIER) | one.graph.of(TaskKind.MARKER)
+    rows.append(("barriers and markers", waits))
+    return [
+        {"what": what, "tasks": int(some.sum()), "gigabytes": units.to_gigabytes(float(one.graph.bytes[some].sum()))}
+        for what, some in rows
+        if some.any()
+    ]

@@ -1,0 +1,201 @@
+"""A scenario's iteration as a graph of tasks, with the traffic, circuits and delays of `compare`."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from mfabric_jax.apps.graphs.export.as_tasks import EndLayout, iteration_tasks
+from mfabric_jax.apps.graphs.export.block_tasks import Replica
+from mfabric_jax.apps.graphs.export.site_tasks import BARRIERS, CIRCUITS, PACKETS
+from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
+from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.evaluate.arranged import inside_of
+from mfabric_jax.evaluate.links import RELAY_STEPS, at_unit_bandwidth
+from mfabric_jax.evaluate.problem import Problem
+from mfabric_jax.evaluate.resolving.limits import check_beside
+from mfabric_jax.evaluate.solving import solve_between
+from mfabric_jax.fabric import Circuits
+from mfabric_jax.flows.flows import Flows, flows_of
+from mfabric_jax.routing import Plan, relay_shares
+from mfabric_jax.routing.region import Ways, ways_of
+from mfabric_jax.timing.iteration import walk_alone
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.traffic import dispatched_bytes
+from mfabric_jax.workload import Workload
+
+# -- the all-to-alls of an iteration as messages between servers, ranks or GPUs, on circuits or packet switches
+
+AT_ONCE = 256  # all-to-alls
+
+
+class AllToAlls:
+    """Solved all-to-alls (`found`, with circuits) of one iteration of one replica, at NICs of `nic_Bps`."""
+
+    def __init__(self, one: Problem, found: Exchanges, nic_Bps: float, ends: str, per_server: int):
+        job, where = one.workload, places(one.workload)
+        tokens = jnp.asarray(one.sent[one.shown], one.resolved.case.run.dtype)
+        demand = between_ends(job, one.group, np.asarray(dispatched_bytes(job, tokens), np.float64), ends)
+        layer, micro_batch = where.pick(*tokens.shape[:2])
+        self.demand, self.number = demand.reshape(-1, *demand.shape[2:]), layer * tokens.shape[1] + micro_batch
+        self.backward, self.ratio = where.backward, job.combine_bytes / job.dispatch_bytes
+        self.nic_Bps, self.per_server, self.slices = nic_Bps, per_server, job.tp if ends == "gpu" else 1
+        self.count = None if found.count is None else np.asarray(found.count)
+        self.ways: tuple[np.ndarray, ...] | None = None
+        if self.count is not None and ends == "server":
+            moe = np.broadcast_to((where.layer >= 0)[..., None], self.count.shape[:4])
+            self.which, self.ways = self._ways(one, moe)
+
+    def sent(self, at: tuple[int, int, int], which: int) -> Flows:
+        """One of the two all-to-alls of a block, as dispatch sends it; combine has its own element size."""
+        combine = bool(self.backward[at]) != bool(which)
+        scale = self.ratio if combine else 1.0
+        if self.ways is None:
+            return self._direct(at, which, scale)
+        optical, optical_rate, electrical, rest = (part[self.which[(*at, which)]] for part in self.ways)
+        way, src, dst = np.nonzero(np.stack([optical, electrical]))
+        size, rate = (np.stack(both)[way, src, dst] for both in ((optical, electrical), (optical_rate, rest)))
+        task = np.array([CIRCUITS, PACKETS])[way]
+        return flows_of(src, dst, size * scale, cap=rate * self.nic_Bps, task=task)
+
+    def _direct(self, at: tuple[int, int, int], which: int, scale: float) -> Flows:
+        demand = self.demand[self.number[at]] * scale
+        src, dst = np.nonzero(demand)
+        server = src // self.per_server, dst // self.per_server
+        circuits = np.zeros(len(src)) if self.count is None else self.count[(*at, which)][server]
+        cap = np.where(circuits > 0, circuits * self.nic_Bps / self.slices, np.inf)
+        return flows_of(src, dst, demand[src, dst], cap=cap, task=np.where(circuits > 0, CIRCUITS, PACKETS))
+
+    def _ways(self, one: Problem, moe: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+        """Index [P Q L 2] of each slot's all-to-all among the different ones, and the `Ways` of these [N S S]."""
+        assert self.count is not None
+        number = np.broadcast_to(self.number[..., None], moe.shape)[moe]
+        asked = np.concatenate([number[:, None], self.count[moe].reshape(len(number), -1)], axis=1)
+        every, index = np.unique(asked, axis=0, return_inverse=True)
+        which = np.full(moe.shape, -1)
+        which[moe] = index.ravel()
+        dtype, servers = one.resolved.case.run.dtype, self.count.shape[-1]
+        unit = at_unit_bandwidth(jax.tree.map(jnp.asarray, one.group), dtype)
+        count = jnp.asarray(every[:, 1:].reshape(-1, servers, servers))
+        found = _every_way(unit, count, jnp.asarray(self.demand[every[:, 0]], dtype), one.resolved.routing)
+        return which, tuple(np.asarray(part, np.float64) for part in found)
+
+
+@eqx.filter_jit
+def _every_way(region: Any, count, demand, routing: str) -> Ways:
+    def one(given):
+        circuits, demand = Circuits(given[0]), given[1]
+        shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS) if routing == "relay" else None
+        return ways_of(region, Plan(circuits, shares), demand, routing=routing)
+
+    return lax.map(one, (count, demand), batch_size=min(AT_ONCE, len(demand)))
+
+
+def between_ends(job: Workload, group: Any, demand: np.ndarray, ends: str) -> np.ndarray:
+    """Bytes between ends of different servers [... N N] from demands between ranks [... R R]."""
+    server = np.arange(job.ep) // job.ranks_per_server
+    away = np.where(server[:, None] == server, 0, demand)
+    axes, servers, per = away.shape[:-2], job.ep // job.ranks_per_server, job.ranks_per_server
+    blocks = away.reshape(*axes, servers, per, servers, per)
+    if ends == "server":
+        return blocks.sum((-3, -1))
+    if group.pxn:  # what a server has for rank g elsewhere leaves by its own rank g
+        away = np.einsum("...satg,hg->...shtg", blocks, np.eye(per)).reshape(away.shape)
+    return away if ends == "rank" else np.kron(away, np.eye(job.tp)) / job.tp
+
+
+ENDS = ("server", "rank", "gpu")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class IterationGraph:
+    """One iteration. `ends`: what a rank of the graph is, one of `ENDS`. `iteration_s`: the time in `compare`.
+    `traffic` [T]: index into `timing.site_tasks.TRAFFIC`. `cap` [T] bytes/s and `private` [T]: messages on circuits.
+    """
+
+    one: Problem
+    ends: str
+    layout: EndLayout
+    graph: TaskGraph
+    traffic: np.ndarray
+    cap: np.ndarray
+    private: np.ndarray
+    iteration_s: float
+
+
+def iteration_graph(
+    one: Problem,
+    ends: str | None = None,
+    *,
+    barriers: str = "collective",
+    receives: bool = True,
+    collectives: bool = False,
+) -> IterationGraph:
+    """The iteration that a scenario shows (`run.sample`, or the last) at its first bandwidth, in every replica.
+    Parameters are those of `exported_iteration`. `InputError` for settings that have no such graph.
+    """
+    check_exportable(one)
+    ends = usual_ends(one.group) if ends is None else one_of("ends", ends, ENDS)
+    if one.group.reconfigures and ends != "server" and one.resolved.routing != "unsplit":
+        raise InputError(f"circuits.routing must be unsplit between ends {ends!r}, got {one.resolved.routing}.")
+    if collectives:
+        _check_whole(one)
+    one_of("barriers", barriers, BARRIERS)
+    rates = jax.tree.map(float, one.rates(one.bandwidths[0]))
+    layout = _layout(one.workload, ends)
+    solved, replicas = _solved(one), []
+    for found, replica in zip(solved, one.each_replica, strict=True):
+        replicas.append(
+            Replica(
+                walk_alone(one.workload, rates, found, one.seconds, one.resolved.rules),
+                AllToAlls(replica, found, float(rates.nic_Bps), ends, layout.per_server).sent,
+            )
+        )
+    asked = {"barriers": barriers, "receives": receives, "collectives": collectives}
+    columns = iteration_tasks(one.workload, replicas, layout, rates, one.resolved.rules, **asked)
+    took = max(float(replica.walked.ends.max() + replica.walked.moved_s) for replica in replicas)
+    more = columns.column("traffic").astype(np.int8), columns.column("cap"), columns.column("private").astype(bool)
+    return IterationGraph(one, ends, layout, columns.graph(), *more, took)
+
+
+def check_exportable(one: Problem) -> None:
+    settings, job, group = one.resolved, one.workload, one.group
+    check_beside("an iteration as a graph", settings.case)
+    if settings.carried_by.acks_back:
+        raise InputError(f"network.payload must be goodput in an iteration as a graph, got {settings.carried_by.name}.")
+    if group.forwards:
+        raise InputError(f"an iteration as a graph needs a switch tree or mfabric, got {one.fabric.name}.")
+    if job.tp * job.ep < job.gpus_per_server:
+        raise InputError(f"tp x ep must fill a server of {job.gpus_per_server} GPUs, got {job.tp} x {job.ep}.")
+
+
+def _check_whole(one: Problem) -> None:
+    job, replicas = one.workload, len(one.every_replica)
+    if replicas < job.dp:
+        raise InputError(f"collectives needs all {job.dp} replicas: run.replicas must be all, got {replicas}.")
+    if job.order.copies > 1 or job.redundant_experts:
+        has = f"schedule {job.schedule!r}" if job.order.copies > 1 else f"redundant_experts {job.redundant_experts}"
+        raise InputError(f"collectives does not know experts in several places, got {has}.")
+
+
+def usual_ends(group: Any) -> str:
+    return "rank" if group.nic_use == "own" else "server"
+
+
+def _layout(job: Workload, ends: str) -> EndLayout:
+    per_server = {"server": 1, "rank": job.ranks_per_server, "gpu": job.gpus_per_server}[ends]
+    return EndLayout(job.servers_per_region * per_server, per_server, job.ranks_per_server / per_server)
+
+
+def _solved(one: Problem) -> list[Exchanges]:
+    between, inside = solve_between(one), inside_of(one)
+    if one.weighs:
+        between = jax.tree.map(lambda x: x[0], between)
+    every = len(one.every_replica)
+    iterations = len(inside) // every
+    shown = [replica * iterations + one.shown for replica in range(every)]
+    return [jax.tree.map(lambda x, at=at: x[at], between)._replace(inside=inside[at]) for at in shown]

@@ -1,0 +1,116 @@
+"""Settings of a replay: placement of ranks, algorithms of collectives, when circuits change."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from mfabric_jax.apps.graphs.tasks.collectives.registry import choices_of
+from mfabric_jax.case import Case
+from mfabric_jax.case.fabrics import GRAPH
+from mfabric_jax.case.grid import BESIDE_LINKS
+from mfabric_jax.checks import InputError, not_negative, one_of, whole
+from mfabric_jax.fabric.rank_files import gpus_in
+
+UNREAD = BESIDE_LINKS | {  # settings of cases, with a hint; a replay has its own options
+    **dict.fromkeys(("gpu.bf16_tflops", "gpu.fp8_tflops"), "; --tflops says how fast a GPU computes"),
+    "gpu.memory_gigabytes_per_s": "; --memory-gigabytes-per-s says how fast a GPU's memory is",
+    "network.alpha_s": "; --alpha-s is the latency before every message",
+}
+ORDERS: dict[str, Callable[[int, int, int], np.ndarray]] = {  # of servers, GPUs in each, a seed
+    "in-order": lambda servers, each, seed: np.arange(servers * each),
+    "round-robin": lambda servers, each, seed: np.arange(servers * each).reshape(servers, each).T.ravel(),
+    "random": lambda servers, each, seed: np.random.default_rng(seed).permutation(servers * each),
+}
+
+
+def check_order(name: str) -> None:
+    if not name.endswith(".json"):
+        one_of("ranks_on", name, (*ORDERS, "FILE.json"))
+
+
+def gpus_of_ranks(
+    order: str, ranks: int, servers: int, per_server: int, *, first: int = 0, seed: int = 0
+) -> np.ndarray:
+    """GPU of every rank [R]. `order`: "in-order": rank r on GPU r; "round-robin": on server r modulo servers; "random":
+    drawn by `seed`; or a .json file `{"gpus": [GPU of rank 0, of rank 1, ...]}`. `first`: place of rank 0 in that
+    order.
+    """
+    gpus = servers * per_server
+    if order.endswith(".json"):
+        return gpus_in(order, ranks, gpus)
+    if first + ranks > gpus:
+        raise InputError(
+            f"servers must hold {first + ranks} GPUs for {ranks} ranks from first_gpu {first} on, got {gpus}."
+        )
+    return ORDERS[order](servers, per_server, seed)[first : first + ranks]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Replay:
+    """How a graph of tasks is run on the GPUs and the network of a case."""
+
+    graph: str | None = None
+    """Instead of the fabric: a file of a graph in any format of docs/formats.md, whose gpu (or host) nodes are
+    the GPUs."""
+    servers: int = 0
+    """Servers or scale-up domains of the cluster (default: as many as the ranks need)."""
+    region_servers: int = 0
+    """Servers of one optical region (default: all)."""
+    ranks_on: str = "in-order"
+    """Which GPUs ranks are on: in-order, round-robin (one server after the other), random, or a .json file with the GPU
+    of every rank."""
+    first_gpu: int = 0
+    """The place of rank 0 in that order."""
+    circuits_for: Literal["run", "all-to-all"] = "run"
+    """Of optical regions whose circuits can change: run, chosen once, for all bytes of the graph; all-to-all, each has
+    its own, and nothing else uses circuits."""
+    first: Literal["block", "ahead"] = "block"
+    """Of circuits for all-to-alls, when the switch turns: block, once an all-to-all could begin; ahead, as soon as the
+    one before is through, as if its demand were known."""
+    algorithms: str = ""
+    """Of collectives, such as all-reduce=ring*4,all-reduce:<65536=double-tree (4 chunks; below 65,536 bytes a tree)."""
+    chunks: int = 1
+    """Of collectives for which algorithms says none."""
+    alpha_s: float = 0.0
+    """Latency of every message, beside the propagation of its path."""
+    absent: Literal["refuse", "assume"] = "refuse"
+    """A collective or message of which some ranks are not in the file: refuse, or assume that they are there."""
+    lanes: Literal["ordered", "free"] = "ordered"
+    """What a rank runs one at a time (a stream): ordered beforehand, or free, all at once."""
+    compute_scale: float = 1.0
+    """Every computation takes so many times as long as the graph says."""
+
+    def __post_init__(self):
+        for field, allowed in CHOICES.items():
+            one_of(field, getattr(self, field), allowed)
+        if self.graph is not None:
+            for field in OF_CLUSTERS:
+                if getattr(self, field) != USUAL[field]:
+                    raise InputError(f"{field} is not used on a graph, which says all of its fabric; leave it out.")
+        check_order(self.ranks_on)
+        if self.ranks_on.endswith(".json") and self.first_gpu:
+            raise InputError(f"first_gpu is not used beside a file of ranks_on, got {self.first_gpu}; leave it out.")
+        for field in ("servers", "region_servers", "first_gpu"):
+            whole(field, getattr(self, field), at_least=0)
+        choices_of(self.algorithms, self.chunks)
+        for field in ("compute_scale", "alpha_s"):
+            not_negative(field, getattr(self, field))
+
+    def on(self, case: Case) -> "Replay":
+        """These settings on the graph of a case whose fabric is one."""
+        if self.graph is not None or case.network.fabric != GRAPH:
+            return self
+        if case.network.graph is None:
+            raise InputError("network.fabric graph needs network.graph, the file of the graph.")
+        placed = case.network.on_graph.ranks if self.ranks_on == USUAL["ranks_on"] else None
+        return dataclasses.replace(self, graph=case.network.graph, ranks_on=placed or self.ranks_on)
+
+
+OF_CLUSTERS = ("servers", "region_servers", "circuits_for", "first")
+CHOICES = {
+    **{"circuits_for": ("run", "all-to-all"), "first": ("block", "ahead")},
+    **{"absent": ("refuse", "assume"), "lanes": ("ordered", "free")},
+}
+USUAL = {field.name: field.default for field in dataclasses.fields(Replay)}

@@ -1,0 +1,124 @@
+"""Replay a graph of tasks on fabrics."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.apps.graphs.replay.replay_paths import DTYPE, Prepared, prepare
+from mfabric_jax.apps.graphs.replay.replay_settings import Replay
+from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
+from mfabric_jax.case import Case, Cases
+from mfabric_jax.case import cases as several
+from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.problem import check_dtype
+from mfabric_jax.fabric import Cluster
+from mfabric_jax.flows import Outcome
+from mfabric_jax.units import to_us
+
+
+class Replayed(NamedTuple):
+    """Times `begin`, `finish` [F] s; `holder` [F]: link that limited a flow at its end, -1: its cap, or nothing.
+    `build_s`, `solve_s`: run time, compilation included.
+    """
+
+    prepared: Prepared
+    begin: np.ndarray
+    finish: np.ndarray
+    holder: np.ndarray
+    events: int
+    build_s: float
+    solve_s: float
+
+    @property
+    def makespan_s(self) -> float:
+        return float(self.finish.max(initial=0))
+
+
+def replay(
+    graph: TaskGraph,
+    case: Case | Cases | None = None,
+    config: Replay | None = None,
+    *,
+    progress: Callable[[str], None] = lambda words: None,
+) -> Iterator[Replayed]:
+    """Run a graph of tasks on the GPUs and the network of every case; yields results in order, as they are ready.
+
+    - `case`: the gpu, network, circuits.policy, circuits.delay_s and run.seed are used; with a user's network graph
+      (`config.graph`) the network.payload, network.paths and run.seed of the first case.
+    - `progress` is called with a text at each stage.
+
+    Everything is computed in float64: `jax_enable_x64` must be on.
+    """
+    config = Replay() if config is None else config
+    each = list(several(Case() if case is None else case))
+    check_dtype(DTYPE)
+    if not graph.tasks:
+        raise InputError("a graph must have a task or more, got none: there is nothing to run.")
+    for one in each if config.graph is None else each[:1]:
+        network = one.network
+        own = config.on(one).graph is None
+        where = f"{network.fabric} at {network.nic_gbps:g} Gbps" if own else "the graph"
+        progress(f"{where}: paths")
+        began = time.perf_counter()
+        prepared = prepare(graph, one, config)
+        ready = time.perf_counter()
+        progress(f"{where}: {prepared.flows.flows:,} flows")
+        end = prepared.completion(prepared.problem())
+        begin, finish = (np.asarray(x, float) for x in (end.begin, end.finish))
+        if end.outcome != Outcome.solved:
+            stuck = prepared.flows.task[np.argmax(np.isfinite(begin) & ~np.isfinite(finish))]
+            raise InputError(f"{graph.named(int(stuck))} never ends on {prepared.fabric}: {Outcome[end.outcome]}")
+        took = ready - began, time.perf_counter() - ready
+        yield Replayed(prepared, begin, finish, np.asarray(end.holder), int(end.events), *took)
+
+
+# -- assumptions of a replay, in words: servers, NICs and their users, latency, lanes
+
+NICS_ALONE = 'sprayed over switches that never block, only NICs hold messages back (the page "Fabrics").'
+
+
+def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
+    """Assumptions of one replay as rows for `report.replay_text.assumptions_text`. `like`: the reason why it ends as
+    others with the same reason do; None: no such reason.
+    """
+    cluster = done.prepared.cluster
+    row = {
+        "fabric": done.prepared.file or done.prepared.fabric,
+        "nic_gbps": done.prepared.nic_gbps,
+        "makespan_s": done.makespan_s,
+    }
+    lanes = "one task of a lane at a time, in an order set beforehand" if config.lanes == "ordered" else "lanes free"
+    rest = f", {config.alpha_s:g} s a message; {lanes}" if config.alpha_s else f"; {lanes}"
+    if cluster is None:
+        return row | {
+            "common": f"latency of the graph's links{rest}",
+            "servers": f"as the graph says; {done.prepared.relays}",
+            "like": None,
+        }
+    latency = f"latency {to_us(cluster.link_delay_s):g} us a link"
+    return row | {"common": latency + rest, "servers": _servers(cluster, config), "like": _why(cluster, done)}
+
+
+def _servers(cluster: Cluster, config: Replay) -> str:
+    circuits = np.bincount(cluster.circuits.src, cluster.circuits.count, minlength=cluster.servers)
+    circuits = circuits[: cluster.servers].max()  # not at routers
+    parts = [f"{cluster.nics} on packet switches"] if cluster.nics else []
+    if cluster.mesh is not None:
+        parts.append(f"{circuits:g} direct links")
+    elif circuits:
+        parts.append(f"{circuits:g} circuits")
+    elif cluster.regions is not None and config.circuits_for == "all-to-all":
+        parts.append("circuits for each all-to-all")
+    users = "each GPU its own" if cluster.nic_use == "own" else "for all its GPUs"
+    gpus = f"{cluster.gpus_per_server} GPU{'' if cluster.gpus_per_server == 1 else 's'} a server"
+    inside = f"{gpus}, NVLink {cluster.nvswitch_gigabytes_per_s:g} GB/s a GPU each way"
+    return f"{inside}; NICs of a server: {' and '.join(parts) or 'none in use'}, {users}"
+
+
+def _why(cluster: Cluster, done: Replayed) -> str | None:
+    tree = cluster.tree
+    if tree is None or tree.parts > 1 or tree.oversubscription != 1 or cluster.nic_use != "own" or cluster.pxn:
+        return None
+    return NICS_ALONE if done.prepared.paths == "spray" else None

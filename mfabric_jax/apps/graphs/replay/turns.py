@@ -1,0 +1,176 @@
+"""Circuits that change between the all-to-alls of a graph: the order of all-to-alls, and the waits for the switch.
+
+An all-to-all has circuits between its own servers, chosen for its own bytes; nothing else uses them. The all-to-alls of
+a server take turns, in a feasible order; where the circuits of one of its servers differ, the switch turns once the
+all-to-alls before have ended. The first circuits are those in place at the end. `evaluate.circuits` has this rule
+for all-to-alls in sequence; a test compares both.
+"""
+
+import heapq
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.apps.graphs.tasks.graph import Op, TaskGraph, TaskKind
+from mfabric_jax.checks import InputError
+from mfabric_jax.flows.dependencies import successors
+from mfabric_jax.flows.flows import COLUMNS, Flows, flows_of
+
+TURN, SHOWN = -1, -2  # `task` of the markers of turns, and of configurations of a schedule while they are shown
+
+
+class Phases(NamedTuple):
+    """P all-to-alls between servers, in the order of their turns. `of` [F]: the all-to-all of a flow, -1: none.
+    `demand` [P S S]: bytes between servers.
+    """
+
+    of: np.ndarray
+    demand: np.ndarray
+
+
+def phases_of(
+    graph: TaskGraph, flows: Flows, demand: Callable[[np.ndarray], np.ndarray], seconds: np.ndarray
+) -> Phases:
+    """All-to-alls of a graph. `demand`: mask of flows -> bytes between servers [S S]. `seconds` [F]: estimates."""
+    of = exchanges_of(graph)[flows.task]
+    between = {int(which): demand(of == which) for which in np.unique(of[of >= 0])}
+    kept = [which for which in between if between[which].any()]
+    number = {which: place for place, which in enumerate(kept)}
+    of = np.array([number.get(which, -1) for which in of.tolist()], np.int64)
+    order = turns_in_order(of, flows, seconds)
+    place = np.argsort(order)
+    servers = demand(np.zeros(flows.flows, bool)).shape
+    matrices = np.array([between[kept[which]] for which in order]).reshape(-1, *servers)
+    return Phases(np.where(of >= 0, place[of] if len(place) else -1, -1), matrices)
+
+
+def exchanges_of(graph: TaskGraph) -> np.ndarray:
+    """The all-to-all of each task [T], -1: none: an ALL_TO_ALL collective, or the messages within a group for all of
+    which one BARRIER of that group waits.
+    """
+    tasks = np.arange(graph.tasks)
+    one = np.where(graph.match >= 0, graph.match, graph.match.max(initial=0) + 1 + tasks)
+    exchange = np.where(graph.of(TaskKind.COLLECTIVE, Op.ALL_TO_ALL), one, -1)
+    before, then = graph.after.T
+    joined = graph.of(TaskKind.SEND)[before] & graph.of(TaskKind.COLLECTIVE, Op.BARRIER)[then]
+    before, then = before[joined], then[joined]
+    members = [frozenset(group) for group in graph.groups]
+    both = zip(graph.peer[before].tolist(), graph.group[then].tolist(), strict=True)
+    inside = np.array([peer in members[group] for peer, group in both], bool)
+    exchange[before[inside]] = one.max(initial=0) + 1 + one[then[inside]]
+    return exchange
+
+
+def turns_in_order(of: np.ndarray, flows: Flows, seconds: np.ndarray) -> np.ndarray:
+    """An order in which each all-to-all can wait for all before it; the earliest comes first, as if nothing were
+    shared. `InputError` where two wait for parts of each other.
+    """
+    count, every = int(of.max(initial=-1)) + 1, len(of)
+    node = np.where(of >= 0, of, count + np.arange(every))
+    pairs = np.unique(node[flows.after].reshape(-1, 2), axis=0)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    takes, begin, lag = np.zeros((3, count + every))
+    for most, of_flows in ((takes, seconds), (begin, flows.start), (lag, flows.lag)):
+        np.maximum.at(most, node, of_flows)
+    first, then, waits = (part.tolist() for part in successors(pairs, count + every))
+    there = set(node.tolist())
+    ready = [(begin[one] + lag[one], one) for one in there if not waits[one]]
+    heapq.heapify(ready)
+    order, done = [], 0
+    while ready:
+        at, one = heapq.heappop(ready)
+        done += 1
+        if one < count:
+            order.append(one)
+        for follower in then[first[one] : first[one + 1]]:
+            begin[follower] = max(begin[follower], at + takes[one])
+            waits[follower] -= 1
+            if not waits[follower]:
+                heapq.heappush(ready, (begin[follower] + lag[follower], follower))
+    if done < len(there):
+        raise InputError(
+            "circuits_for 'all-to-all' needs all-to-alls of which none waits for a part of another and it for this one."
+        )
+    return np.array(order, np.int64)
+
+
+def inside_regions(phases: Phases, size: int) -> Phases:
+    """Bytes that circuits can carry: those between servers of one region of `size`."""
+    region = np.arange(phases.demand.shape[-1]) // size
+    return phases._replace(demand=phases.demand * (region[:, None] == region))
+
+
+def circuits_of_each(demand: np.ndarray, size: int, choose: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Circuits [P S S] of all-to-alls inside regions of `size`; `choose` maps demands [N s s] to circuits."""
+    circuits = np.zeros(demand.shape, np.int64)
+    busy: dict[int, list[tuple[int, np.ndarray]]] = {}
+    for phase, one in enumerate(demand):
+        servers = np.flatnonzero(at_work(one))
+        for region in np.unique(servers // size):
+            mine = servers[servers // size == region]
+            busy.setdefault(len(mine), []).append((phase, mine))
+    for those in busy.values():
+        count = choose(np.array([demand[phase][np.ix_(mine, mine)] for phase, mine in those]))
+        for (phase, mine), one in zip(those, count, strict=True):
+            circuits[phase][np.ix_(mine, mine)] = one
+    return circuits
+
+
+def with_turns(
+    flows: Flows, phases: Phases, circuits: np.ndarray, optical: np.ndarray, delay_s: float, *, ahead: bool
+) -> Flows:
+    """The graph in which flows on circuits wait for the switch. `circuits` [P S S]: of every all-to-all. `optical` [F]:
+    mask of the flows that use them. `ahead`: the switch turns as soon as the all-to-alls before have ended, so it must
+    know what comes next; else once everything that the all-to-all itself waits for has ended.
+    """
+    members = [np.flatnonzero(phases.of == phase) for phase in range(len(circuits))]
+    from_outside = phases.of[flows.after[:, 0]] != phases.of[flows.after[:, 1]]
+    own = _in_place_at_the_end(phases, circuits)
+    users: list[list[int]] = [[] for _ in own]
+    set_by = [-1] * len(own)
+    lags: list[float] = []
+    pairs: list[tuple[int, int]] = []
+
+    def marker(waits_for, lag: float) -> int:
+        number = flows.flows + len(lags)
+        lags.append(lag)
+        pairs.extend((int(one), number) for one in waits_for)
+        return number
+
+    ended: dict[int, int] = {}
+    for phase, count in enumerate(circuits):
+        servers = np.flatnonzero(at_work(phases.demand[phase])).tolist()
+        if any((own[s] != count[s]).any() for s in servers):
+            before = sorted({user for s in servers for user in users[s]})
+            waits = [ended.get(user) or ended.setdefault(user, marker(members[user], 0.0)) for user in before]
+            if not ahead:
+                waits += flows.after[from_outside & (phases.of[flows.after[:, 1]] == phase), 0].tolist()
+            turn = marker(waits, delay_s)
+            for s in servers:
+                own[s], users[s], set_by[s] = count[s], [], turn
+        for s in servers:
+            users[s].append(phase)
+        turns = {set_by[s] for s in servers} - {-1}
+        pairs.extend((turn, int(flow)) for turn in sorted(turns) for flow in members[phase][optical[members[phase]]])
+    return _more(flows, np.array(lags), np.array(pairs, np.int64).reshape(-1, 2))
+
+
+def at_work(demand: np.ndarray) -> np.ndarray:
+    """Servers that send or receive [S]."""
+    return np.any(demand + demand.T, axis=0).astype(bool)
+
+
+def _in_place_at_the_end(phases: Phases, circuits: np.ndarray) -> list[np.ndarray]:
+    own = [np.zeros(circuits.shape[1], circuits.dtype) for _ in range(circuits.shape[1])]
+    for demand, count in zip(phases.demand, circuits, strict=True):
+        for server in np.flatnonzero(at_work(demand)):
+            own[server] = count[server]
+    return own
+
+
+def _more(flows: Flows, lag: np.ndarray, pairs: np.ndarray) -> Flows:
+    nobody = np.full(len(lag), -1)
+    added = flows_of(nobody, nobody, np.zeros(len(lag)), lag=lag, task=TURN)
+    arrays = {name: np.concatenate([getattr(flows, name), getattr(added, name)]) for name in COLUMNS}
+    return flows_of(**arrays, after=np.concatenate([flows.after, pairs]))

@@ -1,0 +1,652 @@
+"""Read Chakra execution traces, `PREFIX.{rank}.et`, and the JSON form of their feeder: a whole set, or one file.
+
+Nodes mean what they mean in ASTRA-sim: both kinds of dependencies count, durations are in microseconds, `comm_size` of
+an all-gather is a rank's own part. Of the ready nodes of an NPU, one CPU operation, one GPU computation, one send or
+collective and one memory access run at a time, and receives at any time. Differences: a duration of 0 takes no time (1
+ns in ASTRA-sim), a broadcast is sent (ASTRA-sim uses its recorded time), and waits for itself, for a missing node or in
+a cycle are dropped (such nodes never run in ASTRA-sim). Sources: Workload.cc, HardwareResource.cc, feeder_v3 of
+github.com/astra-sim/astra-sim; src/feeder/JSONNode.cpp of github.com/mlcommons/chakra.
+
+A file, gzipped or not, is a GlobalMetadata and then Nodes, each preceded by its length as a varint. Field numbers are
+those of schema/protobuf/et_def.proto of github.com/mlcommons/chakra since May 2024 (its "0.0.4").
+"""
+
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.apps.graphs.tasks.collectives.registry import ROOTED
+from mfabric_jax.apps.graphs.tasks.formats import files
+from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Messages, Reading, Spot
+from mfabric_jax.apps.graphs.tasks.graph import Op, TaskGraph, TaskKind, Tasks, numbered
+from mfabric_jax.checks import COUNTS, InputError
+from mfabric_jax.flows.dependencies import cycle_of
+from mfabric_jax.support.extras import extra
+from mfabric_jax.support.text_files import mapping_in, parsed_json
+from mfabric_jax.support.unread import name_unread
+
+# -- the protobuf messages, created on first use, and the stream of them
+
+SCALARS = ("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64")
+SCALARS += ("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes")
+FIRST_SCALAR = 3  # field number of AttributeProto: then its list, then the next scalar
+MESSAGES = {
+    "IOInfo": (("values", 1, "string", 0), ("shapes", 2, "string", 0), ("types", 3, "string", 0)),
+    "GlobalMetadata": (("version", 1, "string", 0), ("attr", 2, "AttributeProto", 1)),
+    "Node": (
+        *(("id", 1, "uint64", 0), ("name", 2, "string", 0), ("type", 3, "int32", 0)),
+        *(("ctrl_deps", 4, "uint64", 1), ("data_deps", 5, "uint64", 1)),
+        *(("start_time_micros", 6, "uint64", 0), ("duration_micros", 7, "uint64", 0)),
+        *(("inputs", 8, "IOInfo", 0), ("outputs", 9, "IOInfo", 0), ("attr", 10, "AttributeProto", 1)),
+    ),
+}
+
+
+@cache
+def messages() -> SimpleNamespace:
+    """The protobuf classes GlobalMetadata, Node and AttributeProto. `InputError` without the extra `formats`."""
+    with extra("formats", "a Chakra trace"):
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package="ChakraProtoMsg", syntax="proto3")
+
+    def add(message: Any, name: str, number: int, kind: str, repeated: bool = False, **more: int) -> None:
+        known = {"type": getattr(field, f"TYPE_{kind.upper()}")} if kind in SCALARS else {}
+        inside = {} if known else {"type": field.TYPE_MESSAGE, "type_name": f".ChakraProtoMsg.{kind}"}
+        label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+        message.field.add(name=name, number=number, label=label, **known, **inside, **more)
+
+    attribute = file.message_type.add(name="AttributeProto")
+    add(attribute, "name", 1, "string")
+    add(attribute, "doc_string", 2, "string")
+    attribute.oneof_decl.add(name="value")
+    for order, kind in enumerate(SCALARS):
+        values = file.message_type.add(name=f"{kind.capitalize()}List")
+        add(values, "values", 1, kind, repeated=True)
+        add(attribute, f"{kind}_val", FIRST_SCALAR + 2 * order, kind, oneof_index=0)
+        add(attribute, f"{kind}_list", FIRST_SCALAR + 2 * order + 1, f"{kind.capitalize()}List", oneof_index=0)
+    for name, fields in MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for part, number, kind, repeated in fields:
+            add(message, part, number, kind, bool(repeated))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    names = ("GlobalMetadata", "Node", "AttributeProto")
+    found = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in names}
+    return SimpleNamespace(**{name: message_factory.GetMessageClass(kind) for name, kind in found.items()})
+
+
+def read_stream(path: Path) -> tuple[Any, list[Any]]:
+    """The GlobalMetadata and the Nodes of a file. `InputError`, with the node's position, for invalid bytes."""
+    kinds, found = messages(), []
+    from google.protobuf import proto
+    from google.protobuf.message import DecodeError
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    stream = io.BytesIO(files.unpacked(path))
+    try:
+        while part := proto.parse_length_prefixed(kinds.Node if found else kinds.GlobalMetadata, stream):
+            found.append(part)
+    except (DecodeError, EOFError, ValueError, OverflowError) as error:
+        node = max(len(found), 1)
+        raise InputError(
+            f"node {node} (counted from 1) of {str(path)!r} is cut off, or no Chakra node of schema 0.0.4."
+        ) from error
+    if not found:
+        raise InputError(f"{str(path)!r} must begin with a Chakra GlobalMetadata, it is empty.")
+    metadata, *nodes = found
+    if not any(node.attr for node in nodes) and any(len(UnknownFieldSet(node)) for node in nodes):
+        raise InputError(f"{str(path)!r} is of Chakra's schema 0.0.1, which is not read; convert it to 0.0.4.")
+    return metadata, nodes
+
+
+def stream_of(parts: Iterable[Any]) -> bytes:
+    from google.protobuf import proto
+
+    stream = io.BytesIO()
+    for message in parts:
+        proto.serialize_length_prefixed(message, stream)
+    return stream.getvalue()
+
+
+def value_of(attribute: Any) -> Any:
+    kind = attribute.WhichOneof("value")
+    if kind is None:
+        return None
+    value = getattr(attribute, kind)
+    return list(value.values) if kind.endswith("_list") else value
+
+
+# -- one node, from protobuf or the feeder's JSON, and its waits
+
+
+class NodeType(IntEnum):
+    INVALID = 0
+    METADATA = 1
+    MEM_LOAD = 2
+    MEM_STORE = 3
+    COMP = 4
+    COMM_SEND = 5
+    COMM_RECV = 6
+    COMM_COLL = 7
+
+
+class Node(NamedTuple):
+    """A node of a trace; `data`, `control`: ids that it waits for; `inputs`: text with PyTorch's communicators."""
+
+    place: Spot
+    number: int
+    name: str
+    kind: NodeType
+    data: tuple[int, ...]
+    control: tuple[int, ...]
+    micros: int
+    attributes: dict[str, Any]
+    inputs: str = ""
+
+    def whole(self, name: str) -> int | None:
+        """An attribute of any integer type; None if it is missing."""
+        value = self.attributes.get(name)
+        return None if value is None else self.place.whole(name, int(value) if isinstance(value, bool) else value)
+
+    def number_of(self, name: str) -> float | None:
+        """An attribute of any numeric type; None if it is missing."""
+        value = self.attributes.get(name)
+        return None if value is None else self.place.number(name, value)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the node is a CPU operation; False if the trace does not say."""
+        said = self.attributes.get("is_cpu_op")
+        if said is not None and (not isinstance(said, bool | int) or said not in (0, 1)):
+            self.place.refuse(f"must have true or false for is_cpu_op, got {str(said)[:40]!r}")
+        return bool(said)
+
+
+READ = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "root_rank", "pg_name", "num_ops", "tensor_size")
+READ += ("is_cpu_op",)
+HARMLESS = re.compile(  # other attributes that converters and generators write, which say nothing of bytes or time
+    r"mfabric_.*|inputs|outputs|op_type|op_schema|tid|fw_tid|fw_parent|seq_id|rf_id|scope|cid|stream|correlation"
+    r"|kernel_backend|kernel_file|involved_dim|pg_desc|rank|python_.*|ts|cat|ph|pid|external_id|record_.*"
+)
+OF_FEEDER = ("Id", "Name", "NodeType", "runtime", "data_deps", "ctrlDeps")
+BESIDE = ("workload_graph", "workload_name", "ngpus", "soc")  # of the feeder's file
+
+
+def name_left_out(path: Path, nodes: Iterable[Node]) -> None:
+    """Name the attributes of nodes that are not read, though they could change a number."""
+    read = (node for node in nodes if node.kind != NodeType.METADATA)
+    found = dict.fromkeys(name for node in read for name in node.attributes)
+    left = [name for name in found if name not in (*READ, *OF_FEEDER) and not HARMLESS.fullmatch(name)]
+    name_unread(repr(str(path)), "attributes of nodes", left)
+
+
+def of_message(message: Any, path: str) -> Node:
+    place = Spot(f"node {message.id} of {path!r}")
+    if not 0 <= message.type < len(NodeType):
+        place.refuse(f"must have a type from 0 to {max(NodeType)}, got {message.type}")
+    attributes = {one.name: value_of(one) for one in message.attr}
+    waits = (tuple(message.data_deps), tuple(message.ctrl_deps))
+    kind, micros = NodeType(message.type), message.duration_micros
+    return Node(place, message.id, message.name, kind, *waits, micros, attributes, message.inputs.values)
+
+
+def of_json(said: Any, order: int, path: str) -> Node:
+    """Make a node of the feeder's JSON: Id, Name, NodeType, runtime (us), data_deps, ctrlDeps, attributes by name."""
+    place = Spot(f"node {order} (counted from 0) of {path!r}")
+    if not isinstance(said, dict):
+        place.refuse("must be an object")
+    number, kind = (place.whole(field, said.get(field, "")) for field in ("Id", "NodeType"))
+    place = Spot(f"node {number} of {path!r}")
+    if kind > max(NodeType):
+        place.refuse(f"must have a NodeType from 0 to {max(NodeType)}, got {kind}")
+    waits: dict[str, tuple[int, ...]] = {}
+    for field in ("data_deps", "ctrlDeps"):
+        listed = said.get(field) or []
+        if not isinstance(listed, list):
+            place.refuse(f"must have a list for {field}, got {str(listed)[:40]!r}")
+        waits[field] = tuple(place.whole(field, one) for one in listed)
+    micros = place.whole("runtime", said.get("runtime", 0))
+    return Node(
+        place, number, str(said.get("Name", "")), NodeType(kind), waits["data_deps"], waits["ctrlDeps"], micros, said
+    )
+
+
+def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
+    """Pairs (id waited for, id that waits) of one rank's nodes. Drops waits that can never end, counted in `dropped`: a
+    node's wait for itself or for a missing node; in a cycle the control waits, which PyTorch's recorder derives from
+    the call stack; and, if a cycle remains, every wait in it for a higher id.
+    """
+    there = {node.number: order for order, node in enumerate(sorted(nodes, key=lambda node: node.number))}
+    data = {(first, node.number) for node in nodes for first in node.data}
+    control = {(first, node.number) for node in nodes for first in node.control} - data
+    dropped["self"] += sum(first == then for first, then in data | control)
+    dropped["missing"] += sum(first not in there for first, _ in data | control)
+    pairs = sorted((first, then) for first, then in data | control if first != then and first in there)
+    for leaves in (lambda pair: pair in control, lambda pair: pair[0] > pair[1]):
+        after = np.array([(there[first], there[then]) for first, then in pairs], np.int64).reshape(-1, 2)
+        if not cycle_of(after, len(there)):
+            break
+        circle = _components(after, len(there))
+        inside = [circle[first] == circle[then] for first, then in after.tolist()]
+        kept = [pair for pair, both in zip(pairs, inside, strict=True) if not (both and leaves(pair))]
+        dropped["cycle"] += len(pairs) - len(kept)
+        pairs = kept
+    return pairs
+
+
+def _components(after: np.ndarray, count: int) -> np.ndarray:
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    waits = csr_array((np.ones(len(after), np.int8), after.T), (count, count))
+    return connected_components(waits, connection="strong")[1]
+
+
+# -- communicators of a set: from the JSON beside it, or from METADATA nodes of PyTorch's recorder
+
+ALL = ("", "0")  # names of the communicator of all ranks, where nothing else is said of them
+LISTED = re.compile(r"\[\s*\{.*\}\s*\]", re.S)
+
+Groups = dict[str, tuple[int, ...]]
+
+
+def read_groups(path: Path) -> Groups:
+    said = mapping_in(files.unpacked(path), repr(str(path)), "communicators")
+    return {name: ranks_of(Spot(f"communicator {name!r} of {str(path)!r}"), ranks) for name, ranks in said.items()}
+
+
+def ranks_of(place: Spot, ranks: object) -> tuple[int, ...]:
+    if not isinstance(ranks, list) or len({str(rank) for rank in ranks}) < len(ranks):
+        place.refuse(f"must be a list of ranks, each once, got {str(ranks)[:40]!r}")
+    return tuple(place.rank("ranks", rank if isinstance(rank, int) else str(rank)) for rank in ranks)
+
+
+def groups_in(nodes: list[Node]) -> Groups:
+    found: Groups = {}
+    for node in nodes:
+        text = LISTED.search(node.inputs.replace('\\"', '"')) if node.kind == NodeType.METADATA else None
+        if text and '"pg_name"' in text[0]:
+            try:
+                said = parsed_json(text[0])
+                found |= {str(one["pg_name"]): ranks_of(node.place, one["ranks"]) for one in said}
+            except (ValueError, KeyError, TypeError, RecursionError):
+                node.place.refuse("must list communicators as JSON, each with pg_name and ranks")
+    return found
+
+
+class Communicators:
+    """The ranks of every communicator of a rank, by name, and its number among all communicators, `groups`."""
+
+    def __init__(self, shared: Groups, of_rank: Mapping[int, Groups], ranks: int):
+        self._shared, self._of_rank = shared, of_rank
+        self.everyone = tuple(range(ranks))
+        self.groups: list[tuple[int, ...]] = []
+        self._number: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._found: dict[tuple[int, str], int] = {}
+        for name, members in shared.items():
+            self._number_of(name, members or self.everyone)
+
+    def _number_of(self, name: str, members: tuple[int, ...]) -> int:
+        number = self._number.setdefault((name, members), len(self.groups))
+        if number == len(self.groups):
+            self.groups.append(members)
+        return number
+
+    def of(self, node: Node, rank: int) -> int:
+        """The number of a node's communicator. `InputError` if its name is unknown or `rank` is not a member."""
+        name = str(node.attributes.get("pg_name") or "")
+        if (rank, name) not in self._found:
+            self._found[rank, name] = self._find(node, rank, name)
+        return self._found[rank, name]
+
+    def _find(self, node: Node, rank: int, name: str) -> int:
+        said = self._of_rank.get(rank, {}).get(name, self._shared.get(name))
+        if said is None and name not in ALL:
+            node.place.refuse(f"is of communicator {name!r}, which neither a JSON file nor a METADATA node says")
+        members = said or self.everyone
+        if rank not in members:
+            node.place.refuse(
+                f"is of communicator {name!r} of the ranks {list(members)[:8]}, which do not have rank {rank}"
+            )
+        return self._number_of("" if said is None else name, members)
+
+
+# -- nodes of all ranks together: match collectives and messages, resolve waits
+
+CPU, GPU, COMM, MEMORY = range(4)  # lanes: one at a time of each, on each rank
+OURS = "mfabric_"  # attributes that hold exactly what Chakra's own cannot
+EXACT = ("seconds", "bytes", "start", "lag")
+REDUCE_SCATTER_BLOCK = 8
+
+
+class PutTogether(NamedTuple):
+    graph: TaskGraph
+    remarks: tuple[str, ...]
+
+
+class _Work(NamedTuple):
+    tasks: Tasks
+    known: Communicators
+    given: LeftOut
+    noted: Counter
+    messages: Messages
+    place_in_group: Counter
+    label: dict[int, tuple]
+    absent: frozenset[int]
+
+
+def put_together(
+    ranks: list[list[Node]], known: Communicators, given: LeftOut, by_id: bool = False, absent: Iterable[int] = ()
+) -> PutTogether:
+    """A task for every node of every rank, ordered by rank and id, or by id alone; `absent` ranks have no file.
+
+    The nth collective of a communicator on one rank matches the nth on its other ranks, by id; so do messages of one
+    source, destination and tag. `InputError` for collectives that differ or lack members, and messages without a
+    sender.
+    """
+    work = _Work(Tasks(len(ranks)), known, given, Counter(), Messages(), Counter(), {}, frozenset(absent))
+    every = [(node.number, rank, node) for rank, nodes in enumerate(ranks) for node in nodes]
+    every.sort(key=lambda one: one[:2] if by_id else (one[1], one[0]))
+    files.few_enough("a Chakra trace", len(every))
+    place: dict[tuple[int, int], int] = {}
+    for number, rank, node in every:
+        if (rank, number) in place:
+            node.place.refuse("has the id of another node")
+        place[rank, number] = _ADD[node.kind](node, rank, work)
+    for nodes, alike in _alike(ranks):
+        dropped = Counter()
+        waits = waits_of(nodes, dropped)
+        for rank in alike:
+            work.noted.update(dropped)
+            for first, then in waits:
+                work.tasks.wait(place[rank, then], place[rank, first])
+    _match_collectives(work)
+    _match_messages(work, [node for _, _, node in every])
+    tasks = work.tasks
+    tasks.column("match")[:] = numbered([work.label.get(task) for task in range(len(every))])
+    tasks.groups = tuple(known.groups)
+    return PutTogether(tasks.graph(), _remarks(work.noted))
+
+
+def _alike(ranks: list[list[Node]]) -> list[tuple[list[Node], list[int]]]:
+    found: dict[int, tuple[list[Node], list[int]]] = {}
+    for rank, nodes in enumerate(ranks):
+        found.setdefault(id(nodes), (nodes, []))[1].append(rank)
+    return [*found.values()]
+
+
+def _add(work: _Work, node: Node, kind: TaskKind, rank: int, lane: int, **values) -> int:
+    for field in EXACT:
+        exact = node.number_of(OURS + field)
+        if exact is not None:
+            values[field] = exact
+    own_lane = node.attributes.get(OURS + "lane")
+    if own_lane is not None:
+        lane = node.place.whole("lane", own_lane, -1)
+    return work.tasks.add(kind, rank, node.name, lane=lane, **values)
+
+
+def _marker(node: Node, rank: int, work: _Work) -> int:
+    return _add(work, node, TaskKind.MARKER, rank, -1)
+
+
+def _computation(node: Node, rank: int, work: _Work) -> int:
+    return _add(work, node, TaskKind.COMPUTE, rank, CPU if node.on_cpu else GPU, seconds=_duration(node, work))
+
+
+def _memory(node: Node, rank: int, work: _Work) -> int:
+    work.noted["memory"] += not node.micros
+    return _add(work, node, TaskKind.COMPUTE, rank, MEMORY, seconds=units.us(node.micros))
+
+
+def _duration(node: Node, work: _Work) -> float:
+    operations, given = node.number_of("num_ops"), work.given
+    if node.micros or operations is None:
+        return units.us(float(node.micros))
+    if not given.tflops:
+        work.noted["no duration"] += operations > 0
+        return 0.0
+    rate = units.tflops(given.tflops)
+    moved = node.number_of("tensor_size")
+    if given.memory_gigabytes_per_s and moved:
+        rate = min(rate, units.gigabytes_per_s(given.memory_gigabytes_per_s) * operations / moved)
+    return operations / rate if operations else 0.0
+
+
+def _send(node: Node, rank: int, work: _Work) -> int:
+    there, size, tag = _message(node, rank, "comm_dst", "comm_src", len(work.known.everyone))
+    task = _add(work, node, TaskKind.SEND, rank, COMM, peer=there, bytes=size)
+    work.messages.send(task, rank, there, tag)
+    return task
+
+
+def _receive(node: Node, rank: int, work: _Work) -> int:
+    there, _, tag = _message(node, rank, "comm_src", "comm_dst", len(work.known.everyone))
+    task = _add(work, node, TaskKind.RECV, rank, -1, peer=there)
+    work.messages.receive(task, there, rank, tag)
+    return task
+
+
+def _message(node: Node, rank: int, other: str, own: str, ranks: int) -> tuple[int, int, int]:
+    there, size = node.whole(other), node.whole("comm_size")
+    if there is None or size is None:
+        node.place.refuse(f"must say {other} and comm_size, without which a message cannot be simulated")
+    if node.whole(own) not in (None, rank):
+        node.place.refuse(f"must have its own rank, {rank}, for {own}, got {node.whole(own)}")
+    return node.place.rank(other, there, ranks), size, node.whole("comm_tag") or 0
+
+
+def _collective(node: Node, rank: int, work: _Work) -> int:
+    said, size = node.whole("comm_type"), node.whole("comm_size")
+    if said is None or (size is None and said != Op.BARRIER):
+        work.noted["no comm_type"] += 1
+        seconds = units.us(float(node.micros))
+        return _add(work, node, TaskKind.COMPUTE, rank, CPU if node.on_cpu else COMM, seconds=seconds)
+    if said not in (*Op, REDUCE_SCATTER_BLOCK):
+        node.place.refuse(f"must have a comm_type from 0 to {max(Op)}, got {said}")
+    op = Op.REDUCE_SCATTER if said == REDUCE_SCATTER_BLOCK else Op(said)
+    group = work.known.of(node, rank)
+    members = work.known.groups[group]
+    size = (size or 0) * (len(members) if op == Op.ALL_GATHER else 1)
+    root = -1
+    if op in ROOTED:
+        root = node.whole("root_rank")
+        work.noted["no root"] += root not in members
+        root = root if root in members else members[0]
+    task = _add(work, node, TaskKind.COLLECTIVE, rank, COMM, op=op, bytes=size, group=group, peer=root)
+    work.label[task] = (group, work.place_in_group[group, rank])
+    work.place_in_group[group, rank] += 1
+    return task
+
+
+_ADD = {
+    NodeType.INVALID: _marker,
+    NodeType.METADATA: _marker,
+    NodeType.MEM_LOAD: _memory,
+    NodeType.MEM_STORE: _memory,
+    NodeType.COMP: _computation,
+    NodeType.COMM_SEND: _send,
+    NodeType.COMM_RECV: _receive,
+    NodeType.COMM_COLL: _collective,
+}
+
+
+def _match_collectives(work: _Work) -> None:
+    columns = {name: work.tasks.column(name) for name in ("op", "bytes", "peer", "rank", "name")}
+    first: dict[tuple, int] = {}
+    for task, label in work.label.items():
+        one = first.setdefault(label, task)
+        alike = ("op", "peer") if columns["op"][task] == Op.ALL_TO_ALL else ("op", "bytes", "peer")
+        if any(columns[name][one] != columns[name][task] for name in alike):
+            ranks = sorted(columns["rank"][each] for each in (one, task))
+            members = list(work.known.groups[label[0]])[:8]
+            raise InputError(
+                f"collective {label[1]} of communicator {members} must be the same on all ranks, but "
+                f"those of ranks {ranks[0]} and {ranks[1]} differ ({columns['name'][task]!r})."
+            )
+    for number, members in enumerate(work.known.groups):
+        count = {rank: work.place_in_group[number, rank] for rank in members if rank not in work.absent}
+        if len(set(count.values())) > 1:
+            most, least = (pick(count, key=lambda rank: count[rank]) for pick in (max, min))
+            raise InputError(
+                f"communicator {list(members)[:8]} must have as many collectives on all its ranks, "
+                f"got {count[most]} on rank {most} and {count[least]} on rank {least}."
+            )
+
+
+def _match_messages(work: _Work, nodes: list[Node]) -> None:
+    found = work.messages.matched()
+    for receive, source in found.unsent:
+        if source not in work.absent:
+            nodes[receive].place.refuse(f"receives from rank {source}, which does not send it")
+        work.tasks.column("bytes")[receive] = nodes[receive].whole("comm_size")
+    for send, receive, _ in found.pairs:
+        work.label[send] = work.label[receive] = ("message", send)
+    work.noted["no receive"] += found.unheard
+
+
+SAID = {
+    "self": ("node that waits for itself does not", "nodes that wait for themselves do not"),
+    "missing": ("wait for a node that is not there is left out", "waits for nodes that are not there are left out"),
+    "cycle": ("wait in a cycle is left out", "waits in cycles are left out"),
+    "no comm_type": (
+        "collective without comm_type or comm_size takes its recorded time",
+        "collectives without comm_type or comm_size take their recorded time",
+    ),
+    "no duration": (
+        "computation has operations and no duration: it takes no time without tflops",
+        "computations have operations and no duration: they take no time without tflops",
+    ),
+    "no root": ("collective says no root: the first rank", "collectives say no root: the first rank"),
+    "memory": (
+        "memory access has no duration: it takes no time",
+        "memory accesses have no duration: they take no time",
+    ),
+    "no receive": ("send has no receive: nobody waits for it", "sends have no receive: nobody waits for them"),
+}
+
+
+def _remarks(noted: Counter) -> tuple[str, ...]:
+    return tuple(f"{files.so_many(noted[key], *words)}." for key, words in SAID.items() if noted[key])
+
+
+# -- the files of a set
+
+ONE = re.compile(r"(?P<prefix>.*)\.(?P<rank>\d{1,8})\.(?P<kind>et|json)(\.(gz|xz))?")
+BY_ID = "mfabric_ids_over_all_ranks"  # attribute of the GlobalMetadata: ids order the tasks of all ranks
+EMPTY = "mfabric_empty"  # attribute of a node that is there because ASTRA-sim stops at a rank without any
+
+
+def tells(head: bytes) -> bool:
+    return b'"workload_graph"' in head
+
+
+def is_set(path: Path) -> bool:
+    """Whether a path that is not a file is PREFIX, PREFIX.et or the folder of a set."""
+    return bool(_set_of(path))
+
+
+def read(path: Path, given: LeftOut) -> Reading:
+    """The tasks of all ranks. `path` is a file of the set, its prefix, or its folder.
+
+    Communicators come from `given.communicators`, PREFIX.json beside the set, or METADATA nodes. A single file is
+    copied to `given.ranks` ranks, or to as many as its communicators name. For a set of several files, `given.ranks` is
+    the number of ranks, some of which then have no file.
+    """
+    found = _set_of(path)
+    if not found:
+        raise InputError(f"{str(path)!r} must be a Chakra trace PREFIX.RANK.et, its PREFIX, or a folder of one set.")
+    ordered = [found[rank] for rank in sorted(found)]
+    traces, by_id = zip(*map(_nodes, ordered), strict=True)
+    one = ONE.fullmatch(ordered[0].name)
+    prefix = one["prefix"] if one else files.plain_name(ordered[0]).removesuffix(".et")
+    beside = Path(given.communicators) if given.communicators else ordered[0].with_name(f"{prefix}.json")
+    shared = read_groups(beside) if given.communicators or beside.is_file() else {}
+    if len(traces) == 1:
+        reading = _alone(ordered[0], traces[0], shared | groups_in(traces[0]), given)
+    else:
+        pattern, by_rank = ordered[0].with_name(f"{prefix}.RANK.et"), dict(zip(sorted(found), traces, strict=True))
+        reading = _some(pattern, by_rank, shared, given, all(by_id))
+    for file, nodes in zip(ordered, traces, strict=True):
+        name_left_out(file, nodes)
+    return reading
+
+
+def _set_of(path: Path) -> dict[int, Path]:
+    whole = ONE.fullmatch(path.name) if path.is_file() else None
+    folder = path if path.is_dir() else path.parent
+    prefix = whole["prefix"] if whole else path.name.removesuffix(".et")
+    if path.is_file() and not whole:
+        return {0: path}
+    sets: dict[tuple[str, str], dict[int, Path]] = {}
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if one := ONE.fullmatch(file.name):
+            sets.setdefault((one["prefix"], one["kind"]), {}).setdefault(int(one["rank"]), file)
+    if path.is_dir():
+        sets = {key: ranks for key, ranks in sets.items() if key[1] == "et"}
+        return next(iter(sets.values())) if len(sets) == 1 else {}
+    return sets.get((prefix, whole["kind"] if whole else "et"), {})
+
+
+def _nodes(path: Path) -> tuple[list[Node], bool]:
+    if ".json" in path.suffixes:
+        told = mapping_in(files.unpacked(path), repr(str(path)), "tasks")
+        said = told.get("workload_graph")
+        if not isinstance(said, list):
+            raise InputError(f"{str(path)!r} must hold a list workload_graph of Chakra nodes.")
+        listed = [of_json(one, order, str(path)) for order, one in enumerate(said)]
+        name_unread(repr(str(path)), "fields", [name for name in told if name not in BESIDE])
+        return listed, False
+    metadata, messages = read_stream(path)
+    nodes = [of_message(one, str(path)) for one in messages]
+    if not any(node.attributes for node in nodes) and any(node.kind >= NodeType.COMM_SEND for node in nodes):
+        raise InputError(f"{str(path)!r} must have attributes, none of its nodes has: it is of an old schema.")
+    told = {one.name: value_of(one) for one in metadata.attr}
+    return [node for node in nodes if EMPTY not in node.attributes], bool(told.get(BY_ID))
+
+
+def _some(name: Path, traces: dict[int, list[Node]], shared: Groups, given: LeftOut, by_id: bool) -> Reading:
+    place, ranks = Spot(repr(str(name))), given.ranks or len(traces)
+    place.whole("ranks", ranks, 1, COUNTS["gpus"])
+    of_rank = {rank: groups_in(nodes) for rank, nodes in traces.items()}
+    beyond = max([*traces, *(max(named, default=0) for one in (shared, *of_rank.values()) for named in one.values())])
+    absent = [rank for rank in range(ranks) if rank not in traces]
+    if beyond >= ranks or (absent and not given.ranks):
+        lost = absent[0] if absent else beyond
+        place.refuse(
+            f"must have a file for every rank, got {len(traces)} without rank {lost}; without the others it is read "
+            f"when ranks says how many there are, {beyond + 1} or more"
+        )
+    nodes = [traces.get(rank, []) for rank in range(ranks)]
+    graph, remarks = put_together(nodes, Communicators(shared, of_rank, ranks), given, by_id, absent)
+    some = f"files of {len(traces)} of {ranks} ranks: the others are left out, for absent='assume'."
+    return Reading(graph, "Chakra", (some, *remarks) if absent else remarks)
+
+
+def _alone(path: Path, nodes: list[Node], groups: dict, given: LeftOut) -> Reading:
+    place = Spot(repr(str(path)))
+    named = 1 + max((rank for ranks in groups.values() for rank in ranks), default=0)
+    ranks = place.whole("ranks", given.ranks or named, 1, COUNTS["gpus"])
+    files.few_enough(path, ranks * len(nodes))
+    known = Communicators(groups, {}, ranks)
+    for node in nodes:
+        if node.kind in (NodeType.COMM_SEND, NodeType.COMM_RECV):
+            node.place.refuse("must name its other end, in a set with a file for every rank, PREFIX.RANK.et")
+        if node.kind == NodeType.COMM_COLL and groups and "comm_type" in node.attributes:
+            members = len(known.groups[known.of(node, 0)])
+            if members != ranks:
+                said = f"is a collective of {members} ranks, not of all {ranks} that its file is copied to"
+                node.place.refuse(f"{said}: its set needs a file for every rank")
+    graph, remarks = put_together([nodes] * ranks, known, given)
+    said = "ranks copies it to more" if ranks == 1 else "each does the same"
+    return Reading(graph, "Chakra", (f"one file for {files.so_many(ranks, 'rank')}: {said}.", *remarks))

@@ -1,0 +1,167 @@
+"""What all formats of task graphs share: reading (packed) files, error messages with positions, matching messages."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
+from mfabric_jax.checks import COUNTS, InputError
+from mfabric_jax.support import unpacking
+from mfabric_jax.support.text_files import read_bytes
+
+LARGEST = 1 << 32  # bytes of a file
+LARGEST_WHOLE = 1 << 53  # whole numbers that a float64 holds
+MOST_TASKS = 1 << 24
+PACKED = re.compile(r"\.(gz|xz)$")
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Values that a file may leave out; None: not given.
+
+    - `ranks`: GPUs of the job. A single Chakra file is copied to all of them; a Chakra set may lack some of them.
+    - `communicators`: JSON file of a Chakra set's communicators; default: PREFIX.json, or METADATA nodes.
+    - `tflops`, `memory_gigabytes_per_s`: of a GPU, for computations with operations and bytes but no duration:
+      operations / min(tflops, memory bandwidth x operations / bytes), the roofline of ASTRA-sim.
+    - `unbounded_bytes`: bytes of a flow that never ends.
+    - `weights`: MixNet's matrix of weights, a .txt file, for the all-to-alls of its task graphs.
+    """
+
+    ranks: int | None = None
+    communicators: str | Path | None = None
+    tflops: float | None = None
+    memory_gigabytes_per_s: float | None = None
+    unbounded_bytes: float | None = None
+    weights: str | Path | None = None
+
+
+class Reading(NamedTuple):
+    graph: TaskGraph
+    format: str
+    remarks: tuple[str, ...] = ()
+
+
+class Spot(NamedTuple):
+    """A position in a file, such as "line 3 of 'a.cm'", for error messages."""
+
+    where: str
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raise `InputError` with the position and the reason."""
+        raise InputError(f"{self.where} {why}.")
+
+    def whole(self, field: str, text: str | int, at_least: int = 0, most: int = LARGEST_WHOLE) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,20}", str(text)) or not at_least <= int(text) <= most:
+            self.refuse(f"must have a whole number from {at_least} to {most} for {field}, got {str(text)[:40]!r}")
+        return int(text)
+
+    def rank(self, field: str, text: str | int, ranks: int = COUNTS["gpus"]) -> int:
+        return self.whole(field, text, 0, ranks - 1)
+
+    def number(self, field: str, text: str | float) -> float:
+        try:
+            value = float(text)
+        except (TypeError, ValueError):
+            value = -1.0
+        if not 0 <= value <= LARGEST_WHOLE:
+            self.refuse(f"must have a number from 0 to {LARGEST_WHOLE} for {field}, got {str(text)[:40]!r}")
+        return value
+
+
+def plain_name(path: Path) -> str:
+    return PACKED.sub("", path.name)
+
+
+def unpacked(path: str | Path) -> bytes:
+    """The bytes of a file, decompressed if its first bytes say .gz or .xz. `InputError` if it cannot be read."""
+    give = "give a file of tasks, plain, .gz or .xz"
+    data = read_bytes(path, give, LARGEST)
+    try:
+        return unpacking.unpacked(path, data)
+    except InputError:
+        raise
+    except unpacking.BROKEN as error:
+        raise InputError(f"cannot read {str(path)!r} ({error or 'it is cut off'}); {give}.") from error
+
+
+def lines_of(path: str | Path) -> list[str]:
+    try:
+        text = unpacked(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{str(path)!r} must be text in UTF-8, it is not from byte {error.start} on.") from error
+    return text.splitlines()
+
+
+def line(path: str | Path, number: int) -> Spot:
+    return Spot(f"line {number} of {str(path)!r}")
+
+
+def few_enough(path: str | Path, tasks: float) -> None:
+    if tasks > MOST_TASKS:
+        raise InputError(f"{str(path)!r} must make at most {MOST_TASKS:,} tasks, got {tasks:,.0f}.")
+
+
+def so_many(count: int, one: str, several: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+ANY = -1  # a receive takes from any source, or with any tag
+
+
+class Ends(NamedTuple):
+    """The sends and receives of one source, destination and tag, in order."""
+
+    sends: list[int]
+    receives: list[int]
+
+
+class Messages:
+    """Collects sends and receives by (source, destination, tag); the nth send goes with the nth receive."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[int, int, int], Ends] = defaultdict(lambda: Ends([], []))
+        self._wild: list[tuple[int, int, int, int]] = []
+
+    def send(self, task: int, source: int, destination: int, tag: int) -> None:
+        self._ends[source, destination, tag].sends.append(task)
+
+    def receive(self, task: int, source: int, destination: int, tag: int) -> None:
+        """Task `task` receives; source and tag may be `ANY`."""
+        if ANY in (source, tag):
+            self._wild.append((task, source, destination, tag))
+        else:
+            self._ends[source, destination, tag].receives.append(task)
+
+    @property
+    def wild(self) -> int:
+        return len(self._wild)
+
+    def matched(self) -> "Matched":
+        """Match every send with its receive; a receive with any source or tag takes the first send that is left."""
+        found = Matched([], [], 0)
+        left: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for (source, destination, tag), (sends, receives) in self._ends.items():
+            found.pairs.extend((send, receive, source) for send, receive in zip(sends, receives, strict=False))
+            left[destination] += [(send, source, tag) for send in sends[len(receives) :]]
+            found.unsent.extend((receive, source) for receive in receives[len(sends) :])
+        for sends in left.values():
+            sends.sort()
+        for receive, source, destination, tag in self._wild:
+            fits = (one for one in left[destination] if source in (ANY, one[1]) and tag in (ANY, one[2]))
+            taken = next(fits, None)
+            if taken is None:
+                found.unsent.append((receive, source))
+            else:
+                left[destination].remove(taken)
+                found.pairs.append((taken[0], receive, taken[1]))
+        return found._replace(unheard=sum(map(len, left.values())))
+
+
+class Matched(NamedTuple):
+    """`pairs`: (send, receive, source). `unsent`: (receive, source) without send. `unheard`: sends without receive."""
+
+    pairs: list[tuple[int, int, int]]
+    unsent: list[tuple[int, int]]
+    unheard: int

@@ -1,0 +1,362 @@
+"""Read task graphs of FlexFlow as TopoOpt and MixNet write them, `.fbuf`: a flatbuffer without an identifier.
+
+A computation runs on its GPU, one at a time, for its `runtime` [ms]. A NOMINAL_COMM sends between two nodes, whose
+numbers are in its device. An ALLREDUCE lists its nodes in place of the tasks that follow it (TopoOpt) or in
+`to_node_ids` (MixNet). Estimated runtimes of communication are not used. MixNet's ALLTOALL sends `xfersize` between
+ranks at the same place of the tensor-parallel groups; its simulator weights them by a matrix that the file lacks. Slots
+and types of TopoOpt are those of its published graphs. Those of MixNet follow its writer (Graph::get_taskgraph_flatbuf)
+and its simulator's FFTaskType, untested because no file is published. Sources: github.com/hipersys-team/TopoOpt, the
+packet simulator released with arXiv 2501.03905.
+"""
+
+import math
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.apps.graphs.tasks.formats import files
+from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading, Spot
+from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
+from mfabric_jax.checks import COUNTS, InputError
+from mfabric_jax.support.extras import extra
+from mfabric_jax.support.text_files import value_in
+
+# -- tables of a flatbuffer by slot number, without a schema's generated code; everything is checked
+
+BROKEN = (struct.error, IndexError, ValueError, OverflowError, TypeError, EOFError)  # what damaged bytes raise
+
+
+class FlatTable(NamedTuple):
+    """A table over the flatbuffers library's `inner`; methods raise one of `BROKEN` for damaged bytes."""
+
+    inner: Any
+
+    @property
+    def slots(self) -> int:
+        from flatbuffers import encode, packer
+
+        table = self.inner.Pos - encode.Get(packer.soffset, self.inner.Bytes, self.inner.Pos)
+        if table < 0:
+            raise EOFError
+        return (encode.Get(packer.voffset, self.inner.Bytes, table) - 4) // 2
+
+    def number(self, slot: int, kind: str) -> Any:
+        """A number of the kind int16, uint32, uint64, float32, ...; 0 where it is left out."""
+        at = self._at(slot)
+        if not at:
+            return 0
+        size = np.dtype(kind).itemsize
+        return np.frombuffer(self._bytes(self.inner.Pos + at, size), np.dtype(kind).newbyteorder("<"))[0].item()
+
+    def numbers(self, slot: int, kind: str) -> list:
+        start, count = self._vector(slot)
+        size = np.dtype(kind).itemsize
+        return np.frombuffer(self._bytes(start, count * size), np.dtype(kind).newbyteorder("<")).tolist()
+
+    def text(self, slot: int) -> str:
+        start, count = self._vector(slot)
+        return bytes(self._bytes(start, count)).decode("utf-8", "replace")
+
+    def tables(self, slot: int) -> list["FlatTable"]:
+        from flatbuffers.table import Table
+
+        start, count = self._vector(slot)
+        offsets = np.frombuffer(self._bytes(start, 4 * count), "<u4").tolist()
+        return [FlatTable(Table(self.inner.Bytes, start + 4 * order + to)) for order, to in enumerate(offsets)]
+
+    def _at(self, slot: int) -> int:
+        return self.inner.Offset(4 + 2 * slot)
+
+    def _vector(self, slot: int) -> tuple[int, int]:
+        at = self._at(slot)
+        return (self.inner.Vector(at), self.inner.VectorLen(at)) if at else (0, 0)
+
+    def _bytes(self, start: int, size: int) -> memoryview:
+        if start < 0 or start + size > len(self.inner.Bytes):
+            raise EOFError
+        return memoryview(self.inner.Bytes)[start : start + size]
+
+
+def root(data: bytes) -> FlatTable:
+    with extra("formats", "a .fbuf"):
+        from flatbuffers import encode, packer
+        from flatbuffers.table import Table
+    return FlatTable(Table(bytearray(data), encode.Get(packer.uoffset, data, 0)))
+
+
+# -- the graph of a FlexFlow file's tasks
+
+
+class FlexType(IntEnum):
+    FORWARD = 0
+    BACKWARD = 1
+    COMM = 2
+    UPDATE = 3
+    BARRIER = 4
+    NOMINAL_COMM = 5
+    P2P = 6
+    SUB_ALLREDUCE = 7
+    DP_ALLREDUCE = 8
+    TP_ALLREDUCE = 9
+    ALLREDUCE = 10
+    REDUCESCATTER = 11
+    ALLGATHER = 12
+    ALLTOALL = 13
+
+
+OPS = dict.fromkeys(range(FlexType.SUB_ALLREDUCE, FlexType.ALLREDUCE + 1), Op.ALL_REDUCE)
+OPS |= {FlexType.REDUCESCATTER: Op.REDUCE_SCATTER, FlexType.ALLGATHER: Op.ALL_GATHER, FlexType.ALLTOALL: Op.ALL_TO_ALL}
+NETWORK = (13, 14)  # types of devices: a connection of two nodes, physical or nominal
+GPU = 0
+WEIGHT_ROW = 32768  # what a row of MixNet's matrix adds up to
+
+
+class FlexDevice(NamedTuple):
+    """`property`: the number of a GPU; for a connection, both nodes in one number."""
+
+    kind: int
+    node: int
+    property: int
+
+
+class FlexTask(NamedTuple):
+    """A task of a file. `follows`: ids of tasks that wait for it; `sources`, `targets`: nodes of its messages."""
+
+    spot: Spot
+    kind: FlexType
+    device: int
+    seconds: float
+    size: int
+    follows: list[int]
+    sources: list[int]
+    targets: list[int]
+    name: str = ""
+    info: str = ""
+
+
+class FlexSystem(NamedTuple):
+    """`ends`: number of nodes and switches, the base of a connection's number. `tp`: ranks that each send alike.
+    `step`: ranks per number in a collective (TopoOpt numbers nodes, MixNet GPUs). `weights`: of all-to-alls; None:
+    even.
+    """
+
+    gpus: int
+    ends: int
+    ranks: int
+    tp: int
+    step: int
+    devices: dict[int, FlexDevice]
+    weights: list[list[int]] | None = None
+
+
+class _Built(NamedTuple):
+    tasks: Tasks
+    groups: dict[tuple[int, ...], int]
+    begin: dict[int, list[int]]
+    end: dict[int, list[int]]
+
+
+def tasks_of(said: dict[int, FlexTask], system: FlexSystem) -> Tasks:
+    """The tasks of a file by id. A collective is a MARKER without a rank, and behind it a task for every member."""
+    built = _Built(Tasks(system.ranks), {}, {}, {})
+    for key, task in said.items():
+        _BUILD[task.kind](key, task, system, built)
+    for key, task in said.items():
+        for other in task.follows:
+            if other not in said:
+                task.spot.refuse(f"is followed by task {other}, which is not there")
+            for begin in built.begin[other]:
+                built.tasks.wait(begin, built.end[key])
+    built.tasks.groups = tuple(built.groups)
+    return built.tasks
+
+
+def _compute(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
+    device = system.devices.get(task.device)
+    if device is None:
+        task.spot.refuse(f"runs on device {task.device}, which is not there")
+    if device.kind in NETWORK:
+        _send(key, task, system, built)
+        return
+    rank = device.property if device.kind == GPU else device.node * system.gpus
+    rank = task.spot.rank("its device", rank, system.ranks)
+    lane = 0 if device.kind == GPU else 1 + device.kind
+    number = built.tasks.add(TaskKind.COMPUTE, rank, task.name, lane=lane, seconds=task.seconds)
+    built.begin[key] = built.end[key] = [number]
+
+
+def _send(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
+    device = system.devices.get(task.device)
+    if device is None or device.kind not in NETWORK:
+        task.spot.refuse(f"must have a connection of two nodes for its device, got {task.device}")
+    nodes = system.ranks // system.gpus
+    source, target = (task.spot.rank("its nodes", end, nodes) for end in divmod(device.property, system.ends))
+    _messages(key, task, [(source * system.gpus, target * system.gpus, task.size)], built)
+
+
+def _point_to_point(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
+    if len(task.sources) != len(task.targets):
+        task.spot.refuse(f"must have a target for every source, got {len(task.targets)} for {len(task.sources)}")
+    sources, targets = _ranks(task, task.sources, system), _ranks(task, task.targets, system)
+    _messages(key, task, [(*ends, task.size) for ends in zip(sources, targets, strict=True)], built)
+
+
+def _messages(key: int, task: FlexTask, pairs: list[tuple[int, int, int]], built: _Built) -> None:
+    built.begin[key] = built.end[key] = [
+        built.tasks.add(TaskKind.SEND, source, task.name, peer=target, bytes=size)
+        if source != target
+        else built.tasks.add(TaskKind.MARKER, source, task.name)
+        for source, target, size in pairs
+    ] or [built.tasks.add(TaskKind.MARKER, -1, task.name)]
+
+
+def _barrier(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
+    built.begin[key] = built.end[key] = [built.tasks.add(TaskKind.MARKER, -1, task.name)]
+
+
+def _reduce(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
+    _collective(key, task, [_ranks(task, task.targets, system)], task.size, built)
+
+
+def _all_to_all(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
+    """All-to-all among ranks at one place of their tensor-parallel groups: even, or by MixNet's matrix of weights.
+
+    With weights W of `ep` ranks, s sends d ceil(xfersize ep W[s][d] / 32768), or W[d][s] where tokens go back (an
+    AGGREGATE forward, a GROUP_BY backward). Deviation: MixNet's simulator takes indices modulo 8 for any `ep`.
+    """
+    ranks, tp, weights = _ranks(task, task.targets, system), system.tp, system.weights
+    if task.sources != task.targets or len(ranks) % tp:
+        task.spot.refuse("must have the same nodes as sources and targets, a multiple of the tensor-parallel degree")
+    parts = [ranks[place::tp] for place in range(tp)]
+    if weights is None:
+        _collective(key, task, parts, task.size * len(parts[0]), built)
+        return
+    ep, backward = len(weights), "backward" in task.info.lower()
+    if len(parts[0]) != ep:
+        task.spot.refuse(f"is an all-to-all of {len(parts[0])} ranks, for which weights must be as many, got {ep}")
+    goes = ("AGGREGATE" in task.info.upper()) == backward
+    pairs = []
+    for part in parts:
+        for source in part:
+            for target in part:
+                ends = source // tp % ep, target // tp % ep
+                weight = weights[ends[0]][ends[1]] if goes else weights[ends[1]][ends[0]]
+                pairs += [(source, target, math.ceil(task.size * ep * weight / WEIGHT_ROW))] * (source != target)
+    first, last = (built.tasks.add(TaskKind.MARKER, -1, task.name) for _ in range(2))
+    _messages(key, task, pairs, built)
+    for send in built.begin[key]:
+        built.tasks.wait(send, first)
+    built.tasks.wait(last, built.end[key])
+    built.begin[key], built.end[key] = [first], [last]
+
+
+def _ranks(task: FlexTask, nodes: list[int], system: FlexSystem) -> list[int]:
+    return [task.spot.rank("its nodes", node * system.step, system.ranks) for node in nodes]
+
+
+def _collective(key: int, task: FlexTask, parts: list[list[int]], size: int, built: _Built) -> None:
+    marker = built.tasks.add(TaskKind.MARKER, -1, task.name)
+    built.begin[key], built.end[key] = [marker], []
+    for part in map(tuple, parts):
+        if not part or len(set(part)) < len(part):
+            task.spot.refuse(f"must have nodes, none twice, got {list(part)[:8]}")
+        group, match = built.groups.setdefault(part, len(built.groups)), len(built.tasks.column("kind"))
+        values = {"op": OPS[task.kind], "bytes": size, "group": group, "match": match}
+        built.end[key] += [built.tasks.add(TaskKind.COLLECTIVE, rank, task.name, marker, **values) for rank in part]
+
+
+_BUILD: dict[FlexType, Callable[[int, FlexTask, FlexSystem, _Built], None]] = dict.fromkeys(FlexType, _reduce)
+_BUILD |= dict.fromkeys((FlexType.FORWARD, FlexType.BACKWARD, FlexType.COMM, FlexType.UPDATE), _compute)
+_BUILD |= {FlexType.NOMINAL_COMM: _send, FlexType.P2P: _point_to_point, FlexType.BARRIER: _barrier}
+_BUILD |= {FlexType.ALLTOALL: _all_to_all}
+
+
+GPUS, NODES, SWITCHES, TASKS, DEVICES = 0, 1, 2, 8, 9  # slots of the graph
+DEGREES = 4  # last slots of MixNet's graph: dp, tp, pp, ep
+TOPOOPT_SLOTS = 6  # of a task; more: MixNet's
+TOPOOPT_ALLREDUCE = 6
+
+
+def read(path: Path, given: LeftOut) -> Reading:
+    data, said = files.unpacked(path), {}
+    try:
+        table = root(data)
+        listed = table.tables(TASKS)
+        mixnet = any(one.slots > TOPOOPT_SLOTS for one in listed)
+        devices = {one.number(1, "u8"): _device(one) for one in table.tables(DEVICES)}
+        for order, one in enumerate(listed):
+            spot, key = Spot(f"task {order} (counted from 0) of {str(path)!r}"), one.number(1, "u8")
+            if key in said:
+                spot.refuse("has the id of another task")
+            said[key] = _of_mixnet(one, spot) if mixnet else _of_topoopt(one, spot)
+        gpus, nodes, switches = (table.number(slot, "u4") for slot in (GPUS, NODES, SWITCHES))
+        tp = table.number(table.slots - DEGREES + 1, "u4") if mixnet else 1
+    except InputError:
+        raise
+    except BROKEN as error:
+        raise InputError(f"{str(path)!r} is cut off or no FlexFlow task graph.") from error
+    whole = Spot(repr(str(path)))
+    if not said:
+        whole.refuse("must be a FlexFlow task graph with tasks, it has none")
+    gpus, nodes = whole.whole("ngpupernode", gpus, 1, 2**12), whole.whole("nnode", nodes, 1, COUNTS["servers"])
+    files.few_enough(path, sum(1 + len(task.targets) * max(len(task.sources), 1) for task in said.values()))
+    weights = None if given.weights is None else _weights(Path(given.weights))
+    system = FlexSystem(gpus, nodes + switches, nodes * gpus, max(tp, 1), 1 if mixnet else gpus, devices, weights)
+    return _read(said, system, mixnet)
+
+
+def _read(said: dict[int, FlexTask], system: FlexSystem, mixnet: bool) -> Reading:
+    tasks = tasks_of(said, system)
+    remarks = ("estimated runtimes of messages and collectives are not used.",)
+    if mixnet:
+        used = [rank for task in said.values() for rank in (*task.sources, *task.targets)]
+        tasks.ranks = min(system.ranks, 1 + max([*used, *tasks.column("rank"), *tasks.column("peer")]))
+        if system.weights is None and any(task.kind == FlexType.ALLTOALL for task in said.values()):
+            remarks += (
+                "of an all-to-all every pair has the same, without the weights of MixNet's simulator (weights).",
+            )
+    return Reading(tasks.graph(), "FlexFlow task graph", remarks)
+
+
+def _device(one: FlatTable) -> FlexDevice:
+    return FlexDevice(one.number(0, "i2"), one.number(2, "u8"), one.number(3, "u8"))
+
+
+def _of_topoopt(one: FlatTable, spot: Spot) -> FlexTask:
+    kind, listed = one.number(0, "i2"), one.numbers(5, "u8")
+    if not 0 <= kind <= TOPOOPT_ALLREDUCE:
+        spot.refuse(f"must have a type from 0 to {TOPOOPT_ALLREDUCE}, got {kind}")
+    if kind == TOPOOPT_ALLREDUCE:
+        return _task(one, spot, FlexType.ALLREDUCE)._replace(targets=listed)
+    return _task(one, spot, FlexType(kind))._replace(follows=listed)
+
+
+def _of_mixnet(one: FlatTable, spot: Spot) -> FlexTask:
+    kind, info = one.number(0, "i2"), one.text(10)
+    if not 0 <= kind <= max(FlexType):
+        spot.refuse(f"must have a type from 0 to {max(FlexType)}, got {kind}")
+    if kind == FlexType.ALLTOALL and not ("GROUP_BY" in info.upper() or "AGGREGATE" in info.upper()):
+        spot.refuse(f"must say GROUP_BY or AGGREGATE, as MixNet's all-to-alls do, got {info[:40]!r}")
+    follows, sources, targets = (one.numbers(slot, "u8") for slot in (6, 7, 8))
+    task = _task(one, spot, FlexType(kind), one.text(9) or info)
+    return task._replace(follows=follows, sources=sources, targets=targets, info=info)
+
+
+def _task(one: FlatTable, spot: Spot, kind: FlexType, name: str = "") -> FlexTask:
+    runtime, size = spot.number("runtime", one.number(3, "f4")), spot.whole("xfersize", one.number(4, "u8"))
+    return FlexTask(spot, kind, one.number(2, "u8"), units.ms(runtime), size, [], [], [], name or kind.name)
+
+
+def _weights(path: Path) -> list[list[int]]:
+    spot, matrix = Spot(repr(str(path))), value_in(files.unpacked(path), repr(str(path)), "weights")
+    rows = matrix if isinstance(matrix, list) else []
+    if not rows or not all(isinstance(row, list) and len(row) == len(rows) for row in rows):
+        spot.refuse("must be one nested list of as many rows as columns")
+    return [
+        [spot.whole("weights", weight if isinstance(weight, int) else str(weight)) for weight in row] for row in rows
+    ]

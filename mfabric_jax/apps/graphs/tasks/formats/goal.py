@@ -1,0 +1,152 @@
+"""Read GOAL, the text format of LogGOPSim, Schedgen and ATLAHS: sends, receives and calculations of each rank.
+
+A `calc` is in nanoseconds, as Schedgen writes it, and occupies its `cpu`, one at a time. Sends and receives take no
+processor time (LogGOPSim's o and g belong to its own network model); a send ends when the message has arrived. B
+irequires A means that B waits for everything that A waits for. Source: the grammar of github.com/spcl/LogGOPSim.
+"""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+from mfabric_jax import units
+from mfabric_jax.apps.graphs.tasks.formats import files
+from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Messages, Reading, Spot
+from mfabric_jax.apps.graphs.tasks.graph import TaskKind, Tasks
+from mfabric_jax.checks import COUNTS
+
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+RANKS = re.compile(r"num_ranks\s+(\S+)")
+BLOCK = re.compile(r"rank\s+(\S+)\s*\{")
+LABEL = r"[a-zA-Z][a-zA-Z0-9_]*"
+REQUIRES = re.compile(rf"({LABEL})\s+(i?requires)\s+({LABEL})")
+TASK = re.compile(
+    rf"(?:({LABEL})\s*:\s*)?(?:(send|recv)\s+(\S+?)b?\s+(?:to|from)\s+(\S+)|(calc)\s+(\S+))((?:\s+(?:tag|cpu|nic)\s+\S+)*)"
+)
+
+
+class _Rank(NamedTuple):
+    number: int
+    labels: dict[str, int]
+
+
+class _Job(NamedTuple):
+    """The statements of a file. `early`: (first, then) of irequires; `receives`: position and bytes of each."""
+
+    tasks: Tasks
+    messages: Messages
+    early: list[tuple[int, int]]
+    receives: dict[int, tuple[Spot, int]]
+
+
+def tells(head: bytes) -> bool:
+    return COMMENT.sub("", head.decode("utf-8", "replace")).lstrip().startswith("num_ranks")
+
+
+def read(path: Path, given: LeftOut) -> Reading:
+    """The tasks of all ranks; `InputError` for a receive that no send matches, by (source, destination, tag)."""
+    source = "\n".join(files.lines_of(path))
+    text = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), source)
+    job, rank, place = _Job(Tasks(0), Messages(), [], {}), None, Spot(repr(str(path)))
+    tasks = job.tasks
+    for number, statement in enumerate(text.split("\n"), start=1):
+        place = files.line(path, number)
+        for part in filter(None, map(str.strip, re.split(r"(?<=[{}])|(?=\})", statement))):
+            if found := RANKS.fullmatch(part):
+                tasks.ranks = place.whole("num_ranks", found[1], 1, COUNTS["gpus"])
+            elif tasks.ranks and not rank and (found := BLOCK.fullmatch(part)):
+                rank = _Rank(place.rank("rank", found[1], tasks.ranks), {})
+            elif part == "}" and rank:
+                rank = None
+            elif rank and (found := REQUIRES.fullmatch(part)):
+                _require(place, job, rank, found)
+            elif rank and (found := TASK.fullmatch(part)):
+                _add(place, job, rank, found)
+            else:
+                place.refuse(f"is no statement of GOAL, got {part[:60]!r}")
+    if not tasks.ranks:
+        Spot(repr(str(path))).refuse("must begin with num_ranks N")
+    if rank:
+        place.refuse(f"ends rank {rank.number} without '}}'")
+    return _matched(job)
+
+
+def _require(place: Spot, job: _Job, rank: _Rank, found: re.Match) -> None:
+    for label in (found[1], found[3]):
+        if label not in rank.labels:
+            place.refuse(f"names {label!r}, which rank {rank.number} has not defined before")
+    then, first = rank.labels[found[1]], rank.labels[found[3]]
+    if found[2] == "requires":
+        job.tasks.wait(then, first)
+    else:
+        job.early.append((first, then))
+
+
+def _add(place: Spot, job: _Job, rank: _Rank, found: re.Match) -> None:
+    tasks = job.tasks
+    label, verb, size, peer, _, units_of_calc, rest = found.groups()
+    options = dict(zip(*[iter(rest.split())] * 2, strict=True))
+    if 2 * len(options) < len(rest.split()):
+        place.refuse(f"must say each of tag, cpu and nic once, got {rest.strip()[:60]!r}")
+    place.whole("nic", options.get("nic", 0))
+    lane, tag = place.whole("cpu", options.get("cpu", 0)), place.whole("tag", options.get("tag", 0), -1)
+    if label in rank.labels:
+        place.refuse(f"defines {label!r} a second time")
+    if verb is None:
+        seconds = units.ns(place.number("calc", units_of_calc))
+        task = tasks.add(TaskKind.COMPUTE, rank.number, label or "", lane=lane, seconds=seconds)
+    elif verb == "send":
+        there, size = place.rank("to", peer, tasks.ranks), place.whole("send", size)
+        task = tasks.add(TaskKind.SEND, rank.number, label or "", peer=there, bytes=size)
+        job.messages.send(task, rank.number, there, tag)
+    else:
+        there = place.whole("from", peer, -1, tasks.ranks - 1)
+        task = tasks.add(TaskKind.RECV, rank.number, label or "", peer=max(there, 0))
+        job.messages.receive(task, there, rank.number, tag)
+        job.receives[task] = place, place.whole("recv", size)
+    if label:
+        rank.labels[label] = task
+
+
+def _matched(job: _Job) -> Reading:
+    tasks = job.tasks
+    pairs, unsent, unheard = job.messages.matched()
+    if unsent:
+        first, _ = min(unsent)
+        job.receives[first][0].refuse(
+            f"receives on rank {tasks.column('rank')[first]} what no send of this source, destination and tag is for, "
+            f"as {len(unsent)} of {len(unsent) + len(pairs)} receives do"
+        )
+    for number, (send, receive, source) in enumerate(sorted(pairs)):
+        tasks.column("match")[send] = tasks.column("match")[receive] = number
+        tasks.column("peer")[receive] = source
+    _wait_like(tasks, job.early)
+    remarks = []
+    if job.messages.wild:
+        said = files.so_many(job.messages.wild, "receive takes any source or tag", "receives take any source or tag")
+        remarks.append(f"{said}: the sends left, in the order of the file.")
+    if unheard:
+        remarks.append(f"{files.so_many(unheard, 'send has', 'sends have')} no receive: nobody waits for them.")
+    other = sum(tasks.column("bytes")[send] != job.receives[receive][1] for send, receive, _ in pairs)
+    if other:
+        said = files.so_many(
+            other, "receive has another size than its send", "receives have other sizes than their sends"
+        )
+        remarks.append(f"{said}: those of sends count.")
+    return Reading(tasks.graph(), "GOAL", tuple(remarks))
+
+
+def _wait_like(tasks: Tasks, early: list[tuple[int, int]]) -> None:
+    """The second task of each pair waits for all that the first waits for, through any number of pairs."""
+    before: dict[int, set[int]] = defaultdict(set)
+    for first, then in tasks.after:
+        before[then].add(first)
+    grew = True
+    while grew:
+        grew = False
+        for first, then in early:
+            grew |= not before[first] <= before[then]
+            before[then] |= before[first]
+    for _, then in early:
+        tasks.wait(then, before[then] - {then})

@@ -1,0 +1,148 @@
+"""Read connection matrices of htsim, `.cm`: a SEND for every connection, released at a time or by a trigger.
+
+`start` is in picoseconds, as in htsim's loader (its saver prints microseconds). A connection ends, for both of its
+triggers, when its last byte has arrived. Source: connection_matrix.cpp and trigger.cpp of
+github.com/Broadcom/csg-htsim.
+"""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+from mfabric_jax import units
+from mfabric_jax.apps.graphs.tasks.formats import files
+from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading, Spot
+from mfabric_jax.apps.graphs.tasks.graph import TaskKind, Tasks
+from mfabric_jax.checks import COUNTS
+
+COUNTED = {"Nodes": "nodes", "Connections": "connections", "Triggers": "triggers", "Failures": "failures"}
+PAIR = re.compile(r"(\d+)->(\d+)")
+NUMBERS = ("id", "trigger", "size", "prio", "send_done_trigger", "recv_done_trigger")
+TRIGGERS = ("oneshot", "multishot", "barrier")
+
+
+class _Trigger(NamedTuple):
+    place: Spot
+    kind: str
+    count: int | None
+
+
+class _Matrix(NamedTuple):
+    """Position and words of each connection, and for each trigger the connections that fire it and that it releases."""
+
+    tasks: Tasks
+    triggers: dict[int, _Trigger]
+    fired_by: dict[int, list[tuple[int, Spot]]]
+    releases: dict[int, list[tuple[int, Spot]]]
+
+
+def tells(head: bytes) -> bool:
+    return re.match(rb"\s*Nodes\s+\d", head) is not None
+
+
+def read(path: Path, given: LeftOut) -> Reading:
+    """A SEND for every connection, in the order of the file."""
+    said: dict[str, int] = {}
+    rows = dict.fromkeys(COUNTED, 0)
+    matrix = _Matrix(Tasks(0), {}, defaultdict(list), defaultdict(list))
+    counts = {"unbounded": 0, "prio": 0}
+    for number, text in enumerate(files.lines_of(path), start=1):
+        words, place = text.split(), files.line(path, number)
+        if not words:
+            continue
+        if words[0] in COUNTED and len(words) == 2:
+            said[words[0]] = place.whole(words[0], words[1], most=COUNTS["gpus"])
+        elif words[0] == "trigger":
+            rows["Triggers"] += 1
+            _trigger(place, words[1:], matrix)
+        elif words[0] == "failure":
+            rows["Failures"] += 1
+        elif found := PAIR.fullmatch(words[0]):
+            rows["Connections"] += 1
+            _connection(place, found, words[1:], said.get("Nodes", 0), matrix, given, counts)
+        else:
+            place.refuse(f"is no row of a connection matrix, got {text.strip()[:60]!r}")
+    whole = Spot(repr(str(path)))
+    for word in ("Nodes", "Connections"):
+        if word not in said:
+            whole.refuse(f"must say how many {COUNTED[word]} there are, {word} N")
+    for word, count in rows.items():
+        if word != "Nodes" and said.get(word, 0) != count:
+            whole.refuse(f"must have as many rows of {COUNTED[word]} as it says, {said.get(word, 0)}, got {count}")
+    matrix.tasks.ranks = max(said["Nodes"], 1)
+    _release(matrix)
+    return Reading(matrix.tasks.graph(), "htsim connection matrix", _remarks(matrix, counts, rows, given))
+
+
+def _trigger(place: Spot, words: list[str], matrix: _Matrix) -> None:
+    if len(words) not in (3, 5) or words[0] != "id" or words[2] not in TRIGGERS or words[3:4] not in ([], ["count"]):
+        place.refuse(f"must be trigger id K {'|'.join(TRIGGERS)} [count C], got {' '.join(words)[:60]!r}")
+    key = place.whole("id", words[1], 1)
+    if key in matrix.triggers:
+        place.refuse(f"declares trigger {key} a second time")
+    count = place.whole("count", words[4], 1) if len(words) == 5 else None
+    if words[2] == "barrier" and count is None:
+        place.refuse("must say the count of a barrier")
+    matrix.triggers[key] = _Trigger(place, words[2], count)
+
+
+def _connection(
+    place: Spot, pair: re.Match, words: list[str], nodes: int, matrix: _Matrix, given: LeftOut, counts: dict[str, int]
+) -> None:
+    source, destination = (place.rank("nodes", text, nodes) for text in pair.groups())
+    words = [word for word in words if word != "addon"]
+    if len(words) % 2 or len(set(words[::2])) < len(words) // 2 or not set(words[::2]) <= {*NUMBERS, "start"}:
+        place.refuse(f"must have pairs of {', '.join(('start', *NUMBERS))} and a number, got {' '.join(words)[:60]!r}")
+    said = dict(zip(words[::2], words[1::2], strict=True))
+    values = {word: place.whole(word, said[word], int(word in ("id", "trigger"))) for word in NUMBERS if word in said}
+    if ("start" in said) == ("trigger" in said):
+        place.refuse("must have either start or trigger")
+    if "trigger" in values and "id" not in values:
+        place.refuse("must have an id, for its trigger")
+    start, size = units.ps(place.number("start", said.get("start", 0))), values.get("size", 0)
+    counts["unbounded"] += size == 0
+    counts["prio"] += "prio" in values
+    size = size or given.unbounded_bytes or 0
+    task = matrix.tasks.add(TaskKind.SEND, source, pair[0], start=start, peer=destination, bytes=size)
+    if "trigger" in values:
+        matrix.releases[values["trigger"]].append((task, place))
+    for word in ("send_done_trigger", "recv_done_trigger"):
+        if values.get(word):
+            matrix.fired_by[values[word]].append((task, place))
+
+
+def _release(matrix: _Matrix) -> None:
+    """Waits by the rules of each trigger. `InputError` where htsim would stop or a flow would never start."""
+    for key in sorted({*matrix.fired_by, *matrix.releases}):
+        fires, waiting = matrix.fired_by[key], matrix.releases[key]
+        if key not in matrix.triggers:
+            (waiting or fires)[0][1].refuse(f"names trigger {key}, which no row declares")
+        place, kind, count = matrix.triggers[key]
+        needed = {"oneshot": 1, "multishot": len(waiting), "barrier": count}[kind]
+        if len(fires) < needed:
+            place.refuse(f"declares a {kind} that must fire {needed} times and is fired {len(fires)} times")
+        if len(fires) > needed and kind != "multishot":
+            place.refuse(f"declares a {kind} for {needed} firings that is fired {len(fires)} times, where htsim stops")
+        for order, (task, _) in enumerate(waiting):
+            others = fires[order : order + 1] if kind == "multishot" else fires
+            matrix.tasks.wait(task, [other for other, _ in others])
+
+
+def _remarks(matrix: _Matrix, counts: dict[str, int], rows: dict[str, int], given: LeftOut) -> tuple[str, ...]:
+    remarks = []
+    if counts["unbounded"]:
+        size = "nothing" if given.unbounded_bytes is None else f"{given.unbounded_bytes:g} bytes"
+        said = files.so_many(counts["unbounded"], "connection has", "connections have")
+        remarks.append(f"{said} size 0, which never ends in htsim: {size} is sent here (unbounded_bytes).")
+    shots = [key for key, trigger in matrix.triggers.items() if trigger.kind == "multishot" and matrix.fired_by[key]]
+    if any(len(matrix.fired_by[key]) > 1 for key in shots):
+        remarks.append(
+            f"{files.so_many(len(shots), 'multishot trigger')}: what fires first, second, ... is taken from the order "
+            "of the file; htsim goes by which connection ends first."
+        )
+    if counts["prio"]:
+        remarks.append(f"{files.so_many(counts['prio'], 'connection has', 'connections have')} a priority: not used.")
+    if rows["Failures"]:
+        remarks.append(f"{files.so_many(rows['Failures'], 'failure')} of links not used: say them of the fabric.")
+    return tuple(remarks)

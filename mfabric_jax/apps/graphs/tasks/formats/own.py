@@ -1,0 +1,141 @@
+"""The project's own files of tasks: JSON, to write by hand, and parquet, for large graphs.
+
+JSON: `{"format": "mfabric tasks", "version": 1, "ranks": 2, "groups": [[0, 1]], "tasks": [{"kind": "send", "rank": 0,
+"peer": 1, "bytes": 1e6, "after": [0]}, ...]}`. Fields are those of `TaskGraph`, with `kind` and `op` as words; `after`
+lists the numbers, from 0, of the tasks waited for; missing fields have defaults. Parquet has a column for each field.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mfabric_jax.apps.graphs.tasks.formats import files
+from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading, Spot
+from mfabric_jax.apps.graphs.tasks.graph import FIELDS, LARGEST, USUAL, Op, TaskGraph, TaskKind, Tasks
+from mfabric_jax.checks import COUNTS, InputError
+from mfabric_jax.support import unpacking
+from mfabric_jax.support.atomic import replacing, save_table
+from mfabric_jax.support.extras import extra
+from mfabric_jax.support.text_files import mapping_in, parsed_json
+
+FORMAT, VERSION = "mfabric tasks", 1
+META = b"mfabric-tasks"  # key of the parquet footer that holds the rest
+HEAD = ("format", "version", "ranks", "groups")
+DEFAULT: dict[str, Any] = USUAL | {"op": "", "lane": -1, "name": "", "after": []}
+COLUMNS = ("kind", "rank", *DEFAULT)
+WORDS = {"kind": {kind.name.lower(): kind for kind in TaskKind}, "op": {"": -1} | {op.name.lower(): op for op in Op}}
+
+
+def tells(head: bytes) -> bool:
+    return FORMAT.encode() in head
+
+
+def read_json(path: Path, given: LeftOut) -> Reading:
+    said = mapping_in(files.unpacked(path), repr(str(path)), "tasks")
+    rows = said.pop("tasks", None)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError(f"{str(path)!r} must hold a list of tasks, each with its fields by name.")
+    return _read(path, said, rows)
+
+
+def read_parquet(path: Path, given: LeftOut) -> Reading:
+    with extra("store", "reading .parquet"):
+        import pyarrow  # noqa: F401
+    try:
+        table = unpacking.read_parquet(path, path)
+        said = parsed_json((table.schema.metadata or {}).get(META, b"null"))
+        rows = table.to_pylist()
+    except InputError:
+        raise
+    except Exception as error:  # whatever the bytes make of a table
+        raise InputError(f"{str(path)!r} must be a readable .parquet file, got {type(error).__name__}.") from error
+    if not isinstance(said, dict):
+        raise InputError(f"{str(path)!r} must say {META.decode()} in its footer: it is no table of tasks.")
+    return _read(path, said, rows)
+
+
+def _read(path: Path, said: dict[str, Any], rows: list[dict[str, Any]]) -> Reading:
+    file = Spot(repr(str(path)))
+    if said.get("format") != FORMAT or said.get("version") != VERSION or set(said) - set(HEAD):
+        file.refuse(f"must say format {FORMAT!r}, version {VERSION}, ranks and groups, got {str(said)[:80]}")
+    files.few_enough(path, len(rows))
+    ranks = _value(file, "ranks", said.get("ranks"), 1, COUNTS["gpus"])
+    groups = said.get("groups", [])
+    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
+        file.refuse(f"must have a list of ranks for each of groups, got {str(groups)[:60]}")
+    members = tuple(tuple(_value(file, "groups", rank, 0) for rank in group) for group in groups)
+    tasks = Tasks(ranks, members)
+    for number, row in enumerate(rows):
+        _add(Spot(f"task {number} of {str(path)!r}"), tasks, row, len(rows))
+    return Reading(tasks.graph(), FORMAT)
+
+
+def _add(place: Spot, tasks: Tasks, row: dict[str, Any], count: int) -> None:
+    if unknown := set(row) - set(COLUMNS):
+        place.refuse(f"must have no other fields than {', '.join(COLUMNS)}, got {', '.join(map(str, unknown))[:60]}")
+    row = DEFAULT | row
+    for field, words in WORDS.items():
+        if not isinstance(row.get(field), str) or row[field] not in words:
+            place.refuse(
+                f"must have one of {', '.join(filter(None, words))} for {field}, got {str(row.get(field))[:40]!r}"
+            )
+        row[field] = words[row[field]]
+    if not isinstance(row["name"], str):
+        place.refuse(f"must have a text for name, got {str(row['name'])[:40]!r}")
+    others = row.pop("after")
+    after = [_value(place, "after", one, 0, count - 1) for one in (others if isinstance(others, list) else [others])]
+    for field in ("rank", "peer", "match", "group", "lane"):
+        row[field] = _value(place, field, row.get(field), -1)
+    for field, most in LARGEST.items():
+        number = isinstance(row[field], int | float) and not isinstance(row[field], bool)
+        if not number or not 0 <= row[field] <= most:
+            place.refuse(f"must have a number from 0 to {most:g} for {field}, got {str(row[field])[:40]!r}")
+    tasks.add(after=after, **row)
+
+
+def _value(place: Spot, field: str, value: Any, least: int, most: int = files.LARGEST_WHOLE) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        place.refuse(f"must have a whole number from {least} to {most} for {field}, got {str(value)[:40]!r}")
+    return value
+
+
+def write_json(graph: TaskGraph, path: Path) -> tuple[str, ...]:
+    rows = [json.dumps({key: value for key, value in row.items() if DEFAULT.get(key) != value}) for row in _rows(graph)]
+    head = json.dumps(_head(graph))[:-1]
+    with replacing(path) as (beside,):
+        beside.write_text(f'{head}, "tasks": [\n' + ",\n".join(rows) + "\n]}\n", encoding="utf-8")
+    return ()
+
+
+def write_parquet(graph: TaskGraph, path: Path) -> tuple[str, ...]:
+    with extra("store", "writing .parquet"):
+        import pyarrow
+    rows = _rows(graph)
+    kinds = {"kind": pyarrow.string(), "op": pyarrow.string(), "name": pyarrow.string()}
+    kinds |= {"after": pyarrow.list_(pyarrow.int64())}
+    kinds |= {name: pyarrow.from_numpy_dtype(FIELDS[name]) for name in COLUMNS if name not in kinds}
+    columns = {name: pyarrow.array([row[name] for row in rows], kinds[name]) for name in COLUMNS}
+    table = pyarrow.table(columns).replace_schema_metadata({META: json.dumps(_head(graph))})
+    with replacing(path) as (beside,):
+        save_table(table, beside)
+    return ()
+
+
+def _head(graph: TaskGraph) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "ranks": graph.ranks,
+        "groups": [list(group) for group in graph.groups],
+    }
+
+
+def _rows(graph: TaskGraph) -> list[dict[str, Any]]:
+    after: list[list[int]] = [[] for _ in range(graph.tasks)]
+    for first, then in graph.after.tolist():
+        after[then].append(first)
+    words = {field: {int(value): word for word, value in names.items()} for field, names in WORDS.items()}
+    columns = {name: getattr(graph, name).tolist() for name in FIELDS if name != "after"}
+    columns |= {field: [names[value] for value in columns[field]] for field, names in words.items()}
+    columns |= {"name": list(graph.name), "after": after}
+    return [{name: columns[name][task] for name in COLUMNS} for task in range(graph.tasks)]

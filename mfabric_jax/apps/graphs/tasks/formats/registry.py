@@ -1,0 +1,107 @@
+"""The formats of task graphs that are read and written."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mfabric_jax import checks
+from mfabric_jax.apps.graphs.tasks.formats import chakra, chakra_write, files, flexflow, goal, htsim, own, simai
+from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading
+from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
+from mfabric_jax.checks import InputError
+from mfabric_jax.support.atomic import check_file
+
+HEAD = 1 << 12  # bytes of a file that tell its format
+
+
+class _Format(NamedTuple):
+    """A format: its `suffix` or `tells` recognises a file, `takes` lists the fields of `LeftOut` that it uses."""
+
+    suffix: str
+    read: Callable[[Path, LeftOut], Reading]
+    tells: Callable[[bytes], bool] = lambda head: False
+    takes: tuple[str, ...] = ()
+
+
+OWN_JSON = "mfabric tasks, JSON"
+READERS = {
+    "Chakra": _Format(".et", chakra.read, chakra.tells, ("ranks", "communicators", "tflops", "memory_gigabytes_per_s")),
+    "FlexFlow task graph": _Format(".fbuf", flexflow.read, takes=("weights",)),
+    "GOAL": _Format(".goal", goal.read, goal.tells),
+    "htsim connection matrix": _Format(".cm", htsim.read, htsim.tells, ("unbounded_bytes",)),
+    "SimAI workload": _Format("", simai.read, simai.tells, ("ranks",)),
+    OWN_JSON: _Format("", own.read_json, own.tells),
+    "mfabric tasks, parquet": _Format(".parquet", own.read_parquet),
+}
+NO_TASKS = {  # what lies beside such files, by what is in it, and what it is
+    rb'\s*\{\s*"schema".*"nodes"\s*:': "a PyTorch execution trace, the input of Chakra's converter: convert it to .et",
+    rb'\s*\{\s*("[^"]*"\s*:\s*\[[\d\s,]*\]\s*,?\s*)+\}?': "a list of communicators: give the .et files beside it",
+    rb"(\[rank[^\n]*\n)?comm_type,comm_group": "AICB's log of a run, without what waits for what: give its .txt",
+    rb"\s*\[\s*\[": "a matrix of weights: it is traffic, for --trace",
+}
+WRITERS: dict[str, Callable[[TaskGraph, Path], tuple[str, ...]]] = {
+    ".et": chakra_write.write,
+    ".json": own.write_json,
+    ".parquet": own.write_parquet,
+}
+
+
+def read_tasks(path: str | Path, **given: Any) -> TaskGraph:
+    """The tasks of a file (`read_with_remarks`)."""
+    return read_with_remarks(path, **given).graph
+
+
+def read_with_remarks(path: str | Path, **given: Any) -> Reading:
+    """The tasks of a file, its format, and what was dropped or assumed, in sentences.
+
+    - `path`: plain, .gz or .xz; the extension, else the content, decides the format.
+    - `given`: fields of `files.LeftOut`, values that the file leaves out.
+
+    `InputError` for a file that cannot be read, has an unknown format, is broken (names the line or node) or cannot run
+    (a message without a sender), and for a given value that the format does not leave out.
+    """
+    path = Path(path)
+    name = _format_of(path)
+    chosen = READERS[name]
+    if unknown := [field for field in given if field not in chosen.takes]:
+        allowed = ", ".join(chosen.takes) or "nothing"
+        raise InputError(f"{unknown[0]} cannot be given for {str(path)!r} ({name}); it leaves out: {allowed}.")
+    for field, value in given.items():
+        if field == "ranks" and value is not None:
+            checks.whole("ranks", value)
+        elif field not in ("communicators", "weights") and value is not None:
+            checks.positive(field, value)
+    try:
+        found = chosen.read(path, LeftOut(**given))
+    except InputError as error:
+        if str(path) in str(error):
+            raise
+        raise InputError(f"{str(path)!r}: {error}") from error
+    return found._replace(graph=dataclasses.replace(found.graph, file=str(path)))
+
+
+def _format_of(path: Path) -> str:
+    plain = files.plain_name(path)
+    if path.is_dir() or (not path.is_file() and chakra.is_set(path)):
+        return "Chakra"
+    for name, one in READERS.items():
+        if one.suffix and plain.lower().endswith(one.suffix):
+            return name
+    head = files.unpacked(path)[:HEAD]
+    for name, one in READERS.items():
+        if one.tells(head):
+            return name
+    for pattern, what in NO_TASKS.items():
+        if re.match(pattern, head, re.S):
+            raise InputError(f"{str(path)!r} is no file of tasks, but {what}.")
+    if plain.lower().endswith(".json"):
+        return OWN_JSON
+    raise InputError(f"{str(path)!r} is no file of tasks; formats that are read: {', '.join(READERS)}.")
+
+
+def write_tasks(graph: TaskGraph, path: str | Path) -> tuple[str, ...]:
+    """Write the tasks in the format of the extension; returns remarks on what that format cannot express."""
+    path = Path(path)
+    return WRITERS[check_file("path", path, tuple(WRITERS))](graph, path)

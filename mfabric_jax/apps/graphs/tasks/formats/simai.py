@@ -1,0 +1,241 @@
+"""Read text workloads of SimAI (AICB) and of ASTRA-sim 1.0: the layers of one rank, which all ranks run alike.
+
+`HYBRID_TRANSFORMER[_FWD_IN_BCKWD]` orders the rows: forward through all rows, each computation and then its collective;
+backward from the last row, the gradient of the inputs and its collective, then that of the weights, whose collective
+only the end waits for. A layer that starts a checkpoint first runs forward again from the last checkpoint. `DATA` has
+collectives of weights only; those of `MICRO` run one after the other (SimAI runs only the first row). The update time
+follows every collective. Collectives of weights run one at a time on a rank, in order.
+
+Ranks are those of one pipeline stage: tensor-parallel groups are consecutive, data-parallel groups have one place in
+each of them, an expert-parallel group (_EP) takes one place of `ep` consecutive groups, _DP_EP one place of those.
+Bytes of an all-gather are what every rank has at the end, of an all-to-all what a rank sends, as in SimAI (its issue
+74). Sources: Workload.cc, Layer.cc, MockNcclGroup.cc of github.com/aliyun/SimAI.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from mfabric_jax import units
+from mfabric_jax.apps.graphs.tasks.formats import files
+from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading, Spot
+from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
+from mfabric_jax.checks import COUNTS
+
+TRANSFORMERS = ("HYBRID_TRANSFORMER", "HYBRID_TRANSFORMER_FWD_IN_BCKWD")
+OTHERS = ("MODEL", "HYBRID_DLRM", "HYBRID_DLRM_ENHANCED", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED")
+DEGREES = {"model_parallel_NPU_group": "tp", "ep": "ep", "pp": "pp", "vpp": "vpp", "ga": "ga", "all_gpus": "all_gpus"}
+LISTS = ("checkpoints", "checkpoint_initiates")
+WORDS = {
+    "ALLREDUCE": Op.ALL_REDUCE,
+    "ALLGATHER": Op.ALL_GATHER,
+    "REDUCESCATTER": Op.REDUCE_SCATTER,
+    "ALLTOALL": Op.ALL_TO_ALL,
+    "BROADCAST": Op.BROADCAST,
+}
+GROUPS = {"": None, "_EP": "ep", "_DP_EP": "dp_ep"}  # of a word's ending; without one: by what it is for
+COMPUTE, WEIGHTS = 0, 1  # lanes
+AT_ONCE = 1 << 20  # tasks: a stage that needs more is cut down to a block, unless ranks says otherwise
+
+
+class _Phase(NamedTuple):
+    name: str
+    seconds: float
+    op: Op | None
+    kind: str
+    size: int
+    update: float
+
+
+class _Row(NamedTuple):
+    forward: _Phase
+    inputs: _Phase
+    weights: _Phase
+
+
+class _Head(NamedTuple):
+    policy: str
+    degree: dict[str, int]
+    checkpoints: frozenset[int]
+    initiates: frozenset[int]
+    pipeline_bytes: int
+
+
+class _Step(NamedTuple):
+    phase: _Phase
+    waited: bool
+
+
+def tells(head: bytes) -> bool:
+    first = head.split(maxsplit=1)
+    return bool(first) and first[0].decode("utf-8", "replace") in (*TRANSFORMERS, *OTHERS, "DATA", "MICRO")
+
+
+def read(path: Path, given: LeftOut) -> Reading:
+    """Tasks of `given.ranks` ranks of a stage; default: all ranks, or a block of a TP and an EP group if many."""
+    lines = [(files.line(path, number), text.split()) for number, text in enumerate(files.lines_of(path), start=1)]
+    lines = [(spot, words) for spot, words in lines if words]
+    if len(lines) < 2:
+        Spot(repr(str(path))).refuse("must have a policy, a number of rows, and the rows")
+    head = _head(*lines[0])
+    spot, words = lines[1]
+    if spot.whole("the number of rows", " ".join(words)) != len(lines) - 2:
+        spot.refuse(f"says {words[0]} rows, but {len(lines) - 2} follow")
+    rows = [_row(spot, words) for spot, words in lines[2:]]
+    for index in head.checkpoints | head.initiates:
+        lines[0][0].whole("a checkpoint", index, 0, max(len(rows) - 1, 0))
+    steps = _POLICIES[head.policy](rows, head)
+    ranks, remarks = _ranks(lines[0][0], head, given, len(steps))
+    files.few_enough(path, 2 * ranks * len(steps))
+    return Reading(_unrolled(steps, head, ranks).graph(), "SimAI workload", remarks)
+
+
+def _head(spot: Spot, words: list[str]) -> _Head:
+    policy, rest = words[0], [word.rstrip(":") for word in words[1:]]
+    if policy not in _POLICIES:
+        spot.refuse(f"must have a policy of {', '.join(_POLICIES)}, got {policy[:40]!r}")
+    degree, lists, pipeline = dict.fromkeys(DEGREES.values(), 0), dict.fromkeys(LISTS, frozenset()), 0
+    while rest:
+        key, *rest = rest
+        if key in LISTS:
+            count = spot.whole(key, rest[0] if rest else "")
+            indices, rest = rest[1 : 1 + count], rest[1 + count :]
+            if len(indices) < count:
+                spot.refuse(f"says {count} for {key}, but {len(indices)} follow")
+            lists[key] = frozenset(spot.whole(key, index) for index in indices)
+        elif key in DEGREES or key == "pp_comm":
+            value, rest = spot.whole(key, rest[0] if rest else "", int(key != "pp_comm")), rest[1:]
+            if key in DEGREES:
+                degree[DEGREES[key]] = spot.whole(key, value, 1, COUNTS["gpus"])
+            else:
+                pipeline = value
+        else:
+            spot.refuse(f"must have {', '.join([*DEGREES, *LISTS, 'pp_comm'])} and numbers, got {key[:40]!r}")
+    return _Head(policy, degree, lists["checkpoints"], lists["checkpoint_initiates"], pipeline)
+
+
+def _row(spot: Spot, words: list[str]) -> _Row:
+    """Name, dependency (not used), nanoseconds, collective and bytes of each phase, then the update."""
+    if len(words) != 12:
+        spot.refuse(f"must have 12 fields, got {len(words)}")
+    spot.whole("the dependency", words[1], -1)
+    update = units.ns(spot.number("the update", words[11]))
+    phases = []
+    for order, (what, usual) in enumerate((("forward", "tp"), ("input gradient", "tp"), ("weight gradient", "dp"))):
+        seconds, word, size = words[2 + 3 * order : 5 + 3 * order]
+        op, kind = _collective(spot, word, usual)
+        time, size = units.ns(spot.number(what, seconds)), spot.whole("bytes", size)
+        phases.append(_Phase(f"{words[0]} {what}", time, op, kind, size, update))
+    return _Row(*phases)
+
+
+def _collective(spot: Spot, word: str, usual: str) -> tuple[Op | None, str]:
+    if word == "NONE":
+        return None, usual
+    for ending in sorted(GROUPS, key=len, reverse=True):
+        name = word.removesuffix(ending) if ending else word
+        if word.endswith(ending) and name in WORDS:
+            return WORDS[name], GROUPS[ending] or usual
+    spot.refuse(f"must have NONE or {', '.join(WORDS)}, with _EP or _DP_EP behind it or not, got {word[:40]!r}")
+
+
+def _transformer(rows: list[_Row], head: _Head) -> list[_Step]:
+    """Forward; then for each row from the last: recomputation of a checkpoint, inputs, weights."""
+    steps = [_Step(row.forward, True) for row in rows]
+    for index in range(len(rows) - 1, -1, -1):
+        if index in head.initiates:
+            first = max((point for point in head.checkpoints if point < index), default=0)
+            steps += [_Step(row.forward, True) for row in rows[first:index]]
+        steps += [_Step(rows[index].inputs, True), _Step(rows[index].weights, False)]
+    return steps
+
+
+def _data(rows: list[_Row], head: _Head) -> list[_Step]:
+    """Computations forward; then from the last row weights and inputs, without the inputs of the first row."""
+    steps = [_Step(row.forward._replace(op=None), True) for row in rows]
+    for index in range(len(rows) - 1, -1, -1):
+        steps.append(_Step(rows[index].weights, False))
+        steps += [_Step(rows[index].inputs._replace(op=None), True)] * (index > 0)
+    return steps
+
+
+def _micro(rows: list[_Row], head: _Head) -> list[_Step]:
+    return [_Step(row.weights._replace(seconds=0.0), True) for row in rows]
+
+
+_POLICIES: dict[str, Callable[[list[_Row], _Head], list[_Step]]] = {
+    **dict.fromkeys(TRANSFORMERS, _transformer),
+    "DATA": _data,
+    "MICRO": _micro,
+}
+
+
+def _ranks(spot: Spot, head: _Head, given: LeftOut, steps: int) -> tuple[int, tuple[str, ...]]:
+    tp, ep, pp = (max(head.degree[name], 1) for name in ("tp", "ep", "pp"))
+    block, stage = tp * ep, head.degree["all_gpus"] // pp
+    if head.degree["all_gpus"] and (head.degree["all_gpus"] % pp or stage % block):
+        spot.refuse(f"must have all_gpus of pp stages of whole groups of tp x ep, got {head.degree['all_gpus']}")
+    ranks = given.ranks or (block if 2 * steps * stage > AT_ONCE else stage) or block
+    if ranks % block or (stage and ranks > stage):
+        spot.refuse(f"needs a multiple of tp x ep, {block}, for ranks, at most those of a stage ({stage}), got {ranks}")
+    remarks = []
+    if not stage:
+        remarks.append(f"all_gpus is not said: {ranks} {'ranks' if ranks > 1 else 'rank'} (ranks).")
+    elif ranks < stage:
+        remarks.append(
+            f"{ranks} of the {stage} ranks of a stage: data-parallel groups are cut from {stage // tp} to "
+            f"{ranks // tp} ranks (ranks)."
+        )
+    if pp > 1:
+        remarks.append(
+            f"one of {pp} pipeline stages: without the {head.pipeline_bytes:,} bytes between them (pp_comm)."
+        )
+    return ranks, tuple(remarks)
+
+
+def _members(ranks: int, tp: int, ep: int) -> dict[str, Callable[[int], tuple[int, ...]]]:
+    def of_tp(rank: int) -> tuple[int, ...]:
+        first = rank - rank % tp
+        return tuple(range(first, first + tp))
+
+    def of_ep(rank: int) -> tuple[int, ...]:
+        first = rank - rank % (tp * ep) + rank % tp
+        return tuple(range(first, first + tp * ep, tp))
+
+    def of_dp(rank: int) -> tuple[int, ...]:
+        return tuple(range(rank % tp, ranks, tp))
+
+    def of_dp_ep(rank: int) -> tuple[int, ...]:
+        return tuple(range(rank % (tp * ep), ranks, tp * ep))
+
+    return {"tp": of_tp, "ep": of_ep, "dp": of_dp, "dp_ep": of_dp_ep}
+
+
+def _unrolled(steps: list[_Step], head: _Head, ranks: int) -> Tasks:
+    members = _members(ranks, max(head.degree["tp"], 1), max(head.degree["ep"], 1))
+    tasks, groups, labels = Tasks(ranks), {}, {}
+    for rank in range(ranks):
+        numbers = {kind: groups.setdefault(of(rank), len(groups)) for kind, of in members.items()}
+        before: list[int] = []
+        loose: list[int] = []
+        lag, updated = 0.0, ""
+        for order, (phase, waited) in enumerate(steps):
+            if phase.seconds:
+                said = {"seconds": phase.seconds, "lag": lag}
+                before, lag = [tasks.add(TaskKind.COMPUTE, rank, phase.name, before, COMPUTE, **said)], 0.0
+            if phase.op is None:
+                continue
+            group = numbers[phase.kind]
+            said = {"op": phase.op, "bytes": phase.size, "group": group, "lag": lag}
+            said |= {"peer": min(members[phase.kind](rank))} if phase.op == Op.BROADCAST else {}
+            said["match"] = labels.setdefault((order, group), len(labels))
+            one = tasks.add(TaskKind.COLLECTIVE, rank, phase.name, before, -1 if waited else WEIGHTS, **said)
+            if waited:
+                before, lag, updated = [one], phase.update, f"{phase.name} update"
+            else:
+                loose.append(tasks.add(TaskKind.MARKER, rank, f"{phase.name} update", one, lag=phase.update))
+        if lag:
+            before = [tasks.add(TaskKind.MARKER, rank, updated, before, lag=lag)]
+        tasks.add(TaskKind.MARKER, rank, "end", [*before, *loose])
+    tasks.groups = tuple(groups)
+    return tasks

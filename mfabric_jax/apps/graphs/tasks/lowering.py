@@ -1,0 +1,313 @@
+"""Lower tasks to flows: collectives become messages, lanes become waits.
+
+A rank sends nothing of a collective before its own task may begin; its task ends when all that the rank sends and
+receives has ended. A SEND transfers its bytes whether or not the other side waits for them (eager); a RECV ends when
+what it waits for has ended and its message has arrived.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from mfabric_jax import units
+from mfabric_jax.apps.graphs.tasks.collectives.pattern import Template, in_chunks
+from mfabric_jax.apps.graphs.tasks.collectives.registry import (
+    ALGORITHMS,
+    BY_SERVER,
+    OWN_BYTES,
+    ROOTED,
+    Choice,
+    choices_of,
+    which_choice,
+)
+from mfabric_jax.apps.graphs.tasks.graph import Op, TaskGraph, TaskKind
+from mfabric_jax.apps.graphs.tasks.lanes import held_up, lane_waits, one_for_each_collective
+from mfabric_jax.apps.graphs.tasks.members import Collectives, check_all_there, collectives_of, messages_of
+from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
+from mfabric_jax.flows.dependencies import cycle_of, run_order
+from mfabric_jax.flows.flows import Flows, Latency, flows_of
+
+# -- which collectives share one pattern
+
+
+class SamePattern(NamedTuple):
+    """`collectives` [I] with one algorithm, whose members are placed alike on `servers` [n]."""
+
+    op: Op
+    choice: Choice
+    servers: tuple[int, ...]
+    collectives: np.ndarray
+
+
+def same_patterns(
+    graph: TaskGraph, found: Collectives, choices: dict[Op, tuple[Choice, ...]], server: np.ndarray
+) -> Iterator[SamePattern]:
+    """Sets of collectives with one pattern. `InputError` for members with different bytes if the algorithm forwards."""
+    most = np.maximum.reduceat(found.bytes, found.first[:-1]) if len(found.op) else np.zeros(0)
+    for op in Op:
+        of_op = np.flatnonzero(found.op == op)
+        option = which_choice(choices[op], most[of_op])
+        for number in np.unique(option):
+            choice, those = choices[op][number], of_op[option == number]
+            _check_bytes(graph, found, those, op, choice)
+            for shape, of_shape in _by_shape(graph, found, those, choice, server):
+                yield SamePattern(op, choice, shape, of_shape)
+
+
+def _check_bytes(graph: TaskGraph, found: Collectives, those: np.ndarray, op: Op, choice: Choice) -> None:
+    uneven = those[~found.even[those]]
+    if uneven.size and (choice.algorithm, op) not in OWN_BYTES:
+        members = slice(found.first[uneven[0]], found.first[uneven[0] + 1])
+        task = found.task[members][found.task[members] >= 0]
+        a, b = task[np.argmin(graph.bytes[task])], task[np.argmax(graph.bytes[task])]
+        raise InputError(
+            f"bytes must be the same for all members of a collective ({choice.algorithm}), but {graph.named(a)} has "
+            f"{graph.bytes[a]:g} and {graph.named(b)} has {graph.bytes[b]:g}."
+        )
+
+
+def _by_shape(graph: TaskGraph, found: Collectives, those: np.ndarray, choice: Choice, server: np.ndarray):
+    if choice.algorithm not in BY_SERVER:
+        for size in np.unique(found.size[those]):
+            yield (0,) * int(size), those[found.size[those] == size]
+        return
+    groups, which = np.unique(found.group[those], return_inverse=True)
+    shapes = [_numbered(server[list(graph.groups[group])].tolist()) for group in groups]
+    known = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
+    number = np.array([known[shape] for shape in shapes], np.int64)[which]
+    for shape, one in known.items():
+        yield shape, those[number == one]
+
+
+def _numbered(servers: list[int]) -> tuple[int, ...]:
+    first = {server: number for number, server in enumerate(dict.fromkeys(servers))}
+    return tuple(first[server] for server in servers)
+
+
+# -- collectives whose members begin one after the other: with a root, along a tree
+
+
+def trees_of(found: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) -> tuple[np.ndarray, np.ndarray]:
+    """(mask [C], pairs [D 2] of tasks): the tree collectives with all their members, and the waits between their
+    members.
+
+    The second task of a pair receives from the first, or sends after it. Letting it begin after the end of the first
+    closes no cycle beyond those of the messages: its own end waits for the first anyway.
+    """
+    tree = np.zeros(len(found.op), bool)
+    pairs = [np.zeros((0, 2), np.int64)]
+    for kind, template in kinds:
+        if kind.op not in ROOTED:
+            continue
+        sent = template.dst >= 0
+        edges = np.stack([template.src[sent], template.dst[sent]], axis=1)
+        edges = np.unique(np.concatenate([edges, template.whose[template.after]]), axis=0)
+        edges = edges[edges[:, 0] != edges[:, 1]]
+        if cycle_of(edges, len(kind.servers)):
+            continue
+        task = found.task[found.first[kind.collectives][:, None] + np.arange(len(kind.servers))]
+        there = (task >= 0).all(axis=1)
+        tree[kind.collectives[there]] = True
+        pairs.append(task[there][:, edges].reshape(-1, 2))
+    return tree, np.concatenate(pairs)
+
+
+# -- the flows of a graph while they are collected: first one for each task, then those of collectives
+
+
+class CollectedFlows:
+    """The flows so far; `lane` [D 2]: waits between tasks on lanes.
+
+    Flow t ends with task t. Each task of a collective has a second flow, which lets the rank begin. A task with a lag
+    that waits for a lane also has one: it ends with the lag, which runs whether or not the lane is free.
+    """
+
+    def __init__(self, graph: TaskGraph, found: Collectives, message, lane: np.ndarray):
+        self.graph, self.found = graph, found
+        own = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
+        held = held_up(graph, lane)
+        self.enter = np.arange(graph.tasks)
+        self.enter[own] = graph.tasks + np.arange(len(own))
+        ready = self.enter.copy()
+        ready[held] = graph.tasks + len(own) + np.arange(len(held))
+        self.count = graph.tasks + len(own) + len(held)
+        self.parts: list[dict[str, np.ndarray]] = [self._of_tasks(message[1]), self._markers(own), self._markers(held)]
+        self._delay(own, held)
+        self.after = [np.stack([self.enter[own], own], axis=1), np.stack([message[0], ready[message[1]]], axis=1)]
+        self.after += [np.stack([graph.after[:, 0], ready[graph.after[:, 1]]], axis=1)]
+        self.after += [np.stack([lane[:, 0], self.enter[lane[:, 1]]], axis=1)]
+        self.after += [np.stack([ready[held], self.enter[held]], axis=1)]
+        self.enters, self.leaves = self._of_members()
+
+    def _of_tasks(self, received: np.ndarray) -> dict[str, np.ndarray]:
+        graph = self.graph
+        compute, send = graph.of(TaskKind.COMPUTE), graph.of(TaskKind.SEND)
+        assumed = graph.of(TaskKind.RECV)
+        assumed[received] = False
+        moved = (send | assumed) & (graph.peer != graph.rank)
+        src = np.where(compute | moved, np.where(assumed, graph.peer, graph.rank), -1)
+        dst = np.where(moved, np.where(assumed, graph.rank, graph.peer), -1)
+        return {
+            "src": src,
+            "dst": dst,
+            "size": np.where(moved, graph.bytes, np.where(compute, graph.seconds, 0)),
+            "start": graph.start.copy(),
+            "lag": graph.lag.copy(),
+            "message": np.where(moved, np.arange(graph.tasks), -1),
+            "task": np.arange(graph.tasks),
+        }
+
+    def _markers(self, task: np.ndarray) -> dict[str, np.ndarray]:
+        none, nothing = np.full(len(task), -1), np.zeros(len(task))
+        zeros = {name: nothing.copy() for name in ("size", "start", "lag")}
+        return {"src": none, "dst": none, "task": task, "message": none} | zeros
+
+    def _delay(self, own: np.ndarray, held: np.ndarray) -> None:
+        tasks, begins, ready = self.parts
+        for name in ("start", "lag"):
+            given = getattr(self.graph, name)
+            begins[name][:], ready[name][:] = given[own], given[held]
+            begins[name][np.isin(own, held)] = 0
+            tasks[name][own] = tasks[name][held] = 0
+
+    def _of_members(self) -> tuple[np.ndarray, np.ndarray]:
+        """[M] the flow that lets a member begin, and the flow that waits for the member's messages."""
+        found = self.found
+        there = found.task >= 0
+        collective = np.repeat(np.arange(len(found.op)), found.size)
+        lead = np.full(len(found.op), -1)
+        lead[collective[there][::-1]] = found.task[there][::-1]
+        enters = np.where(there, self.enter[found.task] if there.size else -1, -1)
+        missing = np.unique(collective[~there])
+        joins = np.full(len(found.op), -1)
+        joins[missing] = self.count + np.arange(len(missing))
+        self.parts.append(self._markers(lead[missing]))
+        self.count += len(missing)
+        waiting = there & (joins[collective] >= 0)
+        self.after.append(np.stack([enters[waiting], joins[collective[waiting]]], axis=1))
+        return np.where(there, enters, joins[collective]), np.where(there, found.task, lead[collective])
+
+    def copy(self, template: Template, first: np.ndarray, members: int) -> None:
+        """Copy the template for collectives of `members` members, the first of which are at `first` [I]."""
+        flows = len(template.src)
+        member = first[:, None] + np.arange(members)
+        base = self.count + flows * np.arange(len(first))[:, None]
+        rank = self.found.rank[member]
+
+        def ranks(place: np.ndarray) -> np.ndarray:
+            return np.where(place >= 0, rank[:, place], -1).ravel()
+
+        src, dst = ranks(template.src), ranks(template.dst)
+        task = self.leaves[member][:, template.whose].ravel()
+        part = self._markers(task) | {"src": src, "dst": dst}
+        part["size"] = (self.found.bytes[member][:, template.whose] * template.part).ravel()
+        part["message"] = np.where(template.message >= 0, base + template.message, -1).ravel()
+        self.parts.append(part)
+        self.count += flows * len(first)
+
+        enters, leaves = self.enters[member], self.leaves[member]
+        pairs = [
+            (base + template.after[:, 0], base + template.after[:, 1]),
+            (enters[:, template.enters[:, 0]], base + template.enters[:, 1]),
+            (base + template.leaves[:, 0], leaves[:, template.leaves[:, 1]]),
+        ]
+        self.after += [np.stack([before.ravel(), then.ravel()], axis=1) for before, then in pairs]
+
+    def flows(self) -> Flows:
+        names = self.parts[0]
+        columns = {name: np.concatenate([part[name] for part in self.parts]) for name in names}
+        return flows_of(**columns, after=np.concatenate(self.after))
+
+
+ABSENT = ("refuse", "assume")
+LANES = ("ordered", "free")
+GUESSED_GBPS = 400.0  # of messages, where an order on lanes is chosen
+
+
+def lowered(
+    graph: TaskGraph,
+    *,
+    algorithms: str = "",
+    chunks: int = 1,
+    alpha_s: float | Latency = 0.0,
+    server: ArrayLike = 8,
+    absent: str = "refuse",
+    lanes: str = "ordered",
+    lane_gbps: float = GUESSED_GBPS,
+) -> Flows:
+    """The flows of a graph. Flow t ends with task t, for every one of the T tasks; further flows come behind them.
+
+    - `algorithms`: "all-reduce=ring*4,all-reduce:<65536=double-tree", see `choices_of`; other collectives run as in
+      `USUAL_ALGORITHM`. Rings and trees follow the order of the group.
+    - `chunks`: of each collective, one after the other, where `algorithms` gives no number.
+    - `alpha_s`: latency of a message [s], or a function of the ranks `src`, `dst` [F] that returns it [F]. With several
+      chunks a sender does not wait for it before the next chunk.
+    - `server`: of each rank [ranks], or the number of consecutive ranks that share one. For hierarchical collectives.
+    - `absent`: "refuse" a collective or message that lacks a task; or "assume" that missing members begin when all
+      others have begun (their flows count for the first of those), and that a missing message is sent when it is waited
+      for, with the bytes of its RECV. "assume" is for a graph of some of the ranks.
+    - `lanes`: "ordered" runs one task at a time on a lane, in an order chosen in advance: that of begins in a run with
+      lanes only, with messages and collectives at `lane_gbps`, the lowest number first; "free" ignores lanes.
+
+    `InputError` names the task that does not fit, and the tasks that wait for each other.
+    """
+    one_of("absent", absent, ABSENT)
+    one_of("lanes", lanes, LANES)
+    positive("lane_gbps", lane_gbps)
+    choices, latency = choices_of(algorithms, chunks), _latency(alpha_s)
+    found, message = collectives_of(graph), messages_of(graph, absent == "assume")
+    if absent == "refuse":
+        check_all_there(graph, found)
+    apart = callable(alpha_s) or alpha_s > 0
+    patterns = same_patterns(graph, found, choices, _servers(graph, server))
+    kinds = [(kind, _template(graph, kind, found, apart)) for kind in patterns]
+    node, waits = _waits(graph, found, message, kinds)
+
+    stuck = bool(cycle_of(waits, graph.tasks))
+    ordered = lanes == "ordered" and bool((graph.lane >= 0).any())
+    lane = lane_waits(graph, node, waits, units.gbps(lane_gbps)) if ordered and not stuck else waits[:0]
+    collected = CollectedFlows(graph, found, message, lane)
+    for kind, template in kinds:
+        collected.copy(template, found.first[kind.collectives], len(kind.servers))
+    flows = collected.flows().delayed(latency)
+    if stuck:
+        run_order(flows.after, flows.flows, lambda flow: graph.named(flows.task[flow]))
+    if stuck and ordered:  # what is a cycle of whole collectives may run, but has no order on lanes
+        run_order(waits, graph.tasks, graph.named)
+    return flows
+
+
+def _waits(graph: TaskGraph, found: Collectives, message, kinds) -> tuple[np.ndarray, np.ndarray]:
+    tree, forwards = trees_of(found, kinds)
+    collective = np.repeat(np.where(tree, -1, np.arange(len(found.op))), found.size)
+    which = np.full(graph.tasks, -1)
+    which[found.task[found.task >= 0]] = collective[found.task >= 0]
+    return one_for_each_collective(graph, which, np.stack(message, axis=1), forwards)
+
+
+def _latency(alpha_s: float | Latency) -> Latency:
+    if callable(alpha_s):
+        return alpha_s
+    seconds = not_negative("alpha_s", alpha_s)
+    return lambda src, dst: np.full(len(src), seconds)
+
+
+def _servers(graph: TaskGraph, server: ArrayLike) -> np.ndarray:
+    given = np.asarray(server)
+    if given.ndim == 0:
+        return np.arange(graph.ranks) // whole("server", given.item())
+    if given.shape != (graph.ranks,) or not np.issubdtype(given.dtype, np.integer):
+        raise InputError(f"server must be integers [{graph.ranks}] or a number, got {given.dtype} {list(given.shape)}.")
+    return given
+
+
+def _template(graph: TaskGraph, kind: SamePattern, found: Collectives, apart: bool) -> Template:
+    try:
+        pattern = ALGORITHMS[kind.choice.algorithm][kind.op](kind.servers)
+    except InputError as error:
+        first = found.first[kind.collectives[0]]
+        task = found.task[first : first + len(kind.servers)].max()
+        raise InputError(f"{graph.named(task)}: {error}") from None
+    return in_chunks(pattern, kind.choice.chunks, apart)

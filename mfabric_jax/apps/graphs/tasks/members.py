@@ -1,0 +1,170 @@
+"""Find the tasks of each collective and message, and what is missing."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax.apps.graphs.tasks.collectives.registry import ROOTED
+from mfabric_jax.apps.graphs.tasks.graph import TaskGraph, TaskKind
+from mfabric_jax.checks import InputError
+
+
+class Collectives(NamedTuple):
+    """C collectives with M members in total; members of one collective are adjacent, in the order of its group, root
+    first.
+
+    - `op`, `group`, `size` [C]; `first` [C+1]: collective c has the members `first[c] : first[c + 1]`.
+    - `rank`, `task` [M]: `task` -1 is a member whose task the graph lacks.
+    - `bytes` [M]: for a missing member the largest of the others. `even` [C]: whether all members have the same bytes.
+    """
+
+    op: np.ndarray
+    group: np.ndarray
+    size: np.ndarray
+    first: np.ndarray
+    rank: np.ndarray
+    task: np.ndarray
+    bytes: np.ndarray
+    even: np.ndarray
+
+
+def collectives_of(graph: TaskGraph) -> Collectives:
+    """Group collective tasks by `match`; a task without one stands alone. `InputError` where members disagree."""
+    task = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
+    match = graph.match[task]
+    match = np.where(match < 0, graph.match.max(initial=0) + 1 + np.arange(len(task)), match)
+    _, one, which = np.unique(match, return_index=True, return_inverse=True)
+    for name in ("op", "group"):
+        _same(graph, name, task, task[one][which])
+    op, group = graph.op[task[one]], graph.group[task[one]]
+
+    length = np.array([len(members) for members in graph.groups], np.int64)
+    offset = np.concatenate([[0], np.cumsum(length)])
+    listed = np.array([rank for members in graph.groups for rank in members], np.int64)
+    place = _places(graph, task, offset, listed)
+    size = length[group]
+    first = np.concatenate([[0], np.cumsum(size)])
+    root = _roots(graph, task, one, which, op, offset, listed)
+
+    own = first[which] + (place - root[which]) % size[which]
+    twice = np.flatnonzero(np.bincount(own, minlength=first[-1]) > 1)
+    if twice.size:
+        a, b = task[own == twice[0]][:2].tolist()
+        raise InputError(
+            f"a collective must have one task of each rank, but {graph.named(a)} and {graph.named(b)} are both of rank "
+            f"{graph.rank[a]} and have one match."
+        )
+    collective = np.repeat(np.arange(len(op)), size)
+    within = (np.arange(first[-1]) - first[collective] + root[collective]) % size[collective]
+    members = np.full(first[-1], -1)
+    members[own] = task
+    most, least = np.zeros(len(op)), np.full(len(op), np.inf)
+    np.maximum.at(most, which, graph.bytes[task])
+    np.minimum.at(least, which, graph.bytes[task])
+    sizes = np.where(members >= 0, graph.bytes[members], most[collective]) if len(task) else np.zeros(0)
+    return Collectives(
+        op, group, size, first, listed[offset[group][collective] + within], members, sizes, most == least
+    )
+
+
+def _places(graph: TaskGraph, task, offset, listed) -> np.ndarray:
+    group = np.repeat(np.arange(len(graph.groups)), np.diff(offset))
+    key, wanted = group * graph.ranks + listed, graph.group[task] * graph.ranks + graph.rank[task]
+    order = np.argsort(key)
+    at = np.searchsorted(key[order], wanted)
+    found = np.append(key[order], -1)[at] == wanted
+    if not found.all():
+        lost = task[np.argmin(found)]
+        raise InputError(
+            f"rank of {graph.named(lost)} must be one of its group {graph.group[lost]}, got {graph.rank[lost]}."
+        )
+    return order[at] - offset[graph.group[task]] if len(task) else np.zeros(0, np.int64)
+
+
+def _roots(graph: TaskGraph, task, one, which, op, offset, listed) -> np.ndarray:
+    root = np.zeros(len(op), np.int64)
+    rooted = np.isin(op, [int(kind) for kind in ROOTED])
+    of_rooted = task[rooted[which]]
+    _same(graph, "peer", of_rooted, task[one][which][rooted[which]])
+    for collective in np.flatnonzero(rooted):
+        lead = task[one[collective]]
+        group = graph.group[lead]
+        found = np.flatnonzero(listed[offset[group] : offset[group + 1]] == graph.peer[lead])
+        if not found.size:
+            raise InputError(
+                f"peer of {graph.named(lead)} must be its root, a rank of group {group}, got {graph.peer[lead]}."
+            )
+        root[collective] = found[0]
+    return root
+
+
+def _same(graph: TaskGraph, name: str, task: np.ndarray, lead: np.ndarray) -> None:
+    values = getattr(graph, name)
+    other = np.flatnonzero(values[task] != values[lead])
+    if other.size:
+        a, b = int(lead[other[0]]), int(task[other[0]])
+        raise InputError(
+            f"{name} must be the same for all tasks of one collective, but {graph.named(a)} has {values[a]} and "
+            f"{graph.named(b)} has {values[b]}."
+        )
+
+
+def check_all_there(graph: TaskGraph, found: Collectives) -> None:
+    """`InputError` that names the first collective with a missing member."""
+    missing = np.flatnonzero(found.task < 0)
+    if not missing.size:
+        return
+    collective = np.searchsorted(found.first, missing[0], side="right") - 1
+    members = slice(found.first[collective], found.first[collective + 1])
+    there = found.task[members][found.task[members] >= 0]
+    raise InputError(
+        f"{graph.named(int(there[0]))} is a collective of {found.size[collective]} ranks, but the graph has a task of "
+        f"{len(there)} of them, not of rank {found.rank[missing[0]]}; read the files of all ranks, or let the missing "
+        "ones join with absent='assume'."
+    )
+
+
+def _check_sizes(graph: TaskGraph, receive: np.ndarray) -> None:
+    unknown = receive[graph.bytes[receive] == 0]
+    if unknown.size:
+        raise InputError(
+            f"bytes of {graph.named(unknown[0])} must be above 0, those of a message of rank {graph.peer[unknown[0]]} "
+            "that no task sends and absent='assume' sends when it is waited for."
+        )
+
+
+def messages_of(graph: TaskGraph, assume: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(SEND, RECV) task numbers [P] of each message that has both. `InputError` where the two do not fit together, and
+    for a RECV without a SEND unless `assume`.
+    """
+    send, receive = (np.flatnonzero(graph.of(kind)) for kind in (TaskKind.SEND, TaskKind.RECV))
+    send = send[graph.match[send] >= 0]
+    for tasks in (send, receive):
+        order = tasks[np.argsort(graph.match[tasks], kind="stable")]
+        twice = np.flatnonzero((np.diff(graph.match[order]) == 0) & (graph.match[order[1:]] >= 0))
+        if twice.size:
+            a, b = order[twice[0] : twice[0] + 2].tolist()
+            raise InputError(
+                f"a message has one SEND and one RECV, but {graph.named(a)} and {graph.named(b)} share it."
+            )
+    order = send[np.argsort(graph.match[send])]
+    at = np.searchsorted(graph.match[order], graph.match[receive])
+    known = np.append(graph.match[order], -1)[at] == graph.match[receive]
+    known &= graph.match[receive] >= 0
+    if assume:
+        _check_sizes(graph, receive[~known])
+    if not (known.all() or assume):
+        lost = receive[np.argmin(known)]
+        raise InputError(
+            f"{graph.named(lost)} waits for a message of rank {graph.peer[lost]} that no task sends; read the files of "
+            "all ranks, or let it be sent when it is waited for with absent='assume'."
+        )
+    pair = order[at[known]], receive[known]
+    wrong = np.flatnonzero((graph.peer[pair[0]] != graph.rank[pair[1]]) | (graph.rank[pair[0]] != graph.peer[pair[1]]))
+    if wrong.size:
+        a, b = (int(tasks[wrong[0]]) for tasks in pair)
+        raise InputError(
+            f"{graph.named(a)} sends from rank {graph.rank[a]} to {graph.peer[a]}, but {graph.named(b)}, which has the "
+            f"same match, is of rank {graph.rank[b]} and waits for {graph.peer[b]}."
+        )
+    return pair

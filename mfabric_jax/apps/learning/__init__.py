@@ -1,0 +1,18 @@
+"""Training and evaluation of policies; the environment that research code trains in."""
+
+from mfabric_jax.apps.learning.environment import Drift, Recorded, RegionEnv, best_trajectory
+from mfabric_jax.apps.learning.judging import Evaluation, Scoreboard, evaluate_policies, scoreboard
+from mfabric_jax.apps.learning.training import Training, train
+
+__all__ = [
+    "Drift",
+    "Evaluation",
+    "Recorded",
+    "RegionEnv",
+    "Scoreboard",
+    "Training",
+    "best_trajectory",
+    "evaluate_policies",
+    "scoreboard",
+    "train",
+]

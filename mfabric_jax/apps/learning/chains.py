@@ -1,0 +1,187 @@
+"""Chains of all-to-alls, in which circuits stay until the policy changes them and a change costs its delay.
+
+A chain's forecasts are either the truth with log-normal errors, or what the step before tells: its demand, or only the
+popularity of its receivers. `chain_time` is what training lowers, through the whole chain; `served` is what a policy
+with whole circuits takes.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Key
+
+from mfabric_jax.apps.learning.environment import Trajectory, change_s
+from mfabric_jax.apps.learning.judging import over_bound
+from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.policies import Policy, settings_of
+from mfabric_jax.policies.circuit_search import ENOUGH
+from mfabric_jax.policies.network import PolicyNetwork
+from mfabric_jax.policies.relaxed import INACTIVE, drawn_to_whole, soft_circuits, softened_over
+from mfabric_jax.policies.samples import Samples, normalised, samples_of
+from mfabric_jax.policies.static import uniform_circuits
+from mfabric_jax.policies.weighing import relative_delay
+from mfabric_jax.routing import Plan, degree_bound
+from mfabric_jax.routing.potentials import Potentials, descended
+from mfabric_jax.traffic.demand_families import misjudged
+from mfabric_jax.traffic.samplers import drifting
+from mfabric_jax.traffic.scenarios import expected
+
+TEMPERATURE = 0.03  # of the softened largest link time, in degree bounds
+UNDECIDED = 0.05  # degree bounds over which keeping turns into changing
+LEAST_DELAY, MOST_DELAY = 0.01, 30.0  # of a change in training, in degree bounds; a quarter costs nothing
+AT_ONCE = 0.25  # fraction of chains whose changes cost nothing
+ONLY_POPULAR = 0.5  # fraction of predictions that tell receivers only
+
+
+class Chain(NamedTuple):
+    """`sigma`: of the errors of `forecast`; `hidden_s` of the region's delay are hidden by computation."""
+
+    region: Region
+    demand: Float[Array, "T S S"]
+    forecast: Float[Array, "T S S"]
+    sigma: Float[Array, ""]
+    hidden_s: Float[Array, ""]
+
+
+# ----------------------------------------------------------------------------------------------------------- chances
+def popularity(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
+    """What is left of a demand if only the total bytes of senders and receivers are known."""
+    total = demand.sum()
+    outer = demand.sum(1)[:, None] * demand.sum(0)[None] / jnp.where(total > 0, total, 1)
+    return jnp.where(jnp.eye(len(demand), dtype=bool), 0, outer)
+
+
+def apart(forecast: Float[Array, "T S S"], demand: Float[Array, "T S S"]) -> Float[Array, ""]:
+    """Standard deviation of the logarithms of errors, apart from the common scale of every demand."""
+    both = (forecast > 0) & (demand > 0)
+    log = jnp.where(both, jnp.log(jnp.where(both, forecast, 1)) - jnp.log(jnp.where(both, demand, 1)), 0)
+    many = both.sum((1, 2), keepdims=True).astype(demand.dtype)
+    rest = jnp.where(both, log - log.sum((1, 2), keepdims=True) / jnp.maximum(many, 1), 0)
+    return jnp.sqrt((rest**2).sum() / jnp.maximum(both.sum().astype(demand.dtype), 1))
+
+
+def predicted(key: Key[Array, ""], demands: Float[Array, "T+1 S S"]) -> tuple[Float[Array, "T S S"], Float[Array, ""]]:
+    """Forecasts of all demands but the first from the one before, and the size of their errors."""
+    popular = jax.random.uniform(key, (), jnp.float32) < ONLY_POPULAR
+    before = demands[:-1]
+    guess = jnp.where(popular, jax.vmap(popularity)(before), before)
+    return guess, apart(guess, demands[1:])
+
+
+def drawn_chain(
+    key: Key[Array, ""],
+    region: Region,
+    base: Float[Array, "S S"],
+    recorded: Float[Array, "T+1 S S"] | None,
+    steps: int,
+    sigma: Float[Array, ""],
+    told: float,
+) -> Chain:
+    """A chain of `steps` around `base` (or the recorded one); `told`: the part of chains whose forecasts err by
+    `sigma`, the others are predicted."""
+    keys = jax.random.split(key, 8)
+    part = [jax.random.uniform(one, (), jnp.float32) for one in keys[:6]]
+    demands = base[None]
+    if steps > 1 or told < 1:
+        demands = drifting(keys[6], base, steps + 1, skew=part[0], pairs=part[1], memory=0.5 + part[2] / 2)
+        demands = demands if recorded is None else recorded
+        demands, (guess, error) = demands[1:], predicted(keys[7], demands)
+    noisy = jax.vmap(lambda key, one: misjudged(key, one, sigma))(jax.random.split(keys[7], steps), demands)
+    forecast = noisy
+    if told < 1:
+        is_told = part[3] < told
+        forecast, sigma = jnp.where(is_told, noisy, guess), jnp.where(is_told, sigma, error)
+    bound = degree_bound(region, demands.mean(0))
+    ratio = LEAST_DELAY * (MOST_DELAY / LEAST_DELAY) ** ((part[4] - AT_ONCE) / (1 - AT_ONCE))
+    delay_s = jnp.where(part[4] < AT_ONCE, 0, ratio) * bound if steps > 1 else jnp.zeros((), jnp.float32)
+    region = _with_delay(region, delay_s)
+    hidden = jnp.maximum(2 * part[5] - 1, 0) * delay_s  # none in half of the chains
+    return Chain(region, demands, forecast, sigma, hidden.astype(jnp.float32))
+
+
+def _with_delay(region: Region, delay_s: Float[Array, ""]) -> Region:
+    fields = {name: getattr(region, name) for name in ("optical_degree", "electrical_nics", "relay_efficiency")}
+    return Region(region.servers, region.nic_gbps, **fields, delay_s=delay_s.astype(jnp.float32))
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+def chain_time(model: PolicyNetwork, chain: Chain, strength: Float[Array, ""], share_steps: int) -> Float[Array, ""]:
+    """Softened time of the chain over its degree bounds, with real-valued circuits.
+
+    Whether circuits change is soft, by what the forecast says of both; a choice that knew the truth would train
+    proposals that are only good where they are lucky. The time is expected over both, and what stays is the likelier
+    one, with the slope of a mixture. A chain of one step always takes the proposal.
+    """
+    region, degrees, patience = chain.region, chain.region.degrees, jnp.exp(_patience(model))
+    bound = jax.vmap(lambda one: degree_bound(region, one))(chain.demand)
+    safe = jnp.where(bound > 0, bound, 1)
+    cost = jnp.maximum(jnp.asarray(region.delay_s, bound.dtype) - chain.hidden_s, 0) / safe
+
+    def step(before, now):
+        demand, forecast, cost = now
+        seen, spread = expected(forecast, chain.sigma)
+        delay = relative_delay(region, seen, chain.hidden_s)
+        logits = model.logits(normalised(seen, region), degrees, spread, before, delay)
+        fresh = drawn_to_whole(soft_circuits(logits, degrees), strength)
+        true = samples_of(demand[None], region)
+        turned = settled_time(true, fresh, share_steps)
+        if len(chain.demand) == 1:
+            return fresh, turned
+        kept = settled_time(true, before, share_steps)
+        likely = samples_of(seen[None], region)
+        saved = settled_time(likely, before, share_steps) - settled_time(likely, fresh, share_steps)
+        part = jax.nn.sigmoid((lax.stop_gradient(saved) * patience - cost) / UNDECIDED)
+        hard = lax.stop_gradient((part > 0.5).astype(part.dtype) - part) + part
+        return hard * fresh + (1 - hard) * before, part * (turned + cost) + (1 - part) * kept
+
+    start = uniform_circuits(degrees).astype(chain.demand.dtype)
+    _, late = lax.scan(step, start, (chain.demand, chain.forecast, cost))
+    return (late * bound).sum() / jnp.where(bound.sum() > 0, bound.sum(), 1)
+
+
+def settled_time(true: Samples, count: Float[Array, "S S"], steps: int) -> Float[Array, ""]:
+    """Softened time of one sample, with relay potentials that took `steps` and are then held."""
+    width = count + jnp.asarray(INACTIVE, count.dtype)
+    return softened_over(true, width, settled(true, width, steps), TEMPERATURE, 1.0)
+
+
+def settled(true: Samples, width: Float[Array, "S S"], steps: int) -> Potentials:
+    """Relay potentials [1 ...] of one sample after `steps`, without derivatives."""
+    links, _ = true.links(true.pairs[0], lax.stop_gradient(width))
+    held, _ = descended(links.softened, true.cold[0], steps, enough=true.limit[0] * (1 + ENOUGH / 2))
+    return lax.stop_gradient(held)[None]
+
+
+def _patience(model: PolicyNetwork) -> Float[Array, ""]:
+    return jnp.zeros((), jnp.float32) if model.patience is None else model.patience
+
+
+# ----------------------------------------------------------------------------------------------------------- judging
+def served(policy: Policy, chain: Chain, key: Key[Array, ""], steps: int) -> Trajectory:
+    """What every step of the chain takes: the policy sees forecasts and the circuits in place, whole circuits serve.
+
+    Relay shares take `steps` gradient steps for the true demand. The first circuits in place are uniform.
+    """
+    region = chain.region
+    known = settings_of(policy)
+    told = {name: value for name, value in (("sigma", chain.sigma), ("hidden_s", chain.hidden_s)) if name in known}
+    delay_s = jnp.asarray(region.delay_s, chain.demand.dtype)
+
+    def step(before, now):
+        demand, forecast, key = now
+        plan = policy(forecast, region, previous=Plan(Circuits(before)), key=key, **told)
+        count = plan.circuits.count.astype(before.dtype)
+        late = over_bound(region, Circuits(count), demand, "relay", steps) * degree_bound(region, demand)
+        paid = jnp.maximum(change_s(before, count, delay_s, 0.0) - chain.hidden_s, 0)
+        return count, Trajectory(count, jnp.any(count != before), late, paid)
+
+    keys = jax.random.split(key, len(chain.demand))
+    return lax.scan(step, uniform_circuits(region.degrees), (chain.demand, chain.forecast, keys))[1]
+
+
+def relative(chains: Chain, found: Trajectory) -> Float[Array, "B"]:
+    """Seconds of every chain, changes included, over the sum of its degree bounds."""
+    bound = jax.vmap(lambda chain: jax.vmap(lambda one: degree_bound(chain.region, one))(chain.demand).sum())(chains)
+    return found.total_s / jnp.where(bound > 0, bound, 1)

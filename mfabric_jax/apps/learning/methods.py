@@ -1,0 +1,110 @@
+"""Methods of training without a gradient of the time: legal circuits are tried, and what was faster is made likelier.
+
+- `reinforced`: noise on the logits of circuits, rounded; the score-function gradient (Williams, Machine Learning 8,
+  1992) with the opposite noise as its baseline.
+- `evolved`: noise on the weights in pairs of opposite sign (Salimans et al., arXiv 1703.03864, 2017).
+
+Both judge what deployed policies do: whole circuits, kept or changed, and changes paid.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Key
+
+from mfabric_jax.apps.learning.chains import Chain, relative, served
+from mfabric_jax.fabric import Circuits
+from mfabric_jax.policies.network import PolicyNetwork
+from mfabric_jax.policies.samples import normalised
+from mfabric_jax.policies.static import uniform_circuits
+from mfabric_jax.policies.weighing import relative_delay
+from mfabric_jax.routing import Plan
+from mfabric_jax.traffic.scenarios import expected
+
+METHODS = ("gradient", "reinforce", "evolution")
+OF_LOGITS = 0.3  # standard deviation of the noise of logits
+OF_WEIGHTS = 0.05  # of the noise of weights
+PAIRS = 8  # of opposite weights that a step of evolution tries
+Slopes = tuple[Float[Array, ""], Any]
+
+
+def reinforced(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:
+    """Mean time of the batch over its degree bounds, and a tree of slopes like the model."""
+    keys = jax.random.split(key, len(batch.demand))
+    late, advantage, before = jax.vmap(lambda chain, key: _tried(model, chain, key, steps))(batch, keys)
+
+    def likely(model: PolicyNetwork):
+        score = jax.vmap(lambda chain, key, before: _score(model, chain, key, before))(batch, keys, before)
+        return (lax.stop_gradient(advantage) * score).mean()
+
+    return late.mean(), eqx.filter_grad(likely)(model)
+
+
+def _tried(model: PolicyNetwork, chain: Chain, key, steps: int):
+    """Time with noise; how much later that is than with opposite noise, halved; the circuits in place [T S S]."""
+
+    def signed(sign):
+        found = served(_whole(model, sign), chain, key, steps)
+        return _over(chain, found), found.count
+
+    (late, again), (count, _) = lax.map(signed, jnp.asarray([1, -1], jnp.float32))
+    start = uniform_circuits(chain.region.degrees)[None].astype(count.dtype)
+    return late, (late - again) / 2, jnp.concatenate([start, count[:-1]])
+
+
+def _whole(model: PolicyNetwork, sign: Float[Array, ""] | None = None) -> Callable[..., Plan]:
+    """The policy of the model's circuits alone, with so many times the noise of a key on its logits."""
+
+    def policy(demand, region, *, previous, key, sigma=0.0, hidden_s=0.0):
+        noise = 0.0 if sign is None else sign * _noise(key, len(demand))
+        count = model.chosen(demand, region, previous.circuits.count, sigma=sigma, hidden_s=hidden_s, noise=noise)
+        return Plan(Circuits(count))
+
+    return policy
+
+
+def _noise(key, servers: int) -> Float[Array, "S S"]:
+    noise = jax.random.normal(key, (servers, servers), jnp.float32)
+    return OF_LOGITS * (jnp.triu(noise, 1) + jnp.triu(noise, 1).T)
+
+
+def _score(model: PolicyNetwork, chain: Chain, key, before) -> Float[Array, ""]:
+    """Its gradient is that of the logarithm of the probability of the noise that was drawn."""
+
+    def one(given):
+        forecast, key, before = given
+        seen, spread = expected(forecast, chain.sigma)
+        delay = relative_delay(chain.region, seen, chain.hidden_s)
+        logits = model.logits(normalised(seen, chain.region), chain.region.degrees, spread, before, delay)
+        return (logits * _noise(key, len(forecast))).sum() / (2 * OF_LOGITS**2)  # a pair's noise stands there twice
+
+    keys = jax.random.split(key, len(chain.demand))
+    return lax.map(one, (chain.forecast, keys, before)).sum()  # under two `vmap`, XLA for CPUs fails on the products
+
+
+def evolved(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:
+    """As `reinforced`, by opposite pairs of weights; all see the same batch."""
+    weights, rest = eqx.partition(model, eqx.is_inexact_array)
+    flat, back = jax.flatten_util.ravel_pytree(weights)
+
+    def late(flat):
+        policy = eqx.combine(back(flat), rest)
+        keys = jax.random.split(jax.random.key(0), len(batch.demand))
+        return jax.vmap(lambda chain, key: _over(chain, served(_whole(policy), chain, key, steps)))(batch, keys).mean()
+
+    def pair(key):
+        away = OF_WEIGHTS * jax.random.normal(key, flat.shape, flat.dtype)
+        one, other = lax.map(late, jnp.stack([flat + away, flat - away]))
+        return (one + other) / 2, (one - other) / 2 * away / OF_WEIGHTS**2
+
+    times, slopes = lax.map(pair, jax.random.split(key, PAIRS))
+    return times.mean(), back(slopes.mean(0))
+
+
+def _over(chain: Chain, found) -> Float[Array, ""]:
+    return relative(jax.tree.map(lambda x: x[None], chain), jax.tree.map(lambda x: x[None], found))[0]

@@ -1,0 +1,113 @@
+"""Fits the computation time of models to published fat-tree times; see `resolving.calibration`."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from mfabric_jax.case import Case, load
+from mfabric_jax.case.paths import flat
+from mfabric_jax.checks import InputError, names
+from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.resolving.resolved import BANDWIDTHS, PUBLISHED, Calibrated
+from mfabric_jax.evaluate.rows.results import provenance
+from mfabric_jax.evaluate.solving import problem_at, solve, times_of
+from mfabric_jax.support.array_module import stacked
+from mfabric_jax.support.atomic import replacing
+
+ROUNDS, POINTS = 6, 25
+RANGE = (1e-2, 1e2)  # of achieved over peak FLOP/s
+
+
+def calibrate(
+    case: Case | None = None, models: Sequence[str] = tuple(PUBLISHED), *, progress: Callable | None = None
+) -> dict[str, Calibrated]:
+    """The achieved over peak FLOP/s of each model for which fat-tree times come closest to the published ratios.
+
+    `case`: all other settings (None: preset paper); its model, fabric and bandwidth are ignored.
+
+    Method: least squares of the logarithms of the three ratios to the time at 800 Gbps, by search over one number.
+    """
+    for model in models:
+        if model not in PUBLISHED:
+            known = ", ".join(PUBLISHED)
+            raise InputError(
+                f"models must have published fat-tree times, to which a rate is fitted ({known} have), got {model!r}; "
+                "compute of others is --gpu at --efficiency."
+            )
+    names("models", tuple(models), PUBLISHED)
+    base = load(preset="paper") if case is None else case
+    assert isinstance(base, Case)
+    return {name: _calibrated(base, name, progress) for name in models}
+
+
+def _calibrated(case: Case, model: str, progress: Callable | None) -> Calibrated:
+    there = case.with_({"model.name": model, "network.fabric": "fat-tree", "compute.efficiency": 1.0})
+    one = problem_at(resolve(there), BANDWIDTHS)
+    solved = solve(one)
+    wanted = np.log(np.asarray(PUBLISHED[model][:-1]) / PUBLISHED[model][-1])
+    whole = one.resolved.block_seconds(one.workload, 1.0)
+
+    def times(efficiency: np.ndarray):
+        each = [times_of(one, solved, jax.tree.map(lambda x, by=by: x / by, whole)) for by in efficiency.tolist()]
+        mean = jax.tree.map(lambda x: x.mean(axis=1), stacked(each))
+        return mean.iteration_s, mean.compute_s[:, -1]
+
+    low, high = RANGE
+    for _ in range(ROUNDS):
+        tried = np.geomspace(low, high, POINTS)
+        seconds, compute_s = times(tried)
+        ratios = seconds / seconds[:, -1:]
+        off = ((np.log(ratios[:, :-1]) - wanted) ** 2).sum(axis=1)
+        best = int(off.argmin())
+        low, high = tried[max(best - 1, 0)], tried[min(best + 1, POINTS - 1)]
+    if progress:
+        progress(model)
+    ratios = ratios[best, :-1]
+    residuals = ratios / np.exp(wanted) - 1
+    return Calibrated(float(tried[best]), float(compute_s[best]), _floats(ratios), _floats(residuals))
+
+
+def _floats(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(round(float(value), 5) for value in values)
+
+
+def calibration_rows(found: dict[str, Calibrated]) -> list[dict[str, Any]]:
+    """A row per model and bandwidth: fitted and published time, relative to 800 Gbps."""
+    return [
+        {
+            "model": model,
+            "nic_gbps": gbps,
+            "fitted": one.ratios[at],
+            "published": PUBLISHED[model][at] / PUBLISHED[model][-1],
+            "off": one.residuals[at],
+            "efficiency": one.efficiency,
+            "compute_s": one.compute_s,
+        }
+        for model, one in found.items()
+        for at, gbps in enumerate(BANDWIDTHS[:-1])
+    ]
+
+
+def check_calibration(path: str | Path) -> Path:
+    """The path of a calibration; `InputError` where none can be written."""
+    path = Path(path)
+    if path.suffix != ".json":
+        raise InputError(f"out must be a .json file, got {path}.")
+    if not path.parent.is_dir():
+        raise InputError(f"out must be in an existing folder, got {path}.")
+    return path
+
+
+def write_calibration(found: dict[str, Calibrated], case: Case, path: str | Path) -> Path:
+    """Writes a calibration with its assumptions as JSON."""
+    path = check_calibration(path)
+    told = provenance(case.run.dtype)
+    same = {path: str(value) for path, value in flat(case).items()} | {name: told[name] for name in ("version", "jax")}
+    kept = {"models": {name: one._asdict() for name, one in found.items()}, "configuration": same}
+    with replacing(path) as (part,):
+        part.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    return path

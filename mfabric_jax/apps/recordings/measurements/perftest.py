@@ -1,0 +1,132 @@
+"""Reads perftest: ib_write_bw and its kin, and ib_write_lat and its kin (linux-rdma/perftest), as text or JSON.
+
+A text may hold several runs, each below the title of its test. Bandwidth: ` #bytes #iterations BW peak BW average
+MsgRate`, MiB/s of 2^20 B/s or, with --report_gbits, Gb/s. Many messages are on the way at once, so bytes over average
+bandwidth is the time of one more. Latency: `t_typical` of one message that is alone [us]. JSON (--out_json) says no
+unit of bandwidth: it is the one in which the average is the size times the rate of messages.
+"""
+
+import difflib
+import re
+from typing import Any
+
+from mfabric_jax.apps.recordings.measurements.times import TABLE, Report, Timed, is_count, number_in, timed
+from mfabric_jax.checks import InputError, positive
+from mfabric_jax.support.text_files import mapping_in
+from mfabric_jax.units import gbps, us
+
+TOOL = "perftest"
+HEADER = re.compile(r"^\s*#bytes\s+#iterations.*$", re.M)
+UNITS = {"[Gb/sec]": gbps(1.0), "[MiB/sec]": float(2**20), "[MB/sec]": float(2**20)}  # older ones wrote MB for MiB
+COLUMN = re.compile(r"BW peak\S*|BW average\S*|\S+")
+TITLE = re.compile(r"^\s*([^#\s].*\b(?:BW|Latency) Test)\b")
+BOTH_WAYS = "Bidirectional"
+SAME_RATE = 0.02  # relative difference of two printed rates: MiB/s and Gb/s of one differ 119 times
+
+
+def looks_like(text: str) -> bool:
+    return HEADER.search(text) is not None
+
+
+def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
+    """The runs of its programs in a text: two ranks, of which one sends."""
+    columns: list[str] = []
+    found: list[tuple[str, list[Timed]]] = []
+    test = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        words, where = line.split(), f"{file}, line {number}"
+        if title := TITLE.match(line):
+            test = " ".join(title[1].split())
+            _check_title(where, test)
+        elif HEADER.match(line):
+            columns = COLUMN.findall(line.replace("BW peak ", "BW peak").replace("BW average ", "BW average"))
+            found.append((test, []))
+            test = ""
+        elif TABLE.search(line) or (columns and line.startswith("----")):
+            columns = []
+        elif columns and words and is_count(words[0]):
+            if len(words) < len(columns):
+                raise InputError(f"{where}: a row must have {len(columns)} columns, got {len(words)}.")
+            name, times = found[-1]
+            times.append(_time(where, dict(zip(columns, words, strict=False)), name))
+    return [_report(file, name, tuple(times)) for name, times in found]
+
+
+def _report(file: str, test: str, times: tuple[Timed, ...]) -> Report:
+    """Of one run; two ranks, of which one sends."""
+    program = test.replace("_", " ") or TOOL
+    return Report(file=file, tool=TOOL, program=program, times=times, ranks=2, nics=True)
+
+
+def _check_title(where: str, test: str) -> None:
+    """`InputError` for a title of which a word looks like `BOTH_WAYS`, which counts bytes twice, and is not."""
+    for word in test.split():
+        if word != BOTH_WAYS and difflib.get_close_matches(word.lower(), [BOTH_WAYS.lower()]):
+            raise InputError(
+                f"{where}: the title of the test must say {BOTH_WAYS} where both ways count, got {word!r}."
+            )
+
+
+def _ways(test: str) -> int:
+    return 2 if BOTH_WAYS in test else 1
+
+
+def read_json(text: str, file: str) -> Report:
+    """The time in a file of `--out_json`: two ranks, of which one sends, and one size."""
+    told = mapping_in(text, file, f"results of {TOOL}")
+    row = _mapping(told, "results", file)
+    name = _mapping(told, "test_info", file).get("test")
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{file}: test of test_info must be the name of the test, got {name!r:.80}.")
+    _check_title(file, name.replace("_", " "))
+    size = _number(row, "MsgSize", file)
+    if "t_typical" in row:
+        time = timed(file, "message", size, us(_number(row, "t_typical", file)))
+    else:
+        average, messages = (_number(row, field, file) for field in ("BW_average", "MsgRate"))
+        moved = positive(f"{file}: MsgRate", messages) / us(1.0) * size
+        unit = min(UNITS.values(), key=lambda unit: abs(average * unit - moved))
+        if not abs(average * unit - moved) <= SAME_RATE * moved:
+            raise InputError(
+                f"{file}: BW_average must be MsgSize times MsgRate ({moved:.4g} bytes/s) in MiB/s or Gb/s, got "
+                f"{average:g}."
+            )
+        time = timed(file, "messages", size, size * _ways(name) / (average * unit))
+    return _report(file, name, (time,))
+
+
+def _mapping(told: dict[str, Any], field: str, file: str) -> dict[str, Any]:
+    if not isinstance(found := told.get(field), dict):
+        raise InputError(f"{file}: {field} must be a mapping, got {found!r:.80}.")
+    return found
+
+
+def _number(row: dict[str, Any], field: str, file: str) -> float:
+    found = row.get(field)
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        raise InputError(f"{file}: {field} must be a number, got {found!r:.80}.")
+    return positive(f"{file}: {field}", float(found))
+
+
+def _time(where: str, row: dict[str, str], test: str) -> Timed:
+    size = number_in(where, "#bytes", row["#bytes"])
+    for column, word in row.items():
+        name, _, unit = column.partition("[")
+        if name == "BW average":
+            if not test:
+                raise InputError(
+                    f"{where}: the title of the test must stand above the table: it says if both ways count."
+                )
+            rate = number_in(where, "BW average", word) * _unit(where, "[" + unit) / _ways(test)
+            if not rate > 0:
+                raise InputError(f"{where}: BW average must be above 0, got {word!r:.80}.")
+            return timed(where, "messages", size, size / rate)
+        if name == "t_typical":
+            return timed(where, "message", size, us(number_in(where, "t_typical", word)))
+    raise InputError(f"{where}: the table must have a column BW average or t_typical, got {', '.join(row):.200}.")
+
+
+def _unit(where: str, unit: str) -> float:
+    if unit not in UNITS:
+        raise InputError(f"{where}: BW average must be in one of {', '.join(UNITS)}, got {unit!r:.80}.")
+    return UNITS[unit]

@@ -1,0 +1,121 @@
+"""Where measured times belong: the tier of the network, and the bytes over its busiest port."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mfabric_jax.apps.recordings.measurements.ports import PAIRS, port_share
+from mfabric_jax.apps.recordings.measurements.times import Report
+from mfabric_jax.checks import InputError, one_of, whole
+
+SERVER, LEAF, ACROSS = "server", "leaf", "across"
+TIERS = {  # from the narrowest on
+    SERVER: "inside one server",
+    LEAF: "between servers under one leaf switch",
+    ACROSS: "between servers of several leaf switches",
+}
+
+
+class Asked(NamedTuple):
+    """What the user says of a file; None: the file says it."""
+
+    tier: str | None = None
+    ranks: int | None = None
+    gpus_per_server: int | None = None
+
+
+NOTHING = Asked()
+
+
+class Point(NamedTuple):
+    """One measured time: bytes over the busiest port of a tier, seconds. `per_server`: ranks of a server."""
+
+    tier: str
+    kind: str
+    ranks: int | None
+    bytes: float
+    seconds: float
+    program: str = ""
+    per_server: int | None = None
+
+
+def points_of(reports: Sequence[Report], asked: Asked = NOTHING) -> list[Point]:
+    """The times of a file's runs as bytes over ports of a tier. Where some of them are of one server, the tier that the
+    user states is that of the others.
+
+    `InputError` where neither file nor user says tier, ranks or GPUs of a server that are needed, or both say different
+    things: a time from inside a server is never one between servers.
+    """
+    between = [report for report in reports if not _inside(report, asked)]
+    found = []
+    for report in reports:
+        of_others = bool(between) and report not in between
+        found += _points_of(report, asked._replace(tier=None) if of_others else asked)
+    return found
+
+
+def _inside(report: Report, asked: Asked) -> bool:
+    """Whether a run is known to be of one server."""
+    ranks = report.ranks or asked.ranks
+    each = _per_server(report, asked, ranks)
+    return not report.nics and (report.servers == 1 or (ranks is not None and each is not None and ranks <= each))
+
+
+def _points_of(report: Report, asked: Asked) -> list[Point]:
+    ranks = report.ranks or asked.ranks
+    per_server = _per_server(report, asked, ranks)
+    tier = _tier(report, asked, ranks, per_server)
+    beyond = tier != SERVER
+    found = []
+    for time in report.times:
+        share = port_share(time.kind, *_needed(report, time.kind, ranks, per_server, beyond), beyond=beyond)
+        if share <= 0:
+            raise InputError(f"{report.file}: {ranks} ranks send nothing {TIERS[tier]}; more ranks must take part.")
+        each = per_server if beyond and not report.nics else None
+        found.append(Point(tier, time.kind, ranks, time.bytes * share, time.seconds, report.program, each))
+    return found
+
+
+def _per_server(report: Report, asked: Asked, ranks: int | None) -> int | None:
+    told = ranks // report.servers if ranks and report.servers else None
+    if asked.gpus_per_server is None:
+        return told
+    whole("gpus_per_server", asked.gpus_per_server)
+    if told is not None and report.servers != 1 and told != asked.gpus_per_server:
+        raise InputError(
+            f"{report.file} has {told} ranks in a server; leave out --gpus-per-server, or correct it, got "
+            f"{asked.gpus_per_server}."
+        )
+    return asked.gpus_per_server
+
+
+def _tier(report: Report, asked: Asked, ranks: int | None, per_server: int | None) -> str:
+    if asked.tier is not None:
+        one_of("tier", asked.tier, TIERS)
+    inside = _inside(report, asked)
+    known = report.servers is not None or (ranks is not None and per_server is not None)
+    if report.nics and asked.tier == SERVER:
+        raise InputError(f"{report.file} is of {report.tool}, which measures NICs; tier must be leaf or across.")
+    if known and not report.nics:
+        if inside and asked.tier not in (None, SERVER):
+            raise InputError(f"{report.file} was measured inside one server; tier must be server, got {asked.tier!r}.")
+        if inside:
+            return SERVER
+        if asked.tier == SERVER:
+            raise InputError(f"{report.file} was measured between servers; tier must be leaf or across, got 'server'.")
+    if asked.tier is None:
+        allowed = [tier for tier in TIERS if tier != SERVER or not (known or report.nics)]
+        raise InputError(f"{report.file} does not say where it was measured; give --tier {' or '.join(allowed)}.")
+    return asked.tier
+
+
+def _needed(report: Report, kind: str, ranks: int | None, per_server: int | None, beyond: bool) -> tuple[int, int]:
+    """Ranks, and ranks of a server, where the kind needs them."""
+    if kind in PAIRS:
+        return 2, 1
+    if ranks is None:
+        raise InputError(f"{report.file} does not say how many ranks took part; give --ranks.")
+    if beyond and per_server is None:
+        raise InputError(f"{report.file} does not say how many of its ranks share a server; give --gpus-per-server.")
+    if beyond and per_server is not None and ranks % per_server:
+        raise InputError(f"gpus_per_server must divide the {ranks} ranks of {report.file}, got {per_server}.")
+    return ranks, per_server or ranks

@@ -1,0 +1,354 @@
+"""Requests that arrive: drawn, or read from a log in one of the public formats.
+
+Azure (Azure/AzurePublicDataset, LLM inference of 2023 and 2024, LMM of 2025), BurstGPT (HPMLL/BurstGPT), Mooncake
+(kvcache-ai/Mooncake, FAST25 traces) and Qwen-Bailian (alibaba-edu/qwen-bailian-usagetraces-anon). The last two name
+blocks of tokens by what they and all before them hold: those at the start of a prompt that an earlier prompt had are
+cached, in a store that forgets nothing.
+"""
+
+import csv
+import dataclasses
+import datetime
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError, not_negative, one_of, whole
+from mfabric_jax.support.text_files import parsed_json
+from mfabric_jax.support.unread import name_unread
+
+GIVE = (
+    "give a log of requests that begins with TIMESTAMP,ContextTokens,GeneratedTokens (Azure: date and time, tokens of "
+    "prompt and answer), with Timestamp,Request tokens,Response tokens (BurstGPT: seconds), or with an object that has "
+    "timestamp, input_length and output_length (Mooncake: milliseconds; Qwen-Bailian, with chat_id: seconds), as in "
+    '"2023-11-16 18:15:46.68,374,44", "5.2,374,44" or {"timestamp": 5200, "input_length": 374, "output_length": 44}'
+)
+MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d{1,12})?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+UNITS = {"s": 1.0, "ms": units.ms(1.0), "us": units.us(1.0), "ns": units.ns(1.0)}  # seconds of a timestamp's 1
+
+
+class Form(NamedTuple):
+    """A public format: its columns of time and of tokens of prompt and answer, its unit of time (None: dates), and
+    tokens of a block."""
+
+    name: str
+    columns: tuple[str, str, str]
+    unit: str | None
+    block: int | None = None
+
+
+AZURE = Form("Azure", ("timestamp", "contexttokens", "generatedtokens"), None)
+BURST = Form("BurstGPT", ("timestamp", "request tokens", "response tokens"), "s")
+MOONCAKE = Form("Mooncake", ("timestamp", "input_length", "output_length"), "ms", block=512)
+BAILIAN = Form("Qwen-Bailian", MOONCAKE.columns, "s", block=16)
+BESIDE_COLUMNS = ("session id", "elapsed time", "model", "total tokens", "log type", "numimages", "")  # public
+CHAT = {"chat_id", "parent_chat_id", "turn"}  # fields that Qwen-Bailian has and Mooncake has not
+BESIDE = (*MOONCAKE.columns, "hash_ids", "type", *CHAT)
+USUAL_RATES = 0.005, 10.0  # requests/s: the public logs with numbers for times have 0.03 (their first minutes) to 7
+SINCE_1970 = {"s": 10**9, "ms": 10**12, "us": 10**15, "ns": 10**18}  # timestamps of 2001; ten times that is 2286
+BLOCKS = [2**power for power in range(21)]  # tokens of a block that are sought
+
+
+@dataclasses.dataclass(frozen=True)
+class Requests:
+    """Of R requests in the order of arrival [R]: seconds from the first one, tokens of the prompt, those of them that
+    no cache has, tokens of the answer. `left_out`: failed ones of a trace, which have no answer (or no prompt)."""
+
+    arrival_s: Float[np.ndarray, "R"]
+    prompt: Float[np.ndarray, "R"]
+    fresh: Float[np.ndarray, "R"]
+    answer: Float[np.ndarray, "R"]
+    left_out: int = 0
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def kept(self, which: np.ndarray) -> "Requests":
+        """Some of them."""
+        return Requests(self.arrival_s[which], self.prompt[which], self.fresh[which], self.answer[which], self.left_out)
+
+    @property
+    def rate(self) -> float:
+        """Requests a second, on average; infinite where all arrive at once."""
+        span = float(self.arrival_s[-1])
+        return (len(self) - 1) / span if span else math.inf
+
+
+def poisson(rate: float, count: int, prompt: float, fresh: float, answer: float, seed: int) -> Requests:
+    """Equal requests with exponential gaps; another rate has the same gaps in its own unit of time."""
+    gaps = np.random.default_rng(seed).exponential(size=count) / rate
+    gaps[0] = 0.0
+    tokens = np.outer((prompt, max(1, math.ceil(fresh)), answer), np.ones(count))
+    return Requests(np.cumsum(gaps), tokens[0], tokens[1], tokens[2])
+
+
+def stretched(requests: Requests, rate: float) -> Requests:
+    """With times scaled so that so many requests arrive a second on average."""
+    if not 0 < requests.rate < math.inf:
+        raise InputError("serving.load.rate needs requests at two times or more to stretch, and the trace has one.")
+    return dataclasses.replace(requests, arrival_s=requests.arrival_s * (requests.rate / rate))
+
+
+def repeated(requests: Requests, times: int) -> Requests:
+    """So many runs, one after the other, as far apart as requests are on average; caches as in the first run."""
+    if times == 1:
+        return requests
+    run_s = float(requests.arrival_s[-1]) + (0.0 if math.isinf(requests.rate) else 1 / requests.rate)
+    arrival_s = (run_s * np.arange(times)[:, None] + requests.arrival_s).ravel()
+    prompt, fresh, answer = (np.tile(each, times) for each in (requests.prompt, requests.fresh, requests.answer))
+    return Requests(arrival_s, prompt, fresh, answer, times * requests.left_out)
+
+
+# -------------------------------------------------------------------------------------------------------------- readers
+class Row(NamedTuple):
+    """A line of a log: its number, time as it stands there (of a date: seconds), tokens of prompt and answer, names of
+    the prompt's blocks."""
+
+    line: int
+    time: float
+    prompt: int
+    answer: int
+    blocks: tuple = ()
+
+
+def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: int | None = None) -> Requests:
+    """The first `most` answered requests of a log.
+
+    `unit` of its timestamps (s, ms, us, ns) and tokens of a `block`; None: those of its format, if the log agrees.
+    `InputError` for a file that cannot be read, is in none of the formats, has a wrong value (with its line) or no
+    answered request, and for one that may be read in two units or with two sizes of blocks.
+    """
+    named = repr(str(path))
+    rows: list[Row] = []
+    left_out = 0
+    unread: dict[str, None] = {}
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as opened:
+            form, found = _rows(opened, named, unread)
+            for row in found:
+                if row.prompt and row.answer:
+                    rows.append(row)
+                else:
+                    left_out += 1
+                if len(rows) == most:
+                    break
+    except UnicodeDecodeError:
+        raise InputError(f"{named} is not text in UTF-8; {GIVE}.") from None
+    except (csv.Error, RecursionError) as error:
+        raise InputError(f"{named} cannot be read ({error}); {GIVE}.") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read {named} ({getattr(error, 'strerror', None) or error}); {GIVE}.") from None
+    if not rows:
+        raise InputError(f"{named} has no answered request; {GIVE}.")
+    name_unread(named, "columns", unread)
+    rows.sort(key=lambda row: row.time)
+    time, prompt, answer = (np.array([row[column] for row in rows], float) for column in (1, 2, 3))
+    arrival_s = (time - time[0]) * _second_of(time, form, unit, named)
+    return Requests(arrival_s, prompt, _fresh(rows, form, block, named), answer, left_out)
+
+
+def _rows(lines: Iterator[str], named: str, unread: dict[str, None]) -> tuple[Form, Iterator[Row]]:
+    """The format of a log and its rows; `unread`: gets what they have beside its columns."""
+    first = next(lines, "")
+    if first.lstrip().startswith("{"):
+        form = BAILIAN if any(f'"{name}"' in first for name in CHAT) else MOONCAKE
+        return form, _objects(itertools.chain([first], lines), named, form, unread)
+    columns = [name.strip().lower() for name in next(csv.reader([first]), [])]
+    for form, moment in ((AZURE, _moment), (BURST, _second)):
+        if set(form.columns) <= set(columns):
+            if twice := [name for name in form.columns if columns.count(name) > 1]:
+                raise InputError(
+                    f"{named} must have the column {twice[0]!r} once, got it {columns.count(twice[0])} times."
+                )
+            unread.update(dict.fromkeys(name for name in columns if name not in (*form.columns, *BESIDE_COLUMNS)))
+            return form, _table(lines, named, columns, form.columns, moment)
+    begins = f"{named} begins with neither the columns of Azure or BurstGPT nor an object of Mooncake"
+    raise InputError(f"{begins}, got {first.strip()!r:.60}; {GIVE}.")
+
+
+def _table(
+    lines: Iterator[str], named: str, columns: list[str], names: tuple[str, ...], moment: Callable[[str, str], float]
+) -> Iterator[Row]:
+    places = [columns.index(name) for name in names]
+    for number, cells in enumerate(csv.reader(lines), start=2):
+        if not cells:
+            continue
+        where = f"{named}, line {number}"
+        if len(cells) != len(columns):
+            raise InputError(f"{where} must have {len(columns)} columns, as its header has, got {len(cells)}.")
+        when, prompt, answer = (cells[place].strip() for place in places)
+        yield Row(
+            number,
+            moment(f"{where}: {names[0]}", when),
+            _tokens(f"{where}: {names[1]}", prompt),
+            _tokens(f"{where}: {names[2]}", answer),
+        )
+
+
+def _objects(lines: Iterator[str], named: str, form: Form, unread: dict[str, None]) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{named}, line {number}"
+        try:
+            table = parsed_json(line)
+        except ValueError as error:
+            raise InputError(f"{where} is not JSON ({error}); {GIVE}.") from None
+        if not isinstance(table, dict) or not set(form.columns) <= set(table):
+            raise InputError(f"{where} must be an object with {', '.join(form.columns)}, got {line.strip()!r:.80}.")
+        if bool(CHAT & set(table)) != (form is BAILIAN):
+            one, other = ("none of", "has") if form is BAILIAN else ("one of", "has not")
+            raise InputError(f"{where} has {one} {', '.join(sorted(CHAT))}, line 1 {other}: give two logs apart.")
+        unread.update(dict.fromkeys(name for name in table if name not in BESIDE))
+        when, prompt, answer = (table[name] for name in form.columns)
+        blocks = table.get("hash_ids", [])
+        if not isinstance(blocks, list) or not all(isinstance(block, int | str) for block in blocks):
+            raise InputError(f"{where}: hash_ids must be a list of names of blocks, got {blocks!r:.80}.")
+        yield Row(
+            number,
+            _seconds(f"{where}: timestamp", when),
+            whole(f"{where}: input_length", prompt, at_least=0),
+            whole(f"{where}: output_length", answer, at_least=0),
+            tuple(blocks),
+        )
+
+
+def _seconds(field: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{field} must be a number, got {value!r:.80}.")
+    return float(not_negative(field, value))
+
+
+def _second(field: str, text: str) -> float:
+    try:
+        return _seconds(field, float(text))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{field} must be a number of seconds, got {text!r:.80}.") from None
+
+
+def _moment(field: str, text: str) -> float:
+    """Seconds of a date and time, which count from 1970 unless it states a zone."""
+    found = MOMENT.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError
+        moment = datetime.datetime.fromisoformat(found[1] + (found[3] or "Z").replace("Z", "+00:00"))
+        return moment.timestamp() + float(found[2] or 0)
+    except ValueError:
+        raise InputError(
+            f"{field} must be a date and a time, as in 2023-11-16 18:15:46.68, got {text!r:.80}."
+        ) from None
+
+
+def _tokens(field: str, text: str) -> int:
+    try:
+        value = float(text)
+        tokens = int(value) if value == math.floor(value) else text
+    except (ValueError, OverflowError):
+        tokens = text
+    return whole(field, tokens, at_least=0)  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------------------------------- units and sizes of blocks
+def _second_of(time: Float[np.ndarray, "R"], form: Form, stated: str | None, named: str) -> float:
+    """Seconds of 1 in the timestamps. `InputError` where they may be in another unit than that of the format."""
+    if form.unit is None:
+        if stated is not None:
+            raise InputError(f"{named} has dates, which need no unit; leave out serving.load.unit, got {stated!r}.")
+        return 1.0
+    if stated is not None:
+        return UNITS[one_of("serving.load.unit", stated, UNITS)]
+    other = _other_unit(time, form)
+    if other is not None:
+        one, two = (f"in {unit} ({_rate(time, unit):.3g} requests/s)" for unit in (form.unit, other))
+        raise InputError(
+            f"timestamps of {named} may be {one}, as in logs of {form.name}, or {two}; state serving.load.unit, "
+            f"{form.unit} or {other}."
+        )
+    return UNITS[form.unit]
+
+
+def _other_unit(time: Float[np.ndarray, "R"], form: Form) -> str | None:
+    """The unit that timestamps may have as well, where the format's gives a moment or a rate that public logs lack."""
+    assert form.unit is not None, "times are numbers"
+    if time[0] == time[-1]:
+        return None  # the same in every unit
+    for unit, least in SINCE_1970.items():
+        if least <= time[0] < 10 * least:
+            return None if unit == form.unit else unit
+    rate = _rate(time, form.unit)
+    if rate < USUAL_RATES[0]:
+        return {"s": "ms", "ms": "us"}[form.unit]
+    if form is MOONCAKE and (rate > USUAL_RATES[1] or (time % 1).any()):  # Mooncake's are whole
+        return "s"
+    return None
+
+
+def _rate(time: Float[np.ndarray, "R"], unit: str) -> float:
+    return (len(time) - 1) / (float(time[-1] - time[0]) * UNITS[unit])
+
+
+def _fresh(rows: list[Row], form: Form, stated: int | None, named: str) -> Float[np.ndarray, "R"]:
+    """Tokens of each prompt that no cache has, at least one: the last token is computed."""
+    seen: set[Any] = set()
+    cached = []
+    for row in rows:
+        cached.append(sum(1 for _ in itertools.takewhile(seen.__contains__, row.blocks)))
+        seen.update(row.blocks)
+    prompt = np.array([row.prompt for row in rows], float)
+    if not seen:
+        if stated is not None:
+            raise InputError(f"{named} has no hash_ids; leave out serving.load.block, got {stated}.")
+        return prompt
+    every = {size: np.maximum(1.0, prompt - size * np.array(cached)) for size in _blocks(rows, form, stated, named)}
+    first, *others = every
+    for other in others:
+        if (every[other] != every[first]).any():
+            raise InputError(
+                f"hash_ids of {named} may be of blocks of {first:,} or {other:,} tokens; state serving.load.block."
+            )
+    return every[first]
+
+
+def _blocks(rows: list[Row], form: Form, stated: int | None, named: str) -> list[int]:
+    """Sizes of blocks that agree with the number of every prompt's blocks, its unfinished last one counted or not."""
+    having = [row for row in rows if row.blocks]
+    prompt, count = (np.array(each) for each in zip(*((row.prompt, len(row.blocks)) for row in having), strict=True))
+
+    def agrees(size: int) -> np.ndarray:
+        with_last, whole_ones = (each == count for each in (-(-prompt // size), prompt // size))
+        return max(with_last, whole_ones, key=np.sum)
+
+    if stated is not None:
+        if not agrees(stated).all():
+            row = having[int(np.argmin(agrees(stated)))]
+            raise InputError(
+                f"{named}, line {row.line}: {row.prompt} tokens have {len(row.blocks)} hash_ids, with which "
+                f"serving.load.block must agree, got {stated}."
+            )
+        return [stated]
+    if form.block is not None and (-(-prompt // form.block) == count).all():
+        return [form.block]
+    found = [size for size in BLOCKS if agrees(size).all()]
+    if not found:
+        ends = (having[int(np.argmax(each))] for each in (prompt / count, (count - 1) / prompt))
+        said = ", and line ".join(
+            f"{row.line}: {row.prompt} tokens have {len(row.blocks)} hash_ids"
+            for row in sorted(ends, key=lambda row: row.line)
+        )
+        raise InputError(
+            f"{named}, line {said}, with which no block of a power of 2 tokens agrees; state serving.load.block, or "
+            "correct them."
+        )
+    return found

@@ -1,0 +1,423 @@
+"""A deployment: a pool of GPUs that decodes, and one that prefills for it, each in expert-parallel groups."""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.apps.serving import step as parts
+from mfabric_jax.apps.serving.families import Family, family
+from mfabric_jax.apps.serving.group import Crossing, Group, check_links, crossing_of, group_of, lanes_of
+from mfabric_jax.apps.serving.loads import busiest_over_mean, loaded, slots_of
+from mfabric_jax.apps.serving.step import Model, Rates, Step, Wires
+from mfabric_jax.case import Case
+from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.evaluate.resolving.resolve import model_of
+from mfabric_jax.evaluate.rows.rows import MILLION, SECONDS_AN_HOUR, Bill, bill_of
+from mfabric_jax.support.array_module import array_module
+from mfabric_jax.traffic.generator import base_popularity, layer_shares, measured_words, to_shares
+from mfabric_jax.traffic.knobs import Knobs
+from mfabric_jax.traffic.recording import recorded
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.models import Architecture
+
+PASS = 8192  # tokens of a micro-batch of prefill where none are stated
+TRANSFER = 0.925  # of a NIC, by keys and values in pages of 64 KiB (arXiv 2510.27656, table 2, second hand)
+DECODES_WITH, PREFILLS_WITH = "deepep-low-latency", "deepep-normal"  # kernels where none are stated
+
+
+class Taken(NamedTuple):
+    """How often experts are taken: `shares` [L E] of selections (None: all alike), and where they are from."""
+
+    shares: np.ndarray | None
+    words: str
+
+
+EVEN = Taken(None, "balanced")
+
+
+class Numbers(NamedTuple):
+    """What a step depends on by arithmetic alone: numbers or arrays (NumPy's or JAX's) that broadcast."""
+
+    batch: Any
+    context: Any
+    nic_gbps: Any
+    accepted: Any = 0.0
+    host_s: Any = 0.0
+
+
+class Decoding(NamedTuple):
+    """`Step` of a step, requests of a GPU, and seconds from token to token: as set, and as `Step` has both."""
+
+    step: Step
+    tpot_s: Any
+    overlapped_s: Any
+    serial_s: Any
+    requests: Any
+
+    @property
+    def tokens_per_s(self):
+        """Of a GPU."""
+        return self.requests / self.tpot_s
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """GPUs of one group on a fabric with a model on them, the kernels that they send with, how experts are taken."""
+
+    model: Model
+    group: Group
+    family: Family
+    crossing: Crossing
+    precision: str
+    combined: str
+    taken: Taken = EVEN
+
+    def wires(self, nic_gbps: Any) -> Wires:
+        """The kernels at a bandwidth of NICs."""
+        hidden = self.model.of.hidden
+        sizes = (
+            self.family.sent_bytes(hidden, self.precision),
+            self.family.sent_bytes(hidden, self.combined, combine=True),
+        )
+        beyond = self.group.domains > 1
+        speeds = units.gbps(nic_gbps), self.group.inside_Bps(nic_gbps)
+        return Wires(self.family, self.crossing, self.group.shape.gpus, beyond, *sizes, *speeds)
+
+    def uneven(self) -> tuple[float, float]:
+        """What the busiest GPU receives over the mean, mean over layers: as experts are placed, and in order."""
+        model = self.model
+        in_order = loaded(model.of, model.gpus, model.load.slots, self.taken.shares, placed=False)
+        return busiest_over_mean(model.load), busiest_over_mean(in_order)
+
+    @functools.cached_property
+    def bill(self) -> Bill:
+        """Of the cluster of one group."""
+        hardware = self.group.hardware
+        return bill_of(hardware, self.group.shape, hardware.nic_gbps)
+
+    @property
+    def per_gpu(self) -> tuple[float | None, float | None]:
+        """Dollars and joules in a second for each GPU that works, with its part of network, servers and idle GPUs.
+
+        None: not known.
+        """
+        running, gpus, bill = self.group.hardware.parts.running, self.group.shape.gpus, self.bill
+        if bill.cluster_watts is None:
+            return None, None
+        joules = running.pue * float(bill.cluster_watts) / gpus
+        if bill.cluster_usd is None:
+            return None, joules
+        energy = joules * running.usd_per_kwh / (1000 * SECONDS_AN_HOUR)
+        return float(bill.cluster_usd) / gpus / running.seconds + energy, joules
+
+
+@dataclasses.dataclass(frozen=True)
+class Deployment:
+    """A case that serves. `decode`, `prefill`: its pools."""
+
+    case: Case
+    decode: Pool
+    prefill: Pool
+
+    def __repr__(self) -> str:
+        serving, name = self.case.serving, type(self).__name__
+        where = f"{self.case.model.name} on {self.case.network.fabric}, {self.case.gpu.name}"
+        sizes = f"decoding on {self.decode.model.gpus} GPUs, prefill on {self.prefill.model.gpus}"
+        return f"<{name}: {where}; {sizes}; batch {serving.batch:g} tokens a GPU, context {serving.context:g}>"
+
+    # ---------------------------------------------------------------------------------------------------------- seconds
+    @property
+    def numbers(self) -> Numbers:
+        """Those of the case."""
+        serving = self.case.serving
+        drafts, nic_gbps = serving.drafts, self.case.network.nic_gbps
+        return Numbers(serving.batch, serving.context, nic_gbps, drafts.accepted, serving.host_s)
+
+    @property
+    def overlap(self) -> bool:
+        """Whether two micro-batches of decoding hide communication."""
+        return self.case.serving.overlap is not False
+
+    @property
+    def prefill_overlap(self) -> bool:
+        """Whether two micro-batches of prefill do."""
+        own = self.case.serving.prefill.overlap
+        return self.overlap if own is None else own
+
+    def rates(self, how: str = "usual") -> Rates:
+        return parts.rates(self.decode.group.gpu, self.case.serving.formats.weights, how)
+
+    def decoding(self, numbers: Numbers, how: str = "usual") -> Decoding:
+        """A step of decoding; pure arithmetic in `numbers`: differentiable, and side by side for arrays."""
+        serving, pool, rate = self.case.serving, self.decode, self.rates(how)
+        wires, checked, batch = pool.wires(numbers.nic_gbps), 1 + serving.drafts.tokens, array_module(*numbers).asarray
+        tokens = batch(numbers.batch, float)
+        both = 2 * tokens if self.overlap else tokens
+
+        def of(some: Any, requests: Any) -> parts.Parts:
+            attention = parts.attention_s(pool.model, rate, some, requests, numbers.context)
+            split = parts.split_s(
+                pool.model, wires.inside_Bps, wires.family.dispatch.nvlink, wires.family.dispatch.alpha_s, some
+            )
+            return parts.layers_s(pool.model, rate, wires, some, attention + split)
+
+        requests, each = both / checked, 1 / (1 + numbers.accepted)
+        halves = of(both / 2, requests / 2), of(both, requests)
+        step = parts.timed(pool.model, wires, *halves, numbers.host_s, overlap=self.overlap)
+        one = of(requests, requests)  # a further token of every request by a block of its own (MTP), nothing hidden
+        joined = parts.joined_s(pool.model, rate, requests)
+        drafted = serving.drafts.tokens * (joined + one.computed_s + one.sent_s + one.head_s)
+        set_s, overlapped_s, serial_s = (
+            (each_s + drafted) * each for each_s in (step.step_s, step.overlapped_s, step.serial_s)
+        )
+        return Decoding(step, set_s, overlapped_s, serial_s, requests)
+
+    def judged_s(self, numbers: Numbers) -> Any:
+        """Seconds from token to token that must keep to a time: the slow end of the band, or predicted (`by_of`)."""
+        return slower(self.case, "tpot") * self.decoding(numbers).tpot_s
+
+    def steady(self) -> "Deployment":
+        """What stays as it is whatever the batch."""
+        return self
+
+    @property
+    def holders(self) -> int:
+        """GPUs of a group that hold requests."""
+        return self.decode.group.shape.gpus
+
+    def batch_of(self, requests: Any) -> Any:
+        """Tokens of a GPU in one micro-batch where it has so many requests."""
+        serving = self.case.serving
+        return requests * (1 + serving.drafts.tokens) / (2 if self.overlap else 1)
+
+    def slowest(self, decoding: Decoding) -> str:
+        """The part of a step that would shorten it most if it were faster: latency or bytes of the network where they
+        take longer than all computation that hides them (or, if nothing is hidden, than each part), else the longest
+        part of what is computed."""
+        step = decoding.step
+        each = {"attention": step.attention_s, "experts": step.experts_s, "other layers": step.beside_s}
+        sent, longest = step.dispatch_s + step.combine_s, max(each, key=lambda name: float(each[name]))
+        if sent > (sum(each.values()) if self.overlap else each[longest]):
+            return "latency" if step.latency_s > sent / 2 else "network"
+        return longest
+
+    def prefilling(self, nic_gbps: Any, how: str = "usual") -> Step:
+        """A pass of prefill over two micro-batches (or one)."""
+        serving, pool, rate = self.case.serving, self.prefill, self.rates(how)
+        wires = pool.wires(nic_gbps)
+
+        def of(tokens: float) -> parts.Parts:
+            attention = parts.prompt_attention_s(pool.model, rate, tokens, self.prompt)
+            split = parts.split_s(pool.model, wires.inside_Bps, wires.family.dispatch.nvlink, 0.0, tokens)
+            one = parts.layers_s(pool.model, rate, wires, np.asarray(tokens, float), attention + split)
+            return one._replace(head_s=one.head_s * 0.0)  # of the last token of a prompt alone
+
+        both = self.pass_tokens
+        return parts.timed(pool.model, wires, of(both / 2), of(both), serving.host_s, overlap=self.prefill_overlap)
+
+    def judged_pass_s(self, nic_gbps: Any) -> Any:
+        """As `judged_s`, of a pass of prefill."""
+        return slower(self.case, "prefill") * self.prefilling(nic_gbps).step_s
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of a prompt."""
+        return prompt_of(self.case)
+
+    @property
+    def fresh(self) -> float:
+        """Tokens of a prompt that are not cached."""
+        return self.prompt * (1 - self.case.serving.prefill.cached)
+
+    @property
+    def pass_tokens(self) -> float:
+        """Of a GPU in one pass of prefill."""
+        return float((self.case.serving.prefill.tokens or PASS) * (2 if self.prefill_overlap else 1))
+
+    def transfer_s(self, nic_gbps: Any) -> Any:
+        """Keys and values of a prompt from one GPU to another, over its NIC alone."""
+        kept = self.prompt * parts.cache_bytes(self.decode.model) + parts.state_bytes(self.decode.model)
+        return kept / (TRANSFER * units.gbps(nic_gbps))
+
+    def first_token_s(self, nic_gbps: Any, decoding: Decoding) -> Any:
+        """From the start of a prompt's pass to the first token: passes, transfer, a step; no queue."""
+        return self.prompt_s(nic_gbps, self.prefilling(nic_gbps).step_s) + decoding.step.step_s
+
+    def prompt_s(self, nic_gbps: Any, pass_s: Any) -> Any:
+        """Passes of a prompt and transfer of its cache."""
+        passes = -(-self.fresh // (self.pass_tokens * self.prefill.model.tp))
+        return passes * pass_s + self.transfer_s(nic_gbps)
+
+    # ----------------------------------------------------------------------------------------------------------- memory
+    def weight_bytes(self, pool: Pool) -> float:
+        """Of a GPU: attention (split by tp), dense and shared FFNs, its experts, router, embedding and head. A block
+        that drafts is one more with experts, after a product that joins two tokens' vectors."""
+        facts, model = pool.model.of, pool.model
+        blocks, moe = facts.blocks + model.drafting, len(facts.moe_blocks) + model.drafting
+        inner = blocks * facts.attention_params / model.tp + model.dense_layers * facts.dense_params
+        inner += moe * (facts.shared_params + model.load.slots * facts.expert_params)
+        inner += model.drafting * facts.joining_params
+        plain = moe * facts.gate_params + facts.head_params * (1 if facts.tied else 2)
+        return model.weight_bytes * inner + parts.ACTIVATION * plain
+
+    @property
+    def prefill_bytes(self) -> float:
+        """Of a GPU that prefills: weights, caches of the prompts of one pass (at least one), buffers."""
+        prompts = max(1.0, self.pass_tokens * self.prefill.model.tp / self.fresh)
+        kept = prompts * self.request_bytes(self.prompt)
+        return self.weight_bytes(self.prefill) + kept + units.gigabytes(self.case.serving.reserved_gigabytes)
+
+    @property
+    def prefill_fits(self) -> bool:
+        """Whether the memory of GPUs that prefill holds it."""
+        return self.prefill_bytes <= self.gpu_bytes
+
+    @property
+    def gpu_bytes(self) -> float:
+        """Memory of a GPU. `InputError` where it is not known."""
+        gpu = self.decode.group.gpu
+        if gpu.memory_bytes is None:
+            raise InputError(f"serving needs gpu.memory_gigabytes, which is not known of {gpu.name}.")
+        return gpu.memory_bytes
+
+    def request_bytes(self, context: Any) -> Any:
+        """Of one request's cache on each GPU of its attention."""
+        model = self.decode.model
+        latents = all(isinstance(kind, parts.Latent) for kind, _ in model.of.attention.shares)
+        return parts.cache_bytes(model) * context / (1 if latents else model.tp) + parts.state_bytes(model) / model.tp
+
+    def memory_bytes(self, requests: Any, context: Any) -> Any:
+        """Of a GPU that decodes."""
+        held = requests * self.decode.model.tp * self.request_bytes(context)
+        return self.weight_bytes(self.decode) + held + units.gigabytes(self.case.serving.reserved_gigabytes)
+
+    def most_requests(self, context: Any) -> Any:
+        """Requests of a GPU that its memory holds, maybe 0 or less."""
+        left = self.gpu_bytes - self.memory_bytes(0.0, context)
+        return left / (self.decode.model.tp * self.request_bytes(context))
+
+    # ------------------------------------------------------------------------------------------------------------- cost
+    def per_gpu(self) -> tuple[float | None, float | None]:
+        """`Pool.per_gpu` of the pool that decodes."""
+        return self.decode.per_gpu
+
+    def prefill_share(self, decoding: Decoding, nic_gbps: Any) -> Any:
+        """GPUs that prefill for each that decodes, where answers have the length that is set."""
+        asked = decoding.tokens_per_s / self.case.serving.answer * self.fresh
+        return asked * self.prefilling(nic_gbps).step_s / self.pass_tokens
+
+    def per_million(self, decoding: Decoding, nic_gbps: Any) -> tuple[Any, Any]:
+        """Dollars and joules of a million tokens of answers, for both pools; None: not known."""
+        prefill = self.prefill_share(decoding, nic_gbps)
+
+        def of_both(decode: float | None, prefilled: float | None) -> Any:
+            if decode is None or prefilled is None:
+                return None
+            return MILLION * (decode + prefill * prefilled) / decoding.tokens_per_s
+
+        (usd, joules), (prefill_usd, prefill_joules) = self.decode.per_gpu, self.prefill.per_gpu
+        return of_both(usd, prefill_usd), of_both(joules, prefill_joules)
+
+
+def prompt_of(case: Case) -> int:
+    """Tokens of a prompt: stated, or the mean context."""
+    serving = case.serving
+    return max(1, round(serving.context)) if serving.prompt is None else serving.prompt
+
+
+def by_of(case: Case) -> str:
+    """`serving.by`; open: the slow end of the band where a batch must keep a time."""
+    return case.serving.by or ("predicted" if case.serving.tpot_ms is None else "high")
+
+
+def slower(case: Case, what: str) -> float:
+    """What predicted seconds are multiplied by before they are held against a time; `what`: a key of
+    `MEASURED_OVER_PREDICTED`."""
+    return parts.MEASURED_OVER_PREDICTED[what][1] if by_of(case) == "high" else 1.0
+
+
+def deployment(case: Case) -> Deployment:
+    """`InputError` for an unknown name, `Misfit` for GPUs, experts or kernels that do not go together."""
+    serving, model = case.serving, model_of(case).architecture
+    check_size(case, serving.ep, serving.kernels, DECODES_WITH)
+    check_size(case, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
+    drafts = serving.drafts
+    if drafts.accepted > drafts.tokens:
+        most = f"serving.drafts.tokens, {drafts.tokens}"
+        raise Misfit(f"serving.drafts.accepted must be at most {most}, got {drafts.accepted:g}.")
+    decode = _pool(case, model, serving.ep, serving.kernels, DECODES_WITH)
+    return Deployment(case, decode, prefill_pool(case, model))
+
+
+def prefill_pool(case: Case, model: Architecture) -> Pool:
+    """The pool that prefills."""
+    serving = case.serving
+    return _pool(case, model, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
+
+
+def kernels_of(group: Group, stated: str | None, usual: str) -> Family:
+    """The stated kernels; else `usual` ones, or those of a domain that is larger than a server."""
+    wide = group.domains == 1 and group.shape.gpus_per_server > group.gpu.gpus_per_server
+    return family(stated or ("nvlink-one-sided" if wide else usual))
+
+
+def check_size(case: Case, gpus: int, kernels: str | None, usual: str) -> None:
+    """`Misfit` if the fabric or the kernels have no room for a group of `gpus`, or tensor parallelism does not divide
+    it; nothing is solved."""
+    group, tp = group_of(case, gpus), case.serving.tp
+    check_links(lanes_of(group, kernels_of(group, kernels, usual)))
+    if gpus % tp or group.shape.gpus_per_server % tp:
+        raise Misfit(f"serving.tp must divide the GPUs of a server and serving.ep, got {tp}.")
+
+
+def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual: str) -> Pool:
+    serving, group = case.serving, group_of(case, gpus)
+    sending = kernels_of(group, kernels, usual)
+    slots = slots_of(model, gpus, serving.redundant_experts if gpus == serving.ep else None)
+    taken = taken_of(case, model)
+    load = loaded(model, gpus, slots, taken.shares, domains=group.domains, placed=serving.eplb)
+    return pool_of(case, taken, Model(model, load), group, sending, crossing_of(group, sending, load))
+
+
+def pool_of(case: Case, taken: Taken, model: Model, group: Group, sending: Family, crossing: Crossing) -> Pool:
+    """A pool in the formats of a case."""
+    formats, drafting = case.serving.formats, case.serving.drafts.tokens > 0
+    served = dataclasses.replace(
+        model, tp=case.serving.tp, weights=formats.weights, cache=formats.cache, drafting=drafting
+    )
+    return Pool(served, group, sending, crossing, formats.dispatch, formats.combine, taken)
+
+
+def taken_of(case: Case, model: Architecture) -> Taken:
+    """What `serving.experts` of a case says. `InputError` for a trace that is not named or does not fit."""
+    how, layers, seed = case.serving.experts, len(model.moe_blocks), case.run.seed
+    if how == "balanced":
+        return EVEN
+    if how == "measured":
+        return Taken(layer_shares(model, layers, seed)[0].mean(axis=1), f"measured: {measured_words(model)}")
+    return _generated(case, model) if how == "generated" else _traced(case, model)
+
+
+def _generated(case: Case, model: Architecture) -> Taken:
+    source: Any = case.traffic.source
+    if source.name != "generated":
+        raise InputError(
+            "serving.experts generated needs traffic.generated.skew: the n-th expert is taken n^-skew times as often "
+            "as the first (--set traffic.generated.skew=0.8)."
+        )
+    layers, knobs = len(model.moe_blocks), Knobs(skew=source.skew)
+    each = [base_popularity(knobs, layers, model.experts, case.run.seed, layer) for layer in range(layers)]
+    return Taken(to_shares(np.array(each)), f"generated, skew {source.skew:g}")
+
+
+def _traced(case: Case, model: Architecture) -> Taken:
+    source: Any = case.traffic.source
+    if source.name != "trace" or source.path is None:
+        raise InputError("serving.experts trace needs traffic.trace.path, recorded routing (--trace PATH).")
+    one = Workload.of(model.name, architecture=model, dp=1, tp=1, pp=1, ep=1, gpus=1, gpus_per_server=1)
+    tokens = recorded(one, source.path, source.records, None, source.axes)
+    count = tokens.count.sum(axis=(0, 2, 3), dtype=float)
+    return Taken(count[count.any(axis=1)], tokens.source)  # layers without tokens are left out

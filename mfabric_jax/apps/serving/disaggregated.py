@@ -1,0 +1,287 @@
+"""Attention on some GPUs, experts on others, and micro-batches that alternate between them.
+
+`serving.split.attention_gpus` hold attention, caches, dense layers and the head; `expert_gpus` hold routed experts, and
+compute shared ones where one of a token's experts is. In each MoE layer a micro-batch is computed by the first (T_a),
+sent (T_out), computed by the others (T_e) and sent back (T_back). While one is away the next ones fill the time: with m
+of them a layer takes max(m T_a, m T_e, m T_out, m T_back, T_a + T_out + T_e + T_back). Where T_out = T_back = T_c and
+m >= 2 (1 + T_c / T_f), T_f = max(T_a, T_e), that is m T_f, as MegaScale-Infer has it (arXiv 2504.02263, section 4.1,
+second hand). Traffic is between the two sets of GPUs, on the fabric that holds both side by side.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.apps.serving import step as parts
+from mfabric_jax.apps.serving.deployment import (
+    DECODES_WITH,
+    Decoding,
+    Deployment,
+    Numbers,
+    Pool,
+    kernels_of,
+    pool_of,
+    prefill_pool,
+    taken_of,
+)
+from mfabric_jax.apps.serving.group import Crossing, Group, crossed, group_of, lanes_of
+from mfabric_jax.apps.serving.loads import SURE, Copies, Load, loaded, reached_groups, slots_of
+from mfabric_jax.apps.serving.step import Model, Step
+from mfabric_jax.case import Case
+from mfabric_jax.checks import Misfit
+from mfabric_jax.evaluate.resolving.resolve import model_of
+from mfabric_jax.support.array_module import array_module
+
+SIZES = "serving.split: GPUs of attention and experts"
+MOST_MICRO_BATCHES = 4  # that are taken where none are stated, as in MegaScale-Infer's search
+
+
+class Stages(NamedTuple):
+    """Seconds of one micro-batch in one MoE layer: attention GPUs, the way to experts, expert GPUs, the way back."""
+
+    attention_s: Any
+    out_s: Any
+    experts_s: Any
+    back_s: Any
+
+    @property
+    def alone_s(self):
+        """Of a micro-batch that waits for no other."""
+        return self.attention_s + self.out_s + self.experts_s + self.back_s
+
+    @property
+    def slowest_s(self):
+        """Of the stage that takes longest."""
+        xp = array_module(*self)
+        return xp.maximum(xp.maximum(self.attention_s, self.experts_s), xp.maximum(self.out_s, self.back_s))
+
+    def needed(self):
+        """The fewest micro-batches that keep the slower of both sets of GPUs busy; at most `MOST_MICRO_BATCHES`."""
+        xp = array_module(*self)
+        busy = xp.maximum(self.attention_s, self.experts_s)
+        return xp.clip(xp.ceil(self.alone_s / busy * (1 - SURE)), 1, MOST_MICRO_BATCHES)
+
+    def layer_s(self, micro_batches: Any):
+        """Of a layer and all micro-batches, in a steady state."""
+        return array_module(*self).maximum(micro_batches * self.slowest_s, self.alone_s)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Split(Deployment):
+    """A deployment whose decoding GPUs are of two kinds; its numbers are means over both. `back`: of the way back."""
+
+    back: Crossing
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """GPUs of attention and of experts."""
+        split = self.case.serving.split
+        return split.attention_gpus, split.expert_gpus  # type: ignore[return-value]
+
+    @property
+    def _part(self) -> float:
+        """Attention GPUs among all."""
+        return self.counts[0] / sum(self.counts)
+
+    # ---------------------------------------------------------------------------------------------------------- seconds
+    def stages(self, numbers: Numbers, tokens: Any, how: str = "usual") -> Stages:
+        """Of a micro-batch of `tokens` of an attention GPU."""
+        pool, rate = self.decode, self.rates(how)
+        wires, model = pool.wires(numbers.nic_gbps), pool.model
+        attention, experts = self.counts
+        at_experts = tokens * attention / experts
+        computed = parts.experts_s(model, rate, at_experts) + parts.ffn_s(
+            model, rate, at_experts, model.of.shared_hidden
+        )
+        out_s = wires.call_s(tokens, combine=False)
+        back_s = wires._replace(crossing=self.back).call_s(tokens, combine=True)
+        slowed = functools.partial(_slowed, sent_s=out_s + back_s, cores=wires.family.cores)
+        own = self._attention_s(numbers, rate, wires, tokens) + _beside_s(model, rate, tokens)
+        return Stages(slowed(own), out_s, slowed(computed), back_s)
+
+    def _attention_s(self, numbers: Numbers, rate: parts.Rates, wires: parts.Wires, tokens: Any) -> Any:
+        model, kernel = self.decode.model, wires.family.dispatch
+        requests = tokens / (1 + self.case.serving.drafts.tokens)
+        split = parts.split_s(model, wires.inside_Bps, kernel.nvlink, kernel.alpha_s, tokens)
+        return parts.attention_s(model, rate, tokens, requests, numbers.context) + split
+
+    def micro_batches(self, stages: Stages) -> Any:
+        """Those of the case, or as many as are needed."""
+        stated = self.case.serving.split.micro_batches
+        return stages.needed() if stated is None else stated
+
+    def steady(self) -> "Split":
+        """With the micro-batches of the case's numbers, whatever the batch."""
+        count = int(self.micro_batches(self.stages(self.numbers, np.asarray(self.case.serving.batch))))
+        return dataclasses.replace(self, case=self.case.with_({"serving.split.micro_batches": count}))
+
+    @property
+    def holders(self) -> int:
+        """GPUs that hold requests."""
+        return self.counts[0]
+
+    def batch_of(self, requests: Any) -> Any:
+        """Tokens of an attention GPU in one micro-batch where it has so many requests; `steady` ones alone."""
+        serving = self.case.serving
+        return requests * (1 + serving.drafts.tokens) / serving.split.micro_batches
+
+    def decoding(self, numbers: Numbers, how: str = "usual") -> Decoding:
+        """A step of all micro-batches, in a steady state; both other ends are as set: nothing else may be hidden."""
+        pool, rate, serving = self.decode, self.rates(how), self.case.serving
+        model, wires, drafts = pool.model, pool.wires(numbers.nic_gbps), serving.drafts.tokens
+        tokens = array_module(*numbers).asarray(numbers.batch, float)
+        stages = self.stages(numbers, tokens, how)
+        count, moe = self.micro_batches(self.stages(numbers, tokens)), len(model.of.moe_blocks)
+        dense = self._attention_s(numbers, rate, wires, tokens) + parts.norms_s(model, rate, tokens)
+        dense = dense + parts.ffn_s(model, rate, tokens, model.of.dense_hidden)
+        head = parts.head_s(model, rate, tokens)
+        rest = count * (model.dense_layers * dense + head) + numbers.host_s
+        layer = stages.layer_s(count)
+        drafted = 0.0
+        if drafts:
+            one = tokens / (1 + drafts)
+            beside = parts.joined_s(model, rate, one) + parts.head_s(model, rate, one)
+            drafted = drafts * (self.stages(numbers, one, how).layer_s(count) + count * beside)
+        step_s = moe * layer + rest
+        beside = _beside_s(model, rate, tokens)
+        step = Step(
+            *(step_s, step_s, moe * count * stages.alone_s + rest),
+            *(stages.attention_s - beside, stages.experts_s, beside, stages.out_s, stages.back_s),
+            self._latency_s(wires, tokens),
+            moe * (layer - count * array_module(*stages).maximum(stages.attention_s, stages.experts_s)),
+            head,
+        )
+        tpot_s = (step_s + drafted) / (1 + numbers.accepted)
+        return Decoding(step, tpot_s, tpot_s, tpot_s, count * tokens / (1 + drafts) * self._part)
+
+    def _latency_s(self, wires: parts.Wires, tokens: Any) -> Any:
+        back = wires._replace(crossing=self.back)
+        return wires.latency_s(wires.family.dispatch, 0 * tokens) + back.latency_s(wires.family.combine, 0 * tokens)
+
+    def slowest(self, decoding: Decoding) -> str:
+        """The stage that all wait for, or "micro-batches" where more of them would shorten a step."""
+        step, stages = decoding.step, _stages_of(decoding)
+        if float(stages.alone_s) > float(self.micro_batches(stages) * stages.slowest_s):
+            return "micro-batches"
+        if float(max(stages.out_s, stages.back_s)) == float(stages.slowest_s):
+            return "latency" if step.latency_s > (step.dispatch_s + step.combine_s) / 2 else "network"
+        return "attention" if float(stages.attention_s) == float(stages.slowest_s) else "experts"
+
+    # ----------------------------------------------------------------------------------------------------------- memory
+    def weight_bytes(self, pool: Pool) -> float:
+        """Of an attention GPU, where the pool decodes."""
+        return super().weight_bytes(pool) - (0.0 if pool is self.prefill else self.expert_bytes)
+
+    @property
+    def expert_bytes(self) -> float:
+        """Weights of an expert GPU: its routed experts, and a copy of the shared one."""
+        model = self.decode.model
+        layers = len(model.of.moe_blocks) + model.drafting
+        each = model.of.shared_params + model.load.slots * model.of.expert_params
+        return model.weight_bytes * layers * each
+
+    def memory_bytes(self, requests: Any, context: Any) -> Any:
+        """Of an attention GPU."""
+        return super().memory_bytes(requests / self._part, context)
+
+    def most_requests(self, context: Any) -> Any:
+        """Of a GPU, attention's and experts' together; negative where experts do not fit."""
+        most = super().most_requests(context) * self._part
+        left = self.gpu_bytes - units.gigabytes(self.case.serving.reserved_gigabytes) - self.expert_bytes
+        return most if left >= 0 else most * 0 - 1
+
+    def columns(self, decoding: Decoding) -> dict[str, Any]:
+        """What a row says beside what every deployment's says: `COLUMNS`."""
+        stages, (attention, experts) = _stages_of(decoding), self.counts
+        count = int(self.micro_batches(stages))
+        found = attention, experts, count, float(stages.layer_s(count)), float(units.to_gigabytes(self.expert_bytes))
+        return dict(zip(COLUMNS, found, strict=True))
+
+
+def _stages_of(decoding: Decoding) -> Stages:
+    """As its step has them."""
+    step = decoding.step
+    return Stages(step.attention_s + step.beside_s, step.dispatch_s, step.experts_s, step.combine_s)
+
+
+def _slowed(computed_s: Any, sent_s: Any, cores: float) -> Any:
+    """Computation that lacks the cores that kernels take while other micro-batches are on their ways."""
+    return computed_s + cores * array_module(computed_s).minimum(sent_s, computed_s / (1 - cores))
+
+
+def _beside_s(model: Model, rate: parts.Rates, tokens: Any) -> Any:
+    """Norms and router of an MoE layer."""
+    return parts.norms_s(model, rate, tokens) + parts.router_s(model, rate, tokens)
+
+
+COLUMNS = "attention_gpus", "expert_gpus", "micro_batches", "layer_s", "expert_memory_gb"
+
+
+def stated(case: Case) -> bool:
+    """Whether the GPUs of a case are split. `Misfit` where only one kind is counted."""
+    split = case.serving.split
+    given = [split.attention_gpus is not None, split.expert_gpus is not None]
+    if any(given) and not all(given):
+        raise Misfit("serving.split.attention_gpus and serving.split.expert_gpus go together; state both or neither.")
+    return all(given)
+
+
+def split_deployment(case: Case) -> Split:
+    """Of a case that states `serving.split`. `InputError` and `Misfit` as of `deployment`."""
+    serving, model = case.serving, model_of(case).architecture
+    attention, experts = serving.split.attention_gpus or 1, serving.split.expert_gpus or 1
+    group = group_of(case, attention + experts, SIZES)
+    family = kernels_of(group, serving.kernels, DECODES_WITH)
+    if attention % serving.tp or group.shape.gpus_per_server % serving.tp:
+        raise Misfit(f"serving.tp must divide the GPUs of a server and of attention, got {serving.tp}.")
+    slots = slots_of(model, experts, serving.redundant_experts)
+    taken = taken_of(case, model)
+    load = loaded(model, experts, slots, taken.shares, placed=serving.eplb)
+    group_seen = lanes_of(group, family, SIZES)
+    copies = copies_between(load, family.copies, attention, group_seen)
+    pool = pool_of(case, taken, Model(model, load), group, family, crossed(group_seen, copies))
+    return Split(case, pool, prefill_pool(case, model), crossed(group_seen, returned(copies)))
+
+
+def copies_between(load: Load, rule: str, attention: int, group: Group) -> Copies:
+    """Of a token of each attention GPU, the first ones of the group, on their way to experts. `Misfit` where a rule
+    that sends once for each server meets one that holds both kinds."""
+    per_domain, gpus, layers = group.shape.gpus_per_server, group.shape.gpus, len(load.taken)
+    domain = np.arange(gpus) // per_domain
+    here, rows = domain[:, None] == domain, load.per_gpu()
+    to_gpu = rows if rule == "expert" else reached_groups(load, load.gpus)
+    direct = np.zeros((layers, gpus, gpus))
+    direct[:, :attention, attention:] = to_gpu[:, None]
+    if rule != "server" or group.domains == 1:
+        return Copies(np.where(here, 0.0, direct), _inside(direct, per_domain), rows)
+    if attention % per_domain:
+        raise Misfit(
+            f"serving.split.attention_gpus must fill servers of {per_domain} GPUs with kernels that send once for each "
+            f"server, got {attention}."
+        )
+    place = np.arange(gpus) % per_domain
+    to_domain = reached_groups(load, load.gpus // per_domain)
+    between = np.zeros_like(direct)
+    between[:, :attention, attention:] = np.where(
+        place[:attention, None] == place[attention:], np.repeat(to_domain, per_domain, axis=1)[:, None], 0.0
+    )
+    # a GPU of experts takes the tokens of its place from every server of attention, and sends them on
+    onward = np.zeros_like(direct)
+    onward[:, attention:, attention:] = attention // per_domain * to_gpu[:, None]
+    return Copies(between, _inside(onward * (1 - np.eye(gpus)), per_domain), rows)
+
+
+def _inside(copies: np.ndarray, per_domain: int) -> np.ndarray:
+    """Of all pairs, those of each domain [L S g g]."""
+    layers, gpus, _ = copies.shape
+    domains = gpus // per_domain
+    blocks = copies.reshape(layers, domains, per_domain, domains, per_domain)
+    return np.stack([blocks[:, one, :, one] for one in range(domains)], axis=1)
+
+
+def returned(copies: Copies) -> Copies:
+    """The same copies on their way back."""
+    return copies._replace(between=copies.between.swapaxes(-1, -2), inside=copies.inside.swapaxes(-1, -2))

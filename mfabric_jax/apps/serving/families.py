@@ -1,0 +1,130 @@
+"""Kernels of dispatch and combine by name (`families.toml`, with sources), or from a file of one's own."""
+
+import functools
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError, not_negative, number, one_of, part, positive
+from mfabric_jax.support.text_files import read_mapping
+
+WIRE = {  # bytes of an element and of its scales, by format
+    "bf16": 2.0,
+    "fp8": 1 + 4 / 128,  # a float32 scale for 128 elements
+    "nvfp4": 0.5 + 1 / 16,  # an FP8 scale for 16
+}
+COPIES = ("expert", "gpu", "server")
+REACH = ("any", "domain")
+INSIDE = ("nvlink", "nic")
+
+
+class Kernel(NamedTuple):
+    """One call: seconds before its bytes, and rates over those of links.
+
+    - `alpha_s`, `peer_s` for each GPU of the group, `beyond_s` where a group is larger than a domain; with the bytes at
+      least `floor_s`.
+    - `nic`, `nvlink`: part of a link's rate, and seconds more that a NIC or a GPU takes for every copy of a token.
+    """
+
+    alpha_s: float = 0.0
+    peer_s: float = 0.0
+    beyond_s: float = 0.0
+    floor_s: float = 0.0
+    nic: float = 1.0
+    nic_message_s: float = 0.0
+    nvlink: float = 1.0
+    nvlink_message_s: float = 0.0
+
+    def before_s(self, gpus: int, *, beyond: bool) -> float:
+        """Latency of a call among so many GPUs [s]; `beyond`: of several domains."""
+        return self.alpha_s + self.peer_s * gpus + (self.beyond_s if beyond else 0.0)
+
+
+class Family(NamedTuple):
+    """Kernels that belong together; `copies`, `reach`, `inside`, `cores`: as `families.toml` explains them."""
+
+    name: str
+    copies: str
+    dispatch: Kernel
+    combine: Kernel
+    reach: str = "any"
+    inside: str = "nvlink"
+    header_bytes: float = 0.0
+    cores: float = 0.0
+
+    def sent_bytes(self, hidden: int, precision: str, *, combine: bool = False) -> float:
+        """Bytes of a copy of a token on the wire."""
+        vector = hidden * WIRE[one_of("precision", precision, WIRE)]
+        return vector if combine else vector + self.header_bytes
+
+
+UNITS = {"alpha_us": "alpha_s", "peer_us": "peer_s", "beyond_us": "beyond_s", "floor_us": "floor_s"}
+OF_MESSAGES = {"nic_message_ns": "nic_message_s", "nvlink_message_ns": "nvlink_message_s"}
+
+
+@functools.cache
+def known() -> dict[str, Family]:
+    """The families of the package by name."""
+    text = (resources.files("mfabric_jax.apps.serving") / "families.toml").read_text(encoding="utf-8")
+    tables, found = tomllib.loads(text), {}
+    for name, table in tables.items():
+        below = tables.get(table.get("like", ""), {})
+        found[name] = _family(name, below | {key: value for key, value in table.items() if key != "like"})
+    return found
+
+
+def family(name: str) -> Family:
+    """A family by name, or from a .toml or .json file with the fields of `families.toml`."""
+    if not name.endswith((".toml", ".json")):
+        return known()[one_of("serving.kernels", name, [*known(), "FILE.toml or FILE.json"])]
+    try:
+        return _family(Path(name).stem, read_mapping(Path(name), "kernels of dispatch and combine"))
+    except InputError as mistake:
+        raise InputError(f"{name!r}: {mistake}") from None
+
+
+def _family(name: str, table: dict[str, Any]) -> Family:
+    words = {"copies": COPIES, "reach": REACH, "inside": INSIDE}
+    numbers = {"header_bytes": not_negative, "cores": _below_one}
+    for field in table:
+        one_of("field of kernels", field, (*words, *numbers, "dispatch", "combine"))
+    if "copies" not in table or "dispatch" not in table:
+        raise InputError("kernels need copies (expert, gpu or server) and a table dispatch.")
+    said: dict[str, Any] = {
+        field: one_of(field, table[field], allowed) for field, allowed in words.items() if field in table
+    }
+    said |= {field: check(field, number(field, table[field])) for field, check in numbers.items() if field in table}
+    dispatch = _mapping("dispatch", table["dispatch"])
+    combine = _mapping("combine", table.get("combine", {"like": "dispatch"}))
+    if "like" in combine:
+        one_of("combine.like", combine["like"], ("dispatch",))
+        combine = dispatch | {field: value for field, value in combine.items() if field != "like"}
+    return Family(name=name, dispatch=_kernel("dispatch", dispatch), combine=_kernel("combine", combine), **said)
+
+
+def _mapping(field: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{field} must be a table of a kernel's numbers, got {value!r}.")
+    return value
+
+
+def _kernel(where: str, table: dict[str, Any]) -> Kernel:
+    found = {}
+    for field, value in table.items():
+        one_of(f"field of {where}", field, (*UNITS, *OF_MESSAGES, "nic", "nvlink"))
+        given = number(f"{where}.{field}", value)
+        if field in UNITS:
+            found[UNITS[field]] = units.us(not_negative(f"{where}.{field}", given))
+        elif field in OF_MESSAGES:
+            found[OF_MESSAGES[field]] = units.ns(not_negative(f"{where}.{field}", given))
+        else:
+            found[field] = part(f"{where}.{field}", positive(f"{where}.{field}", given))
+    return Kernel(**found)
+
+
+def _below_one(field: str, value: float) -> float:
+    if not 0 <= value < 1:
+        raise InputError(f"{field} must be from 0 to below 1, the part of a GPU's cores, got {value:g}.")
+    return value

@@ -1,0 +1,380 @@
+"""A deployment under load: its pools as tables of seconds, and what requests see of them.
+
+Seconds of a step are tabulated over requests of a GPU and their mean context, those of a pass over tokens of a GPU and
+prompts, so that the loop of events only interpolates.
+"""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from mfabric_jax import units
+from mfabric_jax.apps.serving import step as parts
+from mfabric_jax.apps.serving.arrivals import Requests, poisson, read_arrivals, repeated, stretched
+from mfabric_jax.apps.serving.deployment import PASS, TRANSFER, Deployment
+from mfabric_jax.apps.serving.loads import SURE
+from mfabric_jax.apps.serving.queueing import Decode, Late, Limits, Prefill, Table, Timeline, Wire, simulate
+from mfabric_jax.case import Case
+from mfabric_jax.evaluate.rows.rows import MILLION
+
+GRID = 48, 24  # points of a table of steps: requests, context
+PASSES = 24, 8  # of passes: tokens, prompts
+LEAST_PASS = 16  # tokens of a micro-batch; fewer take as long
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+SHOWN_PAIRS = 3
+FILLED = 0.8  # of passes of groups that are not stated
+
+
+def stated(case: Case) -> bool:
+    """Whether requests arrive."""
+    return case.serving.load.rate is not None or case.serving.load.arrivals is not None
+
+
+def requests_of(deployed: Deployment) -> Requests:
+    """What the case's `serving.load` asks for, in the order of arrival."""
+    case, load = deployed.case, deployed.case.serving.load
+    if load.arrivals is None:
+        assert load.rate is not None, "a load has a rate or a trace"
+        count = load.requests * load.repeat
+        return poisson(load.rate, count, deployed.prompt, deployed.fresh, case.serving.answer, case.run.seed)
+    found = read_arrivals(load.arrivals, load.requests, load.unit, load.block)
+    return repeated(found if load.rate is None else stretched(found, load.rate), load.repeat)
+
+
+# ---------------------------------------------------------------------------------------------------------------- pools
+def _decode_groups(case: Case) -> int:
+    return case.serving.load.decode_groups or 1
+
+
+def decode_pool(deployed: Deployment, requests: Requests) -> Decode:
+    """Groups that decode; a GPU holds the requests of `serving.batch` where its memory does."""
+    deployed = deployed.steady()
+    model, numbers = deployed.decode.model, deployed.numbers
+    alone = deployed.decode.group.shape.gpus / deployed.holders  # where other GPUs hold none
+    most = max(1, int(deployed.decoding(numbers).requests * alone * model.tp * (1 + SURE)))
+    each = float(deployed.request_bytes(0.0))
+    room = float(deployed.most_requests(1.0) * alone * model.tp * deployed.request_bytes(1.0))
+    count = deployed.holders // model.tp
+    held = np.geomspace(1 / count, max(most, 2 / count), GRID[0])
+    context = np.geomspace(requests.prompt.min(), (requests.prompt + requests.answer).max(), GRID[1])
+    batch = deployed.batch_of(held / model.tp)
+    judged_s = deployed.judged_s(numbers._replace(batch=batch[:, None], context=context[None]))
+    tokens = 1 + numbers.accepted
+    step = Table(held, context, np.broadcast_to(judged_s * tokens, (len(held), len(context))))
+    return Decode(
+        _decode_groups(deployed.case), count, most, room, each, float(deployed.request_bytes(1.0)) - each, step, tokens
+    )
+
+
+def prefill_pool(deployed: Deployment, requests: Requests, groups: int | None = None) -> Prefill:
+    """Groups that prefill: `groups`, else the stated number, else the fewest that keep up with arrivals in `FILLED`
+    passes, capped at what full groups that decode can take."""
+    case, model = deployed.case, deployed.prefill.model
+    low, high = float(requests.prompt.min()), float(requests.prompt.max())
+    prompts = np.unique(np.geomspace(low, high, PASSES[1] if high > low else 1).round())
+    most = case.serving.prefill.tokens or PASS
+    tokens = np.unique(np.geomspace(min(LEAST_PASS, most), most, PASSES[0]).round())
+    seconds = [[_pass_s(deployed, int(some), int(prompt)) for prompt in prompts] for some in tokens]
+    taken = tokens * model.tp * (2 if deployed.prefill_overlap else 1)
+    table = Table(taken, prompts, np.array(seconds))
+    groups = groups or case.serving.load.prefill_groups or _keeping_up(deployed, requests)
+    return Prefill(groups, deployed.prefill.group.shape.gpus // model.tp, float(taken[-1]), table)
+
+
+def _pass_s(deployed: Deployment, tokens: int, prompt: int) -> float:
+    case = deployed.case.with_({"serving.prefill.tokens": tokens, "serving.prompt": prompt})
+    return float(dataclasses.replace(deployed, case=case).judged_pass_s(case.network.nic_gbps))
+
+
+def _keeping_up(deployed: Deployment, requests: Requests) -> int:
+    served = _decode_groups(deployed.case) * capacity(deployed, requests)
+    asked = min(served / requests.answer.mean(), requests.rate) * requests.fresh.mean()
+    return max(1, math.ceil(asked / (FILLED * prefill_capacity(deployed, requests))))
+
+
+def mean_context(requests: Requests) -> float:
+    """Tokens in the cache of a request that decodes, on average: half of its answer is there."""
+    return float((requests.prompt + requests.answer / 2).mean())
+
+
+POINTS = 1024  # numbers of requests at which a capacity is looked for, twice
+
+
+def capacity(deployed: Deployment, requests: Requests) -> float:
+    """Answer tokens a second that a decoding group gives, with as many requests as batch, memory and, where it is
+    stated, `serving.tpot_ms` allow: the most of any number of them, so a larger batch never decodes less."""
+    context, case = mean_context(requests), deployed.case
+    numbers = deployed.numbers._replace(context=context)
+    held = min(float(deployed.decoding(numbers).requests), float(deployed.most_requests(context)))
+    gpus = deployed.decode.group.shape.gpus
+    if case.serving.tpot_ms is None:
+        return gpus * held / float(deployed.judged_s(numbers))
+    steady, limit_s = deployed.steady(), float(units.ms(case.serving.tpot_ms))
+    low, high = 0.0, held
+    for _ in range(2):  # the second time between the points beside the best one
+        some = np.linspace(low, high, POINTS + 1)[1:]
+        seconds = np.asarray(steady.judged_s(numbers._replace(batch=deployed.batch_of(some)))) + 0 * some
+        rate = np.where(seconds <= limit_s, some / seconds, 0.0)
+        best = int(rate.argmax())
+        if not rate[best]:  # all are late: the best rate regardless
+            return gpus * float((some / seconds).max())
+        low, high = some[max(0, best - 1)], some[min(POINTS - 1, best + 1)]
+    return gpus * float(rate[best])
+
+
+def prefill_capacity(deployed: Deployment, requests: Requests) -> float:
+    """Tokens of prompts a second of a group that prefills, in full passes."""
+    seconds = _pass_s(deployed, deployed.case.serving.prefill.tokens or PASS, round(float(requests.prompt.mean())))
+    return deployed.prefill.group.shape.gpus * deployed.pass_tokens / seconds
+
+
+def wire_of(deployed: Deployment) -> Wire:
+    """One NIC a request at each end, as `Deployment.transfer_s`."""
+    model = deployed.decode.model
+    port = TRANSFER * float(units.gbps(deployed.case.network.nic_gbps))
+    return Wire(port, parts.state_bytes(model), parts.cache_bytes(model))
+
+
+# -------------------------------------------------------------------------------------------------------------- results
+class Outcome(NamedTuple):
+    """Requests, pools and what happened; `first`: of the requests that count, those before it warm the pools up;
+    `refused`: larger than a GPU's memory, `refused_late` of them when others count."""
+
+    requests: Requests
+    prefill: Prefill
+    decode: Decode
+    wire: Wire
+    timeline: Timeline
+    refused: int
+    first: int
+    refused_late: int = 0
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """From the first counted arrival to the last [s]."""
+        return float(self.requests.arrival_s[self.first]), float(self.requests.arrival_s[-1])
+
+    @property
+    def ttft_s(self) -> Float[np.ndarray, "R"]:
+        """From arrival to first token."""
+        return self.timeline.first_s - self.requests.arrival_s
+
+    @property
+    def e2e_s(self) -> Float[np.ndarray, "R"]:
+        """From arrival to last token."""
+        return self.timeline.end_s - self.requests.arrival_s
+
+    @property
+    def tpot_s(self) -> Float[np.ndarray, "R"]:
+        """Mean from token to token; nan where an answer is one token."""
+        further = np.where(self.requests.answer > 1, self.requests.answer - 1, math.nan)
+        return (self.timeline.end_s - self.timeline.first_s) / further
+
+
+class Asked(NamedTuple):
+    """What arrives at a deployment: `requests` that its memory holds, how many it refuses (`refused_late` of them after
+    those that warm the pools up), and the number of the first that counts."""
+
+    requests: Requests
+    refused: int
+    refused_late: int
+    first: int
+
+
+def asked_of(deployed: Deployment) -> Asked | None:
+    """The case's load; None where memory holds none of its requests. `InputError` for a log that cannot be read."""
+    requests = requests_of(deployed)
+    decode = decode_pool(deployed, requests)
+    fits = decode.reserved(requests) <= decode.room
+    if not fits.any():
+        return None
+    kept = requests.kept(fits)
+    first = int(deployed.case.serving.load.warmup * len(kept))
+    since = int(np.flatnonzero(fits)[first])
+    return Asked(kept, int((~fits).sum()), int((~fits[since:]).sum()), first)
+
+
+def limits_of(case: Case, asked: Asked) -> Limits:
+    """Times of requests, and how many `serving.load.keep` allows to be late; those that are refused are late."""
+    (late_s, slow_s), keep = _limits_s(case), case.serving.load.keep
+    counted = len(asked.requests) - asked.first + asked.refused_late
+    about = int(counted * (1 - keep)) + 1
+    most = next(late for late in range(about, -1, -1) if (counted - late) / counted >= keep)
+    return Limits(late_s, slow_s, asked.first, most - asked.refused_late)
+
+
+def run_load(deployed: Deployment) -> Outcome | None:
+    """The case's load on its deployment; None where memory holds none of its requests.
+
+    `InputError` for a trace that cannot be read.
+    """
+    asked = asked_of(deployed)
+    return None if asked is None else outcome_of(deployed, asked)
+
+
+def outcome_of(deployed: Deployment, asked: Asked, late: Late | None = None) -> Outcome | None:
+    """What happens to requests; None as soon as too many are `late`."""
+    requests = asked.requests
+    prefill, decode, wire = prefill_pool(deployed, requests), decode_pool(deployed, requests), wire_of(deployed)
+    timeline = simulate(requests, prefill, decode, wire, late)
+    if timeline is None:
+        return None
+    return Outcome(requests, prefill, decode, wire, timeline, asked.refused, asked.first, asked.refused_late)
+
+
+COLUMNS = (
+    *("load_requests_per_s", "requests_per_s", "goodput_per_s", "in_slo", "in_slo_limit"),
+    *(f"load_{what}_{name}_s" for what in ("ttft", "tpot", "e2e") for name in QUANTILES),
+    *("load_warmup_s", "load_window_s"),
+    *("load_tokens_per_s", "decode_load", "prefill_load", "load_usd_per_million_tokens"),
+    *("prefill_queue", "decode_queue", "decode_limit", "prefill_busy", "prefill_filled"),
+    *("decode_busy", "decode_requests"),
+    *("load_prefill_gpus", "load_decode_gpus", "load_requests", "refused", "left_out"),
+    *("load_kv_p50_s", "load_kv_p99_s", "kv_slowdown_p99", "kv_busiest_nic", "kv_hot_pair", "kv_hot_pair_over_mean"),
+)
+
+
+def columns(deployed: Deployment, outcome: Outcome | None = None) -> dict[str, Any]:
+    """`COLUMNS` of a row, of an `outcome` that is known already; all None where the case states no load or memory holds
+    no request."""
+    if outcome is None and stated(deployed.case):
+        outcome = run_load(deployed)
+    if outcome is None:
+        return dict.fromkeys(COLUMNS)
+    found = _of_requests(deployed, outcome) | _of_pools(deployed, outcome) | _of_transfers(outcome)
+    found |= _of_capacity(deployed, outcome)
+    return {name: found[name] for name in COLUMNS}
+
+
+def _limits(case: Case) -> tuple[float | None, float | None]:
+    """To the first token, and from token to token [ms]; None: any."""
+    load = case.serving.load
+    return load.ttft_ms, load.tpot_ms or case.serving.tpot_ms
+
+
+def _limits_s(case: Case) -> tuple[float, float]:
+    """As `_limits`, in seconds; infinite: any."""
+    late_s, slow_s = (math.inf if limit is None else float(units.ms(limit)) for limit in _limits(case))
+    return late_s, slow_s
+
+
+def in_time(case: Case, outcome: Outcome) -> tuple[Bool[np.ndarray, "R"], Bool[np.ndarray, "R"]]:
+    """Which requests keep to the time of the first token, and which to that from token to token."""
+    late_s, slow_s = _limits_s(case)
+    return outcome.ttft_s <= late_s, ~(outcome.tpot_s > slow_s)
+
+
+def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
+    case, (begin, end) = deployed.case, outcome.window
+    ttft, tpot, e2e = (values[outcome.first :] for values in (outcome.ttft_s, outcome.tpot_s, outcome.e2e_s))
+    limited = any(limit is not None for limit in _limits(case))
+    first_good, next_good = in_time(case, outcome)
+    good, ends = first_good & next_good, outcome.timeline.end_s
+    counted = len(good) - outcome.first + outcome.refused_late
+
+    def per_s(moments: np.ndarray) -> float | None:
+        """In the window, without its first moment."""
+        return float(((moments > begin) & (moments <= end)).sum()) / (end - begin) if end > begin else None
+
+    found: dict[str, Any] = {
+        "load_requests_per_s": per_s(outcome.requests.arrival_s),
+        "requests_per_s": per_s(ends),
+        "goodput_per_s": per_s(ends[good]) if limited else None,
+        "in_slo": float(good[outcome.first :].sum()) / counted if limited else None,
+        "in_slo_limit": case.serving.load.keep if case.serving.tpot_ms is not None else None,
+        "load_warmup_s": begin,
+        "load_window_s": end - begin,
+        "load_requests": len(outcome.requests),
+        "refused": outcome.refused,
+        "left_out": outcome.requests.left_out,
+    }
+    for what, values in (("ttft", ttft), ("tpot", tpot[~np.isnan(tpot)]), ("e2e", e2e)):
+        for name, part in QUANTILES.items():
+            found[f"load_{what}_{name}_s"] = float(np.quantile(values, part)) if len(values) else None
+    return found
+
+
+def _of_capacity(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
+    """What is asked of pools over what they can do, and dollars at this load: of all GPUs, whether busy or not."""
+    requests, decode, prefill = outcome.requests, outcome.decode, outcome.prefill
+    most = decode.groups * capacity(deployed, requests)
+    read = prefill.groups * prefill_capacity(deployed, requests)
+    asked = requests.rate * float(requests.answer.mean())
+    each = [(deployed.decode, decode.groups), (deployed.prefill, prefill.groups)]
+    per_s = [
+        None if (usd := pool.per_gpu[0]) is None else usd * groups * pool.group.shape.gpus for pool, groups in each
+    ]
+    dollars = None if None in per_s else sum(per_s)  # type: ignore[arg-type]
+    known = not math.isinf(asked)
+    return {
+        "load_tokens_per_s": asked if known else None,
+        "decode_load": asked / most if known else None,
+        "prefill_load": requests.rate * float(requests.fresh.mean()) / read if known else None,
+        "load_usd_per_million_tokens": None if dollars is None else MILLION * dollars / min(asked, most),
+    }
+
+
+def mean_present(begin: np.ndarray, end: np.ndarray, window: tuple[float, float], weight: Any = 1.0) -> float | None:
+    """How many of some intervals there are at a moment of a window, on average; None for a window of no length."""
+    if window[1] <= window[0]:
+        return None
+    inside = np.clip(end, *window) - np.clip(begin, *window)
+    return float((inside * weight).sum() / (window[1] - window[0]))
+
+
+def _of_pools(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
+    times, window, asked = outcome.timeline, outcome.window, outcome.requests
+    prefill, decode = outcome.prefill, outcome.decode
+    gpus = {"prefill": deployed.prefill.group.shape.gpus, "decode": deployed.decode.group.shape.gpus}
+    passes, steps = times.passes.T, times.steps.T
+    found = {
+        "prefill_queue": mean_present(asked.arrival_s, times.begun_s, window),
+        "decode_queue": mean_present(times.prefilled_s, times.sent_s, window),
+        "decode_limit": "memory" if decode.most * decode.reserved(asked).mean() > decode.room else "batch",
+        "prefill_busy": mean_present(passes[0], passes[1], window, 1 / prefill.groups),
+        "prefill_filled": float(passes[2].mean()) / (prefill.units * prefill.unit_tokens),
+        "decode_busy": mean_present(steps[0], steps[1], window, 1 / decode.groups),
+        "decode_requests": mean_present(steps[0], steps[1], window, steps[2]),
+    }
+    count = decode.groups * gpus["decode"]
+    held = found["decode_requests"]
+    return found | {
+        "decode_requests": None if held is None else held / count,
+        "load_prefill_gpus": prefill.groups * gpus["prefill"],
+        "load_decode_gpus": count,
+    }
+
+
+def _of_transfers(outcome: Outcome) -> dict[str, Any]:
+    times, sizes = outcome.timeline, outcome.wire.sizes(outcome.requests)
+    seconds = (times.landed_s - times.sent_s)[outcome.first :]
+    slower = seconds / (sizes[outcome.first :] / outcome.wire.port_Bps)
+    (sender, receiver, most), mean = hot_pairs(outcome)[0], sizes.sum() / _pairs(outcome)
+    span = float(times.landed_s.max() - times.sent_s.min())
+    busiest = max(np.bincount(unit, sizes).max() for unit in (times.sender, times.receiver))
+    return {
+        "load_kv_p50_s": float(np.quantile(seconds, QUANTILES["p50"])),
+        "load_kv_p99_s": float(np.quantile(seconds, QUANTILES["p99"])),
+        "kv_slowdown_p99": float(np.quantile(slower, QUANTILES["p99"])),
+        "kv_busiest_nic": float(busiest / (outcome.wire.port_Bps * span)),
+        "kv_hot_pair": f"prefill {sender} -> decode {receiver}",
+        "kv_hot_pair_over_mean": float(most / mean),
+    }
+
+
+def _pairs(outcome: Outcome) -> int:
+    prefill, decode = outcome.prefill, outcome.decode
+    return prefill.groups * prefill.units * decode.groups * decode.units
+
+
+def hot_pairs(outcome: Outcome, count: int = SHOWN_PAIRS) -> list[tuple[int, int, float]]:
+    """GPUs (or those that split attention) that prefill and decode between which most bytes travel, and the bytes."""
+    times, sizes = outcome.timeline, outcome.wire.sizes(outcome.requests)
+    width = outcome.decode.groups * outcome.decode.units
+    pairs, index = np.unique(times.sender * width + times.receiver, return_inverse=True)
+    total = np.bincount(index, sizes)
+    order = np.lexsort((pairs, -total))[:count]
+    return [(int(pairs[each] // width), int(pairs[each] % width), float(total[each])) for each in order]

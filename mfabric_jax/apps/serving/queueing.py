@@ -1,0 +1,379 @@
+"""Requests through two pools, one event after the other: prefill, transfer of keys and values, decoding.
+
+Arrivals wait in one queue for a pass of prefill. A group that is idle starts a pass with all that waits and fits: each
+prompt on the GPU with the most room left, what is left of a prompt in the group's next pass; the pass takes what its
+busiest GPU takes. A prefilled request waits, first come first served, for the emptiest GPU that decodes, where it
+reserves the cache of its whole answer, so that none is ever driven out; then its keys and values travel, and it joins
+its group's next step. A group steps as long as it has requests, with all that are there.
+
+What shares a request's attention (one GPU, or `serving.tp` of them) is a *unit* here.
+"""
+
+import heapq
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from mfabric_jax.apps.serving.arrivals import Requests
+from mfabric_jax.apps.serving.transfers import Transfers
+from mfabric_jax.support.progress import EVERY_S, bar
+
+EACH = 256  # requests between two reports of progress
+
+
+class Table:
+    """Values [X Y] at ascending `x` [X], `y` [Y] (each one number or more): linear between them, constant beyond."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, values: Float[np.ndarray, "X Y"]):
+        self._x, self._y, self._values = x.tolist(), y.tolist(), np.asarray(values, float).tolist()
+
+    @property
+    def least(self) -> float:
+        """The smallest value anywhere."""
+        return min(map(min, self._values))
+
+    def __call__(self, x: float, y: float) -> float:
+        i, right = _between(self._x, x)
+        j, above = _between(self._y, y)
+        low, high = self._values[i], self._values[i + (right > 0)]
+        k = j + (above > 0)
+        first = low[j] + above * (low[k] - low[j])
+        return first + right * (high[j] + above * (high[k] - high[j]) - first)
+
+
+def _between(points: list[float], value: float) -> tuple[int, float]:
+    """The last point at or below a value, and how far it is to the next."""
+    if value <= points[0]:
+        return 0, 0.0
+    if value >= points[-1]:
+        return len(points) - 1, 0.0
+    i = bisect_right(points, value) - 1
+    return i, (value - points[i]) / (points[i + 1] - points[i])
+
+
+class Prefill(NamedTuple):
+    """`groups` of `units` each, which take `unit_tokens` in a pass; `pass_s` of the busiest unit's tokens and of the
+    mean prompt."""
+
+    groups: int
+    units: int
+    unit_tokens: float
+    pass_s: Callable[[float, float], float]
+
+    def alone_s(self, requests: Requests) -> Float[np.ndarray, "R"]:
+        """Passes of every request without company [s]."""
+        kinds, kind = np.unique(np.stack([requests.fresh, requests.prompt], axis=1), axis=0, return_inverse=True)
+        each = []
+        for fresh, prompt in kinds.tolist():
+            full, left = divmod(fresh, self.unit_tokens)
+            last_s = self.pass_s(left, prompt) if left else 0.0
+            each.append(full * self.pass_s(self.unit_tokens, prompt) + last_s)
+        return np.array(each)[kind.ravel()]
+
+
+class Decode(NamedTuple):
+    """`groups` of `units` each, which hold `most` requests of together `room` bytes: `request` and for each token
+    `token`; `step_s` of the mean requests of a unit and of their mean context; a step gives `step_tokens` of each."""
+
+    groups: int
+    units: int
+    most: int
+    room: float
+    request: float
+    token: float
+    step_s: Callable[[float, float], float]
+    step_tokens: float = 1.0
+
+    def reserved(self, requests: Requests) -> Float[np.ndarray, "R"]:
+        """Bytes of requests at their ends."""
+        return self.request + self.token * (requests.prompt + requests.answer)
+
+
+class Wire(NamedTuple):
+    """A unit's NIC [bytes/s], bytes that a request sends, and for each token of its prompt."""
+
+    port_Bps: float
+    request: float
+    token: float
+
+    def sizes(self, requests: Requests) -> Float[np.ndarray, "R"]:
+        return self.request + self.token * requests.prompt
+
+
+class Timeline(NamedTuple):
+    """Moments of R requests [s]: pass begun, prefilled, on the wire, there, first token, last token; the units that
+    prefill and decode them; `passes` [P 3] begin, end and tokens; `steps` [K 3] begin, end and requests."""
+
+    begun_s: Float[np.ndarray, "R"]
+    prefilled_s: Float[np.ndarray, "R"]
+    sent_s: Float[np.ndarray, "R"]
+    landed_s: Float[np.ndarray, "R"]
+    first_s: Float[np.ndarray, "R"]
+    end_s: Float[np.ndarray, "R"]
+    sender: Int[np.ndarray, "R"]
+    receiver: Int[np.ndarray, "R"]
+    passes: Float[np.ndarray, "P 3"]
+    steps: Float[np.ndarray, "K 3"]
+
+
+class Limits(NamedTuple):
+    """Times that requests keep, from the number `first` on: to the first token, and from token to token [s]; at most
+    `most` of them may be late."""
+
+    ttft_s: float
+    tpot_s: float
+    first: int
+    most: int
+
+
+class Late:
+    """Counts requests that end late: `waited` for their first token, `slow` from token to token, `either`."""
+
+    def __init__(self, limits: Limits, requests: Requests):
+        self.limits, self.waited, self.slow, self.either = limits, 0, 0, 0
+        self._arrival, self._further = requests.arrival_s.tolist(), (requests.answer - 1).tolist()
+
+    def too_many(self, done: list[int], first_s: np.ndarray, end_s: np.ndarray) -> bool:
+        """Whether more are late than may be, with those that end now."""
+        for one in done:
+            if one >= self.limits.first:
+                further = self._further[one]
+                slow = further > 0 and (end_s[one] - first_s[one]) / further > self.limits.tpot_s
+                waited = first_s[one] - self._arrival[one] > self.limits.ttft_s
+                self.slow, self.waited = self.slow + bool(slow), self.waited + bool(waited)
+                self.either += bool(slow or waited)
+        return self.either > self.limits.most
+
+
+def simulate(
+    requests: Requests, prefill: Prefill, decode: Decode, wire: Wire, late: Late | None = None
+) -> Timeline | None:
+    """Every request from arrival to last token; None as soon as too many are `late`. Each must fit into the room of a
+    unit (`Decode.reserved`)."""
+    if not (decode.reserved(requests) <= decode.room).all() or decode.most < 1:
+        raise ValueError("a request is larger than the room of a unit")
+    moments = np.full((6, len(requests)), math.nan)
+    front = _Front(prefill, requests, moments)
+    back = _Back(decode, requests, moments)
+    transfers, sizes = Transfers(wire.port_Bps), wire.sizes(requests).tolist()
+    arrivals, next_one, ready = requests.arrival_s.tolist(), 0, deque()
+    told = _Told("requests through both pools", len(arrivals))
+    while True:
+        arrival = arrivals[next_one] if next_one < len(arrivals) else math.inf
+        now = min(arrival, front.next_end_s(), back.next_end_s(), transfers.next_end_s())
+        if now == math.inf:
+            break
+        while next_one < len(arrivals) and arrivals[next_one] <= now:
+            front.waiting.append(next_one)
+            next_one += 1
+        ready.extend(front.ended(now))
+        done = back.ended(now)
+        if late is not None and late.too_many(done, moments[4], moments[5]):
+            told.close()
+            return None
+        told.update(len(done))
+        for one in transfers.ended(now):
+            back.join(now, one)
+        while ready and (unit := back.reserve(now, ready[0])) is not None:
+            one = ready.popleft()
+            transfers.begin(now, one, front.unit[one], unit, sizes[one])
+        transfers.settle(now)
+        front.start(now)
+        back.start(now)
+    told.close()
+    passes, steps = np.array(front.passes).reshape(-1, 3), np.array(back.steps).reshape(-1, 3)
+    return Timeline._make([*moments, np.array(front.unit), np.array(back.unit), passes, steps])
+
+
+def prefilled_s(requests: Requests, prefill: Prefill) -> Float[np.ndarray, "R"]:
+    """When the prefill of every request ends [s], as in `simulate`: whatever decodes never holds it up."""
+    moments = np.full((2, len(requests)), math.nan)
+    front, arrivals, next_one = _Front(prefill, requests, moments), requests.arrival_s.tolist(), 0
+    told = _Told("requests through prefill", len(arrivals))
+    while True:
+        arrival = arrivals[next_one] if next_one < len(arrivals) else math.inf
+        now = min(arrival, front.next_end_s())
+        if now == math.inf:
+            told.close()
+            return moments[1]
+        while next_one < len(arrivals) and arrivals[next_one] <= now:
+            front.waiting.append(next_one)
+            next_one += 1
+        told.update(len(front.ended(now)))
+        front.start(now)
+
+
+class _Told:
+    """Progress of requests, reported every `EACH`; a bar comes only where it takes long."""
+
+    def __init__(self, what: str, total: int):
+        self._bar = bar(what, "request", total, delay=EVERY_S, leave=False, unit_scale=True)
+        self._since = 0
+
+    def update(self, done: int) -> None:
+        self._since += done
+        if self._since >= EACH:
+            self._bar.update(self._since)
+            self._since = 0
+
+    def close(self) -> None:
+        self._bar.update(self._since)
+        self._bar.close()
+
+
+class _Front:
+    """The pool that prefills."""
+
+    def __init__(self, pool: Prefill, requests: Requests, moments: np.ndarray):
+        self._pool, self._prompt, self._left = pool, requests.prompt.tolist(), requests.fresh.tolist()
+        self._begun, self._prefilled = moments[0], moments[1]
+        self.waiting: deque[int] = deque()
+        self.unit = [-1] * len(requests)
+        self.passes: list[tuple[float, float, float]] = []
+        self._idle = set(range(pool.groups))
+        self._kept: list[list[int]] = [[] for _ in range(pool.groups)]  # begun, with tokens left
+        self._ends: list[tuple[float, int, list[int]]] = []
+
+    def next_end_s(self) -> float:
+        return self._ends[0][0] if self._ends else math.inf
+
+    def ended(self, now_s: float) -> list[int]:
+        """Requests whose prefill ends now."""
+        done = []
+        while self._ends and self._ends[0][0] <= now_s:
+            _, group, finished = heapq.heappop(self._ends)
+            self._prefilled[finished] = now_s
+            done += finished
+            self._idle.add(group)
+        return done
+
+    def start(self, now_s: float) -> None:
+        """A pass on every idle group that has something to do."""
+        for group in sorted(self._idle):
+            if self.waiting or self._kept[group]:
+                self._idle.remove(group)
+                self._start(now_s, group)
+
+    def _start(self, now_s: float, group: int) -> None:
+        pool = self._pool
+        used, taken, finished, kept = [0.0] * pool.units, [], [], []
+
+        def take(one: int, unit: int) -> None:
+            tokens = max(0.0, min(self._left[one], pool.unit_tokens - used[unit]))
+            used[unit] += tokens
+            self._left[one] -= tokens
+            taken.append((tokens, self._prompt[one]))
+            (kept if self._left[one] else finished).append(one)
+
+        for one in self._kept[group]:
+            take(one, self.unit[one] % pool.units)
+        emptiest = [(tokens, unit) for unit, tokens in enumerate(used)]
+        heapq.heapify(emptiest)
+        while self.waiting and emptiest[0][0] < pool.unit_tokens:
+            one, unit = self.waiting.popleft(), emptiest[0][1]
+            self.unit[one], self._begun[one] = group * pool.units + unit, now_s
+            take(one, unit)
+            heapq.heapreplace(emptiest, (used[unit], unit))
+        self._kept[group] = kept
+        tokens = sum(each for each, _ in taken)
+        end_s = now_s + pool.pass_s(max(used), sum(each * prompt for each, prompt in taken) / tokens)
+        self.passes.append((now_s, end_s, tokens))
+        heapq.heappush(self._ends, (end_s, group, finished))
+
+
+class _Group:
+    """Requests that a group decodes together."""
+
+    __slots__ = ("active", "context", "finishing", "joined", "started", "step")
+
+    def __init__(self):
+        self.active, self.step = 0, 0
+        self.context = 0.0  # of all together
+        self.joined: list[int] = []
+        self.started: list[int] = []  # in their first step
+        self.finishing: dict[int, list[int]] = {}  # by step
+
+
+class _Back:
+    """The pool that decodes."""
+
+    def __init__(self, pool: Decode, requests: Requests, moments: np.ndarray):
+        self._pool, self._prompt = pool, requests.prompt.tolist()
+        self._steps = np.ceil(requests.answer / pool.step_tokens).astype(int).tolist()
+        self._size = pool.reserved(requests).tolist()
+        self._sent, self._landed, self._first, self._end = moments[2:]
+        self.unit = [-1] * len(requests)
+        self.steps: list[tuple[float, float, int]] = []
+        units = pool.groups * pool.units
+        self._groups = [_Group() for _ in range(pool.groups)]
+        self._idle = set(range(pool.groups))
+        self._ends: list[tuple[float, int]] = []
+        self._count, self._used, self._version = [0] * units, [0.0] * units, [0] * units
+        order = sorted(range(units), key=lambda unit: (unit % pool.units, unit))  # groups take turns
+        self._place = {unit: place for place, unit in enumerate(order)}
+        self._emptiest = [(0.0, place, unit, 0) for place, unit in enumerate(order)]
+
+    def next_end_s(self) -> float:
+        return self._ends[0][0] if self._ends else math.inf
+
+    def reserve(self, now_s: float, one: int) -> int | None:
+        """The emptiest unit, which is the request's from now on; None where it has no room."""
+        while self._emptiest[0][3] != self._version[self._emptiest[0][2]]:
+            heapq.heappop(self._emptiest)
+        unit, pool = self._emptiest[0][2], self._pool
+        if self._count[unit] >= pool.most or self._used[unit] + self._size[one] > pool.room:
+            return None
+        self.unit[one], self._sent[one] = unit, now_s
+        self._change(unit, 1, self._size[one])
+        return unit
+
+    def _change(self, unit: int, count: int, size: float) -> None:
+        self._count[unit] += count
+        self._used[unit] = self._used[unit] + size if self._count[unit] else 0.0
+        self._version[unit] += 1
+        full = max(self._count[unit] / self._pool.most, self._used[unit] / self._pool.room)
+        heapq.heappush(self._emptiest, (full, self._place[unit], unit, self._version[unit]))
+
+    def join(self, now_s: float, one: int) -> None:
+        """A request whose keys and values are there."""
+        self._landed[one] = now_s
+        self._groups[self.unit[one] // self._pool.units].joined.append(one)
+
+    def ended(self, now_s: float) -> list[int]:
+        """Steps that end now; returns the requests that end with them."""
+        done = []
+        while self._ends and self._ends[0][0] <= now_s:
+            number = heapq.heappop(self._ends)[1]
+            group = self._groups[number]
+            self._first[group.started] = now_s
+            group.context += self._pool.step_tokens * group.active
+            finished = group.finishing.pop(group.step, ())
+            done += finished
+            for one in finished:
+                self._end[one] = now_s
+                group.active -= 1
+                group.context -= self._prompt[one] + self._pool.step_tokens * self._steps[one]
+                self._change(self.unit[one], -1, -self._size[one])
+            group.step += 1
+            self._idle.add(number)
+        return done
+
+    def start(self, now_s: float) -> None:
+        """A step of every idle group that has requests."""
+        for number in sorted(self._idle):
+            group, units = self._groups[number], self._pool.units
+            for one in group.joined:
+                group.context += self._prompt[one]
+                group.finishing.setdefault(group.step + self._steps[one] - 1, []).append(one)
+            group.active += len(group.joined)
+            group.started, group.joined = group.joined, []
+            if group.active:
+                self._idle.remove(number)
+                end_s = now_s + self._pool.step_s(group.active / units, group.context / group.active)
+                self.steps.append((now_s, end_s, group.active))
+                heapq.heappush(self._ends, (end_s, number))

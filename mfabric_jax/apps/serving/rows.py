@@ -1,0 +1,253 @@
+"""Rows of a comparison of serving: one for every case."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from mfabric_jax import fabric, units
+from mfabric_jax.apps.serving import load
+from mfabric_jax.apps.serving.deployment import (
+    DECODES_WITH,
+    PASS,
+    PREFILLS_WITH,
+    Decoding,
+    Deployment,
+    by_of,
+    check_size,
+    deployment,
+    prompt_of,
+)
+from mfabric_jax.apps.serving.disaggregated import COLUMNS as SPLIT_COLUMNS
+from mfabric_jax.apps.serving.disaggregated import Split, split_deployment
+from mfabric_jax.apps.serving.disaggregated import stated as split_stated
+from mfabric_jax.apps.serving.group import check_network, group_of
+from mfabric_jax.apps.serving.sizing import Reader, batches_of, best_of, decode_choices, fewest, ways_of
+from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED, band
+from mfabric_jax.case import Case, Cases
+from mfabric_jax.case import cases as several
+from mfabric_jax.case.paths import named_files
+from mfabric_jax.checks import Misfit
+from mfabric_jax.evaluate.resolving.resolve import gpu_of
+from mfabric_jax.evaluate.rows.results import provenance, side_by_side
+from mfabric_jax.evaluate.rows.rows import bill_of, unknown_parts
+from mfabric_jax.support.text_files import cached_by_files
+from mfabric_jax.workload.kernels import HOW
+
+THOUSAND = 1000
+
+
+def serve(
+    cases: Case | Cases,
+    *,
+    start: int = 0,
+    progress: Callable[[str], None] = lambda words: None,
+) -> Iterator[dict[str, Any]]:
+    """A row for every case, as it is ready: seconds from token to token, tokens a second, what a step is made of, cost.
+
+    Where a case states a load, rows also have `load.COLUMNS`, where one is split `disaggregated.COLUMNS`; settings in
+    which cases differ, and that have no column of their own, are columns by their paths. `start`: how many first ones
+    are left out. `InputError` and `Misfit` as of `deployment`.
+    """
+    asked = several(cases)
+    every = list(asked)
+    arriving, splitting = any(map(load.stated, every)), any(map(split_stated, every))
+    for case in every:
+        check_case(case)
+    for case in every[start:]:
+        deployed = known(case)
+        progress(f"{deployed.decode.model.of.name} on {case.network.fabric}, ep {case.serving.ep}")
+        member, outcome = next(best_members(deployed, [Reader.of(deployed)], progress))
+        row = full_row(member, outcome, arriving=arriving, splitting=splitting)
+        yield row | asked.differences(case, SHOWN)
+
+
+Member = tuple[Deployment, load.Outcome | None]
+
+
+def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Callable[[str], None]) -> Iterator[Member]:
+    """A deployment with its best batch (under a load, and the fewest groups) beside any of some pools that prefill, and
+    what its load sees; then the cheapest where that is another one. Without `serving.tpot_ms`: as it is."""
+    case = deployed.case
+    if case.serving.tpot_ms is None:
+        yield deployed, load.run_load(deployed) if load.stated(case) else None
+    elif load.stated(case):
+        yield fewest(decode_choices(deployed), prefill, progress)
+    else:
+        batches = [batches_of(way, case.serving.context) for way in ways_of(deployed)]
+        yield from ((member, None) for member in best_of(batches, prefill))
+
+
+def full_row(
+    deployed: Deployment, outcome: load.Outcome | None, *, arriving: bool, splitting: bool = False
+) -> dict[str, Any]:
+    """`row_of`, with the columns of a split and of a load where some row has them."""
+    case, row = deployed.case, row_of(deployed)
+    if load.stated(case) and case.serving.tpot_ms is not None:  # the load's contexts, not `serving.context`, must fit
+        fits = outcome is not None and deployed.prefill_fits
+        row |= {"fits": fits, "bound_by": deployed.slowest(deployed.decoding(deployed.numbers)) if fits else "memory"}
+    row |= _split_columns(deployed) if splitting else {}
+    return row | (load.columns(deployed, outcome) if arriving else {})
+
+
+SHOWN = {  # settings that have columns
+    *("model.name", "gpu.name", "network.fabric", "network.nic_gbps"),
+    *(f"serving.{name}" for name in ("ep", "tp", "batch", "context", "kernels", "tpot_ms", "formats.dispatch")),
+    *(f"serving.{name}" for name in ("overlap", "prefill.overlap", "prefill.tokens", "load.ttft_ms", "by")),
+    *("serving.prefill.ep", "serving.split.attention_gpus", "serving.split.expert_gpus"),
+}
+
+
+def _split_columns(deployed: Deployment) -> dict[str, Any]:
+    if not isinstance(deployed, Split):
+        return dict.fromkeys(SPLIT_COLUMNS)
+    return deployed.columns(deployed.decoding(deployed.numbers))
+
+
+@cached_by_files(named_files, maxsize=64)
+def _of_shape(case: Case) -> Deployment:
+    return split_deployment(case) if split_stated(case) else deployment(case)
+
+
+def check_case(case: Case) -> None:
+    """`InputError` or `Misfit` for what is wrong with the network, kernels or sizes of a case, before any is solved."""
+    check_network(case)
+    serving = case.serving
+    if not split_stated(case):
+        check_size(case, serving.ep, serving.kernels, DECODES_WITH)
+        check_size(case, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
+
+
+SHAPED = {"serving.batch": 1.0, "serving.context": 1.0, "serving.drafts.accepted": 0.0, "serving.host_s": 0.0}
+SHAPED |= {"serving.overlap": None, "serving.prefill.overlap": None, "serving.prefill.tokens": None}
+
+
+def known(case: Case) -> Deployment:
+    """`deployment`; what is arithmetic alone is not worked out again for other numbers."""
+    prompt = prompt_of(case)
+    return dataclasses.replace(_of_shape(case.with_(SHAPED | {"serving.prompt": prompt})), case=case)
+
+
+EXPERTS = "expert_load", "rank_load_over_mean", "rank_load_over_mean_in_order"
+
+
+def unknown_prices(case: Case) -> list[str]:
+    """A sentence for every price and power that dollars and joules of a case lack."""
+    sizes = case.serving.split.attention_gpus or case.serving.ep, case.serving.split.expert_gpus or 0
+    try:
+        group = group_of(case, sum(sizes))
+    except Misfit:  # of a search, which states no size
+        group = group_of(case, fabric.get(case.network.fabric).gpus_of(gpu_of(case)))
+    bill = bill_of(group.hardware, group.shape, case.network.nic_gbps)
+    return list(unknown_parts(group.hardware, bill))
+
+
+def row_of(deployed: Deployment) -> dict[str, Any]:
+    """The row of a deployment at its case's numbers."""
+    case, decoding = deployed.case, deployed.decoding(deployed.numbers)
+    names = {
+        "model": deployed.decode.model.of.name,
+        "gpu": case.gpu.name,
+        "fabric": case.network.fabric,
+        "nic_gbps": case.network.nic_gbps,
+        "kernels": deployed.decode.family.name,
+        "precision": case.serving.formats.dispatch,
+        "ep": deployed.decode.model.gpus,
+        "tp": case.serving.tp,
+        "batch": case.serving.batch,
+        "context": case.serving.context,
+        "overlap": deployed.overlap,
+        **dict(zip(EXPERTS, (deployed.decode.taken.words, *deployed.decode.uneven()), strict=True)),
+    }
+    memory = _memory_columns(deployed, decoding)
+    dollars, joules = deployed.per_million(decoding, deployed.numbers.nic_gbps)
+    return {
+        **names,
+        **_step_columns(deployed, decoding),
+        **_prefill_columns(deployed, decoding),
+        **memory,
+        "usd_per_million_tokens": None if dollars is None else float(dollars),
+        "kj_per_million_tokens": None if joules is None else float(joules) / THOUSAND,
+        "bound_by": deployed.slowest(decoding) if memory["fits"] else "memory",
+    }
+
+
+def _step_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
+    numbers, serving, step = deployed.numbers, deployed.case.serving, decoding.step
+    low_s, high_s = band(deployed.decoding(numbers, HOW[-1]), decoding.tpot_s, "tpot")
+    return {
+        "tpot_s": float(decoding.tpot_s),
+        "tpot_limit_s": _limit_s(serving.tpot_ms),
+        "tpot_low_s": low_s,
+        "tpot_high_s": high_s,
+        "overlapped_s": float(decoding.overlapped_s),
+        "serial_s": float(decoding.serial_s),
+        "ttft_s": float(deployed.first_token_s(numbers.nic_gbps, decoding)),
+        "ttft_limit_s": _limit_s(serving.load.ttft_ms),
+        "ttft_high_s": _first_token_high_s(deployed, decoding),
+        "by": by_of(deployed.case),
+        "tokens_per_s_per_gpu": float(decoding.tokens_per_s),
+        "tokens_per_s_per_user": 1 / float(decoding.tpot_s),
+        "dispatch_s": float(step.dispatch_s),
+        "combine_s": float(step.combine_s),
+        "attention_s": float(step.attention_s),
+        "experts_s": float(step.experts_s),
+        "beside_s": float(step.beside_s),
+        "exposed_comm_s": float(step.exposed_s),
+        "kv_transfer_s": float(deployed.transfer_s(numbers.nic_gbps)),
+    }
+
+
+def _first_token_high_s(deployed: Deployment, decoding: Decoding) -> float:
+    """As `Deployment.first_token_s`, at the slow end of the band."""
+    nic_gbps, most = deployed.numbers.nic_gbps, {what: ends[1] for what, ends in MEASURED_OVER_PREDICTED.items()}
+    pass_s = most["prefill"] * deployed.prefilling(nic_gbps).step_s
+    return float(deployed.prompt_s(nic_gbps, pass_s) + most["tpot"] * decoding.step.step_s)
+
+
+def _limit_s(limit_ms: float | None) -> float | None:
+    return None if limit_ms is None else units.ms(limit_ms)
+
+
+def _prefill_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
+    nic_gbps = deployed.numbers.nic_gbps
+    usual = deployed.prefilling(nic_gbps)
+    low_s, high_s = band(deployed.prefilling(nic_gbps, HOW[-1]), usual.step_s, "prefill")
+    return {
+        "prefill_s": float(usual.step_s),
+        "prefill_low_s": low_s,
+        "prefill_high_s": high_s,
+        "prefill_tokens_per_s_per_gpu": deployed.pass_tokens / float(usual.step_s),
+        "prefill_memory_gb": float(units.to_gigabytes(deployed.prefill_bytes)),
+        "prefill_ep": deployed.prefill.model.gpus,
+        "prefill_tokens": deployed.case.serving.prefill.tokens or PASS,
+        "prefill_overlap": deployed.prefill_overlap,
+        "prefill_gpus": float(deployed.prefill_share(decoding, nic_gbps)),
+    }
+
+
+def _memory_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
+    context, held = deployed.numbers.context, float(decoding.requests)
+    most = float(deployed.most_requests(context))
+    return {
+        "requests": held,
+        "most_requests": most,
+        "memory_gb": float(units.to_gigabytes(deployed.memory_bytes(held, context))),
+        "gpu_memory_gb": float(units.to_gigabytes(deployed.gpu_bytes)),
+        "fits": held <= most and deployed.prefill_fits,
+        "batch_limit": _batch_limit(deployed, most),
+    }
+
+
+def _batch_limit(deployed: Deployment, most: float) -> str | None:
+    """What keeps the batch of a case with `serving.tpot_ms` from being one larger: memory or time."""
+    if deployed.case.serving.tpot_ms is None:
+        return None
+    more = deployed.decoding(deployed.numbers._replace(batch=deployed.case.serving.batch + 1))
+    return "memory" if float(more.requests) > most else "time"
+
+
+def effective(asked: Cases) -> dict[str, Any]:
+    """The stated and all settings of cases, and where the stated ones come from."""
+    said = side_by_side([block.case for block in asked.blocks], asked)
+    found = {"stated": dict(asked.stated), "resolved": said, "sources": dict(asked.sources)}
+    return found | {"varied": list(asked.varied)} | provenance("float64")

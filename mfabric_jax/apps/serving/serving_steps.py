@@ -1,0 +1,177 @@
+"""Serving as it was measured, predicted beside it (`serving.toml`): dispatch and combine, decoding, prefill."""
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.apps.serving.families import WIRE
+from mfabric_jax.apps.serving.rows import known
+from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED, band
+from mfabric_jax.case import Case
+from mfabric_jax.checks import one_of
+from mfabric_jax.workload.catalog import get_model
+from mfabric_jax.workload.kernels import HOW
+
+CALLS = ("dispatch", "combine")
+LEAST = 32  # tokens of a GPU from which a call is counted: below, it is latency alone
+MODEL = {"model.name": "deepseek-v3", "network.nic_gbps": 400.0}
+SERVER = 8  # GPUs that `tokens_per_s` is of
+BEST_GROUPS = 4  # that a token takes its experts from in DeepEP's benchmark
+
+
+class Measured(NamedTuple):
+    """One row. `what`: a call (`CALLS`), tpot or prefill; `batch`: tokens of a GPU in one micro-batch."""
+
+    name: str
+    what: str
+    gpu: str
+    kernels: str
+    ep: int
+    batch: float
+    measured_s: float
+    printed: str
+    settings: Mapping[str, Any]
+    source: str
+    note: str = ""
+    constant: bool = False
+
+    @property
+    def case(self) -> Case:
+        """The case that says it."""
+        said = {"gpu.name": self.gpu, "network.fabric": "fat-tree", "serving.ep": self.ep}
+        return Case().with_(MODEL | said | dict(self.settings))
+
+    @property
+    def is_call(self) -> bool:
+        """A kernel alone."""
+        return self.what in CALLS
+
+
+def servings(names: Sequence[str] = ()) -> list[Measured]:
+    """The rows of these names, where a benchmark's name stands for all of its rows; or all. `InputError` for an unknown
+    one."""
+    text = (resources.files("mfabric_jax.apps.serving") / "serving.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
+    groups = {name: list(_calls(name, facts)) for name, facts in tables["calls"].items()}
+    groups |= {name: [_step(name, facts)] for name, facts in tables["steps"].items()}
+    rows = {row.name: row for some in groups.values() for row in some}
+    asked = [part for name in names for part in name.split(",")] or list(groups)
+    named = groups | {name: [row] for name, row in rows.items()}
+    chosen = [row for name in asked for row in named[one_of("row", name, named)]]
+    return list({row.name: row for row in chosen}.values())
+
+
+def _calls(name: str, facts: Mapping[str, Any]) -> Iterator[Measured]:
+    rates = "gigabytes_per_s" in facts
+    cells, dispatch = facts["gigabytes_per_s" if rates else "microseconds"], facts.get("dispatch", "fp8")
+    several = len({tokens for _, tokens, *_ in cells}) > 1
+    for ep, tokens, *printed in cells:
+        for what, value in zip(CALLS, printed, strict=False):
+            precision = dispatch if what == "dispatch" else "bf16"
+            place = f"{ep}-{tokens}" if several else f"{ep}"
+            yield Measured(
+                *(f"{name}-{place}-{what}", what, facts["gpu"], facts["kernels"], ep, float(tokens)),
+                _logical_s(facts, ep, tokens, precision, value) if rates else float(units.us(value)),
+                f"{value:g} {'GB/s' if rates else 'us'}",
+                _of_benchmark(facts, ep) | {"serving.batch": float(tokens), "serving.formats.dispatch": dispatch},
+                facts["source"],
+                facts.get("note", ""),
+                bool({f"{ep}", f"{place}-{what}"} & set(facts.get("constants", ()))),
+            )
+
+
+def _logical_s(facts: Mapping[str, Any], ep: int, tokens: int, precision: str, rate: float) -> float:
+    """Seconds of a call whose bytes over seconds were printed, the sender's own server among those reached."""
+    size = get_model(MODEL["model.name"]).architecture.hidden * WIRE[precision]
+    return tokens * facts["reached"][str(ep)] * size / float(units.gigabytes_per_s(rate))
+
+
+def _of_benchmark(facts: Mapping[str, Any], ep: int) -> dict[str, Any]:
+    """Settings of a case: kernels, and experts as a benchmark has them."""
+    said = {"network.fabric": facts.get("fabric", "fat-tree"), "serving.kernels": facts["kernels"]}
+    if "gpu_tbps" in facts:
+        said["network.gpu_tbps"] = facts["gpu_tbps"]
+    if "experts_per_gpu" in facts:
+        said["model.experts"] = ep * facts["experts_per_gpu"]
+    groups = facts.get("groups", {}).get(str(ep), 1)
+    return said | {"model.expert_groups": groups, "model.top_groups": min(BEST_GROUPS, groups)}
+
+
+def _step(name: str, facts: Mapping[str, Any]) -> Measured:
+    drafts, each_s = facts.get("drafts", {"tokens": 0, "accepted": 0.0}), facts["tokens_per_s"] / SERVER
+    said = {f"serving.drafts.{field}": value for field, value in drafts.items()}
+    said |= {"serving.context": float(facts["context"])}
+    if facts["what"] == "prefill":
+        batch, kernels = facts["requests"] * facts["context"] // 2, "serving.prefill.kernels"
+        said |= {"serving.prefill.tokens": batch}
+    else:
+        batch, kernels = facts["requests"] * (1 + drafts["tokens"]) / 2, "serving.kernels"
+        said |= {"serving.batch": batch}
+    tokens = 2 * batch if facts["what"] == "prefill" else facts["requests"]
+    return Measured(
+        *(name, facts["what"], facts["gpu"], facts["kernels"], facts["ep"], float(batch), tokens / each_s),
+        f"{facts['tokens_per_s']:,} tokens/s a server of {SERVER} GPUs",
+        said | {kernels: facts["kernels"]},
+        *(facts["source"], facts["note"]),
+    )
+
+
+def serving_rows(rows: Iterable[Measured]) -> Iterator[dict[str, Any]]:
+    """Each with its prediction [s] and its error (predicted over measured, less 1); of steps also the band, from both
+    micro-batches hidden by fast kernels to the most that these rows took over their predictions, and whether the
+    measurement is `inside`: all rows are that the band was made of."""
+    most = {what: ends[1] for what, ends in MEASURED_OVER_PREDICTED.items()}
+    for one in rows:
+        predicted, low, high = _predicted(one)
+        yield {
+            **{"row": one.name, "what": one.what, "gpu": one.gpu, "kernels": one.kernels, "ep": one.ep},
+            **{"batch": one.batch, "predicted_s": predicted, "measured_s": one.measured_s},
+            **{"low_s": low, "high_s": high, "error": predicted / one.measured_s - 1},
+            "inside": None if low is None else one.measured_s >= low and _over(one, predicted) <= most[one.what],
+            **{"constant": one.constant, "counted": one.batch >= LEAST and not one.constant},
+            **{"printed": one.printed, "source": one.source, "note": one.note},
+        }
+
+
+def _over(one: Measured, predicted_s: float) -> float:
+    """Measured over predicted, to as many digits as `MEASURED_OVER_PREDICTED` has."""
+    return round(one.measured_s / predicted_s, 2)
+
+
+def _predicted(one: Measured) -> tuple[float, float | None, float | None]:
+    """Seconds, and the ends of the band."""
+    case = one.case
+    deployed, nic_gbps = known(case), case.network.nic_gbps
+    if one.is_call:
+        wires = deployed.decode.wires(nic_gbps)
+        return float(wires.call_s(one.batch, combine=one.what == "combine")), None, None
+    if one.what == "prefill":
+        pass_s = float(deployed.prefilling(nic_gbps).step_s)
+        return pass_s, *band(deployed.prefilling(nic_gbps, HOW[-1]), pass_s, "prefill")
+    tpot_s = float(deployed.decoding(deployed.numbers).tpot_s)
+    return tpot_s, *band(deployed.decoding(deployed.numbers, HOW[-1]), tpot_s, "tpot")
+
+
+def serving_summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of calls that are counted, by family of kernels and over all: mean and worst of the absolute errors."""
+    calls = [row for row in rows if row["what"] in CALLS and row["counted"]]
+    names, found = list(dict.fromkeys(row["kernels"] for row in calls)), []
+    for name in [*names, *(["all"] if len(names) > 1 else [])]:
+        errors = np.array([row["error"] for row in calls if name in (row["kernels"], "all")])
+        each = {"mean_error": float(np.abs(errors).mean()), "worst_error": float(errors[np.abs(errors).argmax()])}
+        found.append({"kernels": name, "rows": len(errors)} | each)
+    return found
+
+
+def serving_bands(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of steps, by what was measured: rows, how many of their measurements lie inside the band, its widest ratio."""
+    found = []
+    for what in dict.fromkeys(row["what"] for row in rows if row["what"] not in CALLS):
+        some = [row for row in rows if row["what"] == what]
+        widest = max(row["high_s"] / row["low_s"] for row in some)
+        found.append({"what": what, "rows": len(some), "inside": sum(row["inside"] for row in some), "widest": widest})
+    return found

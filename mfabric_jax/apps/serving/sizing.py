@@ -1,0 +1,336 @@
+"""The best deployment among some: pools, batches and, under a load, numbers of groups.
+
+Without a load, seconds are arithmetic, so every member is looked at. Under a load each member is a simulation. Members
+are taken in the order of their GPUs, the fewest first, and the first that keeps `serving.load.keep` of its requests in
+time is the answer. A member is left out unseen only where it cannot keep up or its requests cannot be in time:
+
+- A pool is asked for more tokens than full batches in time, or full passes, give (`in_time` of `search` says so, too).
+- Prefill alone, which decoding never holds up, makes too many first tokens late.
+- A single request of a group is too slow.
+
+One rule is assumed, not proven: where too many requests wait too long for their first token, no smaller batch of the
+same pools helps; where too many are slow from token to token, no larger one. A test compares searches with all members
+of drawn spaces. How many requests are in time may fall as groups are added, so nothing is concluded from one number of
+groups to another.
+"""
+
+import bisect
+import dataclasses
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.apps.serving import load as loads
+from mfabric_jax.apps.serving.deployment import Deployment, slower
+from mfabric_jax.apps.serving.disaggregated import Split
+from mfabric_jax.apps.serving.load import Asked, Outcome
+from mfabric_jax.apps.serving.loads import SURE
+from mfabric_jax.apps.serving.queueing import Late, prefilled_s
+
+MOST_BATCH = 8192  # that is looked at
+TOGETHER = 512  # batches: with uneven experts each takes 130 kB of every array
+MOST_TRIES = 256  # simulations of a search, most of them cut short
+MOST_LEVELS = 4096  # numbers of groups of a search
+SHORTER = 0.99  # of the shortest step in a table: tables of other batches have other points
+Says = Callable[[str], None]
+
+
+def silent(words: str) -> None:
+    """Progress that nobody reads."""
+
+
+# ------------------------------------------------------------------------------------------------------------- batches
+class Batches(NamedTuple):
+    """Of B batches of one way that memory holds [B]: requests of a GPU, seconds from token to token as predicted and as
+    they must keep to `serving.tpot_ms`, seconds of a step as they must keep to `serving.load.ttft_ms`."""
+
+    deployed: Deployment
+    batch: np.ndarray
+    requests: np.ndarray
+    tpot_s: np.ndarray
+    judged_s: np.ndarray
+    step_s: np.ndarray
+
+    def member(self, index: int) -> Deployment:
+        """The deployment with one of them."""
+        case = self.deployed.case.with_({"serving.batch": float(self.batch[index])})
+        return dataclasses.replace(self.deployed, case=case)
+
+    @property
+    def in_time(self) -> np.ndarray:
+        """Which keep to `serving.tpot_ms`."""
+        return self.judged_s <= units.ms(self.deployed.case.serving.tpot_ms)
+
+    @property
+    def tokens_per_s(self) -> np.ndarray:
+        """Of a GPU."""
+        return self.requests / self.tpot_s
+
+    @property
+    def best(self) -> int:
+        """The batch that decodes the most in time; the smallest if all are late."""
+        return int(np.where(self.in_time, self.tokens_per_s, -1.0).argmax()) if self.in_time.any() else 0
+
+    @property
+    def most_in_time(self) -> float:
+        """Tokens a second of a GPU in time; where no batch is in time less than 0, the less the later."""
+        return float(self.tokens_per_s[self.best] if self.in_time.any() else -self.judged_s[0])
+
+
+def ways_of(deployed: Deployment) -> list[Deployment]:
+    """With two micro-batches and with one where `serving.overlap` is open, else as it is set."""
+    overlap = deployed.case.serving.overlap
+    either = overlap is None and not isinstance(deployed, Split)
+    every = []
+    for way in (True, False) if either else (overlap,):
+        said = {"serving.overlap": way, "serving.prefill.overlap": deployed.prefill_overlap}
+        every.append(dataclasses.replace(deployed, case=deployed.case.with_(said)))
+    return every
+
+
+def batches_of(deployed: Deployment, context: float, allowed: Sequence[float] | None = None) -> Batches:
+    """Whole batches that memory holds (`allowed`: of these alone) at a mean context, at least the smallest."""
+    numbers = deployed.numbers._replace(context=context)
+    every = np.arange(1, MOST_BATCH + 1, dtype=float) if allowed is None else np.array(sorted(allowed), float)
+    most, found = float(deployed.most_requests(context)), []
+    for first in range(0, len(every), TOGETHER):
+        some = every[first : first + TOGETHER]
+        decoding = deployed.decoding(numbers._replace(batch=some))
+        step_s = decoding.step.step_s + 0 * some
+        found.append(np.stack([some, decoding.requests + 0 * some, decoding.tpot_s + 0 * some, step_s]))
+        if (found[-1][1] > most).all():
+            break
+    batch, requests, tpot_s, step_s = np.concatenate(found, axis=1)
+    held = requests <= most
+    held[0] = True
+    factor = slower(deployed.case, "tpot")
+    values = batch, requests, tpot_s, factor * tpot_s, factor * step_s
+    return Batches(deployed, *(each[held] for each in values))
+
+
+def in_time(deployed: Deployment) -> Deployment:
+    """With the batch that gives the most tokens a second within its times, and where `serving.overlap` is open in the
+    better way; where even one token is too slow or too large, with one. A step may be slower for a smaller batch by
+    nothing but what it hides, so all are looked at."""
+    context = deployed.case.serving.context
+    return best_of([batches_of(way, context) for way in ways_of(deployed)], [Reader.of(deployed)])[0]
+
+
+def with_prefill(deployed: Deployment, prefill: Deployment) -> Deployment:
+    """With the pool that prefills of another deployment."""
+    said = {
+        "serving.prefill.ep": prefill.prefill.model.gpus,
+        "serving.prefill.tokens": prefill.case.serving.prefill.tokens,
+        "serving.prefill.overlap": prefill.prefill_overlap,
+    }
+    if prefill.prefill is deployed.prefill:
+        said["serving.prefill.ep"] = deployed.case.serving.prefill.ep
+    return dataclasses.replace(deployed, case=deployed.case.with_(said), prefill=prefill.prefill)
+
+
+class Reader(NamedTuple):
+    """A pool that prefills: seconds of a GPU for a token in full passes, and of a lone prompt as it must keep to
+    `serving.load.ttft_ms`."""
+
+    deployed: Deployment
+    read_s: float
+    lone_s: float
+
+    @classmethod
+    def of(cls, deployed: Deployment) -> "Reader":
+        nic_gbps = deployed.case.network.nic_gbps
+        step_s = float(deployed.prefilling(nic_gbps).step_s)
+        lone_s = float(deployed.prompt_s(nic_gbps, slower(deployed.case, "prefill") * step_s))
+        return cls(deployed, step_s / deployed.pass_tokens, lone_s)
+
+
+def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deployment]:
+    """Of all batches with all pools that prefill, the member with the most tokens a second of a GPU in time.
+
+    Ties go to the cheapest; the cheapest in time follows if it is another. If all are late: the member nearest to its
+    times.
+    """
+    case = decode[0].deployed.case
+    limit_ms = case.serving.load.ttft_ms
+    limit_s = math.inf if limit_ms is None else float(units.ms(limit_ms))
+    per_answer = decode[0].deployed.fresh / case.serving.answer  # tokens that prefill reads for one that is decoded
+    most, least = [], []
+    for (i, own), (j, pool) in itertools.product(enumerate(decode), enumerate(prefill)):
+        good = np.flatnonzero(own.in_time & (own.step_s + pool.lone_s <= limit_s))
+        if len(good):
+            tokens = own.tokens_per_s[good]
+            best = int(good[tokens.argmax()])
+            most.append(((-tokens.max(), pool.read_s), (i, best, j)))
+            least.append(((1 / tokens.max() + per_answer * pool.read_s,), (i, best, j)))
+    if not most:
+        own = max(decode, key=lambda one: one.most_in_time)
+        pool = min(prefill, key=lambda one: (max(0.0, one.lone_s - limit_s), one.read_s))
+        return [with_prefill(own.member(own.best), pool.deployed)]
+    chosen = dict.fromkeys((min(most)[1], min(least)[1]))
+    return [with_prefill(decode[i].member(batch), prefill[j].deployed) for i, batch, j in chosen]
+
+
+# -------------------------------------------------------------------------------------------------------- under a load
+def decode_choices(deployed: Deployment) -> list[Batches]:
+    """All batches at the mean context of a load, with and without overlap; what decodes more in time comes first."""
+    context = loads.mean_context(loads.requests_of(deployed))
+    return sorted((batches_of(way, context) for way in ways_of(deployed)), key=lambda own: -own.most_in_time)
+
+
+def fewest(
+    decode: Sequence[Batches], prefill: Sequence[Reader], progress: Says = silent
+) -> tuple[Deployment, Outcome | None]:
+    """The member with the fewest GPUs that keeps a load in time, and what its requests see: of pools that decode (of
+    one size), those that prefill, and numbers of groups where none are stated. At one load it is the cheapest, too.
+
+    Where no member keeps it: the first of each with as many groups as keep up. None: memory holds no request.
+    `InputError` for a log that cannot be read.
+    """
+    first = with_prefill(decode[0].member(decode[0].best), prefill[0].deployed)
+    asked = loads.asked_of(first)
+    if asked is None:
+        return first, None
+    search = _Search(decode, prefill, asked)
+    for tries, (member, late) in enumerate(search.members()):
+        if tries == MOST_TRIES:
+            break
+        progress(f"ep {decode[0].deployed.decode.model.gpus}, {_gpus(member):,} GPUs, simulation {tries + 1}")
+        outcome = loads.outcome_of(member, asked, late)
+        if outcome is not None:
+            return member, outcome
+    member = search.first()
+    return member, loads.outcome_of(member, asked)
+
+
+def _gpus(member: Deployment) -> int:
+    """Of both pools."""
+    load = member.case.serving.load
+    decode_gpus, prefill_gpus = (pool.group.shape.gpus for pool in (member.decode, member.prefill))
+    return (load.decode_groups or 1) * decode_gpus + (load.prefill_groups or 1) * prefill_gpus
+
+
+class _Search:
+    """Members in the order of their GPUs, without those that cannot keep a load in time."""
+
+    def __init__(self, decode: Sequence[Batches], prefill: Sequence[Reader], asked: Asked):
+        self._decode, self._prefill, self._asked = decode, [pool.deployed for pool in prefill], asked
+        self._limits = loads.limits_of(decode[0].deployed.case, asked)
+        requests = asked.requests
+        rate = 0.0 if math.isinf(requests.rate) else requests.rate
+        self._answers = rate * float(requests.answer.mean())
+        prompts = rate * float(requests.fresh.mean())
+        self._prefill_least = [_enough(prompts, loads.prefill_capacity(pool, requests)) for pool in self._prefill]
+        stated = decode[0].deployed.case.serving.load
+        self._stated = stated.decode_groups, stated.prefill_groups
+        self._decode_known: dict[tuple[int, int], int] = {}
+        self._prefill_known: dict[tuple[int, int | None], np.ndarray] = {}
+        self._step_s, self._slow = zip(*map(self._shortest, decode), strict=True)
+
+    def first(self) -> Deployment:
+        """The first pool of each kind, with as many groups as keep up."""
+        best = self._decode[0].best
+        groups = self._stated[0] or self._decode_least(0, best), self._stated[1] or self._prefill_least[0]
+        return self._member(0, best, 0, *groups)
+
+    def members(self) -> Iterator[tuple[Deployment, Late]]:
+        """Each with what counts its late requests, which is read when the next one is asked for."""
+        pairs = list(itertools.product(range(len(self._decode)), range(len(self._prefill))))
+        if self._limits.most < 0 or not any(self._early_enough(i, j, None) for i, j in pairs):
+            return
+        for decode_groups, size, prefill_groups in self._groups():
+            for i, j in pairs:
+                fits = self._prefill[j].prefill.group.shape.gpus == size and self._prefill_least[j] <= prefill_groups
+                if fits and self._early_enough(i, j, prefill_groups):
+                    yield from self._batches(i, j, decode_groups, prefill_groups)
+
+    def _member(self, i: int, batch: int, j: int, decode_groups: int, prefill_groups: int) -> Deployment:
+        member = with_prefill(self._decode[i].member(batch), self._prefill[j])
+        groups = {"serving.load.decode_groups": decode_groups, "serving.load.prefill_groups": prefill_groups}
+        return dataclasses.replace(member, case=member.case.with_(groups))
+
+    # ----------------------------------------------------------------------------------------------- numbers of groups
+    def _groups(self) -> Iterator[tuple[int, int, int]]:
+        """Groups that decode, GPUs of a group that prefills, and groups that do, from the fewest GPUs on."""
+        decode_stated, prefill_stated = self._stated
+        largest = (self._decode_least(i, len(own.batch) - 1) for i, own in enumerate(self._decode))
+        decode_least, prefill_least = min(largest), {}
+        for pool, groups in zip(self._prefill, self._prefill_least, strict=True):
+            size = pool.prefill.group.shape.gpus
+            prefill_least[size] = min(groups, prefill_least.get(size, groups))
+        own = self._decode[0].deployed.decode.group.shape.gpus
+
+        def at(decode_groups: int, size: int, prefill_groups: int) -> tuple[int, int, int, int]:
+            return decode_groups * own + prefill_groups * size, decode_groups, size, prefill_groups
+
+        starts = [(decode_stated or decode_least, size, prefill_stated or n) for size, n in prefill_least.items()]
+        waiting = [at(*start) for start in starts if start[0] >= decode_least and start[2] >= prefill_least[start[1]]]
+        heapq.heapify(waiting)
+        for _ in range(MOST_LEVELS):
+            if not waiting:
+                return
+            _, decode_groups, size, prefill_groups = heapq.heappop(waiting)
+            yield decode_groups, size, prefill_groups
+            if prefill_stated is None:
+                heapq.heappush(waiting, at(decode_groups, size, prefill_groups + 1))
+            if decode_stated is None and prefill_groups == (prefill_stated or prefill_least[size]):
+                heapq.heappush(waiting, at(decode_groups + 1, size, prefill_groups))
+
+    def _decode_least(self, i: int, batch: int) -> int:
+        """Groups that decode what is asked for, with a batch."""
+        if (i, batch) not in self._decode_known:
+            each = loads.capacity(self._decode[i].member(batch), self._asked.requests)
+            self._decode_known[i, batch] = _enough(self._answers, each)
+        return self._decode_known[i, batch]
+
+    # ---------------------------------------------------------------------------------------------------------- batches
+    def _batches(self, i: int, j: int, decode_groups: int, prefill_groups: int) -> Iterator[tuple[Deployment, Late]]:
+        """Batches beside one pool that prefills: the best one, the smallest that keeps up, the largest, then halves of
+        what late ones leave."""
+        own = self._decode[i]
+        smallest = bisect.bisect_left(  # a larger batch decodes no less
+            range(len(own.batch)), True, key=lambda batch: self._decode_least(i, batch) <= decode_groups
+        )
+        left, picks = list(range(smallest, len(own.batch))), [own.best, smallest, len(own.batch) - 1]
+        while left:
+            batch = next((pick for pick in picks if pick in left), left[len(left) // 2])
+            late = Late(self._limits, self._asked.requests)
+            yield self._member(i, batch, j, decode_groups, prefill_groups), late
+            waited, slow = (count > self._limits.most for count in (late.waited, late.slow))
+            left = [one for one in left if not (one == batch or (waited and one < batch) or (slow and one > batch))]
+
+    # ---------------------------------------------------------------------------------------------------- what is early
+    def _shortest(self, own: Batches) -> tuple[float, np.ndarray]:
+        """Seconds of the shortest step, and the requests that are slow from token to token even in these [R]."""
+        pool = loads.decode_pool(own.member(len(own.batch) - 1), self._asked.requests)
+        step_s, answer = SHORTER * pool.step_s.least, self._asked.requests.answer
+        seconds = (np.ceil(answer / pool.step_tokens) - 1) * step_s
+        return step_s, seconds > self._limits.tpot_s * (answer - 1)
+
+    def _early_enough(self, i: int, j: int, prefill_groups: int | None) -> bool:
+        """Whether `prefill_groups` (None: one for each request) prefill early enough for a lone request to be in time:
+        company makes no pass and no step shorter."""
+        limits, late = self._limits, self._slow[i]
+        if not math.isinf(limits.ttft_s):
+            wire = loads.wire_of(self._prefill[j])
+            sent_s = self._prefill_s(j, prefill_groups) + wire.sizes(self._asked.requests) / wire.port_Bps
+            late = late | (sent_s + self._step_s[i] > limits.ttft_s)
+        return int(late[limits.first :].sum()) <= limits.most
+
+    def _prefill_s(self, j: int, groups: int | None) -> np.ndarray:
+        """From arrival to the end of prefill [R]."""
+        if (j, groups) not in self._prefill_known:
+            requests = self._asked.requests
+            pool = loads.prefill_pool(self._prefill[j], requests, groups or 1)
+            seconds = pool.alone_s(requests) if groups is None else prefilled_s(requests, pool) - requests.arrival_s
+            self._prefill_known[j, groups] = seconds
+        return self._prefill_known[j, groups]
+
+
+def _enough(asked: float, each: float) -> int:
+    """Groups that do what is asked, at least one."""
+    return max(1, math.ceil(asked / each * (1 - SURE)))

@@ -1,0 +1,367 @@
+"""One step of decoding, and one pass of prefill: seconds of their parts, as plain arithmetic on numbers or arrays.
+
+Every GPU holds the attention of its own requests (`tp` GPUs may split it) and some experts; tokens travel to experts
+and back in every MoE layer. A product of matrices takes its FLOPs at what kernels achieve or its operands at the
+memory's rate; attention reads the cache of every request or takes its FLOPs; experts take what the busiest GPU takes.
+Two micro-batches may hide communication: with X of communication, and C of computation on the cores that X leaves, a
+layer takes max(2C, 2X, C + X), else C and X of both together, one after the other.
+
+Sources: DeepSeek-V3, arXiv 2412.19437; SGLang, lmsys.org of 2025-05-05; FlashMLA, deepseek-ai/open-infra-index.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.apps.serving.families import Family, Kernel
+from mfabric_jax.apps.serving.group import Crossing
+from mfabric_jax.apps.serving.loads import SURE, Load
+from mfabric_jax.checks import InputError
+from mfabric_jax.support.array_module import aligned, array_module
+from mfabric_jax.workload import Gpu
+from mfabric_jax.workload.kernels import Rates as Measured
+from mfabric_jax.workload.kernels import rates_of, table
+from mfabric_jax.workload.models import Architecture, GroupedQuery, Latent, Linear
+
+WEIGHTS = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625}  # bytes of a parameter, scales included
+ACTIVATION = 2.0  # bytes of an element between kernels
+FP4_OVER_FP8 = 2.0  # peak of Blackwell; kernels are taken to achieve the same part of it
+DECODING = (
+    3000 / 3350,
+    580 / 989.4,
+)  # FlashMLA on H800: of memory, and of bf16 FLOP/s; of other attention assumed, too
+KERNELS = {"attention": 8, "layer": 10, "experts": 4, "ffn": 3}  # launched, of a usual implementation
+NORMS = 10  # elements that two norms and residuals move, over a token's width
+ROUTER = 6  # passes over float32 logits, as in trainings
+STATE = 4.0  # bytes of an element of a linear attention's state
+
+
+class Rates(NamedTuple):
+    """What a GPU achieves: FLOP/s of products, of grouped ones, of bf16 products, of attention in decoding; bytes/s of
+    memory, and when attention reads a cache; seconds of a launch; what attention over whole prompts achieves."""
+
+    products: float
+    grouped: float
+    plain: float
+    attention: float
+    memory_Bps: float
+    cache_Bps: float
+    launch_s: float
+    prompts: Measured
+
+
+def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -> Rates:
+    """By the table of measured kernels; `weights`: format of products."""
+    if gpu.memory_Bps is None:
+        raise InputError(f"serving needs gpu.memory_gigabytes_per_s, which is not known of {gpu.name}.")
+    found, number = rates_of(gpu, how, path), "bf16" if weights == "bf16" else "fp8"
+    faster = 1.0
+    if weights == "nvfp4":
+        if gpu.name not in table()["blackwell"]["gpus"]:
+            raise InputError(f"serving.formats.weights nvfp4 needs a GPU of the Blackwell family, got {gpu.name}.")
+        faster = FP4_OVER_FP8
+    memory, flops = DECODING
+    typical = rates_of(gpu, "usual", path)
+    swing = found.memory_Bps / typical.memory_Bps, found.products["bf16"] / typical.products["bf16"]
+    return Rates(
+        products=faster * found.products[number],
+        grouped=faster * found.grouped[number],
+        plain=found.products["bf16"],
+        attention=min(1.0, flops * swing[1]) * gpu.bf16_flops,
+        memory_Bps=found.memory_Bps,
+        cache_Bps=min(1.0, memory * swing[0]) * gpu.memory_Bps,
+        launch_s=float(units.us(table()["launch"]["us"])),
+        prompts=found,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A model on the GPUs of a group: `tp` of them split attention; formats of weights and of the cache.
+
+    - `drafting`: whether an extra block drafts further tokens (MTP); `of` does not count it.
+    """
+
+    of: Architecture
+    load: Load
+    tp: int = 1
+    weights: str = "fp8"
+    cache: str = "bf16"
+    drafting: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the group."""
+        return self.load.gpus
+
+    @property
+    def weight_bytes(self) -> float:
+        return WEIGHTS[self.weights]
+
+    @property
+    def dense_layers(self) -> int:
+        return self.of.blocks - len(self.of.moe_blocks)
+
+
+# ---------------------------------------------------------------------------------------------------------- attention
+def cache_elements(kind: Any) -> float:
+    """Elements of a token in the cache of one layer; linear attention has a state instead."""
+    if isinstance(kind, Latent):
+        return kind.kv_rank + kind.rope_dim
+    return 2 * kind.kv_heads * kind.head_dim if isinstance(kind, GroupedQuery) else 0.0
+
+
+def cache_bytes(model: Model) -> float:
+    """Bytes of a token in the caches of all layers, on all GPUs that split attention."""
+    each = sum(share * cache_elements(kind) for kind, share in model.of.attention.shares)
+    return (model.of.blocks + model.drafting) * each * WEIGHTS[model.cache]
+
+
+def state_bytes(model: Model) -> float:
+    """Bytes of a request's states of linear attention, over all layers; 0: there is none."""
+    kinds = ((kind, share) for kind, share in model.of.attention.shares if isinstance(kind, Linear))
+    each = sum(share * kind.heads * kind.head_dim**2 * STATE for kind, share in kinds)
+    return (model.of.blocks + model.drafting) * each
+
+
+def _core_s(kind: Any, model: Model, rate: Rates, tokens: Any, requests: Any, context: Any):
+    """Attention itself for `tokens` of `requests` of a GPU, each over its `context`."""
+    xp = array_module(tokens, requests, context)
+    split, size = model.tp, WEIGHTS[model.cache]
+    if isinstance(kind, Linear):
+        return 2 * STATE * requests * kind.heads * kind.head_dim**2 / rate.memory_Bps
+    if isinstance(kind, Latent):  # absorbed: every head meets the latent, of which each GPU that splits heads has all
+        flops = 2 * kind.heads * (2 * kind.kv_rank + kind.rope_dim)
+        read = split * requests * context * cache_elements(kind) * size
+        return xp.maximum(read / rate.cache_Bps, tokens * context * flops / rate.attention)
+    seen = xp.minimum(context, kind.window) if kind.window else context
+    read = requests * seen * cache_elements(kind) * size
+    return xp.maximum(read / rate.cache_Bps, tokens * seen * 4 * kind.heads * kind.head_dim / rate.attention)
+
+
+def _product_s(rate: float, memory: float, rows: Any, inner: float, outer: float, size: float):
+    """Seconds of a product of `rows` x `inner` with weights `inner` x `outer` of `size` bytes each."""
+    moved = inner * outer * size + ACTIVATION * rows * (inner + outer)
+    return array_module(rows).maximum(2 * rows * inner * outer / rate, moved / memory)
+
+
+def _projections_s(model: Model, kind: Any, rate: Rates, tokens: Any):
+    """Products around attention, split over `tp` GPUs with the tokens of all of them."""
+    products, rows = kind.products(model.of.hidden), model.tp * tokens
+    shapes = [(inner, outer / model.tp) for inner, outer in products[:-1]]
+    shapes.append((products[-1][0] / model.tp, products[-1][1]))
+    return sum(_product_s(rate.products, rate.memory_Bps, rows, *shape, model.weight_bytes) for shape in shapes)
+
+
+def attention_s(model: Model, rate: Rates, tokens: Any, requests: Any, context: Any):
+    """Attention of one layer in decoding [s]: projections and the cache of every request."""
+    total = KERNELS["attention"] * rate.launch_s
+    for kind, share in model.of.attention.shares:
+        core = _core_s(kind, model, rate, tokens, requests, context)
+        total = total + share * (_projections_s(model, kind, rate, tokens) + core)
+    return total
+
+
+def prompt_attention_s(model: Model, rate: Rates, tokens: Any, prompt: Any):
+    """Attention of one layer over whole prompts [s]."""
+    total = KERNELS["attention"] * rate.launch_s
+    for kind, share in model.of.attention.shares:
+        length = max(2, int(prompt))
+        core = tokens * kind.score_flops(length) / rate.prompts.scores(length, kind.width, backward=False)
+        total = total + share * (_projections_s(model, kind, rate, tokens) + core)
+    return total
+
+
+def split_s(model: Model, inside_Bps: Any, nvlink: float, alpha_s: float, tokens: Any):
+    """Reductions and gathers of attention that `tp` GPUs split, over NVLink [s]."""
+    if model.tp == 1:
+        return 0.0 * tokens
+    moved = (model.tp - 1) * tokens * model.of.hidden * ACTIVATION
+    return 2 * (alpha_s + moved / (inside_Bps * nvlink))
+
+
+# ------------------------------------------------------------------------------------------------- experts and the rest
+def experts_s(model: Model, rate: Rates, tokens: Any):
+    """Routed experts of one layer on the busiest GPU, mean over layers [s], for `tokens` of every GPU."""
+    xp, load = array_module(tokens), model.load
+    every = load.gpus * xp.asarray(tokens, float)[..., None, None]
+    rows = every * aligned(_distinct(load.per_gpu()), every)
+    taken = _distinct(load.taken.reshape(len(load.taken), load.gpus, load.slots))
+    missed = xp.power(aligned(1 - np.minimum(taken, 1.0), every[..., None]), every[..., None])
+    active = (1 - missed).sum(-1)
+    hidden, inner, total = model.of.hidden, model.of.expert_hidden, 0.0
+    for one, two in ((hidden, 2 * inner), (inner, hidden)):
+        moved = active * one * two * model.weight_bytes + ACTIVATION * rows * (one + two)
+        total = total + xp.maximum(2 * rows * one * two / rate.grouped, moved / rate.memory_Bps)
+    return total.max(-1).mean(-1) + KERNELS["experts"] * rate.launch_s
+
+
+def _distinct(values: Any):
+    """One GPU for all where they are alike."""
+    first = values[:, :1]
+    return first if (abs(values - first) <= SURE * abs(first).max()).all() else values
+
+
+def ffn_s(model: Model, rate: Rates, tokens: Any, width: float):
+    """A gated FFN that every GPU has a copy of [s]; 0 for none."""
+    if not width:
+        return 0.0 * tokens
+    hidden = model.of.hidden
+    shapes = (hidden, 2 * width), (width, hidden)
+    each = (_product_s(rate.products, rate.memory_Bps, tokens, *shape, model.weight_bytes) for shape in shapes)
+    return sum(each) + KERNELS["ffn"] * rate.launch_s
+
+
+def norms_s(model: Model, rate: Rates, tokens: Any):
+    """Norms, residuals and casts of a layer [s]."""
+    return tokens * NORMS * model.of.hidden * ACTIVATION / rate.memory_Bps + KERNELS["layer"] * rate.launch_s
+
+
+def router_s(model: Model, rate: Rates, tokens: Any):
+    """Router of an MoE layer [s]; its launches are among those of the layer."""
+    product = _product_s(rate.plain, rate.memory_Bps, tokens, model.of.hidden, model.of.experts, ACTIVATION)
+    return product + tokens * ROUTER * 4 * model.of.experts / rate.memory_Bps
+
+
+def joined_s(model: Model, rate: Rates, tokens: Any):
+    """Product that joins two tokens' vectors before a block that drafts a further token, on every GPU [s]."""
+    return _product_s(rate.products, rate.memory_Bps, tokens, 2 * model.of.hidden, model.of.hidden, model.weight_bytes)
+
+
+def head_s(model: Model, rate: Rates, tokens: Any):
+    """Output head on every GPU [s]."""
+    return _product_s(rate.plain, rate.memory_Bps, tokens, model.of.hidden, model.of.vocab, ACTIVATION)
+
+
+# ------------------------------------------------------------------------------------------------------- communication
+class Wires(NamedTuple):
+    """A family of kernels on a group: how copies cross it, bytes of a dispatched and of a combined one, bandwidths."""
+
+    family: Family
+    crossing: Crossing
+    gpus: int
+    beyond: bool
+    dispatched: float
+    combined: float
+    nic_Bps: Any
+    inside_Bps: Any
+
+    def call_s(self, tokens: Any, *, combine: bool):
+        """Seconds of one call for `tokens` of every GPU."""
+        kernel, size = (self.family.combine, self.combined) if combine else (self.family.dispatch, self.dispatched)
+        return self.latency_s(kernel, tokens) + self.bytes_s(kernel, size, tokens)
+
+    def latency_s(self, kernel: Kernel, tokens: Any):
+        """Seconds before bytes; where the floor is above both, the rest of it; none where a GPU is alone."""
+        xp = array_module(tokens, self.nic_Bps)
+        if self.gpus == 1:
+            return 0.0 * tokens
+        size = self.combined if kernel is self.family.combine else self.dispatched
+        before = kernel.before_s(self.gpus, beyond=self.beyond) + self.crossing.extra_s
+        return xp.maximum(before, kernel.floor_s - self.bytes_s(kernel, size, tokens)) if kernel.floor_s else before
+
+    def bytes_s(self, kernel: Kernel, size: float, tokens: Any):
+        """The later of network and NVLinks, which work at once."""
+        xp = array_module(tokens, self.nic_Bps)
+        between = self.crossing.between * tokens * (size / (kernel.nic * self.nic_Bps) + kernel.nic_message_s)
+        inside = self.crossing.inside * tokens * (size / (kernel.nvlink * self.inside_Bps) + kernel.nvlink_message_s)
+        return xp.maximum(between, inside)
+
+
+# -------------------------------------------------------------------------------------------------------------- a step
+class Step(NamedTuple):
+    """Seconds of one step (or pass), and of one MoE layer and micro-batch: attention, experts, what is beside them,
+    dispatch, combine, and of both the part that is latency. `overlapped_s`, `serial_s`: with communication hidden
+    behind the other micro-batch, or with both micro-batches as one; `exposed_s`: of the step, what is not hidden."""
+
+    step_s: Any
+    overlapped_s: Any
+    serial_s: Any
+    attention_s: Any
+    experts_s: Any
+    beside_s: Any
+    dispatch_s: Any
+    combine_s: Any
+    latency_s: Any
+    exposed_s: Any
+    head_s: Any
+
+
+# Least and most that steps and passes took over their predictions, in all rows of `mfabric validate serving` (a test
+# compares): systems whose schedulers, hosts and unevenness the model leaves out. The most is the slow end of the band.
+MEASURED_OVER_PREDICTED = {"tpot": (1.34, 1.37), "prefill": (1.5, 1.94)}
+
+
+class Ways(Protocol):
+    """Seconds with communication hidden, and with both micro-batches as one."""
+
+    @property
+    def overlapped_s(self) -> Any: ...
+    @property
+    def serial_s(self) -> Any: ...
+
+
+def band(fast: Ways, predicted_s: Any, what: str) -> tuple[float, float]:
+    """From the quicker way with fast kernels to the most that measured ones took over their predictions [s]; `what`:
+    a key of `MEASURED_OVER_PREDICTED`."""
+    low = min(float(fast.overlapped_s), float(fast.serial_s))
+    return low, MEASURED_OVER_PREDICTED[what][1] * float(predicted_s)
+
+
+class Parts(NamedTuple):
+    """Seconds of an MoE layer by part, of a dense layer, and of the head."""
+
+    attention_s: Any
+    experts_s: Any
+    beside_s: Any
+    dispatch_s: Any
+    combine_s: Any
+    dense_s: Any
+    head_s: Any
+
+    @property
+    def computed_s(self):
+        return self.attention_s + self.experts_s + self.beside_s
+
+    @property
+    def sent_s(self):
+        return self.dispatch_s + self.combine_s
+
+
+def layers_s(model: Model, rate: Rates, wires: Wires, tokens: Any, attention: Any) -> Parts:
+    """`attention`: seconds of attention of these tokens in one layer."""
+    norms = norms_s(model, rate, tokens)
+    return Parts(
+        attention,
+        experts_s(model, rate, tokens),
+        norms + router_s(model, rate, tokens) + ffn_s(model, rate, tokens, model.of.shared_hidden),
+        wires.call_s(tokens, combine=False),
+        wires.call_s(tokens, combine=True),
+        attention + norms + ffn_s(model, rate, tokens, model.of.dense_hidden),
+        head_s(model, rate, tokens),
+    )
+
+
+def timed(model: Model, wires: Wires, half: Parts, whole: Parts, host_s: Any, *, overlap: bool) -> Step:
+    """A step of two micro-batches that hide each other's communication (`half` is one of them, `whole` both
+    together); or (`overlap` False) of `whole` alone, whose two halves could."""
+    xp, cores = array_module(half, host_s), wires.family.cores
+    moe, dense = len(model.of.moe_blocks), model.dense_layers
+    sent = half.sent_s  # while it lasts, computation lacks the cores that it takes
+    computed = half.computed_s + cores * xp.minimum(sent, half.computed_s / (1 - cores))
+    layer = xp.maximum(xp.maximum(2 * computed, 2 * sent), computed + sent)
+    overlapped = moe * layer + dense * 2 * half.dense_s + 2 * half.head_s + host_s
+    serial = moe * (whole.computed_s + whole.sent_s) + dense * whole.dense_s + whole.head_s + host_s
+    shown, hidden = (half, moe * (layer - 2 * half.computed_s)) if overlap else (whole, moe * whole.sent_s)
+    latency = sum(wires.latency_s(kernel, 0 * half.head_s) for kernel in (wires.family.dispatch, wires.family.combine))
+    return Step(
+        overlapped if overlap else serial,
+        overlapped,
+        serial,
+        *(shown.attention_s, shown.experts_s, shown.beside_s, shown.dispatch_s, shown.combine_s),
+        latency,
+        hidden,
+        shown.head_s,
+    )

@@ -1,0 +1,6 @@
+"""Design spaces: grids of cases, computed in parts, on one machine or many."""
+
+from mfabric_jax.apps.sweep.design_space import Sweep, read_sweep
+from mfabric_jax.apps.sweep.run import sweep
+
+__all__ = ["Sweep", "read_sweep", "sweep"]

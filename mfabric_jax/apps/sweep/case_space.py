@@ -1,0 +1,160 @@
+"""A design space of cases, in parts with one file each."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.case import Block, Cases
+from mfabric_jax.case.grid import REFUSE
+from mfabric_jax.case.paths import build, differences, flat
+from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.rows.given_files import files_of
+from mfabric_jax.evaluate.rows.points import BANDWIDTH, PORTS, check_block
+from mfabric_jax.evaluate.rows.results import Results, effective
+from mfabric_jax.evaluate.sharded import Estimate
+
+ROWS_PER_FILE = 1024
+LISTED = 100  # values of a list that a folder shows
+INDEX = "configuration"
+DECISIVE = (PORTS, BANDWIDTH)  # traced numbers that can make a case impossible
+
+
+class CasePart(NamedTuple):
+    """Cases of one block whose rows are in one file."""
+
+    number: int
+    block: Block
+    rows: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class CaseSpace:
+    """Cases to sweep; with `impossible` "leave-out", impossible ones are skipped and counted in `left_out`."""
+
+    asked: Cases
+
+    @property
+    def dtype(self) -> str:
+        return max(block.case.run.dtype for block in self.asked.blocks)
+
+    @functools.cached_property
+    def _possible(self) -> tuple[tuple[Block, ...], dict[str, int]]:
+        """Blocks of the possible cases, and the number of impossible ones by reason."""
+        if self.asked.rules.get("impossible", REFUSE) == REFUSE:
+            return self.asked.blocks, {}
+        left: dict[str, int] = {}
+        found = [block for one in self.asked.blocks if (block := _without(one, left))]
+        if not found:
+            why, rows = next(iter(left.items()))
+            raise InputError(f"sweep.impossible is leave-out, and no case is left; {rows} of them: {why}")
+        return tuple(found), left
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Number of impossible cases by reason."""
+        return self._possible[1]
+
+    @functools.cached_property
+    def cases(self) -> Cases:
+        return dataclasses.replace(self.asked, blocks=self._possible[0])
+
+    @property
+    def count(self) -> int:
+        return len(self.cases)
+
+    @functools.cached_property
+    def parts(self) -> tuple[CasePart, ...]:
+        return tuple(self._parts())
+
+    def _parts(self) -> Iterator[CasePart]:
+        size, first, number = self.asked.rules.get("rows_per_file") or ROWS_PER_FILE, 0, 0
+        for block in self.cases.blocks:
+            for start in range(0, len(block), size):
+                some = slice(start, start + size)
+                columns = {path: column[some] for path, column in block.columns.items()}
+                part = Block(block.case, block.variant, columns)
+                yield CasePart(number, part, np.arange(first + start, first + start + len(part)))
+                number += 1
+            first += len(block)
+
+    def check(self) -> None:
+        """`InputError` for an impossible case."""
+        for block in self.cases.blocks:
+            check_block(block)
+
+    def described(self) -> dict[str, Any]:
+        """What identifies this sweep in its folder."""
+        held = hashlib.sha256()
+        for block in self.cases.blocks:
+            held.update(json.dumps([block.variant, flat(block.case), block.columns], default=str).encode())
+        variants = [{"name": one.name} | one.stated for one in self.asked.variants]
+        said = {"stated": _short(self._stated), "variants": variants, "random": dict(self.asked.random)}
+        return said | {"rules": dict(self.asked.rules), "cases": held.hexdigest()}
+
+    @property
+    def _stated(self) -> dict[str, Any]:
+        """Stated values with their lists; for cases made in Python, differences from the defaults."""
+        if self.asked.stated:
+            return dict(self.asked.stated)
+        found: dict[str, list[Any]] = {}
+        for block in self.cases.blocks:
+            for path, value in (differences(block.case) | dict(block.columns)).items():
+                some = found.setdefault(path, [])
+                some += [one for one in dict.fromkeys(value if path in block.columns else [value]) if one not in some]
+        return {path: some[0] if len(some) == 1 else some for path, some in found.items()}
+
+    def files(self) -> dict[str, Path]:
+        return files_of(self.cases)
+
+    def made(
+        self,
+        part: CasePart,
+        before: Callable[[Estimate], None] | None = None,
+        solved: Callable[[int], None] | None = None,
+    ) -> tuple[dict, dict]:
+        """Columns of the rows of a part, and the footer of its file."""
+        some = dataclasses.replace(self.cases, blocks=(part.block,))
+        footer = {"command": "sweep", "part": part.number} | effective(some)
+        if len(part.rows) > LISTED:
+            footer["resolved"] |= {path: f"{len(part.rows)} values" for path in part.block.columns}
+        return {INDEX: part.rows} | Results(some).columns(), footer
+
+
+def _short(stated: dict[str, Any]) -> dict[str, Any]:
+    long = {path: f"{len(value)} values" for path, value in stated.items() if _longer(value)}
+    return stated | long
+
+
+def _longer(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) > LISTED
+
+
+def _without(block: Block, left: dict[str, int]) -> Block | None:
+    below = flat(block.case)
+    tried = {path: block.columns[path] for path in DECISIVE if path in block.columns}
+    rows = list(zip(*tried.values(), strict=True)) if tried else [()] * len(block)
+    said = {key: _fault(build(below | dict(zip(tried, key, strict=True)))) for key in dict.fromkeys(rows)}
+    for key in rows:
+        if why := said[key]:
+            left[why] = left.get(why, 0) + 1
+    kept = [at for at, key in enumerate(rows) if not said[key]]
+    if not kept or len(kept) == len(block):
+        return block if kept else None
+    columns = {path: tuple(column[at] for at in kept) for path, column in block.columns.items()}
+    first = build(below | {path: column[0] for path, column in columns.items()})
+    return Block(first, block.variant, columns)
+
+
+def _fault(case: Any) -> str | None:
+    try:
+        resolve(case)
+    except Misfit as mistake:
+        return str(mistake)
+    return None

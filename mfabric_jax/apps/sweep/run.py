@@ -1,0 +1,203 @@
+"""Runs a sweep part by part; each part is a file, and parts already in the folder are not computed again."""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+import mfabric_jax
+from mfabric_jax.apps.sweep.case_space import CaseSpace
+from mfabric_jax.apps.sweep.design_space import Sweep
+from mfabric_jax.case.own_code import allow_code, allowed_code
+from mfabric_jax.checks import InputError, one_of, whole
+from mfabric_jax.evaluate.problem import check_dtype
+from mfabric_jax.evaluate.rows.given_files import digest
+from mfabric_jax.evaluate.sharded import Estimate, drop_programs_if_crowded
+from mfabric_jax.support.atomic import check_folder
+from mfabric_jax.support.extras import extra
+from mfabric_jax.support.parts import MISSING, SweepFolder
+
+ENGINES = ("local", "ray")
+MOST_LOST = 3  # workers lost over one part before the part is blamed
+OF_JAX = ("jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+
+
+class Progress(NamedTuple):
+    """Progress of a `sweep`: rows done (`found`: before this call) of all; `again`: why parts are made again.
+
+    `files` of this call, of which `files_found` were there; `solved`: rows of the file that is being made.
+    """
+
+    done: int
+    found: int
+    rows: int
+    estimate: Estimate | None = None
+    again: tuple[str, ...] = ()
+    files: int = 0
+    files_found: int = 0
+    solved: int = 0
+
+
+def sweep(
+    config: CaseSpace | Sweep,
+    folder: str | Path,
+    *,
+    shard: tuple[int, int] = (1, 1),
+    engine: str = "local",
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Path]:
+    """Rows of every configuration, in files of the folder; returns the files of this call's part.
+
+    - `shard` (i, n): only every n-th file, from the i-th, so that n machines share a sweep.
+    - `engine`: "local": in sequence, each part on all devices; "ray": `workers` processes (None: one per GPU or core),
+      with lost work repeated.
+
+    The files do not depend on interruptions or division; damaged or misplaced files are made again. `InputError` before
+    computation for a folder of another sweep, during it for a full folder, and after it for vanished files; written
+    files stay, and the same call resumes.
+    """
+    first, of = (whole("shard", number) for number in shard)
+    if first > of:
+        raise InputError(f"shard must be i/n with i from 1 to n, got {first}/{of}.")
+    one_of("engine", engine, ENGINES)
+    if workers is not None:
+        whole("workers", workers)
+    check_dtype(config.dtype)
+    config.check()
+    with extra("store", "writing .parquet"):
+        import pyarrow  # noqa: F401
+    check_folder(folder)
+    place = sweep_folder(config, Path(folder))
+    claimed = place.claim()
+    mine = config.parts[first - 1 :: of]
+    faults = {part.number: fault for part in mine if (fault := place.fault(part.number))}
+    again = tuple(f"{place.part(number)} {fault}" for number, fault in faults.items() if fault != MISSING)
+    todo = [part for part in mine if part.number in faults]
+    rows = sum(len(part.rows) for part in mine)
+    found = rows - sum(len(part.rows) for part in todo)
+    now = Progress(found, found, rows, None, again, len(mine), len(mine) - len(todo))
+
+    def tell(**changes) -> None:
+        nonlocal now
+        now = now._replace(**changes)
+        if progress:
+            progress(now)
+
+    def finished(part: Any) -> None:
+        tell(done=now.done + len(part.rows), solved=0)
+
+    tell()
+    maker = Maker(config, place)
+    try:
+        if engine == "ray":
+            run_on_ray(maker, todo, workers, finished)
+        else:
+            for part in todo:
+                maker.make(part, lambda estimate: tell(estimate=estimate), lambda rows: tell(solved=now.solved + rows))
+                finished(part)
+    except InputError:
+        if claimed:
+            place.release()
+        raise
+    if todo:
+        place.claim()
+        gone = [place.part(part.number).name for part in mine if place.fault(part.number)]
+        if gone:
+            why = f"{len(gone)} of {len(mine)} files, {gone[0]} first, were removed or changed while the sweep ran"
+            raise InputError(f"{str(folder)!r} is not whole: {why}; run it again, which makes them again.")
+    return [place.part(part.number) for part in mine]
+
+
+def sweep_folder(config: Any, path: Path) -> SweepFolder:
+    """The folder of a sweep, identified by its settings, version and contents of its files."""
+    read = {name: digest(file) for name, file in config.files().items() if file.exists()}
+    made = {
+        "version": mfabric_jax.__version__,
+        "configurations": config.count,
+        "parts": whole("parts", len(config.parts)),
+    }
+    return SweepFolder(path, json.loads(json.dumps(config.described() | made | {"files": read}, default=str)))
+
+
+class Maker:
+    def __init__(self, config: Any, folder: SweepFolder):
+        self.config, self.folder = config, folder
+
+    def make(
+        self,
+        part: Any,
+        before: Callable[[Estimate], None] | None = None,
+        solved: Callable[[int], None] | None = None,
+    ) -> None:
+        """Computes and writes one part; `before` is called with the estimate of every program, `solved` with the number
+        of rows that are solved one by one."""
+        drop_programs_if_crowded()
+        columns, footer = self.config.made(part, before, solved)
+        self.folder.write(part.number, columns, footer)
+
+
+# -- on Ray: every worker is a process that makes parts; parts of a lost worker are made again
+
+
+class Worker:
+    """A process with the JAX configuration of its parent."""
+
+    def __init__(self, maker: Any, settings: dict[str, Any], code: Sequence[str]):
+        allow_code(*code)
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        self.maker = maker
+
+    def make(self, number: int) -> None:
+        self.maker.make(self.maker.config.parts[number])
+
+
+def run_on_ray(maker: Any, todo: Sequence[Any], workers: int | None, finished: Callable[[Any], None]) -> None:
+    """Make parts on Ray; `InputError` for a part that crashes several workers or cannot be written."""
+    with extra("cluster", "engine 'ray'"):
+        import ray  # pyright: ignore[reportMissingImports]
+    if not todo:
+        return
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, num_cpus=workers)
+    try:
+        gpus = int(ray.cluster_resources().get("GPU", 0))
+        remote = ray.remote(num_gpus=1)(Worker) if gpus else ray.remote(num_cpus=1)(Worker)
+        many = min(workers or gpus or int(ray.cluster_resources()["CPU"]), len(todo))
+        settings = {name: jax.config.values[name] for name in OF_JAX}
+        if (asked := jax.config.values["jax_default_device"]) is not None:
+            settings["jax_default_device"] = asked if isinstance(asked, str) else asked.platform
+        _run(ray, lambda: remote.remote(maker, settings, allowed_code()), many, todo, finished)
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _run(ray: Any, start: Callable[[], Any], workers: int, todo: Sequence[Any], finished: Callable) -> None:
+    waiting, running, lost = list(todo), {}, dict.fromkeys((part.number for part in todo), 0)
+    idle = [start() for _ in range(workers)]
+    while waiting or running:
+        while waiting and idle:
+            worker, part = idle.pop(), waiting.pop(0)
+            running[worker.make.remote(part.number)] = worker, part
+        (ready,), _ = ray.wait(list(running), num_returns=1)
+        worker, part = running.pop(ready)
+        try:
+            ray.get(ready)
+        except ray.exceptions.RayActorError as error:
+            lost[part.number] += 1
+            if lost[part.number] >= MOST_LOST:
+                why = str(error).splitlines()[0]
+                raise InputError(f"file {part.number} lost {MOST_LOST} workers one after the other ({why}).") from error
+            waiting.insert(0, part)
+            idle.append(start())
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, InputError) else error) from None
+        else:
+            idle.append(worker)
+            finished(part)

@@ -1,0 +1,52 @@
+"""An iteration by what a stage does: passes alone by their kind, pairs of passes, waiting, and what follows."""
+
+import numpy as np
+
+from mfabric_jax.case import Case
+from mfabric_jax.evaluate.rows.timeline import shown_scenario, walked_through
+from mfabric_jax.timing.passes import order_of
+from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
+
+PARTS = ("forward_s", "backward_s", "weights_s", "overlapped_s", "bubble_s", "gradients_s", "optimizer_s")
+
+
+def step_parts(case: Case) -> dict[str, float]:
+    """Seconds by `PARTS` of the mean stage, which add up to the iteration; `layer_s`: of a block of a pair of passes in
+    the middle, and `exposed`: the part of it that no computation hides."""
+    one = shown_scenario(case, "parts of a step are")
+    walked, job = walked_through(one), one.workload
+    order, slots = order_of(job), walked.slots
+    alone = ~order.in_pairs & (order.chunk >= 0)
+    begin, end = (np.asarray(side, np.float64) for side in (slots.begin.min(axis=-1), slots.end.max(axis=-1)))
+    kinds = {"forward_s": (FORWARD,), "backward_s": (BACKWARD, INPUT), "weights_s": (WEIGHT,)}
+    found = {
+        name: float(np.where(alone & np.isin(order.kind, some), end - begin, 0).sum(axis=1).mean())
+        for name, some in kinds.items()
+    }
+    pairs = _pairs(order, begin, end)
+    found["overlapped_s"] = float(pairs.sum() / job.pp)
+    found |= {"gradients_s": float(np.mean(walked.reduce_s)), "optimizer_s": float(np.mean(walked.step_s))}
+    found["bubble_s"] = float(walked.ends.max()) - sum(found.values())
+    return {name: found[name] for name in PARTS} | _of_layer(job, walked, order, pairs)
+
+
+def _pairs(order, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Seconds of every pair of passes."""
+    if order.paired is None:
+        return np.zeros(0)
+    first = np.nonzero(order.paired)
+    second = first[0], first[1] + 1
+    return np.maximum(end[first], end[second]) - np.minimum(begin[first], begin[second])
+
+
+def _of_layer(job, walked, order, pairs: np.ndarray) -> dict[str, float]:
+    if not len(pairs):
+        return {}
+    first = np.nonzero(order.paired)
+    slots = walked.slots
+    computed = np.asarray(slots.compute_s + slots.tp_s, np.float64).sum(axis=-1)
+    blocks = np.asarray(walked.blocks.present).sum(axis=-1)[first]
+    busy = computed[first] + computed[first[0], first[1] + 1]
+    full = blocks == blocks.max()
+    per_layer = (pairs / blocks)[full]
+    return {"layer_s": float(np.median(per_layer)), "exposed": float(np.median((1 - busy / pairs)[full]))}

@@ -1,0 +1,322 @@
+"""One case with every value resolved by `resolve`: what the engine reads, without defaults.
+
+Computation time is one achieved FLOP/s rate per model, fitted per preset to published iteration times: arXiv
+2501.03905, non-blocking fat-tree at 100, 200, 400 and 800 Gbps, used as three ratios to the time at 800 Gbps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from importlib import resources
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mfabric_jax import fabric, units
+from mfabric_jax.case.paths import Case, flat
+from mfabric_jax.case.policies import BOUND, NO_SCHEDULE, name_of
+from mfabric_jax.checks import InputError, one_of
+from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.parts_list import Parts
+from mfabric_jax.fabric.transport import Transport
+from mfabric_jax.support.notebooks import html_table
+from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
+from mfabric_jax.traffic.placement import Room
+from mfabric_jax.workload import Gpu, Workload, block_seconds
+from mfabric_jax.workload.compute import BlockSeconds, scaled
+from mfabric_jax.workload.gpus import DEFAULT_GPU
+from mfabric_jax.workload.kernels import IDEAL, Shares, achieved_by_kernels, job_shares, kernel_seconds, rates_of, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+
+    from mfabric_jax.circuit_schedules.carrying import Carried
+    from mfabric_jax.fabric import Region
+    from mfabric_jax.policies import Policy
+    from mfabric_jax.timing import Rules
+    from mfabric_jax.timing.scheduled import Planner
+
+SCHEDULE = "schedule"  # the rule of circuits that turn while an all-to-all runs
+LONG = ("stage", "iteration", "run")  # spans known before a pass begins: the switch turns while other things run
+BANDWIDTHS = (100.0, 200.0, 400.0, 800.0)
+PUBLISHED: dict[str, tuple[float, ...]] = {
+    "mixtral-8x22b": (1.374, 1.194, 1.082, 1.024),
+    "mixtral-8x7b": (1.210, 1.079, 1.030, 1.000),
+    "llama-moe": (3.932, 2.188, 1.346, 1.000),
+    "qwen-moe": (5.094, 2.730, 1.563, 1.000),
+}
+
+
+class Calibrated(NamedTuple):
+    """Fit of a model: `efficiency` over the default GPU's peak (may exceed 1), `compute_s`, and errors."""
+
+    efficiency: float
+    compute_s: float
+    ratios: Sequence[float]
+    residuals: Sequence[float]
+
+
+@functools.cache
+def calibrated_under(name: str) -> dict[str, Calibrated]:
+    """Fits by model that `mfabric calibrate` made under a preset: calibrations/NAME.json."""
+    file = resources.files("mfabric_jax.evaluate.resolving") / "calibrations" / f"{name}.json"
+    return {model: Calibrated(**fit) for model, fit in json.loads(file.read_text())["models"].items()}
+
+
+HALF = 0.5  # of the peak, for a model without published times
+
+
+def own_settings(case: Case, fabric: str) -> Any:
+    """Settings of a fabric alone; None if it has none."""
+    return getattr(case.network, fabric.replace("-", "_"), None)
+
+
+def _at(path: str) -> property:
+    """What a case says at a path of its tree."""
+    return property(attrgetter(f"case.{path}"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """GPUs, NICs and switches of one resolved case (fields as in `case.tree`); `server`: GPU and server.
+
+    - `tiers_by_degree`: tiers for each number of a server's optical NICs from 0, where this number may be traced.
+    - `shares_network`: these servers are a part of the cluster, whose other servers fill the switches.
+    """
+
+    case: Case
+    server: Gpu
+    carried_by: Transport
+    goodput: float
+    server_nics: int | None
+    optical_degree: int
+    electrical_nics: int
+    tiers: int
+    tiers_by_degree: tuple[int, ...] = dataclasses.field(compare=False)
+    delay_s: float
+    shares_network: bool = False
+
+    policy = _at("circuits.policy")  # a name, or a function
+    routing = _at("circuits.routing")
+    gpu = property(attrgetter("server"))
+    optical_switch = property(attrgetter("parts.ocs"))
+    graph = _at("network.graph")
+    gpu_tbps = _at("network.gpu_tbps")
+    nic_gbps = _at("network.nic_gbps")
+    oversubscription = _at("network.oversubscription")
+    pxn = _at("network.rail_optimized.pxn")
+    radix = _at("network.radix")
+    ranks_on = _at("network.on_graph.ranks")
+    relay = _at("network.on_graph.relay")
+
+    @property
+    def fabric(self) -> Fabric:
+        return fabric.get(self.case.network.fabric)
+
+    @property
+    def leaf_servers(self) -> int | None:
+        asked = self.case.network.leaf_servers
+        return None if asked == "most" else asked
+
+    def own(self, fabric: str) -> Any:
+        """Settings of a fabric alone; None if it has none."""
+        return own_settings(self.case, fabric)
+
+    @functools.cached_property
+    def parts(self) -> Parts:
+        return Parts.read(self.case.network.prices, self.case.circuits.ocs)
+
+    def planner(self, region: Region) -> Planner:
+        """When all-to-alls of a region end under the scheduler of the case; `InputError` where it does not work."""
+        from mfabric_jax.circuit_schedules.planned import planner
+
+        return planner(self.case.circuits.schedule, region, **self._switches)
+
+    def carrier(self, region: Region) -> Callable[[np.ndarray, bool], Carried]:
+        """What each configuration carries of an all-to-all of a region under the scheduler of the case."""
+        from mfabric_jax.circuit_schedules.planned import carrier
+
+        return carrier(self.case.circuits.schedule, region, **self._switches)
+
+    @property
+    def _switches(self) -> dict[str, Any]:
+        circuits = self.case.circuits
+        return {"switches": circuits.switches, "all_stop": circuits.all_stop, "directed": circuits.directed}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resolved(Hardware):
+    """One case with every value resolved.
+
+    - `case`: the case without open values; `asked`: the original.
+    - `job`: the model on its GPUs; `why`: reasons for filled values, by path; `recipe`: whose set-up it is.
+    - `measured`: the rate solved from a measured iteration.
+    """
+
+    job: Workload
+    why: Mapping[str, str] = dataclasses.field(hash=False, compare=False)
+    asked: Case = dataclasses.field(hash=False, compare=False)
+    measured: float | None = None
+    recipe: str = "none"
+
+    def __repr__(self) -> str:
+        filled = {path: value for path, value in flat(self.case).items() if path in self.why}
+        return f"<Resolved: {self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}; filled {filled!r}>"
+
+    def _repr_html_(self) -> str:
+        values = flat(self.case)
+        rows = [{"setting": path, "value": str(values.get(path)), "why": why} for path, why in self.why.items()]
+        return html_table(rows, f"{self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}: what was open")
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether circuits turn while an all-to-all runs."""
+        return self.case.circuits.schedule != NO_SCHEDULE
+
+    @property
+    def first(self) -> str:
+        """Name of the rule in `timing.First`, or `SCHEDULE`."""
+        turn: Any = self.case.circuits.turn
+        if self.scheduled:
+            return SCHEDULE
+        if turn.name == "predict" and turn.predictor == "random":
+            return "random"
+        return "block" if turn.name in ("on-demand", "always", "span") else turn.name
+
+    @property
+    def circuits_for(self) -> str:
+        """Name of the span in `timing.Span`."""
+        turn: Any = self.case.circuits.turn
+        if turn.name == "span":
+            return turn.length
+        if turn.name == BOUND:
+            return "none"
+        return "block" if turn.name == "predict" and turn.both else "all-to-all"
+
+    @property
+    def plan_on(self) -> str:
+        """Selections on which long spans are planned: the span itself, or the past."""
+        turn: Any = self.case.circuits.turn
+        return "span" if turn.name == "span" and turn.chosen_on == "actual" else "past"
+
+    @property
+    def past(self) -> bool:
+        """Whether an iteration more is drawn, before the others: long spans are planned on it."""
+        return self.plan_on == "past" and self.circuits_for in LONG
+
+    @property
+    def calibrated(self) -> dict[str, Calibrated]:
+        """Fitted rates by model, under the assumptions of the case."""
+        rate: Any = self.case.compute.rate
+        of_gpu = self.server.name, self.case.job.precision.compute
+        return calibrated_under(rate.value) if rate.name == "calibrated" and of_gpu == (DEFAULT_GPU, "bf16") else {}
+
+    def achieved(self, job: Workload) -> float:
+        rate: Any = self.case.compute.rate
+        if rate.name == "kernels":
+            return achieved_by_kernels(job, self.server, self._format, self.of_kernels(job))
+        if rate.name == "calibrated":
+            known = self.calibrated.get(job.known_as)
+            return HALF if known is None else known.efficiency
+        if rate.name == "measured":
+            if self.measured is None:
+                raise InputError("compute.measured: the rate is solved when the case is simulated, not before.")
+            return self.measured
+        return rate.value
+
+    def block_seconds(self, job: Workload, efficiency: float | None = None) -> BlockSeconds:
+        """Seconds of a block; `efficiency` None: `achieved`."""
+        if self.case.compute.rate.name == "kernels":
+            found = self.of_kernels(job)
+            return found if efficiency is None else scaled(found, self.achieved(job) / efficiency)
+        achieved = self.achieved(job) if efficiency is None else efficiency
+        return block_seconds(job, self.server, achieved, self._format)
+
+    @property
+    def _format(self) -> str:
+        return self.case.job.precision.compute  # type: ignore[return-value]
+
+    def of_kernels(self, job: Workload, how: str = "usual") -> BlockSeconds:
+        """Seconds of a block by measured kernels; `how`: one of `kernels.HOW`."""
+        rate: Any = self.case.compute.rate
+        launch_us = table(rate.table)["launch"]["us"] if rate.launch_us is None else rate.launch_us
+        launch_s = float(units.us(launch_us))
+        return kernel_seconds(job, self.server, self._format, how, path=rate.table, launch_s=launch_s)
+
+    def shares(self, job: Workload, how: str = "usual") -> Shares:
+        """Achieved over nominal bandwidth of communication."""
+        case: Any = self.case
+        if case.compute.rate.name != "kernels":
+            return IDEAL
+        return job_shares(job, case.job.dispatcher, how, case.compute.rate.table)
+
+    @property
+    def memory_Bps(self) -> float:
+        """Of a GPU's memory, in the optimizer's step; infinite if unknown."""
+        rate: Any = self.case.compute.rate
+        if rate.name == "kernels":
+            return rates_of(self.server, path=rate.table).memory_Bps
+        return self.server.memory_Bps or math.inf
+
+    def room(self, job: Workload) -> Room:
+        """`room_of` the case."""
+        return room_of(self.case, job)
+
+    @property
+    def rules(self) -> Rules:
+        from mfabric_jax.timing import Rules
+
+        case: Any = self.case
+        overlap = case.job.overlap
+        return Rules(
+            case.circuits.packets_wait,
+            overlap.value if overlap.name == "parts" else 1,
+            dp_overlap=case.job.overlap_gradients,
+            comm_cores=overlap.comm_cores if overlap.name == "passes" else 0.0,
+        )
+
+    @property
+    def policy_name(self) -> str:
+        return name_of(self.case.circuits.policy)
+
+    def circuits_policy(self, mean=None) -> Policy:
+        """The policy with its settings; `mean`: demand for "static"."""
+        import jax
+
+        from mfabric_jax import policies
+
+        case: Any = self.case
+        name = case.circuits.policy
+        if name == "static":
+            return jax.tree_util.Partial(policies.static, mean=mean)
+        policy = policies.suited(name, routing=case.circuits.routing, names=self.case.network.acos.topologies)
+        alone = self.first == "pays" or case.job.overlap.name == "passes"
+        return policies.for_demand_alone(policy) if alone and policies.knows_place(name) else policy
+
+
+def knobs_of(source: Any) -> Knobs:
+    """Knobs of a named workload or of a file; `InputError` for anything else."""
+    if source.value.endswith(".json"):
+        return Knobs.read(source.value)
+    return WORKLOADS[one_of("traffic.knobs", source.value, WORKLOADS)]
+
+
+def room_of(case: Case, job: Workload) -> Room:
+    """The slots of a group; `InputError` for a placement that its gate does not allow."""
+    facts, rule = job.architecture, case.placement.rule
+    limited = job.node_limit == "model" and facts.expert_groups > 1
+    groups = getattr(rule, "groups", None) or (facts.expert_groups if limited else facts.experts)
+    room = Room(job.ep, job.ranks_per_server, job.expert_slots, groups)
+    room.check(facts.experts)
+    whole_groups = rule.name == "hierarchical" and groups == facts.expert_groups == room.servers
+    if limited and rule.name != "contiguous" and not whole_groups:
+        raise InputError(
+            f"job.per-server.node_limit 'model' is of groups of neighbouring experts: placement.rule must be "
+            f"contiguous, or hierarchical with one group a server ({room.servers}), got {rule.name!r} with "
+            f"{groups}."
+        )
+    return room

@@ -1,0 +1,163 @@
+"""What a resolved case says of its set-up: degrees that were found, memory of a GPU, and what would fit."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+from mfabric_jax.case import Case
+from mfabric_jax.case.paths import flat
+from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.resolving.resolve import worked_out
+from mfabric_jax.evaluate.resolving.resolved import Resolved
+from mfabric_jax.evaluate.resolving.traffic import drawn_loads
+from mfabric_jax.traffic.dispatch import even_bytes
+from mfabric_jax.units import to_gigabytes
+from mfabric_jax.workload import Workload, fullest_stage
+from mfabric_jax.workload.estimate import iteration_seconds
+from mfabric_jax.workload.kernels import ONCE_A_SERVER
+from mfabric_jax.workload.memory import HEADROOM, usable_bytes
+from mfabric_jax.workload.parallel import DEGREES
+from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
+
+MEMORY_PART = "memory_{}_gb"  # column of a part of `Memory`
+
+
+def memory_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
+    """Gigabytes that the busiest GPU of the fullest stage needs and has, whether it fits, and for what; None: unknown.
+    It receives what the traffic that is timed gives it (`drawn_loads`)."""
+    parts, has = fullest_stage(job, drawn_loads(settings.case, job))[1], settings.server.memory_bytes
+    return {
+        "memory_gb": float(to_gigabytes(parts.total)),
+        "gpu_memory_gb": None if has is None else float(to_gigabytes(has)),
+        "fits": None if has is None else parts.total <= usable_bytes(has),
+        **{MEMORY_PART.format(name): float(to_gigabytes(part)) for name, part in parts._asdict().items()},
+    }
+
+
+FIELDS = {  # of a `Workload`, and where a case says them
+    **{name: f"job.parallel.{name}" for name in (*DEGREES, "gpus")},
+    **{name: f"job.batch.{name}" for name in ("micro_batch", "micro_batches")},
+    **{"recompute": "job.recompute", "sharding": "job.sharding"},
+}
+
+
+def found_words(resolved: Resolved) -> str | None:
+    """Sentences on degrees chosen by search and why; None where the case states them."""
+    job, why = resolved.job, resolved.why
+    if not any(_searched(resolved, name) for name in ("tp", "pp", "ep")):
+        return None
+    found = [name for name in ("tp", "pp", "ep") if FIELDS[name] in why]
+    rest = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
+    left = "was" if len(found) == 1 else "were"
+    return f"{job.model}: {', '.join(found)} {left} left open and found: {set_up_words(vars(job))}, {rest}."
+
+
+def wider_words(resolved: Resolved) -> str | None:
+    """A sentence on degrees whose all-to-alls leave servers, where the search found others."""
+    job, asked = resolved.job, resolved.asked
+    if not _searched(resolved, "ep") or job.servers_per_region > 1:
+        return None
+    experts = job.architecture.experts
+    every = [_tried(asked, {FIELDS["ep"]: ep}) for ep in range(job.ep + 1, experts + 1) if experts % ep == 0]
+    wide = [one for one in every if one and one.job.servers_per_region > 1 and too_large_words(one) is None]
+    if not wide:
+        return None
+    best = min(wide, key=lambda one: iteration_seconds(one.job, one.server).total / one.job.iteration_tokens).job
+    return (
+        f"{job.model}: all-to-alls stay inside servers; fabrics differ in what else leaves servers, such as gradients, "
+        f"and in cost. --ep {best.ep} lets all-to-alls leave servers ({set_up_words(vars(best))})."
+    )
+
+
+def untried_words(resolved: Resolved) -> str | None:
+    """A sentence on schedule and layout, which the search of degrees leaves as usual, and what tries others."""
+    tried = {"job.schedule": ("1f1b", "interleaved"), "job.layout": ("even", "ends")}
+    usual = {path: values for path, values in tried.items() if resolved.why.get(path) == "usual"}
+    if not _searched(resolved, "pp") or resolved.job.pp == 1 or not usual:
+        return None
+    job, asked = resolved.job, resolved.asked
+    while usual and not all(_tried(asked, dict(zip(usual, some, strict=True))) for some in product(*usual.values())):
+        usual.popitem()
+    more = "".join(f" --set {path}={','.join(values)}" for path, values in usual.items())
+    schedule = flat(resolved.case)["job.schedule"]
+    named = f"schedule ({schedule}) and layout ({job.layout_of_blocks})"
+    return f"{job.model}: {named} were not searched{f'; others may be quicker: add{more}' if more else ''}."
+
+
+def _searched(resolved: Resolved, name: str) -> bool:
+    return not resolved.why.get(FIELDS[name], "recipe").startswith(("recipe", "file"))
+
+
+def _tried(asked: Case, changes: Mapping[str, Any]) -> Resolved | None:
+    try:
+        return worked_out(asked.with_(dict(changes)))
+    except InputError:
+        return None
+
+
+def too_large_words(resolved: Resolved) -> str | None:
+    """A sentence on what does not fit in memory and what would; None where all fits or memory is unknown."""
+    job, server = resolved.job, resolved.server
+    said = memory_columns(resolved, job)
+    if said["fits"] is not False:
+        return None
+
+    def again(changed: Mapping[str, Any]) -> Workload:
+        stated = {FIELDS[name]: getattr(job, name) for name in ("pp", "ep", "recompute")}
+        stated |= {"job.parallel.gpus": job.gpus} | {FIELDS[name]: value for name, value in changed.items()}
+        etp = changed.get("tp", job.tp)
+        stated |= {"job.parallel.tp": etp * job.folded, "job.parallel.etp": etp}
+        return worked_out(resolved.asked.with_(stated)).job
+
+    loads_of = functools.partial(drawn_loads, resolved.case)
+    does = [remedy_words(one, job) for one in remedies(job, server, again, loads_of)]
+    kept = f"{HEADROOM:.0%} kept for buffers"
+    what = f"{job.model} needs {said['memory_gb']:,.0f} GB of {said['gpu_memory_gb']:,.0f} GB a GPU ({kept})"
+    return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."
+
+
+COPIES = "per-server"
+
+
+def dispatcher_words(resolved: Resolved) -> str | None:
+    """A sentence where a dispatcher that sends a token once to each server is beside a dispatch that does not."""
+    job, dispatcher = resolved.job, resolved.case.job.dispatcher
+    if dispatcher not in ONCE_A_SERVER or job.dispatch == COPIES or job.servers_per_region == 1:
+        return None
+    before, after = (_between_servers(one) for one in (job, dataclasses.replace(job, dispatch=COPIES)))
+    if not after < before:
+        return None
+    return (
+        f"{job.model}: job.dispatcher {dispatcher} sends a token once to each server, but job.dispatch {job.dispatch} "
+        f"counts it once for each expert: {to_gigabytes(before):.3g} GB of an even dispatch leave a server. "
+        f"--set job.dispatch={COPIES} sends {to_gigabytes(after):.3g} GB."
+    )
+
+
+def _between_servers(job: Workload) -> float:
+    """Bytes that leave the first server of a group in a dispatch of balanced traffic."""
+    sent = even_bytes(job, float)[: job.ranks_per_server, job.ranks_per_server :]
+    return float(sent.sum())
+
+
+def beyond_words(resolved: Resolved) -> str | None:
+    """A sentence on what a measured `network.transport` counts twice, or all-to-alls beyond those measured."""
+    job, transport = resolved.job, resolved.carried_by
+    if transport.measured_bytes is None or job.servers_per_region == 1:
+        return None
+    first = even_bytes(job, float)[0]
+    size = first[job.ranks_per_server :].sum() / job.tp  # out of the first server, over the NICs of a rank
+    if (dispatcher := resolved.case.job.dispatcher) != "ideal":
+        return (
+            f"network.transport {transport.name} holds what kernels of communication reach, and so does job.dispatcher "
+            f"{dispatcher}, which takes its part once more; set job.dispatcher=ideal."
+        )
+    if not transport.beyond(size):
+        return None
+    low, high = transport.measured_bytes
+    return (
+        f"network.transport {transport.name} was measured at {low:,.0f} to {high:,.0f} bytes over a NIC; a dispatch of "
+        f"{job.model} moves {size:,.0f} bytes of balanced traffic, beyond what was measured."
+    )

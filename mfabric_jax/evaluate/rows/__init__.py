@@ -1,0 +1,1 @@
+"""From resolved cases to rows: blocks of cases, columns, provenance."""

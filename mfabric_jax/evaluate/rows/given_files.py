@@ -1,0 +1,29 @@
+"""Files that cases name, by what is in them: rows say with which files they were made."""
+
+import hashlib
+from pathlib import Path
+
+from mfabric_jax.case import Cases
+from mfabric_jax.case.paths import file_settings, flat
+from mfabric_jax.case.policies import file_of
+from mfabric_jax.support.text_files import cached_by_files
+
+
+def files_of(asked: Cases) -> dict[str, Path]:
+    """Files and folders that cases name, by the name in the case."""
+    every = [flat(block.case) for block in asked.blocks]
+    named = {value for one in every for path in file_settings() if isinstance(value := one.get(path), str)}
+    paths = {name: Path(file_of(name)) for name in sorted(named)}
+    return {name: path for name, path in paths.items() if path.exists()}
+
+
+@cached_by_files(lambda path: (path,), maxsize=64)
+def digest(path: Path) -> str:
+    """Of the content of a file, or of all files of a folder."""
+    held = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            held.update(file.relative_to(path.parent).as_posix().encode())
+            with file.open("rb") as opened:
+                held.update(hashlib.file_digest(opened, "sha256").digest())
+    return held.hexdigest()[:16]

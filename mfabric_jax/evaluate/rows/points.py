@@ -1,0 +1,351 @@
+"""Cases of one block, which differ in numbers, as columns."""
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from mfabric_jax.case import Block
+from mfabric_jax.case.paths import build, flat, named_files
+from mfabric_jax.evaluate.arranged import AT_ONCE, AllToAllsOf, inside_of
+from mfabric_jax.evaluate.flow_ends import Circuits, ends_at, flow_columns, slot_of
+from mfabric_jax.evaluate.numbers import NetworkOf, Numbers
+from mfabric_jax.evaluate.problem import Problem, check_dtype, numbers_of, slowest_columns
+from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
+from mfabric_jax.evaluate.resolving.traffic import replicas_of
+from mfabric_jax.evaluate.rows.rows import (
+    PARTS,
+    SWITCHING,
+    TURNED,
+    Columns,
+    Row,
+    changes_of,
+    column_of,
+    columns_of,
+    compute_source,
+    listed_rows,
+    over_balanced,
+    training_columns,
+)
+from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
+from mfabric_jax.evaluate.solving import measured_efficiency, measured_under, problem_at
+from mfabric_jax.evaluate.times import time_iterations
+from mfabric_jax.routing.ends import Ends
+from mfabric_jax.support.bands import OF_KERNELS, OF_LINKS, PROMPT, band_columns, is_of_band
+from mfabric_jax.support.text_files import cached_by_files
+from mfabric_jax.timing.passes import Exchanges, places
+from mfabric_jax.workload import Workload
+from mfabric_jax.workload.compute import scaled
+
+DRAWN = ("shares", "generated", "knobs")  # sources of traffic that depend on the seed
+DRAWN_AGAIN = 16  # rows of a block whose traffic is drawn `run.draws` times; that of more is drawn once
+TRIED = 64  # cases of a block that are resolved one by one before anything is computed
+Networks = dict[str, tuple[NetworkOf, Columns]]  # and numbers of their cases, by column of seconds
+AVERAGED = -1  # sample: the mean of all iterations
+SAMPLE, BANDWIDTH, EFFICIENCY, ALPHA = "run.sample", "network.nic_gbps", "compute.efficiency", "network.alpha_s"
+LINK_DELAY = "network.link_delay_s"
+PORTS = "network.mfabric.optical_degree"
+MOST_KEYS = 256  # different all-to-alls whose flows are shown
+
+
+class Shared:
+    """All-to-alls that several blocks of a run have in common, each worked out once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+        self._locks: dict[Any, threading.Lock] = {}
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What `make` gives, kept under a key; others who ask for it meanwhile wait."""
+        with self._locks.setdefault(key, threading.Lock()):
+            if key not in self._known:
+                self._known[key] = make()
+            return self._known[key]
+
+
+class Solved(NamedTuple):
+    """Columns [C] of cases; `which` [C]: the numbers of their all-to-alls, of which some share one.
+
+    By number, `over`: loads over the balanced one; `circuits`: those that are shown.
+    """
+
+    which: np.ndarray
+    columns: Columns
+    over: dict[int, np.ndarray]
+    circuits: dict[int, Circuits]
+
+
+class Points:
+    """Cases of one block, solved once for all that differ in bandwidths, delays and rates (except under "pays").
+
+    - `problem`: the first case with traffic that the caller passes; None: with the traffic of the case.
+    """
+
+    def __init__(self, block: Block, problem: Problem | None = None, shared: Shared | None = None):
+        left_open = {path: None for path, column in block.columns.items() if None in column}
+        usual = build(flat(block.case) | left_open) if left_open else block.case
+        self.block, self.resolved, self.shared = block, resolve(usual), shared or Shared()
+        self.on, self.job, self.case = self.resolved.fabric, self.resolved.job, self.resolved.case
+        self._given = problem
+
+    @functools.cached_property
+    def problem(self) -> Problem:
+        """The first case."""
+        if self._given is not None:
+            return self._given
+        return _problem_of(self.resolved, self.resolved.tiers_by_degree, self.block.variant)
+
+    def check(self) -> None:
+        """`InputError` for an impossible case, and for traffic of few cases that cannot be read or drawn."""
+        check_block(self.block)
+        if len(self.block) <= TRIED:
+            assert self.problem is not None
+
+    @property
+    def work(self) -> float:
+        """About how long it takes, beside other blocks."""
+        return self.job.moe_layers * self.job.ep**2 * len(self.block) * (10 if self.on.reconfigures else 1)
+
+    @property
+    def usual(self) -> dict[str, Any]:
+        """The resolved numbers of the first case."""
+        sample = self.case.run.sample
+        return numbers_of(self.problem) | {SAMPLE: AVERAGED if sample is None else sample}
+
+    def cases(self) -> Columns:
+        """Input of the function, a value per case; open values are those of the first case."""
+        usual = self.usual
+        found = {path: np.full(len(self.block), value) for path, value in usual.items()}
+        for path, column in self.block.columns.items():
+            if path in found:
+                found[path] = np.array([usual[path] if value is None else value for value in column])
+        if self.case.compute.rate.name == "measured":
+            found[EFFICIENCY] = self._measured(found)
+        return found
+
+    def _measured(self, cases: Columns) -> np.ndarray:
+        """The rate of every case, solved once per measured iteration."""
+        names = [path for path in self.block.columns if path in cases and measured_under(self.block.case, path)]
+        if not names:
+            return cases[EFFICIENCY]
+        _, some, place = np.unique(
+            np.stack([cases[name] for name in names], axis=1), axis=0, return_index=True, return_inverse=True
+        )
+        below = flat(self.block.case)
+        each = [build(below | {name: cases[name][at].item() for name in names}) for at in some]
+        return np.array([measured_efficiency(resolve(case).case) for case in each])[place.reshape(-1)]
+
+    def rows(self) -> list[Row]:
+        """A row for every case."""
+        return listed_rows(self.columns())
+
+    def columns(self) -> Columns:
+        """Columns of the rows, each [N]; unknown numbers are nan."""
+        cases = self.cases()
+        place, each = self._each_iteration(cases)
+        solved = self._solved(each, self._networks(each))
+        last = np.searchsorted(place, np.arange(len(self.block)), side="right") - 1  # the shown iteration of a row
+        flows = self._flows(solved, last, {name: values[last] for name, values in each.items()})
+        mean = self._mean(solved, place)
+        ports = {}
+        if self.on.data:
+            degree, nics = cases[PORTS], np.asarray(self.resolved.server_nics)
+            tiers = np.array(self.resolved.tiers_by_degree)[degree]
+            ports = {"optical_degree": degree, "electrical_nics": nics - degree, "tiers": tiers}
+        rest = {"over": self._over_balanced(solved, place), "source": self._sources(cases)}
+        columns = columns_of(self.problem, mean, cases[BANDWIDTH], cases[EFFICIENCY], **rest, **ports)
+        variants = {name: values for name, values in mean.items() if is_of_band(name)}
+        columns |= band_columns(mean["iteration_s"], variants, self._other_draws())
+        columns |= training_columns(self.problem.resolved, columns)
+        return columns | flows
+
+    def _each_iteration(self, cases: Columns) -> tuple[np.ndarray, Columns]:
+        """The row of every iteration that rows show, and its numbers for every replica."""
+        every, replicas = np.arange(len(self.problem.selections) // self.replicas), np.arange(self.replicas)
+        sample = cases[SAMPLE][:, None]
+        place, iteration = np.nonzero((sample == AVERAGED) | (sample == every))
+        each = {name: np.tile(values[place], len(replicas)) for name, values in cases.items()}
+        return place, each | {SAMPLE: np.add.outer(len(every) * replicas, iteration).ravel()}
+
+    def _mean(self, solved: Solved, place: np.ndarray) -> Columns:
+        """The mean over iterations of every row [N]: seconds of the slowest replica, changes of circuits of all."""
+        weight = 1 / np.bincount(place, minlength=len(self.block))
+        changes = {name: x for name, x in solved.columns.items() if name in (*SWITCHING, TURNED)}
+        found = slowest_columns({n: x for n, x in solved.columns.items() if n not in changes}, self.replicas)
+        found |= {name: x.reshape(self.replicas, -1).mean(axis=0) for name, x in changes.items()}
+        return {name: np.bincount(place, values) * weight for name, values in found.items()}
+
+    def _other_draws(self) -> list[np.ndarray]:
+        """Seconds of every row with other draws of its traffic; unknown for more rows than `DRAWN_AGAIN`."""
+        case = self.case
+        if case.traffic.source.name not in DRAWN or self._given is not None:
+            return []
+        if len(self.block) > DRAWN_AGAIN:
+            return [np.full(len(self.block), np.nan)] * (case.run.draws - 1)
+        return [self._with_seed(case.run.seed + number) for number in range(1, case.run.draws)]
+
+    def _with_seed(self, seed: int) -> np.ndarray:
+        block = dataclasses.replace(self.block, case=self.block.case.with_({"run.seed": seed}))
+        drawn = Points(block, shared=self.shared)
+        place, each = drawn._each_iteration(drawn.cases())
+        return drawn._mean(drawn._solved(each, {"": (drawn.problem.network, each)}), place)["iteration_s"]
+
+    def _flows(self, solved: Solved, rows: np.ndarray, cases: Numbers) -> Columns:
+        """Columns of one dispatch (`flow_ends`) of cases `rows`, once for equal all-to-alls; unknown where more than
+        `MOST_KEYS` differ."""
+        which, network = solved.which[rows], self.problem.network
+        every, first = np.unique(which, return_index=True)
+        found: dict[int, Ends | None] = dict.fromkeys(every.tolist())
+        for key, row in zip(every.tolist(), first.tolist(), strict=True) if len(every) <= MOST_KEYS else ():
+            case = {name: values[row] for name, values in cases.items()}
+            where = network.group_at(case), self.problem.selections[int(case[SAMPLE])], self.problem.carry
+            found[key] = ends_at(self.problem, *where, solved.circuits.get(key))
+        columns = flow_columns([found[key] for key in which.tolist()], np.asarray(network.costs(cases)[0].nic_Bps))
+        return {name: column_of(values) for name, values in columns.items()}
+
+    def _over_balanced(self, solved: Solved, place: np.ndarray) -> np.ndarray:
+        """The median load of every row's all-to-alls over the balanced one [N]."""
+        median = functools.cache(lambda keys: float(np.median([solved.over[key] for key in keys])))
+        starts = np.flatnonzero(np.diff(place)) + 1
+        each = np.split(solved.which.reshape(self.replicas, -1), starts, axis=1)
+        return np.array([median(tuple(keys.ravel().tolist())) for keys in each])
+
+    def _sources(self, cases: Columns) -> np.ndarray:
+        rate: Any = self.block.case.compute.rate
+        at_each = rate.name == "measured" and rate.nic_gbps is None
+        gbps = cases[BANDWIDTH].tolist() if at_each else [None] * len(self.block)
+        words = functools.cache(functools.partial(compute_source, self.resolved, self.job))
+        return np.array(list(map(words, cases[EFFICIENCY].tolist(), gbps)), object)
+
+    @property
+    def replicas(self) -> int:
+        return replicas_of(self.case.run.replicas, self.job)
+
+    def _networks(self, cases: Columns) -> Networks:
+        """Networks and numbers: as usual (""), and by column of `bands` with slower and faster kernels and links."""
+        resolved, network, job = self.resolved, self.problem.network, self.job
+        found = {"": (network, cases)}
+        if resolved.case.compute.rate.name == "kernels":
+            for how, column in OF_KERNELS.items():
+                at_peak = scaled(resolved.of_kernels(job, how), resolved.achieved(job))
+                found[column] = dataclasses.replace(network, peak_s=at_peak), cases
+            for how, column in OF_LINKS.items():
+                found[column] = dataclasses.replace(network, shares=resolved.shares(job, how)), cases
+        alpha_s, usual_s, own_s = cases[ALPHA], cases[LINK_DELAY], self.problem.own_delay_s
+        if alpha_s.any() or (own_s is not None and np.any(usual_s < own_s)):  # messages without latency of their own
+            quick = {ALPHA: np.zeros_like(alpha_s)}
+            if own_s is not None:
+                quick[LINK_DELAY] = np.minimum(usual_s, own_s)
+            found[PROMPT] = dataclasses.replace(network, own_delay_s=None), cases | quick
+        return found
+
+    def _solved(self, cases: Columns, networks: Networks) -> Solved:
+        """Seconds of all cases [N]; all-to-alls are worked out once for cases that share them, some at a time."""
+        costs = {column: network.costs(numbers) for column, (network, numbers) in networks.items()}
+        depends_on = np.stack([cases[name] for name in self.problem.network.solved_for], axis=1)
+        _, first, which = np.unique(depends_on, axis=0, return_index=True, return_inverse=True)
+        slot = slot_of(self.job)
+        found, shown = Solved(which.reshape(-1), {}, {}, {}), slot and slot.at
+        trade_off = trade_off_of(self.job, *costs[""], self.resolved.routing) if self.problem.weighs else None
+        at_once = max(1, AT_ONCE // places(self.job).present.size)
+        for some, loads_of in self._groups(cases, first, trade_off):
+            for keys in np.split(some, range(at_once, len(some), at_once)):
+                iteration = cases[SAMPLE][first[keys]].astype(int)
+                loads = loads_of.loads(iteration, first[keys], shown)
+                loads = loads._replace(inside=self._inside[iteration])
+                rows = np.flatnonzero(np.isin(found.which, keys))
+                own = np.searchsorted(keys, found.which[rows])
+                times = {}
+                for column, each in costs.items():
+                    rates, seconds = jax.tree.map(lambda x, rows=rows: x[rows], each)
+                    times[column] = time_iterations(self.job, rates, seconds, loads, self.resolved.rules, own)
+                for name, values in _columns(self.job, loads, own, times).items():
+                    found.columns.setdefault(name, np.zeros(len(found.which)))[rows] = values
+                over = over_balanced(self.job, np.asarray(loads.load), np.asarray(loads.balanced))
+                found.over.update(zip(keys.tolist(), over, strict=True))
+                if loads.count is not None and shown is not None:
+                    at = (slice(None), *shown)
+                    circuits = map(Circuits, loads.count, loads.optical[at], loads.electrical[at])
+                    found.circuits.update(zip(keys.tolist(), circuits, strict=True))
+        return found
+
+    @functools.cached_property
+    def _inside(self) -> np.ndarray:
+        return self.shared.get(self.problem.inside_key, lambda: inside_of(self.problem))
+
+    def _groups(
+        self, cases: Columns, first: np.ndarray, costs: TradeOff | None
+    ) -> Iterator[tuple[np.ndarray, AllToAllsOf]]:
+        """Numbers of all-to-alls on one group, and what works them out; `first`: a case of each."""
+        if not self.on.reconfigures:
+            yield np.arange(len(first)), self._all_to_alls(None, None)
+            return
+        each = {name: values[first] for name, values in cases.items()}
+        differ = PORTS if self.on.data else BANDWIDTH
+        _, at, of_each = np.unique(each[differ], return_index=True, return_inverse=True)
+        groups = [
+            self.problem.network.group_at({name: values[row] for name, values in each.items()}) for row in at.tolist()
+        ]
+        _, distinct, number = np.unique([_beside_rates(g) for g in groups], return_index=True, return_inverse=True)
+        for which, own in enumerate(distinct.tolist()):
+            some = np.flatnonzero(number.reshape(-1)[of_each.reshape(-1)] == which)
+            yield some, self._all_to_alls(groups[own], costs)
+
+    def _all_to_alls(self, group: Any, costs: TradeOff | None) -> AllToAllsOf:
+        """Those of other blocks, too, where they depend on no costs."""
+        if costs is not None:
+            return AllToAllsOf(self.problem, group, costs)
+        key = dataclasses.replace(self.problem, bandwidths=()).between_key
+        beside = None if group is None else _beside_rates(group)
+        return self.shared.get((key, beside), lambda: AllToAllsOf(self.problem, group))
+
+
+def _beside_rates(group: Any) -> bytes:
+    """What makes a group's all-to-alls at unit bandwidth: its numbers but bandwidth and delay."""
+    leaves = jax.tree.leaves(eqx.tree_at(lambda g: (g.nic_gbps, g.delay_s), group, (0.0, 0.0)))
+    return b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
+
+
+def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[str, Any]) -> Columns:
+    """Seconds, and changes of circuits, of cases with the all-to-alls `own` of some; `times`: as `Networks`."""
+    found = {name: getattr(times[""], name) for name in PARTS}
+    found |= {column: each.iteration_s for column, each in times.items() if column}
+    turns = np.asarray(loads.every_turn)
+    found[TURNED] = turns.reshape(len(turns), -1).any(axis=1).astype(float)[own]
+    if loads.anew is not None:
+        each = changes_of(job, np.asarray(loads.anew), turns)
+        found |= {name: column[own] for name, column in zip(SWITCHING, each, strict=True)}
+    return found
+
+
+@cached_by_files(lambda resolved, tiers, variant: named_files(resolved.case), maxsize=4)
+def _problem_of(resolved: Resolved, tiers: tuple[int, ...], variant: str) -> Problem:
+    """`tiers`: `tiers_by_degree`, in which equal cases may differ."""
+    return problem_at(resolved, (resolved.case.network.nic_gbps,), variant=variant)
+
+
+def check_block(block: Block) -> None:
+    """`InputError` for an impossible case; of more than `TRIED` the first and both ends of every column are tried."""
+    check_dtype(block.case.run.dtype)
+    if len(block) <= TRIED:
+        for case in block:
+            resolve(case)
+        return
+    resolve(block.case)
+    below = flat(block.case)
+    for path, column in block.columns.items():
+        some = {value for value in column if value is not None}
+        ends = {min(some), max(some)} if some else set()
+        for value in ends | ({None} if None in column else set()):
+            resolve(build(below | {path: value}))
+
+
+def rows_of(problem: Problem, shared: Shared | None = None) -> list[Row]:
+    """A row for every bandwidth of a problem, with its own traffic."""
+    block = Block(problem.resolved.case, problem.variant, {BANDWIDTH: problem.bandwidths})
+    return Points(block, problem, shared).rows()

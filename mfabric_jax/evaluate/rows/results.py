@@ -1,0 +1,230 @@
+"""From cases to rows: groups cases into scenarios, solves and times them."""
+
+import dataclasses
+import functools
+import importlib.metadata
+from collections.abc import Callable, Container, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+import jax
+
+from mfabric_jax.case import Block, Case, Cases, cases
+from mfabric_jax.case.grid import reads_setting
+from mfabric_jax.case.paths import POLICY, differences, flat
+from mfabric_jax.case.policies import name_of, settings_in
+from mfabric_jax.evaluate.problem import Problem, check_dtype
+from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.rows.given_files import digest, files_of
+from mfabric_jax.evaluate.rows.points import BANDWIDTH, Points, Shared
+from mfabric_jax.evaluate.rows.rows import MILLION, Columns, Row, bill_of, column_of, idle_spares, unknown_parts
+from mfabric_jax.evaluate.sharded import drop_programs_if_crowded
+from mfabric_jax.fabric.cost import Prices
+from mfabric_jax.fabric.parts_list import own_prices, quoted_port
+from mfabric_jax.flows.kernels import SHOWN as SIZES
+from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
+from mfabric_jax.support import columns, platforms
+from mfabric_jax.support.extras import extra
+from mfabric_jax.support.notebooks import Rows
+from mfabric_jax.support.origin import commit
+from mfabric_jax.support.progress import bar
+
+SHOWN = {  # settings that contract columns show as they stand
+    "model.name",
+    "network.fabric",
+    "network.nic_gbps",
+    "network.nic_use",
+    "circuits.policy",
+    "circuits.schedule",
+    "circuits.routing",
+    "circuits.ocs",
+    "job.parallel.gpus",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """Cases to be simulated; computation starts when rows are asked for."""
+
+    cases: Cases
+    workers: int = 2
+
+    def rows(self, progress: Callable[[Problem], None] | bool | None = None) -> Rows:
+        """A row for every case, in order.
+
+        `progress` is called with the problem of every block that is solved; True shows a bar, which needs tqdm.
+        """
+        if progress is True:
+            with bar("simulate", "it", len(self.groups)) as shown:
+                return self.rows(lambda solved: shown.update())
+        found = dict(self.each(progress=progress or None))
+        return Rows(row for number in sorted(found) for row in found[number])
+
+    def frame(self, progress: Callable[[Any], None] | bool | None = None) -> Any:
+        """The rows as a `pandas.DataFrame`. `InputError` where pandas is not installed."""
+        with extra("notebook", "a data frame"):
+            import pandas  # noqa: F401
+        return self.rows(progress).frame()
+
+    def __repr__(self) -> str:
+        return f"<Results of {repr(self.cases)[1:-1]}; .rows() or .frame() computes them>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>Results of these cases; .rows() or .frame() computes them.</p>{self.cases._repr_html_()}"
+
+    def columns(self) -> Columns:
+        """The rows as columns, each [N]; unknown numbers are nan."""
+        (points, *more) = self.groups
+        if more:
+            rows = self.rows()
+            names = dict.fromkeys(name for row in rows for name in row)
+            return {name: column_of([row.get(name) for row in rows]) for name in names}
+        varied = self._varied(points.block)
+        return points.columns() | {path: column_of(column) for path, column in varied.items()}
+
+    def each(
+        self, *, done: Container[int] = (), progress: Callable[[Problem], None] | None = None
+    ) -> Iterator[tuple[int, list[Row]]]:
+        """(number, rows) of each of the `groups` that is not `done`, in order of completion."""
+        drop_programs_if_crowded()
+        left = [(number, points) for number, points in enumerate(self.groups) if number not in done]
+        left.sort(key=lambda one: one[1].work, reverse=True)  # long ones first: the pool stays busy
+        with ThreadPoolExecutor(self.workers) as pool:
+            started = {pool.submit(points.rows): (number, points) for number, points in left}
+            try:
+                for solved in as_completed(started):
+                    number, points = started[solved]
+                    varied = self._varied(points.block)
+                    rows = enumerate(solved.result())
+                    yield number, [row | {path: column[at] for path, column in varied.items()} for at, row in rows]
+                    if progress:
+                        progress(points.problem)
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _varied(self, block: Block) -> dict[str, Sequence[Any]]:
+        """Columns of the varied settings of a block; None where its cases do not read one."""
+        case = flat(block.case)
+        shown = [path for path in self.cases.varied if path not in SHOWN]
+        said = {path: case.get(path) if reads_setting(path, case) else None for path in shown}
+        own = settings_in(case[POLICY]) if case[POLICY] is not None and reads_setting(POLICY, case) else {}
+        said |= {f"{POLICY}.{setting}": own.get(setting) for setting in self._of_policies}
+        return {path: block.columns.get(path, [value] * len(block)) for path, value in said.items()}
+
+    @functools.cached_property
+    def _of_policies(self) -> list[str]:
+        """Settings in the names of policies."""
+        policies = [block.case.circuits.policy for block in self.cases.blocks]
+        named = {name_of(policy) for policy in policies if policy is not None}
+        return list(dict.fromkeys(setting for name in sorted(named) for setting in settings_in(name)))
+
+    @functools.cached_property
+    def groups(self) -> list[Points]:
+        """The blocks of cases; `InputError` for an impossible case."""
+        shared = Shared()
+        for block in self.cases.blocks:
+            check_dtype(block.case.run.dtype)
+        return [Points(block, shared=shared) for block in self.cases.blocks]
+
+
+def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Results:
+    """Cases to simulate: `simulate(cases(case, axes)).rows()`. Everything is checked here, nothing computed.
+
+    `InputError` for an impossible case.
+    """
+    results = Results(cases(case), workers)
+    for points in results.groups:
+        points.check()
+    return results
+
+
+def effective(asked: Cases) -> dict[str, Any]:
+    """What files of rows say of their cases: `described`, the files that they name, versions and device."""
+    case = asked.blocks[0].case
+    files = {name: digest(path) for name, path in files_of(asked).items()}
+    policy = resolve(case).policy_name
+    return described(asked) | {"files": files, "policy": policy} | provenance(case.run.dtype)
+
+
+def described(asked: Cases) -> dict[str, Any]:
+    """The stated and `resolved` settings (a list where cases differ), and the layer (`sources`) of each stated one."""
+    each = [resolve(block.case) for block in asked.blocks]
+    said = side_by_side([resolved.case for resolved in each], asked)
+    why = {path: text for resolved in each for path, text in resolved.why.items()}
+    found: dict[str, Any] = {"stated": dict(asked.stated) or differences(each[0].case), "resolved": said}
+    found |= {"sources": why | dict(asked.sources), "varied": list(asked.varied)}
+    found["not_known"] = not_known(asked) + at_quoted_ports(asked)
+    files = dict.fromkeys(path for resolved in each if (path := resolved.case.network.prices) is not None)
+    found |= {"own_prices": {str(path): own_prices(path) for path in files}} if files else {}
+    found["variants"] = [{"name": one.name} | one.stated for one in asked.variants]
+    return found | {"random": dict(asked.random), "rules": dict(asked.rules)}
+
+
+def side_by_side(each: Sequence[Case], asked: Cases) -> dict[str, Any]:
+    """The settings of cases by path, a list where they differ; `each`: a case of every block."""
+    values: dict[str, list[Any]] = {}
+    for case in each:
+        for path, value in flat(case).items():
+            if value not in values.setdefault(path, []):
+                values[path].append(value)
+    for block in asked.blocks:
+        values |= {path: list(column) for path, column in block.columns.items()}
+    return {path: some[0] if len(some) == 1 else some for path, some in values.items()}
+
+
+def not_known(asked: Cases) -> list[str]:
+    found: list[str] = []
+    for block in asked.blocks:
+        one = resolve(block.case)
+        found += filter(None, [idle_spares(one, one.job)])
+        found += unknown_parts(one, bill_of(one, one.job, one.case.network.nic_gbps))
+    return list(dict.fromkeys(found))
+
+
+def at_quoted_ports(asked: Cases) -> list[str]:
+    """A sentence on what networks cost if switch ports cost what they were quoted at instead of the listed price.
+
+    Of the first job alone; none where no fabric has ports at that bandwidth and price.
+    """
+    quote = quoted_port()
+    listed = Prices().at("switch_port", quote.gbps)
+    gpus, found = 0, {}
+    for block in asked.blocks:
+        one = resolve(block.case)
+        prices, speeds = one.parts.prices, block.columns.get(BANDWIDTH, (block.case.network.nic_gbps,))
+        gpus = gpus or one.job.gpus
+        usual = quote.gbps in prices.gbps and prices.at("switch_port", quote.gbps) == listed
+        if not usual or quote.gbps not in speeds or one.job.gpus != gpus or one.fabric.name in found:
+            continue
+        millions = found[one.fabric.name] = []
+        for usd in (listed, *quote.usd):
+            other = dataclasses.replace(one.parts, prices=prices.with_port(quote.gbps, usd))
+            bill = bill_of(one, one.job, quote.gbps, other)
+            millions.append("" if bill.network_usd is None else f"{bill.network_usd / MILLION:.3g}")
+    each = [f"{name} {low} to {high} (not {usual})" for name, (usual, low, high) in found.items() if low != high]
+    if not each:
+        return []
+    low, high = quote.usd
+    return [
+        f"A switch port of {quote.gbps:g} Gbps is priced at {listed:,g} dollars (arXiv 2501.03905). At "
+        f"{low:g} to {high:g}, quoted for {quote.of}, networks of {gpus:,} GPUs would cost, in M$: {', '.join(each)}."
+    ]
+
+
+def provenance(dtype: str) -> dict[str, Any]:
+    """What every result records: schema of rows, versions, commit, device, dtype and kernels."""
+    import mfabric_jax
+
+    device = platforms.device()
+    sizes = sorted({*SIZES, *tuned_sizes(device)})
+    return {
+        columns.KEY: columns.SCHEMA,
+        "version": mfabric_jax.__version__,
+        "commit": commit(),
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        "device": f"{device.platform}: {device.device_kind}",
+        "dtype": dtype,
+        "kernel": {str(n): str(chosen_kernel(device.platform, n)) for n in sizes},
+        "tuned": any(tuned(device.platform, n) is not None for n in sizes),
+    }

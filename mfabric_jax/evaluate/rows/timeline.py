@@ -1,0 +1,86 @@
+"""One iteration as segments, and how every stage spends it."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from mfabric_jax.case import Block, Case, Cases
+from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.problem import Problem, check_dtype
+from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.solving import circuits_now, problem_at, solve
+from mfabric_jax.timing.iteration import Walked, walk_alone
+from mfabric_jax.timing.trace import one_block, segments
+from mfabric_jax.traffic import dispatched_bytes, server_bytes
+
+Segments = list[dict[str, Any]]
+
+
+def example_timeline(case: Case) -> tuple[Segments, list[dict[str, Any]]]:
+    """(segments as `timing.trace` has them, a row for every stage) of iteration `run.sample` of a case, by default the
+    last. `InputError` for several replicas.
+    """
+    return timeline(shown_scenario(case, "a timeline is"))
+
+
+def shown_scenario(case: Case, what: str) -> Problem:
+    """The scenario of one case; `InputError`, naming `what`, for several replicas."""
+    check_dtype(case.run.dtype)
+    if case.run.replicas != 1:
+        raise InputError(f"{what} of one replica; run.replicas must be 1, got {case.run.replicas}.")
+    return problem_at(resolve(case), (case.network.nic_gbps,))
+
+
+def timeline(one: Problem) -> tuple[Segments, list[dict[str, Any]]]:
+    """Segments and a row per stage of the shown iteration, at the first bandwidth."""
+    walked = walked_through(one)
+    return segments(one.workload, walked, one.resolved.rules), _rows(walked)
+
+
+def walked_through(one: Problem) -> Walked:
+    shown = jax.tree.map(lambda x: x[0, one.shown] if one.weighs else x[one.shown], solve(one))
+    return walk_alone(one.workload, one.rates(one.bandwidths[0]), shown, one.seconds, one.resolved.rules)
+
+
+def _rows(walked: Walked) -> list[dict[str, Any]]:
+    walked = jax.tree.map(lambda x: np.asarray(x, np.float64), walked)
+    stages = np.arange(len(walked.reduce_s))
+    total, parts = float(walked.ends.max() + walked.moved_s), walked.spent
+    parts |= {"placement_s": np.broadcast_to(walked.moved_s, stages.shape)}
+    rows = [{"stage": int(stage)} | {name: float(x[stage]) for name, x in parts.items()} for stage in stages]
+    return [row | {"bubble_s": total - sum(row[name] for name in parts), "iteration_s": total} for row in rows]
+
+
+NEAR_GBPS = 400.0
+
+
+def examples(asked: Cases) -> tuple[dict[str, dict], dict[str, list]]:
+    """A region with its circuits, and timelines of a middle block with and without circuits, by title.
+
+    Near 400 Gbps, from the first model with circuits between more than two servers; empty without changing circuits.
+    """
+    every = [(block, resolve(block.case)) for block in asked.blocks]
+    optical = [(block, one) for block, one in every if one.fabric.reconfigures]
+    if not optical:
+        return {}, {}
+    several = [(block, one) for block, one in optical if one.job.servers_per_region > 2]
+    block, resolved = (several or optical)[0]
+    beside = [other for other, one in every if one.job.model == resolved.job.model and not one.fabric.reconfigures]
+    shown = [_scenario(one) for one in (*beside[:1], block)]
+    title = f"{resolved.job.model}: one region, {resolved.policy_name} circuits"
+    lines = {f"{one.workload.model} on {one.fabric.name} at {one.bandwidths[0]:g} Gbps": one for one in shown}
+    region = {} if resolved.scheduled else {title: _region(shown[-1])}
+    return region, {name: one_block(one.workload, timeline(one)[0]) for name, one in lines.items()}
+
+
+def _scenario(block: Block) -> Problem:
+    near: Case = min(block, key=lambda case: abs(case.network.nic_gbps - NEAR_GBPS))
+    return problem_at(resolve(near.with_({"run.iterations": 1, "run.sample": None})), (near.network.nic_gbps,))
+
+
+def _region(one: Problem) -> dict[str, Any]:
+    settings, job = one.resolved, one.workload
+    sent = one.sent[0, job.moe_layers // 2 % one.tokens.count.shape[1], 0].astype(settings.case.run.dtype)
+    demand = server_bytes(dispatched_bytes(job, sent), job.ranks_per_server)
+    return {"demand": demand * (1 - np.eye(len(demand))), "circuits": circuits_now(one, demand)}

@@ -1,0 +1,278 @@
+"""One training iteration on a whole cluster: expert, data and pipeline parallel flows share the fabric."""
+
+import dataclasses
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mfabric_jax import fabric, policies, traffic, units
+from mfabric_jax.case import Case
+from mfabric_jax.case.fabrics import GRAPH
+from mfabric_jax.case.policies import NO_SCHEDULE
+from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.evaluate import Resolved, resolve
+from mfabric_jax.evaluate.problem import check_dtype
+from mfabric_jax.evaluate.resolving.limits import check_beside, refuse
+from mfabric_jax.evaluate.resolving.resolved import Hardware
+from mfabric_jax.evaluate.solving import problem_at
+from mfabric_jax.fabric import Cluster, Network, Region, read_graph
+from mfabric_jax.fabric.design import ClusterShape
+from mfabric_jax.fabric.graph import endpoints
+from mfabric_jax.fabric.rank_files import gpus_in
+from mfabric_jax.fabric.relays import relays_of
+from mfabric_jax.policies.wirings import ALL_TO_ALLS, OVER_STAGE, circuits_over_stage, sent_by
+from mfabric_jax.routing import transfer
+from mfabric_jax.routing.ends import Ends, columns_of_ends
+from mfabric_jax.routing.shortest import Routes
+from mfabric_jax.routing.transfers import Transfers, Wired, link_bytes, under, wired_cluster, wired_graph
+from mfabric_jax.traffic import Flows, region_bytes, training_flows
+from mfabric_jax.workload import Workload
+
+REPLICAS = 64  # replicas whose traffic is drawn
+
+
+class PlainServers(NamedTuple):
+    servers: int
+    gpus_per_server: int
+    servers_per_region: int
+    pp: int = 1
+
+    def regions(self, demand: np.ndarray) -> np.ndarray:
+        """Bytes inside every region [G s s], from bytes between all servers [S S]."""
+        size, group = self.servers_per_region, np.arange(self.servers // self.servers_per_region)
+        return demand.reshape(len(group), size, len(group), size)[group, :, group]
+
+
+def plain_servers(servers: int, gpus_per_server: int, region_servers: int) -> PlainServers:
+    """The checked shape; `region_servers` 0: all servers form one region."""
+    size = region_servers or servers
+    if servers % size:
+        raise InputError(f"region_servers must divide the {servers} servers, got {size}.")
+    return PlainServers(servers, gpus_per_server, size)
+
+
+class Solved(NamedTuple):
+    """Result and timings of `solve_cluster`; `cluster` is None on a user's graph."""
+
+    resolved: Resolved
+    cluster: Cluster | None
+    network: Network
+    flows: Flows
+    routes: Routes
+    transfers: Transfers
+    build_s: float
+    solve_s: float
+
+    @property
+    def job(self) -> Workload:
+        return self.resolved.job
+
+
+def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Solved:
+    """Build the flows and the fabric of a case, and solve them; times include compilation.
+
+    - `graph`: file of a graph (`read_graph`) that replaces the case's fabric; its gpu (or host) nodes are the job's
+      GPUs, in their order.
+
+    Raises `InputError` for an invalid case, and for a graph with another number of GPUs.
+    """
+    resolved = resolve(Case() if case is None else case)
+    case, job = resolved.case, resolved.job
+    if graph is None and case.network.fabric == GRAPH:
+        graph = case.network.graph
+    check_dtype(case.run.dtype)
+    check_beside("a whole cluster", case)
+    began = time.perf_counter()
+    tokens = drawn_tokens(resolved)
+    flows = training_flows(job, tokens)
+    built = None if graph is not None else build_cluster(resolved, tokens)
+    paths, seed = case.network.paths.name, case.run.seed
+    wired = _over_graph(resolved, str(graph)) if built is None else wired_cluster(built, paths, seed)
+    routes = wired.routes(flows.src, flows.dst, flows.size)
+    network, waits_s = under(resolved.carried_by, wired.network, routes, flows.size)
+    ready = time.perf_counter()
+    done = transfer(network, routes, flows.size, flows.start, dtype=case.run.dtype)
+    done = done._replace(finish=done.finish + np.where(flows.size > 0, waits_s, 0))
+    return Solved(resolved, built, network, flows, routes, done, ready - began, time.perf_counter() - ready)
+
+
+def _over_graph(resolved: Resolved, graph: str) -> Wired:
+    network, job, case = read_graph(graph), resolved.job, resolved.case
+    gpus = len(endpoints(network))
+    if gpus != job.gpus:
+        kinds = ", ".join(f"{count} of kind {kind}" for kind, count in network.nodes)
+        raise InputError(
+            f"graph {graph!r} has {gpus} endpoints (gpu or host nodes; there are {kinds}), but {job.model} "
+            f"runs on {job.gpus} GPUs; change job.parallel to fit."
+        )
+    forward = relays_of(network, case.network.on_graph.relay).forward
+    node = endpoints(network)
+    if case.network.on_graph.ranks is not None:
+        node = node[gpus_in(case.network.on_graph.ranks, gpus, gpus)]
+    given = case.network.paths.name, case.run.seed, resolved.goodput
+    return wired_graph(network, *given, forward=forward, node=node)
+
+
+def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:
+    """The fabric; optical circuits are chosen for the expert traffic of the iteration."""
+
+    def choose(degree: int, policy: str | None = None) -> np.ndarray:
+        if policy in OVER_STAGE:
+            return _of_stages(resolved, degree, policy)
+        return region_circuits(resolved, tokens, degree, policy)
+
+    return formed_cluster(resolved, resolved.job, choose)
+
+
+def _of_stages(resolved: Resolved, nics: int, wiring: str) -> np.ndarray:
+    """The circuits [P W W] with which the all-to-alls of the case are simulated."""
+    job, demand = resolved.job, problem_at(resolved, (resolved.case.network.nic_gbps,)).mean_demand
+    groups = job.servers // job.pp // job.servers_per_region
+    count = circuits_over_stage(wiring, nics, np.broadcast_to(demand, (groups, *demand.shape)), sent_by(job, demand))
+    return np.broadcast_to(count, (job.pp, *count.shape))
+
+
+def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[..., np.ndarray]) -> Cluster:
+    """The fabric of a case over servers of a shape; `choose(degree, policy)` gives its circuits [G S S]."""
+    network, on = hardware.case.network, fabric.get(hardware.case.network.fabric)
+    form = dataclasses.replace(
+        on.form(hardware, shape),
+        **{"radix": network.radix, "tiers": hardware.tiers, "nic_use": network.nic_use},
+        **{"oversubscription": network.oversubscription, "at": network.oversubscribed_at},
+        leaf_servers=hardware.leaf_servers,
+        gpus_per_server=shape.gpus_per_server,
+    )
+    if on.circuits is not None:
+        form = dataclasses.replace(form, regions=on.circuits(shape, form, network.nic_gbps, choose))
+    inside = units.to_gigabytes(on.nvlink_Bps(network.gpu_tbps, network.nic_gbps, hardware.server.nvlink))
+    rest = {"goodput": hardware.goodput, "nvswitch_gigabytes_per_s": inside, "link_delay_s": network.link_delay_s}
+    return on.cluster(shape.servers, network.nic_gbps, form, rest)
+
+
+def example_cluster(case: Case) -> Cluster:
+    """The fabric of a case with circuits for its traffic, without solving."""
+    resolved = resolve(case)
+    return build_cluster(resolved, drawn_tokens(resolved))
+
+
+def drawn_tokens(resolved: Resolved) -> np.ndarray:
+    """Traffic of as many replicas as are drawn, for the circuits of a whole cluster."""
+    iterations = min(resolved.job.dp, REPLICAS)
+    return traffic.measured(resolved.job, iterations=iterations, drift=0.0, seed=resolved.case.run.seed).count
+
+
+def region_circuits(resolved: Resolved, tokens: np.ndarray, degree: int, policy: str | None = None) -> np.ndarray:
+    job = resolved.job
+    size, per_server = job.servers_per_region, job.ranks_per_server
+    demand = region_bytes(job, tokens)
+    shape = (*demand.shape[:2], size, per_server, size, per_server)
+    between = demand.reshape(shape).sum(axis=(3, 5)).reshape(-1, size, size)
+    groups = job.servers // size
+    if len(between) != groups:  # several expert-parallel groups on one server
+        return np.zeros((groups, size, size), np.int64)
+    return chosen_circuits(resolved.case, between, degree, resolved.case.run.dtype, policy)
+
+
+def chosen_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, policy: str | None = None) -> np.ndarray:
+    """Circuits [G S S] for the bytes [G S S] between the servers of every region; `policy` None: the case's.
+
+    By a wiring over all regions [1 W W]: gradients are not told apart from other bytes.
+    """
+    if policy in OVER_STAGE:
+        return circuits_over_stage(policy, degree, demand, ALL_TO_ALLS)[None]
+    if policy is None and case.circuits.schedule != NO_SCHEDULE:
+        refuse("circuits.schedule", (NO_SCHEDULE,), "flows one by one, whose circuits stay", case.circuits.schedule)
+    servers, name = demand.shape[-1], policy or case.circuits.policy
+    assert name is not None  # of a case without open values
+    if name == "static":
+        raise Misfit("circuits.policy static is for several all-to-alls, of which there is one here; choose greedy.")
+    region = Region(servers, case.network.nic_gbps, degree, 1)
+    rule = policies.tried(name, (servers,), degree, names=case.network.acos.topologies)
+    choose = jax.jit(jax.vmap(lambda one: rule(one, region).circuits.count))
+    count = np.asarray(choose(jnp.asarray(demand, dtype)))
+    policies.check_legal(policies.name_of(name), count, degree)
+    return count.astype(np.int64)
+
+
+def cluster_rows(solved: Solved) -> list[dict[str, Any]]:
+    """A row for every kind of traffic and one for all of it."""
+    flows, done = solved.flows, solved.transfers
+    facts = {
+        "model": solved.job.model,
+        "fabric": "graph" if solved.cluster is None else solved.cluster.name,
+        "servers": solved.job.servers,
+        "gpus": solved.job.gpus,
+        "nic_gbps": None if solved.cluster is None else solved.cluster.nic_gbps,
+        "links": len(solved.network.tail),
+    }
+    took = {"build_s": solved.build_s, "solve_s": solved.solve_s, "peak_mb": peak_megabytes()}
+    masks = {"all": np.ones(len(flows.src), bool)} | {label: flows.of(label) for label in flows.labels}
+    rows = []
+    for kind, mask in masks.items():
+        if mask.any():
+            ends = {"flows": int(mask.sum()), "bytes": float(flows.size[mask].sum())}
+            ends |= {"end_s": float(done.finish[mask].max())} | _flow_ends(solved, mask)
+            rows.append(facts | {"traffic": kind} | ends | took)
+    return rows
+
+
+def _flow_ends(solved: Solved, mask: np.ndarray) -> dict[str, Any]:
+    """Quantiles of the seconds that flows take, and the link that these flows alone would keep busy for longest."""
+    flows, done, network = solved.flows, solved.transfers, solved.network
+    some = mask & (flows.size > 0)
+    carried = link_bytes(network, Routes(*(x[some] for x in solved.routes)), flows.size[some])
+    alone = np.divide(carried, network.capacity, out=np.zeros_like(carried), where=carried > 0)
+    return columns_of_ends(Ends.of((done.finish - flows.start)[some], alone, network.link_name))
+
+
+def peak_megabytes() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def link_rows(solved: Solved) -> list[dict[str, Any]]:
+    """A row for every link: ends, kind, capacity, bytes carried and utilisation until the last flow ends."""
+    done = solved.transfers
+    return use_of_links(solved.network, range(len(done.link_bytes)), done.link_bytes, done.utilisation)
+
+
+def use_of_links(network: Network, links: Iterable[int], size: np.ndarray, use: np.ndarray) -> list[dict[str, Any]]:
+    """A row for each of `links`; `size` [L]: bytes carried by each link of the network, `use` [L]: its utilisation."""
+    kinds = [kind for kind, count in network.links for _ in range(count)]
+    return [
+        {
+            "link": link,
+            "kind": kinds[link],
+            "from": network.node_name(int(network.tail[link])),
+            "to": network.node_name(int(network.head[link])),
+            "capacity_bytes_per_s": float(network.capacity[link]),
+            "bytes": float(size[link]),
+            "utilisation": float(use[link]),
+        }
+        for link in links
+    ]
+
+
+def flow_rows(solved: Solved) -> list[dict[str, Any]]:
+    """A row for every flow: ends, bytes, start and end, first rate, and the link that limits it then."""
+    network, flows, done = solved.network, solved.flows, solved.transfers
+    return [
+        {
+            "flow": flow,
+            "traffic": flows.labels[flows.task[flow]],
+            "src": int(flows.src[flow]),
+            "dst": int(flows.dst[flow]),
+            "bytes": float(flows.size[flow]),
+            "start_s": float(flows.start[flow]),
+            "finish_s": float(done.finish[flow]),
+            "rate_bytes_per_s": float(done.rate[flow]),
+            "bottleneck": network.link_name(int(done.bottleneck[flow])) if done.bottleneck[flow] >= 0 else None,
+        }
+        for flow in range(len(flows.src))
+    ]

@@ -1,6 +1,0 @@
-"""Recordings of routing: readers of all formats, statistics, fitted generators, and consequences for a job."""
-
-from mfabric_jax.recordings.fitting import fit as fit
-from mfabric_jax.recordings.published import save_weight_matrix as save_weight_matrix
-from mfabric_jax.recordings.study import TraceStudy as TraceStudy
-from mfabric_jax.recordings.study import trace_study as trace_study

@@ -1,0 +1,110 @@
+"""The door for arrays: what a caller passes becomes an array of JAX, and is checked where its values are known.
+
+NumPy reads values first, since JAX would cut integers of 64 bits to 32. Values are known outside of JAX programs,
+unless they are on an accelerator, which a call does not wait for. Of values that are not known the kind is checked;
+forbidden ones become NaN (`marked`) or an outcome.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.support.host_arrays import (
+    NO_NAN,
+    Rule,
+    first_of,
+    kind_of,
+    real_numbers,
+    refuse,
+    refuse_outside,
+    whole_numbers,
+)
+
+
+def floats(field: str, value: Any, rule: Rule | None = None, dtype: Any = None, *, wait: bool = False) -> jax.Array:
+    """The numbers as floats of JAX; `InputError` for another kind, for values that `rule` forbids, and for values too
+    large for the dtype.
+
+    The dtype is `dtype`, or that of a float of 32 or 64 bits; half precision becomes float32, whose 24 bits suffice to
+    add bytes up. `wait`: check arrays on an accelerator, too.
+    """
+    array = real_numbers(field, value)
+    dtype = _float_dtype(array.dtype) if dtype is None else dtype
+    if rule is not None and (known := known_values(array, wait=wait)) is not None:
+        refuse(field, known, rule)
+    if isinstance(array, np.ndarray):
+        return jnp.asarray(_narrowed(field, array, dtype))
+    _refuse_cut(field, array)
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def indices(field: str, value: Any, least: int, most: int, *, wait: bool = False) -> jax.Array:
+    """Whole numbers from `least` to `most` as integers of JAX; `InputError` for others where they are known."""
+    array = whole_numbers(field, value)
+    if (known := known_values(array, wait=wait)) is not None:
+        refuse_outside(field, known, least, most)
+    return jnp.asarray(array, _int_dtype(array.dtype))
+
+
+def counts(field: str, value: Any) -> jax.Array:
+    """Whole or real numbers of at least 32 bits; `InputError` for NaN and for what 32 bits do not hold."""
+    array = real_numbers(field, value)
+    if kind_of(array.dtype) == "float":
+        return floats(field, array, NO_NAN)
+    dtype = _int_dtype(array.dtype)
+    if isinstance(array, np.ndarray):
+        refuse_outside(field, array, jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
+    return jnp.asarray(array, dtype)
+
+
+def marked(array: jax.Array, rule: Rule) -> jax.Array:
+    """The array, with NaN where the rule does not hold: for values that are not known."""
+    return jnp.where(rule.holds(array), array, jnp.asarray(jnp.nan, array.dtype))
+
+
+def floats_or_nan(field: str, value: Any, rule: Rule, dtype: Any = None) -> jax.Array:
+    """`floats`; where the values are not known, those that the rule forbids are NaN."""
+    array = floats(field, value, rule, dtype)
+    return array if known_values(array) is not None else marked(array, rule)
+
+
+def known_values(value: Any, *, wait: bool = False) -> np.ndarray | None:
+    """The values of an array; None where JAX traces them, or where they are on an accelerator and we do not `wait`."""
+    if isinstance(value, Tracer):
+        return None
+    if isinstance(value, jax.Array) and not wait and any(device.platform != "cpu" for device in value.devices()):
+        return None
+    return np.asarray(value)
+
+
+def _float_dtype(dtype: Any) -> Any:
+    if kind_of(dtype) != "float":
+        return jnp.result_type(float)
+    return jax.dtypes.canonicalize_dtype(np.float64 if jnp.finfo(dtype).bits > 32 else np.float32)
+
+
+def _int_dtype(dtype: Any) -> Any:
+    return jax.dtypes.canonicalize_dtype(np.int64 if dtype == np.int64 else np.int32)
+
+
+def _narrowed(field: str, array: np.ndarray, dtype: Any) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        narrow = array.astype(dtype, copy=False)
+    lost = np.isinf(narrow) & ~np.isinf(array) if array.dtype.itemsize > narrow.dtype.itemsize else np.zeros((), bool)
+    if lost.any():
+        raise InputError(f"{field} must be at most {np.finfo(dtype).max:.2g} in {dtype}, got {first_of(array, lost)}.")
+    return narrow
+
+
+def _refuse_cut(field: str, array: jax.Array) -> None:
+    """`InputError` for traced integers of 32 bits that may have been integers of 64 bits outside."""
+    cut = array.dtype in (jnp.int32, jnp.uint32) and jax.dtypes.canonicalize_dtype(np.int64) == np.int32
+    if cut and isinstance(array, Tracer) and not getattr(array.aval, "weak_type", False):
+        raise InputError(
+            f"{field} must be floats inside jit, vmap and grad, got {array.dtype}: JAX cuts integers of 64 bits to 32 "
+            "at the entrance, so convert with astype(float) outside."
+        )

@@ -1,0 +1,165 @@
+"""Arrays of numbers that a caller passes, as NumPy reads them: kinds, ranges and index ranges. Knows no JAX.
+
+A bool counts as 0 or 1, except where an index is meant.
+"""
+
+import math
+import numbers
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, concrete
+
+Array = Any  # of NumPy or of JAX
+
+
+class Rule(NamedTuple):
+    """Which numbers are allowed: what they must do, in words, and whether entries of NumPy's or JAX's arrays do."""
+
+    words: str
+    holds: Callable[[Any], Any]
+
+
+FINITE = Rule("be finite", lambda x: (x > -math.inf) & (x < math.inf))
+NOT_NEGATIVE = Rule("be finite and not negative", lambda x: (x >= 0) & (x < math.inf))
+FROM_0_TO_INFINITY = Rule("be 0 or more", lambda x: x >= 0)
+NO_NAN = Rule("not be NaN", lambda x: x == x)
+NAN_OR_NOT_NEGATIVE = Rule("not be negative", lambda x: ~(x < 0))
+
+
+def host_floats(field: str, value: Any, rule: Rule | None = None) -> np.ndarray:
+    """The numbers in float64 for computations on the host; `InputError` as of `floats`, and for traced values."""
+    if not concrete(value):
+        raise InputError(f"{field} must be known, got a value that JAX traces: this runs on the host, not inside jit.")
+    array = np.array(real_numbers(field, value), float)
+    if rule is not None:
+        refuse(field, array, rule)
+    return array
+
+
+def floats_alike(field: str, value: Any, rule: Rule) -> Array:
+    """Floats of 32 or 64 bits for formulas of both: of NumPy as it is, of JAX as by `arrays.floats_or_nan`."""
+    array = real_numbers(field, value)
+    if not isinstance(array, np.ndarray):
+        from mfabric_jax.support.arrays import floats_or_nan
+
+        return floats_or_nan(field, array, rule)
+    refuse(field, array, rule)
+    single = kind_of(array.dtype) == "float" and array.dtype.itemsize <= 4
+    return array.astype(np.float32 if single else float, copy=False)
+
+
+def host_indices(field: str, value: Any, least: int, most: int) -> np.ndarray:
+    """Whole numbers from `least` to `most` as int64 of NumPy."""
+    array = np.asarray(whole_numbers(field, value))
+    refuse_outside(field, array, least, most)
+    return array.astype(np.int64, copy=False)
+
+
+def store_arrays(instance: Any, **arrays: Any) -> None:
+    """Replace fields of a frozen instance by the arrays that its checks have read."""
+    for field, array in arrays.items():
+        object.__setattr__(instance, field, array)
+
+
+def refuse(field: str, array: np.ndarray, rule: Rule) -> None:
+    """`InputError` that names the first value that the rule forbids."""
+    wrong = ~np.asarray(rule.holds(array))
+    if wrong.any():
+        raise InputError(f"{field} must {rule.words}, got {first_of(array, wrong)}.")
+
+
+def refuse_outside(field: str, array: np.ndarray, least: int, most: int) -> None:
+    """`InputError` for whole numbers outside of a range."""
+    if array.size and (array.min() < least or array.max() > most):
+        raise InputError(f"{field} must lie in {least}..{most}, got {array.min()}..{array.max()}.")
+
+
+def real_numbers(field: str, value: Any) -> Array:
+    """The value as NumPy's array, or as JAX's if it is one or holds traced values; `InputError` unless it holds real
+    numbers."""
+    array = value if isinstance(value, np.ndarray) or _is_of_jax(value) else _read(field, value)
+    if array.dtype == object:
+        array = _from_objects(field, value, array)
+    kind = kind_of(array.dtype)
+    if kind not in ("bool", "int", "float"):
+        raise InputError(f"{field} must be {'real ' * (kind == 'complex')}numbers, got {array.dtype}.")
+    return array
+
+
+def _is_of_jax(value: Any) -> bool:
+    jax = sys.modules.get("jax")  # nothing is JAX's before it is loaded
+    return jax is not None and isinstance(value, jax.Array)
+
+
+def _read(field: str, value: Any) -> Array:
+    if isinstance(value, list | tuple) and not all(concrete(each) for each in value):
+        from jax.numpy import stack
+
+        return stack([real_numbers(field, each) for each in value])
+    try:
+        return np.asarray(value)
+    except ValueError as error:  # lists of unequal lengths
+        raise InputError(f"{field} must be an array of numbers, got lists of unequal lengths.") from error
+
+
+def _from_objects(field: str, value: Any, array: np.ndarray) -> np.ndarray:
+    """Python's numbers too large for 64 bits, fractions and the like."""
+    if not all(isinstance(each, numbers.Real) for each in array.flat):
+        raise InputError(f"{field} must be numbers, got {type(value).__name__}.")
+    try:
+        return array.astype(float)
+    except OverflowError as error:
+        raise InputError(f"{field} must be numbers below {np.finfo(float).max:.2g}, got a larger one.") from error
+
+
+def whole_numbers(field: str, value: Any) -> Array:
+    array = real_numbers(field, value)
+    if isinstance(array, np.ndarray) and not array.size:  # an empty list is of floats
+        array = array.astype(np.int64)
+    if kind_of(array.dtype) != "int":
+        raise InputError(f"{field} must be integers, got {array.dtype}.")
+    return array
+
+
+def kind_of(dtype: Any) -> str:
+    """bool | int | float | complex, of NumPy's types and of those that JAX adds; else the type's name."""
+    known = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex"}
+    if dtype.kind != "V":
+        return known.get(dtype.kind, str(dtype))
+    import ml_dtypes  # bfloat16 and its like; they come with JAX
+
+    for kind, facts in (("float", ml_dtypes.finfo), ("int", ml_dtypes.iinfo)):
+        try:
+            facts(dtype)
+            return kind
+        except ValueError:
+            continue
+    return str(dtype)
+
+
+def first_of(array: np.ndarray, wrong: np.ndarray) -> str:
+    """The first wrong value and its index."""
+    at = tuple(np.argwhere(np.broadcast_to(wrong, array.shape))[0].tolist())
+    return f"{array[at]}" + (f" at [{' '.join(map(str, at))}]" if at else "")
+
+
+def once_each_row(function: Callable, *arrays: np.ndarray) -> Any:
+    """`function` of arrays along their first axis, asked once for rows that are equal in all of them.
+
+    It gives an array, or several in a tuple or list.
+    """
+    number, first = distinct_rows(*arrays)
+    found = function(*(array[first] for array in arrays))
+    return [x[number] for x in found] if isinstance(found, tuple | list) else found[number]
+
+
+def distinct_rows(*arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The number of every row [B] among those that differ, and where each of these stands first."""
+    seen: dict[tuple[bytes, ...], int] = {}
+    rows = zip(*arrays, strict=True)
+    number = np.array([seen.setdefault(tuple(x.tobytes() for x in row), len(seen)) for row in rows], int)
+    return number, np.unique(number, return_index=True)[1]

@@ -1,0 +1,66 @@
+"""What notebooks show: rows as a data frame or a table, values of a case that are not the defaults."""
+
+import html
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mfabric_jax.support.extras import extra
+
+MOST = 60  # rows of a table in a notebook
+DIGITS = 4
+LEFT = ' style="text-align: left"'
+
+
+def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
+    """Rows as a `pandas.DataFrame`, a column per name in order of first appearance; a name that a row lacks is empty.
+
+    `InputError` where pandas is not installed.
+    """
+    with extra("notebook", "a data frame"):
+        import pandas
+    listed = [dict(row) for row in rows]
+    return pandas.DataFrame(listed, columns=list(dict.fromkeys(name for row in listed for name in row)))
+
+
+class Rows(list[dict[str, Any]]):
+    """A list of rows that a notebook shows as a table."""
+
+    def frame(self) -> Any:
+        """The rows as a `pandas.DataFrame`. `InputError` where pandas is not installed."""
+        return frame(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(self)
+
+
+def html_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
+    """An HTML table of the first rows; columns that all rows have alike stand above it where there are several rows."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    alike = [name for name in names if len(rows) > 1 and all(row.get(name) == rows[0].get(name) for row in rows)]
+    shown = [name for name in names if name not in alike] or names
+    above = [title] * bool(title) + [", ".join(f"{name} {text_of(rows[0][name])}" for name in alike)] * bool(alike)
+    cells = [_line("th", shown), *(_line("td", [row.get(name) for name in shown]) for row in rows[:MOST])]
+    below = [f"... and {len(rows) - MOST:,} more"] * (len(rows) > MOST)
+    said = ["".join(f"<p>{html.escape(line)}</p>" for line in lines) for lines in (above, below)]
+    return f"{said[0]}<table>{''.join(cells)}</table>{said[1]}"
+
+
+def _line(tag: str, cells: Sequence[Any]) -> str:
+    """A row of cells; words begin at the left, as notebooks put all cells to the right."""
+    kinds = [tag + LEFT * (tag == "td" and isinstance(cell, str)) for cell in cells]
+    each = zip(kinds, map(text_of, cells), strict=True)
+    return f"<tr>{''.join(f'<{kind}>{html.escape(text)}</{tag}>' for kind, text in each)}</tr>"
+
+
+def text_of(value: Any) -> str:
+    """A value in a cell: numbers to four digits, nothing for None."""
+    if value is None:
+        return ""
+    return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
+
+
+def few(values: Iterable[Any], most: int = 6) -> str:
+    """The first values, separated by commas."""
+    first = list(itertools.islice(values, most + 1))
+    return ", ".join(map(text_of, first[:most])) + ", ..." * (len(first) > most)

@@ -1,0 +1,170 @@
+"""A sweep's folder: `sweep.json` describes the sweep; numbered parquet files, the parts, hold the rows.
+
+Every part is labelled with its number, the digest of `sweep.json`, and the digest of its own bytes with zeros in place
+of that digest, so that damaged or misplaced parts are detected.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mfabric_jax.checks import InputError, whole
+from mfabric_jax.support.atomic import replacing, save_table
+from mfabric_jax.support.extras import extra
+from mfabric_jax.support.text_files import read_mapping
+
+CONFIG = "sweep.json"
+METADATA_KEY = b"mfabric"  # of the configuration, in every parquet file of rows
+LABEL_KEY = b"mfabric-part"
+MISSING = "is missing"
+OF_0_1 = "iteration"  # what sweep.json of 0.1 said of whole iterations, which are cases now
+_MOST_CHANGES, _LETTERS = 3, 60  # of a refusal: what differs from another sweep, and letters of a value
+_DIGEST_OF_CASES = "cases was"  # what else differs says it better
+_BLANK = b"0" * 64
+_LABEL = re.compile(rb'\{"part": (\d+), "sweep": "([0-9a-f]{64})", "sha256": "([0-9a-f]{64})"\}')
+_NAME = re.compile(r"rows-(\d{5,})\.parquet")
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepFolder:
+    """A folder `path`, and `sweep`, the content of its `sweep.json`, where `parts` counts the files."""
+
+    path: Path
+    sweep: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> "SweepFolder":
+        file = path / CONFIG
+        try:
+            sweep = read_mapping(file, "settings of a sweep")
+            whole("parts", sweep.get("parts", 0), at_least=0)
+            return cls(path, sweep)
+        except InputError as error:
+            again = "delete it and run the sweep again, which keeps the rows that are its own"
+            why = str(error).partition("; ")[0].rstrip(".")
+            raise InputError(f"{why}; {again}.") from None
+
+    @property
+    def parts(self) -> int:
+        """Number of files of the complete sweep; 0 for older folders, which lack it."""
+        return self.sweep.get("parts", 0)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(self.sweep, sort_keys=True).encode()).hexdigest()
+
+    def part(self, number: int) -> Path:
+        return self.path / f"rows-{number:05d}.parquet"
+
+    def claim(self) -> bool:
+        """Write `sweep.json`; False if it was there. `InputError` for another sweep's folder, or an unwritable one."""
+        if (self.path / CONFIG).exists():
+            there = self.read(self.path).sweep
+            if there.get("evaluate") == OF_0_1:
+                why = "was begun by mfabric 0.1, which named settings and columns otherwise; give another folder"
+                raise InputError(f"{str(self.path)!r} {why}.")
+            if changes := list(_changes(there, self.sweep)):
+                changes = [change for change in changes if not change.startswith(_DIGEST_OF_CASES)] or changes
+                said = "; ".join(changes[:_MOST_CHANGES])
+                more = f"; {len(changes) - _MOST_CHANGES} more differ" if len(changes) > _MOST_CHANGES else ""
+                raise InputError(f"{str(self.path)!r} holds another sweep: {said}{more}; give another folder.")
+            return False
+        for file in sorted(self.path.glob("rows-*.parquet")):
+            label = _LABEL.search(file.read_bytes())
+            if not label or label[2].decode() != self.digest:
+                raise InputError(f"{str(self.path)!r} holds {file.name} of another sweep; give another folder.")
+        with replacing(self.path / CONFIG) as (beside,):
+            beside.write_text(json.dumps(self.sweep, indent=1) + "\n", encoding="utf-8")
+        return True
+
+    def release(self) -> None:
+        if not any(self.path.glob("rows-*.parquet")):
+            (self.path / CONFIG).unlink(missing_ok=True)
+
+    def fault(self, number: int) -> str | None:
+        """What is wrong with a part, in words; None if it is sound."""
+        try:
+            return _fault(self.part(number).name, self.part(number).read_bytes(), self.digest)
+        except FileNotFoundError:
+            return MISSING
+        except OSError as error:
+            return f"cannot be read ({error.strerror})"
+
+    def write(self, number: int, columns: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
+        """Write a part; `config` goes into its footer, NaN becomes null."""
+        with extra("store", "writing .parquet"):
+            import pyarrow
+
+        def array(values: np.ndarray) -> Any:
+            if len(values) and values.strides == (0,):  # one value for all rows
+                return pyarrow.repeat(array(np.array(values[:1]))[0], len(values))
+            if values.dtype != object:
+                return pyarrow.array(values, from_pandas=True)
+            plain = str | int | float | bool | None  # of nothing but None: of the kind "null", which fits any other
+            return pyarrow.array([value if isinstance(value, plain) else str(value) for value in values.tolist()])
+
+        text = json.dumps(dict(config), default=str)
+        label = json.dumps({"part": number, "sweep": self.digest, "sha256": _BLANK.decode()})
+        table = pyarrow.table({name: array(values) for name, values in columns.items()})
+        table = table.replace_schema_metadata({METADATA_KEY: text, LABEL_KEY: label})
+        with replacing(self.part(number)) as (beside,):
+            save_table(table, beside)
+            data = beside.read_bytes()
+            beside.write_bytes(_LABEL.sub(lambda label: label[0].replace(_BLANK, _digest(data, label)), data))
+
+
+def _changes(was: Any, now: Any, path: str = "") -> Iterator[str]:
+    """Which values differ, by path, each as "PATH was OLD, now NEW"."""
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        for name in {**was, **now}:
+            yield from _changes(was.get(name), now.get(name), f"{path}.{name}" if path else str(name))
+    elif _named(was) and _named(now):
+        yield from _changes(_named(was), _named(now), path)
+    elif was != now:
+        yield f"{path} was {_short(was)}, now {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 20]} ... {text[-15:]}"
+
+
+def _named(variants: Any) -> dict[str, Any] | None:
+    """Variants by name; None for what is no list of them."""
+    tables = isinstance(variants, list) and all(isinstance(one, Mapping) and "name" in one for one in variants)
+    return {str(one["name"]): one for one in variants} if tables and variants else None
+
+
+def verified(file: Path, sweep: str | None = None) -> bytes:
+    """The bytes of a parquet file. `InputError` for a part that is damaged, misplaced or not of `sweep`."""
+    data = file.read_bytes()
+    if why := _fault(file.name, data, sweep):
+        raise InputError(f"{str(file)!r} {why}; run the sweep of its folder again, which makes it again.")
+    return data
+
+
+def _fault(name: str, data: bytes, sweep: str | None) -> str | None:
+    """What is wrong with a part. `sweep`: digest of its sweep; None: any file passes that is not a damaged part."""
+    label, place = _LABEL.search(data), _NAME.fullmatch(name)
+    if not label and LABEL_KEY not in data:
+        return None if sweep is None else "carries no digest, so it is damaged or no part of this sweep"
+    if not label or label[3] != _digest(data, label):
+        return "is damaged, its digest is that of other bytes"
+    if place and int(place[1]) != int(label[1]):
+        return f"holds the rows of rows-{int(label[1]):05d}.parquet, it was copied or renamed"
+    return None if sweep in (None, label[2].decode()) else "is of another sweep"
+
+
+def _digest(data: bytes, label: re.Match[bytes]) -> bytes:
+    start, end = label.span(3)
+    held = hashlib.sha256(memoryview(data)[:start])
+    held.update(_BLANK)
+    held.update(memoryview(data)[end:])
+    return held.hexdigest().encode()

@@ -1,0 +1,256 @@
+"""Compiled programs by function and arguments: each compiles once in a process, and is traced once on a machine.
+
+Arrays among the arguments are inputs: their shapes and dtypes decide the program, their values do not. All other leaves
+are static. After `keep_in`, traced programs stay on disk as exported StableHLO, and JAX's compilation cache keeps their
+executables. What cannot be exported, such as callbacks, and what other processes cannot find by name, such as a user's
+function, is compiled without a file.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Collection
+from typing import Any
+
+import equinox
+import jax
+import jaxlib
+import numpy as np
+from jax import export
+from jax.core import ShapedArray, Tracer
+from jax.experimental.compilation_cache import compilation_cache
+
+import mfabric_jax
+from mfabric_jax import tuned_file
+from mfabric_jax.checks import InputError
+from mfabric_jax.support import platforms
+from mfabric_jax.support.atomic import replacing
+from mfabric_jax.support.loops import made_once
+
+MOST = 512 << 20  # bytes of all files; those not used for longest go first
+PACKAGE = pathlib.Path(__file__).parents[1]
+KNOWN = ("mfabric_jax", "builtins", "equinox", "jax", "jaxlib", "numpy")  # their functions stay while versions do
+UNKNOWN = "\0"  # in a description: an object that only this process can find
+CHECKSUM = 32  # bytes in front of a program
+TRITON = export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")  # it stays the same while versions do
+
+kept_in: pathlib.Path | None = None  # where programs are kept, if there is no `problem`; `keep_in` sets it
+_programs: dict[str, Callable[[], Callable[..., Any]]] = {}
+
+
+def run(function: Callable[..., Any], *arguments: Any, options: dict[str, Any] | None = None) -> Any:
+    """`function(*arguments)` with NumPy arrays, computed by its compiled program.
+
+    - `arguments`: trees of arrays, which are inputs, and of text, numbers, booleans and functions, which are static.
+    - `options`: of the XLA compiler, by name.
+
+    Tracing may depend on nothing but the arguments and this package: what it reads of other files or of variables that
+    change must be among the arguments. `ValueError` for a function inside another one and for traced arguments.
+    """
+    leaves, tree = jax.tree.flatten(arguments)
+    if any(isinstance(leaf, Tracer) for leaf in leaves):
+        raise ValueError(f"a program runs with values, got traced arguments of {function!r}: call the function.")
+    if not _has_name(function):
+        raise ValueError(f"a program is a function at the top of its module, got {function!r}.")
+    parts = [jax.typeof(leaf) if _is_input(leaf) else leaf for leaf in leaves]
+    key = "\n".join([*map(_text, (function, tree, options, *parts)), _surroundings()])
+    make = functools.partial(_compiled, key, function, parts, tree, options)
+    program = _programs.setdefault(key, made_once(make))  # holds the objects that its key names
+    inputs = (np.asarray(leaf, jax.typeof(leaf).dtype) for leaf in leaves if _is_input(leaf))
+    return jax.tree.map(np.asarray, program()(*inputs))
+
+
+def forget() -> None:
+    """Drop all programs of this process; those on disk stay."""
+    _programs.clear()
+
+
+def _is_input(leaf: Any) -> bool:
+    """Whether a leaf is an array or a NumPy number."""
+    return isinstance(leaf, jax.Array) or (isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "SUO")
+
+
+def _compiled(key: str, function: Callable, parts: list, tree: Any, options: Any) -> Callable[..., Any]:
+    """From its file, else traced. The first process compiles what it put into the file, as all later ones do."""
+
+    def flat(*inputs: Any) -> Any:
+        values = iter(inputs)
+        leaves = [next(values) if isinstance(part, ShapedArray) else part for part in parts]
+        return function(*jax.tree.unflatten(tree, leaves))
+
+    program, shapes = jax.jit(flat), [part for part in parts if isinstance(part, ShapedArray)]
+    if (path := _path_of(key)) is not None:
+        for exported in (_read, _written):  # what cannot be read, exported or written compiles all the same
+            with contextlib.suppress(Exception):
+                return jax.jit(exported(path, program, shapes).call).lower(*shapes).compile(options)
+    return program.lower(*shapes).compile(options)
+
+
+# ---------------------------------------------------------------------------------------------- what decides a program
+def _text(value: Any) -> str:
+    """A static value with its type; `UNKNOWN` and its identity if other processes could not know that it is equal."""
+    kind = type(value)
+    if kind in (type(None), bool, int, float, complex, str, bytes, ShapedArray):  # their repr says all
+        return repr(value)
+    if value is type(None) or _is_known(value):
+        return f"{value.__module__}:{value.__qualname__}"
+    if (parts := _parts(value)) is not None:
+        return f"{kind.__module__}:{kind.__qualname__} ({', '.join(map(_text, parts))})"
+    if _is_known(kind) and repr(value) == "Missing":  # what Equinox puts into a field that is not set
+        return "Missing"
+    return f"{UNKNOWN}{kind.__qualname__} {id(value)}"
+
+
+def _parts(value: Any) -> Collection[Any] | None:
+    """What a value consists of; None for one that its parts do not tell."""
+    kind = type(value)
+    if kind is dict:
+        return value.items()
+    if kind is functools.partial:
+        return value.func, value.args, value.keywords
+    if kind is jax.tree_util.PyTreeDef:
+        return value.node_data(), value.children()
+    if isinstance(value, tuple | list) and _is_known(kind):
+        return value
+    if _is_known(kind) and dataclasses.is_dataclass(value) and value.__dataclass_params__.frozen:  # type: ignore
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return None
+
+
+def _has_name(thing: Any) -> bool:
+    """Whether a function or class is found by its name in its module."""
+    module, name = getattr(thing, "__module__", None) or "", getattr(thing, "__qualname__", "")
+    return getattr(sys.modules.get(module), name, None) is thing
+
+
+def _is_known(thing: Any) -> bool:
+    """Whether it is found by its name in a module that changes with versions alone."""
+    return _has_name(thing) and thing.__module__.partition(".")[0] in KNOWN
+
+
+def _surroundings() -> str:
+    """What a process may change while it runs: settings of JAX, the device, kernels that were tuned."""
+    settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
+    settings["jax_default_device"] = (platforms.platform(), platforms.device())
+    with contextlib.suppress(InputError):  # a broken file has no kernels
+        settings["tuned"] = tuned_file.entries()
+    return repr(settings)
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+def keep_in(folder: str | os.PathLike[str] | None = None) -> None:
+    """Keep programs on disk, and load those that are there; for programs not yet asked for.
+
+    - `folder`: None: MFABRIC_PROGRAMS, or else `programs` in `cache_folder()`. "off": keep none.
+
+    JAX's compilation cache then keeps all executables, however quickly they compiled: in `jax_compilation_cache_dir`
+    if that is set, else in `jax` inside of this folder. `problem` says why a folder is not used.
+    """
+    global kept_in
+    named = os.environ.get("MFABRIC_PROGRAMS") if folder is None else os.fspath(folder)
+    before, kept_in = kept_in, None
+    if named is None or named.lower() != "off":
+        with contextlib.suppress(InputError, OSError):
+            kept_in = pathlib.Path(named) if named else tuned_file.cache_folder() / "programs"
+            kept_in.mkdir(mode=0o700, parents=True, exist_ok=True)
+    used = kept_in if kept_in is not None and problem(kept_in) is None else None
+    if jax.config.values["jax_compilation_cache_dir"] in (None, before and str(before / "jax")):
+        jax.config.update("jax_compilation_cache_dir", used and str(used / "jax"))
+        compilation_cache.reset_cache()  # JAX looks for its cache only once
+    if used:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def problem(folder: pathlib.Path) -> str | None:
+    """Why a folder is not used: programs are code, so it must be this user's and closed to others."""
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        return "it is no folder that can be written"
+    return None if _is_private(folder) else "it belongs to another user, or others can write to it"
+
+
+def kept(folder: pathlib.Path) -> tuple[int, int]:
+    """Number of programs, and bytes with their executables."""
+    files = _files(folder)
+    return sum(path.suffix == ".program" for path in files), sum(about.st_size for about in files.values())
+
+
+def clear(folder: pathlib.Path, most: int = -1) -> None:
+    """Remove programs and executables until `most` bytes are left (usually all), those not used for longest first."""
+    files = _files(folder)
+    left = sum(about.st_size for about in files.values())
+    for path in sorted(files, key=lambda path: max(files[path].st_atime, files[path].st_mtime)):
+        if left > most:
+            path.unlink(missing_ok=True)
+            left -= files[path].st_size
+
+
+def _files(folder: pathlib.Path) -> dict[pathlib.Path, os.stat_result]:
+    """Programs, executables of JAX, and what killed processes left of programs."""
+    found = {}
+    for path in [*folder.glob("*.program"), *folder.glob(".*.part"), *(folder / "jax").rglob("*")]:
+        with contextlib.suppress(OSError):
+            if path.is_file():
+                found[path] = path.stat()
+    return found
+
+
+def _is_private(path: pathlib.Path) -> bool:
+    """Whether a file or folder is this user's, and no other can write to it."""
+    about = path.stat()
+    return hasattr(os, "geteuid") and about.st_uid == os.geteuid() and not about.st_mode & 0o022
+
+
+def _path_of(key: str) -> pathlib.Path | None:
+    """The file of a program; None if it is not kept, or if sources may not be those that this process imported."""
+    device = platforms.device()
+    if kept_in is None or UNKNOWN in key or device is None or problem(kept_in) is not None:
+        return None
+    sources, digest = _sources()
+    if max(path.stat().st_ctime for path in sources) >= mfabric_jax.BEGAN:
+        return None
+    versions = [each.__version__ for each in (jax, jaxlib, equinox, np)]
+    around = versions, tuned_file.key_of(device), device.client.device_count(), platforms.cores(), digest
+    return kept_in / f"{hashlib.sha256(f'{key} {around}'.encode()).hexdigest()}.program"
+
+
+@functools.cache
+def _sources() -> tuple[list[pathlib.Path], str]:
+    """The files of this package, and a digest of their names and contents."""
+    paths = [path for path in sorted(PACKAGE.rglob("*")) if path.is_file() and path.parent.name != "__pycache__"]
+    digest = hashlib.sha256()
+    for path in paths:
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(PACKAGE)} {len(content)}\n".encode() + content)
+    return paths, digest.hexdigest()
+
+
+def _read(path: pathlib.Path, *_: Any) -> export.Exported:
+    """The program of a file; `ValueError` for one that is not this user's, is damaged, or holds another program."""
+    content = path.read_bytes()
+    exported = content[CHECKSUM:]
+    if not _is_private(path) or content != _sealed(path, exported):
+        raise ValueError
+    return export.deserialize(bytearray(exported))
+
+
+def _written(path: pathlib.Path, program: Any, shapes: list[ShapedArray]) -> export.Exported:
+    """A program, exported into its file."""
+    here = ["cpu"] if platforms.platform() == "cpu" else None  # None: the default, such as "cuda"
+    exported = export.export(program, platforms=here, disabled_checks=[TRITON])(*shapes)
+    content = _sealed(path, exported.serialize())
+    path.unlink(missing_ok=True)
+    with replacing(path) as (part,):
+        part.touch(mode=0o600)
+        part.write_bytes(content)
+    clear(path.parent, MOST)
+    return exported
+
+
+def _sealed(path: pathlib.Path, exported: bytes | bytearray) -> bytes:
+    """The content of a file: a checksum of its name and the exported program, and that program."""
+    return hashlib.sha256(path.name.encode() + exported).digest() + exported

@@ -1,6 +1,0 @@
-"""Design spaces: grids of cases, computed in parts, on one machine or many."""
-
-from mfabric_jax.sweep.design_space import Sweep, read_sweep
-from mfabric_jax.sweep.run import sweep
-
-__all__ = ["Sweep", "read_sweep", "sweep"]

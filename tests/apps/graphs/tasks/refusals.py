@@ -1,0 +1,181 @@
+"""Mistakes in graphs of tasks and in their files: each names the task, the line or the node."""
+
+import json
+import tempfile
+from pathlib import Path
+
+from mfabric_jax.apps.graphs.tasks.collectives.registry import ALGORITHMS, choices_of
+from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks
+from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
+from mfabric_jax.apps.graphs.tasks.lowering import lowered
+from tests.apps.graphs.tasks.formats.test_chakra import COLL, COMP, RECV, SEND, node, put
+from tests.apps.graphs.tasks.formats.test_flexflow import GPUS, graph_of, topoopt
+from tests.apps.graphs.tasks.formats.test_goal import TWO
+from tests.apps.graphs.tasks.formats.test_htsim import MATRIX
+from tests.apps.graphs.tasks.formats.test_simai import HEAD, ROWS
+
+
+def text(name, whole, old="", new="", **given):
+    """A file of this name, with a part of its text replaced."""
+
+    def read():
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / name).write_text(whole.replace(old, new, 1))
+            read_tasks(Path(folder) / name, **given)
+
+    return read
+
+
+def made(write, **given):
+    """What `write` makes of a folder, read."""
+
+    def read():
+        with tempfile.TemporaryDirectory() as folder:
+            read_tasks(write(Path(folder)), **given)
+
+    return read
+
+
+def chakra(*nodes):
+    return made(lambda folder: put(folder, [*nodes], [node(5, COMP, micros=1, x=1)]))
+
+
+def flexflow(task):
+    return made(lambda folder: graph_of(folder / "a.fbuf", [task], GPUS))
+
+
+def own(**changed):
+    rows = [{"kind": "compute", "rank": 0, "seconds": 1}]
+    return text("a.json", json.dumps({"format": "mfabric tasks", "version": 1, "ranks": 2, "tasks": rows} | changed))
+
+
+def one(**fields):
+    return own(tasks=[{"kind": "compute", "rank": 0} | fields])
+
+
+def goal(old, new):
+    return text("a.goal", TWO, old, new)
+
+
+def htsim(old, new):
+    return text("a.cm", MATRIX, old, new)
+
+
+def simai(old, new, **given):
+    return text("a.txt", HEAD + ROWS, old, new, **given)
+
+
+def task(kind, rank=0, **values):
+    """A graph of one task."""
+
+    def build():
+        tasks = Tasks(2, groups=((0, 1),))
+        tasks.add(kind, rank, "odd", **values)
+        return tasks.graph()
+
+    return build
+
+
+def pair(first, second, kind=TaskKind.COLLECTIVE):
+    """Two tasks of one match, as flows: members of an all-reduce of ranks 0 and 1, or a SEND and a RECV."""
+
+    def lower():
+        tasks = Tasks(3, groups=((0, 1), (0, 1, 2)))
+        usual = {"op": Op.ALL_REDUCE, "group": 0, "bytes": 8.0} if kind == TaskKind.COLLECTIVE else {}
+        for rank, values in enumerate((first, second)):
+            row = {"kind": kind, "rank": rank, "match": 0} | usual | values
+            tasks.add(row.pop("kind"), row.pop("rank"), "ab"[rank], **row)
+        lowered(tasks.graph())
+
+    return lower
+
+
+def choice(words):
+    return lambda: choices_of(words)
+
+
+RECEIVED = {"kind": TaskKind.RECV, "peer": 2}
+REFUSED = [
+    (task(TaskKind.COMPUTE, seconds=-1.0), "seconds of task 0 ('odd') must be a number from 0 to 1e+09, got -1"),
+    (task(TaskKind.COMPUTE, seconds=float("nan")), "seconds of task 0"),
+    (task(TaskKind.SEND), "peer of task 0 ('odd') must be in 0..1, got -1."),
+    (task(TaskKind.COLLECTIVE, group=0), "op of task 0"),
+    (task(TaskKind.COLLECTIVE, op=Op.ALL_REDUCE, group=2), "must be one of groups, got 2."),
+    (task(TaskKind.COMPUTE, rank=2), "rank of task 0"),
+    (pair({}, {"op": Op.ALL_GATHER}), "op must be the same", "task 0 ('a') has 0 and task 1 ('b') has 2."),
+    (pair({}, {"group": 1}), "group must be the same"),
+    (pair({}, {"rank": 0}), "a collective must have one task of each rank, but", "are both of rank 0"),
+    (pair({}, {"rank": 2}), "rank of task 1 ('b') must be one of its group 0, got 2."),
+    (pair({}, {"bytes": 9.0}), "bytes must be the same for all members of a collective (ring),"),
+    (pair({"op": Op.REDUCE}, {"op": Op.REDUCE}), "peer of task 0 ('a') must be its root, a rank of group 0, got -1"),
+    (pair({"op": Op.REDUCE, "peer": 0}, {"op": Op.REDUCE, "peer": 1}), "peer must be the same"),
+    (pair({"peer": 1}, RECEIVED, TaskKind.SEND), "task 0 ('a') sends from rank 0 to 1, but", "waits for 2."),
+    (pair({"peer": 1}, {"peer": 2}, TaskKind.SEND), "one SEND and one RECV, but task 0 ('a') and task 1 ('b') share"),
+    (choice("all-reduce"), "OP=ALGORITHM"),
+    (choice("allreduce=ring"), "collective 'allreduce' is unknown (did you mean 'all-reduce'?)"),
+    (choice("all-reduce=pairwise"), "algorithm of all-reduce 'pairwise' is unknown", "allowed: ring, rings,"),
+    (choice("all-reduce:65536=ring"), "OP:<BYTES=ALGORITHM"),
+    (choice("all-reduce:<x=ring"), "'x' in 'all-reduce:<x=ring' must be a whole number"),
+    (choice("all-reduce=ring,all-reduce=direct"), "once, but 'all-reduce=direct' is the second"),
+    (lambda: ALGORITHMS["hierarchical"][Op.ALL_REDUCE]((0, 0, 1)), "as many members in each server, got 1 to 2."),
+    (text("x.txt", "hello"), "is no file of tasks; formats that are read: Chakra, "),
+    (text("w.txt", "[[1, 2], [3, 4]]"), "but a matrix of weights"),
+    (text("a.goal", TWO, ranks=3), "ranks cannot be given for", "(GOAL); it leaves out: nothing"),
+    (own(tasks=3), "must hold a list of tasks"),
+    (own(version=2), "must say format"),
+    (own(groups=[0]), "list of ranks for each of groups"),
+    (own(groups=[[5]]), "a.json': group 0 must hold ranks in 0..1"),
+    (own(tasks=[{}]), "task 0 of", "must have one of marker, compute"),
+    (own(tasks=[{"kind": "send", "rank": 0}]), "a.json': peer of task 0"),
+    (one(colour=1), "task 0 of", "no other fields than"),
+    (one(seconds="1"), "task 0 of", "for seconds, got '1'"),
+    (one(after=[1]), "from 0 to 0 for after, got '1'"),
+    (one(name=1), "a text for name, got '1'"),
+    (one(bytes=10**400), "bytes is a whole number beyond 1e308"),
+    (goal("9b to 1 tag 4", "9b to 1 tag 5"), "line 14 of", "receives on rank 1 what no send", "as 1 of 3"),
+    (goal("l2 requires l1", "l2 requires l9"), "line 6 of", "names 'l9', which rank 0 has not defined before."),
+    (goal("9b to 1", "9b to 2"), "whole number from 0 to 1 for to, got '2'"),
+    (goal("l4: calc", "l2: calc"), "line 9 of", "defines 'l2' a second time"),
+    (goal("calc 7", "wait 7"), "line 9 of", "is no statement of GOAL, got 'l4: wait 7'."),
+    (goal("c requires b\n}", "c requires b"), "ends rank 1 without"),
+    (goal("l2 requires l1", "l2 requires l1\nl1 requires l2"), "after must have no cycle, but 2"),
+    (goal("9b to 1 tag 4", "9b to 1 tag 4 tag 5"), "tag, cpu and nic once, got 'tag 4 tag 5'."),
+    (htsim("Triggers 3", "Triggers 4"), "must have as many rows of triggers as it says, 4, got 3"),
+    (htsim("Nodes 4\n", ""), "line 3 of"),
+    (htsim("trigger 3 size", "trigger 4 size"), "line 9 of", "names trigger 4, which no row declares"),
+    (htsim("count 2", "count 3"), "line 11 of", "must fire 3 times and is fired 2 times"),
+    (htsim("recv_done_trigger 3", ""), "line 12 of", "multishot that must fire 1 times and is fired 0"),
+    (htsim("id 5 trigger 3", "trigger 3"), "line 9 of", "must have an id"),
+    (htsim("id 5 trigger", "id 5 start 0 trigger"), "line 9 of", "either start or trigger"),
+    (htsim("size 500", "size 1 colour 2"), "line 9 of", "pairs of"),
+    (htsim("trigger id 3 multishot", "trigger id 3 sometimes"), "line 12 of", "must be trigger id K"),
+    (htsim("trigger id 3", "trigger id 2"), "line 12 of", "declares trigger 2 a second time"),
+    (htsim("1->2", "1>2"), "line 5 of", "is no row of a connection matrix, got '1>2"),
+    (simai(HEAD.split()[0], "HYBRID_DLRM"), "line 1 of", "must have a policy of", "got 'HYBRID_DLRM'"),
+    (simai("ga: 1", "colour: 1"), "line 1 of", "got 'colour'"),
+    (simai("all_gpus: 16", "all_gpus: 18"), "whole groups of tp x ep, got 18"),
+    (simai("\n2\n", "\n3\n"), "line 2 of", "says 3 rows, but 2 follow"),
+    (simai("ALLTOALL_EP", "ALLREDUCEALLTOALL"), "line 4 of", "got 'ALLREDUCEALLTOALL'"),
+    (simai("128 2", "128"), "line 4 of", "must have 12 fields, got 11"),
+    (simai(" all_gpus: 16", " all_gpus: 16 checkpoints: 1 2"), "for a checkpoint, got '2'"),
+    (simai(" all_gpus: 16", " checkpoints: 3 0"), "says 3 for checkpoints, but 1 follow"),
+    (simai("", "", ranks=3), "needs a multiple of tp x ep, 4, for ranks,", "(8), got 3."),
+    (chakra(node(1, 8, x=1)), "node 1 of", "must have a type from 0 to 7, got 8"),
+    (chakra(node(1, COMP, x=1), node(1, COMP)), "node 1 of", "has the id of another node"),
+    (chakra(node(1, SEND, comm_size=8)), "node 1 of", "must say comm_dst and comm_size"),
+    (chakra(node(1, SEND, comm_dst=2, comm_size=8)), "from 0 to 1 for comm_dst, got '2'"),
+    (chakra(node(1, SEND, comm_dst=1, comm_size=8, comm_src=1)), "must have its own rank, 0, for comm_src, got 1"),
+    (chakra(node(1, RECV, comm_src=1, comm_size=8)), "node 1 of", "receives from rank 1, which does not send it"),
+    (chakra(node(1, COLL, comm_type=7, comm_size=8)), "as many collectives on all its ranks, got 1 on rank 0 and 0"),
+    (chakra(node(1, COLL, comm_type=10, comm_size=8)), "comm_type from 0 to 9, got 10"),
+    (chakra(node(1, COLL)), "none of its nodes has"),
+    (text("trace.0.json", json.dumps({"workload_graph": [{"Id": 1, "NodeType": 9}]})), "NodeType from 0 to 7"),
+    (text("trace.0.json", json.dumps({"workload_graph": [3]})), "an object"),
+    (flexflow(topoopt(1, 7)), "task 0 (counted from 0)", "type from 0 to 6, got 7"),
+    (flexflow(topoopt(1, 0, 5)), "runs on device 5, which is not there"),
+    (flexflow(topoopt(1, 5, 90)), "must have a connection of two nodes for its device, got 90"),
+    (flexflow(topoopt(1, 6, 0, size=4, follows=[4])), "for its nodes, got '4'"),
+    (flexflow(topoopt(1, 6, 0, size=4, follows=[1, 1])), "must have nodes, none twice"),
+    (flexflow(topoopt(1, 0, 90, follows=[7])), "is followed by task 7, which is not there"),
+    (flexflow(topoopt(1, 0, 90, float("nan"))), "for runtime, got 'nan'"),
+]

@@ -1,0 +1,159 @@
+"""Deployments drawn at random, as the package and as the oracle take them."""
+
+import dataclasses
+import random
+
+import numpy as np
+
+from mfabric_jax.apps.serving import deployment
+from mfabric_jax.apps.serving.deployment import Pool
+from mfabric_jax.apps.serving.families import Family, Kernel
+from mfabric_jax.apps.serving.group import crossing_of, group_of
+from mfabric_jax.apps.serving.loads import loaded
+from mfabric_jax.apps.serving.step import Model
+from mfabric_jax.case import Case
+from mfabric_jax.workload.catalog import get_model
+from tests.oracles import serving as plain
+
+# Of peaks, what usual kernels achieve: [products bf16, fp8, grouped bf16, fp8, memory]; FlashMLA's parts of memory and
+# of bf16 FLOP/s; peaks from data sheets: [bf16, fp8] FLOP/s, memory bytes/s, NVLink bytes/s.
+ACHIEVED = {
+    "H800-SXM": ((0.72, 0.67, 0.72, 0.68, 0.85), (989.4e12, 1978.9e12), 3.35e12, 200e9),
+    "B200-HGX": ((0.70, 0.68, 0.68, 0.65, 0.82), (2250e12, 4500e12), 7.7e12, 900e9),
+}
+MLA = {
+    "name": "mla",
+    "heads": 128,
+    "query_rank": 1536,
+    "kv_rank": 512,
+    "nope_dim": 128,
+    "rope_dim": 64,
+    "value_dim": 128,
+}
+GQA = {"name": "gqa", "heads": 48, "kv_heads": 8, "head_dim": 128}
+MODELS = {"deepseek-v3": MLA, "mixtral-8x22b": GQA}
+BYTES = {"bf16": 2.0, "fp8": 1.0}
+WIRE = {"bf16": 2.0, "fp8": 1 + 4 / 128, "nvfp4": 0.5625}
+FABRICS = ("fat-tree", "torus", "full-mesh")
+RULES = ("expert", "gpu", "server")
+
+
+def gpu_of(name, weights):
+    """Achieved rates as the oracle wants them."""
+    parts, peaks, memory, nvlink = ACHIEVED[name]
+    fp8 = weights != "bf16"
+    return {
+        "products": parts[1] * peaks[1] if fp8 else parts[0] * peaks[0],
+        "grouped": parts[3] * peaks[1] if fp8 else parts[2] * peaks[0],
+        "plain": parts[0] * peaks[0],
+        "attention": 580 / 989.4 * peaks[0],
+        "memory": parts[4] * memory,
+        "cache": 3000 / 3350 * memory,
+        "launch": 1.3e-6,
+        "nvlink": nvlink,
+    }
+
+
+def kernel(draw):
+    return Kernel(
+        alpha_s=draw.uniform(0, 20e-6),
+        peer_s=draw.choice((0.0, 0.2e-6)),
+        beyond_s=draw.choice((0.0, 30e-6)),
+        floor_s=draw.choice((0.0, 25e-6, 200e-6)),
+        nic=draw.uniform(0.5, 1),
+        nic_message_s=draw.choice((0.0, 30e-9)),
+        nvlink=draw.uniform(0.5, 1),
+        nvlink_message_s=draw.choice((0.0, 30e-9)),
+    )
+
+
+def shares_of(draw, experts, *limit):
+    """How often a gate with such a limit takes experts of drawn weights, in one layer or two."""
+    sets = plain.allowed(experts, *limit)
+    weights = [[draw.uniform(0.7, 1.4) for _ in range(experts)] for _ in range(draw.choice((1, 2)))]
+    return np.array([plain.taken_by(weight, sets)[1] for weight in weights])
+
+
+def drawn(seed):
+    """(deployment, numbers of a step, what the oracle is asked for)."""
+    draw = random.Random(seed)
+    name, fabric, gpu = draw.choice(list(MODELS)), draw.choice(FABRICS), draw.choice(list(ACHIEVED))
+    per_server, servers = draw.choice((1, 2, 4)), draw.choice((1, 2, 3, 4, 6, 8))
+    gpus, top_k = per_server * servers, draw.choice((1, 2, 3))
+    experts = gpus * draw.choice((1, 2))
+    experts = max(experts, -(-top_k // gpus) * gpus)
+    slots = draw.choice((experts, experts + gpus)) // gpus
+    groups = draw.choice([n for n in (1, 2, 4) if experts % n == 0])
+    most = groups if groups == 1 else draw.choice([n for n in range(1, groups + 1) if n * (experts // groups) >= top_k])
+    shares = None if draw.random() < 0.4 else shares_of(draw, experts, top_k, groups, most)
+    weights, cache = draw.choice(("bf16", "fp8")), draw.choice(("bf16", "fp8"))
+    sent, combined = draw.choice(tuple(WIRE)), draw.choice(("bf16", "fp8"))
+    drafts = draw.choice(((0, 0.0), (1, 0.6), (2, 1.5)))
+    facts = {
+        **{"blocks": draw.choice((4, 9)), "hidden": draw.choice((1024, 7168)), "experts": experts, "top_k": top_k},
+        **{"expert_hidden": draw.choice((768, 2048)), "shared_hidden": draw.choice((0, 2048))},
+        **{"dense_blocks": draw.choice((0, 3)), "dense_hidden": 4096, "vocab": 32000},
+        **{"expert_groups": groups, "top_groups": most},
+    }
+    overlap, batch, context = (
+        draw.random() < 0.6,
+        draw.choice((1.0, 32.0, 190.5)),
+        draw.choice((100.0, 4096.0, 60000.0)),
+    )
+    case = Case().with_(
+        {
+            **{f"model.{field}": value for field, value in facts.items()},
+            **{"model.name": name, "network.fabric": fabric, "gpu.name": gpu, "gpu.gpus_per_server": per_server},
+            **{"network.nic_gbps": draw.choice((100.0, 400.0)), "serving.ep": gpus, "serving.batch": batch},
+            **{"serving.context": context, "serving.overlap": overlap, "serving.drafts.tokens": drafts[0]},
+            **{"serving.drafts.accepted": drafts[1], "serving.host_s": draw.choice((0.0, 1e-3))},
+            **{"serving.formats.weights": weights, "serving.kernels": "ideal"},
+            **{name.replace("__", "."): value for name, value in plain.PLANE.items()},
+        }
+    )
+    family = Family(
+        "own", draw.choice(RULES), kernel(draw), kernel(draw), header_bytes=16, cores=draw.choice((0, 0.15))
+    )
+    architecture = get_model(name, facts).architecture
+    group = group_of(case, gpus)
+    load = loaded(architecture, gpus, slots, shares, domains=group.domains)
+    model = Model(architecture, load, 1, weights, cache, drafting=drafts[0] > 0)
+    pool = Pool(model, group, family, crossing_of(group, family, load), sent, combined)
+    deployed = dataclasses.replace(deployment(case), decode=pool)
+    return deployed, deployed.numbers, asked(deployed, MODELS[name], facts, (groups, most))
+
+
+def asked(deployed, attention, facts, limit):
+    """What the oracle needs to know, in plain numbers; where experts lie is taken as it is."""
+    case, pool = deployed.case, deployed.decode
+    family, load, per_server = pool.family, pool.model.load, pool.group.shape.gpus_per_server
+    gpu = gpu_of(case.gpu.name, pool.model.weights)
+    nic = case.network.nic_gbps * 1e9 / 8
+    layers = [(row.tolist(), slots.tolist()) for row, slots in zip(load.selected, load.expert, strict=True)]
+    taken = [plain.slots_taken(*layer) for layer in layers]
+    model = facts | {"attention": attention, "weight_bytes": BYTES[pool.model.weights]}
+    model["cache_bytes"] = BYTES[pool.model.cache]
+    crossings = [crossing(case.network.fabric, family.copies, layer, load, per_server, limit) for layer in layers]
+    network = {
+        "crossing": [sum(one) / len(crossings) for one in zip(*crossings, strict=True)],
+        "rates": {"nic": nic, "nvlink": gpu["nvlink"]},
+        "dispatch": family.dispatch._asdict(),
+        "combine": family.combine._asdict(),
+        "sizes": (facts["hidden"] * WIRE[pool.precision] + 16, facts["hidden"] * WIRE[pool.combined]),
+        "cores": family.cores,
+    }
+    placed = {"taken": taken, "slots": load.slots, "gpus": load.gpus}
+    return model, gpu, placed, network
+
+
+def crossing(fabric, rule, layer, load, per_server, limit):
+    """Seconds between and inside servers of one layer by the oracle, at 1 byte/s and a byte a copy."""
+    servers = load.gpus // per_server
+    between, inside = plain.flows_of(*layer, load.slots, per_server, rule, load.top_k, *limit)
+    within = plain.inside_servers(inside, per_server)
+    if servers == 1:
+        return 0.0, within
+    if fabric == "fat-tree":
+        return plain.on_tree(between), within
+    on = {"torus": plain.on_torus, "full-mesh": plain.on_full_mesh}[fabric]
+    return on(between, per_server, servers), within

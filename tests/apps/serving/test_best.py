@@ -1,0 +1,182 @@
+"""The best of `serve` is the best of all members of its space: drawn small spaces, each member worked out."""
+
+import itertools
+import random
+
+import pytest
+
+from mfabric_jax.apps.serving import cheapest, fastest, in_time, load, search, serve
+from mfabric_jax.apps.serving.load import mean_context, requests_of
+from mfabric_jax.apps.serving.rows import full_row, known
+from mfabric_jax.apps.serving.sizing import Reader, batches_of, best_of, fewest
+from mfabric_jax.case import Case, cases
+
+DRAWN = 25  # spaces without a load, and as many with one
+GROUPS = 1, 2
+BASE = {
+    **{"model.name": "deepseek-v3", "network.fabric": "fat-tree", "gpu.name": "H200-SXM"},
+    **{"serving.context": 300.0, "serving.answer": 40},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def coarse():
+    """Tables of seconds with few points, for members and search alike."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(load, "GRID", (12, 5))
+        patched.setattr(load, "PASSES", (5, 1))
+        yield
+
+
+class Drawn:
+    """A small space: values of what a search chooses, and what is asked of it."""
+
+    def __init__(self, seed, loaded):
+        draw = random.Random(seed)
+        self.sizes = draw.sample((8, 16, 24), draw.randint(1, 2))
+        self.batches = draw.sample(range(2, 40), 2)
+        self.ways = draw.choice(((True,), (False,), (True, False)))
+        pools = [*itertools.product((8, 16), (1024, 4096), (True, False))]
+        self.pools = draw.sample(pools, draw.randint(1, 2))
+        self.asked = BASE | {"serving.by": draw.choice(("predicted", "high")), "run.seed": seed}
+        member = known(Case().with_(self.asked | self.settings(*(draw.choice(some) for some in self.axes()))))
+        reader, numbers = Reader.of(member), member.numbers._replace(context=320.0)
+        step_s = float(member.judged_s(numbers))
+        self.asked["serving.tpot_ms"] = 1000 * step_s * draw.uniform(0.97, 1.1)
+        least_ms = 1000 * (reader.lone_s + step_s)
+        self.asked["serving.load.ttft_ms"] = draw.choice((None, least_ms * draw.uniform(0.98, 2)))
+        self.groups = [(None,), (None,)]
+        if loaded:
+            rates = float(member.decode.model.gpus * member.decoding(numbers).requests / step_s / 40)
+            rates = min(rates, self.pools[0][0] * member.pass_tokens / float(member.judged_pass_s(400.0)) / 300)
+            self.asked |= {"serving.load.rate": rates * draw.uniform(0.5, 1.95), "serving.load.requests": 120}
+            self.asked["serving.load.keep"] = draw.choice((0.7, 0.9, 0.99))
+            self.groups = [(draw.choice(GROUPS),) if draw.random() < 0.2 else GROUPS for _ in range(2)]
+        names = "decode_groups", "prefill_groups"
+        stated = {name: counts[0] for name, counts in zip(names, self.groups, strict=True) if len(counts) == 1}
+        self.asked |= {f"serving.load.{name}": count for name, count in stated.items()}
+
+    def axes(self):
+        return self.sizes, self.batches, self.ways, self.pools
+
+    def settings(self, ep, batch, way, pool):
+        """Of a member, but for groups."""
+        said = {"serving.ep": ep, "serving.batch": float(batch), "serving.overlap": way}
+        return said | self.pool(*pool)
+
+    @staticmethod
+    def pool(ep, tokens, overlap):
+        names = ("serving.prefill.ep", ep), ("serving.prefill.tokens", tokens), ("serving.prefill.overlap", overlap)
+        return dict(names)
+
+    def members(self):
+        """A row for every member, all of it stated."""
+        for *chosen, decode_groups, prefill_groups in itertools.product(*self.axes(), *self.groups):
+            said, groups = self.settings(*chosen), (decode_groups, prefill_groups)
+            said |= dict(zip(("serving.load.decode_groups", "serving.load.prefill_groups"), groups, strict=True))
+            deployed = known(Case().with_(self.asked | said))
+            if load.stated(deployed.case):
+                yield load.columns(deployed) | {"fits": deployed.prefill_fits}
+            else:
+                yield full_row(deployed, None, arriving=False)
+
+    def found(self):
+        """A row for the best of every size."""
+        for ep in self.sizes:
+            case = Case().with_(self.asked | {"serving.ep": ep, "serving.prefill.ep": self.pools[0][0]})
+            deployed, loaded = known(case), load.stated(case)
+            context = mean_context(requests_of(deployed)) if loaded else case.serving.context
+            decode = []
+            for way in self.ways:
+                own = known(case.with_({"serving.overlap": way}))
+                decode.append(batches_of(own, context, self.batches))
+            prefill = [Reader.of(known(case.with_(self.pool(*pool)))) for pool in self.pools]
+            chosen = [fewest(decode, prefill)] if loaded else [(one, None) for one in best_of(decode, prefill)]
+            for member, outcome in chosen:
+                yield full_row(member, outcome, arriving=loaded)
+
+
+def plainly_in_time(row):
+    """As the page "Serving" says it."""
+    if row.get("load_requests") is None:
+        end = "_high" if row["by"] == "high" else ""
+        late = row["ttft_limit_s"] is not None and row[f"ttft{end}_s"] > row["ttft_limit_s"]
+        return row["fits"] and row[f"tpot{end}_s"] <= row["tpot_limit_s"] and not late
+    busiest = max(row["decode_load"], row["prefill_load"])
+    return row["fits"] and row["in_slo"] >= row["in_slo_limit"] and busiest <= 1
+
+
+def gpus(row):
+    return row["load_decode_gpus"] + row["load_prefill_gpus"]
+
+
+@pytest.mark.parametrize("seed", range(DRAWN))
+def test_without_a_load_the_most_tokens_and_the_fewest_dollars_are_those_of_all_members(seed):
+    space = Drawn(seed, loaded=False)
+    every = [row for row in space.members() if plainly_in_time(row)]
+    found = in_time(space.found())
+    assert bool(found) == bool(every)
+    if every:
+        assert fastest(found)["tokens_per_s_per_gpu"] == max(row["tokens_per_s_per_gpu"] for row in every)
+        least = min(row["usd_per_million_tokens"] for row in every)
+        assert cheapest(found)["usd_per_million_tokens"] == pytest.approx(least, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(DRAWN))
+def test_under_a_load_the_fewest_gpus_and_dollars_are_those_of_all_members(seed):
+    space = Drawn(100 + seed, loaded=True)
+    every = [row for row in space.members() if plainly_in_time(row)]
+    found = in_time(space.found())
+    beyond = [row for row in found if gpus(row) > max(map(gpus, every), default=0)]  # more groups than were looked at
+    assert bool(every) <= bool(found)
+    if every and beyond != found:
+        best, least = fastest(found), cheapest(found)
+        assert gpus(best) == min(map(gpus, every))
+        dollars = min(row["load_usd_per_million_tokens"] for row in every)
+        assert least["load_usd_per_million_tokens"] == pytest.approx(dollars, rel=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------ whole searches
+H200 = Case().with_(
+    {
+        **{"model.name": "deepseek-v3", "network.fabric": "fat-tree", "gpu.name": "H200-SXM"},
+        **{"serving.tpot_ms": 50.0, "serving.by": "predicted"},
+    }
+)
+
+
+def test_a_batch_that_is_never_full_may_be_larger_than_a_full_one_in_time():
+    """A full batch of 17 takes longer than 30 ms at 4,608 tokens of context, but 4.3 requests a second do not fill it;
+    16 would need a second group."""
+    case = H200.with_({"serving.tpot_ms": 30.0, "serving.load.rate": 4.3, "serving.ep": 8})
+    (row,) = in_time(serve(case))
+    assert (row["load_decode_gpus"], row["load_prefill_gpus"], row["batch"], row["overlap"]) == (8, 8, 17, False)
+    assert row["tpot_s"] <= 0.03
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "count"), [(23.0, 24), (140.0, 88)])
+def test_a_load_takes_the_fewest_gpus_of_all_sizes(rate, count):
+    rows = in_time(search(cases(H200.with_({"serving.load.rate": rate}))))
+    assert gpus(fastest(rows)) == min(map(gpus, rows)) == count
+    dollars = [row["load_usd_per_million_tokens"] for row in rows]
+    assert cheapest(rows)["load_usd_per_million_tokens"] == min(dollars)
+
+
+def test_every_size_counts_without_a_load():
+    """40 GPUs decode more than any of the sizes that are powers of 2 or published (their copies are even enough)."""
+    best = fastest(in_time(search(cases(H200))))
+    assert best["ep"] == 40
+    assert best["tokens_per_s_per_gpu"] == pytest.approx(4406, abs=1)
+
+
+def test_requests_that_no_memory_holds_are_not_in_time(tmp_path):
+    log = tmp_path / "log.csv"
+    lines = [f"{i / 10},{900 if i % 10 else 40_000_000},20" for i in range(200)]
+    log.write_text("\n".join(["Timestamp,Request tokens,Response tokens", *lines]), encoding="utf-8")
+    case = H200.with_({"serving.ep": 16, "serving.load.arrivals": str(log), "serving.prefill.ep": 8})
+    for keep, enough in ((0.99, False), (0.85, True)):
+        row = next(serve(case.with_({"serving.load.keep": keep})))
+        assert row["refused"] == 20
+        assert row["in_slo"] == pytest.approx(0.9, abs=0.01)
+        assert bool(in_time([row])) is enough

@@ -1,0 +1,199 @@
+"""Steps of real trainings: what was printed, the set-up that is simulated, and how an error is counted."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from mfabric_jax import InputError, resolve
+from mfabric_jax.apps.validation import training_rows, trainings
+from mfabric_jax.apps.validation.step_parts import PARTS as STEP_PARTS
+from mfabric_jax.apps.validation.step_parts import step_parts
+from mfabric_jax.apps.validation.training_steps import CLUSTER, PARTS, RATIOS, training_ratios, training_summary
+from mfabric_jax.evaluate.resolving.set_up import memory_columns
+from mfabric_jax.report import remarks
+from mfabric_jax.report.measured_errors import measured_errors, measured_ratios, measured_words
+from mfabric_jax.report.tables import trainings as table
+from mfabric_jax.workload.gpus import GPUS
+from tests.measured_errors import errors_in, ratios_in
+
+PEAK = 989e12  # BF16 of an H100, by which MFU is counted
+EVERY = {one.name: one for one in trainings()}
+
+
+def flops_a_token(model, sequence):
+    """Six a parameter that a token meets, and the whole square of attention, forward and backward."""
+    attention = model.attention.params(model.hidden) + 3 * model.hidden * (
+        model.top_k * model.expert_hidden + model.shared_hidden
+    )
+    gate, head = model.hidden * model.experts, model.hidden * model.vocab
+    square = 12 * model.blocks * model.attention.heads * model.attention.head_dim * sequence
+    return 6 * (model.blocks * (attention + gate) + head) + square
+
+
+def test_every_row_is_a_case_that_can_be_simulated():
+    assert len(EVERY) >= 40
+    assert sum(one.measured_s is not None for one in EVERY.values()) >= 40
+    for one in EVERY.values():
+        found = resolve(one.case)
+        job, said = found.job, one.job
+        assert one.gpu in GPUS
+        assert job.gpus == one.gpus == job.dp * job.tp * job.ep * job.pp
+        assert {name: getattr(job, name) for name in ("pp", "ep")} == {x: said["parallel"][x] for x in ("pp", "ep")}
+        assert job.attention_tp == said["parallel"]["tp"]
+        assert job.iteration_tokens == said["batch"]["global_batch"] * job.sequence
+        assert job.recompute == said.get("recompute", "none")
+        assert one.source
+        assert one.printed
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_seconds_are_those_that_the_source_prints(name):
+    one = EVERY[name]
+    if one.measured_s is None:
+        assert one.printed.startswith("kept apart")
+        return
+    number, unit = re.match(r"([\d.]+) (.*)", one.printed).groups()
+    job = resolve(one.case).job
+    if unit.startswith("s a step"):
+        assert one.measured_s == float(number)
+    elif unit.startswith("tokens/s"):
+        assert one.measured_s == pytest.approx(job.iteration_tokens / one.gpus / float(number), rel=1e-3)
+    else:
+        rate = float(number) * (1e12 if unit.startswith("TFLOP/s") else PEAK / 100)
+        flops = job.iteration_tokens * flops_a_token(job.architecture, job.sequence)
+        assert one.measured_s == pytest.approx(flops / one.gpus / rate, rel=0.01)
+
+
+def test_a_prediction_stands_beside_its_measurement():
+    names = ["qwen2-57b-1024-1024", "megatron-1440", "gpt-oss-64-b300-ep8"]
+    rows = list(training_rows(trainings(names)))
+    assert [row["row"] for row in rows] == names
+    for row in rows:
+        assert row["predicted_s"] == pytest.approx(sum(row[part] for part in PARTS), rel=1e-5)
+        assert row["predicted_s"] > 0
+    measured, kept, other = rows
+    assert measured["error"] == measured["predicted_s"] / 1.081 - 1
+    assert (kept["measured_s"], kept["error"]) == (None, None)
+    summary = training_summary(rows)
+    assert [(one["gpu"], one["rows"]) for one in summary] == [("H100-SXM", 1), ("B300-HGX", 1)]
+    assert summary[1]["worst_error"] == other["error"]
+    assert summary[1]["mean_error"] == abs(other["error"])
+    said = table(rows, summary, training_ratios(rows))
+    assert "megatron-1440" in said
+    assert f"{measured['error']:.1%}" in said
+
+
+def memory(name, changes=None):
+    """Of a GPU of the fullest stage of a row, changed."""
+    found = resolve(EVERY[name].case.with_(changes or {}))
+    return memory_columns(found, found.job)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_ran_fits(name):
+    assert memory(name)["fits"]
+
+
+TOO_MUCH = [  # what a row needs without what it had [GB], and of which part that is mostly
+    # 17 chunks of 4 layers in flight, 4,096 tokens of 128 x (192 + 192 + 128) elements of queries, keys and values: 37
+    # GB more, and normed inputs and gated products, a byte each.
+    ("deepseek-v3-2048", {"job.recompute": "none"}, 113, "attention"),
+    # 32 experts over the 8 of half as many servers: twice their weights, 2 and 4 bytes each.
+    ("deepseek-v3-2048", {"job.parallel.ep": 32}, 74, "inner"),
+    # Up-projections kept: 56 layers in flight x 2,048 tokens x 131 KB.
+    ("deepseek-v3-512-bf16", {"job.recompute": "none"}, 79, "inner"),
+    ("deepseek-v3-1024-fp8", {"job.recompute": "none", "job.precision.kept": "bf16"}, 88, "inner"),
+    # 5.2 billion parameters of a GPU: 10.4 GB of their gradients more in float32.
+    ("grok-1-512", {"job.precision.accumulated": "fp32"}, 75, "inner"),
+    ("gpt-oss-64-b200-ep8", {"job.precision.accumulated": "fp32"}, 194, "gradients"),
+    ("gpt-oss-64-b200-ep8", {"job.recompute": "none"}, 181, "inner"),
+    ("gpt-oss-64-b200-ep8", {"gpu.name": "H100-SXM"}, 161, "inner"),
+    # 14 layers a stage: 4.9 billion parameters of a GPU for 2.5.
+    ("mixtral-8x22b-128", {"job.parallel.pp": 4}, 81, "inner"),
+    # 12 bytes of a parameter on every GPU: 30 GB of 2.5 billion.
+    ("mixtral-8x22b-128", {"job.sharding": "none"}, 84, "inner"),
+    ("llama3-8x70b-256", {"job.sharding": "none"}, 91, "optimizer"),
+    ("megascale-240", {"job.sharding": "none"}, 97, "optimizer"),
+    ("mixtral-8x7b-256", {"gpu.name": "H100-SXM"}, 111, "inner"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "gigabytes", "part"), TOO_MUCH)
+def test_what_lacks_its_recomputation_sharding_or_gpu_does_not_fit(name, changes, gigabytes, part):
+    found = memory(name, changes)
+    assert not found["fits"]
+    assert found["memory_gb"] == pytest.approx(gigabytes, abs=0.6)
+    parts = {key: size for key, size in found.items() if key.startswith("memory_") and key != "memory_gb"}
+    assert sum(parts.values()) == pytest.approx(found["memory_gb"])
+    assert max(parts, key=lambda key: parts[key]) == f"memory_{part}_gb"
+
+
+def test_ratios_are_of_rows_of_one_source():
+    for pairs in RATIOS.values():
+        for one, other in pairs:
+            assert EVERY[one].source == EVERY[other].source
+    rows = [{"row": name, "predicted_s": 2.0 + number, "measured_s": 1.0 + number} for number, name in enumerate(EVERY)]
+    found = training_ratios(rows)
+    assert len(found) == sum(map(len, RATIOS.values()))
+    one = found[0]
+    first, second = (next(row for row in rows if row["row"] == one[side]) for side in ("row", "over"))
+    assert one["predicted"] == first["predicted_s"] / second["predicted_s"]
+    assert one["error"] == pytest.approx(one["predicted"] / (first["measured_s"] / second["measured_s"]) - 1)
+    assert training_ratios(rows[:1]) == []
+
+
+def test_parts_of_a_step_add_up_and_pairs_take_what_their_kernels_take():
+    parts = step_parts(EVERY["deepseek-v3-2048"].case)
+    (row,) = training_rows([EVERY["deepseek-v3-2048"]])
+    assert sum(parts[name] for name in STEP_PARTS) == pytest.approx(row["predicted_s"], rel=1e-6)
+    assert parts["overlapped_s"] > 0.6 * row["predicted_s"]
+    assert 0 <= parts["exposed"] < 0.1
+    found = resolve(EVERY["deepseek-v3-2048"].case)
+    seconds = found.of_kernels(found.job)
+    back = seconds.backward
+    computed = seconds.attention_s + sum(back.attention) + seconds.moe_s + sum(back.moe)
+    slower = 1 / (1 - found.case.job.overlap.comm_cores)
+    assert parts["layer_s"] * (1 - parts["exposed"]) == pytest.approx(computed * slower, rel=0.02)
+
+
+def test_an_unknown_row_is_named():
+    with pytest.raises(InputError, match="row 'grok' is unknown"):
+        trainings(["grok"])
+
+
+def test_measured_errors_of_gpus_are_said():
+    found = measured_errors()
+    assert {gpu: one.steps for gpu, one in found.items()} == Counter(
+        one.gpu for one in EVERY.values() if one.measured_s is not None
+    )
+    (row,) = training_rows([EVERY["gpt-oss-64-b300-ep8"]])  # the only step of its GPU in EP 8
+    assert abs(found["B300-HGX"].worst) >= abs(row["error"]) - 0.002
+    said = measured_words(["H200-SXM", "A100-80GB-SXM", "H200-SXM"])
+    assert said.endswith(f": H200-SXM 1 step, {found['H200-SXM'].mean:+.1%}; no step of A100-80GB-SXM was measured.")
+    assert said.startswith("Measured steps of trainings, of evenly routed tokens (predicted over measured, less 1; ")
+    assert {CLUSTER[name] for name in ("traffic.generated.skew", "compute.experts")} == {0.0, "balanced"}
+    rows = [
+        {"model": "m", "fabric": "f", "iteration_s": 1.0, "compute_source": "H200-SXM at 40% of peak, by kernels as"}
+    ]
+    assert not [one for one in remarks(rows, {"resolved": {"gpu.name": "H200-SXM"}}) if "Measured" in one]
+    rows[0]["compute_source"] += " they were measured"
+    for told in ({"resolved": {"gpu.name": "H200-SXM"}}, {"resolved": {"gpu.name": ["H200-SXM"]}}):
+        assert measured_words(["H200-SXM"]) in remarks(rows, told)
+    assert measured_words(["B200-HGX"]) in remarks([rows[0] | {"gpu.name": "B200-HGX"}], {})
+    skewed = [rows[0] | {"gpu.name": "B200-HGX", "rank_load_over_mean": load} for load in (1.591, 1.0, 1.2)]
+    for some, over in ((skewed, "1.00 to 1.59"), (skewed[:1], "1.59")):
+        words = f"{measured_words(['B200-HGX'])} In these rows the busiest rank receives {over} times the mean."
+        assert words in remarks(some, {})
+
+
+@pytest.mark.slow
+def test_measured_errors_are_those_of_a_run_now():
+    rows = list(training_rows(EVERY.values()))
+    ratios, of_now = measured_ratios(), ratios_in(rows)
+    assert ratios.count == of_now.count
+    assert ratios.nine_in_ten == pytest.approx(of_now.nine_in_ten, abs=0.002)
+    for gpu, one in errors_in(rows).items():
+        kept = measured_errors()[gpu]
+        assert kept.steps == one.steps
+        assert (kept.mean, kept.worst) == pytest.approx((one.mean, one.worst), abs=0.002), gpu

@@ -1,0 +1,158 @@
+"""What breaks in a graph, by hand on a leaf-spine: 4 leaves with a server of 4 GPUs and 4 links up each."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+
+from mfabric_jax.apps.failures import failures
+from mfabric_jax.case import Case
+from mfabric_jax.checks import InputError
+from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.fabric import degraded
+from mfabric_jax.fabric.graph import graph_text
+from mfabric_jax.fabric.graph_failures import broken_links, graph_devices, lacking, waiting
+from mfabric_jax.fabric.graphs.made import Numbers, made
+from mfabric_jax.fabric.own_graph import GraphFile, own_graph
+from mfabric_jax.routing.graphs import rated, ways_on_links
+
+JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 1, "job.parallel.ep": 16}
+QUICK = {"run.iterations": 1, "job.batch.micro_batches": 2, "network.fabric": "graph"}
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    """(graph, case) of a leaf-spine."""
+
+    def make(kind="leaf-spine", **numbers):
+        numbers = {"gpus": 16, "radix": 8, "gpus_per_server": 4} | numbers
+        file = tmp_path / "drawn.json"
+        file.write_text(graph_text(made(kind, Numbers(**numbers))))
+        sizes = {"job.parallel.gpus": 16, "gpu.gpus_per_server": numbers["gpus_per_server"]}
+        return GraphFile(str(file)), Case().with_(JOB | QUICK | sizes | {"network.graph": str(file)})
+
+    return make
+
+
+def names(asked, links):
+    network = own_graph(asked).network
+    return [network.link_name(link) for link in links]
+
+
+def test_which_links_break(drawn):
+    asked, _ = drawn()
+    assert names(asked, broken_links(asked, "electrical-nic", 5)) == ["gpu 5 -> edge 1", "edge 1 -> gpu 5"]
+    assert names(asked, broken_links(asked, "link", 5)) == ["edge 1 -> spine 0", "spine 0 -> edge 1"]
+    ends = {
+        kind: {end for name in names(asked, broken_links(asked, kind, 5)) for end in name.split(" -> ")}
+        for kind in ("switch", "spine")
+    }
+    assert ends["spine"] == {"spine 0", *(f"edge {leaf}" for leaf in range(4))}
+    assert "edge 1" in ends["switch"]
+    assert len(broken_links(asked, "electrical-nics", 5)) == 8
+    of_servers = {
+        "electrical-nic": 16,
+        "electrical-nics": 4,
+    }
+    of_servers |= {"gpu": 16, "server": 4, "nic-link": 16, "plane-link": 16}
+    assert graph_devices(asked) == of_servers | {"link": 16, "spine-link": 0, "switch": 4, "spine": 4}
+
+
+def test_a_nic_that_is_split_loses_one_of_its_links(drawn):
+    """16 GPUs of one NIC on four planes; each server of 4 at its own leaf: 12 bytes leave each GPU, 3 on each plane."""
+    whole, case = drawn("planes", planes=4, split=True)
+    assert lacking(whole)["plane-link"] == "its NICs are on one plane"
+    case = case.with_({"network.nic_gbps": 400.0})
+    resolved = resolve(case)
+    (group,) = resolved.fabric.groups(resolved, resolved.job, 400.0, ("own",))
+    assert (group.planes, lacking(group.of)["plane"]) == (4, "a graph does not say which of its switches are a plane")
+    left = degraded(group, "plane-link", server=1, gpu=4).group
+    assert len(left.of.failed) == 2
+    after = ways_on_links(rated(left, resolved.job, "spray"), resolved.job, "spray").times_now(
+        left, np.ones((1, 16, 16))
+    )
+    assert after[0] == pytest.approx(12 / 3 * 4 / group.nic_Bps, rel=1e-9)  # three links of a quarter NIC each
+
+
+@pytest.mark.parametrize(("kind", "load"), [("electrical-nic", 12 + 12 / 3), ("link", 48 / 3), ("spine", 48 / 3)])
+def test_what_is_left_carries_all(drawn, kind, load):
+    # In an even all-to-all of one byte a pair, 12 bytes leave each GPU and 48 each leaf.
+    _, case = drawn()
+    resolved = resolve(case)
+    (group,) = resolved.fabric.groups(resolved, resolved.job, 400.0, ("own",))
+    even = np.ones((1, 16, 16))
+    assert ways_on_links(group, resolved.job, "spray").times_now(group, even)[0] == pytest.approx(12 / group.nic_Bps)
+    left = degraded(group, kind, server=1, gpu=4).group
+    after = ways_on_links(rated(left, resolved.job, "spray"), resolved.job, "spray").times_now(left, even)
+    assert after[0] == pytest.approx(load / group.nic_Bps, rel=1e-9)
+
+
+def test_rows_of_failures(drawn):
+    _, case = drawn()
+    rows = {row["failure"]: row for row in failures(case.with_({"failures.server": 1}))}
+    assert list(rows) == ["electrical-nic", "nic-link", "link", "gpu", "server", "nvswitch", "switch", "spine"]
+    assert [kind for kind, row in rows.items() if row["remedy"] == "repair"] == ["gpu", "server", "switch"]
+    for kind in ("electrical-nic", "nic-link", "link", "spine"):
+        assert rows[kind]["slow_down"] > 0.01
+        assert rows[kind]["ep_comm_s"] > rows[kind]["healthy_ep_comm_s"] * 1.05
+    assert [rows[kind]["devices"] for kind in ("nic-link", "link", "switch", "spine")] == [16, 16, 4, 4]
+
+
+def test_what_cuts_gpus_off_stops_the_job_until_the_repair(drawn):
+    asked, _ = drawn()
+    assert lacking(asked)["electrical-nics"] == "then gpu 0 reaches gpu 4 in no way"
+    assert waiting(asked, "server", 0) == "a graph has no spare server, so the job waits for the repair"
+    assert waiting(asked, "electrical-nic", 0) is None
+    assert (
+        waiting(asked._replace(relay="no"), "electrical-nic", 0) is not None
+    )  # its NVSwitch leads to GPUs that do not forward
+    alone, case = drawn(gpus_per_server=1)
+    assert waiting(alone, "electrical-nic", 3).startswith("then gpu 0 reaches gpu 3 in no way")
+    assert lacking(alone)["nvswitch"] == "it has no nvswitch"
+    resolved = resolve(case)
+    (group,) = resolved.fabric.groups(resolved, resolved.job, 400.0, ("own",))
+    assert degraded(group, "electrical-nic", gpu=3).waits == waiting(alone, "electrical-nic", 3)
+
+
+def test_graphs_without_switches_lose_links_between_gpus(drawn):
+    asked, _ = drawn("torus", shape=(4, 4), gpus_per_server=1)
+    assert names(asked, broken_links(asked, "link", 0)) == ["gpu 0 -> gpu 1", "gpu 1 -> gpu 0"]
+    assert lacking(asked)["switch"] == "it has no switch behind its NICs"
+    assert "link" not in lacking(asked)
+
+
+def test_rows_say_which_graph(drawn):
+    _, case = drawn()
+    rows = list(failures(case.with_({"failures.kinds": ("link",), "run.dtype": "float32"})))
+    assert [row["network.graph"] for row in rows] == [case.network.graph]
+
+
+def test_stages_at_places_where_a_failure_is_not_simulated_are_left_out(drawn, monkeypatch):
+    module = importlib.import_module("mfabric_jax.apps.failures.iterations")
+    _, case = drawn()
+    two = {"job.parallel.pp": 2, "job.parallel.ep": 8, "failures.kinds": ("link",)}
+    stages, simulated = [], module._left
+
+    def left(config, one, kind, stage):
+        stages.append(stage)
+        if stage == 0:
+            raise InputError("not here")
+        return simulated(config, one, kind, stage)
+
+    monkeypatch.setattr(module, "_left", left)
+    (row,) = failures(case.with_(two))
+    assert row["stage"] == 1
+    assert set(stages) == {0, 1}
+    with pytest.raises(InputError, match="not here"):
+        next(failures(case.with_(two | {"failures.stage": 0})))
+
+
+def test_ranks_of_a_server_stay_on_one_nvswitch(drawn, tmp_path):
+    _, case = drawn()
+    file = tmp_path / "ranks.json"
+    file.write_text(json.dumps({"gpus": [0, 1, 2, 4, 3, *range(5, 16)]}))
+    with pytest.raises(
+        InputError, match=r"network\.on-graph\.ranks must keep every 4 ranks .* has ranks 0 and 3 on two"
+    ):
+        resolve(case.with_({"network.on-graph.ranks": str(file)}))
