@@ -96,7 +96,7 @@ def _check_circuits(cases: Cases, config: Replay) -> None:
     from mfabric_jax import fabric
 
     each = [fabric.get(block.case.network.fabric) for block in cases.blocks]
-    if not any(one.circuits for one in each):
+    if not any(one.about.optics.wires for one in each):
         check_unread(config, ("region_servers",), "fabrics with optical regions")
     if not any(one.reconfigures for one in each):
         check_unread(config, ("circuits_for", "first"), "fabrics whose circuits change")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.case import Case, Cases
+from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.support.progress import bar as bar
 
@@ -149,10 +150,10 @@ def case_notes(cases: Cases, *, found: bool = True) -> list[str]:
     for resolved in map(worked_out, (block.case for block in cases.blocks)):
         notes += [found_words(resolved)] if found else []
         notes += [too_large_words(resolved), beyond_words(resolved), dispatcher_words(resolved)]
-        if resolved.fabric.over_graph:
+        if resolved.case.network.fabric == GRAPH:
             from mfabric_jax.fabric.own_graph import said_of_graph
 
-            notes += said_of_graph(resolved)
+            notes += said_of_graph(resolved.case.network, resolved.server.nvlink)
     return list(dict.fromkeys(note for note in notes if note is not None))
 
 

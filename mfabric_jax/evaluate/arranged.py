@@ -29,8 +29,8 @@ from mfabric_jax.evaluate.links import (
 from mfabric_jax.evaluate.on_circuits import OnCircuits
 from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.evaluate.rules import TradeOff
-from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now
+from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.support.host_arrays import once_each_row
 from mfabric_jax.support.platforms import platform
 from mfabric_jax.timing.passes import Exchanges, places

@@ -17,12 +17,12 @@ from mfabric_jax.evaluate.rules import Seconds
 from mfabric_jax.evaluate.sharded import evaluate
 from mfabric_jax.evaluate.solver import Asked, Question, ask
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.policies import REGISTRY, SETTLE_TIES, Policy, policy_of, random_circuits
 from mfabric_jax.policies.reads import Reads
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing.region import unsplit_times_now
 from mfabric_jax.support import programs
+from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.support.platforms import OLDER_FUSIONS, platform
 
 LANES, WITH_MEMORY = 64, 8  # questions of a chunk on a CPU: of the demand alone, and of more

@@ -32,12 +32,12 @@ from mfabric_jax.evaluate.links import (
 from mfabric_jax.evaluate.loads import loads_on_circuits
 from mfabric_jax.evaluate.rules import First, Rule, Span
 from mfabric_jax.evaluate.solver import Numbered, Tables, Traced
-from mfabric_jax.fabric.design import EpGroup, as_data
+from mfabric_jax.fabric.design import EpGroup
 from mfabric_jax.policies import Policy, of_package, reads_of, takes_many
 from mfabric_jax.routing.fixed import SinglePaths, inside_time
 from mfabric_jax.routing.graph_ways import GraphWays
 from mfabric_jax.support.array_module import Array
-from mfabric_jax.support.arrays import floats_or_nan
+from mfabric_jax.support.arrays import as_data, floats_or_nan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 from mfabric_jax.timing.passes import Exchanges, Places, places
 from mfabric_jax.timing.scheduled import carries_schedule, planner_of, region_at, scheduled

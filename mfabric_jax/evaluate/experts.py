@@ -6,9 +6,9 @@ import numpy as np
 
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.evaluate.links import moving
-from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.support import programs
 from mfabric_jax.support.array_module import array_module
+from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.timing.iteration import early, expert_load
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.dispatch import selections_of

@@ -34,6 +34,7 @@ NUMBERS = {  # of a case, by path, and what they are called here
 PATHS = {name: path for path, name in NUMBERS.items()}
 TRADED_OFF = ("nic_gbps", "goodput", "delay_s", "each_s", "reactivation_s", "efficiency", "nvlink_gigabytes_per_s")
 WHOLE = ("sample", "optical_degree")  # numbers that are whole
+DEGREES = ("optical_degree", "electrical_nics")  # of a region, which may be numbers of a case
 
 
 class NetworkOf(eqx.Module):
@@ -55,11 +56,16 @@ class NetworkOf(eqx.Module):
     oversubscription: Float[Array, ""]
 
     @property
+    def varies(self) -> bool:
+        """Whether the number of optical NICs is a number of the case."""
+        return self.on.about.optics.degree_varies
+
+    @property
     def solved_for(self) -> tuple[str, ...]:
         """Paths of the numbers on which the all-to-alls depend."""
         if not self.on.reconfigures:
             return (PATHS["sample"],)
-        ports = ("optical_degree",) if self.on.data else ("nic_gbps",)
+        ports = ("optical_degree",) if self.varies else ("nic_gbps",)
         weighed = TRADED_OFF if self.weighs else ()
         return tuple(dict.fromkeys(PATHS[name] for name in ("sample", *ports, *weighed)))
 
@@ -68,8 +74,8 @@ class NetworkOf(eqx.Module):
         typed, used, shares = self._typed(case), self.transport, self.shares
         group, own = self._group(typed), units.gigabytes_per_s(typed["nvlink_gigabytes_per_s"])
         link_delay_s = typed["link_delay_s"] if self.own_delay_s is None else self.own_delay_s
-        links = self.path_links[typed["optical_degree"] if self.on.data else 0]
-        nvlink_Bps = self.on.nvlink_Bps(self.gpu_tbps, typed["nic_gbps"], own)
+        links = self.path_links[typed["optical_degree"] if self.varies else 0]
+        nvlink_Bps = self.on.inside_Bps(self.gpu_tbps, typed["nic_gbps"], own)
         rest = {
             "goodput": typed["goodput"] * used.paced,
             "acks": used.acks_back,
@@ -99,8 +105,8 @@ class NetworkOf(eqx.Module):
         return self._group(self._typed(case))
 
     def _group(self, typed: Mapping[str, Any]) -> Any:
-        group = self.on.at(self.group, typed["nic_gbps"], self.gpu_tbps)
-        for name in (*self.on.data, *(("delay_s",) if group.reconfigures or group.phases else ())):
+        group = self.group.at(typed["nic_gbps"], self.gpu_tbps)
+        for name in (*(DEGREES if self.varies else ()), *(("delay_s",) if group.reconfigures or group.phases else ())):
             group = eqx.tree_at(lambda g, name=name: getattr(g, name), group, typed[name])
         return group
 

@@ -21,11 +21,11 @@ from mfabric_jax.evaluate.loads import loads_on_circuits
 from mfabric_jax.evaluate.problem import Problem, own_keys, policy_of_mean
 from mfabric_jax.evaluate.rules import Rule, TradeOff
 from mfabric_jax.evaluate.solver import Asked, Now, Tables
-from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.policies import Policy, is_own, reads_of, takes_many
 from mfabric_jax.policies.reads import Reads
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.support import programs
+from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.timing.passes import Exchanges, places
 
 

@@ -11,7 +11,7 @@ from mfabric_jax.evaluate.links import acknowledged
 from mfabric_jax.evaluate.problem import Problem, own_keys
 from mfabric_jax.evaluate.rules import TradeOff
 from mfabric_jax.fabric import Region
-from mfabric_jax.fabric.design import group_numbers
+from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.timing.scheduled import plan_each, region_at, scheduled
 

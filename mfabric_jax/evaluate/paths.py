@@ -1,12 +1,11 @@
 """Paths that flows take where they do not spread over circuits, NICs and links."""
 
-import dataclasses
 from typing import Any
 
 from mfabric_jax import routing, units
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.resolving.resolved import Resolved
-from mfabric_jax.fabric.design import Form
+from mfabric_jax.fabric.site import Site
 from mfabric_jax.fabric.tree import roomy_radix
 from mfabric_jax.routing.fixed import SinglePaths, single_part_times, single_paths, single_ways
 from mfabric_jax.traffic.dispatch import PER_SERVER
@@ -20,7 +19,7 @@ def carried(settings: Resolved, group: Any) -> Any:
     job, seed = settings.job, settings.case.run.seed
     if group.shares_links:
         return routing.ways_on_links(group, job, paths.name, seed)
-    if paths.name == "spray" or not settings.fabric.single_paths(settings):
+    if paths.name == "spray" or not settings.fabric.paths(settings.site).single:
         return None
     if group.reconfigures:
         if paths.circuits == "pooled":
@@ -42,7 +41,8 @@ def _over_switches(settings: Resolved, group: Any) -> SinglePaths:
     servers = max(2, -(-groups * gpus // job.gpus_per_server))
     one_switch = settings.tiers == 1  # has room for all NICs
     radix = servers * group.nics if one_switch else roomy_radix(network.radix, servers, group.nics)
-    form = Form(radix=radix, pxn=group.pxn, nic_use=group.nic_use, gpus_per_server=job.gpus_per_server)
-    form = dataclasses.replace(form, tiers=1) if one_switch else form
-    there = settings.fabric.cluster(servers, units.to_gbps(1.0), form, {"nvswitch_gigabytes_per_s": WIDE})
+    site = Site(network=network, servers=servers, gpus_per_server=job.gpus_per_server, tiers=1 if one_switch else 3)
+    site = site.with_network(radix=radix, nic_use=group.nic_use, oversubscription=None)
+    site = site.with_own(planes=1) if hasattr(site.own, "planes") else site  # `radix` is that of whole NICs
+    there = settings.fabric.cluster(site, units.to_gbps(1.0), nvswitch_gigabytes_per_s=WIDE)
     return single_paths(there, job.ep, job.tp, groups=groups, seed=settings.case.run.seed)

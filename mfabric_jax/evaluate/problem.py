@@ -30,11 +30,12 @@ from mfabric_jax.evaluate.resolving.resolved import SCHEDULE, Resolved
 from mfabric_jax.evaluate.resolving.traffic import traffic_of
 from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
 from mfabric_jax.fabric import Circuits
-from mfabric_jax.fabric.design import Fabric, group_numbers
+from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.policies import Policy, is_own, uniform, weighs_turns
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.support.array_module import Array
+from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.timing.iteration import FabricRates
 from mfabric_jax.traffic import Tokens, dispatched_bytes, sent_tokens, server_bytes
@@ -143,7 +144,7 @@ class Problem:
     @functools.cached_property
     def path_links(self) -> float:
         """Links on the longest way between servers: the fabric's, or more of them in a group where servers forward."""
-        return max(self.fabric.path_links(self.resolved), getattr(self.group, "longest", None) or 0)
+        return max(self.fabric.paths(self.resolved.site).links, getattr(self.group, "longest", None) or 0)
 
     @property
     def path_links_by_degree(self) -> tuple[float, ...]:
@@ -154,7 +155,7 @@ class Problem:
     @functools.cached_property
     def own_delay_s(self) -> float | None:
         """Delay of a link, where the fabric sets it; None: `network.link_delay_s`."""
-        return self.fabric.link_delay_s(self.resolved)
+        return self.fabric.paths(self.resolved.site).delay_s
 
     @functools.cached_property
     def network(self) -> NetworkOf:
@@ -178,7 +179,9 @@ class Problem:
         settings = self.resolved
         network = settings.case.network
         single = (self.fabric.name, network.paths, network.radix) if network.paths.name == "ecmp" else None
-        wired = settings.own(self.fabric.name) if self.fabric.circuits is not None else None  # others are in the group
+        wired = (
+            settings.own(self.fabric.name) if self.fabric.about.optics.wires is not None else None
+        )  # others are in the group
         paths = single, wired
         variant = self.variant if self.group.reconfigures else None
         return self.workload, form, numbers, paths, self.circuits_for, variant, self._solved_for
@@ -210,10 +213,9 @@ def problem_of(
     traffic: tuple[Tokens, ...] | None = None,
 ) -> Problem:
     """The problem of a case; reads or draws its traffic (cached) unless `traffic` of every replica is passed."""
-    case, job = resolved.case, resolved.job
     check_beside("an iteration of one group", resolved.case)
     tokens, *others = _traffic_once(TrafficOf.of(resolved)) if traffic is None else traffic
-    (group, *_) = resolved.fabric.groups(resolved, job, bandwidths[0], (case.network.nic_use,))
+    group = resolved.fabric.group(resolved.site, bandwidths[0])
     one = Problem(resolved, tokens, group, bandwidths, resolved.circuits_for, variant=variant, others=tuple(others))
     return dataclasses.replace(one, group=linked(one, one.group), decision_s=_decision_s(one))
 
@@ -316,7 +318,7 @@ def numbers_of(one: Problem) -> dict[str, Any]:
     if one.group.reconfigures or one.group.phases:
         names = ("delay_s", "reactivation_s", *(("each_s",) if one.group.reconfigures else ()))
         case |= {name: getattr(settings.case.circuits, name) for name in names}
-    if one.fabric.data:
+    if one.fabric.about.optics.degree_varies:
         case["optical_degree"] = settings.optical_degree
     return {PATHS[name]: value for name, value in case.items()}
 

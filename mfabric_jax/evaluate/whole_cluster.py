@@ -1,6 +1,5 @@
 """One training iteration on a whole cluster: expert, data and pipeline parallel flows share the fabric."""
 
-import dataclasses
 import resource
 import sys
 import time
@@ -22,10 +21,10 @@ from mfabric_jax.evaluate.resolving.limits import check_beside, refuse
 from mfabric_jax.evaluate.resolving.resolved import Hardware
 from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.fabric import Cluster, Network, Region, read_graph
-from mfabric_jax.fabric.design import ClusterShape
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import relays_of
+from mfabric_jax.fabric.site import ClusterShape
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, OVER_STAGE, circuits_over_stage, sent_by
 from mfabric_jax.routing import transfer
 from mfabric_jax.routing.ends import Ends, columns_of_ends
@@ -141,18 +140,11 @@ def _of_stages(resolved: Resolved, nics: int, wiring: str) -> np.ndarray:
 def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[..., np.ndarray]) -> Cluster:
     """The fabric of a case over servers of a shape; `choose(degree, policy)` gives its circuits [G S S]."""
     network, on = hardware.case.network, fabric.get(hardware.case.network.fabric)
-    form = dataclasses.replace(
-        on.form(hardware, shape),
-        **{"radix": network.radix, "tiers": hardware.tiers, "nic_use": network.nic_use},
-        **{"oversubscription": network.oversubscription, "at": network.oversubscribed_at},
-        leaf_servers=hardware.leaf_servers,
-        gpus_per_server=shape.gpus_per_server,
-    )
-    if on.circuits is not None:
-        form = dataclasses.replace(form, regions=on.circuits(shape, form, network.nic_gbps, choose))
-    inside = units.to_gigabytes(on.nvlink_Bps(network.gpu_tbps, network.nic_gbps, hardware.server.nvlink))
+    site, wires = hardware.site_of(shape), on.about.optics.wires
+    regions = None if wires is None else wires(site, network.nic_gbps, choose)
+    inside = units.to_gigabytes(on.inside_Bps(network.gpu_tbps, network.nic_gbps, hardware.server.nvlink))
     rest = {"goodput": hardware.goodput, "nvswitch_gigabytes_per_s": inside, "link_delay_s": network.link_delay_s}
-    return on.cluster(shape.servers, network.nic_gbps, form, rest)
+    return on.cluster(site, network.nic_gbps, regions, **rest)
 
 
 def example_cluster(case: Case) -> Cluster:

@@ -8,17 +8,14 @@ switch, an estimate, and two NICs share each of the K fibres behind it.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.case.fabrics import TOPOLOGIES
 from mfabric_jax.checks import InputError, Misfit, one_of
+from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import Attachment, PartGroup
-from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
-from mfabric_jax.fabric.fat_tree import nic_tree, ratio_of
-from mfabric_jax.fabric.mfabric import MFABRIC
-from mfabric_jax.workload import Workload
+from mfabric_jax.fabric.mfabric import BesideTree
+from mfabric_jax.fabric.site import About, Optics, Site
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.region import Region
@@ -27,42 +24,34 @@ NAME, POLICY = "acos", "topologies"
 LEAST = 2  # optical NICs, of a ring
 
 
-def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[Region]:
-    from mfabric_jax.fabric.region import Region
+class Acos(BesideTree):
+    def group(self, site: Site, nic_gbps: Any) -> Region:
+        degree = site.optical_degree
+        if degree < LEAST:
+            raise Misfit(f"network.nics must leave {LEAST} or more on the optical switches of acos, got {degree}.")
+        if not site.own.topologies:
+            raise InputError("network.acos.topologies must name at least one graph, got none.")
+        for name in site.own.topologies:
+            one_of("network.acos.topologies:", name, TOPOLOGIES)
+        return views.Region(site.group_servers, nic_gbps, degree, site.electrical_nics / site.ratio(), site.delay_s)
 
-    degree = settings.optical_degree
-    if degree < LEAST:
-        raise Misfit(f"network.nics must leave {LEAST} or more on the optical switches of acos, got {degree}.")
-    if not settings.own(NAME).topologies:
-        raise InputError("network.acos.topologies must name at least one graph, got none.")
-    for name in settings.own(NAME).topologies:
-        one_of("network.acos.topologies:", name, TOPOLOGIES)
-    nics = degree, settings.electrical_nics / ratio_of(settings.case.network)
-    return [Region(job.servers_per_region, nic_gbps, *nics, settings.delay_s)]
-
-
-def _form(settings: Asked, job: ClusterShape) -> Form:
-    return dataclasses.replace(MFABRIC.form(settings, job), graphs=len(settings.own(NAME).topologies))
-
-
-def _parts(form: Form) -> tuple[PartGroup, ...]:
-    _, tree = MFABRIC.parts(form)
-    switch = Attachment(ocs_ports=form.graphs, fibres=1 + form.graphs / 2, links=(("optical-link", 1),))
-    return PartGroup(form.optical_degree, f"1x{form.graphs} switch", switch), tree
+    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+        _, tree = super().parts(site)
+        graphs = len(site.own.topologies)
+        switch = Attachment(ocs_ports=graphs, fibres=1 + graphs / 2, links=(("optical-link", 1),))
+        return PartGroup(site.optical_degree, f"1x{graphs} switch", switch), tree
 
 
-ACOS = Fabric(
-    name=NAME,
-    summary="small optical switches choose one of a few graphs between the servers of a region, a tree beside them",
-    look=("ACOS", "#E7298A", "p"),
-    groups=_groups,
-    tree=nic_tree,
-    circuits=lambda job, form, nic_gbps, choose: choose(form.optical_degree, POLICY),
-    parts=_parts,
-    form=_form,
-    policy=POLICY,
-    routing=None,
-    reconfigures=True,
-    uses="pooled",
-    switch_a_nic=True,
+ACOS = Acos(
+    About(
+        name=NAME,
+        summary="small optical switches choose one of a few graphs between the servers of a region, a tree beside them",
+        look=("ACOS", "#E7298A", "p"),
+        optics=Optics(
+            wires=lambda site, nic_gbps, choose: choose(site.optical_degree, POLICY),
+            policy=POLICY,
+            reconfigures=True,
+            switch_a_nic=True,
+        ),
+    )
 )

@@ -7,8 +7,8 @@ arXiv 2506.12708, second hand.
 """
 
 from mfabric_jax import units
-from mfabric_jax.fabric.design import Domain
-from mfabric_jax.fabric.domains import domain_fabric
+from mfabric_jax.fabric.design import OnTree
+from mfabric_jax.fabric.site import About, Domain, Domains
 
 NODES, NODE_NPUS, NPU_GIGABYTES_PER_S = 48, 8, 392.0
 SUB_PLANES, SECOND_TIER, LINK_GIGABYTES_PER_S = 7, 16, 28.0
@@ -16,12 +16,16 @@ SECOND_TIER_SWITCHES = SUB_PLANES * SECOND_TIER
 LINKS = NODES * SECOND_TIER_SWITCHES  # from the first tier to the second
 SUPERNODE = Domain(NODES * NODE_NPUS, units.gigabytes_per_s(NPU_GIGABYTES_PER_S), SUB_PLANES)
 
-CLOUDMATRIX384 = domain_fabric(
-    "cloudmatrix384",
-    "supernodes of 384 NPUs that do not block inside, a NIC of each beside them",
-    ("CloudMatrix384", "#A5AA99", "D"),
-    lambda said: SUPERNODE,
-    SUPERNODE.gpus,
-    "UB planes",
-    nvlink_Bps=lambda gpu_tbps, nic_gbps, own_Bps: SUPERNODE.Bps,
+CLOUDMATRIX384 = OnTree(
+    About(
+        name="cloudmatrix384",
+        summary="supernodes of 384 NPUs that do not block inside, a NIC of each beside them",
+        look=("CloudMatrix384", "#A5AA99", "D"),
+        domains=Domains(
+            gpus=SUPERNODE.gpus,
+            price=("scale_up_per_gpu", "UB planes"),
+            inside_Bps=lambda gpu_tbps, nic_gbps, own_Bps: SUPERNODE.Bps,
+            stated=lambda value_at: SUPERNODE,
+        ),
+    )
 )

@@ -15,6 +15,7 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.checks import MOST_WHOLE, InputError, not_negative, one_of, part, positive, whole
+from mfabric_jax.fabric import views
 from mfabric_jax.fabric.network import Network, find_links, network_of
 from mfabric_jax.fabric.nic_use import NIC_USES
 from mfabric_jax.fabric.tree import Tree
@@ -197,9 +198,7 @@ class Cluster:
             return self.mesh
         table = self.circuits
         links = (("circuit", len(table.src)),)
-        from mfabric_jax.fabric.direct_links import Mesh
-
-        return Mesh(table.src, table.dst, table.count, (("server", self.servers),), links)
+        return views.Mesh(table.src, table.dst, table.count, (("server", self.servers),), links)
 
     def _runs(self, switch_links) -> list:
         gpu, server = np.arange(self.gpus), np.arange(self.gpus) // self.gpus_per_server

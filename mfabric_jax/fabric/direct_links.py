@@ -9,11 +9,9 @@ from jaxtyping import Array, Float, Int, Num
 
 from mfabric_jax import units
 from mfabric_jax.checks import not_negative, positive, whole
-from mfabric_jax.fabric.design import ClusterShape
 from mfabric_jax.fabric.failures import CUT_OFF, NO_OPTICS, NO_PACKETS, ONE_NETWORK, ONE_PLANE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.network import Network, find_links
-from mfabric_jax.fabric.nic_use import Handover
-from mfabric_jax.fabric.topoopt import RING_NICS
+from mfabric_jax.fabric.nic_use import RING_NICS, Handover
 
 FIXED = "its circuits are set once"
 MANY_RINGS = (
@@ -144,6 +142,10 @@ class LinkRates:
     ring_nics: Any
     stage_nics: Any
 
+    def at(self, nic_gbps: Any, gpu_tbps: Any = None) -> Any:
+        """The group at another bandwidth, maybe traced."""
+        return eqx.tree_at(lambda group: group.nic_gbps, self, nic_gbps)
+
     @property
     def nic_Bps(self):
         """Bytes per second of one NIC, and of one link in each direction."""
@@ -187,7 +189,7 @@ class DirectLinks(eqx.Module, LinkRates):
     share: Float[Array, "N H"] | None = None
 
     nic_use = "pooled"
-    reconfigures = pxn = own_ports = phases = shares_links = False
+    reconfigures = pxn = own_ports = phases = shares_links = over_graph = False
     oversubscription = None
     forwards = True  # servers carry what others send
     delay_s = 0.0
@@ -204,12 +206,11 @@ class DirectLinks(eqx.Module, LinkRates):
                 not_negative(field, getattr(self, field))
 
     @classmethod
-    def of_cluster(cls, mesh: Mesh, job: ClusterShape, nic_gbps: Any, nics: int) -> "DirectLinks":
-        """Groups of servers in a row on the links of the whole cluster: the groups of a stage run at once, all
+    def of_cluster(cls, mesh: Mesh, servers: int, stage: int, nic_gbps: Any, nics: int) -> "DirectLinks":
+        """Groups of `servers` in a row on the links of the whole cluster: the groups of a `stage` run at once, all
         servers reduce gradients at once (`routing.gradients`), and all send to the next stage at once."""
-        stage = job.servers // job.pp
-        rest: dict[str, Any] = {"groups": max(1, stage // job.servers_per_region), "stage": stage}
-        return cls(job.servers_per_region, nic_gbps, nics, None, None, mesh, **rest)
+        rest: dict[str, Any] = {"groups": max(1, stage // servers), "stage": stage}
+        return cls(servers, nic_gbps, nics, None, None, mesh, **rest)
 
     @property
     def joined(self) -> bool:

@@ -8,17 +8,17 @@ Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import Attachment, PartGroup
-from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
-from mfabric_jax.workload import Workload
+from mfabric_jax.fabric.design import OnMesh
+from mfabric_jax.fabric.site import About, Paths, Site
 
 if TYPE_CHECKING:
-    from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
+    from mfabric_jax.fabric.direct_links import Mesh
 
 
 class Shape(NamedTuple):
@@ -67,9 +67,7 @@ def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
     ]
     runs = [run for run in runs if len(run[1])]
     area = np.concatenate([server // shape.per_router, router]) // np.repeat([routers, routers], [servers, len(router)])
-    from mfabric_jax.fabric.direct_links import Mesh
-
-    return Mesh(
+    return views.Mesh(
         np.concatenate([tail for _, tail, _, _ in runs]),
         np.concatenate([head for _, _, head, _ in runs]),
         np.concatenate([np.full(len(tail), width) for _, tail, _, width in runs]),
@@ -111,67 +109,39 @@ def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
     return np.stack([every.real, every.imag], axis=1)
 
 
-def _form(settings: Asked, job: ClusterShape) -> Form:
-    return Form(nics=nics_of(settings, job), servers=job.servers)
+class Dragonfly(OnMesh):
+    """`links`: on the longest path; `valiant`: bytes for another group go through third groups."""
+
+    def __init__(self, about: About, links: int, valiant: bool):
+        super().__init__(about)
+        self.longest, self.valiant = links, valiant
+
+    def mesh(self, site: Site) -> Mesh:
+        return dragonfly_mesh(site.servers, site.server_nics, self.valiant)
+
+    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+        nics = site.server_nics
+        return router_parts(nics, site.servers, dragonfly_shape(site.servers, nics).links)
+
+    def paths(self, site: Site) -> Paths:
+        return Paths("Valiant" if self.valiant else "minimal", self.longest)
 
 
-def _parts(form: Form) -> tuple[PartGroup, ...]:
-    nics = SERVER_GPUS if form.nics is None else form.nics
-    return router_parts(nics, form.servers, dragonfly_shape(form.servers, nics).links)
-
-
-def of_routers(
-    name: str,
-    summary: str,
-    look: tuple[str, str, str],
-    links: int,
-    *,
-    valiant: bool,
-    mesh: Callable[[int, Form], Mesh],
-    parts: Callable[[Form], tuple[PartGroup, ...]],
-    form: Callable[[Asked, ClusterShape], Form],
-) -> Fabric:
-    """A fabric of servers behind routers in groups; `links`: on the longest way, the rest as of `Fabric`."""
-
-    def groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
-        from mfabric_jax.fabric.direct_links import DirectLinks
-
-        asked = form(settings, job)
-        return [DirectLinks.of_cluster(mesh(job.servers, asked), job, nic_gbps, asked.nics)]
-
-    return Fabric(
-        name=name,
-        summary=summary,
-        look=look,
-        groups=groups,
-        mesh=mesh,
-        parts=parts,
-        form=form,
-        path_links=lambda settings: links,
-        routing="Valiant" if valiant else "minimal",
-        single_paths=lambda settings: False,
-        uses="pooled",
-    )
-
-
-def _dragonfly(name: str, summary: str, look: tuple[str, str, str], links: int, *, valiant: bool) -> Fabric:
-    def mesh(servers: int, form: Form) -> Mesh:
-        return dragonfly_mesh(servers, form.nics, valiant)
-
-    return of_routers(name, summary, look, links, valiant=valiant, mesh=mesh, parts=_parts, form=_form)
-
-
-MINIMAL = _dragonfly(
-    "dragonfly",
-    "routers in meshed groups with links between all groups, minimal ways",
-    ("Dragonfly", "#B5852B", ">"),
+MINIMAL = Dragonfly(
+    About(
+        name="dragonfly",
+        summary="routers in meshed groups with links between all groups, minimal ways",
+        look=("Dragonfly", "#B5852B", ">"),
+    ),
     links=5,
     valiant=False,
 )
-VALIANT = _dragonfly(
-    "dragonfly-valiant",
-    "a dragonfly whose bytes for other groups go through third groups",
-    ("Dragonfly, Valiant", "#1B9E77", "d"),
+VALIANT = Dragonfly(
+    About(
+        name="dragonfly-valiant",
+        summary="a dragonfly whose bytes for other groups go through third groups",
+        look=("Dragonfly, Valiant", "#1B9E77", "d"),
+    ),
     links=7,
     valiant=True,
 )

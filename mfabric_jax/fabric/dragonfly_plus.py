@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import Misfit
+from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import PartGroup
-from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
-from mfabric_jax.fabric.dragonfly import between_groups, of_routers, router_parts
+from mfabric_jax.fabric.dragonfly import Dragonfly, between_groups, router_parts
+from mfabric_jax.fabric.site import About, Site
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
@@ -91,9 +92,7 @@ def plus_mesh(servers: int, nics: int, radix: int, valiant: bool = False) -> Mes
     ]
     runs = [run for run in runs if len(run[1])]
     areas = [(leaf_of - servers) // leaves, np.repeat(np.arange(groups), leaves), np.repeat(np.arange(groups), spines)]
-    from mfabric_jax.fabric.direct_links import Mesh
-
-    return Mesh(
+    return views.Mesh(
         np.concatenate([tail for _, tail, _, _ in runs]),
         np.concatenate([head for _, _, head, _ in runs]),
         np.concatenate([np.broadcast_to(nics, len(tail)) for _, tail, _, nics in runs]),
@@ -117,33 +116,30 @@ def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
     )
 
 
-def _form(settings: Asked, job: ClusterShape) -> Form:
-    return Form(nics=nics_of(settings, job), servers=job.servers, radix=settings.case.network.radix)
+class DragonflyPlus(Dragonfly):
+    def mesh(self, site: Site) -> Mesh:
+        return plus_mesh(site.servers, site.server_nics, site.network.radix, self.valiant)
+
+    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+        nics = site.server_nics
+        return router_parts(nics, site.servers, plus_shape(site.servers, nics, site.network.radix).links)
 
 
-def _parts(form: Form) -> tuple[PartGroup, ...]:
-    nics = SERVER_GPUS if form.nics is None else form.nics
-    return router_parts(nics, form.servers, plus_shape(form.servers, nics, form.radix).links)
-
-
-def _dragonfly_plus(name: str, summary: str, look: tuple[str, str, str], links: int, *, valiant: bool) -> Fabric:
-    def mesh(servers: int, form: Form) -> Mesh:
-        return plus_mesh(servers, form.nics, form.radix, valiant)
-
-    return of_routers(name, summary, look, links, valiant=valiant, mesh=mesh, parts=_parts, form=_form)
-
-
-MINIMAL = _dragonfly_plus(
-    "dragonfly-plus",
-    "groups of leaves and spines with links between the spines of all groups, minimal ways",
-    ("Dragonfly+", "#B15928", "1"),
+MINIMAL = DragonflyPlus(
+    About(
+        name="dragonfly-plus",
+        summary="groups of leaves and spines with links between the spines of all groups, minimal ways",
+        look=("Dragonfly+", "#B15928", "1"),
+    ),
     links=5,
     valiant=False,
 )
-VALIANT = _dragonfly_plus(
-    "dragonfly-plus-valiant",
-    "a dragonfly+ whose bytes for other groups go through third groups",
-    ("Dragonfly+, Valiant", "#6A3D9A", "2"),
+VALIANT = DragonflyPlus(
+    About(
+        name="dragonfly-plus-valiant",
+        summary="a dragonfly+ whose bytes for other groups go through third groups",
+        look=("Dragonfly+, Valiant", "#6A3D9A", "2"),
+    ),
     links=8,
     valiant=True,
 )

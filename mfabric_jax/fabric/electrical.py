@@ -60,7 +60,7 @@ class Electrical(eqx.Module):
     ring_nics: Any = None
     stage_nics: Any = None
 
-    reconfigures = phases = own_ports = forwards = False
+    reconfigures = phases = own_ports = forwards = over_graph = False
     delay_s = 0.0
     latency_s = 0.0
 
@@ -72,6 +72,10 @@ class Electrical(eqx.Module):
         one_of("nic_use", self.nic_use, NIC_USES)
         if self.pxn and self.nic_use != "own":
             raise InputError(f"pxn uses the NIC of the destination's rank; nic_use must be own, got {self.nic_use!r}.")
+
+    def at(self, nic_gbps: Any, gpu_tbps: Any = None) -> "Electrical":
+        """The group at another bandwidth, maybe traced."""
+        return eqx.tree_at(lambda group: group.nic_gbps, self, nic_gbps)
 
     @property
     def shares_links(self) -> bool:

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mfabric_jax.checks import Misfit
-from mfabric_jax.fabric.cost import DIRECT_LINK, PartGroup
-from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
+from mfabric_jax.fabric import views
+from mfabric_jax.fabric.design import OnMesh
 from mfabric_jax.fabric.grids import Shape, coordinates, lines, near_equal, number, sizes, written
-from mfabric_jax.workload import Workload
+from mfabric_jax.fabric.site import About, Paths, Site
 
 if TYPE_CHECKING:
-    from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
+    from mfabric_jax.fabric.direct_links import Mesh
 
 NAME = "full-mesh"
 OPEN_DIMENSIONS, OPEN_WAYS = (1, 2, 3), ("shortest", "detour")  # tried where they are left open
@@ -69,10 +69,8 @@ def full_mesh(shape: Shape, nics: float, split: Sequence[float] | None = None, w
     runs = [(none, none, none), *((a, b, np.full(len(a), every[axis])) for axis, a, b in lines(shape))]
     tail, head, width = (np.concatenate(column) for column in zip(*runs, strict=True))
     following = None if ways == "shortest" else dimension_order(shape)
-    from mfabric_jax.fabric.direct_links import mesh_of_links
-
     rest = {"following": following, "detours": ways == "detour", "places": _places(shape)}
-    return mesh_of_links(math.prod(shape), tail, head, width, **rest)
+    return views.mesh_of_links(math.prod(shape), tail, head, width, **rest)
 
 
 def _places(shape: Shape) -> np.ndarray:
@@ -170,60 +168,34 @@ def stated_shape(servers: int, own) -> Shape | None:
     return shape
 
 
-def _fills(servers: int, group: int, nics: int, own) -> dict[str, str]:
-    stated = stated_shape(servers, own), own.dimensions, split_of(own.split), own.ways
-    shape, ways = fastest(servers, group, nics, *stated)
-    return {"shape": written(shape), "ways": ways}
-
-
 def split_of(text: str | None) -> tuple[float, ...] | None:
     return None if text is None else tuple(map(float, sizes("network.full-mesh.split", text)))
 
 
-def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
-    form = _form(settings, job)
-    from mfabric_jax.fabric.direct_links import DirectLinks
+class FullMesh(OnMesh):
+    def mesh(self, site: Site) -> Mesh:
+        own, nics, split = site.own, site.server_nics, split_of(site.own.split)
+        shape = stated_shape(site.servers, own)
+        shape, ways = fastest(site.servers, site.servers, nics, shape, None, split, own.ways)
+        return full_mesh(shape, nics, split, ways)
 
-    return [DirectLinks.of_cluster(_mesh(job.servers, form), job, nic_gbps, _nics(form))]
+    def paths(self, site: Site) -> Paths:
+        """Links of a way that differs in every dimension."""
+        own = site.own
+        dimensions = len(sizes("network.full-mesh.shape", own.shape))
+        return Paths(own.ways, dimensions * (2 if own.ways == "detour" else 1))
 
-
-def _form(settings: Asked, job: ClusterShape) -> Form:
-    own = settings.own(NAME)
-    rest = {"shape": stated_shape(job.servers, own), "split": split_of(own.split), "ways": own.ways}
-    return Form(nics=nics_of(settings, job), servers=job.servers, **rest)
-
-
-def _nics(form: Form) -> int:
-    return SERVER_GPUS if form.nics is None else form.nics
-
-
-def _mesh(servers: int, form: Form) -> Mesh:
-    shape, ways = fastest(servers, servers, _nics(form), form.shape, None, form.split, form.ways)
-    return full_mesh(shape, _nics(form), form.split, ways)
+    def fills(self, site: Site) -> dict[str, str]:
+        own = site.own
+        stated = stated_shape(site.servers, own), own.dimensions, split_of(own.split), own.ways
+        shape, ways = fastest(site.servers, site.group_servers, site.server_nics, *stated)
+        return {"shape": written(shape), "ways": ways}
 
 
-def _parts(form: Form) -> tuple[PartGroup, ...]:
-    """A NIC that is split into lanes counts as one, and so do its transceiver and its half of a fibre."""
-    return (PartGroup(_nics(form), "direct link", DIRECT_LINK),)
-
-
-def _longest(settings: Asked) -> int:
-    """Links of a way that differs in every dimension."""
-    own = settings.own(NAME)
-    return len(sizes("network.full-mesh.shape", own.shape)) * (2 if own.ways == "detour" else 1)
-
-
-FULL_MESH = Fabric(
-    name=NAME,
-    summary="servers that differ in one of several dimensions alone are joined (HyperX, UB-Mesh)",
-    look=("Full mesh", "#66A61E", "8"),
-    groups=_groups,
-    mesh=_mesh,
-    parts=_parts,
-    form=_form,
-    fills=_fills,
-    path_links=_longest,
-    routing=lambda settings: settings.own(NAME).ways,
-    single_paths=lambda settings: False,
-    uses="pooled",
+FULL_MESH = FullMesh(
+    About(
+        name=NAME,
+        summary="servers that differ in one of several dimensions alone are joined (HyperX, UB-Mesh)",
+        look=("Full mesh", "#66A61E", "8"),
+    )
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from mfabric_jax.fabric.failures import KINDS, NO_OPTICS, ONE_PLANE, PLANES
+from mfabric_jax.fabric.graph_file import IN_SERVERS, GraphFile, OwnGraph, own_graph
 from mfabric_jax.fabric.network import Network
-from mfabric_jax.fabric.own_graph import IN_SERVERS, GraphFile, OwnGraph, own_graph
 from mfabric_jax.fabric.relays import apart
 
 NO_SPARE = "a graph has no spare server, so the job waits for the repair"

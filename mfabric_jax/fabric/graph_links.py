@@ -4,11 +4,14 @@ import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array, Float
 
-from mfabric_jax.checks import InputError
+from mfabric_jax.checks import InputError, concrete
 from mfabric_jax.fabric.direct_links import LinkRates
 from mfabric_jax.fabric.failures import Degraded, Hit
+from mfabric_jax.fabric.graph_failures import broken_links, lacking, waiting
+from mfabric_jax.fabric.graph_file import check_rate
 from mfabric_jax.fabric.nic_use import Handover
 
 
@@ -21,7 +24,7 @@ class GraphLinks(eqx.Module, LinkRates):
       servers do so at once; None until `routing.graphs.rated` computes them.
     """
 
-    of: Any = eqx.field(static=True)  # `own_graph.GraphFile`
+    of: Any = eqx.field(static=True)  # `graph_file.GraphFile`
     servers: int = eqx.field(static=True)
     nic_gbps: Float[Array, ""] | float
     nics: float = eqx.field(static=True)
@@ -30,11 +33,18 @@ class GraphLinks(eqx.Module, LinkRates):
 
     nic_use = "own"
     reconfigures = phases = pxn = own_ports = forwards = False
-    shares_links = True
+    shares_links = over_graph = True
     oversubscription = mesh = None
     delay_s = 0.0
     latency_s = 0.0
     handover: ClassVar[tuple[Handover, Handover]] = ("none", "none")
+
+    def at(self, nic_gbps: Any, gpu_tbps: Any = None) -> "GraphLinks":
+        """The group; its file says how fast it is."""
+        if concrete(nic_gbps):
+            for each in np.unique(nic_gbps).tolist():  # of many cases
+                check_rate(self.of, each)
+        return self
 
     @property
     def joined(self) -> bool:
@@ -47,14 +57,10 @@ class GraphLinks(eqx.Module, LinkRates):
 
     def lacks(self, routing: str) -> dict[str, str]:
         """Failures that cannot happen here: {kind: reason}."""
-        from mfabric_jax.fabric.graph_failures import lacking
-
         return lacking(self.of)
 
     def broken(self, hit: Hit) -> Degraded:
         """The group without the links that fail; its routes are found anew. Where GPUs are cut off, the job waits."""
-        from mfabric_jax.fabric.graph_failures import broken_links, lacking, waiting
-
         if why := lacking(self.of, hit.gpu).get(hit.kind):
             raise InputError(f"failure {hit.kind!r} is not simulated at this place of the graph: {why}.")
         if why := waiting(self.of, hit.kind, hit.gpu):

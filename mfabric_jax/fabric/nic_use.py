@@ -1,6 +1,11 @@
 """How the GPUs of a server use its NICs, and what crosses the NVSwitch for it."""
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.checks import InputError, concrete
 
 NicUse = Literal["own", "pooled"]
 PORTS = 2  # of a NIC with circuits both ways around the ring of its rail
@@ -8,3 +13,14 @@ NIC_USES: tuple[str, ...] = get_args(NicUse)
 Handover = Literal[
     "none", "to the rail", "levelled", "spread"
 ]  # over the NVSwitch of a server; see `routing.delegated`
+RING_NICS = 2  # NICs of a server per ring: one to each neighbour
+
+
+def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
+    """Optical ports of a GPU with co-packaged optics: as many as fit half of its non-Ethernet bandwidth; maybe traced,
+    or of many cases [N]."""
+    ports = (units.to_gbps(units.tbps(gpu_tbps)) - nic_gbps) // (2 * nic_gbps)
+    if concrete(ports) and np.any(ports < 1):
+        nic_gbps = np.max(nic_gbps)
+        raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no optical port of nic_gbps {nic_gbps:g} to a GPU.")
+    return ports.astype(np.int32) if np.ndim(ports) or not concrete(ports) else int(ports)

@@ -1,220 +1,73 @@
-"""The graph of a file as a fabric: `network.fabric = graph`, `network.graph = FILE`.
+"""The graph of a file as a fabric: `network.fabric = graph`, `network.graph = FILE` (see `graph_file`).
 
-Ranks are on its gpu (or host) nodes in their order, or as the file `network.on-graph.ranks` says. GPUs at one NVSwitch,
-or single ones, are a server; what stays in a server crosses the GPU's own NVLink (`gpu.nvlink_gigabytes_per_s`), all
-other bytes the links of the graph by shortest paths. GPUs forward as `network.on-graph.relay` says (`relays`). A NIC is
-the widest link that leaves a GPU but for NVLinks, or several such links of one GPU where `network.nic_gbps` is so many
-times as wide; other links are as wide as so many NICs. Parts are counted from links: at a switch each has a port, at
-either end a transceiver; where a server ends it a NIC too; links in servers cost nothing. Delays of a file that gives
-any stand in the place of `network.link_delay_s`, those of the slowest way for every message.
+What stays in a server crosses the GPU's own NVLink (`gpu.nvlink_gigabytes_per_s`), all other bytes the links of the
+graph by shortest paths. GPUs forward as `network.on-graph.relay` says (`relays`). If the file gives delays, every
+message takes those of its slowest path instead of `network.link_delay_s`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, Misfit, concrete
-from mfabric_jax.fabric.cost import Attachment, PartGroup
-from mfabric_jax.fabric.design import Asked, Fabric, Form
-from mfabric_jax.fabric.graph import endpoints
-from mfabric_jax.fabric.graphs.files import read_graph
-from mfabric_jax.fabric.network import Network
-from mfabric_jax.fabric.rank_files import gpus_in
-from mfabric_jax.fabric.relays import Relays, relays_of
-from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.support.loops import kept, made_once
-from mfabric_jax.support.text_files import cached_by_files
-from mfabric_jax.workload import Workload
+from mfabric_jax.case.tree import Network
+from mfabric_jax.checks import Misfit
+from mfabric_jax.fabric import views
+from mfabric_jax.fabric.cost import PartGroup
+from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.graph_file import GraphFile, OwnGraph, check_rate, own_graph
+from mfabric_jax.fabric.site import About, Links, Paths, Site
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.graph_links import GraphLinks
 
-IN_SERVERS = ("gpu", "host", "nvswitch", "cpu", "port", "pci", "nic")  # kinds of nodes
-GBPS_DIGITS = 6
 CLOSE = 1e-6  # relative difference of bandwidths that is not said
 
 
-@dataclass(frozen=True, eq=False)
-class OwnGraph:
-    """A graph that was read; a key of caches by what it is, not by its links.
-
-    - `file`: its name; `relays`: who forwards.
-    - `nodes` [G]: of its GPUs; `per_server`: GPUs at one NVSwitch; `nic_Bps`: of a NIC; `nics`: of a server.
-    - `ends`: the widest links that leave a GPU; `inside_Bps`: of a GPU into its NVSwitch, None without one.
-    - `attachment`: parts behind a NIC; `longest`: links from the first GPU to the farthest.
-    - `link_delay_s`: of the slowest way between servers, over `longest`; None where the file gives no delays.
-    """
-
-    file: str
-    network: Network
-    relays: Relays
-    nodes: np.ndarray
-    per_server: int
-    nic_Bps: float
-    nics: float
-    ends: int
-    inside_Bps: float | None
-    attachment: Attachment
-    longest: int
-    link_delay_s: float | None
+def _graph(site: Site) -> OwnGraph:
+    return own_graph(GraphFile.of(site.network))
 
 
-class GraphFile(NamedTuple):
-    """What settings say of a graph: its file, whether GPUs forward (`relays`), the file of the GPUs of `ranks`, how
-    many links a NIC is `split` over; and which links `failed`."""
-
-    file: str | None
-    relay: str = "auto"
-    ranks: str | None = None
-    split: int = 1
-    failed: tuple[int, ...] = ()
-
-    @staticmethod
-    def of(settings: Asked) -> GraphFile:
-        network = settings.case.network
-        asked = GraphFile(network.graph, network.on_graph.relay, network.on_graph.ranks)
+class Graph(Fabric):
+    def group(self, site: Site, nic_gbps: Any) -> GraphLinks:
+        asked = GraphFile.of(site.network)
         graph = own_graph(asked)
-        times = units.gbps(network.nic_gbps) / graph.nic_Bps
-        split = max(1, round(times))
-        return asked._replace(split=split) if np.isclose(times, split) and graph.ends % split == 0 else asked
+        if len(graph.nodes) != site.gpus:
+            raise Misfit(f"job.parallel.gpus must be the {len(graph.nodes)} GPUs of {asked.file!r}, got {site.gpus}.")
+        if graph.per_server != site.gpus_per_server:
+            at = "at each nvswitch of" if graph.per_server > 1 else "of a server, as there is no nvswitch in"
+            raise Misfit(
+                f"gpu.gpus_per_server must be {graph.per_server}, the GPUs {at} {asked.file!r}, got "
+                f"{site.gpus_per_server}."
+            )
+        check_rate(asked, nic_gbps)
+        return views.GraphLinks(asked, site.group_servers, nic_gbps, graph.nics)
+
+    def links(self, site: Site) -> Links:
+        return Links(nic_use="own")
+
+    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+        graph = _graph(site)
+        return (PartGroup(graph.nics, "graph", graph.attachment),)
+
+    def paths(self, site: Site) -> Paths:
+        graph = _graph(site)
+        return Paths("shortest paths", graph.longest, single=True, delay_s=graph.link_delay_s)
 
 
-def own_graph(asked: GraphFile) -> OwnGraph:
-    """The graph of a file. `InputError` for a file that is missing, unreadable, or no cluster."""
-    if asked.file is None:
-        raise InputError("network.fabric graph needs network.graph, the file of the graph.")
-    return _own_graph(asked.file, asked)
+def said_of_graph(network: Network, own_Bps: float) -> list[str]:
+    """Sentences on what counts of a graph: its NICs, where ranks are, whether GPUs forward, and which NVLinks.
 
-
-@cached_by_files(lambda file: (file,), maxsize=4)
-def _network(file: str) -> Network:
-    return read_graph(file)
-
-
-@cached_by_files(lambda file, asked: (file, asked.ranks), maxsize=32)
-def _own_graph(file: str, asked: GraphFile) -> OwnGraph:
-    network = _network(file)
-    nodes, kinds = endpoints(network), kinds_of(network)
-    if not len(nodes):
-        raise InputError(f"network.graph {file!r} has no nodes.")
-    per_server = _per_server(file, network, nodes)
-    if asked.ranks is not None:
-        nodes = nodes[gpus_in(asked.ranks, len(nodes), len(nodes))]
-        _check_servers(asked, network, nodes, per_server)
-    tail, head = kinds[network.tail], kinds[network.head]
-    leaves = np.isin(network.tail, nodes) & (head != "nvswitch") & (network.capacity > 0)
-    outside = np.isin(tail, IN_SERVERS) != np.isin(head, IN_SERVERS)  # to or from switches
-    direct = np.isin(tail, ("gpu", "host")) & np.isin(head, ("gpu", "host")) & (_link_kinds(network) != "nvlink")
-    between = ~np.isin(tail, IN_SERVERS) & ~np.isin(head, IN_SERVERS)
-    ends = leaves & (outside | direct)
-    ends = ends if ends.any() else outside
-    if not np.any(ends):
-        raise InputError(f"network.graph {file!r} has no links that leave its servers.")
-    widest = float(network.capacity[ends].max())
-    many = int(np.bincount(network.tail[leaves & np.isclose(network.capacity, widest)], minlength=1).max())
-    nic_Bps = widest * asked.split
-    widths = [float(network.capacity[some].sum() / nic_Bps / 2) for some in (outside, direct, between)]
-    nics = (widths[0] + 2 * widths[1]) * per_server / len(nodes)
-    up = np.isin(network.tail, nodes) & (head == "nvswitch")
-    inside_Bps = float(network.capacity[up].sum() / len(nodes)) if up.any() else None
-    network = network.without(np.array(asked.failed, np.int64)) if asked.failed else network
-    relays = relays_of(network, asked.relay)
-    longest = _most_hops(network, nodes[0], nodes, relays.forward)
-    parts, delay_s = _attachment(*widths), _delay_s(network, nodes, per_server, longest, relays.forward)
-    return OwnGraph(file, network, relays, nodes, per_server, nic_Bps, nics, many, inside_Bps, parts, longest, delay_s)
-
-
-def _attachment(outside: float, direct: float, between: float) -> Attachment:
-    """Parts behind one NIC of links to switches, between GPUs and between switches, by their widths in NICs."""
-    nics, links = outside + 2 * direct, outside + direct + between
-    by_kind = (("nic-link", outside / nics), ("link", (direct + between) / nics))
-    return Attachment((outside + 2 * between) / nics, 2 * links / nics, links / nics, links=by_kind)
-
-
-def kinds_of(network: Network) -> np.ndarray:
-    """Kind of every node [N]."""
-    return np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
-
-
-def _link_kinds(network: Network) -> np.ndarray:
-    return np.repeat([kind for kind, _ in network.links], [count for _, count in network.links])
-
-
-def _per_server(file: str, network: Network, nodes: np.ndarray) -> int:
-    """GPUs at one NVSwitch, 1 without any. `InputError` unless they are equal runs of GPUs in order."""
-    kinds = kinds_of(network)
-    up = np.isin(network.tail, nodes) & (kinds[network.head] == "nvswitch")
-    if not up.any():
-        return 1
-    switch = _switch_of(network, up)[nodes]
-    cuts = np.flatnonzero(np.diff(switch)) + 1
-    each = int(cuts[0]) if len(cuts) else len(nodes)
-    if len(nodes) % each or (switch.reshape(-1, each) != switch[::each, None]).any() or (switch < 0).any():
-        raise InputError(f"network.graph {file!r} must have as many GPUs at every nvswitch, one after the other.")
-    return each
-
-
-def _switch_of(network: Network, up: np.ndarray) -> np.ndarray:
-    """[N] the first NVSwitch at the other end of links `up`; -1: none."""
-    first = np.full(network.size, -1)
-    first[network.tail[up][::-1]] = network.head[up][::-1]
-    return first
-
-
-def _check_servers(asked: GraphFile, network: Network, nodes: np.ndarray, per_server: int) -> None:
-    """`InputError` where the ranks of a server are not on GPUs of one NVSwitch."""
-    up = np.isin(network.tail, nodes) & (kinds_of(network)[network.head] == "nvswitch")
-    switch = _switch_of(network, up)[nodes].reshape(-1, per_server)
-    apart = np.argwhere(switch != switch[:, :1])
-    if len(apart):
-        server, place = (int(x) for x in apart[0])
-        raise InputError(
-            f"network.on-graph.ranks must keep every {per_server} ranks of a server on the GPUs of one nvswitch, but "
-            f"{asked.ranks!r} has ranks {server * per_server} and {server * per_server + place} on two."
-        )
-
-
-def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[GraphLinks]:
-    from mfabric_jax.fabric.graph_links import GraphLinks
-
-    asked = GraphFile.of(settings)
-    graph = own_graph(asked)
-    if len(graph.nodes) != job.gpus:
-        raise Misfit(f"job.parallel.gpus must be the {len(graph.nodes)} GPUs of {asked.file!r}, got {job.gpus}.")
-    if graph.per_server != job.gpus_per_server:
-        at = "at each nvswitch of" if graph.per_server > 1 else "of a server, as there is no nvswitch in"
-        raise Misfit(
-            f"gpu.gpus_per_server must be {graph.per_server}, the GPUs {at} {asked.file!r}, got {job.gpus_per_server}."
-        )
-    _check_rate(asked, nic_gbps)
-    return [GraphLinks(asked, job.servers_per_region, nic_gbps, graph.nics)]
-
-
-def _check_rate(asked: GraphFile, nic_gbps: Any) -> None:
-    """`Misfit` for another bandwidth than that of the graph's NICs."""
-    graph = own_graph(asked)
-    own = round(units.to_gbps(graph.nic_Bps), GBPS_DIGITS)
-    others = np.atleast_1d(nic_gbps)[~np.isclose(np.atleast_1d(nic_gbps), own)]
-    if len(others):
-        several = f" (or of NICs over several of its {graph.ends} links of a GPU)" if graph.ends > 1 else ""
-        raise Misfit(
-            f"network.nic_gbps must be {own:g}{several}, as the NICs of {asked.file!r} have it, got {others[0]:g}."
-        )
-
-
-def said_of_graph(settings: Asked) -> list[str]:
-    """Sentences on what counts of a graph: its NICs, where ranks are, whether GPUs forward, and which NVLinks."""
-    asked = GraphFile.of(settings)
+    `own_Bps`: of a GPU inside its server, by its data sheet.
+    """
+    asked = GraphFile.of(network)
     graph = own_graph(asked)
     placed = "in the order of its GPUs" if asked.ranks is None else f"placed by {asked.ranks}"
     nics = f"{graph.nics:g} NICs of {units.to_gbps(graph.nic_Bps):g} Gbps a server"
     said = [f"{graph.file}: {nics}, ranks {placed}.", f"{graph.file}: {graph.relays.words}."]
-    inside, own_Bps = graph.inside_Bps, settings.server.nvlink
+    inside = graph.inside_Bps
     if inside is not None and not np.isclose(inside, own_Bps, rtol=CLOSE):
         each = [f"{units.to_gigabytes(rate):g} GB/s" for rate in (own_Bps, inside)]
         said.append(
@@ -224,78 +77,4 @@ def said_of_graph(settings: Asked) -> list[str]:
     return said
 
 
-def _at(group: GraphLinks, nic_gbps: Any, gpu_tbps: Any = None) -> GraphLinks:
-    """The group; its file says how fast it is."""
-    if concrete(nic_gbps):
-        for each in np.unique(nic_gbps).tolist():  # of many cases
-            _check_rate(group.of, each)
-    return group
-
-
-def _parts(form: Form) -> tuple[PartGroup, ...]:
-    graph = own_graph(form.graph)
-    return (PartGroup(graph.nics, "graph", graph.attachment),)
-
-
-def _no_tree(form: Form) -> Tree | None:
-    raise InputError("network.fabric graph has no servers to lay out; replay takes it as --graph FILE, draw as FILE.")
-
-
-def _longest(settings: Asked) -> int:
-    return own_graph(GraphFile.of(settings)).longest
-
-
-def _most_hops(network: Network, start: int, ends: np.ndarray, forward: np.ndarray) -> int:
-    """Links from node `start` to the farthest of `ends` that it reaches over nodes that `forward`."""
-    hops = np.full(network.size, -1)
-    hops[start], there = 0, network.capacity > 0
-    while True:
-        last = (hops == hops.max()) & (forward | (hops == 0))
-        fresh = there & last[network.tail] & (hops[network.head] < 0)
-        if not fresh.any():
-            return int(hops[ends].max())
-        hops[network.head[fresh]] = hops.max() + 1
-
-
-def _delay_s(network: Network, nodes: np.ndarray, per_server: int, longest: int, forward: np.ndarray) -> float | None:
-    """The most delay on a way of fewest links between GPUs of two servers, for each of the `longest` links; None
-    where no link has a delay."""
-    usable = np.flatnonzero(network.capacity > 0)
-    delays = np.unique(network.delay_s[usable])
-    if len(delays) < 2:
-        return float(delays[0]) if delays.any() else None
-    server = np.full(network.size, -1)
-    server[nodes] = np.arange(len(nodes)) // per_server
-    order = usable[np.argsort(network.tail[usable], kind="stable")]
-    first = np.concatenate([[0], np.cumsum(np.bincount(network.tail[usable], minlength=network.size))])
-    links = first, order, network.head.astype(np.int64), network.delay_s
-    most_s = _longest_delay()(nodes.astype(np.int64), server, *links, np.ascontiguousarray(forward))
-    return float(most_s) / max(1, longest)
-
-
-@made_once
-def _longest_delay() -> Callable[..., Any]:
-    from mfabric_jax.fabric.relay_loops import longest_delay
-
-    return kept(longest_delay)
-
-
-def _link_delay_s(settings: Asked) -> float | None:
-    return own_graph(GraphFile.of(settings)).link_delay_s
-
-
-GRAPH = Fabric(
-    name="graph",
-    summary="the graph of a file",
-    look=("Graph", "#666666", "p"),
-    groups=_groups,
-    tree=_no_tree,
-    parts=_parts,
-    form=lambda settings, job: Form(graph=GraphFile.of(settings)),
-    at=_at,
-    path_links=_longest,
-    link_delay_s=_link_delay_s,
-    routing="shortest paths",
-    uses="own",
-    over_graph=True,
-)
+GRAPH = Graph(About(name="graph", summary="the graph of a file", look=("Graph", "#666666", "p")))

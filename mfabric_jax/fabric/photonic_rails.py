@@ -10,15 +10,16 @@ of the idea: arXiv 2602.12521, 2507.08119 (abstracts); ring, routing and turns a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.checks import Misfit
+from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import Attachment, PartGroup
-from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, check_own, nics_of
+from mfabric_jax.fabric.design import OnMesh
 from mfabric_jax.fabric.nic_use import PORTS
-from mfabric_jax.fabric.topoopt import ring_circuits
-from mfabric_jax.workload import Workload
+from mfabric_jax.fabric.on_tree import check_own
+from mfabric_jax.fabric.rings import ring_circuits
+from mfabric_jax.fabric.site import About, Optics, Paths, Site
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
@@ -28,57 +29,46 @@ if TYPE_CHECKING:
 RAIL_OCS = Attachment(ocs_ports=PORTS, links=(("link", 1),))
 
 
-def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[RailRings]:
-    from mfabric_jax.fabric.rail_rings import RailRings, ring_of
+class PhotonicRails(OnMesh):
+    def group(self, site: Site, nic_gbps: Any) -> RailRings:
+        nics, switch, job = site.server_nics, site.ocs, site.job
+        check_own("own", nics, site.gpus_per_server)
+        if switch is not None and switch.ports < (needed := PORTS * site.servers):
+            raise Misfit(
+                f"circuits.ocs {switch.name} has {switch.ports} ports, but a rail of {site.servers} servers needs "
+                f"{needed}."
+            )
+        if job is not None and job.sequence_ranks > job.ranks_per_server:
+            raise Misfit(
+                f"photonic-rails needs the {job.sequence_ranks} ranks of a sequence (job.parallel.cp) in one server, "
+                f"as rails carry one phase at a time; a server has {job.ranks_per_server}."
+            )
+        stage = nics / min(PORTS, max(1, site.pp - 1))  # the only neighbour has both ports
+        rates: dict[str, Any] = {"ring_nics": float(nics), "stage_nics": stage, "delay_s": site.delay_s}
+        servers = site.group_servers
+        return views.RailRings(servers, nic_gbps, nics, mesh=views.ring_of(servers), **rates)
 
-    nics, switch = nics_of(settings, job), settings.parts.ocs
-    check_own("own", nics, job.gpus_per_server)
-    if switch is not None and switch.ports < (needed := PORTS * job.servers):
-        raise Misfit(
-            f"circuits.ocs {switch.name} has {switch.ports} ports, but a rail of {job.servers} servers needs {needed}."
-        )
-    if job.sequence_ranks > job.ranks_per_server:
-        raise Misfit(
-            f"photonic-rails needs the {job.sequence_ranks} ranks of a sequence (job.parallel.cp) in one server, as "
-            f"rails carry one phase at a time; a server has {job.ranks_per_server}."
-        )
-    stage = nics / min(PORTS, max(1, job.pp - 1))  # the only neighbour has both ports
-    rates: dict[str, Any] = {"ring_nics": float(nics), "stage_nics": stage, "delay_s": settings.delay_s}
-    return [RailRings(job.servers_per_region, nic_gbps, nics, mesh=ring_of(job.servers_per_region), **rates)]
+    def mesh(self, site: Site) -> Mesh:
+        """For pictures: the phase of gradients of one stage, half of the NICs of a server in either direction."""
+        return views.mesh_of(ring_circuits(site.servers, [1]) * max(1, site.server_nics // PORTS))
 
+    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+        return (PartGroup(site.server_nics, "rail OCS", RAIL_OCS),)
 
-def _form(settings: Asked, job: ClusterShape) -> Form:
-    return Form(nics=nics_of(settings, job), servers=job.servers)
-
-
-def _nics(form: Form) -> int:
-    return SERVER_GPUS if form.nics is None else form.nics
-
-
-def _mesh(servers: int, form: Form) -> Mesh:
-    """For pictures: the phase of gradients of one stage, half of the NICs of a server in either direction."""
-    from mfabric_jax.fabric.direct_links import mesh_of
-
-    return mesh_of(ring_circuits(servers, [1]) * max(1, _nics(form) // PORTS))
+    def paths(self, site: Site) -> Paths:
+        return Paths("rings", 1)
 
 
-def _rails(form: Form, job: ClusterShape) -> tuple[int, int]:
+def _rails(site: Site) -> tuple[int, int]:
     """Ports of a rail, and rails."""
-    return PORTS * job.servers, _nics(form)
+    return PORTS * site.servers, site.server_nics
 
 
-PHOTONIC_RAILS = Fabric(
-    name="photonic-rails",
-    summary="an optical switch for every rail, which turns between all-to-alls, sends and gradients",
-    look=("Photonic rails", "#117A65", "h"),
-    groups=_groups,
-    mesh=_mesh,
-    parts=lambda form: (PartGroup(_nics(form), "rail OCS", RAIL_OCS),),
-    form=_form,
-    optical_regions=_rails,
-    path_links=lambda settings: 1,
-    routing="rings",
-    single_paths=lambda settings: False,
-    uses="pooled",
-    phases=True,
+PHOTONIC_RAILS = PhotonicRails(
+    About(
+        name="photonic-rails",
+        summary="an optical switch for every rail, which turns between all-to-alls, sends and gradients",
+        look=("Photonic rails", "#117A65", "h"),
+        optics=Optics(switches=_rails, phases=True),
+    )
 )

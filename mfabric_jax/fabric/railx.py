@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax.checks import Misfit
+from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import DIRECT_LINK, THROUGH_OCS, PartGroup
-from mfabric_jax.fabric.design import SERVER_GPUS, Asked, ClusterShape, Fabric, Form, nics_of
+from mfabric_jax.fabric.design import EpGroup, OnMesh
 from mfabric_jax.fabric.grids import near_equal, sizes, written
-from mfabric_jax.workload import Workload
+from mfabric_jax.fabric.site import About, Optics, Paths, Site
 
 if TYPE_CHECKING:
-    from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
+    from mfabric_jax.fabric.direct_links import Mesh
 
 NAME = "railx"
 DIRECTIONS = 4
@@ -59,10 +58,8 @@ def railx_mesh(shape: tuple[int, int], side: int, each: float) -> Mesh:
     width = np.concatenate([np.full(first.size, nics) for first, _, nics in ends])
     row, column, y, x = np.unravel_index(np.arange(server.size), server.shape)
     places = np.stack([column * (side + 1) + x, row * (side + 1) + y], axis=1)
-    from mfabric_jax.fabric.direct_links import mesh_of_links
-
     tail, head = np.concatenate([one, other]), np.concatenate([other, one])
-    return mesh_of_links(server.size, tail, head, np.tile(width, 2), places=places)
+    return views.mesh_of_links(server.size, tail, head, np.tile(width, 2), places=places)
 
 
 def side_of(servers: int, side: int | None, group: int = 1) -> int:
@@ -90,38 +87,35 @@ class Layout(NamedTuple):
     each: float
 
 
-def _layout(form: Form) -> Layout:
-    side = side_of(form.servers, form.side)
-    shape = shape_of(form.servers, side, None if form.shape is None else written(form.shape))
-    return Layout(shape, side, (SERVER_GPUS if form.nics is None else form.nics) / DIRECTIONS)
+def _layout(site: Site) -> Layout:
+    side = side_of(site.servers, site.own.side)
+    return Layout(shape_of(site.servers, side, site.own.shape), side, site.server_nics / DIRECTIONS)
 
 
-def _fills(servers: int, group: int, nics: int, own: Any) -> dict[str, Any]:
-    side = side_of(servers, own.side, group)
-    return {"side": side, "shape": written(shape_of(servers, side, own.shape))}
+class RailX(OnMesh):
+    def mesh(self, site: Site) -> Mesh:
+        return railx_mesh(*_layout(site))
+
+    def group(self, site: Site, nic_gbps: Any) -> EpGroup:
+        _check_ports(site, _layout(site))
+        return super().group(site, nic_gbps)
+
+    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+        """The mean over the servers of a node; a NIC that is split over several rails counts as one."""
+        shape, side, each = _layout(site)
+        inside, through = 4 * each * (side - 1) / side, 2 * each * sum(size > 1 for size in shape) / side
+        return PartGroup(inside, "direct link", DIRECT_LINK), PartGroup(through, "rail", THROUGH_OCS)
+
+    def paths(self, site: Site) -> Paths:
+        return Paths("shortest paths", 1)
+
+    def fills(self, site: Site) -> dict[str, Any]:
+        side = side_of(site.servers, site.own.side, site.group_servers)
+        return {"side": side, "shape": written(shape_of(site.servers, side, site.own.shape))}
 
 
-def _form(settings: Asked, job: ClusterShape) -> Form:
-    own = settings.own(NAME)
-    side = side_of(job.servers, own.side)
-    shape = shape_of(job.servers, side, own.shape)
-    return Form(nics=nics_of(settings, job), servers=job.servers, shape=shape, side=side)
-
-
-def _mesh(servers: int, form: Form) -> Mesh:
-    return railx_mesh(*_layout(replace(form, servers=servers)))
-
-
-def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
-    form = _form(settings, job)
-    _check_ports(settings, _layout(form))
-    from mfabric_jax.fabric.direct_links import DirectLinks
-
-    return [DirectLinks.of_cluster(_mesh(job.servers, form), job, nic_gbps, nics_of(settings, job))]
-
-
-def _check_ports(settings: Asked, layout: Layout) -> None:
-    switch, needed = settings.parts.ocs, 2 * max(layout.shape)
+def _check_ports(site: Site, layout: Layout) -> None:
+    switch, needed = site.ocs, 2 * max(layout.shape)
     if switch is not None and needed > switch.ports:
         raise Misfit(
             f"circuits.ocs {switch.name} has {switch.ports} ports, but rails over the {written(layout.shape)} nodes of "
@@ -130,32 +124,18 @@ def _check_ports(settings: Asked, layout: Layout) -> None:
         )
 
 
-def _parts(form: Form) -> tuple[PartGroup, ...]:
-    """The mean over the servers of a node; a NIC that is split over several rails counts as one."""
-    shape, side, each = _layout(form)
-    inside, through = 4 * each * (side - 1) / side, 2 * each * sum(size > 1 for size in shape) / side
-    return PartGroup(inside, "direct link", DIRECT_LINK), PartGroup(through, "rail", THROUGH_OCS)
-
-
-def _rails(form: Form, job: Workload) -> tuple[int, float]:
+def _rails(site: Site) -> tuple[int, float]:
     """Optical ports of a rail, two at every node of the longer side, and rails of so many."""
-    _, through = _parts(form)
-    ports = 2 * max(_layout(form).shape)
-    return ports, job.servers * through.nics / ports
+    _, through = RAILX.parts(site)
+    ports = 2 * max(_layout(site).shape)
+    return ports, site.servers * through.nics / ports
 
 
-RAILX = Fabric(
-    name=NAME,
-    summary="nodes of m x m servers, whose rows and columns rails join through optical switches set once",
-    look=("RailX", "#E7298A", "x"),
-    groups=_groups,
-    mesh=_mesh,
-    parts=_parts,
-    form=_form,
-    optical_regions=_rails,
-    fills=_fills,
-    path_links=lambda settings: 1,
-    routing="shortest paths",
-    single_paths=lambda settings: False,
-    uses="pooled",
+RAILX = RailX(
+    About(
+        name=NAME,
+        summary="nodes of m x m servers, whose rows and columns rails join through optical switches set once",
+        look=("RailX", "#E7298A", "x"),
+        optics=Optics(switches=_rails),
+    )
 )

@@ -1,8 +1,10 @@
 """One region of an mFabric cluster: the servers of an expert-parallel group behind one optical switch."""
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -11,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, concrete, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.failures import CUT_OFF, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Hit
-from mfabric_jax.fabric.nic_use import Handover
+from mfabric_jax.fabric.nic_use import Handover, optical_ports
 from mfabric_jax.support.array_module import array_module
 from mfabric_jax.support.arrays import counts
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, real_numbers, refuse
@@ -49,7 +51,7 @@ class Region(eqx.Module):
     own_ports: bool = eqx.field(static=True, default=False)
 
     reconfigures = joined = True
-    pxn = forwards = phases = shares_links = False
+    pxn = forwards = phases = shares_links = over_graph = False
     oversubscription = None
     nic_use = "pooled"
     latency_s = 0.0
@@ -72,6 +74,15 @@ class Region(eqx.Module):
             if not isinstance(value, Tracer) and np.ndim(value):
                 raise InputError(f"{field} must be one number, got the shape {list(np.shape(value))}; {_vmap(field)}.")
         part("relay_efficiency", self.relay_efficiency)
+
+    def at(self, nic_gbps: Any, gpu_tbps: Any = None) -> "Region":
+        """The region at another bandwidth, maybe traced; ports of GPUs are then as many as fit `gpu_tbps`."""
+        if not self.own_ports:
+            return eqx.tree_at(lambda region: region.nic_gbps, self, nic_gbps)
+        gpus = self.electrical_nics
+        gpus = gpus.astype(np.int32) if isinstance(gpus, jax.Array) else int(gpus)
+        degree = optical_ports(gpu_tbps, nic_gbps) * gpus
+        return eqx.tree_at(lambda region: (region.nic_gbps, region.optical_degree), self, (nic_gbps, degree))
 
     @property
     def nic_Bps(self):

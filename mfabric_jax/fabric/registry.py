@@ -6,17 +6,22 @@ The file of a fabric is imported when its name is asked for.
 import dataclasses
 import functools
 import importlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mfabric_jax.case.fabrics import GRAPH, MODULES, NAMES
+from mfabric_jax.case.tree import Network
 from mfabric_jax.checks import not_negative, one_of, whole
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import Prices, Watts
-from mfabric_jax.fabric.design import Fabric, Form
+from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.site import Site
 
-FORM = {field.name for field in dataclasses.fields(Form)}
+SITE = {field.name for field in dataclasses.fields(Site)} - {"network"}
+NETWORK = {*Network.__struct_fields__}
+RENAMED = {"at": "oversubscribed_at"}
 
 
 def get(name: str) -> Fabric:
@@ -30,82 +35,115 @@ def _defined(name: str, module: str) -> Fabric:
     return next(fabric for fabric in there if isinstance(fabric, Fabric) and fabric.name == name)
 
 
-def cluster(name: str, servers: int, nic_gbps: float, **settings: Any) -> Cluster:
+def site_of(name: str, settings: dict[str, Any]) -> tuple[Site, dict[str, Any]]:
+    """The site of a fabric by fields of `Site`, of the network's settings and of the fabric's own; and all others."""
+    about = get(name).about
+    site = Site(gpus_per_server=get(name).gpus_per_server, nics=about.nics).with_network(fabric=name)
+    own = {*type(site.own).__struct_fields__} if hasattr(site.own, "__struct_fields__") else set()
+    given = {RENAMED.get(field, field): value for field, value in settings.items()}
+    site = replace(site, **{field: value for field, value in given.items() if field in SITE and value is not None})
+    if mine := {field: value for field, value in given.items() if field in own}:
+        site = site.with_own(**mine)
+    network = {field: value for field, value in given.items() if field in NETWORK - SITE - own}
+    rest = {field: value for field, value in given.items() if field not in SITE | NETWORK | own}
+    return site.with_network(**network), rest
+
+
+def cluster(name: str, servers: int, nic_gbps: float, regions: np.ndarray | None = None, **settings: Any) -> Cluster:
     """A whole cluster of that fabric over `servers` servers or scale-up domains.
 
-    - `settings`: fields of `Form` (`regions`, `radix`, `tiers`, ...) and of `Cluster` (`goodput`, `link_delay_s`, ...).
+    - `regions`: circuits [G S S], where the fabric has some.
+    - `settings`: fields of `Site`, of `network` and of the fabric's own settings (`radix`, `tiers`, `shape`, ...), and
+      of `Cluster` (`goodput`, `link_delay_s`, ...).
     """
-    whole("servers", servers)
-    form = Form(**{field: value for field, value in settings.items() if field in FORM})
-    rest = {field: value for field, value in settings.items() if field not in FORM}
-    if form.nvswitch_gigabytes_per_s is not None:
-        rest["nvswitch_gigabytes_per_s"] = form.nvswitch_gigabytes_per_s
-    return get(name).cluster(servers, nic_gbps, form, rest)
+    site, rest = site_of(name, settings | {"servers": whole("servers", servers)})
+    return get(name).cluster(site, nic_gbps, regions, **rest)
 
 
 def cost_table(
-    name: str, nic_gbps: float, prices: Prices | None = None, *, gpus: int | None = None, **form: Any
+    name: str, nic_gbps: float, prices: Prices | None = None, *, gpus: int | None = None, **settings: Any
 ) -> list[dict[str, Any]]:
     """Network cost of one server: a row for each part of each group of NICs.
 
     Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd` (None: price unknown). Separate rows: what
     `gpus` (None: all with which the fabric is built) pay besides NICs (nvl72, mfabric-cpo), and the rack switch if
-    priced. `form`: see `Form`.
+    priced. `settings`: as of `cluster`.
     """
-    prices = prices or Prices()
-    counted = _counted(name, gpus, bool(prices.rack_switch_per_server), form)
+    return site_table(get(name), _site(name, gpus, settings), nic_gbps, prices or Prices())
+
+
+def _site(name: str, gpus: int | None, settings: dict[str, Any]) -> Site:
+    domains = get(name).about.domains
+    gpus = whole("gpus", gpus) if gpus is not None else (domains and domains.built) or get(name).gpus_per_server
+    site, rest = site_of(name, {"gpus_per_server": gpus} | settings)
+    for field in rest:
+        one_of(f"setting of {name}", field, sorted(SITE | NETWORK))
+    return site
+
+
+def site_table(on: Fabric, site: Site, nic_gbps: Any, prices: Prices) -> list[dict[str, Any]]:
+    """As `cost_table`, of a site."""
     rows: list[dict[str, Any]] = []
-    for to, part, count in counted:
+    for to, part, count in _counted(on, site, bool(prices.rack_switch_per_server)):
         unit = prices.at(part, nic_gbps)
         dollars = None if unit is None else count * unit
         rows.append({"attached_to": to, "part": part, "count": count, "unit_usd": unit, "usd": dollars})
     return rows
 
 
-def _counted(name: str, gpus: int | None, rack: bool, form: dict[str, Any]) -> list[tuple[str, str, Any]]:
-    fabric = get(name)
-    gpus = (fabric.built_gpus or fabric.gpus_per_server) if gpus is None else whole("gpus", gpus)
+def _counted(on: Fabric, site: Site, rack: bool) -> list[tuple[str, str, Any]]:
     for field in ("nics", "optical_degree", "electrical_nics"):
-        if form.get(field) is not None:
-            not_negative(field, form[field])
-    complete: dict[str, Any] = {"gpus_per_server": gpus} | form
+        if getattr(site, field) is not None:
+            not_negative(field, getattr(site, field))
     found = [
         (group.to, part, group.nics * count)
-        for group in fabric.parts(Form(**complete))
+        for group in on.parts(site)
         for part, count in group.attachment.counts.items()
         if np.any(group.nics)
     ]
-    if fabric.per_gpu is not None:
-        found.append((fabric.per_gpu[1], fabric.per_gpu[0], gpus))
+    if on.about.domains is not None:
+        field, what = on.about.domains.price
+        found.append((what, field, site.gpus_per_server))
     return [*found, ("rack switch", "rack_switch_per_server", 1)] if rack else found
 
 
 def cluster_cost(
-    name: str, servers: int, nic_gbps: Any, prices: Prices | None = None, *, gpus: int | None = None, **form: Any
+    name: str, servers: int, nic_gbps: Any, prices: Prices | None = None, *, gpus: int | None = None, **settings: Any
 ) -> Any:
     """Networking dollars of a cluster by the name of its fabric; None where no price is known (`no_price` says why).
 
     The bandwidth and the numbers of NICs may be arrays [N] of several clusters.
     """
-    whole("servers", servers)
-    dollars = [row["usd"] for row in cost_table(name, nic_gbps, prices, gpus=gpus, servers=servers, **form)]
-    return None if any(part is None for part in dollars) else servers * sum(dollars)
+    site = _site(name, gpus, settings | {"servers": whole("servers", servers)})
+    return site_cost(get(name), site, nic_gbps, prices or Prices())
+
+
+def site_cost(on: Fabric, site: Site, nic_gbps: Any, prices: Prices) -> Any:
+    """As `cluster_cost`, of a site whose `gpus_per_server` pay for their part of a server or domain."""
+    dollars = [row["usd"] for row in site_table(on, site, nic_gbps, prices)]
+    return None if any(part is None for part in dollars) else site.servers * sum(dollars)
 
 
 def cluster_watts(
-    name: str, servers: int, nic_gbps: Any, watts: Watts | None = None, *, gpus: int | None = None, **form: Any
+    name: str, servers: int, nic_gbps: Any, watts: Watts | None = None, *, gpus: int | None = None, **settings: Any
 ) -> Any:
     """Power of a cluster's network at full use [W]; None if a part's is unknown. Arrays as in `cluster_cost`."""
-    whole("servers", servers)
-    watts = watts or Watts()
-    counted = _counted(name, gpus, bool(watts.rack_switch_per_server), {"servers": servers} | form)
-    drawn = [(watts.at(part, nic_gbps), count) for _, part, count in counted]
-    return None if any(each is None for each, _ in drawn) else servers * sum(each * count for each, count in drawn)
+    site = _site(name, gpus, settings | {"servers": whole("servers", servers)})
+    return site_watts(get(name), site, nic_gbps, watts or Watts())
+
+
+def site_watts(on: Fabric, site: Site, nic_gbps: Any, watts: Watts) -> Any:
+    """As `cluster_watts`, of a site."""
+    drawn = [
+        (watts.at(part, nic_gbps), count) for _, part, count in _counted(on, site, bool(watts.rack_switch_per_server))
+    ]
+    return None if any(each is None for each, _ in drawn) else site.servers * sum(each * count for each, count in drawn)
 
 
 def no_price(name: str, prices: Prices | None = None) -> str | None:
     """A sentence on why a fabric has no cost; None if it has one."""
-    field, what = get(name).per_gpu or (None, None)
+    domains = get(name).about.domains
+    field, what = (None, None) if domains is None else domains.price
     if field is None or getattr(prices or Prices(), field) is not None:
         return None
     return f"{name} has no cost: there are no public prices for {what}; give {field}, dollars per GPU, in the prices."

@@ -10,16 +10,16 @@ a server, not a chip.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import DIRECT_LINK, THROUGH_OCS, PartGroup
-from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
+from mfabric_jax.fabric.design import OnMesh
 from mfabric_jax.fabric.grids import Shape, coordinates, near_equal, number, rings, sizes, written
-from mfabric_jax.workload import Workload
+from mfabric_jax.fabric.site import About, Optics, Paths, Site
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
@@ -62,10 +62,8 @@ def dimension_order(shape: Shape) -> np.ndarray:
 
 def torus_mesh(shape: Shape, per_direction: int, ways: str = WAYS) -> Mesh:
     """The torus with `per_direction` links per direction, and its routing rule."""
-    from mfabric_jax.fabric.direct_links import mesh_of
-
     following = dimension_order(shape) if ways == WAYS else None
-    return mesh_of(torus_links(shape, per_direction), following=following, places=coordinates(shape).T)
+    return views.mesh_of(torus_links(shape, per_direction), following=following, places=coordinates(shape).T)
 
 
 def per_direction(nics: int | None, name: str = "torus") -> int:
@@ -81,60 +79,57 @@ def ring_parts(shape: Shape, each: int) -> tuple[PartGroup, PartGroup]:
     return PartGroup(direct, "direct link", DIRECT_LINK), PartGroup(through, "wrap-around", THROUGH_OCS)
 
 
-def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
-    each = per_direction(settings.server_nics)
-    plane = (*near_square(job.servers_per_region), 1)
-    planes = max(1, job.servers // job.pp // math.prod(_plane(job)))  # of a stage, one after the other
-    rates: dict[str, Any] = {"ring_nics": 2.0 * each, "stage_nics": each / planes}
-    from mfabric_jax.fabric.direct_links import DirectLinks
+class Torus(OnMesh):
+    def group(self, site: Site, nic_gbps: Any) -> DirectLinks:
+        each = per_direction(site.nics)
+        if site.own.ways != WAYS or site.own.shape is not None:
+            return views.DirectLinks.of_cluster(
+                self.mesh(site), site.group_servers, site.stage_servers, nic_gbps, DIRECTIONS * each
+            )
+        plane = (*near_square(site.group_servers), 1)
+        planes = max(1, site.stage_servers // math.prod(_plane(site)))  # of a stage, one after the other
+        rates: dict[str, Any] = {"ring_nics": 2.0 * each, "stage_nics": each / planes}
+        return views.DirectLinks(site.group_servers, nic_gbps, 4 * each, mesh=torus_mesh(plane, each), **rates)
 
-    if settings.own(NAME).ways != WAYS or settings.own(NAME).shape is not None:
-        form = _form(settings, job)
-        return [DirectLinks.of_cluster(_mesh(job.servers, form), job, nic_gbps, DIRECTIONS * each)]
-    return [DirectLinks(job.servers_per_region, nic_gbps, 4 * each, mesh=torus_mesh(plane, each), **rates)]
+    def mesh(self, site: Site) -> Mesh:
+        return torus_mesh(_shape(site), per_direction(site.nics), site.own.ways)
+
+    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+        return ring_parts(_shape(site), per_direction(site.nics))
+
+    def paths(self, site: Site) -> Paths:
+        return Paths(site.own.ways, 1)
 
 
-def _plane(job: ClusterShape) -> Shape:
+def _plane(site: Site) -> Shape:
     """x and y: those of a group, or of a stage where a group is one server and sends nothing."""
-    return near_square(job.servers_per_region if job.servers_per_region > 1 else max(1, job.servers // job.pp))
+    return near_square(site.group_servers if site.group_servers > 1 else max(1, site.stage_servers))
 
 
-def _form(settings: Asked, job: ClusterShape) -> Form:
-    own, plane = settings.own(NAME), _plane(job)
-    shape = (*plane, job.servers // math.prod(plane))
-    if own.shape is not None:
-        shape = sizes("network.torus.shape", own.shape)
-        if len(shape) != 3 or math.prod(shape) != job.servers:
-            raise Misfit(f"network.torus.shape must be three sizes of {job.servers} servers, got {written(shape)}.")
-    return Form(nics=settings.server_nics, shape=shape, ways=own.ways)
+def _shape(site: Site) -> Shape:
+    if site.own.shape is None:
+        if site.servers_per_region is None:
+            return near_cube(site.servers)
+        plane = _plane(site)
+        return (*plane, site.servers // math.prod(plane))
+    shape = sizes("network.torus.shape", site.own.shape)
+    if len(shape) != 3 or math.prod(shape) != site.servers:
+        raise Misfit(f"network.torus.shape must be three sizes of {site.servers} servers, got {written(shape)}.")
+    return shape
 
 
-def _mesh(servers: int, form: Form) -> Mesh:
-    return torus_mesh(form.shape or near_cube(servers), per_direction(form.nics), form.ways or WAYS)
-
-
-def _parts(form: Form) -> tuple[PartGroup, ...]:
-    return ring_parts(form.shape or near_cube(form.servers), per_direction(form.nics))
-
-
-def _rings(form: Form, job: Workload) -> tuple[int, float]:
+def _rings(site: Site) -> tuple[int, float]:
     """Optical ports and regions: the two ports that close a ring are on one switch."""
-    _, through = _parts(form)
-    return 2, job.servers * through.nics / 2
+    _, through = TORUS.parts(site)
+    return 2, site.servers * through.nics / 2
 
 
-TORUS = Fabric(
-    name=NAME,
-    summary="a 3-D torus of direct links between servers, wrap-around through optical switches",
-    look=("Torus", "#8C564B", "<"),
-    groups=_groups,
-    mesh=_mesh,
-    parts=_parts,
-    form=_form,
-    optical_regions=_rings,
-    path_links=lambda settings: 1,
-    routing=lambda settings: settings.own(NAME).ways,
-    single_paths=lambda settings: False,
-    uses="pooled",
-    usual_nics=DIRECTIONS,
+TORUS = Torus(
+    About(
+        name=NAME,
+        summary="a 3-D torus of direct links between servers, wrap-around through optical switches",
+        look=("Torus", "#8C564B", "<"),
+        nics=DIRECTIONS,
+        optics=Optics(switches=_rings),
+    )
 )

@@ -8,20 +8,20 @@ TPU v4, ISCA 2023 (slices of 4x4x8 and 4x8x8 chips). Deviation: a node is a serv
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import PartGroup
-from mfabric_jax.fabric.design import Asked, ClusterShape, Fabric, Form
+from mfabric_jax.fabric.design import OnMesh
 from mfabric_jax.fabric.grids import Shape, coordinates, rings, sizes, written
+from mfabric_jax.fabric.site import About, Optics, Paths, Site
 from mfabric_jax.fabric.torus import DIRECTIONS, near_cube, per_direction, ring_parts
-from mfabric_jax.workload import Workload
 
 if TYPE_CHECKING:
-    from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
+    from mfabric_jax.fabric.direct_links import Mesh
 
 NAME = "twisted-torus"
 
@@ -66,50 +66,47 @@ def twisted_mesh(shape: Shape, each: int) -> Mesh:
     """Links of `each` NICs to the next server in both directions of every ring."""
     ends = [(at, there) for _, at, there in rings(shape, short_side(shape))]
     tail, head = (np.concatenate([pair[side] for pair in ends] + [pair[1 - side] for pair in ends]) for side in (0, 1))
-    from mfabric_jax.fabric.direct_links import mesh_of_links
-
-    return mesh_of_links(math.prod(shape), tail, head, each, places=coordinates(shape).T)
+    return views.mesh_of_links(math.prod(shape), tail, head, each, places=coordinates(shape).T)
 
 
-def _groups(settings: Asked, job: Workload, nic_gbps: float, nic_uses: Sequence[str]) -> list[DirectLinks]:
-    each = per_direction(settings.server_nics, NAME)
-    mesh = twisted_mesh(shape_of(job.servers, settings.own(NAME).shape), each)
-    from mfabric_jax.fabric.direct_links import DirectLinks
+class TwistedTorus(OnMesh):
+    def mesh(self, site: Site) -> Mesh:
+        return twisted_mesh(shape_of(site.servers, site.own.shape), per_direction(site.nics, NAME))
 
-    return [DirectLinks.of_cluster(mesh, job, nic_gbps, DIRECTIONS * each)]
+    def group(self, site: Site, nic_gbps: Any) -> Any:
+        return views.DirectLinks.of_cluster(
+            self.mesh(site),
+            site.group_servers,
+            site.stage_servers,
+            nic_gbps,
+            DIRECTIONS * per_direction(site.nics, NAME),
+        )
+
+    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+        """Of any number of servers; those that make no twisted torus are priced as a torus."""
+        stated = site.own.shape and shape_of(site.servers, site.own.shape)
+        return ring_parts(stated or _fitting(site.servers) or near_cube(site.servers), per_direction(site.nics, NAME))
+
+    def paths(self, site: Site) -> Paths:
+        return Paths("shortest paths", 1)
+
+    def fills(self, site: Site) -> dict[str, str]:
+        return {"shape": written(shape_of(site.servers, site.own.shape))}
 
 
-def _form(settings: Asked, job: ClusterShape) -> Form:
-    shape = shape_of(job.servers, settings.own(NAME).shape)
-    return Form(nics=settings.server_nics, shape=shape, servers=job.servers)
-
-
-def _parts(form: Form) -> tuple[PartGroup, ...]:
-    """Of any number of servers; those that make no twisted torus are priced as a torus."""
-    shape = form.shape or _fitting(form.servers) or near_cube(form.servers)
-    return ring_parts(shape, per_direction(form.nics, NAME))
-
-
-def _rings(form: Form, job: Workload) -> tuple[int, float]:
+def _rings(site: Site) -> tuple[int, float]:
     """Optical ports and switches: the four ports of two rings of n that the twist joins are on one, those of two rings
     of 2n as well."""
-    _, through = _parts(form)
-    return 4, job.servers * through.nics / 4
+    _, through = TWISTED_TORUS.parts(site)
+    return 4, site.servers * through.nics / 4
 
 
-TWISTED_TORUS = Fabric(
-    name=NAME,
-    summary="a torus of sizes n and 2n whose short rings close with a shift along the long ones",
-    look=("Twisted torus", "#999933", "4"),
-    groups=_groups,
-    mesh=lambda servers, form: twisted_mesh(form.shape or usual_shape(servers), per_direction(form.nics, NAME)),
-    parts=_parts,
-    form=_form,
-    optical_regions=_rings,
-    fills=lambda servers, group, nics, own: {"shape": written(shape_of(servers, own.shape))},
-    path_links=lambda settings: 1,
-    routing="shortest paths",
-    single_paths=lambda settings: False,
-    uses="pooled",
-    usual_nics=DIRECTIONS,
+TWISTED_TORUS = TwistedTorus(
+    About(
+        name=NAME,
+        summary="a torus of sizes n and 2n whose short rings close with a shift along the long ones",
+        look=("Twisted torus", "#999933", "4"),
+        nics=DIRECTIONS,
+        optics=Optics(switches=_rings),
+    )
 )

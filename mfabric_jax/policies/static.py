@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.fabric.nic_use import RING_NICS
 from mfabric_jax.fabric.region import round_robin
-from mfabric_jax.fabric.topoopt import RING_NICS
 from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan

@@ -49,7 +49,7 @@ class Look:
     hollow: bool = False
 
 
-FABRICS = {name: Look(*registry.get(name).look) for name in registry.NAMES}
+FABRICS = {name: Look(*registry.get(name).about.look) for name in registry.NAMES}
 PARTS = {
     "compute_s": Look("Compute", "#C3CAD3"),
     "tp_comm_s": Look("TP communication", "#882255"),

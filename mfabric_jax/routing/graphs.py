@@ -17,8 +17,8 @@ import numpy as np
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric import Cluster, Network
 from mfabric_jax.fabric.electrical import Damage, Electrical
+from mfabric_jax.fabric.graph_file import OwnGraph, kinds_of, own_graph
 from mfabric_jax.fabric.graph_links import GraphLinks
-from mfabric_jax.fabric.own_graph import OwnGraph, kinds_of, own_graph
 from mfabric_jax.routing.cluster import links_of, nic_routes
 from mfabric_jax.routing.fixed import leaving
 from mfabric_jax.routing.gradients import NEARLY, gradient_nics

@@ -108,3 +108,13 @@ def _refuse_cut(field: str, array: jax.Array) -> None:
             f"{field} must be floats inside jit, vmap and grad, got {array.dtype}: JAX cuts integers of 64 bits to 32 "
             "at the entrance, so convert with astype(float) outside."
         )
+
+
+def group_numbers(group: Any, dtype: str) -> Any:
+    """The group with its numbers as arrays of NumPy, so that other values reuse the compiled program."""
+    return jax.tree.map(lambda x: np.asarray(x, np.int32 if np.asarray(x).dtype.kind in "iu" else dtype), group)
+
+
+def as_data(tree: Any, dtype: Any) -> Any:
+    """Real numbers of a tree as arrays, so that other values reuse the compiled program."""
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if isinstance(x, float | np.floating) else x, tree)

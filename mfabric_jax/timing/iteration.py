@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float, Int
 
 from mfabric_jax import units
 from mfabric_jax.checks import of_type, one_of, whole
-from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S, EpGroup
+from mfabric_jax.fabric.design import EpGroup
+from mfabric_jax.fabric.site import NVSWITCH_GIGABYTES_PER_S
 from mfabric_jax.routing.fixed import away_from_server
 from mfabric_jax.support.array_module import Array, aligned, array_module
 from mfabric_jax.support.arrays import floats_or_nan

@@ -9,8 +9,8 @@ from mfabric_jax.apps.failures import failures
 from mfabric_jax.evaluate.rows.results import not_known
 from mfabric_jax.evaluate.rows.rows import bill_of, idle_spares
 from mfabric_jax.fabric import cloudmatrix, cluster, cluster_cost, get
-from mfabric_jax.fabric.design import Domain
 from mfabric_jax.fabric.domains import domain_links
+from mfabric_jax.fabric.site import Domain
 from tests.small import refused, row, scenario, small
 
 NIC = 12.5e9  # bytes/s
@@ -29,14 +29,15 @@ def sized(gpus, **more):
 def test_an_nvl72_by_counts():
     # 18 ports of 50 GB/s a GPU, one at each of 18 chips of 72 ports.
     said = {"network.scale-up.gpus": 72, "network.scale-up.ports": 18, "network.scale-up.port_gigabytes_per_s": 50.0}
-    domain_of = get("scale-up").domain
-    assert domain_of is not None
-    domain = domain_of(said.__getitem__)
+    domains = get("scale-up").about.domains
+    assert domains is not None
+    assert domains.stated is not None
+    domain = domains.stated(said.__getitem__)
     assert domain == Domain(72, 900e9, 18)
     assert domain_links(domain) == 1296
     one = resolve(small(SCALE_UP))
     assert (one.gpu.scale_up_gpus, one.gpu.nvlink, one.case.gpu.nvswitches) == (72, 900e9, 18)
-    assert one.gpu.nvlink == get("scale-up").nvlink_Bps(8.0, 800.0, one.gpu.nvlink)  # NICs take nothing of it
+    assert one.gpu.nvlink == get("scale-up").inside_Bps(8.0, 800.0, one.gpu.nvlink)  # NICs take nothing of it
 
 
 def test_a_supernode_by_counts():

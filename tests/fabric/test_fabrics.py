@@ -9,9 +9,9 @@ import pytest
 
 from mfabric_jax import load, resolve
 from mfabric_jax.fabric import NAMES, Region, cluster, degraded, get
-from mfabric_jax.fabric.design import no_tree
 from mfabric_jax.fabric.failures import KINDS, PLANES
 from mfabric_jax.fabric.parts_list import OCS, get_ocs
+from mfabric_jax.fabric.registry import site_of
 from mfabric_jax.fabric.transport import TRANSPORTS, Transport, get_transport
 from mfabric_jax.workload import get as job_of
 from tests.mistakes import refused
@@ -36,17 +36,18 @@ def test_every_fabric_answers_for_itself():
         job = job_of(
             "deepseek-v3" if fabric.gpus_per_server > 8 else "mixtral-8x7b", gpus_per_server=fabric.gpus_per_server
         )
-        (group,) = fabric.groups(settings, job, 400.0, ("own",))
+        hardware = dataclasses.replace(settings, case=settings.case.with_({"network.fabric": name}))
+        group = fabric.group(hardware.site_of(job), 400.0)
         assert group.eps_Bps == pytest.approx(nics * 50e9, rel=1e-12), name
         assert group.reconfigures is fabric.reconfigures
-        faster = fabric.at(group, 800.0, settings.gpu_tbps)
+        faster = group.at(800.0, settings.gpu_tbps)
         assert faster.nic_Bps == 100e9
-    nvlink = {name: get(name).nvlink_Bps(8.0, 400.0, 900e9) for name in beyond}
+    nvlink = {name: get(name).inside_Bps(8.0, 400.0, 900e9) for name in beyond}
     scale_up = {"nvl72": 950e9, "mfabric-cpo": 475e9}
     assert nvlink == pytest.approx(dict.fromkeys(beyond, 900e9) | scale_up, rel=1e-12)
 
 
-TREELESS = [name for name in NAMES if get(name).tree is no_tree]
+TREELESS = [name for name in NAMES if get(name).links(site_of(name, {})[0]).tree is None]
 
 
 @pytest.mark.parametrize("name", TREELESS)
@@ -60,20 +61,19 @@ def test_a_fabric_without_a_tree_refuses_an_oversubscribed_one(name):
 
 
 def test_every_fabric_looks_like_itself():
-    looks = [get(name).look for name in NAMES]
+    looks = [get(name).about.look for name in NAMES]
     assert len({label for label, _, _ in looks}) == len({look[1:] for look in looks}) == len(NAMES)
 
 
 @pytest.mark.parametrize(("gbps", "ports", "nvlink"), [(400.0, 9, 950e9), (800.0, 4, 900e9)])
 def test_what_a_nic_leaves_of_a_gpu_is_nvlink_and_optical_ports(gbps, ports, nvlink):
     cpo, nvl72, settings = get("mfabric-cpo"), get("nvl72"), resolve(small())
-    job = job_of("deepseek-v3", gpus_per_server=64)
-    (group,) = cpo.groups(settings, job, gbps, ("own",))
+    site = settings.site_of(job_of("deepseek-v3", gpus_per_server=64))
+    group = cpo.group(site, gbps)
     assert group.optical_degree == ports * 64
-    assert nvl72.nvlink_Bps(8.0, gbps, None) == pytest.approx(nvlink)
-    assert cpo.nvlink_Bps(8.0, gbps, None) == pytest.approx(nvlink / 2)
-    (other,) = cpo.groups(settings, job, 100.0, ("own",))
-    traced = jax.jit(lambda group, gbps: cpo.at(group, gbps, 8.0).optical_degree)(other, gbps)
+    assert nvl72.inside_Bps(8.0, gbps, None) == pytest.approx(nvlink)
+    assert cpo.inside_Bps(8.0, gbps, None) == pytest.approx(nvlink / 2)
+    traced = jax.jit(lambda group, gbps: group.at(gbps, 8.0).optical_degree)(cpo.group(site, 100.0), gbps)
     assert int(traced) == ports * 64  # the same rule where the bandwidth is traced
 
 
@@ -125,7 +125,7 @@ def resolved(ocs=None, changes=None, model=MODEL):
 
 
 def region_of(one):
-    (region,) = one.fabric.groups(one, one.job, 100.0, "own")
+    region = one.fabric.group(one.site, 100.0)
     assert isinstance(region, Region)
     return region
 

@@ -13,6 +13,7 @@ from mfabric_jax.fabric import cluster, cluster_cost, degraded
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 from mfabric_jax.fabric.full_mesh import FULL_MESH, full_mesh
 from mfabric_jax.fabric.grids import near_equal
+from mfabric_jax.fabric.site import Site
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.fixed import fixed_time, wired
 from mfabric_jax.units import to_gbps
@@ -201,9 +202,9 @@ def test_a_mesh_of_fractions_is_a_mesh():
 
 
 def filled(servers, group, nics=8, **stated):
-    own = Case().with_({f"network.full-mesh.{name}": value for name, value in stated.items()}).network.full_mesh
-    assert FULL_MESH.fills is not None
-    return FULL_MESH.fills(servers, group, nics, own)
+    stated = {"network.fabric": "full-mesh"} | {f"network.full-mesh.{name}": value for name, value in stated.items()}
+    network = Case().with_(stated).network
+    return FULL_MESH.fills(Site(network=network, servers=servers, servers_per_region=group, nics=nics))
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,20 @@ import pytest
 
 from mfabric_jax import InputError, resolve
 from mfabric_jax.fabric import degraded, get
-from mfabric_jax.fabric.design import Form
 from mfabric_jax.fabric.electrical import Electrical
+from mfabric_jax.fabric.registry import site_of
 from mfabric_jax.routing.fixed import fixed_time, on_planes
 from tests.small import row, small
 
 OWN = {"network.fabric": "multi-plane", "network.multi-plane.flows": "own"}
 
 
-def groups(changes):
-    asked = resolve(small({"network.fabric": "multi-plane"} | changes))
-    return get("multi-plane").groups(asked, asked.job, 100.0, (asked.case.network.nic_use,))
+def group_of(changes):
+    return get("multi-plane").group(resolve(small({"network.fabric": "multi-plane"} | changes)).site, 100.0)
+
+
+def on_site(name, **settings):
+    return get(name), site_of(name, settings)[0]
 
 
 def test_sprayed_planes_are_a_tree_of_two_tiers():
@@ -27,16 +30,19 @@ def test_sprayed_planes_are_a_tree_of_two_tiers():
 
 
 def test_two_tiers_have_room_for_what_needed_three():
-    tree = get("multi-plane").tree(Form(radix=64, planes=8))
+    planes, site = on_site("multi-plane", radix=64, planes=8)
+    tree = planes.links(site).tree
     assert (tree.tiers, tree.most_hosts) == (2, 131_072)  # 512-port switches: 512 of 256 down
-    assert get("fat-tree").tree(Form(radix=64, tiers=2)).most_hosts == 2_048
+    whole, site = on_site("fat-tree", radix=64, tiers=2)
+    assert whole.links(site).tree.most_hosts == 2_048
     with pytest.raises(InputError, match="room for 8 hosts"):
-        groups({"network.radix": 4, "network.multi-plane.planes": 1})
+        group_of({"network.radix": 4, "network.multi-plane.planes": 1})
 
 
 def test_parts_of_a_split_nic():
-    (parts,) = get("multi-plane").parts(Form(planes=8))
-    (whole,) = get("fat-tree").parts(Form(tiers=2))
+    (parts,), (whole,) = (
+        fabric.parts(site) for fabric, site in (on_site("multi-plane", planes=8), on_site("fat-tree", tiers=2))
+    )
     assert parts.attachment.counts == whole.attachment.counts
 
 
@@ -85,8 +91,8 @@ def test_planes_and_links_that_fail():
 
 def test_what_planes_of_their_own_need():
     with pytest.raises(InputError, match="nic_use own"):
-        groups(OWN | {"network.nic_use": "pooled"})
+        group_of(OWN | {"network.nic_use": "pooled"})
     with pytest.raises(InputError, match="oversubscription auto or 1"):
-        groups(OWN | {"network.oversubscription": 2.0})
-    (one,) = groups(OWN | {"network.oversubscription": 1.0})
+        group_of(OWN | {"network.oversubscription": 2.0})
+    one = group_of(OWN | {"network.oversubscription": 1.0})
     assert (one.planes, one.own_plane) == (8, True)

@@ -54,8 +54,8 @@ def test_as_few_tiers_as_the_nics_need_by_hand(fabric, gpus, radix, tiers, usd):
     case = job(fabric, gpus, **{"network.radix": radix})
     assert network_usd(case) == (pytest.approx(usd), tiers)
     found = resolve(case)
-    if get(fabric).pxn is False:
-        assert found.fabric.path_links(found) == 2 * tiers
+    if not get(fabric).links(found.site).pxn:
+        assert found.fabric.paths(found.site).links == 2 * tiers
     assert network_usd(case.with_({"network.tiers": tiers})) == network_usd(case)
 
 
@@ -94,7 +94,7 @@ def test_a_graph_has_no_tiers_of_its_own(tmp_path):
     given = {"network.fabric": "graph", "network.graph": str(tmp_path / "graph.json")}
     for tiers in ("fewest", 1, 2):
         found = resolve(job("fat-tree", 16, **given, **{"network.tiers": tiers}))
-        assert found.fabric.path_links(found) == 4
+        assert found.fabric.paths(found.site).links == 4
 
 
 def test_a_group_that_serves_shares_its_network_with_others():

@@ -7,7 +7,7 @@ import pytest
 from mfabric_jax import InputError, resolve
 from mfabric_jax.fabric import degraded, get
 from mfabric_jax.fabric.cost import tree_attachment
-from mfabric_jax.fabric.design import Form
+from mfabric_jax.fabric.site import Site
 from mfabric_jax.routing.fixed import fixed_time
 from mfabric_jax.routing.graphs import rated, ways_on_links
 from tests.small import JOB, row, small
@@ -15,7 +15,7 @@ from tests.small import JOB, row, small
 
 def group(name, ratio, **changes):
     asked = resolve(small({"network.fabric": name, "network.oversubscription": ratio} | changes))
-    (one, *_) = get(name).groups(asked, asked.job, 100.0, ("own",))
+    one = get(name).group(asked.site, 100.0)
     return one, asked
 
 
@@ -42,11 +42,10 @@ def test_all_to_alls_below_a_rail_are_as_fast_and_others_wait_for_the_uplinks():
 def test_prices_follow_the_ratio():
     for name, nics in {"fat-tree": 8, "rail-optimized": 8, "mfabric": 2}.items():
         asked = group(name, 4.0)[1]
-        form = get(name).form(asked, asked.job)
-        on_tree = get(name).parts(form)[-1]
+        on_tree = get(name).parts(asked.site)[-1]
         assert on_tree.nics == nics
         assert on_tree.attachment.counts == tree_attachment(4.0, asked.tiers).counts
-    assert get("fat-tree").parts(Form())[0].attachment.counts == tree_attachment().counts
+    assert get("fat-tree").parts(Site())[0].attachment.counts == tree_attachment().counts
 
 
 def test_one_number_for_two_names():

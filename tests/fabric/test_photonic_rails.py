@@ -170,7 +170,7 @@ def test_many_delays_and_bandwidths_are_as_one_by_one():
 def test_half_of_a_nic_for_either_neighbour():
     for stages, nics in ((1, 8), (2, 8), (3, 4), (4, 4)):
         one = resolve(small(job(pp=stages, dp=8)))
-        (group,) = one.fabric.groups(one, one.job, 100.0, ("own",))
+        group = one.fabric.group(one.site, 100.0)
         assert (group.send_Bps, group.eps_Bps) == (nics * 12.5e9, 8 * 12.5e9)
 
 
@@ -189,10 +189,10 @@ def test_a_port_of_the_switch_for_each_port_of_a_nic():
     want = 8 * (1499 + 659 + prices.at("fibre", 400) + 2 * prices.ocs_port)
     assert cluster_cost("photonic-rails", 16, 400) == pytest.approx(16 * want)
     one = resolve(small(job(pp=4, dp=2)))
-    form = one.fabric.form(one, one.job)
-    assert one.fabric.optical_regions is not None
-    assert one.fabric.optical_regions(form, one.job) == (2 * 32, 8)  # 32 servers, 8 rails
-    (parts,) = one.fabric.parts(form)
+    switches_of = one.fabric.about.optics.switches
+    assert switches_of is not None
+    assert switches_of(one.site) == (2 * 32, 8)  # 32 servers, 8 rails
+    (parts,) = one.fabric.parts(one.site)
     assert parts.attachment.counts == {"nic": 1, "transceiver": 1, "fibre": 1, "ocs_port": 2}
 
 

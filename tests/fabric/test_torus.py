@@ -12,7 +12,7 @@ from mfabric_jax.evaluate import resolve
 from mfabric_jax.fabric import Circuits, cluster, cluster_cost, get
 from mfabric_jax.fabric.region import round_robin
 from mfabric_jax.fabric.registry import cost_table
-from mfabric_jax.fabric.topoopt import ascending_steps, ring_circuits, totient_steps
+from mfabric_jax.fabric.rings import ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.fabric.torus import dimension_order, near_cube, near_square, torus_links
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.fixed import fixed_time, wired
@@ -53,7 +53,7 @@ def test_a_ring_of_four_by_hand():
     # 4 servers in a 2 x 2 plane, one NIC a direction: x and y join neighbours twice. Everybody sends 6 GB to the
     # server across: one hop along x beside everybody else, then one along y: 6 GB over 2 links of 1 GB/s each.
     settings, job = resolve(small({"network.fabric": "torus"})), job_of("mixtral-8x7b")
-    (group,) = get("torus").groups(settings, job, 8.0, ())
+    group = get("torus").group(settings.site_of(job), 8.0)
     assert (group.servers, group.nics, group.ring_nics) == (4, 4, 2)
     group = wired(group)
     assert group.stage_nics == 1 / 8  # eight replicas of a stage share the way to the next one
@@ -71,8 +71,10 @@ def test_groups_of_one_server_lay_stages_out_in_planes():
     degrees = {f"job.parallel.{name}": degree for name, degree in degrees.items()}
     found = resolve(small({"network.fabric": "torus"} | degrees))
     torus = get("torus")
-    assert torus.form(found, found.job).shape == (4, 4, 2)
-    (group,) = torus.groups(found, found.job, 400.0, ("pooled",))
+    mesh = torus.links(found.site).mesh
+    assert mesh is not None
+    np.testing.assert_array_equal(mesh().places.max(axis=0) + 1, (4, 4, 2))
+    group = torus.group(found.site, 400.0)
     assert (group.servers, group.ring_nics, group.stage_nics) == (1, 2, 1)
 
 

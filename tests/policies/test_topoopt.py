@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 
 from mfabric_jax.fabric import Region
-from mfabric_jax.fabric.topoopt import RING_NICS
+from mfabric_jax.fabric.nic_use import RING_NICS
 from mfabric_jax.policies import topoopt, uniform
 from tests.policies.drawn import SEEDS, any_degrees, hostile, skewed
 from tests.routing.regions import pairs

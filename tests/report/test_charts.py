@@ -174,7 +174,7 @@ def test_names_are_no_formulas_and_nothing_is_still_a_figure():
 
 def test_every_fabric_has_a_glyph_on_the_page():
     for name in (*NAMES, "graph"):
-        label, colour, marker = get(name).look
+        label, colour, marker = get(name).about.look
         for hollow in (False, True):
             assert label in entry(style.Look(label, colour, marker, hollow=hollow), bars=False)
 

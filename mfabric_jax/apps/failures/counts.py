@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
 from mfabric_jax.evaluate.resolving.resolve import Resolved
-from mfabric_jax.fabric.design import Fabric, Form
+from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.graph_failures import graph_devices
+from mfabric_jax.fabric.site import Links, Site
 from mfabric_jax.fabric.tree import DOWN
 from mfabric_jax.workload import Workload
 
@@ -37,26 +37,25 @@ class Switches(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a cluster is counted from: the form that its bill has, without idle spares of domains."""
+    """What a cluster is counted from: the site that its bill has, without idle spares of domains."""
 
     on: Fabric
     resolved: Resolved
     job: Workload
     group: Any
-    form: Form
+    site: Site
     nvswitches: int  # of the whole cluster
 
     @classmethod
     def of(cls, resolved: Resolved, group: Any) -> Counted:
         on, job = resolved.fabric, resolved.job
-        form = dataclasses.replace(on.form(resolved, job), radix=resolved.case.network.radix)
-        return cls(on, resolved, job, group, form, nvswitches_of(resolved))
+        return cls(on, resolved, job, group, resolved.site, nvswitches_of(resolved))
 
     @property
     def nics(self) -> ServerNics:
         """By the parts of the fabric; ports included in the price of a GPU by its group."""
         switched, others = 0, 0.0
-        for part in self.on.parts(self.form):
+        for part in self.on.parts(self.site):
             if part.attachment.switch_ports:
                 switched += part.nics
             else:
@@ -65,13 +64,17 @@ class Counted(NamedTuple):
         return ServerNics(int(switched), others + own)
 
     @property
+    def cluster_links(self) -> Links:
+        return self.on.links(self.site)
+
+    @property
     def switches(self) -> Switches:
-        hosts, tree = self.job.servers * self.nics.electrical, self.on.tree(self.form)
+        hosts, tree = self.job.servers * self.nics.electrical, self.cluster_links.tree
         if tree is None or not hosts:
-            mesh = self.on.mesh(self.job.servers, self.form) if hosts else None
+            mesh = self.cluster_links.mesh() if hosts and self.cluster_links.mesh else None
             edges, spines = (*(count for _, count in mesh.nodes[1:]), 0, 0)[:2] if mesh else (0, 0)
             return Switches(edges, spines)
-        planes, links = self.form.planes, dict(self._tree_links)
+        planes, links = tree.planes, dict(self._tree_links)
         below = min(hosts // tree.parts, tree.edge_ports[DOWN])
         up, core = (hosts // tree.parts * links.get(kind, 0) for kind in ("link", "spine-link"))
         first, cores = math.ceil((up + core) / tree.radix), math.ceil(core / tree.radix)
@@ -83,32 +86,32 @@ class Counted(NamedTuple):
 
     @property
     def _tree_links(self) -> tuple[tuple[str, float], ...]:
-        return next(part.attachment.links for part in self.on.parts(self.form) if part.attachment.switch_ports)
+        return next(part.attachment.links for part in self.on.parts(self.site) if part.attachment.switch_ports)
 
     @property
     def optical_switches(self) -> int:
         on, switch = self.on, self.resolved.parts.ocs
-        if on.switch_a_nic:
+        if on.about.optics.switch_a_nic:
             return round(self.job.servers * self.nics.optical)
-        if on.optical_regions is None:
+        if on.about.optics.switches is None:
             return self.regions if self.group.own_ports else 0
-        ports, regions = on.optical_regions(self.form, self.job)
+        ports, regions = on.about.optics.switches(self.site)
         return math.ceil(round(regions, 6) if switch is None else switch.switches(ports, regions))
 
     @property
     def many_rings(self) -> bool:
         """Whether a fixed optical switch joins the ports of more than one ring."""
-        switch, regions = self.resolved.parts.ocs, self.on.optical_regions
+        switch, regions = self.resolved.parts.ocs, self.on.about.optics.switches
         if switch is None or regions is None or self.group.reconfigures or self.group.phases:
             return False
-        return switch.ports // max(1, regions(self.form, self.job)[0]) > 1
+        return switch.ports // max(1, regions(self.site)[0]) > 1
 
     @property
     def regions(self) -> int:
         return -(-self.job.servers // self.job.servers_per_region)
 
     def links(self, kind: str) -> int:
-        behind = ((part.nics, dict(part.attachment.links)) for part in self.on.parts(self.form))
+        behind = ((part.nics, dict(part.attachment.links)) for part in self.on.parts(self.site))
         return round(self.job.servers * sum(nics * links.get(kind, 0) for nics, links in behind))
 
     def devices(self, kind: str) -> int:
@@ -119,11 +122,12 @@ class Counted(NamedTuple):
         """
         if kind == "nvswitch":
             return self.nvswitches
-        if self.on.over_graph:
+        if self.group.over_graph:
             return graph_devices(self.group.of).get(kind, 0)
         if kind in LINKS:
             return self.links(kind)
-        nics, servers, planes = self.nics, self.job.servers, self.form.planes
+        tree = self.cluster_links.tree
+        nics, servers, planes = self.nics, self.job.servers, 1 if tree is None else tree.planes
         several = planes > 1
         each = {
             "electrical-nic": lambda: servers * nics.electrical,

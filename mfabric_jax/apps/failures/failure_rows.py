@@ -54,12 +54,12 @@ def row_of(config: Any, one: Problem, kind: str, hit: Struck, before: Iteration)
     return {
         "model": job.model,
         "fabric": one.fabric.name,
-        "network.graph": settings.case.network.graph if one.fabric.over_graph else None,
+        "network.graph": settings.case.network.graph if one.group.over_graph else None,
         "failure": kind,
         "nic_gbps": one.bandwidths[0],
         "gpus": job.gpus,
         "policy": one.fabric.policy or settings.policy_name,
-        "routing": one.fabric.routing_of(settings) or settings.routing,
+        "routing": one.fabric.paths(settings.site).rule or settings.routing,
         "nic_use": one.group.nic_use,
         "stage": hit.stage,
         "server": config.case.failures.server,
@@ -138,10 +138,11 @@ def _part_usd(config: Any, one: Problem, kind: str) -> float | None:
         return at("switch_port", config.case.network.radix) if box is None else box.usd
     if kind == "gpu":
         return usd_of_gpu(one.resolved)
-    if kind == "optical-switch" and one.fabric.switch_a_nic:
-        return at("ocs_port", config.counted.form.graphs)
-    if kind == "optical-switch" and one.fabric.optical_regions is not None:
-        ports, _ = one.fabric.optical_regions(one.fabric.form(one.resolved, one.workload), one.workload)
+    if kind == "optical-switch" and one.fabric.about.optics.switch_a_nic:
+        behind = (part.attachment.ocs_ports for part in one.fabric.parts(config.counted.site))
+        return at("ocs_port", next(ports for ports in behind if ports))
+    if kind == "optical-switch" and one.fabric.about.optics.switches is not None:
+        ports, _ = one.fabric.about.optics.switches(one.resolved.site)
         return add(at("ocs_port", ports), 0.0 if ocs is None else ocs.usd or 0.0)
     return None
 

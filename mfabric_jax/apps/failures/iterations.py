@@ -36,7 +36,6 @@ from mfabric_jax.evaluate.resolving.limits import check_beside
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.solving import problem_at, solve
 from mfabric_jax.fabric import Circuits, Region, degraded
-from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.fabric.failures import KINDS, ONE_PLANE, Degraded, absent_kinds
 from mfabric_jax.fabric.registry import no_price
 from mfabric_jax.policies import Policy
@@ -46,6 +45,7 @@ from mfabric_jax.routing.graphs import ways_on_links
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.support import programs
 from mfabric_jax.support.array_module import put
+from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.blocks import in_float64
 from mfabric_jax.timing.iteration import FabricRates, iterations_of, walk
@@ -76,9 +76,7 @@ class Failures:
     @functools.cached_property
     def counted(self) -> Counted:
         found = resolve(self.case)
-        where = self.case.network.nic_gbps, (self.case.network.nic_use,)
-        (group, *_) = found.fabric.groups(found, found.job, *where)
-        return Counted.of(found, group)
+        return Counted.of(found, found.fabric.group(found.site, self.case.network.nic_gbps))
 
     @functools.cached_property
     def absent(self) -> dict[str, str]:
@@ -195,7 +193,7 @@ def _worst(config: Failures, one: Problem, kind: str, healthy: Exchanges, before
 
 def _waiting(config: Failures, one: Problem, kind: str, stages: list[int]) -> Struck | None:
     """The first stage at which the job waits for the repair, None where it goes on at all of them."""
-    for stage in stages if one.fabric.over_graph else stages[:1]:
+    for stage in stages if one.group.over_graph else stages[:1]:
         left = _left(config, one, kind, stage)
         if left.waits is not None:
             return Struck(stage, left)
@@ -227,15 +225,19 @@ def _left(config: Failures, one: Problem, kind: str, stage: int) -> Degraded:
     sizes: dict[str, Any] = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server}
     sizes |= {"gpus_per_rank": job.tp, "attention_gpus": job.attention_tp}
     counted = config.counted
-    sizes |= {"radix": config.case.network.radix, "rails": one.fabric.rails, "many_rings": counted.many_rings}
+    sizes |= {
+        "radix": config.case.network.radix,
+        "rails": counted.cluster_links.rails,
+        "many_rings": counted.many_rings,
+    }
     sizes |= {"relayed": settings.routing == "unsplit"}
-    if not one.fabric.over_graph:
+    if not one.group.over_graph:
         switches, nics = counted.switches, counted.nics.electrical
         sizes |= {"uplinks": switches.uplinks, "spines": switches.above, "nics": nics or None}
     if kind == "nvswitch":
         sizes["nvswitches"] = resolve(config.case).case.gpu.nvswitches
     gpu = stage * (job.gpus // job.pp) + asked.server * job.gpus_per_server
-    like = "optical-nic" if kind == "optical-switch" and one.fabric.switch_a_nic else kind
+    like = "optical-nic" if kind == "optical-switch" and one.fabric.about.optics.switch_a_nic else kind
     return dataclasses.replace(degraded(group, like, server=asked.server, gpu=gpu, **sizes), kind=kind)
 
 

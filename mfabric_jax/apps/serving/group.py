@@ -23,6 +23,7 @@ from mfabric_jax.evaluate.resolving.resolve import STAYING, gpu_of, hardware_of
 from mfabric_jax.evaluate.resolving.resolved import Hardware
 from mfabric_jax.evaluate.solver import Question
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.site import Site
 from mfabric_jax.policies.reads import ALONE
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, wired_as
 from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now, wired
@@ -74,6 +75,10 @@ class Group(NamedTuple):
         return self.hardware.server
 
     @property
+    def site(self) -> Site:
+        return self.hardware.site_of(self.shape)
+
+    @property
     def domains(self) -> int:
         """Scale-up domains (or servers) of the group."""
         return self.shape.servers
@@ -81,7 +86,7 @@ class Group(NamedTuple):
     def inside_Bps(self, nic_gbps: Any) -> Any:
         """Of a GPU in its server or domain [bytes/s]; a domain gives it no more than it has."""
         own = self.gpu.nvlink
-        of_domain = self.on.nvlink_Bps(self.hardware.case.network.gpu_tbps, nic_gbps, own)
+        of_domain = self.on.inside_Bps(self.hardware.case.network.gpu_tbps, nic_gbps, own)
         return array_module(of_domain).minimum(of_domain, own)
 
 
@@ -98,7 +103,7 @@ def check_links(group: Group) -> None:
     """`Misfit` where the fabric cannot join the servers of a group."""
     if group.domains > 1:
         network = group.hardware.case.network
-        group.on.groups(group.hardware, group.shape, network.nic_gbps, (network.nic_use,))
+        group.on.group(group.site, network.nic_gbps)
 
 
 def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:
@@ -106,10 +111,10 @@ def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:
     on = fabric.get(case.network.fabric)
     gpu = gpu_of(case)
     size = on.gpus_of(gpu)
-    if gpus > size and on.domain is None and gpus % size:
+    if gpus > size and not on.leaves_spares and gpus % size:
         more = _larger_domain(gpu, gpus) if size > gpu.gpus_per_server else ""
         raise Misfit(f"{named} must fill servers of {size} GPUs on {on.name}: a multiple of {size}, got {gpus}{more}.")
-    used = min(gpus, size) if on.domain is None else on.used_of(gpu, gpus, gpus, 1)
+    used = min(gpus, size) if not on.leaves_spares else on.used_of(gpu, gpus, gpus, 1)
     if gpus % used:
         raise Misfit(f"{named} must fill domains of {used} GPUs on {on.name}, got {gpus}.")
     shape = Shape(gpus, used)
@@ -165,13 +170,13 @@ def crossed(group: Group, copies: Copies) -> Crossing:
     inside = once_each_row(lambda each: inside_times_now(each, 1.0), copies.inside).mean()
     if group.domains == 1:
         return Crossing(0.0, float(inside))
-    extra = max(0, group.on.path_links(group.hardware) - USUAL_LINKS) * case.network.link_delay_s
+    extra = max(0, group.on.paths(group.site).links - USUAL_LINKS) * case.network.link_delay_s
     return Crossing(float(_between(group, copies).mean()), float(inside), extra + case.network.alpha_s)
 
 
 def _between(group: Group, copies: Copies) -> Float[np.ndarray, "L"]:
     case: Any = group.hardware.case
-    (links, *_) = group.on.groups(group.hardware, group.shape, case.network.nic_gbps, (case.network.nic_use,))
+    links: Any = group.on.group(group.site, case.network.nic_gbps)
     per_server = group.shape.gpus_per_server
     if links.reconfigures:
         return _on_circuits(links, case, server_bytes(copies.between, per_server))

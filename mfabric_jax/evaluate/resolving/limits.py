@@ -9,6 +9,7 @@ from mfabric_jax.case.paths import AUTO, Case, flat
 from mfabric_jax.case.policies import NO_SCHEDULE, bare, is_function
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.design import Fabric
+from mfabric_jax.fabric.site import Site
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.recompute import again_of
@@ -108,7 +109,7 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
         raise InputError(
             f"network.radix must be even (half of the ports go up) and at least 4, got {case.network.radix}."
         )
-    on.check_ratio(case.network.oversubscription)
+    on.check_ratio(case.network.oversubscription, on.links(Site(network=case.network)))
     two = Tree(1, case.network.radix, tiers=2)
     if case.network.tiers == 2 and tree_nics > two.most_hosts and on.domain_gpus is None:
         raise Misfit(

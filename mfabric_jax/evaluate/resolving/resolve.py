@@ -34,10 +34,11 @@ from mfabric_jax.evaluate.resolving.limits import (
     more_than_demand,
     refuse,
 )
-from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved, knobs_of, own_settings, room_of
+from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved, knobs_of, room_of
 from mfabric_jax.evaluate.resolving.traffic import drawn_loads
-from mfabric_jax.fabric.design import DELAY_S, Fabric, Form
+from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import get_ocs
+from mfabric_jax.fabric.site import DELAY_S, Site
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.support.text_files import cached_by_files
@@ -161,11 +162,15 @@ def _gpu(found: _Open) -> Gpu:
 def _domain(found: _Open) -> None:
     """Takes the scale-up domain from the fabric, where it sets one."""
     on = fabric.get(found["network.fabric"])
-    if on.domain is not None:
-        said = on.domain(found.__getitem__)
-        found.put("gpu.scale_up_gpus", said.gpus, f"of {on.name}")
-        found.put("gpu.nvlink_gigabytes_per_s", float(units.to_gigabytes(said.Bps)), f"of {on.name}")
-    switches = on.nvswitches if on.domain is None else said.planes
+    domains = on.about.domains
+    if domains is None:
+        return
+    switches = domains.nvswitches
+    if domains.stated is not None:
+        domain = domains.stated(found.__getitem__)
+        found.put("gpu.scale_up_gpus", domain.gpus, f"of {on.name}")
+        found.put("gpu.nvlink_gigabytes_per_s", float(units.to_gigabytes(domain.Bps)), f"of {on.name}")
+        switches = domain.planes
     if switches is not None:
         found.fill("gpu.nvswitches", switches, f"of {on.name}")
 
@@ -490,18 +495,19 @@ def _ports(found: _Open, gpu: Gpu, servers: int, group: int, gpus: int, on: Fabr
     `group`: servers of an expert-parallel group.
     """
     found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
-    found.fill("network.nics", on.usual_nics, f"usual on {on.name}")
+    found.fill("network.nics", on.about.nics, f"usual on {on.name}")
     found.fill("network.nics", gpu.gpus_per_server, "one a GPU")
     nics = found["network.nics"]
-    if on.fills is not None:
-        for name, value in on.fills(servers, group, nics, own_settings(found.case, on.name)).items():
-            found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers in groups of {group:,}")
-    if on.reconfigures and on.data and nics < 2 and found[DEGREE] is None:
+    site = Site(network=found.case.network, servers=servers, servers_per_region=group, nics=nics)
+    for name, value in on.fills(site).items():
+        found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers in groups of {group:,}")
+    varies = on.about.optics.degree_varies
+    if varies and nics < 2 and found[DEGREE] is None:
         raise Misfit(f"network.nics must be 2 or more on {on.name}, which shares some of them to circuits, got {nics}.")
     electrical = max(1, nics // ELECTRICAL_SHARE)
     found.fill(DEGREE, max(nics - electrical, 0), f"all but one in {ELECTRICAL_SHARE} NICs")
     on_tree = nics - found[DEGREE]
-    if on.reconfigures and on.data and on_tree < 1:
+    if varies and on_tree < 1:
         raise Misfit(
             f"network.mfabric.optical_degree must be below the {nics} NICs of a server (network.nics): gradients and "
             f"pipeline transfers use the others, got {nics - on_tree}."
@@ -536,11 +542,11 @@ def _tree_room(found: _Open, on: Fabric) -> tuple[int | None, int, int]:
 
     One switch: 0 where an oversubscribed tree needs links up; None without a tree.
     """
-    radix, planes = found["network.radix"], found[f"network.{on.name}.planes"] or 1
+    radix, network = found["network.radix"], found.case.network
     at_edge = found["network.oversubscribed_at"] == "edge"
     two = Tree(1, radix, tiers=2).most_hosts * at_edge
-    form = Form(nics=found["network.nics"], radix=max(radix, LEAST_RADIX), planes=planes)
-    tree = None if on.over_graph else on.tree(form)
+    site = Site(network=network, nics=network.nics).with_network(radix=max(radix, LEAST_RADIX))
+    tree = on.links(site).tree
     if tree is None:
         return None, two, 1
     full = (found["network.oversubscription"] or tree.oversubscription) == 1
@@ -557,7 +563,7 @@ def _tiers(found: _Open, on: Fabric, servers: int, tree_nics: int, least: int = 
         return max(least, fewest) if stated == "fewest" else stated
 
     nics = found["network.nics"]
-    by_degree = range(nics + 1) if on.data else ()
+    by_degree = range(nics + 1) if on.about.optics.degree_varies else ()
     found.tiers_by_degree = tuple(tiers_for(servers * (nics - degree)) for degree in by_degree)
     if stated == "fewest":
         of = f" on {trees} trees" if trees > 1 else ""
@@ -651,15 +657,15 @@ def _check_groups(resolved: Resolved) -> None:
 
     case, name, network = resolved.case, resolved.policy, resolved.case.network
     policies.suited(name, routing=resolved.routing)
-    for group in resolved.fabric.groups(resolved, resolved.job, network.nic_gbps, (network.nic_use,)):
-        if group.reconfigures and resolved.scheduled:
-            resolved.planner(group)
-        elif group.reconfigures:
-            rest = {"routing": resolved.routing, "names": network.acos.topologies}
-            policies.tried(name, (group.servers,), int(group.optical_degree), **rest)
-            policy, alone = resolved.circuits_policy(), each_by_demand(flat(case)) and name not in NAMES
-            if alone and not policies.reads_of(policy, group).demand_alone:
-                raise more_than_demand(name_of(name))
+    group: Any = resolved.fabric.group(resolved.site, network.nic_gbps)
+    if group.reconfigures and resolved.scheduled:
+        resolved.planner(group)
+    elif group.reconfigures:
+        rest = {"routing": resolved.routing, "names": network.acos.topologies}
+        policies.tried(name, (group.servers,), int(group.optical_degree), **rest)
+        policy, alone = resolved.circuits_policy(), each_by_demand(flat(case)) and name not in NAMES
+        if alone and not policies.reads_of(policy, group).demand_alone:
+            raise more_than_demand(name_of(name))
 
 
 def _check_measured(case: Case) -> None:

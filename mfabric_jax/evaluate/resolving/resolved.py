@@ -20,6 +20,7 @@ from mfabric_jax.case.policies import BOUND, NO_SCHEDULE, name_of
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import Parts
+from mfabric_jax.fabric.site import ClusterShape, Site
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.support.notebooks import html_table
 from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
@@ -126,6 +127,25 @@ class Hardware:
         """Settings of a fabric alone; None if it has none."""
         return own_settings(self.case, fabric)
 
+    def site_of(self, shape: ClusterShape) -> Site:
+        """What the fabric is laid out for: servers of a shape with this hardware."""
+        in_domains = self.fabric.domain_gpus is not None  # which have a NIC for each GPU
+        return Site(
+            network=self.case.network,
+            servers=shape.servers,
+            gpus_per_server=shape.gpus_per_server,
+            servers_per_region=shape.servers_per_region,
+            pp=shape.pp,
+            nics=shape.gpus_per_server if in_domains else self.server_nics,
+            optical_degree=self.optical_degree,
+            electrical_nics=self.electrical_nics,
+            tiers=self.tiers,
+            laid_out=self.leaf_servers is None and not self.shares_network,
+            delay_s=self.delay_s,
+            ocs=self.parts.ocs,
+            job=shape,
+        )
+
     @functools.cached_property
     def parts(self) -> Parts:
         return Parts.read(self.case.network.prices, self.case.circuits.ocs)
@@ -162,6 +182,10 @@ class Resolved(Hardware):
     asked: Case = dataclasses.field(hash=False, compare=False)
     measured: float | None = None
     recipe: str = "none"
+
+    @functools.cached_property
+    def site(self) -> Site:
+        return self.site_of(self.job)
 
     def __repr__(self) -> str:
         filled = {path: value for path, value in flat(self.case).items() if path in self.why}

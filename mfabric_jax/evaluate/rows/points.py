@@ -153,7 +153,7 @@ class Points:
         flows = self._flows(solved, last, {name: values[last] for name, values in each.items()})
         mean = self._mean(solved, place)
         ports = {}
-        if self.on.data:
+        if self.on.about.optics.degree_varies:
             degree, nics = cases[PORTS], np.asarray(self.resolved.server_nics)
             tiers = np.array(self.resolved.tiers_by_degree)[degree]
             ports = {"optical_degree": degree, "electrical_nics": nics - degree, "tiers": tiers}
@@ -286,7 +286,7 @@ class Points:
             yield np.arange(len(first)), self._all_to_alls(None, None)
             return
         each = {name: values[first] for name, values in cases.items()}
-        differ = PORTS if self.on.data else BANDWIDTH
+        differ = PORTS if self.on.about.optics.degree_varies else BANDWIDTH
         _, at, of_each = np.unique(each[differ], return_index=True, return_inverse=True)
         groups = [
             self.problem.network.group_at({name: values[row] for name, values in each.items()}) for row in at.tolist()

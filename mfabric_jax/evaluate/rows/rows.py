@@ -11,7 +11,7 @@ from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved
 from mfabric_jax.evaluate.resolving.set_up import memory_columns
 from mfabric_jax.fabric.parts_list import Parts
-from mfabric_jax.fabric.registry import cluster_cost, cluster_watts, no_price
+from mfabric_jax.fabric.registry import no_price, site_cost, site_watts
 from mfabric_jax.support.bands import HIGH, LOW, LOW_PORTS, LOW_PORTS_NETWORK, PROMPT, QUOTED
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
@@ -39,19 +39,18 @@ def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = N
     """The bill of a cluster: its GPUs in use, and the idle ones that it causes, whose watts do not count.
 
     Whole servers or domains, of which a job that fills none pays a part (`Fabric.share_of`). `job`: a `Workload`, or
-    the shape of a group that serves. `nic_gbps` and `ports` (fields of `Form` that override the settings) may be
+    the shape of a group that serves. `nic_gbps` and `ports` (fields of `Site` that override the settings) may be
     arrays; `parts`: other prices.
     """
     parts, gpu, on = parts or settings.parts, settings.server, settings.fabric
     built, share = on.built_of(gpu), on.share_of(gpu, job.gpus_per_server)
-    form = dataclasses.replace(on.form(settings, job), **ports)
-    form = form if on.domain_gpus is None else dataclasses.replace(form, nics=built)  # a NIC for each of its GPUs
-    where = vars(form) | {"gpus": built}
-    del where["servers"]
-    usd = multiply(cluster_cost(on.name, job.servers, nic_gbps, parts.prices, **where), share)
-    watts = multiply(cluster_watts(on.name, job.servers, nic_gbps, parts.watts, **where), share)
-    if parts.ocs is not None and on.optical_regions is not None and not form.panels:
-        switches = share * parts.ocs.switches(*on.optical_regions(form, job))
+    site = dataclasses.replace(settings.site_of(job), gpus_per_server=built, **ports)
+    site = site if on.domain_gpus is None else dataclasses.replace(site, nics=built)  # a NIC for each of its GPUs
+    usd = multiply(site_cost(on, site, nic_gbps, parts.prices), share)
+    watts = multiply(site_watts(on, site, nic_gbps, parts.watts), share)
+    switches_of = on.about.optics.switches
+    if parts.ocs is not None and switches_of is not None and not site.panels:
+        switches = share * parts.ocs.switches(*switches_of(site))
         usd = add(usd, multiply(switches, parts.ocs.usd or 0))
         watts = add(watts, multiply(switches, parts.ocs.watts or 0))
     server, paid = parts.server_of(gpu.name), on.paid_gpus(gpu, job)
@@ -126,7 +125,7 @@ def unknown_parts(settings: Hardware, bill: Bill) -> Iterator[str]:
     parts, gpu, on = settings.parts, settings.server, settings.fabric
     if why := no_price(on.name, parts.prices):
         yield why
-    if parts.ocs is not None and on.optical_regions is not None:
+    if parts.ocs is not None and on.about.optics.switches is not None:
         name = parts.ocs.name
         if parts.ocs.port_usd is None:
             give = f"give usd_per_port (or usd, of a switch) in [ocs.{name}] of network.prices."
@@ -231,7 +230,7 @@ def _at_quotes(settings: Resolved, priced: Callable) -> Row:
 def _named(one: Problem) -> Row:
     settings, on = one.resolved, one.fabric
     schedule = settings.case.circuits.schedule if on.reconfigures else NO_SCHEDULE
-    optical = on.reconfigures or on.optical_regions is not None
+    optical = on.reconfigures or on.about.optics.switches is not None
     bound = on.reconfigures and settings.first == BOUND
     policy = on.policy or (settings.policy_name if schedule == NO_SCHEDULE else "none")
     return {
@@ -240,7 +239,7 @@ def _named(one: Problem) -> Row:
         "variant": one.variant,
         "policy": BOUND if bound else policy,
         "schedule": schedule,
-        "routing": "any" if bound else on.routing_of(settings) or settings.routing,
+        "routing": "any" if bound else on.paths(settings.site).rule or settings.routing,
         "circuits_for": one.circuits_for if on.reconfigures else "none",
         "nic_use": one.group.nic_use,
         "ocs": (settings.case.circuits.ocs or "unnamed") if optical else "none",
@@ -339,7 +338,7 @@ def _switching(one: Problem, changes: Any, turns: Any, iteration_s: Any) -> Row:
 
 def _on_panels(one: Problem, turned: Any, priced: Callable) -> Row:
     """Columns of dollars with patch panels in the place of a switch that never turned; None: it turned, or is none."""
-    if not one.fabric.reconfigures or one.fabric.optical_regions is None:
+    if not one.fabric.reconfigures or one.fabric.about.optics.switches is None:
         return dict.fromkeys(ON_PANELS)
     _, usd_of = priced(panels=True)
     turned = (turned > 0) | (one.circuits_for not in ("all-to-all", "run"))  # other spans begin with a turn

@@ -335,6 +335,6 @@ class _Picture:
 
 def noun(cluster: Any) -> str:
     """What a node with an NVSwitch is called; a domain that says its own size may hold several parts of a job."""
-    if cluster.name in NAMES and get(cluster.name).domain is not None:
+    if cluster.name in NAMES and get(cluster.name).leaves_spares:
         return "domain part"
     return "domain" if cluster.gpus_per_server > _MANY_GPUS else "server"

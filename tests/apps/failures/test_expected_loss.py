@@ -14,9 +14,10 @@ from mfabric_jax.apps.failures.iterations import failures_of
 from mfabric_jax.apps.failures.months import months
 from mfabric_jax.commands.failures import priced_months
 from mfabric_jax.fabric import NAMES
+from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.failures import KINDS, Hit
 from mfabric_jax.fabric.parts_list import get_ocs
-from mfabric_jax.fabric.registry import cost_table, get
+from mfabric_jax.fabric.registry import get, site_table
 from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.passes import Exchanges
 from tests.mistakes import check_refused
@@ -85,7 +86,7 @@ def test_as_many_parts_fail_as_the_bill_has(name):
     plan = on_fabric(name)
     counted, job = plan.counted, plan.counted.job
     bill = {}
-    for row in cost_table(name, 100, gpus=job.gpus_per_server, **vars(counted.form)):
+    for row in site_table(counted.on, counted.site, 100, Prices()):
         bill[row["part"]] = bill.get(row["part"], 0) + job.servers * row["count"]
     there = {kind: counted.devices(kind) for kind in KINDS if kind not in plan.absent}
     has = lambda *kinds: sum(there.get(kind, 0) for kind in kinds)  # noqa: E731

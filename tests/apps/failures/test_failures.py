@@ -15,7 +15,6 @@ from mfabric_jax.apps.failures import failures
 from mfabric_jax.apps.failures.failure_rows import PUBLISHED
 from mfabric_jax.apps.failures.iterations import plans
 from mfabric_jax.evaluate.exchanges import exchanges_between
-from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.failures import KINDS, PLANES, Degraded, degraded
@@ -23,6 +22,7 @@ from mfabric_jax.fabric.region import Circuits, Region
 from mfabric_jax.policies import Plan, greedy, topoopt, uniform
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, wired_as
 from mfabric_jax.routing.fixed import fixed_time, wired
+from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.passes import Exchanges
 from mfabric_jax.units import to_gbps

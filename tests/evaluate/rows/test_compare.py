@@ -22,12 +22,12 @@ from mfabric_jax.evaluate.rows.rows import ON_PANELS
 from mfabric_jax.evaluate.rows.timeline import examples
 from mfabric_jax.evaluate.solving import solve_between
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.design import group_numbers
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import greedy, topoopt
 from mfabric_jax.report import comparison, remarks
 from mfabric_jax.routing.fixed import spray_time
 from mfabric_jax.support import programs
+from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.support.origin import commit
 from mfabric_jax.timing import exchanges, iterate, rates_of
 from mfabric_jax.traffic import measured, recorded, server_bytes

@@ -13,8 +13,8 @@ from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.fabric import degraded
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graph_failures import broken_links, graph_devices, lacking, waiting
+from mfabric_jax.fabric.graph_file import GraphFile, own_graph
 from mfabric_jax.fabric.graphs.made import Numbers, made
-from mfabric_jax.fabric.own_graph import GraphFile, own_graph
 from mfabric_jax.routing.graphs import rated, ways_on_links
 
 JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 1, "job.parallel.ep": 16}
@@ -65,7 +65,7 @@ def test_a_nic_that_is_split_loses_one_of_its_links(drawn):
     assert lacking(whole)["plane-link"] == "its NICs are on one plane"
     case = case.with_({"network.nic_gbps": 400.0})
     resolved = resolve(case)
-    (group,) = resolved.fabric.groups(resolved, resolved.job, 400.0, ("own",))
+    group = resolved.fabric.group(resolved.site, 400.0)
     assert (group.planes, lacking(group.of)["plane"]) == (4, "a graph does not say which of its switches are a plane")
     left = degraded(group, "plane-link", server=1, gpu=4).group
     assert len(left.of.failed) == 2
@@ -80,7 +80,7 @@ def test_what_is_left_carries_all(drawn, kind, load):
     # In an even all-to-all of one byte a pair, 12 bytes leave each GPU and 48 each leaf.
     _, case = drawn()
     resolved = resolve(case)
-    (group,) = resolved.fabric.groups(resolved, resolved.job, 400.0, ("own",))
+    group = resolved.fabric.group(resolved.site, 400.0)
     even = np.ones((1, 16, 16))
     assert ways_on_links(group, resolved.job, "spray").times_now(group, even)[0] == pytest.approx(12 / group.nic_Bps)
     left = degraded(group, kind, server=1, gpu=4).group
@@ -111,7 +111,7 @@ def test_what_cuts_gpus_off_stops_the_job_until_the_repair(drawn):
     assert waiting(alone, "electrical-nic", 3).startswith("then gpu 0 reaches gpu 3 in no way")
     assert lacking(alone)["nvswitch"] == "it has no nvswitch"
     resolved = resolve(case)
-    (group,) = resolved.fabric.groups(resolved, resolved.job, 400.0, ("own",))
+    group = resolved.fabric.group(resolved.site, 400.0)
     assert degraded(group, "electrical-nic", gpu=3).waits == waiting(alone, "electrical-nic", 3)
 
 

@@ -19,9 +19,10 @@ from mfabric_jax.case import Case
 from mfabric_jax.evaluate import simulate
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.fabric.cost import PARTS as NAMES
+from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graphs.made import Numbers, made
-from mfabric_jax.fabric.registry import cost_table
+from mfabric_jax.fabric.registry import site_table
 
 JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 2, "job.parallel.ep": 16}
 QUICK = {"run.iterations": 1, "run.draws": 1, "job.batch.micro_batches": 2, "run.dtype": "float64"}
@@ -100,10 +101,7 @@ def answers(case, gpus):
         kind = "link" if case.gpu.gpus_per_server == 1 else "electrical-nic"
         found["failures' iteration_s"] = next(failures(case.with_({"failures.kinds": [kind]})))["healthy_s"]
     resolved = resolve(case)
-    form = resolved.fabric.form(resolved, resolved.job)
-    fields = {field.name: getattr(form, field.name) for field in dataclasses.fields(form) if field.name != "servers"}
-    parts = cost_table(case.network.fabric, 400.0, servers=resolved.job.servers, **fields)
-    for part in parts:
+    for part in site_table(resolved.fabric, resolved.site, 400.0, Prices()):
         name = f"{part['part']}s"
         found[name] = found.get(name, 0.0) + part["count"] * resolved.job.servers
     found["serve's dispatch"] = dispatch(case, gpus)

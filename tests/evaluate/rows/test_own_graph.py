@@ -10,8 +10,9 @@ from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate import simulate, solve_cluster
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.fabric.graph import graph_text
+from mfabric_jax.fabric.graph_file import own_graph
 from mfabric_jax.fabric.graphs.made import Numbers, made
-from mfabric_jax.fabric.own_graph import own_graph, said_of_graph
+from mfabric_jax.fabric.own_graph import said_of_graph
 from mfabric_jax.routing.graphs import rated, ways_on_links
 from tests.command_line import mistake
 from tests.mistakes import refused
@@ -35,7 +36,7 @@ def on_graph(tmp_path):
 
 def group_of(case):
     resolved = resolve(case)
-    (group,) = resolved.fabric.groups(resolved, resolved.job, case.network.nic_gbps, ("own",))
+    group = resolved.fabric.group(resolved.site, case.network.nic_gbps)
     return group, resolved.job
 
 

@@ -19,8 +19,8 @@ from mfabric_jax.evaluate.rows.given_files import digest
 from mfabric_jax.evaluate.rows.rows import bill_of
 from mfabric_jax.evaluate.solving import measured_efficiency
 from mfabric_jax.fabric.graph import graph_text
+from mfabric_jax.fabric.graph_file import GraphFile, own_graph
 from mfabric_jax.fabric.graphs.made import Numbers, made
-from mfabric_jax.fabric.own_graph import GraphFile, own_graph
 from mfabric_jax.policies.own import load_function
 from mfabric_jax.support.text_files import HASHED, stamp
 from mfabric_jax.tuned_file import entries
@@ -87,7 +87,7 @@ def achieved(path):
 
 def longest_path(path):
     found = resolve(Case().with_({"network.fabric": "graph", "network.graph": str(path), "job.parallel.gpus": 16}))
-    return found.fabric.path_links(found)
+    return found.fabric.paths(found.site).links
 
 
 KINDS = {  # the name of a file, two contents, and what a public call says of it

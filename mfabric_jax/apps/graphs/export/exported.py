@@ -52,7 +52,7 @@ def exported_iteration(
 def check_timed(case: Case, ends: str | None, *, collectives: bool = False) -> None:
     """Raise `InputError`, before any computation, where `timed_iteration` would refuse the graph."""
     found = resolve(case)
-    (group, *_) = found.fabric.groups(found, found.job, case.network.nic_gbps, (case.network.nic_use,))
+    group = found.fabric.group(found.site, case.network.nic_gbps)
     _check_ends(group, found.job, usual_ends(group) if ends is None else ends, collectives=collectives)
 
 

@@ -1,0 +1,216 @@
+"""The graph of a file as a cluster: its GPUs, servers and NICs, and who forwards.
+
+Ranks are on its gpu (or host) nodes in their order, or as the file `network.on-graph.ranks` says. GPUs at one NVSwitch,
+or single ones, are a server. A NIC is a GPU's widest link that is no NVLink; where `network.nic_gbps` is k times as
+wide, k such links of a GPU form one NIC. Parts are counted from links: at a switch each has a port, at either end a
+transceiver; where a server ends it a NIC too; links in servers cost nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax import units
+from mfabric_jax.case.tree import Network as NetworkSettings
+from mfabric_jax.checks import InputError, Misfit
+from mfabric_jax.fabric.cost import Attachment
+from mfabric_jax.fabric.graph import endpoints
+from mfabric_jax.fabric.graphs.files import read_graph
+from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.rank_files import gpus_in
+from mfabric_jax.fabric.relays import Relays, relays_of
+from mfabric_jax.support.loops import kept, made_once
+from mfabric_jax.support.text_files import cached_by_files
+
+IN_SERVERS = ("gpu", "host", "nvswitch", "cpu", "port", "pci", "nic")  # kinds of nodes
+GBPS_DIGITS = 6
+CLOSE = 1e-6  # relative difference of bandwidths that is not said
+
+
+@dataclass(frozen=True, eq=False)
+class OwnGraph:
+    """A graph that was read; a key of caches by what it is, not by its links.
+
+    - `file`: its name; `relays`: who forwards.
+    - `nodes` [G]: of its GPUs; `per_server`: GPUs at one NVSwitch; `nic_Bps`: of a NIC; `nics`: of a server.
+    - `ends`: the widest links that leave a GPU; `inside_Bps`: of a GPU into its NVSwitch, None without one.
+    - `attachment`: parts behind a NIC; `longest`: links from the first GPU to the farthest.
+    - `link_delay_s`: of the slowest way between servers, over `longest`; None where the file gives no delays.
+    """
+
+    file: str
+    network: Network
+    relays: Relays
+    nodes: np.ndarray
+    per_server: int
+    nic_Bps: float
+    nics: float
+    ends: int
+    inside_Bps: float | None
+    attachment: Attachment
+    longest: int
+    link_delay_s: float | None
+
+
+class GraphFile(NamedTuple):
+    """What settings say of a graph: its file, whether GPUs forward (`relays`), the file of the GPUs of `ranks`, how
+    many links a NIC is `split` over; and which links `failed`."""
+
+    file: str | None
+    relay: str = "auto"
+    ranks: str | None = None
+    split: int = 1
+    failed: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(network: NetworkSettings) -> GraphFile:
+        asked = GraphFile(network.graph, network.on_graph.relay, network.on_graph.ranks)
+        graph = own_graph(asked)
+        times = units.gbps(network.nic_gbps) / graph.nic_Bps
+        split = max(1, round(times))
+        return asked._replace(split=split) if np.isclose(times, split) and graph.ends % split == 0 else asked
+
+
+def own_graph(asked: GraphFile) -> OwnGraph:
+    """The graph of a file. `InputError` for a file that is missing, unreadable, or no cluster."""
+    if asked.file is None:
+        raise InputError("network.fabric graph needs network.graph, the file of the graph.")
+    return _own_graph(asked.file, asked)
+
+
+@cached_by_files(lambda file: (file,), maxsize=4)
+def _network(file: str) -> Network:
+    return read_graph(file)
+
+
+@cached_by_files(lambda file, asked: (file, asked.ranks), maxsize=32)
+def _own_graph(file: str, asked: GraphFile) -> OwnGraph:
+    network = _network(file)
+    nodes, kinds = endpoints(network), kinds_of(network)
+    if not len(nodes):
+        raise InputError(f"network.graph {file!r} has no nodes.")
+    per_server = _per_server(file, network, nodes)
+    if asked.ranks is not None:
+        nodes = nodes[gpus_in(asked.ranks, len(nodes), len(nodes))]
+        _check_servers(asked, network, nodes, per_server)
+    tail, head = kinds[network.tail], kinds[network.head]
+    leaves = np.isin(network.tail, nodes) & (head != "nvswitch") & (network.capacity > 0)
+    outside = np.isin(tail, IN_SERVERS) != np.isin(head, IN_SERVERS)  # to or from switches
+    direct = np.isin(tail, ("gpu", "host")) & np.isin(head, ("gpu", "host")) & (_link_kinds(network) != "nvlink")
+    between = ~np.isin(tail, IN_SERVERS) & ~np.isin(head, IN_SERVERS)
+    ends = leaves & (outside | direct)
+    ends = ends if ends.any() else outside
+    if not np.any(ends):
+        raise InputError(f"network.graph {file!r} has no links that leave its servers.")
+    widest = float(network.capacity[ends].max())
+    many = int(np.bincount(network.tail[leaves & np.isclose(network.capacity, widest)], minlength=1).max())
+    nic_Bps = widest * asked.split
+    widths = [float(network.capacity[some].sum() / nic_Bps / 2) for some in (outside, direct, between)]
+    nics = (widths[0] + 2 * widths[1]) * per_server / len(nodes)
+    up = np.isin(network.tail, nodes) & (head == "nvswitch")
+    inside_Bps = float(network.capacity[up].sum() / len(nodes)) if up.any() else None
+    network = network.without(np.array(asked.failed, np.int64)) if asked.failed else network
+    relays = relays_of(network, asked.relay)
+    longest = _most_hops(network, nodes[0], nodes, relays.forward)
+    parts, delay_s = _attachment(*widths), _delay_s(network, nodes, per_server, longest, relays.forward)
+    return OwnGraph(file, network, relays, nodes, per_server, nic_Bps, nics, many, inside_Bps, parts, longest, delay_s)
+
+
+def _attachment(outside: float, direct: float, between: float) -> Attachment:
+    """Parts behind one NIC of links to switches, between GPUs and between switches, by their widths in NICs."""
+    nics, links = outside + 2 * direct, outside + direct + between
+    by_kind = (("nic-link", outside / nics), ("link", (direct + between) / nics))
+    return Attachment((outside + 2 * between) / nics, 2 * links / nics, links / nics, links=by_kind)
+
+
+def kinds_of(network: Network) -> np.ndarray:
+    """Kind of every node [N]."""
+    return np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
+
+
+def _link_kinds(network: Network) -> np.ndarray:
+    return np.repeat([kind for kind, _ in network.links], [count for _, count in network.links])
+
+
+def _per_server(file: str, network: Network, nodes: np.ndarray) -> int:
+    """GPUs at one NVSwitch, 1 without any. `InputError` unless they are equal runs of GPUs in order."""
+    kinds = kinds_of(network)
+    up = np.isin(network.tail, nodes) & (kinds[network.head] == "nvswitch")
+    if not up.any():
+        return 1
+    switch = _switch_of(network, up)[nodes]
+    cuts = np.flatnonzero(np.diff(switch)) + 1
+    each = int(cuts[0]) if len(cuts) else len(nodes)
+    if len(nodes) % each or (switch.reshape(-1, each) != switch[::each, None]).any() or (switch < 0).any():
+        raise InputError(f"network.graph {file!r} must have as many GPUs at every nvswitch, one after the other.")
+    return each
+
+
+def _switch_of(network: Network, up: np.ndarray) -> np.ndarray:
+    """[N] the first NVSwitch at the other end of links `up`; -1: none."""
+    first = np.full(network.size, -1)
+    first[network.tail[up][::-1]] = network.head[up][::-1]
+    return first
+
+
+def _check_servers(asked: GraphFile, network: Network, nodes: np.ndarray, per_server: int) -> None:
+    """`InputError` where the ranks of a server are not on GPUs of one NVSwitch."""
+    up = np.isin(network.tail, nodes) & (kinds_of(network)[network.head] == "nvswitch")
+    switch = _switch_of(network, up)[nodes].reshape(-1, per_server)
+    apart = np.argwhere(switch != switch[:, :1])
+    if len(apart):
+        server, place = (int(x) for x in apart[0])
+        raise InputError(
+            f"network.on-graph.ranks must keep every {per_server} ranks of a server on the GPUs of one nvswitch, but "
+            f"{asked.ranks!r} has ranks {server * per_server} and {server * per_server + place} on two."
+        )
+
+
+def check_rate(asked: GraphFile, nic_gbps: Any) -> None:
+    """`Misfit` for another bandwidth than that of the graph's NICs."""
+    graph = own_graph(asked)
+    own = round(units.to_gbps(graph.nic_Bps), GBPS_DIGITS)
+    others = np.atleast_1d(nic_gbps)[~np.isclose(np.atleast_1d(nic_gbps), own)]
+    if len(others):
+        several = f" (or of NICs over several of its {graph.ends} links of a GPU)" if graph.ends > 1 else ""
+        raise Misfit(
+            f"network.nic_gbps must be {own:g}{several}, as the NICs of {asked.file!r} have it, got {others[0]:g}."
+        )
+
+
+def _most_hops(network: Network, start: int, ends: np.ndarray, forward: np.ndarray) -> int:
+    """Links from node `start` to the farthest of `ends` that it reaches over nodes that `forward`."""
+    hops = np.full(network.size, -1)
+    hops[start], there = 0, network.capacity > 0
+    while True:
+        last = (hops == hops.max()) & (forward | (hops == 0))
+        fresh = there & last[network.tail] & (hops[network.head] < 0)
+        if not fresh.any():
+            return int(hops[ends].max())
+        hops[network.head[fresh]] = hops.max() + 1
+
+
+def _delay_s(network: Network, nodes: np.ndarray, per_server: int, longest: int, forward: np.ndarray) -> float | None:
+    """The most delay on a way of fewest links between GPUs of two servers, for each of the `longest` links; None
+    where no link has a delay."""
+    usable = np.flatnonzero(network.capacity > 0)
+    delays = np.unique(network.delay_s[usable])
+    if len(delays) < 2:
+        return float(delays[0]) if delays.any() else None
+    server = np.full(network.size, -1)
+    server[nodes] = np.arange(len(nodes)) // per_server
+    order = usable[np.argsort(network.tail[usable], kind="stable")]
+    first = np.concatenate([[0], np.cumsum(np.bincount(network.tail[usable], minlength=network.size))])
+    links = first, order, network.head.astype(np.int64), network.delay_s
+    most_s = _longest_delay()(nodes.astype(np.int64), server, *links, np.ascontiguousarray(forward))
+    return float(most_s) / max(1, longest)
+
+
+@made_once
+def _longest_delay() -> Callable[..., Any]:
+    return kept(importlib.import_module("mfabric_jax.fabric.relay_loops").longest_delay)
