@@ -43,7 +43,7 @@ from .pictures import Row, Rows
 
 Found = Iterable[Row]
 PAPER = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "topoopt", "mfabric", "nvl72", "mfabric-cpo")
-PRICED = tuple(name for name in fabric.NAMES if fabric.get(name).per_gpu is None)
+PRICED = tuple(name for name in fabric.NAMES if fabric.get(name).about.domains is None)
 COMPARED = tuple(name for name in PAPER if name in PRICED)  # fabrics with a price that the paper compares
 PRESETS = {  # what each states beyond the paper's text
     "paper": {},

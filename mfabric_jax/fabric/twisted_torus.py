@@ -8,7 +8,7 @@ TPU v4, ISCA 2023 (slices of 4x4x8 and 4x8x8 chips). Deviation: a node is a serv
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -72,15 +72,6 @@ def twisted_mesh(shape: Shape, each: int) -> Mesh:
 class TwistedTorus(OnMesh):
     def mesh(self, site: Site) -> Mesh:
         return twisted_mesh(shape_of(site.servers, site.own.shape), per_direction(site.nics, NAME))
-
-    def group(self, site: Site, nic_gbps: Any) -> Any:
-        return views.DirectLinks.of_cluster(
-            self.mesh(site),
-            site.group_servers,
-            site.stage_servers,
-            nic_gbps,
-            DIRECTIONS * per_direction(site.nics, NAME),
-        )
 
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
         """Of any number of servers; those that make no twisted torus are priced as a torus."""

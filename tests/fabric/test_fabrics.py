@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import load, resolve
-from mfabric_jax.fabric import NAMES, Region, cluster, degraded, get
+from mfabric_jax.fabric import NAMES, Fabric, Region, cluster, degraded, get
 from mfabric_jax.fabric.failures import KINDS, PLANES
 from mfabric_jax.fabric.parts_list import OCS, get_ocs
 from mfabric_jax.fabric.registry import site_of
@@ -58,6 +58,16 @@ def test_a_fabric_without_a_tree_refuses_an_oversubscribed_one(name):
     assert refused(resolve, small(given)) == said
     assert resolve(small(given | {"network.oversubscription": 1.0})).fabric.name == name
     assert refused(cluster, name, 16, 400.0, oversubscription=2.0) == said
+
+
+SAYS = {"group", "links", "parts", "paths", "fills"}  # and `about`
+
+
+def test_a_fabric_says_six_things_and_the_rest_follows():
+    for name in NAMES:
+        above = [kind for kind in type(get(name)).__mro__ if issubclass(kind, Fabric) and kind is not Fabric]
+        own = {member for kind in above for member in vars(kind) if not member.startswith("_")}
+        assert own <= SAYS | {"mesh"}, name  # of which `OnMesh` makes the links and the group
 
 
 def test_every_fabric_looks_like_itself():
