@@ -16,6 +16,7 @@ PACKAGES = {  # of each extra, by the names that are installed
     "cluster": ("ray",),
     "notebook": ("pandas",),
 }
+PARQUET = "mfabric_jax.support.parquet"
 NAMES = {"google": "protobuf"}  # installed under another name than imported
 
 
