@@ -12,6 +12,7 @@ import numpy as np
 
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
+from mfabric_jax.report.drawing import paper
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +73,7 @@ def heat(
 
         parts, values = parted(rows, panel), [row[value[0]] for row in rows]
         scale: Any = ScalarMappable(norm or Normalize(min(values), max(values)), colours)
-        figure, every = style.panels(len(parts), height=max(3.3, 0.24 * len(_places(rows, y[0]))) if number else 4.2)
+        figure, every = paper.panels(len(parts), height=max(3.3, 0.24 * len(_places(rows, y[0]))) if number else 4.2)
         for axes, (name, here) in zip(every, parts.items(), strict=False):
             across, down = _places(here, x[0]), _places(here, y[0])
             cells = np.full((len(down), len(across)), np.nan)

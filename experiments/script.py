@@ -34,7 +34,9 @@ from mfabric_jax.evaluate.rows.points import Points, Shared
 from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.fabric import Region
-from mfabric_jax.report import charts, style
+from mfabric_jax.report import style
+from mfabric_jax.report.drawing.drawn import saved
+from mfabric_jax.report.drawing.paper import look
 from mfabric_jax.report.rows import Kept, keeping
 from mfabric_jax.support.origin import commit
 from mfabric_jax.support.progress import bar
@@ -154,7 +156,7 @@ class Script:
     def __post_init__(self):
         file = vars(sys.modules[self.config.__module__])
         defaults = {name: file.get(name) for name in ("run", "table", "verdicts", "draw")}
-        defaults["draw"] = defaults["draw"] or ("build" in file and charts.saved(file["build"]))
+        defaults["draw"] = defaults["draw"] or ("build" in file and saved(file["build"]))
         defaults["verdicts"] = defaults["verdicts"] or (lambda rows: [])
         defaults["name"] = Path(inspect.getfile(self.config)).stem if not self.name else ""
         defaults["question"] = (file["__doc__"] or "").split("\n")[0]
@@ -171,7 +173,7 @@ class Script:
         if self.dtype == "float64":
             jax.config.update("jax_enable_x64", True)
         file, picture = self.files(folder)
-        with style.look():  # what it needs, before a long run
+        with look():  # what it needs, before a long run
             style.check_picture(picture)
         with keeping(file, self.asked(config) | provenance(self.dtype)) as kept:
             with running(kept) as pieces:

@@ -18,13 +18,21 @@ ORDER = (
 RANK = {room: rank for rank, room in enumerate(ORDER)}
 # `checks` and `units` are the two files that every room may import, `support` among them.
 ALONE = "apps"  # a folder of it may not import another
-WITHOUT_JAX = ("report",)  # nor pyplot, and what draws or stores is imported inside of functions alone
-OPTIONAL = ("tqdm", "matplotlib", "altair", "pyarrow", "scipy", "numba", "google", "flatbuffers", "pandas")
+WITHOUT_JAX = ("report",)  # nor pyplot
+# Files of such rooms that import an extra at the top: what draws, and tables of pyarrow. The others load without.
+ON_EXTRAS = ("report/drawing/", "report/figures/", "report/html/", "report/parquet_rows.py", "report/queried.py")
+OPTIONAL = ("tqdm", "matplotlib", "altair", "pyarrow", "scipy", "numba", "google", "pandas", "networkx", "ray")
 
 
 def module_of(path):
     parts = pathlib.PurePosixPath(path).with_suffix("").parts
     return ".".join(["mfabric_jax", *(parts[:-1] if parts[-1] == "__init__" else parts)])
+
+
+def module_file(name):
+    """Inside the package, as if the name were of a folder, or of a file of its module."""
+    parts = name.split(".")[1:]
+    return next((file for file in ON_EXTRAS if file == "/".join(parts[:2]) + ".py"), "/".join(parts) + "/")
 
 
 def imported(tree, path):
@@ -56,9 +64,11 @@ def against_the_order(source, path):
     at_top = {node.lineno for node in tree.body}
     for line, target in imported(tree, path):
         top, _, rest = target.partition(".")
-        late = top in OPTIONAL and line in at_top
-        if room in WITHOUT_JAX and (top in ("jax", "jaxlib", "equinox") or "pyplot" in target or late):
-            yield f"{path}:{line} imports {target}: {room} knows rows, not jax; extras inside of functions"
+        if room in WITHOUT_JAX and (top in ("jax", "jaxlib", "equinox") or "pyplot" in target):
+            yield f"{path}:{line} imports {target}: {room} knows rows, not jax"
+        extra = top in OPTIONAL or module_file(target).startswith(ON_EXTRAS)
+        if room in WITHOUT_JAX and extra and line in at_top and not path.startswith(ON_EXTRAS):
+            yield f"{path}:{line} imports {target}: it loads without extras"
         if top != "mfabric_jax" or not rest or rest.startswith("__"):
             continue
         other = room_of(target)
@@ -95,7 +105,12 @@ def test_the_rule_finds_offenders():
         ("report/a.py", "def f():\n    import jax.numpy as jnp", True),
         ("report/a.py", "def f():\n    from matplotlib import pyplot", True),
         ("report/a.py", "from matplotlib.figure import Figure", True),
-        ("report/a.py", "def f():\n    from matplotlib.figure import Figure", False),
+        ("report/a.py", "from mfabric_jax.report.drawing.paper import look", True),
+        ("report/a.py", "from mfabric_jax.report import queried", True),
+        ("report/a.py", "from mfabric_jax.report.queried import half_width", True),
+        ("report/drawing/a.py", "from matplotlib.figure import Figure", False),
+        ("report/drawing/a.py", "from matplotlib import pyplot", True),
+        ("report/html/a.py", "from mfabric_jax.report.drawing.paper import look", False),
     ]:
         assert any(against_the_order(source, path)) is wrong, (path, source)
 
@@ -150,6 +165,86 @@ def test_the_package_neither_needs_nor_imports_an_extra():
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
         assert not set(ast.literal_eval(done.stdout)) & set(OPTIONAL)
+
+
+REPORT = """
+import importlib, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"{name} is not installed here", name=name.split(".")[0])
+
+sys.meta_path.insert(0, Absent())
+for name in PLAIN:
+    importlib.import_module(name)
+from mfabric_jax import report
+from mfabric_jax.checks import InputError
+for ask, extra in (
+    (lambda: report.draw_fabric, "plot"),
+    (lambda: report.save_all, "plot"),
+    (lambda: report.html_report, "plot"),
+    (lambda: importlib.import_module("mfabric_jax.report.figures.timelines"), "plot"),
+    (lambda: report.query(["rows.csv"], report.Asked()), "store"),
+    (lambda: report.write_rows([{"x": 1}], "rows.parquet", {}), "store"),
+    (lambda: report.read_rows("rows.parquet"), "store"),
+):
+    try:
+        ask()
+    except InputError as sentence:
+        assert f"run pip install 'mfabric-jax[{extra}]'" in str(sentence), sentence
+    else:
+        raise AssertionError(extra)
+"""
+
+
+def test_reports_load_without_extras_and_what_draws_or_stores_says_which_it_needs(tmp_path):
+    files = [file.relative_to(ROOT).as_posix() for file in sorted((ROOT / "report").rglob("*.py"))]
+    plain = [module_of(path) for path in files if not path.startswith(ON_EXTRAS)]
+    assert len(plain) > 10
+    code = f"ABSENT = {set(OPTIONAL) - {'scipy', 'numba'}}\nPLAIN = {plain}\n{REPORT}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=60, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(tmp_path.iterdir())
+
+
+# Imports stand at the top of files. Inside of functions they are in `cli` and `commands`, and in so many more:
+INSIDE = {
+    "__init__.py": 1,  # the package's names, by the names of their files
+    "case/grid.py": 1,  # NumPy, which is slow to load; words are checked without it
+    "checks.py": 2,
+    "flows/host_times.py": 1,
+    "support/loops.py": 2,  # numba, when the first loop is called
+    "support/origin.py": 1,  # whether JAX can be had, in words
+    "support/progress.py": 1,  # tqdm, an extra without which lines are written
+    "tuned_file.py": 1,
+    "tuning.py": 1,
+}
+INSIDE_OF_FABRIC = 31
+
+
+def inside_of_functions(source):
+    """Lines of imports inside of functions."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    inner = (node for one in ast.walk(ast.parse(source)) if isinstance(one, functions) for node in ast.walk(one))
+    return sorted({node.lineno for node in inner if isinstance(node, (ast.Import, ast.ImportFrom))})
+
+
+def test_imports_stand_at_the_top():
+    found = {}
+    for file in sorted(ROOT.rglob("*.py")):
+        path = file.relative_to(ROOT).as_posix()
+        if path != "cli.py" and not path.startswith("commands/"):
+            found[path] = inside_of_functions(file.read_text())
+    of_fabric = sum(len(found.pop(path)) for path in [*found] if path.startswith("fabric/"))
+    assert of_fabric <= INSIDE_OF_FABRIC
+    more = {path: lines for path, lines in found.items() if len(lines) > INSIDE.get(path, 0)}
+    assert not more, f"these lines import inside of functions: {more}"
+    assert len(found) > 200
+    source = "import a\nif a:\n    import b\ndef f():\n    import c\n    def g():\n        from d import e\n"
+    assert inside_of_functions(source) == [5, 7]
 
 
 WORDS = """

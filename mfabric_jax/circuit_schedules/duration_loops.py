@@ -14,44 +14,17 @@ they are perturbed by NUDGE, as if a second of circuits cost that much of T. Sou
 Gomory, Operations Research 9, 1961); the cuts are those of a flow with supplies.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from mfabric_jax.circuit_schedules.assignment_loops import compiled
+from mfabric_jax.circuit_schedules.loop_rooms import ENDED, LATER, LOST, NEVER
 
 NUDGE = 1e-9  # of T, for a second of each configuration
 MISSED = 1e-10  # of the least time of any schedule: less is no missed cut
 PIVOT = 1e-11  # entries of a column from here on may leave
 PIVOTS = 40  # for each duration and server, at the most
 EVEN = 1e-13  # ratios that differ by less are equal: the larger pivot leaves
-ENDED, LATER, NEVER, LOST = 0, 1, 2, 3  # solved; not before the limit; circuits reach too few pairs; out of pivots
 NO_LINE, NOTHING = -1, -2  # of what is missed: a clock or a sign; nothing is
-
-
-class Circuits(NamedTuple):
-    """Circuits of configurations, those of k from first[k] to first[k + 1]."""
-
-    first: np.ndarray  # [K + 1]
-    row: np.ndarray  # [N]
-    column: np.ndarray  # [N]
-    count: np.ndarray  # [N]
-    switch: np.ndarray  # [K]
-
-
-class Room(NamedTuple):
-    """What the loops keep; n = K + 1 rows of the dual."""
-
-    inverse: np.ndarray  # [n n] of the basis
-    level: np.ndarray  # [n] of basic variables: prices
-    gain: np.ndarray  # [n] what one of each adds
-    line: np.ndarray  # [n] of a basic cut; -1: none
-    members: np.ndarray  # [n S] partners of a basic cut
-    primal: np.ndarray  # [n] t, T
-    entering: np.ndarray  # [n] column
-    partners: np.ndarray  # [S] of the entering cut
-    left: np.ndarray  # [S S]
-    clock: np.ndarray  # [switches]
 
 
 def solve(need, circuits, turns, packet, limit, room, price):

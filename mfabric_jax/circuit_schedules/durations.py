@@ -1,15 +1,17 @@
 """The best durations of given configurations on given switches, and what they say a new one is worth."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from mfabric_jax.circuit_schedules.loop_rooms import ENDED, Circuits, Room
 from mfabric_jax.circuit_schedules.matching import refined
 from mfabric_jax.circuit_schedules.placing import Placed, Problem
-from mfabric_jax.support.loops import kept, made_once
+from mfabric_jax.support.loops import at_first_call
 
 USED = 1e-12  # of the least time: shorter configurations are rounding
+_solve = at_first_call("mfabric_jax.circuit_schedules.duration_loops:solve")
+_gains = at_first_call("mfabric_jax.circuit_schedules.trade_loops:gains")
 
 
 class Programme(NamedTuple):
@@ -25,8 +27,6 @@ def programme(
     `configurations` [K S S], `switch` [K]; `packet`: rate of a server's packet NICs over a circuit's, paced. See
     `duration_loops`.
     """
-    from mfabric_jax.circuit_schedules.duration_loops import ENDED, Room
-
     unit, servers, many = problem.busiest_s, len(problem.need), len(switch) + 1
     room = Room(
         *(np.empty((many, many)), np.empty(many), np.empty(many), np.empty(many, np.int64)),
@@ -35,7 +35,7 @@ def programme(
     )
     turns, price = problem.clocks(np.zeros(many - 1), switch) / unit, np.empty((servers, servers))
     facts = turns, float(packet), float(limit_s / unit)
-    ended = _programme_loop()(problem.need / unit, circuits_of(configurations, switch), *facts, room, price)
+    ended = _solve(problem.need / unit, circuits_of(configurations, switch), *facts, room, price)
     return Programme(np.maximum(room.primal[:-1], 0) * unit, price) if ended == ENDED else None
 
 
@@ -52,28 +52,12 @@ def trade_gains(configurations: np.ndarray, seconds: np.ndarray, switch: np.ndar
     """[K K], of k < l; `over` [S S]: see `trade_loops`."""
     count, servers = len(seconds), len(over)
     gain, circuits = np.zeros((count, count)), circuits_of(configurations, switch)
-    _trade_loop()(circuits, seconds, over, np.empty((2, servers)), np.empty((2, servers), np.int64), gain)
+    _gains(circuits, seconds, over, np.empty((2, servers)), np.empty((2, servers), np.int64), gain)
     return gain
 
 
-def circuits_of(configurations: np.ndarray, switch: np.ndarray) -> Any:
+def circuits_of(configurations: np.ndarray, switch: np.ndarray) -> Circuits:
     """As loops read them."""
-    from mfabric_jax.circuit_schedules.duration_loops import Circuits
-
     which, row, column = np.nonzero(configurations)
     first = np.searchsorted(which, np.arange(len(switch) + 1))
     return Circuits(first, row, column, configurations[which, row, column].astype(float), np.asarray(switch))
-
-
-@made_once
-def _programme_loop() -> Callable[..., int]:
-    from mfabric_jax.circuit_schedules.duration_loops import solve
-
-    return kept(solve)
-
-
-@made_once
-def _trade_loop() -> Callable[..., None]:
-    from mfabric_jax.circuit_schedules.trade_loops import gains
-
-    return kept(gains)

@@ -10,7 +10,6 @@ SIGMETRICS 2016, with a grid where its search of alpha is binary.
 """
 
 import itertools
-from collections.abc import Callable
 from typing import Unpack
 
 import numpy as np
@@ -19,9 +18,10 @@ from mfabric_jax.checks import whole
 from mfabric_jax.circuit_schedules.matching import heaviest
 from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, Problem, busiest, problem_of
 from mfabric_jax.circuit_schedules.whole_pair import first_to_end
-from mfabric_jax.support.loops import kept, made_once
+from mfabric_jax.support.loops import at_first_call
 
 BISECTIONS = 8
+_steps_of_window = at_first_call("mfabric_jax.circuit_schedules.eclipse_loops:steps")
 WINDOWS = (1.0, 1.2, 1.4, 1.7, 2.0, 3.0)  # in least times, without packet NICs
 
 
@@ -66,7 +66,7 @@ def windowed(problem: Problem, window: float, alphas: int) -> tuple[list[np.ndar
     room = problem.lanes * (window + problem.delay_s * problem.first_free)
     if problem.directed:
         columns, seconds = np.empty((left.size, len(left)), np.int64), np.empty(left.size)
-        found = _loop()(left, float(room), problem.delay_s, least, alphas, columns, seconds)
+        found = _steps_of_window(left, float(room), problem.delay_s, least, alphas, columns, seconds)
         return list(np.eye(len(left), dtype=np.int64)[columns[:found]]), seconds[:found].tolist()
     while room - problem.delay_s > least and (left > least).any() and len(seconds) < left.size:
         score, alpha, matching = max(
@@ -88,10 +88,3 @@ def _steps(problem: Problem, left: np.ndarray, least: float, longest: float, alp
         carried = np.minimum(left, alpha)
         matching = heaviest(carried, problem.directed)
         yield (carried * matching).sum() / (alpha + problem.delay_s), alpha, matching
-
-
-@made_once
-def _loop() -> Callable[..., int]:
-    from mfabric_jax.circuit_schedules.eclipse_loops import steps
-
-    return kept(steps)

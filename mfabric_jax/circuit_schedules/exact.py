@@ -21,6 +21,10 @@ from mfabric_jax.circuit_schedules.joint import joint
 from mfabric_jax.circuit_schedules.placing import Network, Placed, Problem, problem_of
 from mfabric_jax.support.extras import extra
 
+with extra("exact", "an exact schedule"):
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
 MOST = 400  # binary circuits
 GAP = 1e-6  # relative gap at which HiGHS calls a solution optimal
 MARGIN = 1e-6  # relative, above the end of a known schedule
@@ -84,8 +88,6 @@ class _Rows:
         self.high.append(high)
 
     def matrix(self, columns: int):
-        from scipy.sparse import csr_array
-
         at = np.repeat(np.arange(len(self.values)), [len(values) for values in self.values])
         shape = len(self.values), columns
         return csr_array((np.concatenate(self.values), (at, np.concatenate(self.variables))), shape=shape)
@@ -93,8 +95,6 @@ class _Rows:
 
 def _solved(problem: Problem, most: int, limit_s: float, known_s: float) -> np.ndarray:
     """Circuits [K S S] of the best configurations, those of each switch together."""
-    with extra("exact", "an exact schedule"):
-        from scipy.optimize import Bounds, LinearConstraint, milp
     unit, at = problem.busiest_s, _columns(problem, most)
     need, rows = problem.need / unit, _Rows()
     for i, j in np.argwhere(need):

@@ -6,7 +6,7 @@ symmetric with a zero diagonal. Heaviest matchings: SciPy's assignment (directed
 
 import numpy as np
 
-from mfabric_jax.support.extras import extra
+from mfabric_jax.support.extras import needed
 
 
 def heaviest(weight: np.ndarray, directed: bool) -> np.ndarray:
@@ -20,16 +20,14 @@ def largest(allowed: np.ndarray, directed: bool) -> np.ndarray:
 
 
 def _assigned(weight: np.ndarray) -> np.ndarray:
-    with extra("exact", "a schedule of circuits"):
-        from scipy.optimize import linear_sum_assignment
+    optimize = needed("exact", "a schedule of circuits", "scipy.optimize")
     matching = np.zeros(weight.shape, np.int64)
-    matching[linear_sum_assignment(weight, maximize=True)] = 1
+    matching[optimize.linear_sum_assignment(weight, maximize=True)] = 1
     return matching
 
 
 def _paired(weight: np.ndarray, most_pairs: bool) -> np.ndarray:
-    with extra("plot", "a schedule of circuits that carry both directions"):
-        import networkx
+    networkx = needed("plot", "a schedule of circuits that carry both directions", "networkx")
     graph = networkx.Graph()
     first, second = np.nonzero(np.triu(weight, 1))
     graph.add_weighted_edges_from(zip(first.tolist(), second.tolist(), weight[first, second].tolist(), strict=True))

@@ -8,18 +8,19 @@ Assignments start from the prices of the round before, and slices from its match
 same by SciPy's assignment. Circuits of both directions: the three by themselves.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
+from mfabric_jax.circuit_schedules.loop_rooms import Facts, Plan, Work
 from mfabric_jax.circuit_schedules.placing import Network, Placed, Problem, problem_of
 from mfabric_jax.circuit_schedules.solstice import solstice
 from mfabric_jax.circuit_schedules.spectra import spectra
 from mfabric_jax.circuit_schedules.whole_pair import whole_pair
-from mfabric_jax.support.loops import kept, made_once
+from mfabric_jax.support.loops import at_first_call
 
 MOST = 10  # configurations, in servers; Spectra needs one a server, those that would need more are left out
+_plans = at_first_call("mfabric_jax.circuit_schedules.quick_loops:plans")
 
 
 class Several(NamedTuple):
@@ -53,8 +54,6 @@ def quick(demand, **network: Unpack[Network]) -> Placed:
 
 def several(need: np.ndarray, facts: Problem) -> Several:
     """Of directed circuits, for every demand [B S S] in seconds of a circuit; `facts`: what they have in common."""
-    from mfabric_jax.circuit_schedules.quick_loops import Facts, Plan, Work
-
     many, servers = need.shape[:2]
     most, ports = MOST * servers, facts.ports
     if not ports:
@@ -71,13 +70,6 @@ def several(need: np.ndarray, facts: Problem) -> Several:
     known = Facts(float(facts.packet), facts.switches, ports, float(facts.delay_s), bool(facts.first_free))
     partner = np.empty((many, most, ports, servers), np.int16)
     seconds, switch, count = np.zeros((many, most)), np.zeros((many, most), np.int16), np.empty(many, np.int64)
-    _loops()(np.ascontiguousarray(need, float), known, plan, work, partner, seconds, switch, count)
+    _plans(np.ascontiguousarray(need, float), known, plan, work, partner, seconds, switch, count)
     shown = int(count.max(initial=0))
     return Several(partner[:, :shown], seconds[:, :shown], switch[:, :shown], count)
-
-
-@made_once
-def _loops() -> Callable[..., Any]:
-    from mfabric_jax.circuit_schedules.quick_loops import plans
-
-    return kept(plans)

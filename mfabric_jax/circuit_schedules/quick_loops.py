@@ -1,10 +1,9 @@
 """The loops of `quick`, compiled by numba: three schedulers of one directed demand, and the one that ends first.
 
-Bytes are seconds of a circuit. A matching is the column [S] of every row, on the diagonal an idle port. `Plan` holds
-matchings in the order found; `placed` puts them on switches, `ports` at a time, as `placing.Problem.place` does.
+Bytes are seconds of a circuit. A matching is the column [S] of every row, on the diagonal an idle port. `Plan` (of
+`loop_rooms`) holds matchings in the order found; `placed` puts them on switches, `ports` at a time, as
+`placing.Problem.place` does.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,40 +12,6 @@ from mfabric_jax.circuit_schedules.assignment_loops import assign, compiled, mat
 ROUNDING = 1e-9  # of the busiest line, as in `placing`
 DIGIT = float(np.finfo(float).eps)
 LEVEL = 1e-12  # of the load, as in `spectra`
-
-
-class Plan(NamedTuple):
-    """Matchings with room for K, and where they come to be shown: groups of `ports`, the first of them the longest."""
-
-    column: np.ndarray  # [K S]
-    seconds: np.ndarray  # [K] of each matching
-    order: np.ndarray  # [K] matchings, the longest first: group g holds those from g ports on
-    shown: np.ndarray  # [K] which group every configuration is
-    length: np.ndarray  # [K] seconds of every configuration
-    switch: np.ndarray  # [K]
-
-
-class Work(NamedTuple):
-    """Room for what the loops keep."""
-
-    left: np.ndarray  # [S S]
-    cost: np.ndarray  # [S S]
-    uncovered: np.ndarray  # [S S]
-    price: np.ndarray  # [S] of columns
-    column: np.ndarray  # [S] of rows
-    row: np.ndarray  # [S] of columns
-    spare: np.ndarray  # [2 S] numbers
-    index: np.ndarray  # [4 S] whole numbers
-    lines: np.ndarray  # [2 S] sums of rows and columns
-    free: np.ndarray  # [switches]
-
-
-class Facts(NamedTuple):
-    packet: float
-    switches: int
-    ports: int
-    delay: float
-    first_free: bool
 
 
 @compiled

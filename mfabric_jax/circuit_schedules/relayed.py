@@ -18,7 +18,7 @@ from mfabric_jax.circuit_schedules.placing import busiest
 from mfabric_jax.circuit_schedules.registry import facts_of, get, used_of
 from mfabric_jax.circuit_schedules.valiant import Stage, valiant
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.support.extras import extra
+from mfabric_jax.support.extras import needed
 
 ROUNDING = 1e-9  # of the busiest line: fewer bytes of a pair are errors of the programme
 
@@ -63,9 +63,7 @@ def _shares(demand: np.ndarray, reach: np.ndarray, circuits_Bps: float, packet_B
     Variables: bytes of each way (a pair's first stage, its second, or both by way of a server), seconds of each shift,
     bytes of packet NICs [2 S S], seconds of both stages, whose sum is least.
     """
-    with extra("exact", "relay shares"):
-        from scipy.optimize import linprog
-        from scipy.sparse import csr_array
+    optimize, sparse = (needed("exact", "relay shares", f"scipy.{part}") for part in ("optimize", "sparse"))
     servers, unit = len(demand), busiest(demand)
     near = reach | np.eye(servers, dtype=bool) | (packet_Bps > 0)
     ways = [(i, via, j) for i, j in np.argwhere(demand) for via in np.flatnonzero(near[0, i] & near[1, :, j])]
@@ -95,12 +93,12 @@ def _shares(demand: np.ndarray, reach: np.ndarray, circuits_Bps: float, packet_B
     rows.append((np.arange(pairs), packets + np.arange(pairs), np.full(pairs, -1.0)))
     down, across, value = (np.concatenate(part) for part in zip(*rows, strict=True))
     inequalities = pairs + 2 * (2 * servers + 1)
-    left = csr_array((value, (down, across)), shape=(inequalities, ends + 2))
+    left = sparse.csr_array((value, (down, across)), shape=(inequalities, ends + 2))
     cells, number = np.unique(start * servers + goal, return_inverse=True)
-    whole = csr_array((np.ones(many), (number, np.arange(many))), shape=(len(cells), ends + 2))
+    whole = sparse.csr_array((np.ones(many), (number, np.arange(many))), shape=(len(cells), ends + 2))
     cost = np.zeros(ends + 2)
     cost[ends:] = 1
-    done = linprog(
+    done = optimize.linprog(
         cost, left, np.zeros(inequalities), whole, demand.ravel()[cells] / unit, bounds=(0, None), method="highs"
     )
     if done.status != 0:

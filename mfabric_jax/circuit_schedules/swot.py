@@ -19,6 +19,10 @@ import numpy as np
 from mfabric_jax.checks import InputError, Misfit, not_negative, positive, whole
 from mfabric_jax.support.extras import extra
 
+with extra("exact", "overlapping turns with sending"):
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
 GAP = 1e-7  # relative gap at which HiGHS calls a solution optimal
 
 
@@ -181,9 +185,6 @@ class _Programme:
             self.row([*late, *busy], self.latency + self.turn * other - self.latest)
 
     def solved(self, limit_s: float) -> Any:
-        with extra("exact", "overlapping turns with sending"):
-            from scipy.optimize import Bounds, LinearConstraint, milp
-            from scipy.sparse import csr_array
         entries = [(at, variable, value) for at, (terms, _, _) in enumerate(self.rows) for variable, value in terms]
         at, variable, value = zip(*entries, strict=True)
         matrix = csr_array((value, (at, variable)), shape=(len(self.rows), self.variables))

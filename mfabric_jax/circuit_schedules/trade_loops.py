@@ -6,7 +6,7 @@ from mfabric_jax.circuit_schedules.assignment_loops import compiled
 def gains(circuits, seconds, over, largest, whole, gain):
     """`gain` [K K] of pairs k < l: seconds that both together have to stay less, each as long as its largest entry.
 
-    `circuits`: `duration_loops.Circuits`; `seconds` [K] of each; `over` [S S] what all of them leave, negative where
+    `circuits`: `loop_rooms.Circuits`; `seconds` [K] of each; `over` [S S] what all of them leave, negative where
     they carry more. Rows that share a column in either configuration belong together, and so do those that
     these share one with: of every such component the longer configuration takes the side with the larger entry.
     `largest` [2 S] and `whole` [2 S] are room.

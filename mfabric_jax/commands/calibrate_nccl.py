@@ -40,7 +40,6 @@ def run(options: Options) -> None:
     from mfabric_jax.apps.recordings.measurements import fit_points, points_of, read_times
     from mfabric_jax.apps.recordings.measurements.placed import Asked
     from mfabric_jax.apps.recordings.measurements.written import remarks, write_measured
-    from mfabric_jax.report.figures import measured_times
     from mfabric_jax.support.atomic import check_file
 
     if options.out is not None:
@@ -58,6 +57,8 @@ def run(options: Options) -> None:
     if options.out is not None:
         shared.tell(write_measured(fits, options.out, options.nic_gbps))
     if options.picture is not None:
+        from mfabric_jax.report.figures import measured_times
+
         shared.tell(measured_times(fits, options.picture))
 
 

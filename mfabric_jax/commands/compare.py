@@ -23,8 +23,7 @@ def run(cases: Cases, options: Options) -> int | None:
     if options.figures is None:
         rows, stopped = _compared(cases, options)
         return 130 if stopped else None
-    from mfabric_jax.report.beside import drawing
-    from mfabric_jax.report.figures import save_comparisons, save_examples
+    from mfabric_jax.report.beside import called, drawing
 
     with drawing() as beside:
         rows, stopped = _compared(cases, options)
@@ -32,8 +31,8 @@ def run(cases: Cases, options: Options) -> int | None:
             return 130
         from mfabric_jax.evaluate.rows.timeline import examples
 
-        beside.draw(save_comparisons, rows, options.figures)
-        beside.draw(save_examples, options.figures, *examples(cases))
+        beside.draw(called, "mfabric_jax.report.figures:save_comparisons", rows, options.figures)
+        beside.draw(called, "mfabric_jax.report.figures:save_examples", options.figures, *examples(cases))
         for path in itertools.chain(*beside.results()):
             shared.tell(path)
 

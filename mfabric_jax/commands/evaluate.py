@@ -21,7 +21,6 @@ class Options(shared.RowsAndPictures):
 def run(options: Options) -> None:
     shared.start_jax("float32", options.device)
     from mfabric_jax.apps import learning
-    from mfabric_jax.report.figures import forecasts as draw
     from mfabric_jax.report.tables import forecast_table
 
     config, out, figures = options.config, options.out, options.figures
@@ -30,4 +29,6 @@ def run(options: Options) -> None:
     rows = shared.kept_rows("evaluate", out, config.effective(), rows_of)
     print(forecast_table(rows))
     if figures is not None:
+        from mfabric_jax.report.figures import forecasts as draw
+
         shared.tell(draw(rows, pathlib.Path(figures) / "policies_under_forecasts.png"))

@@ -130,7 +130,6 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.apps.failures.iterations import plans
     from mfabric_jax.apps.failures.months import months
     from mfabric_jax.evaluate.rows.results import effective
-    from mfabric_jax.report import figures
     from mfabric_jax.report.grid import telling_apart
 
     every = plans(cases)
@@ -167,4 +166,6 @@ def run(cases: Cases, options: Options) -> None:
         print("published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; --preset paper is its set-up.")
     print('The page "Assumptions and limits" says what is modelled.')
     if options.figures is not None:
+        from mfabric_jax.report import figures
+
         shared.tell(figures.failures(rows, pathlib.Path(options.figures) / "failures.png"))

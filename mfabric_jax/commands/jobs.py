@@ -37,7 +37,6 @@ def run(options: Options) -> None:
     from mfabric_jax.apps.graphs.jobs.compared import both_ends, said_of_jobs
     from mfabric_jax.apps.graphs.jobs.jobs_file import contents
     from mfabric_jax.evaluate.rows.results import provenance
-    from mfabric_jax.report import figures
 
     jobs = read_jobs(options.file)
     shared.check_outputs(options.out, options.links, figures=options.figures)
@@ -54,6 +53,8 @@ def run(options: Options) -> None:
     print("\n" + report.plain(found.ways, ["way", *(report.Column(key, title) for key, title in shown.items()), use]))
     shared.print_lines(said_of_jobs(found))
     if options.figures is not None:
+        from mfabric_jax.report import figures
+
         title = f"{len(jobs.jobs)} jobs on {rows[0]['link']}"
         shared.tell(figures.interleaving(rows, pathlib.Path(options.figures) / "interleaving.png", title))
 

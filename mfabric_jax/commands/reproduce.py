@@ -41,7 +41,6 @@ class Options:
 def run(options: Options) -> int:
     """Returns the exit status."""
     from mfabric_jax import report
-    from mfabric_jax.report import style
     from mfabric_jax.support.atomic import check_folder
 
     if options.list:
@@ -53,7 +52,9 @@ def run(options: Options) -> int:
     modules, jobs = paper.chosen(options.figures), paper.checked_jobs(options.jobs)
     if options.trace is not None and not pathlib.Path(options.trace).exists():
         raise InputError(f"trace must be an existing file or folder, got {options.trace}.")
-    with style.look():
+    from mfabric_jax.report.drawing.paper import look  # before a long run
+
+    with look():
         check_folder(options.out)
     made = paper.Reproduction(modules, options)
     made.all(jobs)

@@ -37,7 +37,6 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.apps.serving import serve
     from mfabric_jax.apps.serving.rows import effective
     from mfabric_jax.apps.serving.search import fastest, search, sizes_of
-    from mfabric_jax.report.figures import served
 
     searching = _searches(cases)
     count = sum(len(sizes_of(case)) for case in cases) if searching else len(cases)
@@ -54,6 +53,8 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_lines(said.of_search(groups, every) if searching else ())
     shared.print_lines([*said.of_rows(rows, every), *said.of_prices(rows, cases), *shared.alike_notes(cases)])
     if options.figures is not None:
+        from mfabric_jax.report.figures import served
+
         shared.tell(served(every, pathlib.Path(options.figures) / "serving.png"))
 
 

@@ -27,7 +27,6 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.evaluate import example_timeline
     from mfabric_jax.evaluate.rows.results import effective
     from mfabric_jax.evaluate.rows.rows import job_columns
-    from mfabric_jax.report import figures
     from mfabric_jax.report.noticed import slow_switch_words
 
     shared.check_outputs(trace=options.out, picture=options.picture)
@@ -48,4 +47,6 @@ def run(cases: Cases, options: Options) -> None:
     if options.out is not None:
         shared.tell(report.write_perfetto(segments, options.out, effective(cases)))
     if options.picture is not None:
+        from mfabric_jax.report import figures
+
         shared.tell(figures.gantt(segments, options.picture, title))

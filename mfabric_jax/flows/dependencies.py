@@ -1,6 +1,5 @@
 """Dependencies between flows as arrays: a run order, and cycles by their members."""
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -8,9 +7,11 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.host_arrays import real_numbers
+from mfabric_jax.support.loops import at_first_call
 
 SHOWN = 8  # most members of a cycle named in a message
 MANY = 10_000  # number of flows above which the compiled walk pays
+_compiled_walk = at_first_call("mfabric_jax.flows.dependencies:_walk")
 
 
 class Successors(NamedTuple):
@@ -55,7 +56,7 @@ def run_order(after: np.ndarray, flows: int, named: Callable[[int], str] = str) 
 def _walked(after: np.ndarray, flows: int) -> tuple[np.ndarray, np.ndarray]:
     first, then, waits = successors(after, flows)
     order = np.zeros(flows, np.int64)
-    walk = _compiled_walk() if flows > MANY else _walk
+    walk = _compiled_walk if flows > MANY else _walk
     return order[: walk(first, then, waits, order)], waits
 
 
@@ -75,13 +76,6 @@ def _walk(first, then, waits, order):
                 order[known] = then[place]
                 known += 1
     return known
-
-
-@functools.cache
-def _compiled_walk() -> Callable[..., int]:
-    import numba
-
-    return numba.njit(cache=True, nogil=True)(_walk)
 
 
 def cycle_of(after: np.ndarray, flows: int) -> list[int]:

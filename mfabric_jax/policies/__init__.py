@@ -18,6 +18,7 @@ from mfabric_jax.policies.reads import ALONE, BY_NAME, Reads, Trained, judged
 from mfabric_jax.policies.static import keep as keep
 from mfabric_jax.policies.static import random_circuits as random_circuits
 from mfabric_jax.policies.static import static as static
+from mfabric_jax.policies.static import static_for as static_for
 from mfabric_jax.policies.static import topoopt as topoopt
 from mfabric_jax.policies.static import uniform as uniform
 from mfabric_jax.routing import Plan
@@ -68,7 +69,7 @@ __getattr__ = at_first_use(
     {
         "exact": ("exact_circuits",),
         "learned": ("check_unseen", "load", "save"),
-        "own": ("check_legal", "try_out"),
+        "own": ("check_legal", "load_function", "try_out"),
         "rounding": ("rounded",),
         "sample_average": ("Search", "first_of_each", "further_of_each", "joint"),
         "wirings": ("sent_by", "wired_as"),
@@ -98,11 +99,9 @@ def get(name: str, **settings: Any) -> Policy:
     if several := next((setting for setting, value in stated.items() if isinstance(value, list)), None):
         raise InputError(f"policy {joined(name, stated)!r}: its setting {several!r} is one value here, got several.")
     if is_function(name):
-        from mfabric_jax.policies.own import load_function
-
-        policy: Policy = load_function(name)
+        policy: Policy = __getattr__("load_function")(name)
     else:
-        policy = _trained(name) if is_file(name) else REGISTRY[check_name(name)]
+        policy = __getattr__("load")(name) if is_file(name) else REGISTRY[check_name(name)]
     settings |= stated
     known = settings_of(policy)
     if not any(one.kind is one.VAR_KEYWORD for one in _parameters(policy).values()):
@@ -114,12 +113,6 @@ def get(name: str, **settings: Any) -> Policy:
     except TypeError:  # arrays, as the mean of "static"
         return _with.__wrapped__(policy, **settings)
     return _with(policy, **settings)
-
-
-def _trained(path: str) -> Policy:
-    from mfabric_jax.policies.learned import load
-
-    return load(path)
 
 
 @functools.lru_cache(maxsize=256, typed=True)
@@ -209,10 +202,8 @@ def tried(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: A
     """`suited`; the user's own policy is also tried for regions of these sizes, with `InputError` if it is illegal."""
     chosen = suited(policy, **settings)
     if is_own(policy):
-        from mfabric_jax.policies.own import try_out
-
         for servers in sizes:
-            try_out(chosen, name_of(policy), servers, degree)
+            __getattr__("try_out")(chosen, name_of(policy), servers, degree)
     return chosen
 
 

@@ -9,7 +9,7 @@ from mfabric_jax.checks import InputError, of_type
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.region import NO_CIRCUITS
 from mfabric_jax.routing import Plan
-from mfabric_jax.routing.region import between_servers, demands_between_servers
+from mfabric_jax.routing.demand import between_servers, demands_between_servers
 from mfabric_jax.support.arrays import known_values
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, Rule
 

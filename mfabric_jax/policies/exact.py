@@ -26,7 +26,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.arguments import ROUTINGS, demand_of, unless_nan
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan
-from mfabric_jax.support.extras import extra
+from mfabric_jax.support.extras import needed
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 
 GAP = 1e-6  # relative gap at which HiGHS calls a solution optimal
@@ -56,10 +56,8 @@ class Instance(NamedTuple):
 
 
 def highs(what: str) -> Any:
-    with extra("exact", what):
-        from scipy.optimize import Bounds, LinearConstraint, milp
-        from scipy.sparse import csr_array
-    return Bounds, LinearConstraint, milp, csr_array
+    optimize, sparse = (needed("exact", what, f"scipy.{part}") for part in ("optimize", "sparse"))
+    return optimize.Bounds, optimize.LinearConstraint, optimize.milp, sparse.csr_array
 
 
 def solved(

@@ -36,7 +36,7 @@ from mfabric_jax.policies.relaxed import FLOOR, first_logits, relaxed_jointly, r
 from mfabric_jax.policies.samples import Samples, samples_of, tail_of
 from mfabric_jax.policies.static import uniform
 from mfabric_jax.routing import Plan, relay_shares
-from mfabric_jax.routing.region import between_servers
+from mfabric_jax.routing.demand import between_servers
 from mfabric_jax.support.arrays import floats, floats_or_nan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 from mfabric_jax.support.platforms import in_step, mapped

@@ -9,8 +9,9 @@ from jaxtyping import Array, Float, Int
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
+from mfabric_jax.routing.demand import between_servers
 from mfabric_jax.routing.potentials import Links, level
-from mfabric_jax.routing.region import between_servers, joined
+from mfabric_jax.routing.region import joined
 
 NEVER = 1e4  # degree bounds that bytes without a path take: finite, so that circuits can be compared
 

@@ -68,6 +68,11 @@ def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array
     return greedy(demand_of(mean, region, "mean"), region, rule="next")
 
 
+def static_for(mean) -> jax.tree_util.Partial:
+    """`static` with the demand that it is for, as a tree of JAX."""
+    return jax.tree_util.Partial(static, mean=mean)
+
+
 def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
     """Random circuits from free NIC to free NIC, as many as the degrees allow; `key` is required.
 

@@ -1,12 +1,14 @@
 """Pictures drawn by another process: it loads what draws while this one computes."""
 
 import contextlib
+import importlib
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mfabric_jax.checks import InputError
 from mfabric_jax.support.origin import python
 
 SERVE = "from mfabric_jax.report.beside import serve; serve()"
@@ -71,13 +73,18 @@ def drawing() -> Iterator[Beside]:
         beside.stop()
 
 
+def called(name: str, *arguments: Any) -> Any:
+    """What MODULE:FUNCTION gives: `draw` of it leaves to the other process what the module loads."""
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)(*arguments)
+
+
 def serve() -> None:
     """Draw what the other process asks for, until it has nothing more to ask."""
     asked, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # what functions print is no answer
-    with contextlib.suppress(ImportError):
-        import matplotlib.backends.backend_agg
-        import matplotlib.figure  # noqa: F401
+    with contextlib.suppress(ImportError, InputError):
+        importlib.import_module("mfabric_jax.report.figures")
     while True:
         try:
             function, arguments = pickle.load(asked)

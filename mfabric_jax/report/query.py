@@ -1,31 +1,14 @@
 """Query rows on disk (a sweep's folder or files of rows): filter, group, Pareto front, sort."""
 
-import functools
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.report.grid import USUAL, unbeaten
-from mfabric_jax.report.numerals import usable
-from mfabric_jax.report.paired import OVER, partners, ratios, telling
-from mfabric_jax.report.rows import journal_of, read_rows, read_table
-from mfabric_jax.support.columns import MORE_IS_BETTER
-from mfabric_jax.support.extras import extra
+from mfabric_jax.report.rows import journal_of
+from mfabric_jax.support.extras import needed
 from mfabric_jax.support.parts import CONFIG, SweepFolder
 
-OPERATORS = {"<=": "less_equal", ">=": "greater_equal", "!=": "not_equal", "<": "less", ">": "greater", "=": "equal"}
-CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|<|>|==?)\s*([^<>=!\s].*?)\s*")
-STD, CI95 = "std", "ci95"
-MEASURES = ("mean", "min", "max", "median", STD, CI95, "sum")
-_AGGREGATES = {"median": "list", STD: "stddev", CI95: "stddev"}  # of pyarrow, where other words are its own
-SENSES = {"min": 1.0, "max": -1.0}
-ORDERS = {"up": "ascending", "down": "descending"}
 COUNT = "rows"
-TABLES = 5  # files that a sentence names
 # keys of a configuration that are not settings of a case
 OF_A_RUN = {"command", "schema", "version", "commit", "jax", "jaxlib", "device", "tuned", "complete", "part", "out"}
 FILE = "file"  # the column that tells files of different runs apart
@@ -57,46 +40,22 @@ def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any
     Where files have different settings, a column names the file of each row, also in groups and in selected columns.
     `InputError` for missing files or columns, and for files of a sweep that are damaged, misplaced or of another sweep.
     """
-    table, config = _read_all(paths, asked.where)
-    apart = [FILE] if FILE in table.column_names else []
-    columns, by = ([*names, *(set(apart) - set(names))] if names else [] for names in (asked.columns, asked.by))
-    asked = asked._replace(columns=columns, by=by)
-    if asked.measures and not asked.by:
-        raise InputError(f"measures are of groups; name columns to group by, got {', '.join(asked.measures)} alone.")
-    if asked.over is not None:
-        table, asked = _with_ratios(table, asked)
-    if asked.pareto:
-        table = table.take(_front(table, asked.pareto, asked.by))
-    if asked.by and not (asked.pareto and not asked.measures):
-        table = _grouped(table, asked.by, asked.measures)
-    if asked.sort is not None:
-        name, order = _directed("sort", asked.sort, ORDERS)
-        table = table.sort_by([(_column(table, name), ORDERS[order])])
-    if asked.columns:
-        table = table.select([_column(table, name) for name in asked.columns])
-    return table.slice(0, asked.limit).to_pylist(), config
+    return _answers().query(paths, asked)
 
 
 def without_values(paths: Sequence[str | Path], asked: Asked) -> str | None:
     """A sentence on rows that no Pareto front includes because they lack a number; None without such rows."""
-    if not asked.pareto:
-        return None
-    names = [text.partition(":")[0] for text in asked.pareto]
-    rows, _ = query(paths, Asked(where=asked.where, columns=names))
-    empty = [name for name in names if any(usable(row[name]) is None for row in rows)]
-    some = sum(any(usable(row[name]) is None for name in names) for row in rows)
-    return f"{some:,} of {len(rows):,} rows have no {' or '.join(empty)} and are on no front." if some else None
+    return _answers().without_values(paths, asked)
 
 
 def pairing(paths: Sequence[str | Path], asked: Asked) -> str | None:
     """A sentence on what a row and its baseline row have in common, and on rows without one; None without `over`."""
-    if asked.over is None:
-        return None
-    rows, baseline = _marked(_read_all(paths, asked.where)[0], asked.over)
-    names = ", ".join(telling(rows, baseline))
-    lone = sum(other is None for other in partners(rows, baseline, asked.over))
-    rest = f" {lone:,} of {len(rows):,} rows have no such row and no ratio." if lone else ""
-    return f"ratios are over the row with {asked.over}{' and the same ' if names else ''}{names}.{rest}"
+    return _answers().pairing(paths, asked)
+
+
+def _answers() -> Any:
+    """`queried`, which pyarrow is for."""
+    return needed("store", "a query", "mfabric_jax.report.queried")
 
 
 def notes(paths: Sequence[str | Path]) -> list[str]:
@@ -105,7 +64,7 @@ def notes(paths: Sequence[str | Path]) -> list[str]:
     for path in map(Path, paths):
         if not path.is_dir() and journal_of(path).exists():
             found.append(f"{path} is of a run that is not over; run it again.")
-        if folder := _sweep_of(path):
+        if folder := sweep_of(path):
             missing = [part.name for part in map(folder.part, range(folder.parts)) if not part.exists()]
             there = f"{folder.parts - len(missing):,} of {folder.parts:,} files"
             if missing:
@@ -118,221 +77,5 @@ def notes(paths: Sequence[str | Path]) -> list[str]:
     return found
 
 
-def _sweep_of(path: Path) -> SweepFolder | None:
+def sweep_of(path: Path) -> SweepFolder | None:
     return SweepFolder.read(path) if (path / CONFIG).is_file() else None
-
-
-def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """The rows that fulfil all conditions, as a table, and the configuration of the first file."""
-    with extra("store", "a query"):
-        import pyarrow
-    tables, configs, runs = [], [], set()
-    for file, sweep in _files(paths):
-        if file.suffix == ".parquet" and file.exists():
-            table, config = read_table(file, sweep)
-        else:
-            rows, config = read_rows(file)
-            table = pyarrow.Table.from_pylist(rows)
-        tables.append((str(file), table))
-        configs.append(config)
-        if config:
-            runs.add(sweep or _run_of(config))
-    several = len(runs) > 1
-    named = [_with_file(*table) if several else table[1] for table in tables]
-    table = _merged(named)
-    if not table.num_rows:
-        raise InputError(f"{', '.join(map(str, paths))} holds no row; give files of rows that have some.")
-    for condition in where:
-        table = table.filter(_mask(table, condition))
-    return table, next(filter(None, configs), {})
-
-
-def _merged(tables: Sequence[Any]) -> Any:
-    """One table. Empty columns take the kind that others have; text and numbers of one name are text, as in a CSV."""
-    import pyarrow
-
-    held: dict[str, list[Any]] = {}
-    for table in tables:
-        for name in table.column_names:
-            held.setdefault(name, []).append(table[name])
-    several = [name for name, columns in held.items() if len({column.type for column in columns}) > 1]
-    kinds = {name: {one.type for one in held[name] if one.null_count < len(one)} for name in several}
-    fit = lambda name, column: _fitting(column, kinds[name]) if name in kinds else column  # noqa: E731
-    each = [pyarrow.table({name: fit(name, table[name]) for name in table.column_names}) for table in tables]
-    return pyarrow.concat_tables(each, promote_options="permissive")
-
-
-def _fitting(column: Any, kinds: set[Any]) -> Any:
-    import pyarrow
-    from pyarrow import compute, types
-
-    if column.null_count == len(column):
-        return pyarrow.nulls(len(column))
-    if len(kinds) == 1 or all(types.is_integer(kind) or types.is_floating(kind) for kind in kinds):
-        return column
-    if types.is_boolean(column.type):
-        return compute.call_function("if_else", [column, pyarrow.scalar("True"), pyarrow.scalar("False")])
-    return column.cast("string")
-
-
-def _run_of(config: Mapping[str, Any]) -> str:
-    if config.get("command") == "sweep" or "sweep" in config:
-        return repr([config.get(part) for part in ("sweep", "stated", "varied")])
-    settings = config.get("resolved", config)
-    return repr(sorted((name, repr(value)) for name, value in settings.items() if name not in OF_A_RUN))
-
-
-def _with_file(file: str, table: Any) -> Any:
-    import pyarrow
-
-    if FILE in table.column_names:
-        return table
-
-    result = next((place for place, column in enumerate(table.column_names) if column in USUAL), table.num_columns)
-    return table.add_column(result, FILE, pyarrow.array([file] * len(table)))
-
-
-def _files(paths: Sequence[str | Path]) -> Iterator[tuple[Path, str | None]]:
-    for path in map(Path, paths):
-        folder = _sweep_of(path)
-        if folder and folder.parts:
-            there = [(part, folder.digest) for part in map(folder.part, range(folder.parts)) if part.exists()]
-        else:
-            there = [(file, None) for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
-        if not there:
-            tables = sorted(file.name for file in path.glob("*.csv"))[:TABLES]
-            rest = (
-                f"give one of its files, {', '.join(tables)}."
-                if tables
-                else "give a folder that a sweep has written to."
-            )
-            raise InputError(f"{str(path)!r} holds no .parquet file of rows; {rest}")
-        yield from there
-
-
-def _column(table: Any, name: str) -> str:
-    return one_of("column", name, table.column_names)
-
-
-def _mask(table: Any, condition: str):
-    import pyarrow
-    from pyarrow import compute, types
-
-    found = CONDITION.fullmatch(condition)
-    if not found:
-        raise InputError(f"a condition is COLUMN OP VALUE with =, !=, <, <=, > or >=, got {condition!r}.")
-    name, sign, text = _column(table, found[1]), found[2].replace("==", "="), found[3]
-    column = table[name]
-    if types.is_integer(column.type):
-        column = column.cast(pyarrow.float64(), safe=False)
-    values = [_value(name, word.strip(), column.type) for word in text.split("|")]
-    if len(values) > 1 and sign not in ("=", "!="):
-        raise InputError(f"several values go with = and != only, got {condition!r}.")
-    hits = [getattr(compute, OPERATORS[sign])(column, pyarrow.scalar(value)) for value in values]
-    join = getattr(compute, "and_" if sign == "!=" else "or_")
-    return functools.reduce(join, hits)
-
-
-def _value(name: str, word: str, kind: Any) -> Any:
-    from pyarrow import types
-
-    if types.is_boolean(kind):
-        return one_of(name, word.lower(), ("true", "false")) == "true"
-    if types.is_floating(kind):
-        try:
-            return float(word)
-        except ValueError:
-            raise InputError(f"column {name} holds numbers, got {word!r}.") from None
-    return word
-
-
-def _measured(table: Any, measures: Sequence[str]) -> list[tuple[str, str]]:
-    """(column, measure) of each that is asked for; the mean time without any."""
-    usual = [f"{name}:mean" for name in USUAL if name in table.column_names]
-    asked = [text.partition(":")[::2] for text in measures or usual]
-    return [(_numbers(table, name), one_of("measure", measure or "mean", MEASURES)) for name, measure in asked]
-
-
-def _with_ratios(table: Any, asked: Asked) -> tuple[Any, Asked]:
-    """The table with columns of ratios, and measures of them."""
-    import pyarrow
-
-    if not asked.by:
-        raise InputError(f"over gives ratios of groups; name columns to group by, got over {asked.over!r} alone.")
-    measures = _measured(table, asked.measures)
-    rows, baseline = _marked(table, str(asked.over))
-    others = partners(rows, baseline, str(asked.over))
-    for name in dict.fromkeys(name for name, _ in measures):
-        column = pyarrow.array(ratios(rows, others, name), pyarrow.float64())
-        table = table.append_column(OVER.format(name), column)
-    return table, asked._replace(measures=[f"{OVER.format(name)}:{measure}" for name, measure in measures])
-
-
-def _marked(table: Any, condition: str) -> tuple[list[dict[str, Any]], list[bool]]:
-    """Rows, and which of them fulfil a condition."""
-    return table.to_pylist(), [bool(fulfils) for fulfils in _mask(table, condition).to_pylist()]
-
-
-def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
-    import pyarrow
-    from pyarrow import compute
-
-    asked = _measured(table, measures)
-    sample = compute.VarianceOptions(ddof=1)  # of groups that stand for more than themselves
-    functions = {(name, _AGGREGATES.get(measure, measure)): None for name, measure in asked}
-    options = [(*one, sample) if one[1] == "stddev" else one for one in functions]
-    counts = [(name, "count") for name in dict.fromkeys(name for name, _ in asked)]
-    groups = table.group_by([_column(table, name) for name in by], use_threads=False)
-    found = groups.aggregate([([], "count_all"), *counts, *options])
-    columns = {name: found[name] for name in by} | {COUNT: found["count_all"]}
-    for name, measure in asked:
-        values: Any = found[f"{name}_{_AGGREGATES.get(measure, measure)}"]
-        if measure == "median":
-            lists = [[value for value in group if value is not None] for group in values.to_pylist()]
-            values = [np.median(group) if group else None for group in lists]
-        elif measure == CI95:
-            pairs = zip(values.to_pylist(), found[f"{name}_count"].to_pylist(), strict=True)
-            values = [half_width(*pair) for pair in pairs]
-        columns[f"{name}_{measure}"] = values
-    return pyarrow.table(columns)
-
-
-def half_width(std: float | None, count: int) -> float | None:
-    """Half of the 95 % interval of the mean of `count` values with this sample standard deviation, by Student's t."""
-    from scipy.special import stdtrit
-
-    return None if std is None else float(stdtrit(count - 1, 0.975)) * std / count**0.5
-
-
-def _numbers(table: Any, name: str) -> str:
-    from pyarrow import types
-
-    kind = table[_column(table, name)].type
-    if types.is_null(kind):
-        raise InputError(f"column {name} is empty in every row (no price, no power, or more than a GPU can do).")
-    if not (types.is_integer(kind) or types.is_floating(kind)):
-        raise InputError(f"column {name} must hold numbers here, got {kind}.")
-    return name
-
-
-def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
-    signs = {name: SENSES[sense] for name, sense in map(_sensed, pareto)}
-    values = np.stack([sign * table[_numbers(table, n)].to_numpy().astype(float) for n, sign in signs.items()], axis=1)
-    groups: dict[tuple, list[int]] = {}
-    keys = zip(*(table[_column(table, name)].to_pylist() for name in by), strict=True) if by else [()] * len(values)
-    for row, key in enumerate(keys):
-        if np.isfinite(values[row]).all():
-            groups.setdefault(key, []).append(row)
-    kept = [np.asarray(rows)[unbeaten(values[rows])] for rows in groups.values()]
-    return np.sort(np.concatenate(kept)) if kept else np.zeros(0, int)
-
-
-def _sensed(text: str) -> tuple[str, str]:
-    """A column of a Pareto front, and whether it is to be small or large."""
-    usual = "max" if text in MORE_IS_BETTER else "min"
-    return _directed("pareto", text if ":" in text else f"{text}:{usual}", SENSES)
-
-
-def _directed(field: str, text: str, allowed: Mapping[str, Any]) -> tuple[str, str]:
-    name, _, word = text.partition(":")
-    return name, one_of(f"{field} {text!r}: direction", word or next(iter(allowed)), allowed)

@@ -24,10 +24,9 @@ from typing import Any, TypeAlias
 from mfabric_jax.case.layers import WHERE
 from mfabric_jax.checks import InputError, shown
 from mfabric_jax.report.numerals import plain_scalar
-from mfabric_jax.support import unpacking
-from mfabric_jax.support.atomic import check_file, locked, replacing, save_table, suffix, sweep_up
+from mfabric_jax.support.atomic import check_file, locked, replacing, suffix, sweep_up
 from mfabric_jax.support.columns import check_schema, is_number, of_ours, say_unknown
-from mfabric_jax.support.extras import extra
+from mfabric_jax.support.extras import needed
 from mfabric_jax.support.parts import METADATA_KEY, verified
 from mfabric_jax.support.text_files import mapping_in, parsed_json, read_mapping
 
@@ -60,11 +59,10 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
             writer.writerow([_cell(name) for name in columns])
             writer.writerows(zip(*([_cell(value) for value in column] for column in columns.values()), strict=True))
     else:
-        with extra("store", "writing .parquet"):
-            import pyarrow  # noqa: F401
-        table = _table(columns).replace_schema_metadata({METADATA_KEY: text.encode()})
+        parquet = needed("store", "writing .parquet", "mfabric_jax.report.parquet_rows")
+        table = parquet.table_of(columns).replace_schema_metadata({METADATA_KEY: text.encode()})
         with replacing(path) as (part,):
-            save_table(table, part)
+            parquet.save_table(table, part)
     return path
 
 
@@ -97,28 +95,10 @@ def _text(cell: str) -> str:
     return cell[1:] if cell[:1] == "'" and _RUN.match(cell[1:]) else cell
 
 
-def _utf8(text: str) -> str:
-    """Names that are no text as in a CSV."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _table(columns: Mapping[str, list[Any]]) -> Any:
-    import pyarrow
-
-    arrays = {}
-    for name, values in columns.items():
-        try:
-            arrays[name] = pyarrow.array([_utf8(value) if isinstance(value, str) else value for value in values])
-        except pyarrow.ArrowException as error:
-            raise InputError(f"column {name!r} mixes kinds of values ({error}); .csv can hold it.") from error
-    return pyarrow.table(arrays)
-
-
 def check_destination(path: str | Path) -> None:
     """Raise before a long run if rows could not be written there. Leaves nothing behind."""
     if check_file("rows file", path, EXTENSIONS) == ".parquet":
-        with extra("store", "writing .parquet"):
-            import pyarrow  # noqa: F401
+        needed("store", "writing .parquet", "pyarrow")
 
 
 def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
@@ -225,27 +205,17 @@ def _kind_of(value: Any) -> str | None:
     return "numbers" if isinstance(value, float) else "texts" if isinstance(value, str) else None
 
 
-def _check_kinds(schema: Any) -> None:
-    from pyarrow import types
-
-    plain = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
-    for field in schema:
-        if not any(is_kind(field.type) for is_kind in (*plain, types.is_null)):
-            raise ValueError(f"column {field.name!r:.80} is of {field.type}, not of numbers, text, true or false")
-
-
 def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any]]:
     """The table of a parquet file, and its configuration; `sweep`: required digest of its sweep, None: any."""
-    with extra("store", "reading .parquet"):
-        import pyarrow
+    parquet = needed("store", "reading .parquet", "mfabric_jax.report.parquet_rows")
     with _readable(path):
-        table = unpacking.read_parquet(path, pyarrow.BufferReader(verified(path, sweep)))
+        table = parquet.read(path, verified(path, sweep))
         _check_names(table.column_names)
-        _check_kinds(table.schema)
+        parquet.check_kinds(table.schema)
         footer = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")
         config = checked_config(path, mapping_in(footer, f"the footer of {str(path)!r}", CONFIGURATION))
     check_schema(path, table.column_names, config, WHERE)
-    names = [name for name in table.column_names if pyarrow.types.is_string(table.schema.field(name).type)]
+    names = parquet.texts_in(table)
     _check_columns(path, names, [table.column(name).unique().to_pylist() for name in names], config)
     say_unknown(path, table.column_names, config, WHERE)
     return table.replace_schema_metadata(None), config

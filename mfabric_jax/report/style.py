@@ -6,27 +6,17 @@ iteration and kinds of work have Tol's muted ones. Both palettes suit colour-bli
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.fabric import registry
 from mfabric_jax.report.grid import Point, Series
-from mfabric_jax.support.atomic import check_file, replacing, suffix
-from mfabric_jax.support.extras import extra
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from mfabric_jax.support.atomic import check_file
 
 Box = tuple[float, float, float, float]  # middle, width and height
 
-DPI = 150
 EXTENSIONS = (".png", ".pdf", ".svg")
 INK = "#222222"
 INK_ON_COLOUR = "#222221"  # on a page the ink changes with the theme; on a colour it stays dark
@@ -36,7 +26,6 @@ FAINT = "#8a8a8a"
 FONT = 10.0
 _LIGHTER, _LIGHTEST = 0.35, 0.7  # white in the colour of further series of a fabric
 _TOUCHING = 0.001  # what overlaps by less touches
-_KEY_LINE = 0.25  # inches of a line of the key
 
 
 @dataclass(frozen=True)
@@ -82,23 +71,6 @@ KINDS = {
     "head": Look("Output head", "#117733"),
     "optimizer": Look("Optimizer", "#661100"),
     "waiting": Look("Waiting", "#B9A6E0"),
-}
-
-_RC: dict[str, Any] = {
-    "font.size": FONT,
-    "axes.titlesize": FONT + 1,
-    "axes.titleweight": "bold",
-    "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "grid.color": RULE,
-    "figure.facecolor": PAPER,
-    "legend.frameon": False,
 }
 
 
@@ -152,12 +124,6 @@ def mixed(colour: str, white: float) -> str:
     return "#" + "".join(f"{round(255 * (part + (1 - part) * white)):02x}" for part in rgb(colour))
 
 
-def font(part: float) -> float:
-    import matplotlib
-
-    return part * matplotlib.rcParams["font.size"]
-
-
 def free_place(places: Iterable[Point], width: float, height: float, taken: list[Box]) -> Point | None:
     """The first place at which a text of this size covers nothing in `taken`, to which it is then added."""
     for x, y in places:
@@ -173,70 +139,6 @@ def wrapped(text: str, inches: float) -> str:
     return fill(text, int(inches * 72 / (0.55 * FONT)))
 
 
-@contextmanager
-def look(**settings: Any) -> Iterator[None]:
-    with extra("plot", "drawing figures"):
-        import matplotlib
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "constrained_layout not applied")  # where names leave no room for axes
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_RC | settings)  # pyright: ignore
-        yield
-
-
-def blank(width: float, height: float, arranged: bool = True) -> Figure:
-    """An empty figure of a size in inches, without a display; `arranged`: matplotlib lays out its contents."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12) if arranged else None
-    figure = Figure(figsize=(width, height), dpi=DPI, layout=engine)
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def panels(
-    count: int, key: Sequence[Artist] = (), width: float = 5.8, height: float = 3.3
-) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels in two columns (one panel is wider instead), with room for a key of several lines."""
-    columns = min(count, 2)
-    lines, wide = -(-count // columns), width * 1.4 if columns == 1 else width * columns
-    below = 0 if count % columns or not key else -(-len(key) // key_columns(key, wide)) - 1
-    figure = blank(wide, height * lines + 0.7 + _KEY_LINE * below)
-    axes = list(figure.subplots(lines, columns, squeeze=False).ravel())
-    for spare in axes[count:]:
-        spare.set_axis_off()
-    return figure, axes
-
-
-def key_columns(handles: Sequence[Artist], inches: float) -> int:
-    """Number of columns in which the entries of a key fit into a width."""
-    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-    return max(1, min(len(handles), int(inches / (0.6 + 0.075 * longest))))
-
-
-def legend(figure: Figure, axes: Sequence[Axes], count: int, handles: Sequence[Artist]) -> None:
-    """The key of a figure of `count` panels: in the free panel, or else below."""
-    if len(axes) > count:
-        axes[-1].legend(handles=list(handles), loc="center", fontsize=FONT + 1)
-        return
-    fit = key_columns(handles, figure.get_figwidth())
-    figure.legend(handles=list(handles), loc="outside lower center", ncols=fit)
-
-
 def check_picture(path: str | Path) -> None:
     """Raise before a long run if a figure could not be written there."""
     check_file("figure", path, EXTENSIONS)
-
-
-def save(build: Callable[[], Figure], path: str | Path) -> Path:
-    """Build a figure in this style and write it, whole or not at all; returns the path."""
-    path = Path(path)
-    form = suffix("figure", path, EXTENSIONS)[1:]
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)  # the same rows, the same bytes
-    with look(**{"svg.hashsalt": "mfabric"}):
-        figure = build()
-        with replacing(path) as (part,):
-            figure.savefig(part, format=form, dpi=DPI, metadata=undated)
-    return path

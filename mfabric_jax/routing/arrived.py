@@ -11,7 +11,7 @@ from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
 from mfabric_jax.flows import star_completion
-from mfabric_jax.routing.region import between_servers
+from mfabric_jax.routing.demand import between_servers
 from mfabric_jax.routing.schedule import Shown, circuit_part, spans
 from mfabric_jax.support.arrays import floats, floats_or_nan, known_values
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NOT_NEGATIVE

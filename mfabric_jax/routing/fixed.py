@@ -25,7 +25,8 @@ from mfabric_jax.fabric.nic_use import PORTS
 from mfabric_jax.fabric.rail_rings import RailRings, RailsLeft
 from mfabric_jax.flows.host.star import latest_ends
 from mfabric_jax.flows.host_times import finish_times_now
-from mfabric_jax.routing.region import between_servers, direct_seconds
+from mfabric_jax.routing.demand import between_servers
+from mfabric_jax.routing.region import direct_seconds
 from mfabric_jax.support.array_module import Array, aligned, array_module
 from mfabric_jax.traffic.dispatch import by_server, summed_by_server
 

@@ -16,13 +16,14 @@ from jaxtyping import Bool, Float, Int
 from mfabric_jax import flows
 from mfabric_jax.checks import InputError, of_type, one_of
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.region import legality
 from mfabric_jax.flows.host.star import latest_ends
+from mfabric_jax.routing.demand import between_servers, over
 from mfabric_jax.routing.relay import Plan, checked_shares, link_seconds, relay_finish
+from mfabric_jax.routing.schedule import schedule_time
 from mfabric_jax.support.array_module import Array, array_module
-from mfabric_jax.support.arrays import floats, known_values, marked
-from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NAN_OR_NOT_NEGATIVE, Rule, refuse
+from mfabric_jax.support.arrays import marked
+from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
 
 ROUTINGS = ("unsplit", "best-path", "split", "relay")
 
@@ -59,8 +60,6 @@ def all_to_all_time(
 
 
 def _scheduled(region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"]) -> Float[Array, ""] | None:
-    from mfabric_jax.routing.schedule import schedule_time  # it builds on this module
-
     schedule = plan.schedule if isinstance(plan, Plan) else None
     return None if schedule is None else schedule_time(region, schedule, demand)
 
@@ -143,11 +142,6 @@ def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Arr
     return jnp.maximum(out.max(initial=0), into.max(initial=0))
 
 
-def over(load, capacity):
-    xp, dead = array_module(load, capacity), capacity <= 0  # NaN is not dead: it stays
-    return xp.where(load != 0, xp.where(dead, xp.inf, load / xp.where(dead, 1, capacity)), 0)
-
-
 def fluid_lower_bound(
     region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"], *, routing: str = "unsplit"
 ) -> Float[Array, ""]:
@@ -211,36 +205,6 @@ def _relay_seconds(region: Region, circuits: Circuits, demand, shares) -> tuple[
 
 
 # ------------------------------------------------------------------------------------------ what a region is made of
-def between_servers(
-    region: Region | DirectLinks, demand, field: str = "demand", rule: Rule = NAN_OR_NOT_NEGATIVE
-) -> Float[Array, "S S"]:
-    """The demand as floats with zero diagonal. `InputError` where bytes between servers break the rule; where they are
-    not known, negative ones are NaN."""
-    demand, servers = floats(field, demand), region.servers
-    if demand.shape != (servers, servers):
-        raise InputError(f"{field} must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
-    return _without_own(field, demand, rule)
-
-
-def demands_between_servers(region: Region, demands, field: str, axis: str = "K") -> Float[Array, "K S S"]:
-    """`between_servers` of each of several demands, at least one; none is NaN."""
-    demands, servers = floats(field, demands), region.servers
-    if demands.ndim != 3 or demands.shape[1:] != (servers, servers) or not len(demands):
-        wanted = f"[{axis} S S] with S = {servers} servers and at least one demand"
-        raise InputError(f"{field} must be {wanted}, got {list(demands.shape)}.")
-    return _without_own(field, demands, FROM_0_TO_INFINITY)
-
-
-def _without_own(field: str, demand: Float[Array, "... S S"], rule: Rule) -> Float[Array, "... S S"]:
-    own = np.eye(demand.shape[-1], dtype=bool)
-    if (known := known_values(demand)) is not None:
-        refuse(field, np.where(own, 0, known), rule)
-    else:
-        demand = marked(demand, FROM_0_TO_INFINITY)
-    own = jnp.eye(demand.shape[-1], dtype=bool)
-    return jnp.where(own if demand.ndim == 2 else own[None], 0, demand)
-
-
 def _widened(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
     """The demand in the wider dtype of its own and of the region's arrays; Python's numbers have none."""
     with jax.numpy_dtype_promotion("standard"):

@@ -15,8 +15,9 @@ from jaxtyping import Array, Bool, Float
 
 from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric import Circuits, Region
+from mfabric_jax.routing.demand import between_servers
 from mfabric_jax.routing.potentials import Links, descended, level
-from mfabric_jax.routing.region import between_servers, circuit_rates, degree_bound, joined, split_seconds
+from mfabric_jax.routing.region import circuit_rates, degree_bound, joined, split_seconds
 from mfabric_jax.routing.relay import is_path, link_seconds
 from mfabric_jax.support.arrays import known_values
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY

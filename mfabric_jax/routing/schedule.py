@@ -12,7 +12,7 @@ from mfabric_jax import flows
 from mfabric_jax.checks import not_negative, of_type, whole
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.fabric.schedule import Schedule
-from mfabric_jax.routing.region import between_servers, over
+from mfabric_jax.routing.demand import between_servers, over
 from mfabric_jax.support.array_module import Array, array_module
 
 

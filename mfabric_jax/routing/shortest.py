@@ -5,17 +5,18 @@ those on a shortest path to the destination. Letters: F flows, N nodes, L links,
 pairs of nodes.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.fabric.network import Network
-from mfabric_jax.support.loops import kept, made_once
+from mfabric_jax.support.loops import at_first_call
 
 ROUTINGS = ("spray", "ecmp", "weighted", "least-loaded")
+_hops_to = at_first_call("mfabric_jax.routing.shortest_loops:hops_to")
+_spread = at_first_call("mfabric_jax.routing.shortest_loops:spread")
 AT_ONCE = 1 << 26  # nodes x destinations whose distances are known at once
 GOLDEN, FIRST, SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
@@ -151,7 +152,7 @@ def shortest_loads(
     targets, first = np.unique(dst[order], return_index=True)
     flows, fans = np.append(first, len(dst)), (*_fan(network, network.head), *_fan(network, network.tail))
     ends, forwards = tuple(x.astype(np.int64) for x in (network.tail, network.head)), _relays(network, relay)
-    lost = _loops()[1](
+    lost = _spread(
         targets, flows, src[order], amount[order].astype(float), *fans, ends, forwards, _weights(network, routing), load
     )
     if lost >= 0:
@@ -164,15 +165,8 @@ def distances(network: Network, targets: np.ndarray, relay: np.ndarray | None = 
     found = np.empty((len(targets), network.size), np.int32)
     fan = _fan(network, network.head)
     tail = network.tail.astype(np.int64)
-    _loops()[0](np.asarray(targets, np.int64), *fan, tail, _relays(network, relay), found)
+    _hops_to(np.asarray(targets, np.int64), *fan, tail, _relays(network, relay), found)
     return found
-
-
-@made_once
-def _loops() -> tuple[Callable[..., Any], ...]:
-    from mfabric_jax.routing.shortest_loops import hops_to, spread
-
-    return kept(hops_to), kept(spread)
 
 
 def _dag(network: Network, targets: np.ndarray, relay: np.ndarray | None) -> _Dag:

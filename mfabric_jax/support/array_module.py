@@ -1,7 +1,6 @@
 """NumPy or JAX: formulas written once serve programs that JAX traces and plain arrays on the host."""
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,10 +27,3 @@ def put(array: Any, at: Any, value: Any) -> Any:
     array = array.copy()
     array[at] = value
     return array
-
-
-def stacked(trees: Sequence[Any]) -> Any:
-    """Trees of NumPy arrays as one, along a new first axis."""
-    import jax
-
-    return jax.tree.map(lambda *x: np.stack(x), *trees)

@@ -10,14 +10,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.host_arrays import (
     NO_NAN,
     Rule,
+    converted,
     first_of,
+    float_dtype,
     kind_of,
+    known_values,
+    marked,
     real_numbers,
     refuse,
     refuse_outside,
@@ -33,13 +36,12 @@ def floats(field: str, value: Any, rule: Rule | None = None, dtype: Any = None, 
     add bytes up. `wait`: check arrays on an accelerator, too.
     """
     array = real_numbers(field, value)
-    dtype = _float_dtype(array.dtype) if dtype is None else dtype
+    dtype = float_dtype(array.dtype) if dtype is None else dtype
     if rule is not None and (known := known_values(array, wait=wait)) is not None:
         refuse(field, known, rule)
     if isinstance(array, np.ndarray):
         return jnp.asarray(_narrowed(field, array, dtype))
-    _refuse_cut(field, array)
-    return array if array.dtype == dtype else array.astype(dtype)
+    return converted(field, array, dtype)
 
 
 def indices(field: str, value: Any, least: int, most: int, *, wait: bool = False) -> jax.Array:
@@ -61,30 +63,10 @@ def counts(field: str, value: Any) -> jax.Array:
     return jnp.asarray(array, dtype)
 
 
-def marked(array: jax.Array, rule: Rule) -> jax.Array:
-    """The array, with NaN where the rule does not hold: for values that are not known."""
-    return jnp.where(rule.holds(array), array, jnp.asarray(jnp.nan, array.dtype))
-
-
 def floats_or_nan(field: str, value: Any, rule: Rule, dtype: Any = None) -> jax.Array:
     """`floats`; where the values are not known, those that the rule forbids are NaN."""
     array = floats(field, value, rule, dtype)
     return array if known_values(array) is not None else marked(array, rule)
-
-
-def known_values(value: Any, *, wait: bool = False) -> np.ndarray | None:
-    """The values of an array; None where JAX traces them, or where they are on an accelerator and we do not `wait`."""
-    if isinstance(value, Tracer):
-        return None
-    if isinstance(value, jax.Array) and not wait and any(device.platform != "cpu" for device in value.devices()):
-        return None
-    return np.asarray(value)
-
-
-def _float_dtype(dtype: Any) -> Any:
-    if kind_of(dtype) != "float":
-        return jnp.result_type(float)
-    return jax.dtypes.canonicalize_dtype(np.float64 if jnp.finfo(dtype).bits > 32 else np.float32)
 
 
 def _int_dtype(dtype: Any) -> Any:
@@ -98,16 +80,6 @@ def _narrowed(field: str, array: np.ndarray, dtype: Any) -> np.ndarray:
     if lost.any():
         raise InputError(f"{field} must be at most {np.finfo(dtype).max:.2g} in {dtype}, got {first_of(array, lost)}.")
     return narrow
-
-
-def _refuse_cut(field: str, array: jax.Array) -> None:
-    """`InputError` for traced integers of 32 bits that may have been integers of 64 bits outside."""
-    cut = array.dtype in (jnp.int32, jnp.uint32) and jax.dtypes.canonicalize_dtype(np.int64) == np.int32
-    if cut and isinstance(array, Tracer) and not getattr(array.aval, "weak_type", False):
-        raise InputError(
-            f"{field} must be floats inside jit, vmap and grad, got {array.dtype}: JAX cuts integers of 64 bits to 32 "
-            "at the entrance, so convert with astype(float) outside."
-        )
 
 
 def group_numbers(group: Any, dtype: str) -> Any:

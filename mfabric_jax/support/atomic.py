@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from mfabric_jax.checks import InputError, one_of
 
@@ -75,14 +75,6 @@ def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
     finally:
         for part in parts:
             _remove(part)
-
-
-def save_table(table: Any, path: Path) -> None:
-    """Write a table of pyarrow, which by itself takes no path that is not text in UTF-8."""
-    from pyarrow import parquet
-
-    with path.open("wb") as file:
-        parquet.write_table(table, file)
 
 
 def _short(name: str) -> str:

@@ -1,7 +1,9 @@
 """Optional dependencies."""
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from mfabric_jax.checks import InputError
 
@@ -14,6 +16,7 @@ PACKAGES = {  # of each extra, by the names that are installed
     "cluster": ("ray",),
     "notebook": ("pandas",),
 }
+PARQUET = "mfabric_jax.support.parquet"
 NAMES = {"google": "protobuf"}  # installed under another name than imported
 
 
@@ -27,3 +30,12 @@ def extra(name: str, purpose: str) -> Iterator[None]:
         raise InputError(
             f"{purpose} needs {package}, which is not installed: run pip install 'mfabric-jax[{name}]'."
         ) from error
+
+
+def needed(name: str, purpose: str, module: str) -> Any:
+    """The module of that name, loaded now: one of an extra's packages, or a file that imports them at its top.
+
+    `InputError` as of `extra`.
+    """
+    with extra(name, purpose):
+        return importlib.import_module(module)

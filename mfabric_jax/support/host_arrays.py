@@ -1,4 +1,5 @@
-"""Arrays of numbers that a caller passes, as NumPy reads them: kinds, ranges and index ranges. Knows no JAX.
+"""Arrays of numbers that a caller passes, as NumPy reads them: kinds, ranges and index ranges. Loads no JAX: what is
+JAX's does not exist before it is loaded.
 
 A bool counts as 0 or 1, except where an index is meant.
 """
@@ -12,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, concrete
-
-Array = Any  # of NumPy or of JAX
+from mfabric_jax.support.array_module import Array, array_module
 
 
 class Rule(NamedTuple):
@@ -44,12 +44,54 @@ def floats_alike(field: str, value: Any, rule: Rule) -> Array:
     """Floats of 32 or 64 bits for formulas of both: of NumPy as it is, of JAX as by `arrays.floats_or_nan`."""
     array = real_numbers(field, value)
     if not isinstance(array, np.ndarray):
-        from mfabric_jax.support.arrays import floats_or_nan
-
-        return floats_or_nan(field, array, rule)
+        return floats_of_jax(field, array, rule)
     refuse(field, array, rule)
     single = kind_of(array.dtype) == "float" and array.dtype.itemsize <= 4
     return array.astype(np.float32 if single else float, copy=False)
+
+
+def floats_of_jax(field: str, array: Array, rule: Rule) -> Array:
+    """An array of JAX as floats of it; where its values are not known, those that the rule forbids are NaN."""
+    if (known := known_values(array)) is not None:
+        refuse(field, known, rule)
+    array = converted(field, array, float_dtype(array.dtype))
+    return array if known is not None else marked(array, rule)
+
+
+def known_values(value: Any, *, wait: bool = False) -> np.ndarray | None:
+    """The values of an array; None where JAX traces them, or where they are on an accelerator and we do not `wait`."""
+    if not concrete(value):
+        return None
+    if _is_of_jax(value) and not wait and any(device.platform != "cpu" for device in value.devices()):
+        return None
+    return np.asarray(value)
+
+
+def marked(array: Array, rule: Rule) -> Array:
+    """The array, with NaN where the rule does not hold: for values that are not known."""
+    xp = array_module(array)
+    return xp.where(rule.holds(array), array, xp.asarray(xp.nan, array.dtype))
+
+
+def float_dtype(dtype: Any) -> Any:
+    """Of floats of JAX for numbers of this dtype."""
+    jax = sys.modules["jax"]
+    if kind_of(dtype) != "float":
+        return jax.numpy.result_type(float)
+    return jax.dtypes.canonicalize_dtype(np.float64 if jax.numpy.finfo(dtype).bits > 32 else np.float32)
+
+
+def converted(field: str, array: Array, dtype: Any) -> Array:
+    """An array of JAX in a dtype of floats; `InputError` for traced integers of 32 bits that may have been integers of
+    64 bits outside."""
+    jax = sys.modules["jax"]
+    cut = array.dtype in (np.int32, np.uint32) and jax.dtypes.canonicalize_dtype(np.int64) == np.int32
+    if cut and not concrete(array) and not getattr(array.aval, "weak_type", False):
+        raise InputError(
+            f"{field} must be floats inside jit, vmap and grad, got {array.dtype}: JAX cuts integers of 64 bits to 32 "
+            "at the entrance, so convert with astype(float) outside."
+        )
+    return array if array.dtype == dtype else array.astype(dtype)
 
 
 def host_indices(field: str, value: Any, least: int, most: int) -> np.ndarray:
@@ -97,9 +139,7 @@ def _is_of_jax(value: Any) -> bool:
 
 def _read(field: str, value: Any) -> Array:
     if isinstance(value, list | tuple) and not all(concrete(each) for each in value):
-        from jax.numpy import stack
-
-        return stack([real_numbers(field, each) for each in value])
+        return sys.modules["jax"].numpy.stack([real_numbers(field, each) for each in value])
     try:
         return np.asarray(value)
     except ValueError as error:  # lists of unequal lengths
@@ -130,8 +170,8 @@ def kind_of(dtype: Any) -> str:
     known = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex"}
     if dtype.kind != "V":
         return known.get(dtype.kind, str(dtype))
-    import ml_dtypes  # bfloat16 and its like; they come with JAX
-
+    if (ml_dtypes := sys.modules.get("ml_dtypes")) is None:  # bfloat16 and its like, which come with JAX
+        return str(dtype)
     for kind, facts in (("float", ml_dtypes.finfo), ("int", ml_dtypes.iinfo)):
         try:
             facts(dtype)

@@ -9,9 +9,11 @@ This is imported before anything else of a command, so it imports little.
 """
 
 import _thread
+import atexit
 import os
 import signal
 import sys
+import threading
 import time
 
 TYPE_CHECKING = False
@@ -169,9 +171,6 @@ def _ended(status: int, heard: Interrupts) -> int:
 
     The interpreter does not take itself apart: threads of libraries would run into that, and an interrupt is not heard.
     """
-    import atexit
-    import threading
-
     if not heard.asked:  # else threads may compute for long
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():

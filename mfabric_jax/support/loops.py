@@ -1,7 +1,11 @@
-"""Loops of the host: compiled by numba once, and kept on disk by the contents of the files of their folder."""
+"""Loops of the host: compiled by numba once, and kept on disk by the contents of the files of their folder.
+
+Numba is loaded with the first file of loops, and such files `at_first_call`.
+"""
 
 import functools
 import hashlib
+import importlib
 import inspect
 import threading
 from collections.abc import Callable
@@ -19,6 +23,19 @@ def made_once(make: Callable[[], Any]) -> Callable[[], Any]:
             return once()
 
     return made
+
+
+def at_first_call(name: str) -> Callable[..., Any]:
+    """The function MODULE:FUNCTION of a file of loops, which is loaded, and the function compiled, when it is first
+    called; with the liberties of arithmetic `FAST` of its module, if that has them."""
+
+    @made_once
+    def compiled() -> Callable[..., Any]:
+        module, _, function = name.partition(":")
+        loops = importlib.import_module(module)
+        return kept(getattr(loops, function), **({"fastmath": loops.FAST} if hasattr(loops, "FAST") else {}))
+
+    return lambda *arguments: compiled()(*arguments)
 
 
 @functools.cache

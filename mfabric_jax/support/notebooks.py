@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mfabric_jax.support.extras import extra
+from mfabric_jax.support.extras import needed
 
 MOST = 60  # rows of a table in a notebook
 DIGITS = 4
@@ -17,8 +17,7 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
 
     `InputError` where pandas is not installed.
     """
-    with extra("notebook", "a data frame"):
-        import pandas
+    pandas = needed("notebook", "a data frame", "pandas")
     listed = [dict(row) for row in rows]
     return pandas.DataFrame(listed, columns=list(dict.fromkeys(name for row in listed for name in row)))
 

@@ -6,13 +6,13 @@ import platform
 import subprocess
 import sys
 
+import mfabric_jax
+
 SHORT = 12  # digits of a commit
 
 
 def version_line() -> str:
     """Version, commit, Python, JAX and device in one line; a part that cannot be had is named as such."""
-    import mfabric_jax
-
     parts = [
         f"commit {made[:12]}{'+changes' if made.endswith('+changes') else ''}" if (made := commit()) else "installed"
     ]

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.checks import InputError, whole
-from mfabric_jax.support.atomic import replacing, save_table
-from mfabric_jax.support.extras import extra
+from mfabric_jax.support.atomic import replacing
+from mfabric_jax.support.extras import PARQUET, needed
 from mfabric_jax.support.text_files import read_mapping
 
 CONFIG = "sweep.json"
@@ -99,23 +99,12 @@ class SweepFolder:
 
     def write(self, number: int, columns: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
         """Write a part; `config` goes into its footer, NaN becomes null."""
-        with extra("store", "writing .parquet"):
-            import pyarrow
-
-        def array(values: np.ndarray) -> Any:
-            if len(values) and values.strides == (0,):  # one value for all rows
-                return pyarrow.repeat(array(np.array(values[:1]))[0], len(values))
-            if values.dtype != object:
-                return pyarrow.array(values, from_pandas=True)
-            plain = str | int | float | bool | None  # of nothing but None: of the kind "null", which fits any other
-            return pyarrow.array([value if isinstance(value, plain) else str(value) for value in values.tolist()])
-
+        parquet = needed("store", "writing .parquet", PARQUET)
         text = json.dumps(dict(config), default=str)
         label = json.dumps({"part": number, "sweep": self.digest, "sha256": _BLANK.decode()})
-        table = pyarrow.table({name: array(values) for name, values in columns.items()})
-        table = table.replace_schema_metadata({METADATA_KEY: text, LABEL_KEY: label})
+        table = parquet.table_of(columns, {METADATA_KEY: text, LABEL_KEY: label})
         with replacing(self.part(number)) as (beside,):
-            save_table(table, beside)
+            parquet.save_table(table, beside)
             data = beside.read_bytes()
             beside.write_bytes(_LABEL.sub(lambda label: label[0].replace(_BLANK, _digest(data, label)), data))
 

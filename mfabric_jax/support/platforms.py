@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.buffer_callback import buffer_callback
 
 from mfabric_jax.checks import InputError
 
@@ -42,9 +44,6 @@ def soundness(broken: Any, words: Sequence[str]) -> Any:
 
 @functools.partial(jax.jit, static_argnames="words")
 def _soundness(broken: Any, words: tuple[str, ...]) -> Any:
-    import equinox.internal as eqxi
-    from jax.experimental.buffer_callback import buffer_callback
-
     def raise_first(_, result: Any, broken: Any) -> None:
         raise InputError(f"{words[int(np.argmax(np.asarray(broken)))]}.")
 

@@ -16,11 +16,10 @@ def bar(what: str, unit: str, total: int | None = None, found: int = 0, **form: 
     if not (in_notebook() or sys.stderr.isatty()):
         return Lines(what, unit, total, found)
     try:
-        import tqdm
-        import tqdm.auto
+        from tqdm import auto
     except ModuleNotFoundError:
         return Lines(what, unit, total, found)
-    return tqdm.auto.tqdm(desc=what, unit=unit, total=total, initial=found, file=sys.stderr, **form)
+    return auto.tqdm(desc=what, unit=unit, total=total, initial=found, file=sys.stderr, **form)
 
 
 class Alive:

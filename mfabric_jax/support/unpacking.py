@@ -11,7 +11,6 @@ import os
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 from mfabric_jax.checks import InputError
 
@@ -40,7 +39,7 @@ def most_bytes(packed: int) -> int:
 
 def check_size(path: str | Path, needed: float, packed: int | None = None) -> None:
     """`InputError` if what a file becomes needs more bytes than it may; `packed`: its own bytes, None: look."""
-    packed = _bytes_of(path) if packed is None else packed
+    packed = bytes_of(path) if packed is None else packed
     if needed > (most := most_bytes(packed)):
         raise InputError(
             f"{str(path)!r} of {packed:,} bytes becomes at least {needed / GIB:,.3g} GiB in memory, above the limit of "
@@ -73,45 +72,7 @@ def check_archive(path: str | Path, archive: zipfile.ZipFile) -> None:
     check_size(path, sum(member.file_size for member in archive.infolist()))
 
 
-def read_parquet(path: str | Path, source: Any) -> Any:
-    """The table in a parquet file, read from `source`, within `most_bytes`.
-
-    Long texts that repeat are read as a dictionary first, whose values are counted before they are laid out.
-    """
-    from pyarrow import parquet, schema
-
-    packed = _bytes_of(path)
-    about = parquet.ParquetFile(source).metadata
-    columns, needed = [about.schema.column(number) for number in range(about.num_columns)], 0
-    for group in map(about.row_group, range(about.num_row_groups)):
-        for number, column in enumerate(columns):
-            chunk, wide = group.column(number), max(VALUE, column.length or 0)
-            needed += max(wide * chunk.num_values, chunk.total_uncompressed_size)
-    check_size(path, needed, packed)
-    texts = [one.path for one in columns if one.physical_type == "BYTE_ARRAY" and not one.max_repetition_level]
-    file = parquet.ParquetFile(source, read_dictionary=texts)
-    table = file.read(use_threads=False)  # threads that end with the process abort it: apache/arrow#34314
-    check_size(path, table.nbytes + sum(map(_laid_out, table.columns)), packed)
-    plain = [one.with_type(one.type.value_type) if _is_dictionary(one.type) else one for one in table.schema]
-    return table.cast(schema(plain, table.schema.metadata))
-
-
-def _is_dictionary(kind: Any) -> bool:
-    from pyarrow import types
-
-    return types.is_dictionary(kind)
-
-
-def _laid_out(column: Any) -> int:
-    """Bytes of a column's texts, each as often as it stands there."""
-    from pyarrow import compute
-
-    length, sum_of = (getattr(compute, name) for name in ("binary_length", "sum"))  # made when it is imported
-    parts = column.chunks if _is_dictionary(column.type) else ()
-    return sum(sum_of(length(part.dictionary).take(part.indices)).as_py() or 0 for part in parts)
-
-
-def _bytes_of(path: str | Path) -> int:
+def bytes_of(path: str | Path) -> int:
     try:
         return os.stat(path).st_size
     except OSError:

@@ -11,7 +11,6 @@ Neighbouring ranks share a server. N rows, R ranks, E experts, S servers, g rank
 import functools
 import math
 import threading
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from jaxtyping import Float, Num
 from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, floats_alike
-from mfabric_jax.support.loops import kept, made_once
+from mfabric_jax.support.loops import at_first_call
 from mfabric_jax.traffic.generator import capped
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
@@ -28,6 +27,8 @@ from mfabric_jax.workload import Workload
 PER_SERVER = "per-server"
 SURE = 1e-13  # rounding distance from 1
 _ONE = threading.Lock()  # scenarios are solved side by side, of the same tokens
+_chances = at_first_call("mfabric_jax.traffic.reached_loops:chances_of_all")
+_reached = at_first_call("mfabric_jax.traffic.reached_loops:reached_of_all")
 
 
 # ------------------------------------------------------------------------------------------------------ demand matrices
@@ -249,7 +250,7 @@ def reached(
     alike = bool(np.all(taken == taken[:1]) and np.all(kept == kept[:1]))
     rows = slice(1 if alike else None)
     chance, off = chances(taken[rows], top_k, limit)
-    part = _loops().reached(chance, np.ascontiguousarray(kept[rows], float), top_k, servers, *limit)
+    part = _reached(chance, np.ascontiguousarray(kept[rows], float), top_k, servers, *limit)
     return (np.repeat(part, many, axis=0), np.repeat(off, many)) if alike else (part, off)
 
 
@@ -258,19 +259,7 @@ def chances(
 ) -> tuple[Float[np.ndarray, "N E"], Float[np.ndarray, "N"]]:
     """Chances of each expert alone under which experts are `taken` so often by allowed sets, and the largest error of
     the fit: a set is then as likely as the product of its experts' chances and of the others' chances to be left."""
-    return _loops().chances(np.ascontiguousarray(taken, float), top_k, *limit)
-
-
-class _Loops(NamedTuple):
-    chances: Callable[..., Any]
-    reached: Callable[..., Any]
-
-
-@made_once
-def _loops() -> _Loops:
-    from mfabric_jax.traffic.reached_loops import FAST, chances_of_all, reached_of_all
-
-    return _Loops(*(kept(function, fastmath=FAST) for function in (chances_of_all, reached_of_all)))
+    return _chances(np.ascontiguousarray(taken, float), top_k, *limit)
 
 
 @functools.lru_cache(maxsize=64)

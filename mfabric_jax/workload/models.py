@@ -336,6 +336,7 @@ class Architecture:
         return inner + matrices * self.head_params
 
 
+CONFIG = "config.json"  # the file of a release that says all this
 OF_MODEL = {field.name: field for field in dataclasses.fields(Architecture) if field.name not in ("name", "source")}
 _MIXTRAL_8X22B = "Mistral model card; yanring/Megatron-MoE-ModelZoo@e865051 Mixtral-8x22B.yaml"
 _MIXTRAL_8X7B = "arXiv 2401.04088; mistralai/Mixtral-8x7B-v0.1 config.json"

@@ -10,8 +10,7 @@ from typing import Any
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.text_files import read_mapping
-from mfabric_jax.workload.catalog import CONFIG
-from mfabric_jax.workload.models import OF_MODEL, Architecture, Attention, GroupedQuery, Latent, Linear, Mixed
+from mfabric_jax.workload.models import CONFIG, OF_MODEL, Architecture, Attention, GroupedQuery, Latent, Linear, Mixed
 from mfabric_jax.workload.released_fields import check_unread, unread_in
 
 SNAPSHOT = re.compile("[0-9a-f]{40}")  # a folder of a download, called by its commit

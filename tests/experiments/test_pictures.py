@@ -1,7 +1,7 @@
 """Pictures show the rows: by hand, panel by panel; how they look was judged by eye."""
 
 from experiments.pictures import beside, dots, heat, lines
-from mfabric_jax.report import charts, style
+from mfabric_jax.report.drawing import drawn, paper
 
 ROWS = [
     {"x": x, "y": y, "of": of, "city": city}
@@ -24,13 +24,13 @@ def test_dots_stand_in_named_lines_and_charts_stand_beside_each_other():
     assert len(chart.key) == 2
     assert chart.panels[0].names == ["N!", "S!"]
     assert [list(curve.points) for curve in chart.panels[0].curves] == [[(4, 0), (1, 0)], [(1, 1), (2, 1)]]
-    with style.look():
-        assert len(charts.figure(chart).axes) == 2
+    with paper.look():
+        assert len(drawn.figure(chart).axes) == 2
 
 
 def test_cells_of_heat_maps():
     cells = [{"x": x, "y": y, "z": z} for x, y, z in ((2, "top", 1.0), (0, "top", 0.0), (0, "below", 0.5))]
-    with style.look():
+    with paper.look():
         axes, bar = heat(("x", "x"), ("y", "y"), ("z", "what"), number="{:.1f}")(cells).axes
     (image,) = axes.get_images()
     assert image.get_array().filled(-1).tolist() == [[0, 1], [0.5, -1]]

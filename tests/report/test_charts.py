@@ -5,9 +5,10 @@ import pytest
 from matplotlib.colors import to_hex
 
 from mfabric_jax.fabric import NAMES, get
-from mfabric_jax.report import charts, style
+from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.compared import ENERGY, PRICE, TIME_OF, against_bandwidth, cost_against_time, parts
+from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.grid import arrange, last_word
 from mfabric_jax.report.html.panels import PAPER, contrast, entry, hue, on_dark
 from mfabric_jax.report.memory import memory_of_models
@@ -18,11 +19,11 @@ ONE = {"models": ("llama-moe",)}
 DOLLARS = {"model": "$a$_b^2"}
 
 
-def drawn(panel):
+def on_axes(panel):
     """Axes with a panel on them."""
-    with style.look():
-        axes = style.blank(5, 4, arranged=False).add_axes((0.1, 0.1, 0.8, 0.8))
-        charts.draw_panel(axes, panel)
+    with paper.look():
+        axes = paper.blank(5, 4, arranged=False).add_axes((0.1, 0.1, 0.8, 0.8))
+        drawn.draw_panel(axes, panel)
     return axes
 
 
@@ -60,7 +61,7 @@ def test_cost_and_worth_show_priced_points_and_their_front_and_name_the_others()
     (panel,) = chart.panels
     found = {point for _, point in points(panel)}
     assert found == {(r["network_cost_usd"] / 1e6, r["iteration_s"]) for r in rows if r["fabric"] != "nvl72"}
-    corners = drawn(panel).get_lines()[0].get_data()
+    corners = on_axes(panel).get_lines()[0].get_data()
     assert np.all((np.diff(corners[0]) == 0) | (np.diff(corners[1]) == 0))
     best = {p for p in found if not any(q[0] <= p[0] and q[1] <= p[1] and q != p for q in found)}
     assert best <= set(zip(*corners, strict=True))
@@ -95,7 +96,7 @@ def test_parts_follow_each_other_and_say_their_share():
     assert [bar.start for bar in second] == pytest.approx([0, *ends[:-1]])
     assert second[1].tip == "NVL72, 400 Gbps: EP communication 3 s, 30.0%"
     assert [text for _, text in panel.totals] == ["8 (1)", "10 (1.25)"]  # the fat-tree takes 8 s at 400 Gbps
-    bars = [(bar.get_x(), bar.get_width(), to_hex(bar.get_facecolor()).upper()) for bar in drawn(panel).patches]
+    bars = [(bar.get_x(), bar.get_width(), to_hex(bar.get_facecolor()).upper()) for bar in on_axes(panel).patches]
     assert bars == [(bar.start, pytest.approx(bar.end - bar.start), bar.look.colour.upper()) for bar in panel.bars]
 
 
@@ -108,9 +109,9 @@ def test_scales_span_their_values_and_are_logarithmic_where_these_lie_far_apart(
         ([-3, -1], "linear", (-3.16, -0.84)),
     ]
     for values, kind, limits in cases:
-        axes = drawn(Panel("", "x", "y", [Curve(style.fabric("mfabric"), [(1, v) for v in values], ["", ""])]))
+        axes = on_axes(Panel("", "x", "y", [Curve(style.fabric("mfabric"), [(1, v) for v in values], ["", ""])]))
         assert (axes.get_yscale(), axes.get_ylim()) == (kind, pytest.approx(limits)), values
-    log = drawn(Panel("", "x", "y", [Curve(style.fabric("mfabric"), [(100, 1), (200, 2), (800, 30)], [""] * 3)]))
+    log = on_axes(Panel("", "x", "y", [Curve(style.fabric("mfabric"), [(100, 1), (200, 2), (800, 30)], [""] * 3)]))
     assert (log.get_xscale(), log.get_yscale()) == ("log", "log")
     assert [text.get_text() for text in log.get_xticklabels()] == ["100", "200", "800"]
 
@@ -161,15 +162,15 @@ def test_colours_can_be_seen_in_both_themes():
 
 
 def test_names_are_no_formulas_and_nothing_is_still_a_figure():
-    assert charts.figure(cost_against_time(arrange(synthetic.rows(fabrics=("nvl72",), **ONE)))).axes  # no price
-    figure = charts.figure(
+    assert drawn.figure(cost_against_time(arrange(synthetic.rows(fabrics=("nvl72",), **ONE)))).axes  # no price
+    figure = drawn.figure(
         against_bandwidth(arrange([synthetic.row("llama-moe", "mfabric", g) | DOLLARS for g in (100, 400)]), TIME_OF)
     )
     axes = figure.axes[0]
     assert axes.get_title(loc="left") == "$a$_b^2"
     assert not axes.xaxis.label.get_parse_math()
     for panels in ([], [Panel("m", "x")]):
-        assert charts.figure(Chart("t", "n", [], panels)).axes[0].texts[0].get_text() == "no result"
+        assert drawn.figure(Chart("t", "n", [], panels)).axes[0].texts[0].get_text() == "no result"
 
 
 def test_every_fabric_has_a_glyph_on_the_page():

@@ -5,7 +5,6 @@ import itertools
 import re
 from collections import Counter
 
-import networkx
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
@@ -19,7 +18,8 @@ from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report.figures.circuits import build_region, region
 from mfabric_jax.report.figures.clusters import build_fabric, climbed, joined, layout
 from mfabric_jax.report.figures.grouped import classes, part_of
-from mfabric_jax.report.figures.networks import build_graph, colours, layers
+from mfabric_jax.report.figures.layouts import layers
+from mfabric_jax.report.figures.networks import build_graph, colours
 from mfabric_jax.report.figures.pairs import joined_pairs
 from tests.report import synthetic
 from tests.report.readable import assert_readable
@@ -315,8 +315,8 @@ def test_a_link_of_one_direction_has_an_arrow_to_its_head_and_the_colour_of_its_
 def test_a_hierarchy_stands_in_layers_with_few_crossings():
     drawn = leaf_spine(4, 2, 4)
     kinds = [kind for kind, count in drawn.nodes for _ in range(count)]
-    graph = networkx.Graph(zip(drawn.tail.tolist(), drawn.head.tolist(), strict=True))
-    rows = [[drawn.names[node] for node in row] for row in layers(graph, kinds)]
+    pairs = list(zip(drawn.tail.tolist(), drawn.head.tolist(), strict=True))
+    rows = [[drawn.names[node] for node in row] for row in layers(kinds, pairs)]
     assert [{name[0] for name in row} for row in rows] == [{"h"}, {"l"}, {"s"}]
     leaf = [int(name[1:]) % 4 for name in rows[0]]
     assert len([1 for a, b in itertools.pairwise(leaf) if a != b]) == 3

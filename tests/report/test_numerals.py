@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import report
-from mfabric_jax.report import charts, numerals
+from mfabric_jax.report import numerals
+from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.html import panels
 from mfabric_jax.report.numerals import number, percent
 from mfabric_jax.report.varied import plainest
@@ -73,7 +74,7 @@ def test_table_page_and_pictures_print_a_value_alike(tmp_path):
     assert set(labels) == set(expected)
     tips = re.findall(r"<title>row\d+: ([^<]*)</title>", page)
     assert tips == expected
-    (axes,) = charts.figure(plainest(rows)).axes
+    (axes,) = drawn.figure(plainest(rows)).axes
     assert [text.get_text() for text in axes.texts] == expected
 
 
@@ -102,12 +103,11 @@ def test_ranking_table_and_charts_of_a_comparison_print_a_value_alike(tmp_path):
 
 @pytest.mark.parametrize(("low", "high"), [(1e-9, 5e-9), (0.1, 0.35), (900.0, 1234.2), (3e5, 9e5), (1e10, 1e12)])
 def test_ticks_of_an_axis_are_numbers_like_others(low, high):
-    from mfabric_jax.report import style
 
-    with style.look():
-        figure = style.blank(4, 3)
+    with paper.look():
+        figure = paper.blank(4, 3)
         axes = figure.subplots()
-        charts.scale(axes, "y", [low, high])
+        drawn.scale(axes, "y", [low, high])
         figure.draw_without_rendering()
         ticks = {
             float(tick): text.get_text() for tick, text in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)

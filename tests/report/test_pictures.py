@@ -7,8 +7,9 @@ import numpy as np
 
 from mfabric_jax import report
 from mfabric_jax.fabric import get
-from mfabric_jax.report import charts, figures, style
+from mfabric_jax.report import figures
 from mfabric_jax.report.compared import COMPARISONS
+from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.figures.clusters import build_fabric
 from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart
 from mfabric_jax.report.figures.trace import build_load, build_pairs
@@ -53,9 +54,9 @@ def test_words_of_charts_and_heat_maps_do_not_lie_over_words():
     rows = [row | {"tokens_per_s": 1e6 / row["iteration_s"]} for row in synthetic.whole_clusters(made)]
     shown = [comparison.chart(arrange(rows)) for comparison in COMPARISONS.values()]
     shown += [failures_chart(failed_rows()), forecasts_chart(forecast_rows())]
-    with style.look():
+    with paper.look():
         for chart in shown:
-            assert_readable(charts.figure(chart), texts=False)
+            assert_readable(drawn.figure(chart), texts=False)
         for shape in ((1, 3, 64), (2, 1, 4), (500, 24, 128)):
             load = np.random.default_rng(0).pareto(1.0, shape)
             assert_readable(build_load(load, 10000 + np.arange(shape[0]), "SmartMoE gate trace"))

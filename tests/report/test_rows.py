@@ -1,6 +1,5 @@
 """Rows on disk come back as they were, and a write that fails leaves the old file."""
 
-import builtins
 import json
 import os
 import subprocess
@@ -90,24 +89,6 @@ def test_what_cannot_be_written_is_a_sentence(tmp_path):
     (tmp_path / "rows.csv").mkdir()
     check_refused(r"cannot write", write_rows, [{"x": 1}], tmp_path / "rows.csv", {})
     assert sorted(os.listdir(tmp_path)) == ["file", "rows.csv"]
-
-
-def test_a_missing_extra_names_the_command_that_installs_it(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name.split(".")[0] in ("pyarrow", "matplotlib"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return real(name, *args, **kwargs)
-
-    from mfabric_jax.report.figures import compared_picture
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    check_refused(r"pip install 'mfabric-jax\[store\]'", write_rows, [{"x": 1}], tmp_path / "rows.parquet", {})
-    with pytest.raises(InputError, match=r"pip install 'mfabric-jax\[plot\]'"):
-        compared_picture("pareto", synthetic.rows(), tmp_path / "figure.png")
-    check_refused(r"pip install 'mfabric-jax\[plot\]'", html_report, synthetic.rows(), {}, tmp_path / "page.html")
-    assert not list(tmp_path.iterdir())
 
 
 def test_text_that_a_spreadsheet_runs_is_marked_in_the_file_and_read_as_it_was(tmp_path):

@@ -4,7 +4,7 @@ import itertools
 import math
 
 from mfabric_jax.report import style
-from mfabric_jax.report.charts import figure
+from mfabric_jax.report.drawing.drawn import figure
 from mfabric_jax.report.figures.studies import failures_chart, forecasts_chart, steps_chart, training_chart
 from mfabric_jax.report.memory import memory_chart
 from mfabric_jax.report.tables import agreement, forecast_table, scoreboard_table

@@ -27,7 +27,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import circuits_anew, legality
 from mfabric_jax.policies import Policy, rounded, uniform
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
-from mfabric_jax.routing.region import demands_between_servers
+from mfabric_jax.routing.demand import demands_between_servers
 from mfabric_jax.support.arrays import counts, floats, floats_or_nan
 from mfabric_jax.support.host_arrays import NO_NAN, NOT_NEGATIVE, real_numbers
 

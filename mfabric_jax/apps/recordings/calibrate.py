@@ -15,7 +15,6 @@ from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.resolving.resolved import BANDWIDTHS, PUBLISHED, Calibrated
 from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.evaluate.solving import problem_at, solve, times_of
-from mfabric_jax.support.array_module import stacked
 from mfabric_jax.support.atomic import replacing
 
 ROUNDS, POINTS = 6, 25
@@ -53,7 +52,7 @@ def _calibrated(case: Case, model: str, progress: Callable | None) -> Calibrated
 
     def times(efficiency: np.ndarray):
         each = [times_of(one, solved, jax.tree.map(lambda x, by=by: x / by, whole)) for by in efficiency.tolist()]
-        mean = jax.tree.map(lambda x: x.mean(axis=1), stacked(each))
+        mean = jax.tree.map(lambda *x: np.stack(x).mean(axis=1), *each)
         return mean.iteration_s, mean.compute_s[:, -1]
 
     low, high = RANGE

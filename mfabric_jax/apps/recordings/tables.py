@@ -12,7 +12,7 @@ import numpy as np
 from mfabric_jax.apps.recordings.arrays import MOST_EXPERTS, arranged, kinds
 from mfabric_jax.checks import InputError
 from mfabric_jax.support import unpacking
-from mfabric_jax.support.extras import extra
+from mfabric_jax.support.extras import PARQUET, needed
 from mfabric_jax.traffic.recording import AXES, Recording
 
 COUNT = "tokens"
@@ -90,10 +90,9 @@ def _csv(path: pathlib.Path) -> tuple[list[str], Sequence[Any]]:
 
 
 def _parquet(path: pathlib.Path) -> tuple[list[str], Sequence[Any]]:
-    with extra("store", "reading .parquet"):
-        import pyarrow  # noqa: F401
+    parquet = needed("store", "reading .parquet", PARQUET)
     try:
-        table = unpacking.read_parquet(path, path)
+        table = parquet.read_parquet(path, path)
         return table.column_names, [column.to_numpy() for column in table.columns]
     except InputError:
         raise

@@ -17,7 +17,7 @@ from mfabric_jax.evaluate.problem import check_dtype
 from mfabric_jax.evaluate.rows.given_files import digest
 from mfabric_jax.evaluate.sharded import Estimate, drop_programs_if_crowded
 from mfabric_jax.support.atomic import check_folder
-from mfabric_jax.support.extras import extra
+from mfabric_jax.support.extras import needed
 from mfabric_jax.support.parts import MISSING, SweepFolder
 
 ENGINES = ("local", "ray")
@@ -68,8 +68,7 @@ def sweep(
         whole("workers", workers)
     check_dtype(config.dtype)
     config.check()
-    with extra("store", "writing .parquet"):
-        import pyarrow  # noqa: F401
+    needed("store", "writing .parquet", "pyarrow")
     check_folder(folder)
     place = sweep_folder(config, Path(folder))
     claimed = place.claim()
@@ -158,8 +157,7 @@ class Worker:
 
 def run_on_ray(maker: Any, todo: Sequence[Any], workers: int | None, finished: Callable[[Any], None]) -> None:
     """Make parts on Ray; `InputError` for a part that crashes several workers or cannot be written."""
-    with extra("cluster", "engine 'ray'"):
-        import ray  # pyright: ignore[reportMissingImports]
+    ray = needed("cluster", "engine 'ray'", "ray")
     if not todo:
         return
     ours = not ray.is_initialized()

@@ -11,6 +11,7 @@ from mfabric_jax.case import Case, cases
 from mfabric_jax.case.paths import stated
 from mfabric_jax.checks import one_of
 from mfabric_jax.evaluate.resolving.set_up import MEMORY_PART
+from mfabric_jax.evaluate.rows.results import simulate
 from mfabric_jax.workload.memory import Memory
 
 # The clusters of all rows: servers with a NIC a GPU on a tree that is not oversubscribed, and evenly routed tokens, as
@@ -62,8 +63,6 @@ def trainings(names: Sequence[str] = ()) -> list[Training]:
 
 def training_rows(rows: Iterable[Training]) -> Iterator[dict[str, Any]]:
     """Each with its prediction [s], its error (predicted over measured, less 1), parts, memory and source."""
-    from mfabric_jax.evaluate.rows.results import simulate
-
     for one in rows:
         (found,) = simulate(cases(one.case)).rows()
         predicted, measured = found["iteration_s"], one.measured_s

@@ -22,6 +22,7 @@ from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.site import ClusterShape, Site
 from mfabric_jax.fabric.transport import Transport
+from mfabric_jax.support.lazily import at_first_use
 from mfabric_jax.support.notebooks import html_table
 from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
 from mfabric_jax.traffic.placement import Room
@@ -41,6 +42,14 @@ if TYPE_CHECKING:
     from mfabric_jax.timing import Rules
     from mfabric_jax.timing.scheduled import Planner
 
+_on_jax = at_first_use(  # what is loaded when it is asked for, and JAX with it, without which settings are read
+    "mfabric_jax",
+    {
+        "circuit_schedules.planned": ("carrier", "planner"),
+        "policies": ("for_demand_alone", "knows_place", "static_for", "suited"),
+        "timing": ("Rules",),
+    },
+)
 SCHEDULE = "schedule"  # the rule of circuits that turn while an all-to-all runs
 LONG = ("stage", "iteration", "run")  # spans known before a pass begins: the switch turns while other things run
 BANDWIDTHS = (100.0, 200.0, 400.0, 800.0)
@@ -152,15 +161,11 @@ class Hardware:
 
     def planner(self, region: Region) -> Planner:
         """When all-to-alls of a region end under the scheduler of the case; `InputError` where it does not work."""
-        from mfabric_jax.circuit_schedules.planned import planner
-
-        return planner(self.case.circuits.schedule, region, **self._switches)
+        return _on_jax("planner")(self.case.circuits.schedule, region, **self._switches)
 
     def carrier(self, region: Region) -> Callable[[np.ndarray, bool], Carried]:
         """What each configuration carries of an all-to-all of a region under the scheduler of the case."""
-        from mfabric_jax.circuit_schedules.planned import carrier
-
-        return carrier(self.case.circuits.schedule, region, **self._switches)
+        return _on_jax("carrier")(self.case.circuits.schedule, region, **self._switches)
 
     @property
     def _switches(self) -> dict[str, Any]:
@@ -292,11 +297,9 @@ class Resolved(Hardware):
 
     @property
     def rules(self) -> Rules:
-        from mfabric_jax.timing import Rules
-
         case: Any = self.case
         overlap = case.job.overlap
-        return Rules(
+        return _on_jax("Rules")(
             case.circuits.packets_wait,
             overlap.value if overlap.name == "parts" else 1,
             dp_overlap=case.job.overlap_gradients,
@@ -309,17 +312,13 @@ class Resolved(Hardware):
 
     def circuits_policy(self, mean=None) -> Policy:
         """The policy with its settings; `mean`: demand for "static"."""
-        import jax
-
-        from mfabric_jax import policies
-
         case: Any = self.case
         name = case.circuits.policy
         if name == "static":
-            return jax.tree_util.Partial(policies.static, mean=mean)
-        policy = policies.suited(name, routing=case.circuits.routing, names=self.case.network.acos.topologies)
+            return _on_jax("static_for")(mean)
+        policy = _on_jax("suited")(name, routing=case.circuits.routing, names=self.case.network.acos.topologies)
         alone = self.first == "pays" or case.job.overlap.name == "passes"
-        return policies.for_demand_alone(policy) if alone and policies.knows_place(name) else policy
+        return _on_jax("for_demand_alone")(policy) if alone and _on_jax("knows_place")(name) else policy
 
 
 def knobs_of(source: Any) -> Knobs:

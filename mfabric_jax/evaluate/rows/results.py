@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+import mfabric_jax
 from mfabric_jax.case import Block, Case, Cases, cases
 from mfabric_jax.case.grid import reads_setting
 from mfabric_jax.case.paths import POLICY, differences, flat
@@ -24,7 +25,7 @@ from mfabric_jax.fabric.parts_list import own_prices, quoted_port
 from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
 from mfabric_jax.support import columns, platforms
-from mfabric_jax.support.extras import extra
+from mfabric_jax.support.extras import needed
 from mfabric_jax.support.notebooks import Rows
 from mfabric_jax.support.origin import commit
 from mfabric_jax.support.progress import bar
@@ -62,8 +63,7 @@ class Results:
 
     def frame(self, progress: Callable[[Any], None] | bool | None = None) -> Any:
         """The rows as a `pandas.DataFrame`. `InputError` where pandas is not installed."""
-        with extra("notebook", "a data frame"):
-            import pandas  # noqa: F401
+        needed("notebook", "a data frame", "pandas")
         return self.rows(progress).frame()
 
     def __repr__(self) -> str:
@@ -213,8 +213,6 @@ def at_quoted_ports(asked: Cases) -> list[str]:
 
 def provenance(dtype: str) -> dict[str, Any]:
     """What every result records: schema of rows, versions, commit, device, dtype and kernels."""
-    import mfabric_jax
-
     device = platforms.device()
     sizes = sorted({*SIZES, *tuned_sizes(device)})
     return {

@@ -1,11 +1,13 @@
 """Stars of ports on the host: when all-to-alls end, one instance after the other, in double precision."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from mfabric_jax.support.loops import kept, made_once
+from mfabric_jax.support.loops import at_first_call
+
+# Of stars [B N N], ports, groups and the room for every flow's end: when the last of each ends [B].
+_ends = at_first_call("mfabric_jax.flows.host.star_loops:ends_of_all")
 
 
 def latest_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
@@ -18,11 +20,9 @@ def latest_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
     """
     size, leaf, groups = _arrays(size, leaf, groups)
     if not np.isfinite(size).all() or np.isnan(leaf).any() or np.isnan(groups).any():
-        ends = [
-            _program()(one[None], leaf, groups, NO_FLOW)[0] if _known(one, leaf, groups) else np.nan for one in size
-        ]
+        ends = [_ends(one[None], leaf, groups, NO_FLOW)[0] if _known(one, leaf, groups) else np.nan for one in size]
         return np.array(ends).reshape(len(size))
-    return _program()(size, leaf, groups, NO_FLOW)
+    return _ends(size, leaf, groups, NO_FLOW)
 
 
 def flow_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
@@ -30,7 +30,7 @@ def flow_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
     carry."""
     size, leaf, groups = _arrays(size, leaf, groups)
     each = np.zeros(size.shape)
-    _program()(size, leaf, groups, each)
+    _ends(size, leaf, groups, each)
     return each
 
 
@@ -44,11 +44,3 @@ def _arrays(size: Any, leaf: Any, groups: Any) -> tuple[np.ndarray, np.ndarray, 
 
 def _known(size: np.ndarray, leaf: np.ndarray, groups: np.ndarray) -> bool:
     return bool(np.isfinite(size).all() and not np.isnan(leaf).any() and not np.isnan(groups).any())
-
-
-@made_once
-def _program() -> Callable[..., np.ndarray]:
-    """Compiled once and kept on disk beside the other loops of the host."""
-    from mfabric_jax.flows.host.star_loops import FAST, ends_of_all
-
-    return kept(ends_of_all, fastmath=FAST)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.report import charts, style
 from mfabric_jax.report.compared import COMPARISONS, compared_charts
+from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.figures.circuits import region as region
 from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
 from mfabric_jax.report.figures.groups import groups as groups
@@ -69,7 +69,7 @@ def compared_picture(name: str, rows: Rows, path: str | Path) -> Path:
     """One chart of a comparison, a key of `COMPARISONS`; returns the path written."""
     comparison = COMPARISONS[name]
     grid = arrange(rows, comparison.needs)
-    return style.save(lambda: charts.figure(comparison.chart(grid)), path)
+    return paper.save(lambda: drawn.figure(comparison.chart(grid)), path)
 
 
 def _slug(title: str) -> str:

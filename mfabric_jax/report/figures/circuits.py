@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
-from mfabric_jax.report.charts import saved
+from mfabric_jax.report.drawing import paper
+from mfabric_jax.report.drawing.drawn import saved
 from mfabric_jax.report.figures.networks import draw_segments, places_on, write
 from mfabric_jax.report.numerals import bytes_unit, number, percent
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 CIRCUIT = style.FABRICS["mfabric"].colour
 DETAILED = 24  # servers up to which each is a disc with its name
@@ -79,7 +78,7 @@ def build_region(demand: Any, circuits: Any, title: str = "", servers: Sequence[
         raise InputError(f"servers must name all {len(sent)} servers, got {len(names)} names.")
     np.fill_diagonal(sent, 0.0)
     np.fill_diagonal(count, 0.0)
-    figure = style.blank(13.0, 6.3)
+    figure = paper.blank(13.0, 6.3)
     left, right = figure.subplots(1, 2)
     _heat_map(figure, left, units.to_gigabytes(sent), names)
     ring(right, (0.0, 0.0), 2.4, count, names)

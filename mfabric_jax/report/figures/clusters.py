@@ -11,13 +11,15 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from mfabric_jax.fabric import NAMES, get
 from mfabric_jax.fabric.acos import NAME as ACOS
 from mfabric_jax.report import style
+from mfabric_jax.report.drawing import paper
 from mfabric_jax.report.figures.circuits import CIRCUIT, DETAILED, ring
 from mfabric_jax.report.figures.networks import (
     LINK,
@@ -30,9 +32,6 @@ from mfabric_jax.report.figures.networks import (
 )
 from mfabric_jax.report.numerals import many, number
 from mfabric_jax.report.style import mixed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _LEFT, _NOTES, _WIDTH, _COLUMN = 0.25, 2.85, 7.2, 44  # margin, words, drawing; characters in a line of words
 _NODE, _RISE, _PLUG = 0.25, 1.13, 0.24  # height of a node; from row to row; from servers to the optical switch
@@ -52,7 +51,7 @@ def draw_fabric(cluster: Any, path: str | Path, *, utilisation: Any = None, titl
     `utilisation` [L] of the links of `cluster.sprayed`, 0 to 1, colours them. Servers that link directly to each other,
     without switches, are drawn as a graph, at `cluster.mesh.places` [nodes, 2 or 3] if these exist.
     """
-    return style.save(lambda: build_fabric(cluster, utilisation=utilisation, title=title), path)
+    return paper.save(lambda: build_fabric(cluster, utilisation=utilisation, title=title), path)
 
 
 def build_fabric(cluster: Any, *, utilisation: Any = None, title: str = "") -> Figure:
@@ -192,7 +191,7 @@ class _Picture:
         notes = self._notes()
         top = self.level(len(self.rows) - 1) + _NODE + (0.6 if len(self.rows) > 1 else 0.3)
         width, height = self.width + 0.3 + _NOTES, top + 0.35
-        figure = style.blank(_LEFT + width, height, arranged=False)
+        figure = paper.blank(_LEFT + width, height, arranged=False)
         self.axes = figure.add_axes((0, 0, 1, 1))
         self.axes.set(xlim=(-_LEFT, width), ylim=(0, height))
         self.axes.set_axis_off()

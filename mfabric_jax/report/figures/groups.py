@@ -5,8 +5,9 @@ from typing import Any
 
 from mfabric_jax.case.grid import is_number
 from mfabric_jax.checks import InputError
-from mfabric_jax.report import charts, style
+from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
+from mfabric_jax.report.drawing import drawn
 from mfabric_jax.report.grid import Rows, grouped
 
 MEAN, ERRORS = "_mean", {"_ci95": "95 % intervals of means", "_std": "standard deviations"}
@@ -51,4 +52,4 @@ def _label(key: tuple[Any, ...]) -> str:
     return ", ".join(map(str, key)) or "all"
 
 
-groups = charts.saved(groups_chart)
+groups = drawn.saved(groups_chart)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from mfabric_jax import units
 from mfabric_jax.report import style
+from mfabric_jax.report.drawing import paper
 from mfabric_jax.report.numerals import number
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _ALONG = 100  # points of a line
 
@@ -37,13 +37,11 @@ class Fitted(Protocol):
 
 def measured_times(fits: Sequence[Fitted], path: str | Path) -> Path:
     """Draw every measured time, and each fit over the sizes that it was measured at; returns the path."""
-    return style.save(lambda: build_measured_times(fits), path)
+    return paper.save(lambda: build_measured_times(fits), path)
 
 
 def build_measured_times(fits: Sequence[Fitted]) -> Figure:
-    from matplotlib.lines import Line2D
-
-    figure, (axes, *_) = style.panels(1, height=4.2)
+    figure, (axes, *_) = paper.panels(1, height=4.2)
     looks = style.distinct_looks(fit.name for fit in fits)
     handles = []
     for fit, look in zip(fits, looks.values(), strict=True):

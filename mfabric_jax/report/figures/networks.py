@@ -11,32 +11,33 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyBboxPatch, Patch
+from matplotlib.ticker import PercentFormatter
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
+from mfabric_jax.report.drawing import paper
 from mfabric_jax.report.figures.grouped import Shown, part_of, whole
-from mfabric_jax.report.figures.pairs import Pair, joined_pairs, rates_of
+from mfabric_jax.report.figures.pairs import ENDPOINTS, Pair, joined_pairs, rates_of
 from mfabric_jax.report.numerals import number, percent
 from mfabric_jax.report.style import mixed
-from mfabric_jax.support.extras import extra
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap
-    from matplotlib.figure import Figure
+from mfabric_jax.support.extras import needed
 
 LINK = "#5F7488"
 _ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)  # where on a line its number may stand
 _NEAR, _FAR = (0.14, 0.2, 0.26, 0.32, 0.38), (0.86, 0.8, 0.74, 0.68, 0.62)
 _STEPS = ("#CBD5DE", "#EFC75E", "#D55E00", "#6B0F1A")
-ENDPOINTS = ("gpu", "host", "server")
-BELOW = {"nvswitch": -1, "optics": -2}  # what stands below the endpoints, whatever it is joined to
 MOST_NODES, MOST_LINES = 500, 700  # more are drawn in parts
-_SWEEPS, _LARGER = 12, 1.15
-_FLAT = 0.25  # part of the links that may stay inside a layer
+_LARGER = 1.15
 _WIDEST, _HIGHEST, _NARROWEST = 13.0, 9.5, 5.0
 _MARGIN, _DOT = 0.3, 0.09
 _FONTS = (9.0, 8.0, 7.0, 6.0)
@@ -57,7 +58,7 @@ def draw_graph(network: Any, path: str | Path, *, utilisation: Any = None, title
     `utilisation` [L] of its links, 0 to 1, colours them. Nodes stand in layers above the kinds gpu, host and server if
     links lead up from these; else joined nodes stand near each other.
     """
-    return style.save(lambda: build_graph(network, utilisation=utilisation, title=title), path)
+    return paper.save(lambda: build_graph(network, utilisation=utilisation, title=title), path)
 
 
 def build_graph(network: Any, *, utilisation: Any = None, title: str = "", places: Any = None) -> Figure:
@@ -73,10 +74,10 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     low, high = placed.corners(paths)
     broad, middle = high[0] - low[0], (low[0] + high[0]) / 2
     keys, words = _keys(network, shown, busy), _words(network, shown, bool(placed.font), broad)
-    columns = style.key_columns(keys, broad)
+    columns = paper.key_columns(keys, broad)
     low[1] -= _LINE_HEIGHT * len(words) + 0.24 * math.ceil(len(keys) / columns)
     base = 0.72 if busy else 0.12
-    figure = style.blank(broad, high[1] - low[1] + base + (0.35 if title else 0.0), arranged=False)
+    figure = paper.blank(broad, high[1] - low[1] + base + (0.35 if title else 0.0), arranged=False)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(low[0], high[0]), ylim=(low[1] - base, high[1] + (0.35 if title else 0.0)))
     axes.set_axis_off()
@@ -180,8 +181,6 @@ def placed_boxes(
     """Boxes with the largest font that fits, and whether they stand in layers. `places` [N, 2 or 3]: given positions,
     the third dimension as depth; else links decide.
     """
-    with extra("plot", "drawing figures"):
-        import networkx as nx
     ends = np.array(pairs, int).reshape(-1, 2)
     if places is not None:
         own = np.asarray(places, dtype=float)
@@ -190,39 +189,10 @@ def placed_boxes(
             flat = flat + own[:, 2:] * _DEPTH / (np.ptp(own[:, 2]) + 1)
         between = np.linalg.norm(flat[:, None] - flat[None], axis=2)
         return _spread(flat, names, ends, _STEP / between[between > 0].min(initial=1.0)), False
-    graph = nx.Graph()
-    graph.add_nodes_from(range(len(kinds)))
-    graph.add_edges_from(pairs)
-    if rows := layers(graph, kinds):
+    layouts = needed("plot", "drawing figures", "mfabric_jax.report.figures.layouts")
+    if rows := layouts.layers(kinds, pairs):
         return _in_rows(rows, names), True
-    far = dict(nx.all_pairs_shortest_path_length(graph))
-    most = 0.75 * max(max(of.values()) for of in far.values())
-    apart = {i: {j: far[i].get(j, max(1.5, most)) for j in graph} for i in graph}  # of parts that are not joined, too
-    drawn = nx.kamada_kawai_layout(graph, dist=apart) if len(graph) > 1 else {0: np.zeros(2)}
-    return _spread(np.array([drawn[node] for node in graph]), names, ends), False
-
-
-def layers(graph: Any, kinds: Sequence[str]) -> list[list[int]] | None:
-    """Nodes of each layer from below, ordered to cross few links; None if the graph is no hierarchy."""
-    import networkx as nx
-
-    ends = [node for node in graph if kinds[node] in ENDPOINTS]
-    if not 0 < len(ends) < len(graph):
-        return None
-    height = nx.multi_source_dijkstra_path_length(graph, set(ends))
-    height |= {node: BELOW[kind] for node, kind in enumerate(kinds) if kind in BELOW}
-    inside = sum(height.get(a) == height.get(b) and height.get(a, -1) >= 0 for a, b in graph.edges)
-    if len(height) < len(graph) or inside > _FLAT * graph.number_of_edges():
-        return None
-    rows = [[node for node in graph if height[node] == level] for level in sorted(set(height.values()))]
-    for sweep in range(_SWEEPS):
-        x = {node: (place + 0.5) / len(row) for row in rows for place, node in enumerate(row)}
-        for row in rows[:: 1 if sweep % 2 else -1]:
-            near = {node: [x[one] for one in graph[node] if height[one] != height[node]] for node in row}
-            mean = {node: round(sum(own) / len(own), 9) if own else x[node] for node, own in near.items()}
-            row.sort(key=lambda node, mean=mean: (mean[node], node))
-            x |= {node: (place + 0.5) / len(row) for place, node in enumerate(row)}
-    return rows
+    return _spread(layouts.near_joined(len(kinds), pairs), names, ends), False
 
 
 def _boxes(names: Sequence[str], font: float) -> tuple[np.ndarray, float]:
@@ -287,9 +257,6 @@ def _draw_nodes(axes: Axes, kinds: list[str], names: list[str], placed: Placed) 
 
 
 def _keys(network: Any, shown: Shown, busy: LinkHeat | None) -> list[Any]:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     kinds, counted = shown.kinds, any(pair.each for pair in shown.pairs)  # by names of boxes
     nodes = [
         Patch(facecolor=mixed(_colour(kind, kinds), 0.8), edgecolor=_colour(kind, kinds), label=f"{count:,} {kind}")
@@ -317,8 +284,6 @@ def _words(network: Any, shown: Shown, named: bool, broad: float) -> list[str]:
 
 
 def draw_box(axes: Axes, corner: tuple[float, float], size: tuple[float, float], fill: str, edge: str, z: float = 3):
-    from matplotlib.patches import FancyBboxPatch
-
     shape = f"round,pad=0,rounding_size={min(0.05, size[0] / 4):.4f}"
     line = {"facecolor": fill, "edgecolor": edge, "linewidth": 0.8, "zorder": z}
     axes.add_patch(FancyBboxPatch(corner, *size, boxstyle=shape, **line))
@@ -329,8 +294,6 @@ def write(axes: Axes, x: float, y: float, text: str, size: float, **more: Any) -
 
 
 def draw_segments(axes: Axes, paths: Sequence[Any], colours: Sequence[str], widths: Any, **line: Any) -> None:
-    from matplotlib.collections import LineCollection
-
     axes.add_collection(LineCollection(paths, colors=colours, linewidths=widths, **{"zorder": 2, **line}))
 
 
@@ -358,8 +321,6 @@ class LinkHeat:
         self.colours = colours()
 
     def of(self, links: Any) -> str:
-        from matplotlib.colors import to_hex
-
         return to_hex(self.colours(float(np.max(self.value[links], initial=0.0))))
 
     def pair(self, kind: str, numbers: Any) -> str:
@@ -372,17 +333,11 @@ class LinkHeat:
 
 
 def colours() -> Colormap:
-    from matplotlib.colors import LinearSegmentedColormap
-
     return LinearSegmentedColormap.from_list("utilisation", _STEPS)
 
 
 def utilisation_bar(figure: Figure, left: float, bottom: float, width: float) -> None:
     """The key of the colours, in inches from the lower left corner of the figure."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-    from matplotlib.ticker import PercentFormatter
-
     across, up = figure.get_size_inches()
     axes = figure.add_axes((left / across, bottom / up, width / across, 0.11 / up))
     key = figure.colorbar(ScalarMappable(Normalize(0, 1), colours()), cax=axes, orientation="horizontal")

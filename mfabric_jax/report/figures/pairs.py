@@ -9,6 +9,8 @@ from typing import Any
 from mfabric_jax import units
 from mfabric_jax.report.numerals import number
 
+ENDPOINTS = ("gpu", "host", "server")
+
 
 @dataclass
 class Pair:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report import charts, style
+from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
+from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.grid import Rows, front, grouped, values_of, with_named_graphs
 from mfabric_jax.report.numerals import number, percent, usable
 
@@ -111,9 +112,9 @@ def calls_chart(rows: Rows) -> Chart:
 
 def calls(rows: Rows, path: str | Path) -> Path:
     """Draw rows of dispatch and combine of `mfabric validate serving`; returns the path."""
-    return style.save(lambda: charts.figure(calls_chart(rows)), path)
+    return paper.save(lambda: drawn.figure(calls_chart(rows)), path)
 
 
 def served(rows: Rows, path: str | Path) -> Path:
     """Draw rows of `mfabric serve`; returns the path."""
-    return style.save(lambda: charts.figure(served_chart(rows)), path)
+    return paper.save(lambda: drawn.figure(served_chart(rows)), path)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report import charts, style
+from mfabric_jax.report import style
 from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
+from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.grid import (
     Rows,
     grouped,
@@ -21,10 +25,6 @@ from mfabric_jax.report.grid import (
 )
 from mfabric_jax.report.memory import memory_chart
 from mfabric_jax.report.numerals import percent
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _OVER = "time over the degree bound"
 _ABSENT, _WAITS = "none here", "the job waits"
@@ -133,13 +133,11 @@ _LINK_WIDE, _LINK_HIGH = 5.6, 1.35
 
 def build_interleaving(rows: Rows, title: str = "") -> Figure:
     """Draw each job's part of a link over time, a row of panels for each way; rows as in `jobs.compared.both_ends`."""
-    from matplotlib.patches import Patch
-
     if not rows:
         raise InputError("rows must hold at least one interval, got none.")
     ways, columns, jobs = (values_of(rows, key) for key in ("way", "when", "job"))
     colours = {job: JOB_COLOURS[place % len(JOB_COLOURS)] for place, job in enumerate(jobs)}
-    figure = style.blank(0.9 + _LINK_WIDE * len(columns), 1.1 + _LINK_HIGH * len(ways))
+    figure = paper.blank(0.9 + _LINK_WIDE * len(columns), 1.1 + _LINK_HIGH * len(ways))
     if title:
         figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold")
     every = figure.subplots(len(ways), len(columns), squeeze=False, sharey=True)
@@ -154,7 +152,7 @@ def build_interleaving(rows: Rows, title: str = "") -> Figure:
     for axes in every[-1]:
         axes.set_xlabel("time [s]")
     handles = [Patch(facecolor=colour, label=job) for job, colour in colours.items()]
-    fit = style.key_columns(handles, figure.get_figwidth())
+    fit = paper.key_columns(handles, figure.get_figwidth())
     figure.legend(handles=handles, loc="outside lower center", ncols=fit)
     return figure
 
@@ -177,6 +175,6 @@ def _stack(axes: Axes, rows: Sequence[Any], colours: dict[str, str]) -> None:
 
 
 # Each draws rows into a file, as failures(rows, path) does, and returns the path.
-failures, training = charts.saved(failures_chart), charts.saved(training_chart)
-forecasts, interleaving = charts.saved(forecasts_chart), charts.saved(build_interleaving)
-steps, memory = charts.saved(steps_chart), charts.saved(memory_chart)
+failures, training = drawn.saved(failures_chart), drawn.saved(training_chart)
+forecasts, interleaving = drawn.saved(forecasts_chart), drawn.saved(build_interleaving)
+steps, memory = drawn.saved(steps_chart), drawn.saved(memory_chart)

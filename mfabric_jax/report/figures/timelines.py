@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
-from mfabric_jax.report.charts import saved
+from mfabric_jax.report.drawing import drawn, paper
+from mfabric_jax.report.drawing.drawn import saved
 from mfabric_jax.report.numerals import percent, time_unit
 from mfabric_jax.report.perfetto import PATH, in_lanes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Segments = Sequence[Mapping[str, Any]]
 
@@ -31,7 +32,7 @@ _WIDE = 13.0
 def _canvas(segments: Segments, heights: Sequence[float], title: str) -> tuple[Figure, list[Axes]]:
     if not segments:
         raise InputError("segments must hold at least one segment, got none.")
-    figure = style.blank(_WIDE, sum(heights) + 0.65 * len(heights) + 0.85)
+    figure = paper.blank(_WIDE, sum(heights) + 0.65 * len(heights) + 0.85)
     figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold")
     every = figure.subplots(len(heights), squeeze=False, height_ratios=heights)[:, 0].tolist()
     for axes, tall in zip(every, heights, strict=True):
@@ -43,8 +44,6 @@ def _canvas(segments: Segments, heights: Sequence[float], title: str) -> tuple[F
 
 
 def _key(figure: Figure, looks: Sequence[style.Look]) -> None:
-    from matplotlib.patches import Patch
-
     tight = {"columnspacing": 1.3, "handlelength": 1.5, "handletextpad": 0.5, "fontsize": style.FONT - 1}
     patches = [Patch(facecolor=one.colour, label=one.label) for one in looks]
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), **tight)
@@ -163,8 +162,6 @@ _COMPUTED = ("forward", "backward", "weights")
 
 def build_iteration(segments: Segments, title: str = "") -> Figure:
     """Draw an iteration over seconds, a group of lanes per stage, and a close-up of some blocks of one stage."""
-    from matplotlib.patches import Rectangle
-
     stages = sorted({segment["stage"] for segment in segments})
     lanes = [lane for lane in LANES if lane == "compute" or any(_lane(segment) == lane for segment in segments)]
     group = sum(_HEIGHT[lane] for lane in lanes) + _APART
@@ -245,14 +242,14 @@ def build_replayed(spans: Segments, held: Segments, title: str = "") -> Figure:
         title = f"{title} ({len(shown)} of {len(ranks)} ranks)".strip()
     tall = _LANE * len(shown) + 0.4
     parts_tall = 0.3 * len(held) + 0.3
-    figure = style.blank(_WIDE, tall + 1.6 + (parts_tall + 0.8 if held else 0.0))
+    figure = paper.blank(_WIDE, tall + 1.6 + (parts_tall + 0.8 if held else 0.0))
     figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold")
     if not held:
         _draw_ranks(figure.subplots(), spans, shown)
         return figure
     above, below = figure.subplots(2, height_ratios=[tall, parts_tall])
     _draw_ranks(above, spans, shown)
-    charts.draw_panel(below, _held_panel(held))
+    drawn.draw_panel(below, _held_panel(held))
     return figure
 
 
@@ -271,9 +268,6 @@ def shown_ranks(ranks: Sequence[int], path: Segments) -> list[int]:
 
 
 def _draw_ranks(axes: Axes, spans: Segments, shown: Sequence[int]) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     end_s = max(one["end_s"] for one in spans)
     unit, factor = time_unit(end_s)
     row = {rank: place for place, rank in enumerate(shown)}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
-from mfabric_jax.report.charts import Chart, Curve, Panel, saved
+from mfabric_jax.report.charts import Chart, Curve, Panel
+from mfabric_jax.report.drawing import paper
+from mfabric_jax.report.drawing.drawn import saved
 from mfabric_jax.report.grid import Rows, grouped
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PANELS = 4
 _MANY = 12  # more ticks than this on an axis cannot be read
@@ -61,12 +63,9 @@ def _over_mean(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 def _figure(
     pictures: dict[str, np.ndarray], title: str, meaning: str, labels: tuple[str, str], columns: Sequence[str] | None
 ) -> Figure:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import PowerNorm
-
     down, across = next(iter(pictures.values())).shape
     square = down == across
-    figure, every = style.panels(len(pictures), width=5.0 if square else 5.8, height=4.5 if square else 3.3)
+    figure, every = paper.panels(len(pictures), width=5.0 if square else 5.8, height=4.5 if square else 3.3)
     most = max(1.0, *(float(picture.max()) for picture in pictures.values()))
     look = {"cmap": "Blues", "norm": PowerNorm(0.5, 0.0, most)}
     for axes, (name, picture) in zip(every, pictures.items(), strict=False):

@@ -12,6 +12,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Panel
 from mfabric_jax.report.compared import compared_charts
+from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.figures.serving import of_serving, served_charts
 from mfabric_jax.report.grid import TIME, Rows
 from mfabric_jax.report.varied import design_space, plainest, sensitivities, token_prices
@@ -43,7 +44,7 @@ def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     """Every chart that can be drawn, then a sentence for each reason why others cannot."""
     serves = of_serving(rows[0]) and any(row["fits"] for row in rows)
     drawn, folded, why = (served_charts(rows), [], []) if serves else _of_cases(rows, effective)
-    with style.look(**_RC, **charts.LITERAL):
+    with paper.look(**_RC, **charts.LITERAL):
         more = tag("details", tag("summary", _named(folded)), *map(_markup, folded)) if folded else ""
         return "".join([*map(_markup, drawn), more, *(tag("p", words(sentence), class_="note") for sentence in why)])
 
@@ -94,14 +95,14 @@ def _panels(panels: Sequence[Panel]) -> str:
 
 def _svg(panel: Panel, width: int) -> str:
     height = (30 if panel.title else 12) + 44 + 29 * len(panel.names) if panel.names else 300 if width < 600 else 400
-    figure = style.blank(width / 72, height / 72)  # SVG has 72 pixels to the inch
+    figure = paper.blank(width / 72, height / 72)  # SVG has 72 pixels to the inch
     axes = figure.subplots()
-    charts.draw_panel(axes, panel)
+    drawn.draw_panel(axes, panel)
     axes.patch.set_visible(False)
     figure.patch.set_visible(False)
     figure.draw_without_rendering()  # from here on the panel stays where it is
     scale, tips = 72 / figure.dpi, []
-    for tip, area in charts.areas(axes, panel):
+    for tip, area in drawn.areas(axes, panel):
         x, y, wide, high = (scale * value for value in area)
         box = {"x": x - wide / 2, "y": height - y - high / 2, "width": wide, "height": high}
         tips.append(tag("rect", tag("title", words(tip)), class_="mark", **box))

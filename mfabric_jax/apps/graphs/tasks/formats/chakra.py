@@ -11,14 +11,11 @@ A file, gzipped or not, is a GlobalMetadata and then Nodes, each preceded by its
 those of schema/protobuf/et_def.proto of github.com/mlcommons/chakra since May 2024 (its "0.0.4").
 """
 
-import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,92 +27,17 @@ from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Messages, Readi
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskGraph, TaskKind, Tasks, numbered
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.flows.dependencies import cycle_of
-from mfabric_jax.support.extras import extra
+from mfabric_jax.support.extras import needed
 from mfabric_jax.support.text_files import mapping_in, parsed_json
 from mfabric_jax.support.unread import name_unread
 
-# -- the protobuf messages, created on first use, and the stream of them
 
-SCALARS = ("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64")
-SCALARS += ("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes")
-FIRST_SCALAR = 3  # field number of AttributeProto: then its list, then the next scalar
-MESSAGES = {
-    "IOInfo": (("values", 1, "string", 0), ("shapes", 2, "string", 0), ("types", 3, "string", 0)),
-    "GlobalMetadata": (("version", 1, "string", 0), ("attr", 2, "AttributeProto", 1)),
-    "Node": (
-        *(("id", 1, "uint64", 0), ("name", 2, "string", 0), ("type", 3, "int32", 0)),
-        *(("ctrl_deps", 4, "uint64", 1), ("data_deps", 5, "uint64", 1)),
-        *(("start_time_micros", 6, "uint64", 0), ("duration_micros", 7, "uint64", 0)),
-        *(("inputs", 8, "IOInfo", 0), ("outputs", 9, "IOInfo", 0), ("attr", 10, "AttributeProto", 1)),
-    ),
-}
+def stored() -> Any:
+    """`chakra_messages`; `InputError` without the extra `formats`."""
+    return needed("formats", "a Chakra trace", "mfabric_jax.apps.graphs.tasks.formats.chakra_messages")
 
 
-@cache
-def messages() -> SimpleNamespace:
-    """The protobuf classes GlobalMetadata, Node and AttributeProto. `InputError` without the extra `formats`."""
-    with extra("formats", "a Chakra trace"):
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package="ChakraProtoMsg", syntax="proto3")
-
-    def add(message: Any, name: str, number: int, kind: str, repeated: bool = False, **more: int) -> None:
-        known = {"type": getattr(field, f"TYPE_{kind.upper()}")} if kind in SCALARS else {}
-        inside = {} if known else {"type": field.TYPE_MESSAGE, "type_name": f".ChakraProtoMsg.{kind}"}
-        label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
-        message.field.add(name=name, number=number, label=label, **known, **inside, **more)
-
-    attribute = file.message_type.add(name="AttributeProto")
-    add(attribute, "name", 1, "string")
-    add(attribute, "doc_string", 2, "string")
-    attribute.oneof_decl.add(name="value")
-    for order, kind in enumerate(SCALARS):
-        values = file.message_type.add(name=f"{kind.capitalize()}List")
-        add(values, "values", 1, kind, repeated=True)
-        add(attribute, f"{kind}_val", FIRST_SCALAR + 2 * order, kind, oneof_index=0)
-        add(attribute, f"{kind}_list", FIRST_SCALAR + 2 * order + 1, f"{kind.capitalize()}List", oneof_index=0)
-    for name, fields in MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for part, number, kind, repeated in fields:
-            add(message, part, number, kind, bool(repeated))
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    names = ("GlobalMetadata", "Node", "AttributeProto")
-    found = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in names}
-    return SimpleNamespace(**{name: message_factory.GetMessageClass(kind) for name, kind in found.items()})
-
-
-def read_stream(path: Path) -> tuple[Any, list[Any]]:
-    """The GlobalMetadata and the Nodes of a file. `InputError`, with the node's position, for invalid bytes."""
-    kinds, found = messages(), []
-    from google.protobuf import proto
-    from google.protobuf.message import DecodeError
-    from google.protobuf.unknown_fields import UnknownFieldSet
-
-    stream = io.BytesIO(files.unpacked(path))
-    try:
-        while part := proto.parse_length_prefixed(kinds.Node if found else kinds.GlobalMetadata, stream):
-            found.append(part)
-    except (DecodeError, EOFError, ValueError, OverflowError) as error:
-        node = max(len(found), 1)
-        raise InputError(
-            f"node {node} (counted from 1) of {str(path)!r} is cut off, or no Chakra node of schema 0.0.4."
-        ) from error
-    if not found:
-        raise InputError(f"{str(path)!r} must begin with a Chakra GlobalMetadata, it is empty.")
-    metadata, *nodes = found
-    if not any(node.attr for node in nodes) and any(len(UnknownFieldSet(node)) for node in nodes):
-        raise InputError(f"{str(path)!r} is of Chakra's schema 0.0.1, which is not read; convert it to 0.0.4.")
-    return metadata, nodes
-
-
-def stream_of(parts: Iterable[Any]) -> bytes:
-    from google.protobuf import proto
-
-    stream = io.BytesIO()
-    for message in parts:
-        proto.serialize_length_prefixed(message, stream)
-    return stream.getvalue()
+# -- one node, from protobuf or the feeder's JSON, and its waits
 
 
 def value_of(attribute: Any) -> Any:
@@ -124,9 +46,6 @@ def value_of(attribute: Any) -> Any:
         return None
     value = getattr(attribute, kind)
     return list(value.values) if kind.endswith("_list") else value
-
-
-# -- one node, from protobuf or the feeder's JSON, and its waits
 
 
 class NodeType(IntEnum):
@@ -245,11 +164,9 @@ def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
 
 
 def _components(after: np.ndarray, count: int) -> np.ndarray:
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    waits = csr_array((np.ones(len(after), np.int8), after.T), (count, count))
-    return connected_components(waits, connection="strong")[1]
+    sparse, graphs = (needed("exact", "a trace with a cycle", f"scipy.{part}") for part in ("sparse", "sparse.csgraph"))
+    waits = sparse.csr_array((np.ones(len(after), np.int8), after.T), (count, count))
+    return graphs.connected_components(waits, connection="strong")[1]
 
 
 # -- communicators of a set: from the JSON beside it, or from METADATA nodes of PyTorch's recorder
@@ -607,7 +524,7 @@ def _nodes(path: Path) -> tuple[list[Node], bool]:
         listed = [of_json(one, order, str(path)) for order, one in enumerate(said)]
         name_unread(repr(str(path)), "fields", [name for name in told if name not in BESIDE])
         return listed, False
-    metadata, messages = read_stream(path)
+    metadata, messages = stored().read_stream(path)
     nodes = [of_message(one, str(path)) for one in messages]
     if not any(node.attributes for node in nodes) and any(node.kind >= NodeType.COMM_SEND for node in nodes):
         raise InputError(f"{str(path)!r} must have attributes, none of its nodes has: it is of an old schema.")

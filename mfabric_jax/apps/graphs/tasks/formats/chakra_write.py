@@ -24,8 +24,7 @@ from mfabric_jax.apps.graphs.tasks.formats.chakra import (
     ONE,
     OURS,
     NodeType,
-    messages,
-    stream_of,
+    stored,
 )
 from mfabric_jax.apps.graphs.tasks.formats.files import so_many
 from mfabric_jax.apps.graphs.tasks.graph import FIELDS, Op, TaskGraph, TaskKind, Tasks, numbered
@@ -126,18 +125,18 @@ def write(graph: TaskGraph, path: Path) -> tuple[str, ...]:
                 f"{str(file)!r} is of another set; remove it, or write to another name than {path.name!r}."
             )
     nodes = _nodes(inside)
-    metadata = messages().GlobalMetadata(version=VERSION)
+    metadata = stored().messages().GlobalMetadata(version=VERSION)
     metadata.attr.add(name=BY_ID).bool_val = True
     groups = {str(number + 1): list(ranks) for number, ranks in enumerate(graph.groups)}
     with replacing(path.with_name(f"{prefix}.json"), *files) as (listed, *parts):
         listed.write_text(json.dumps(groups) + "\n", encoding="utf-8")
         for rank, part in enumerate(parts):
-            part.write_bytes(stream_of([metadata, *(nodes[rank] or [_empty()])]))
+            part.write_bytes(stored().stream_of([metadata, *(nodes[rank] or [_empty()])]))
     return (*remarks, *_ours(inside))
 
 
 def _empty() -> Any:
-    node = messages().Node(name="nothing to do", type=NodeType.METADATA)
+    node = stored().messages().Node(name="nothing to do", type=NodeType.METADATA)
     node.attr.add(name=EMPTY).bool_val = True
     return node
 
@@ -187,7 +186,7 @@ def _nodes(graph: TaskGraph) -> list[list[Any]]:
     for task, values in enumerate(zip(*columns.values(), strict=True)):
         said = dict(zip(columns, values, strict=True))
         kind, micros = TaskKind(said["kind"]), round(units.to_us(said["seconds"]))
-        node = messages().Node(id=task, name=graph.name[task], type=TYPES[kind], duration_micros=micros)
+        node = stored().messages().Node(id=task, name=graph.name[task], type=TYPES[kind], duration_micros=micros)
         node.data_deps.extend(before[task])
         attributes, read = _CHAKRA[kind](said, graph, task, sent)
         read |= {"seconds": units.us(float(micros))}

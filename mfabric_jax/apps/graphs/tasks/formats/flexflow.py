@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from flatbuffers import encode, packer
+from flatbuffers.table import Table
 
 from mfabric_jax import units
 from mfabric_jax.apps.graphs.tasks.formats import files
 from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading, Spot
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.checks import COUNTS, InputError
-from mfabric_jax.support.extras import extra
 from mfabric_jax.support.text_files import value_in
 
 # -- tables of a flatbuffer by slot number, without a schema's generated code; everything is checked
@@ -38,8 +39,6 @@ class FlatTable(NamedTuple):
 
     @property
     def slots(self) -> int:
-        from flatbuffers import encode, packer
-
         table = self.inner.Pos - encode.Get(packer.soffset, self.inner.Bytes, self.inner.Pos)
         if table < 0:
             raise EOFError
@@ -63,8 +62,6 @@ class FlatTable(NamedTuple):
         return bytes(self._bytes(start, count)).decode("utf-8", "replace")
 
     def tables(self, slot: int) -> list["FlatTable"]:
-        from flatbuffers.table import Table
-
         start, count = self._vector(slot)
         offsets = np.frombuffer(self._bytes(start, 4 * count), "<u4").tolist()
         return [FlatTable(Table(self.inner.Bytes, start + 4 * order + to)) for order, to in enumerate(offsets)]
@@ -83,9 +80,6 @@ class FlatTable(NamedTuple):
 
 
 def root(data: bytes) -> FlatTable:
-    with extra("formats", "a .fbuf"):
-        from flatbuffers import encode, packer
-        from flatbuffers.table import Table
     return FlatTable(Table(bytearray(data), encode.Get(packer.uoffset, data, 0)))
 
 

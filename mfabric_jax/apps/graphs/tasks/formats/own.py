@@ -13,9 +13,8 @@ from mfabric_jax.apps.graphs.tasks.formats import files
 from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading, Spot
 from mfabric_jax.apps.graphs.tasks.graph import FIELDS, LARGEST, USUAL, Op, TaskGraph, TaskKind, Tasks
 from mfabric_jax.checks import COUNTS, InputError
-from mfabric_jax.support import unpacking
-from mfabric_jax.support.atomic import replacing, save_table
-from mfabric_jax.support.extras import extra
+from mfabric_jax.support.atomic import replacing
+from mfabric_jax.support.extras import PARQUET, needed
 from mfabric_jax.support.text_files import mapping_in, parsed_json
 
 FORMAT, VERSION = "mfabric tasks", 1
@@ -39,10 +38,9 @@ def read_json(path: Path, given: LeftOut) -> Reading:
 
 
 def read_parquet(path: Path, given: LeftOut) -> Reading:
-    with extra("store", "reading .parquet"):
-        import pyarrow  # noqa: F401
+    parquet = needed("store", "reading .parquet", PARQUET)
     try:
-        table = unpacking.read_parquet(path, path)
+        table = parquet.read_parquet(path, path)
         said = parsed_json((table.schema.metadata or {}).get(META, b"null"))
         rows = table.to_pylist()
     except InputError:
@@ -108,8 +106,7 @@ def write_json(graph: TaskGraph, path: Path) -> tuple[str, ...]:
 
 
 def write_parquet(graph: TaskGraph, path: Path) -> tuple[str, ...]:
-    with extra("store", "writing .parquet"):
-        import pyarrow
+    pyarrow, parquet = (needed("store", "writing .parquet", module) for module in ("pyarrow", PARQUET))
     rows = _rows(graph)
     kinds = {"kind": pyarrow.string(), "op": pyarrow.string(), "name": pyarrow.string()}
     kinds |= {"after": pyarrow.list_(pyarrow.int64())}
@@ -117,7 +114,7 @@ def write_parquet(graph: TaskGraph, path: Path) -> tuple[str, ...]:
     columns = {name: pyarrow.array([row[name] for row in rows], kinds[name]) for name in COLUMNS}
     table = pyarrow.table(columns).replace_schema_metadata({META: json.dumps(_head(graph))})
     with replacing(path) as (beside,):
-        save_table(table, beside)
+        parquet.save_table(table, beside)
     return ()
 
 

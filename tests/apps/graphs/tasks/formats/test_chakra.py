@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.graphs.tasks.formats.chakra import messages, read_stream, stream_of, value_of
+from mfabric_jax.apps.graphs.tasks.formats.chakra import value_of
+from mfabric_jax.apps.graphs.tasks.formats.chakra_messages import messages, read_stream, stream_of
 from mfabric_jax.apps.graphs.tasks.formats.chakra_write import within_ranks
 from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks, read_with_remarks, write_tasks
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks

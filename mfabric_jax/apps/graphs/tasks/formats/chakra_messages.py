@@ -1,0 +1,90 @@
+"""The protobuf messages of a Chakra trace, created on first use, and the stream of them.
+
+Loaded by `extras.needed`, since protobuf is an extra."""
+
+import io
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, proto
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from mfabric_jax.apps.graphs.tasks.formats import files
+from mfabric_jax.checks import InputError
+
+SCALARS = ("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64")
+SCALARS += ("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes")
+FIRST_SCALAR = 3  # field number of AttributeProto: then its list, then the next scalar
+MESSAGES = {
+    "IOInfo": (("values", 1, "string", 0), ("shapes", 2, "string", 0), ("types", 3, "string", 0)),
+    "GlobalMetadata": (("version", 1, "string", 0), ("attr", 2, "AttributeProto", 1)),
+    "Node": (
+        *(("id", 1, "uint64", 0), ("name", 2, "string", 0), ("type", 3, "int32", 0)),
+        *(("ctrl_deps", 4, "uint64", 1), ("data_deps", 5, "uint64", 1)),
+        *(("start_time_micros", 6, "uint64", 0), ("duration_micros", 7, "uint64", 0)),
+        *(("inputs", 8, "IOInfo", 0), ("outputs", 9, "IOInfo", 0), ("attr", 10, "AttributeProto", 1)),
+    ),
+}
+
+
+@cache
+def messages() -> SimpleNamespace:
+    """The protobuf classes GlobalMetadata, Node and AttributeProto."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package="ChakraProtoMsg", syntax="proto3")
+
+    def add(message: Any, name: str, number: int, kind: str, repeated: bool = False, **more: int) -> None:
+        known = {"type": getattr(field, f"TYPE_{kind.upper()}")} if kind in SCALARS else {}
+        inside = {} if known else {"type": field.TYPE_MESSAGE, "type_name": f".ChakraProtoMsg.{kind}"}
+        label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+        message.field.add(name=name, number=number, label=label, **known, **inside, **more)
+
+    attribute = file.message_type.add(name="AttributeProto")
+    add(attribute, "name", 1, "string")
+    add(attribute, "doc_string", 2, "string")
+    attribute.oneof_decl.add(name="value")
+    for order, kind in enumerate(SCALARS):
+        values = file.message_type.add(name=f"{kind.capitalize()}List")
+        add(values, "values", 1, kind, repeated=True)
+        add(attribute, f"{kind}_val", FIRST_SCALAR + 2 * order, kind, oneof_index=0)
+        add(attribute, f"{kind}_list", FIRST_SCALAR + 2 * order + 1, f"{kind.capitalize()}List", oneof_index=0)
+    for name, fields in MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for part, number, kind, repeated in fields:
+            add(message, part, number, kind, bool(repeated))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    names = ("GlobalMetadata", "Node", "AttributeProto")
+    found = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in names}
+    return SimpleNamespace(**{name: message_factory.GetMessageClass(kind) for name, kind in found.items()})
+
+
+def read_stream(path: Path) -> tuple[Any, list[Any]]:
+    """The GlobalMetadata and the Nodes of a file. `InputError`, with the node's position, for invalid bytes."""
+    kinds, found = messages(), []
+    stream = io.BytesIO(files.unpacked(path))
+    try:
+        while part := proto.parse_length_prefixed(kinds.Node if found else kinds.GlobalMetadata, stream):
+            found.append(part)
+    except (DecodeError, EOFError, ValueError, OverflowError) as error:
+        node = max(len(found), 1)
+        raise InputError(
+            f"node {node} (counted from 1) of {str(path)!r} is cut off, or no Chakra node of schema 0.0.4."
+        ) from error
+    if not found:
+        raise InputError(f"{str(path)!r} must begin with a Chakra GlobalMetadata, it is empty.")
+    metadata, *nodes = found
+    if not any(node.attr for node in nodes) and any(len(UnknownFieldSet(node)) for node in nodes):
+        raise InputError(f"{str(path)!r} is of Chakra's schema 0.0.1, which is not read; convert it to 0.0.4.")
+    return metadata, nodes
+
+
+def stream_of(parts: Iterable[Any]) -> bytes:
+    stream = io.BytesIO()
+    for message in parts:
+        proto.serialize_length_prefixed(message, stream)
+    return stream.getvalue()

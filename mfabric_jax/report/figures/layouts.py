@@ -1,0 +1,52 @@
+"""Where nodes of a network stand, by networkx; `networks` loads this where nodes have no places of their own."""
+
+from collections.abc import Sequence
+
+import networkx as nx
+import numpy as np
+
+from mfabric_jax.report.figures.pairs import ENDPOINTS
+
+BELOW = {"nvswitch": -1, "optics": -2}  # what stands below the endpoints, whatever it is joined to
+_SWEEPS = 12
+_FLAT = 0.25  # part of the links that may stay inside a layer
+
+
+def _graph(nodes: int, pairs: Sequence[tuple[int, int]]) -> nx.Graph:
+    graph = nx.Graph()
+    graph.add_nodes_from(range(nodes))
+    graph.add_edges_from(pairs)
+    return graph
+
+
+def near_joined(nodes: int, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Places [N 2] where joined nodes stand near each other."""
+    graph = _graph(nodes, pairs)
+    far = dict(nx.all_pairs_shortest_path_length(graph))
+    most = 0.75 * max(max(of.values()) for of in far.values())
+    apart = {i: {j: far[i].get(j, max(1.5, most)) for j in graph} for i in graph}  # of parts that are not joined, too
+    drawn = nx.kamada_kawai_layout(graph, dist=apart) if len(graph) > 1 else {0: np.zeros(2)}
+    return np.array([drawn[node] for node in graph])
+
+
+def layers(kinds: Sequence[str], pairs: Sequence[tuple[int, int]]) -> list[list[int]] | None:
+    """Nodes of each layer from below, ordered to cross few links; None if the graph of the joined pairs is no
+    hierarchy."""
+    graph = _graph(len(kinds), pairs)
+    ends = [node for node in graph if kinds[node] in ENDPOINTS]
+    if not 0 < len(ends) < len(graph):
+        return None
+    height = nx.multi_source_dijkstra_path_length(graph, set(ends))
+    height |= {node: BELOW[kind] for node, kind in enumerate(kinds) if kind in BELOW}
+    inside = sum(height.get(a) == height.get(b) and height.get(a, -1) >= 0 for a, b in graph.edges)
+    if len(height) < len(graph) or inside > _FLAT * graph.number_of_edges():
+        return None
+    rows = [[node for node in graph if height[node] == level] for level in sorted(set(height.values()))]
+    for sweep in range(_SWEEPS):
+        x = {node: (place + 0.5) / len(row) for row in rows for place, node in enumerate(row)}
+        for row in rows[:: 1 if sweep % 2 else -1]:
+            near = {node: [x[one] for one in graph[node] if height[one] != height[node]] for node in row}
+            mean = {node: round(sum(own) / len(own), 9) if own else x[node] for node, own in near.items()}
+            row.sort(key=lambda node, mean=mean: (mean[node], node))
+            x |= {node: (place + 0.5) / len(row) for place, node in enumerate(row)}
+    return rows
