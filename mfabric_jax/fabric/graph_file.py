@@ -8,8 +8,6 @@ transceiver; where a server ends it a NIC too; links in servers cost nothing.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,9 +22,10 @@ from mfabric_jax.fabric.graphs.files import read_graph
 from mfabric_jax.fabric.network import Network
 from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import Relays, relays_of
-from mfabric_jax.support.loops import kept, made_once
+from mfabric_jax.support.loops import at_first_call
 from mfabric_jax.support.text_files import cached_by_files
 
+_longest_delay = at_first_call("mfabric_jax.fabric.relay_loops:longest_delay")
 IN_SERVERS = ("gpu", "host", "nvswitch", "cpu", "port", "pci", "nic")  # kinds of nodes
 GBPS_DIGITS = 6
 CLOSE = 1e-6  # relative difference of bandwidths that is not said
@@ -207,10 +206,5 @@ def _delay_s(network: Network, nodes: np.ndarray, per_server: int, longest: int,
     order = usable[np.argsort(network.tail[usable], kind="stable")]
     first = np.concatenate([[0], np.cumsum(np.bincount(network.tail[usable], minlength=network.size))])
     links = first, order, network.head.astype(np.int64), network.delay_s
-    most_s = _longest_delay()(nodes.astype(np.int64), server, *links, np.ascontiguousarray(forward))
+    most_s = _longest_delay(nodes.astype(np.int64), server, *links, np.ascontiguousarray(forward))
     return float(most_s) / max(1, longest)
-
-
-@made_once
-def _longest_delay() -> Callable[..., Any]:
-    return kept(importlib.import_module("mfabric_jax.fabric.relay_loops").longest_delay)

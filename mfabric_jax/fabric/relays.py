@@ -1,15 +1,14 @@
 """Whether the GPUs of a graph forward what others send, as servers of tori do and those behind switches do not."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.network import Network
-from mfabric_jax.support.loops import kept, made_once
 
+_not_reaching = at_first_call("mfabric_jax.fabric.relay_loops:not_reaching")
 RELAYS = ("auto", "yes", "no")  # auto: GPUs forward only where some could not be reached otherwise
 
 
@@ -50,14 +49,7 @@ def apart(network: Network, end: np.ndarray) -> tuple[int, int]:
     _, one, alike = np.unique(before[ends], return_index=True, return_counts=True)
     one, alike = (column[np.argsort(one)] for column in (one, alike))
     given = ends[one].astype(np.int64), alike == 1, first, usable[order].astype(np.int64)
-    lost, target = _not_reaching()(*given, network.tail.astype(np.int64), end)
+    lost, target = _not_reaching(*given, network.tail.astype(np.int64), end)
     if lost >= 0 and lost == target:  # it stands for others behind the same nodes
         target = ends[(before[ends] == before[target]) & (ends != target)][0]
     return int(lost), int(target)
-
-
-@made_once
-def _not_reaching() -> Callable[..., Any]:
-    from mfabric_jax.fabric.relay_loops import not_reaching
-
-    return kept(not_reaching)

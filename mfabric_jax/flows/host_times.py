@@ -15,12 +15,12 @@ from jaxtyping import Float, Int
 from mfabric_jax.flows.dependencies import Successors, checked_after, successors
 from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.support.array_module import Array
-from mfabric_jax.support.lazily import at_first_use
+from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.loops import kept, made_once
 from mfabric_jax.support.platforms import cores
 
 # Its loops, and their compiler, are loaded with the first instance.
-_host = at_first_use("mfabric_jax.flows.host", {"instance": ("HostInstance", "changes", "counts", "run_instance")})
+_host = LazyModule("mfabric_jax.flows.host.instance")
 FILLED_ANEW = 4  # links^2 over hops up to which rates are filled anew at every end
 
 
@@ -170,11 +170,11 @@ def _instance(terms: Terms, hops: Array, order: Successors):
     link = np.ravel(hops)[at].astype(np.int64)
     of_flows = {name: np.array(getattr(terms, name), float) for name in ("weight", "cap", "size", "start", "lag")}
     waits = {name: np.array(part, np.int32) for name, part in zip(("first", "then", "waits"), order, strict=True)}
-    return _host("HostInstance")(capacity, flow.astype(np.int64), link, share, **of_flows, **waits), at
+    return _host.HostInstance(capacity, flow.astype(np.int64), link, share, **of_flows, **waits), at
 
 
 def _solved(terms: Terms, hops: Array, order: Successors):
-    got, events = _host("run_instance")(_instance(terms, hops, order)[0])
+    got, events = _host.run_instance(_instance(terms, hops, order)[0])
     return *got, events
 
 
@@ -182,12 +182,12 @@ def _pushed(terms: Terms, hops: Array, order: Successors, change: Terms):
     one, at = _instance(terms, hops, order)
     d = [np.array(part, float) for part in change]
     d[1] = np.ravel(d[1])[at]
-    return np.split(_host("changes")(one, tuple(d)), 2)
+    return np.split(_host.changes(one, tuple(d)), 2)
 
 
 def _pulled(terms: Terms, hops: Array, order: Successors, counts: tuple):
     one, at = _instance(terms, hops, order)
-    back = list(_host("counts")(one, np.concatenate([np.array(count, float) for count in counts])))
+    back = list(_host.counts(one, np.concatenate([np.array(count, float) for count in counts])))
     share = np.zeros(np.size(terms.share))
     share[at] = back[1]
     back[1] = share.reshape(np.shape(terms.share))

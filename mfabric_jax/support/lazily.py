@@ -22,6 +22,16 @@ def at_first_use(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable
     return found
 
 
+class LazyModule:
+    """A module that is imported when one of its names is first used."""
+
+    def __init__(self, module: str):
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._module), name)
+
+
 class ByName(Mapping[str, Any]):
     """What modules of a package define, by name; a module is imported when one of its names is asked for.
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError, Misfit
-from mfabric_jax.support.lazily import at_first_use
+from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.text_files import PARSERS
 from mfabric_jax.workload import models
 from mfabric_jax.workload.models import CONFIG, OF_MODEL
@@ -30,7 +30,7 @@ _FACTS: dict[str, dict[str, Any]] = {
     },
 }
 NAMES = tuple(_FACTS)
-_file = at_first_use("mfabric_jax.workload", {"own": ("read_model",)})
+_own = LazyModule("mfabric_jax.workload.own")
 
 
 def get(model: str, **overrides: Any) -> Workload:
@@ -81,7 +81,7 @@ def get_model(name: str, changed: Mapping[str, Any] | None = None) -> Model:
     """A model by catalogue name, from a `.toml` or `.json` file, or from a released `config.json`; `changed` replaces
     `Architecture` fields. `InputError` for unknown names, unreadable files and impossible dimensions."""
     if Path(name).suffix.lower() in PARSERS or (Path(name) / CONFIG).is_file():
-        architecture, set_up = _file("read_model")(name)
+        architecture, set_up = _own.read_model(name)
         model = Model(architecture.name, architecture, set_up)
     else:
         facts = _FACTS[checks.one_of("model.name", name, [*NAMES, "FILE.toml or FILE.json"])]

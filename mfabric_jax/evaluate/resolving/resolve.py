@@ -41,7 +41,7 @@ from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.fabric.site import DELAY_S, Site
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
-from mfabric_jax.support.lazily import at_first_use
+from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.workload import Gpu, Workload, get_gpu
 from mfabric_jax.workload.catalog import Model, get_model
@@ -52,7 +52,7 @@ from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
 from mfabric_jax.workload.set_ups import Candidate, quickest
 
 # They need JAX, without which settings are read.
-_policies = at_first_use("mfabric_jax", {"policies": ("reads_of", "suited", "tried")})
+policies = LazyModule("mfabric_jax.policies")  # imports JAX, without which settings are read
 
 GPUS = 1024  # default if neither gpus nor dp is stated
 GLOBAL_BATCH = 4096  # sequences: default if no batch is stated
@@ -658,15 +658,15 @@ def _check_groups(resolved: Resolved) -> None:
     `Misfit` for a policy of one's own, or a trained one, that knows more than demand where that does not work.
     """
     case, name, network = resolved.case, resolved.policy, resolved.case.network
-    _policies("suited")(name, routing=resolved.routing)
+    policies.suited(name, routing=resolved.routing)
     group: Any = resolved.fabric.group(resolved.site, network.nic_gbps)
     if group.reconfigures and resolved.scheduled:
         resolved.planner(group)
     elif group.reconfigures:
         rest = {"routing": resolved.routing, "names": network.acos.topologies}
-        _policies("tried")(name, (group.servers,), int(group.optical_degree), **rest)
+        policies.tried(name, (group.servers,), int(group.optical_degree), **rest)
         policy, alone = resolved.circuits_policy(), each_by_demand(flat(case)) and name not in NAMES
-        if alone and not _policies("reads_of")(policy, group).demand_alone:
+        if alone and not policies.reads_of(policy, group).demand_alone:
             raise more_than_demand(name_of(name))
 
 

@@ -22,7 +22,7 @@ from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import Parts
 from mfabric_jax.fabric.site import ClusterShape, Site
 from mfabric_jax.fabric.transport import Transport
-from mfabric_jax.support.lazily import at_first_use
+from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.notebooks import html_table
 from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
 from mfabric_jax.traffic.placement import Room
@@ -42,13 +42,9 @@ if TYPE_CHECKING:
     from mfabric_jax.timing import Rules
     from mfabric_jax.timing.scheduled import Planner
 
-_on_jax = at_first_use(  # what is loaded when it is asked for, and JAX with it, without which settings are read
-    "mfabric_jax",
-    {
-        "circuit_schedules.planned": ("carrier", "planner"),
-        "policies": ("for_demand_alone", "knows_place", "static_for", "suited"),
-        "timing": ("Rules",),
-    },
+# Imported when used, and JAX with them, without which settings are read.
+planned, policies, timing = (
+    LazyModule(f"mfabric_jax.{name}") for name in ("circuit_schedules.planned", "policies", "timing")
 )
 SCHEDULE = "schedule"  # the rule of circuits that turn while an all-to-all runs
 LONG = ("stage", "iteration", "run")  # spans known before a pass begins: the switch turns while other things run
@@ -161,11 +157,11 @@ class Hardware:
 
     def planner(self, region: Region) -> Planner:
         """When all-to-alls of a region end under the scheduler of the case; `InputError` where it does not work."""
-        return _on_jax("planner")(self.case.circuits.schedule, region, **self._switches)
+        return planned.planner(self.case.circuits.schedule, region, **self._switches)
 
     def carrier(self, region: Region) -> Callable[[np.ndarray, bool], Carried]:
         """What each configuration carries of an all-to-all of a region under the scheduler of the case."""
-        return _on_jax("carrier")(self.case.circuits.schedule, region, **self._switches)
+        return planned.carrier(self.case.circuits.schedule, region, **self._switches)
 
     @property
     def _switches(self) -> dict[str, Any]:
@@ -299,7 +295,7 @@ class Resolved(Hardware):
     def rules(self) -> Rules:
         case: Any = self.case
         overlap = case.job.overlap
-        return _on_jax("Rules")(
+        return timing.Rules(
             case.circuits.packets_wait,
             overlap.value if overlap.name == "parts" else 1,
             dp_overlap=case.job.overlap_gradients,
@@ -315,10 +311,10 @@ class Resolved(Hardware):
         case: Any = self.case
         name = case.circuits.policy
         if name == "static":
-            return _on_jax("static_for")(mean)
-        policy = _on_jax("suited")(name, routing=case.circuits.routing, names=self.case.network.acos.topologies)
+            return policies.static_for(mean)
+        policy = policies.suited(name, routing=case.circuits.routing, names=self.case.network.acos.topologies)
         alone = self.first == "pays" or case.job.overlap.name == "passes"
-        return _on_jax("for_demand_alone")(policy) if alone and _on_jax("knows_place")(name) else policy
+        return policies.for_demand_alone(policy) if alone and policies.knows_place(name) else policy
 
 
 def knobs_of(source: Any) -> Knobs:

@@ -15,6 +15,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.fabric.cluster import LINK_DELAY_S
 from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S
+from mfabric_jax.fabric.dragonfly import dragonfly_mesh
 from mfabric_jax.fabric.graphs.data import MOST_LINKS, MOST_NODES, check_many
 from mfabric_jax.fabric.grids import lines, rings
 from mfabric_jax.fabric.network import Network, network_of
@@ -155,8 +156,6 @@ def _nics(numbers: Numbers, gpu: np.ndarray, switch: np.ndarray, width: float = 
 
 def dragonfly(numbers: Numbers) -> Network:
     """Routers behind servers, fully meshed in groups, with links between all groups (`fabric.dragonfly`)."""
-    from mfabric_jax.fabric.dragonfly import dragonfly_mesh
-
     mesh = dragonfly_mesh(numbers.servers, numbers.gpus_per_server, valiant=False)
     nodes, runs = _servers(numbers)
     first = sum(count for _, count in nodes)
