@@ -7,6 +7,7 @@ import numpy as np
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.network import Network
+from mfabric_jax.support.loops import at_first_call
 
 _not_reaching = at_first_call("mfabric_jax.fabric.relay_loops:not_reaching")
 RELAYS = ("auto", "yes", "no")  # auto: GPUs forward only where some could not be reached otherwise
