@@ -461,11 +461,9 @@ def run_line(words):
     import jax
 
     from mfabric_jax import cli
-    from mfabric_jax.deprecation import deprecated
 
     jax.config.update("jax_enable_x64", False)
     jax.config.update("jax_default_device", None)
-    deprecated.cache_clear()
     began = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, redirected(out, err):
         with warnings.catch_warnings():

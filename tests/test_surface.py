@@ -3,11 +3,10 @@
 import dataclasses
 import pathlib
 import re
-import warnings
 
 import pytest
 
-from mfabric_jax import Case, InputError, cases, deprecation
+from mfabric_jax import Case, InputError, cases
 from mfabric_jax.apps.recordings.statistics import TITLES
 from mfabric_jax.apps.serving import disaggregated, load
 from mfabric_jax.apps.serving.rows import known, row_of
@@ -139,7 +138,7 @@ def test_rows_of_a_later_schema_are_refused_by_name(tmp_path, extension):
 
 def test_rows_of_0_x_are_read_where_their_columns_are_known(tmp_path, extension):
     config = {"version": "0.1.0", "resolved": {}}
-    known = {"iteration_s": 1.0, "circuits.delay_s": 0.1, "delay_s": 0.1, "draw_2_s": 2.0}
+    known = {"iteration_s": 1.0, "circuits.delay_s": 0.1, "draw_2_s": 2.0}
     file = write_rows([known], tmp_path / f"rows{extension}", config)
     assert read_rows(file) == ([known], config)
     file = write_rows([known | {"speed": 3.0}], file, config)
@@ -151,34 +150,6 @@ def test_rows_of_0_x_are_read_where_their_columns_are_known(tmp_path, extension)
 
 def test_every_result_says_its_schema():
     assert provenance("float32")["schema"] == columns.SCHEMA
-
-
-# ------------------------------------------------------------------------------------------------- names that are to go
-def test_a_path_that_moved_works_and_warns_once(monkeypatch):
-    monkeypatch.setitem(paths.MOVED, "network.speed_gbps", "network.nic_gbps")
-    deprecation.deprecated.cache_clear()
-    with pytest.warns(
-        deprecation.Deprecated, match=r"setting network.speed_gbps is to go .* use network.nic_gbps"
-    ) as told:
-        found = [Case().with_({name: 200}) for name in ("network.speed_gbps", "network.speed_gbps")]
-    assert len(told) == 1
-    assert [case.network.nic_gbps for case in found] == [200, 200]
-    assert Case().with_({"network": {"speed_gbps": 100}}).network.nic_gbps == 100
-    deprecation.deprecated.cache_clear()
-
-
-def test_the_command_line_says_it_in_a_line(monkeypatch, capsys):
-    monkeypatch.setitem(paths.MOVED, "network.speed_gbps", "network.nic_gbps")
-    deprecation.deprecated.cache_clear()
-    assert status("show", "--changed", "--set", "network.speed_gbps=200") == 0
-    said = capsys.readouterr()
-    assert "network.nic_gbps = 200" in said.out
-    assert (
-        said.err
-        == "mfabric: setting network.speed_gbps is to go in the next minor version; use network.nic_gbps instead.\n"
-    )
-    assert warnings.showwarning.__module__ != deprecation.__name__
-    deprecation.deprecated.cache_clear()
 
 
 def test_formats_md_explains_every_column_of_cases():

@@ -138,12 +138,11 @@ def _constant(thing: Any) -> str:
 def settings_and_presets() -> Iterator[str]:
     """Paths of settings with what they take and their default; presets."""
     from mfabric_jax.case.layers import presets
-    from mfabric_jax.case.paths import MOVED, settings
+    from mfabric_jax.case.paths import settings
     from mfabric_jax.commands.help import default_text, kind_words
 
     for one in settings().values():
         yield f"setting {one.path}: {kind_words(one)}; default {default_text(one.default)}"
-    yield from (f"setting {old}: deprecated, {new}" for old, new in MOVED.items())
     yield from (f"preset {name}: a preset" for name in presets())
 
 

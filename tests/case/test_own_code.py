@@ -52,7 +52,6 @@ SETTINGS = {  # where a file may name code, NAME standing for it
 JOB = {"name": "a", "gigabytes": 1.0, "servers": [0, 1]}
 JOBS = {
     "fabric's case": {"jobs": [JOB], "fabric": {"servers": 2, "case": {"circuits.policy": "NAME"}}},
-    "fabric of 0.1": {"jobs": [JOB], "fabric": {"servers": 2, "name": "mfabric", "policy": "NAME"}},
     "job's case": {"links": {"l": 1.0}, "jobs": [{"name": "a", "links": ["l"], "case": {"circuits.policy": "NAME"}}]},
 }
 SWEEPS = {
