@@ -15,9 +15,9 @@ from mfabric_jax.case.layers import load
 from mfabric_jax.case.paths import Choice, Leaf, flat, settings
 from mfabric_jax.commands import COMMANDS
 from mfabric_jax.commands.help import default_text, groups, kind_words
-from mfabric_jax.commands.surface import exported, packages
 from mfabric_jax.commands.words import OF_CASES
 from tests.docs_tables import ROOT
+from tests.surface import exported, packages
 
 PART = re.compile(r"<!-- made: ([\w-]+) -->\n.*?<!-- end -->", re.S)
 COMPARED = ("paper", "as-0.1")  # presets that one table has beside the defaults

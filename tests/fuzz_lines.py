@@ -100,12 +100,11 @@ LINES = {  # of every command: small ones that are right
     "reproduce": ["reproduce --list", "reproduce nothing --out new"],
     "tune": ["tune --sizes 4 --batch 4 --calls 1 --out kernels.csv"],
     "show": [f"show {SMALL} --fabric mfabric", "show case.toml", "show"],
-    "surface": ["surface --out names.txt"],
     "doctor": ["doctor"],
     "experiment": ["experiment"],
     "": ["", "--version", "--help", "compare --help", "show --help network", "nothing"],
 }
-FEW = {"calibrate", "surface", "doctor", "experiment", "", "tune", "train", "evaluate", "policies", "reproduce"}
+FEW = {"calibrate", "doctor", "experiment", "", "tune", "train", "evaluate", "policies", "reproduce"}
 HEAVY = {  # stopped where compiling begins, which takes a minute; every tenth line runs
     "train": "learning.train",
     "evaluate": "learning.evaluate_policies",

@@ -11,18 +11,17 @@ from mfabric_jax.apps.recordings.statistics import TITLES
 from mfabric_jax.apps.serving import disaggregated, load
 from mfabric_jax.apps.serving.rows import known, row_of
 from mfabric_jax.case import paths
-from mfabric_jax.commands.surface import surface
 from mfabric_jax.evaluate import simulate
 from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.report import read_rows, write_rows
 from mfabric_jax.support import columns
 from mfabric_jax.support.columns import COLUMNS, DRAW
-from tests.command_line import header, mistake, status
+from tests.command_line import header, status
 from tests.small import small
+from tests.surface import LIST, surface
 
 JOB = pathlib.Path(__file__).parent / "golden" / "job.json"
-LIST = pathlib.Path(__file__).with_name("surface.txt")
-ACCEPT = "python -m mfabric_jax.cli surface --out tests/surface.txt"
+ACCEPT = "python -m tests.surface --write"
 SAID = "The public surface is not tests/surface.txt"
 MOST = 5  # that a sentence names
 
@@ -74,13 +73,6 @@ def test_a_changed_default_is_told(monkeypatch):
     monkeypatch.setattr(paths, "settings", lambda: usual | {"run.seed": changed})
     said = change(committed(), surface())
     assert re.search(r"\(1 changed: setting run.seed \(.*; default 0 -> .*; default 7\)\);", said)
-
-
-def test_the_command_writes_the_list(tmp_path, capsys):
-    assert status("surface", "--out", tmp_path / "list.txt") == 0
-    assert change(committed(), (tmp_path / "list.txt").read_text().splitlines()) is None
-    capsys.readouterr()
-    assert "list" in mistake(capsys, "surface", "--out", tmp_path / "list.csv")
 
 
 # ------------------------------------------------------------------------------------------------------ columns of rows

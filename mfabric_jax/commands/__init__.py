@@ -28,7 +28,6 @@ COMMANDS = {  # by name, and what each tells
     "reproduce": "figures of the paper, and every published number beside what comes out",
     "tune": "measures kernels on this device once; what is fastest is used from then on",
     "show": "what a case becomes, as TOML, each value with where it comes from",
-    "surface": "what is public, a line each: names, settings, options, exit statuses, columns, formats",
     "doctor": "what decides the speed here: devices, versions, caches, kernels, and what is slow",
 }
 OF_CASES = {  # their `run` takes cases, too

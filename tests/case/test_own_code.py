@@ -151,7 +151,6 @@ LOADERS = {  # who may load, run or unpickle what is named elsewhere: docs/forma
         "__init__.py",
         "support/lazily.py",
         "cli.py",
-        "commands/surface.py",
         "fabric/registry.py",
         "circuit_schedules/registry.py",
     ),
