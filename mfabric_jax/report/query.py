@@ -27,7 +27,7 @@ ORDERS = {"up": "ascending", "down": "descending"}
 COUNT = "rows"
 TABLES = 5  # files that a sentence names
 # keys of a configuration that are not settings of a case
-OF_A_RUN = {"command", "schema", "version", "commit", "jax", "jaxlib", "device", "tuned", "complete", "part", "out"}
+OF_A_RUN = {"command", "schema", "version", "commit", "jax", "jaxlib", "device", "complete", "part", "out"}
 FILE = "file"  # the column that tells files of different runs apart
 
 

@@ -111,7 +111,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *("workload", "servers", "forecast", "routing", "policy", "samples", "over_bound", "low", "high", "p90"),
         *("gain", "gain_low", "gain_high"),
     ),
-    "tune": (*("servers", "batch", "kernel", "regions_per_s", "compile_s", "error", "dropped", "usual", "kept"),),
     "traces info": (
         *("recording", "iteration", "layer", "selections", "expert_max_over_mean", "rank_max_over_mean"),
         *("top10_pairs_share", "top20_pairs_share", "pairs_gini", "zero_pairs", "own_rank_share", "server_share"),
