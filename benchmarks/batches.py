@@ -211,7 +211,7 @@ def _swept(space) -> Ran:
 def _looped(space) -> tuple[object, dict[str, np.ndarray]]:
     """The function of a sweep that is one program, and its first cases."""
     from mfabric_jax.apps.sweep import Sweep
-    from mfabric_jax.evaluate.iteration_of import iteration_of
+    from mfabric_jax.evaluate.composed import iteration_of
     from mfabric_jax.evaluate.rows.points import SAMPLE, Points
 
     if isinstance(space, Sweep):

@@ -94,7 +94,8 @@ def cluster_jobs(config: Config, seed: int) -> SharedJobs:
         job = {"compute_s": PERIOD_S - send, "gigabytes": send * BYTES, "servers": sorted(free[:size])}
         jobs.append({"name": f"job {len(jobs) + 1}", "arrival_s": draw.uniform(0, PERIOD_S)} | job)
         free = free[size:]
-    table = {"servers": config.servers, "nic_gbps": LINK_GBPS, "rack": 2, "oversubscription": 2.0}
+    network = {"nic_gbps": LINK_GBPS, "oversubscription": 2.0}
+    table = {"servers": config.servers, "rack": 2, "case": {"network": network}}
     return jobs_of({"fabric": table, "jobs": jobs, "iterations": config.iterations})
 
 

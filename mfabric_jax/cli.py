@@ -25,7 +25,7 @@ def _answered(words: list[str], *, alive: bool = False) -> int:
     """The exit status of a command line; mistakes are said. `alive`: and, now and then, that it is at work."""
     try:
         from mfabric_jax.checks import InputError
-        from mfabric_jax.deprecation import in_one_line
+        from mfabric_jax.support.unread import in_one_line
 
         with interrupts.listening(), in_one_line():
             status = _told(words, InputError, alive)

@@ -44,9 +44,6 @@ hypothesis.settings.register_profile("drawn", deadline=None)  # no timing decide
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True, database=None)  # and no luck
 hypothesis.settings.load_profile("steady")
 
-# What was tuned on this machine is for no test.
-os.environ["MFABRIC_TUNED"] = os.path.join(os.environ["MFABRIC_TEST_PROGRAMS"], "tuned.json")
-
 # Programs that `mfabric` keeps are for tests alone; tests that read no files have none.
 os.environ["MFABRIC_PROGRAMS"] = os.path.join(os.environ["MFABRIC_TEST_PROGRAMS"], "kept")
 

@@ -11,27 +11,16 @@ from types import ModuleType
 from typing import Any
 
 from mfabric_jax.case import Case, presets
-from mfabric_jax.case.layers import GONE, WHERE, load
+from mfabric_jax.case.layers import load
 from mfabric_jax.case.paths import Choice, Leaf, flat, settings
 from mfabric_jax.commands import COMMANDS
 from mfabric_jax.commands.help import default_text, groups, kind_words
-from mfabric_jax.commands.surface import exported, packages
 from mfabric_jax.commands.words import OF_CASES
 from tests.docs_tables import ROOT
+from tests.surface import exported, packages
 
 PART = re.compile(r"<!-- made: ([\w-]+) -->\n.*?<!-- end -->", re.S)
 COMPARED = ("paper", "as-0.1")  # presets that one table has beside the defaults
-VALUES: dict[str, dict[Any, Any]] = {  # by option, where they have other names
-    **{name: {"left-out": False, "counted": True, "known": True} for name in ("head", "optimizer_step")},
-    "precision": {"bf16": "bf16", "fp8": {"dispatch": "fp8", "combine": "bf16", "gradients": "bf16"}},
-    "flows": {"spray": "spray", "single": "ecmp"},
-    "matrices": {"each": "nothing", "block": "micro-batches", "one": "everything"},
-    "traffic": {"measured": "shares", "generated": "generated", "authors": "authors"},
-    "first": {"block": "on-demand", "reuse": "reuse", "predict": "predict", "pays": "pays"},
-    "rule": {"printed": "greedy", "released": "greedy-released", "next": "greedy-next"},
-    "overlap_passes": {True: "passes", False: "none"},
-    "sample": {-1: None},
-}
 
 
 def cell(said: Any) -> str:
@@ -104,25 +93,6 @@ def _several(name: str) -> list[Case]:
     return [found] if isinstance(found, Case) else [block.case for block in found.blocks][:1]
 
 
-def the_old_names() -> Iterator[str]:
-    """Where every option of 0.1 is."""
-    yield "| 0.1 | now | values that are called otherwise |"
-    yield "|---|---|---|"
-    for option, path in sorted(WHERE.items()):
-        values = ", ".join(
-            f"{default_text(old)}: {default_text(new)}" for old, new in VALUES.get(option, {}).items() if old != new
-        )
-        yield f"| `{option}` | `{path}` | {values} |"
-
-
-def the_gone() -> Iterator[str]:
-    """Options without a place."""
-    yield "| 0.1 | instead |"
-    yield "|---|---|"
-    for option, said in GONE.items():
-        yield f"| `{option}` | {said} |"
-
-
 # --------------------------------------------------------------------------------------------------------- docs/api.md
 # Constants and aliases of types: Python keeps no docstring of them.
 WITHOUT_DOCSTRING = {
@@ -164,7 +134,7 @@ def commands() -> Iterator[str]:
 
 MADE = {
     **{"tree": the_tree, "choices": the_choices, "presets": the_presets, "short-flags": the_short_flags},
-    **{"defaults": the_defaults, "old-names": the_old_names, "gone": the_gone},
+    **{"defaults": the_defaults},
     **{"docstrings": tables, "commands": commands},
 }
 

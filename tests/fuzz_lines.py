@@ -98,19 +98,16 @@ LINES = {  # of every command: small ones that are right
     "rerun": ["rerun rows.csv", "rerun swept --rtol 0.001"],
     "report": ["report rows.csv --out page.html", "report swept --title Rows --out page.html"],
     "reproduce": ["reproduce --list", "reproduce nothing --out new"],
-    "tune": ["tune --sizes 4 --batch 4 --calls 1 --out kernels.csv"],
     "show": [f"show {SMALL} --fabric mfabric", "show case.toml", "show"],
-    "surface": ["surface --out names.txt"],
     "doctor": ["doctor"],
     "experiment": ["experiment"],
     "": ["", "--version", "--help", "compare --help", "show --help network", "nothing"],
 }
-FEW = {"calibrate", "surface", "doctor", "experiment", "", "tune", "train", "evaluate", "policies", "reproduce"}
+FEW = {"calibrate", "doctor", "experiment", "", "train", "evaluate", "policies", "reproduce"}
 HEAVY = {  # stopped where compiling begins, which takes a minute; every tenth line runs
     "train": "learning.train",
     "evaluate": "learning.evaluate_policies",
     "policies": "learning.scoreboard",
-    "tune": "tuning.tune",
     "traces study": "recordings.study.trace_study",
 }
 CHECKED = {"compare", "failures", "serve"}  # rows with a configuration that states every setting
@@ -461,11 +458,9 @@ def run_line(words):
     import jax
 
     from mfabric_jax import cli
-    from mfabric_jax.deprecation import deprecated
 
     jax.config.update("jax_enable_x64", False)
     jax.config.update("jax_default_device", None)
-    deprecated.cache_clear()
     began = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, redirected(out, err):
         with warnings.catch_warnings():
@@ -655,7 +650,6 @@ def environment(folder):
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     os.environ["MFABRIC_PROGRAMS"] = f"{programs}/kept-lines"
-    os.environ["MFABRIC_TUNED"] = str(folder / "tuned.json")
     tempfile.tempdir = str(folder)
 
 

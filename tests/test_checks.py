@@ -20,7 +20,6 @@ from mfabric_jax.support.atomic import check_file, replacing
 from mfabric_jax.support.parts import SweepFolder
 from mfabric_jax.support.text_files import DEEPEST, read_mapping
 from mfabric_jax.traffic import Knobs
-from mfabric_jax.tuned_file import entries
 from tests.mistakes import check_refused, refused
 
 ALLOWED = (".csv",)
@@ -160,8 +159,6 @@ def test_every_file_is_read_by_it(text, sentence, tmp_path, monkeypatch):
     assert sentence in refused(query, [tmp_path / "rows.csv"], Asked())
     (tmp_path / "one.policy").write_text(text + "\n")
     assert "is no policy file" in refused(load, tmp_path / "one.policy")
-    monkeypatch.setenv("MFABRIC_TUNED", str(file))
-    assert sentence in refused(entries)
 
 
 @pytest.mark.parametrize("footer", ["[1]", "no JSON", DEEP[".json"], b"\xff"])

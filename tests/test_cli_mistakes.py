@@ -146,7 +146,6 @@ MISTAKES = {
         ("--quick", "quick is of figures that are drawn, not listed; leave it out, got True."),
         ("cost", "figures is of figures that are drawn, not listed; leave it out, got ('cost',)."),
     ],
-    "tune": [("--sizes 8,x", "sizes must be whole numbers separated by commas, got 'x'.")],
     "train": [
         ("", "train needs --out, the folder of the run."),
         ("--out occupied/run", "cannot write into 'occupied/run' (Not a directory); give another folder."),

@@ -105,7 +105,7 @@ def test_no_command_takes_circuits_that_break_a_rule(tmp_path, capsys):
         assert sentence in capsys.readouterr().err
 
 
-BEFORE_A_DEVICE = {"train": "--out run", "evaluate": "", "policies bench": "", "tune": ""}
+BEFORE_A_DEVICE = {"train": "--out run", "evaluate": "", "policies bench": ""}
 TOO_MANY = {
     "train": (
         "--sizes 4096 --batch 1000",
@@ -114,7 +114,6 @@ TOO_MANY = {
     "train --out run": ("--width 4096 --depth 4096", "depth x width^2 must be at most"),
     "evaluate": ("--policies static --sizes 4,4096 --samples 999", "samples x sizes^2 must be at most"),
     "policies bench": ("--policies uniform --servers 65536", "instances x servers^2 must be at most"),
-    "tune": ("--sizes 64 --batch 60000000", "batch x sizes^2 must be at most"),
 }
 
 

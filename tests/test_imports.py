@@ -277,7 +277,7 @@ APPS = {  # what outside of an app may import it: its commands
     "failures": {"failures"},
     "graphs": {"cluster", "draw", "export", "jobs", "replay"},
     "learning": {"evaluate", "policies", "train"},
-    "recordings": {"calibrate", "calibrate_nccl", "surface", "traces", "traces_study"},
+    "recordings": {"calibrate", "calibrate_nccl", "traces", "traces_study"},
     "serving": {"serve", "serve_said", "validate"},
     "sweep": {"sweep"},
     "validation": {"validate"},

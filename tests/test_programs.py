@@ -19,9 +19,9 @@ import pytest
 from jax import export
 
 import mfabric_jax
-from mfabric_jax import tuned_file, tuning
+from mfabric_jax.commands import speed_lines
 from mfabric_jax.flows import star_completion
-from mfabric_jax.support import programs
+from mfabric_jax.support import platforms, programs
 from mfabric_jax.support.platforms import compiling_for
 from tests.command_line import status
 
@@ -207,7 +207,7 @@ def test_flipped_bytes_cut_and_foreign_files_are_traced_again(folder):
     assert not again(folder)
 
 
-@pytest.mark.parametrize("what", ["jax", "numpy", "device", "sources", "x64", "tuned", "precision"])
+@pytest.mark.parametrize("what", ["jax", "numpy", "device", "sources", "x64", "precision"])
 def test_a_program_of_another_world_is_traced_again(folder, what):
     assert again(folder)
     assert not again(folder)
@@ -215,12 +215,10 @@ def test_a_program_of_another_world_is_traced_again(folder, what):
         if what in ("jax", "numpy"):
             patch.setattr(f"{what}.__version__", "0.0")
         elif what == "device":
-            patch.setattr(tuned_file, "key_of", lambda device: "another")
+            patch.setattr(platforms, "kind_of", lambda device: "another")
         elif what == "sources":
             (programs.PACKAGE / "module.py").write_text("one = 2\n")
             programs._sources.cache_clear()
-        elif what == "tuned":
-            patch.setattr(tuned_file, "entries", lambda: ("other",))
         setting = {"x64": jax.enable_x64(False), "precision": jax.default_matmul_precision("highest")}
         with setting.get(what, contextlib.nullcontext()):
             assert again(folder)
@@ -332,7 +330,7 @@ def test_the_folder_that_is_asked_for(monkeypatch, tmp_path):
 
 
 def said():
-    return [line.says for line in tuning.doctor() if line.topic == "kept programs"]
+    return [line.says for line in speed_lines.doctor() if line.topic == "kept programs"]
 
 
 def test_doctor_counts_and_clears(folder, capsys, command_line):

@@ -3,27 +3,25 @@
 import dataclasses
 import pathlib
 import re
-import warnings
 
 import pytest
 
-from mfabric_jax import Case, InputError, cases, deprecation
+from mfabric_jax import Case, InputError, cases
 from mfabric_jax.apps.recordings.statistics import TITLES
 from mfabric_jax.apps.serving import disaggregated, load
 from mfabric_jax.apps.serving.rows import known, row_of
 from mfabric_jax.case import paths
-from mfabric_jax.commands.surface import surface
 from mfabric_jax.evaluate import simulate
 from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.report import read_rows, write_rows
 from mfabric_jax.support import columns
 from mfabric_jax.support.columns import COLUMNS, DRAW
-from tests.command_line import header, mistake, status
+from tests.command_line import header, status
 from tests.small import small
+from tests.surface import LIST, surface
 
 JOB = pathlib.Path(__file__).parent / "golden" / "job.json"
-LIST = pathlib.Path(__file__).with_name("surface.txt")
-ACCEPT = "python -m mfabric_jax.cli surface --out tests/surface.txt"
+ACCEPT = "python -m tests.surface --write"
 SAID = "The public surface is not tests/surface.txt"
 MOST = 5  # that a sentence names
 
@@ -75,13 +73,6 @@ def test_a_changed_default_is_told(monkeypatch):
     monkeypatch.setattr(paths, "settings", lambda: usual | {"run.seed": changed})
     said = change(committed(), surface())
     assert re.search(r"\(1 changed: setting run.seed \(.*; default 0 -> .*; default 7\)\);", said)
-
-
-def test_the_command_writes_the_list(tmp_path, capsys):
-    assert status("surface", "--out", tmp_path / "list.txt") == 0
-    assert change(committed(), (tmp_path / "list.txt").read_text().splitlines()) is None
-    capsys.readouterr()
-    assert "list" in mistake(capsys, "surface", "--out", tmp_path / "list.csv")
 
 
 # ------------------------------------------------------------------------------------------------------ columns of rows
@@ -139,7 +130,7 @@ def test_rows_of_a_later_schema_are_refused_by_name(tmp_path, extension):
 
 def test_rows_of_0_x_are_read_where_their_columns_are_known(tmp_path, extension):
     config = {"version": "0.1.0", "resolved": {}}
-    known = {"iteration_s": 1.0, "circuits.delay_s": 0.1, "delay_s": 0.1, "draw_2_s": 2.0}
+    known = {"iteration_s": 1.0, "circuits.delay_s": 0.1, "draw_2_s": 2.0}
     file = write_rows([known], tmp_path / f"rows{extension}", config)
     assert read_rows(file) == ([known], config)
     file = write_rows([known | {"speed": 3.0}], file, config)
@@ -151,34 +142,6 @@ def test_rows_of_0_x_are_read_where_their_columns_are_known(tmp_path, extension)
 
 def test_every_result_says_its_schema():
     assert provenance("float32")["schema"] == columns.SCHEMA
-
-
-# ------------------------------------------------------------------------------------------------- names that are to go
-def test_a_path_that_moved_works_and_warns_once(monkeypatch):
-    monkeypatch.setitem(paths.MOVED, "network.speed_gbps", "network.nic_gbps")
-    deprecation.deprecated.cache_clear()
-    with pytest.warns(
-        deprecation.Deprecated, match=r"setting network.speed_gbps is to go .* use network.nic_gbps"
-    ) as told:
-        found = [Case().with_({name: 200}) for name in ("network.speed_gbps", "network.speed_gbps")]
-    assert len(told) == 1
-    assert [case.network.nic_gbps for case in found] == [200, 200]
-    assert Case().with_({"network": {"speed_gbps": 100}}).network.nic_gbps == 100
-    deprecation.deprecated.cache_clear()
-
-
-def test_the_command_line_says_it_in_a_line(monkeypatch, capsys):
-    monkeypatch.setitem(paths.MOVED, "network.speed_gbps", "network.nic_gbps")
-    deprecation.deprecated.cache_clear()
-    assert status("show", "--changed", "--set", "network.speed_gbps=200") == 0
-    said = capsys.readouterr()
-    assert "network.nic_gbps = 200" in said.out
-    assert (
-        said.err
-        == "mfabric: setting network.speed_gbps is to go in the next minor version; use network.nic_gbps instead.\n"
-    )
-    assert warnings.showwarning.__module__ != deprecation.__name__
-    deprecation.deprecated.cache_clear()
 
 
 def test_formats_md_explains_every_column_of_cases():

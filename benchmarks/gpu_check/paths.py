@@ -17,7 +17,7 @@ from mfabric_jax import load, policies, resolve
 from mfabric_jax.apps.learning.training import Training, first_network, lessons, network_step
 from mfabric_jax.evaluate import asking
 from mfabric_jax.evaluate import sharded as batches
-from mfabric_jax.evaluate.iteration_of import iteration_of
+from mfabric_jax.evaluate.composed import iteration_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.flows import completion_times, max_min_rates, star_completion, star_rates
 from mfabric_jax.flows.star import as_problem

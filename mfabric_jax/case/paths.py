@@ -21,7 +21,6 @@ from mfabric_jax.case import policies, tree
 from mfabric_jax.case.serving import ServingSettings
 from mfabric_jax.case.tree import Alternative, Group
 from mfabric_jax.checks import InputError, check_size, meant, one_of, shown
-from mfabric_jax.deprecation import deprecated
 from mfabric_jax.support.notebooks import html_table
 
 POLICY = "circuits.policy"
@@ -158,7 +157,6 @@ SHORT = {  # paths for which a plain value stands for a whole group
     "traffic": "traffic.source",
     "network": "network.fabric",
 }
-MOVED: dict[str, str] = {}  # paths that are to go, and what has their place; they work for a minor version more
 EITHER = (  # of each, a later layer that states one replaces what earlier ones stated
     ("job.batch.global_batch", "job.batch.micro_batches", "job.batch.per_stage", "job.batch.bubble"),
     ("job.parallel.gpus", "job.parallel.dp"),
@@ -334,12 +332,9 @@ def _collect(given: Mapping[str, Any], prefix: str, found: Statement, where: str
             value = _precision(value, where)
         elif not isinstance(value, Mapping):
             path = SHORT.get(path, path)
-        if path in MOVED and path not in settings():
-            deprecated(f"setting {path}", MOVED[path])
-            path = MOVED[path]
         if isinstance(value, Mapping):
             at = alternatives().get(path)
-            if not at and not any(one.startswith(path + ".") for one in (*settings(), *MOVED)):
+            if not at and not any(one.startswith(path + ".") for one in settings()):
                 raise unknown(path, where)
             if at and not value:
                 found.setdefault(at[0], at[1])

@@ -26,9 +26,7 @@ COMMANDS = {  # by name, and what each tells
     "rerun": "the cases of a file of rows simulated again: equal, or which columns differ",
     "report": "one HTML page of the rows of another command: summary, charts, a table to sort and filter",
     "reproduce": "figures of the paper, and every published number beside what comes out",
-    "tune": "measures kernels on this device once; what is fastest is used from then on",
     "show": "what a case becomes, as TOML, each value with where it comes from",
-    "surface": "what is public, a line each: names, settings, options, exit statuses, columns, formats",
     "doctor": "what decides the speed here: devices, versions, caches, kernels, and what is slow",
 }
 OF_CASES = {  # their `run` takes cases, too

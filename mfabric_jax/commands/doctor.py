@@ -8,7 +8,7 @@ from mfabric_jax.commands import shared
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.OnDevice):
-    """What decides the speed here: devices, versions, caches, tuned kernels, extras, and what is known to be slow."""
+    """What decides the speed here: devices, versions, caches, kernels, extras, and what is known to be slow."""
 
     clear_programs: bool = False
     """Remove the programs that are kept on disk."""
@@ -16,7 +16,7 @@ class Options(shared.OnDevice):
 
 def run(options: Options) -> None:
     shared.start_jax("float32", options.device)
-    from mfabric_jax import tuning
+    from mfabric_jax.commands import speed_lines
     from mfabric_jax.support import programs
 
     if options.clear_programs:
@@ -28,7 +28,7 @@ def run(options: Options) -> None:
         programs.clear(folder)
         print(f"{many:,} programs removed from {folder}")
         return
-    lines = tuning.doctor()
+    lines = speed_lines.doctor()
     wide = max(len(line.topic) for line in lines)
     for line in lines:
         print(f"{line.topic:<{wide}}  {line.says}")

@@ -60,9 +60,7 @@ def start_jax(dtype: str, device: str | None) -> None:
 
     programs.keep_in()
     if jax.config.values["jax_compilation_cache_dir"] is None:  # neither JAX nor programs are told a folder
-        from mfabric_jax.tuned_file import cache_folder
-
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+        jax.config.update("jax_compilation_cache_dir", str(programs.cache_folder()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 

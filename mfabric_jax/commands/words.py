@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from mfabric_jax.case import Cases
 from mfabric_jax.case.fabrics import GRAPH, is_graph
-from mfabric_jax.case.layers import Layer, merged, named_layers, now
+from mfabric_jax.case.layers import Layer, merged, named_layers
 from mfabric_jax.case.paths import parts_of, settings, stated
 from mfabric_jax.case.policies import divided as divided
 from mfabric_jax.checks import InputError, one_of
@@ -233,8 +233,8 @@ def _unknown(flag: str, known: Sequence[str], of_cases: bool) -> InputError:
         name = flag.removeprefix("--").replace("-", "_")
         paths = [path for path in settings() if path.rpartition(".")[2].replace("-", "_") == name]
         near = difflib.get_close_matches(flag, known, n=1, cutoff=0.8)
-        if not near and (said := now(name) or (paths and f"did you mean --set {' or '.join(paths)}=...?")):
-            return InputError(f"option {flag!r} is unknown ({said}).")
+        if paths and not near:
+            return InputError(f"option {flag!r} is unknown (did you mean --set {' or '.join(paths)}=...?).")
     try:
         one_of("option", flag, sorted(known))
     except InputError as mistake:

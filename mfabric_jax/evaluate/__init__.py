@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from mfabric_jax.support.lazily import at_first_use
 
 if TYPE_CHECKING:
+    from mfabric_jax.evaluate.composed import iteration_of
     from mfabric_jax.evaluate.forecasts import guess_of, planned_on, sigma_of  # noqa: F401
-    from mfabric_jax.evaluate.iteration_of import iteration_of
     from mfabric_jax.evaluate.on_schedules import OnSchedules  # noqa: F401
     from mfabric_jax.evaluate.problem import Problem
     from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
@@ -34,7 +34,7 @@ __getattr__ = at_first_use(
     __name__,
     {
         "forecasts": ("guess_of", "planned_on", "sigma_of"),
-        "iteration_of": ("iteration_of",),
+        "composed": ("iteration_of",),
         "on_schedules": ("OnSchedules",),
         "problem": ("Problem",),
         "resolving.resolve": ("Resolved", "resolve"),

@@ -16,12 +16,10 @@ from mfabric_jax.flows.dependencies import Successors, checked_after, successors
 from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.lazily import LazyModule
-from mfabric_jax.support.loops import kept, made_once
 from mfabric_jax.support.platforms import cores
 
 # Its loops, and their compiler, are loaded with the first instance.
 _host = LazyModule("mfabric_jax.flows.host.instance")
-FILLED_ANEW = 4  # links^2 over hops up to which rates are filled anew at every end
 
 
 class Terms(NamedTuple):
@@ -59,34 +57,11 @@ def finish_times_now(
     flows = len(hops)
     order, nothing = successors(checked_after(None, flows), flows), np.zeros(flows)
     alike, unlimited = np.ones(flows), np.full(flows, np.inf)
-    each = (Terms(capacity, share, alike, unlimited, one, nothing, nothing) for one in size)
-    return np.stack([_solved(terms, hops, order)[1] for terms in each])
+    from mfabric_jax.flows.host.instance import run_instance
 
-
-def last_ends_now(
-    capacity: Float[np.ndarray, "L"],
-    hops: Int[np.ndarray, "F H"],
-    share: Float[np.ndarray, "F H"],
-    group: Int[np.ndarray, "F"],
-    size: Float[np.ndarray, "B F"],
-) -> Float[np.ndarray, "B G"]:
-    """When the last flow of every group ends [s], as `finish_times_now`; 0 for a group without bytes."""
-    there = hops >= 0
-    last = np.zeros((len(size), int(group.max(initial=-1)) + 1))
-    if len(capacity) ** 2 > FILLED_ANEW * there.sum() or not there.any(axis=1).all() or not (capacity > 0).all():
-        np.maximum.at(last.T, group, finish_times_now(capacity, hops, share, size).T)
-        return last
-    first = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).astype(np.int64)
-    link, part = np.ascontiguousarray(hops[there], np.int32), np.ascontiguousarray(share[there], float)
-    _filled_anew()(capacity, first, link, part, group.astype(np.int64), np.ascontiguousarray(size, float), last)
-    return last
-
-
-@made_once
-def _filled_anew() -> Callable[..., None]:
-    from mfabric_jax.flows.host.filled_anew import last_ends
-
-    return kept(last_ends)
+    one, _ = _instance(Terms(capacity, share, alike, unlimited, nothing, nothing, nothing), hops, order)
+    ends = [run_instance(one._replace(size=each))[0].finish for each in np.ascontiguousarray(size, float)]
+    return np.array(ends).reshape(size.shape)
 
 
 def _terms(problem: FlowProblem, size, start, lag) -> Terms:

@@ -2,22 +2,18 @@
 
 - "xla:N": `star_kernel` as plain XLA, N instances at a time; 0: the whole batch.
 - "fused:W": `star_fused`, one program of W warps per instance; slow interpretation without a GPU.
-- "auto": what `mfabric tune` stored for the default device, else the platform's usual kernel. It is chosen when a
-  program is **traced**; programs traced before tuning keep their kernel.
+- "auto": the row of `TABLE` for the platform that a program is lowered for, and for the number of endpoints.
 """
 
 import importlib
+import math
 import re
-import warnings
 from typing import Any, NamedTuple
 
-from mfabric_jax import tuned_file
 from mfabric_jax.checks import InputError
 from mfabric_jax.support import platforms
 
 AUTO = "auto"
-LANES = 64  # instances at a time on a CPU, so that their state stays in its caches;
-STATE = 1 << 15  # more for small stars, up to this many flows
 MOST_FUSED = 64  # most endpoints that fit a program's registers
 FIRST_FUSED = 8.0  # compute capability of NVIDIA GPUs for which Triton compiles
 SHOWN = (8, 16, 32, 64, 128)  # endpoints for which results and `mfabric doctor` say what is chosen
@@ -53,47 +49,28 @@ def kernel_of(text: str, n: int) -> Kernel | None:
     raise InputError(f"kernel must be auto, xla:N, or fused:W with W = 1, 2, 4, 8, 16 or 32, got {text!r}.")
 
 
+# Platform, most endpoints, kernel. Figures: regions a second, benchmarks/RESULTS.md (stars on a CPU; GPU).
+# No GPU was measured: its rows are ESTIMATES from programs compiled for an H100.
+TABLE = (
+    ("cpu", 11, Kernel("xla", 256)),  # measured at 8: 138,620; 64 at a time 120,771
+    ("cpu", 16, Kernel("xla", 128)),  # measured at 16: 3,511; 64 at a time 2,202
+    ("cpu", math.inf, Kernel("xla", 64)),  # measured at 32: 146, 256 at a time 128; at 64: 7.6, 32 at a time 7.4
+    ("gpu", 32, Kernel("fused", 1)),  # ESTIMATE at 16: 2,107,027, plain XLA 1,511; nothing spills
+    ("gpu", MOST_FUSED, Kernel("fused", 4)),  # ESTIMATE at 64: 5,184, plain XLA 12; 2 and 8 warps spill
+    ("gpu", math.inf, Kernel("xla", 0)),  # not measured: flows do not fit the registers of a fused program
+)
+
+
 def usual(platform: str, n: int) -> Kernel:
-    """The default kernel: fused programs on GPUs that support them, chunks otherwise."""
-    if SAME.get(platform, platform) != "gpu":
-        return Kernel("xla", max(LANES, min(4 * LANES, STATE // n**2)))
-    capability = getattr(platforms.device(), "compute_capability", None)
-    fuses = not re.fullmatch(r"\d+\.\d+", str(capability)) or float(str(capability)) >= FIRST_FUSED
-    return Kernel("fused", fused().usual_warps(n)) if fuses and n <= MOST_FUSED else Kernel("xla", 0)
+    """The kernel for "auto": the first row that fits. GPUs for which Triton does not compile take "xla:0"."""
+    kind = SAME.get(platform, platform)
+    if kind != "gpu":
+        kind = "cpu"
+    elif not _fuses():
+        return Kernel("xla", 0)
+    return next(kernel for name, most, kernel in TABLE if name == kind and n <= most)
 
 
-def chosen_kernel(platform: str, n: int) -> Kernel:
-    """The kernel for "auto": the tuned one if there is one, else the usual one."""
-    return tuned(platform, n) or usual(platform, n)
-
-
-def tuned(platform: str, n: int) -> Kernel | None:
-    """`kept_kernel`, but None with a warning for a broken file."""
-    try:
-        return kept_kernel(platform, n)
-    except InputError as mistake:
-        warnings.warn(str(mistake), stacklevel=2)
-        return None
-
-
-def tuned_sizes(device: Any) -> list[int]:
-    try:
-        return list(tuned_file.kernels_of(device))
-    except InputError:
-        return []
-
-
-def kept_kernel(platform: str, n: int) -> Kernel | None:
-    """The tuned kernel for `n` endpoints; None if there is none or `platform` is not the default device's. Sizes not
-    measured use the next power of two, to which fused programs are padded. Raises `InputError` for a broken file."""
-    if not tuned_file.entries():
-        return None
-    device = platforms.device()
-    if device is None or device.platform != SAME.get(platform, platform):
-        return None
-    kept = tuned_file.kernels_of(device)
-    text = kept.get(n) or kept.get(1 << (n - 1).bit_length())
-    try:
-        return None if text is None else kernel_of(text, n)
-    except InputError as mistake:
-        raise tuned_file.broken(str(mistake)) from None
+def _fuses() -> bool:
+    capability = str(getattr(platforms.device(), "compute_capability", None))
+    return not re.fullmatch(r"\d+\.\d+", capability) or float(capability) >= FIRST_FUSED

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.device_events import Release, in_known_order
-from mfabric_jax.flows.kernels import AUTO, Kernel, chosen_kernel, fused, kernel_of
+from mfabric_jax.flows.kernels import AUTO, Kernel, fused, kernel_of, usual
 from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.flows.star_kernel import BIG, Ports, finish_times, rates
@@ -26,7 +26,7 @@ def star_completion(size, up, down, group_up=None, group_down=None, *, kernel: s
     - `size` [N N]: bytes from endpoint i to endpoint j (the diagonal is a flow like any other).
     - `up`, `down` [N]: port capacities [bytes/s], finite.
     - `group_up`, `group_down` [G]: capacities of the ports that N/G neighbouring endpoints share; infinity is no limit.
-    - `kernel`: a kernel of `flows.kernels`, or "auto": the tuned or usual kernel of the platform, chosen at tracing.
+    - `kernel`: a kernel of `flows.kernels`, or "auto": the one of the table there.
 
     0 where there are no bytes, infinity at a dead port, NaN throughout where an input is NaN or a size infinite, and
     inside of a program where an input is negative. Differentiable once, forward and reverse, by replay through
@@ -148,7 +148,7 @@ def _by(kernel: Kernel | None, in_step, in_registers: str, work, leaf, groups):
 
     if not len(work):
         return work
-    on_cpu, elsewhere = (kernel or chosen_kernel(platform, work.shape[1]) for platform in ("cpu", "cuda"))
+    on_cpu, elsewhere = (kernel or usual(platform, work.shape[1]) for platform in ("cpu", "cuda"))
     if on_cpu == elsewhere and on_cpu.name == "xla":
         return run(on_cpu, True)(work, leaf, groups)
     there, here = run(elsewhere, False), run(on_cpu, True)

@@ -70,11 +70,6 @@ def fused_rates(flows, leaf, groups, *, warps: int, interpret: bool) -> Float[Ar
     return _programs(_share_out, "star_rates", flows, leaf, groups, warps, interpret)
 
 
-def usual_warps(n: int) -> int:
-    """Warps per instance so that its flows stay in registers: 1 up to 32 endpoints, then 4."""
-    return 1 if n <= 32 else 4
-
-
 def _programs(program: Callable, name: str, size, leaf, groups, warps: int, interpret: bool) -> Float[Array, "B N N"]:
     batch, n, _ = size.shape
     wide = max(2, 1 << (n - 1).bit_length())  # Triton's shapes are powers of two

@@ -10,7 +10,7 @@ from mfabric_jax.support.parts import CONFIG, SweepFolder
 
 COUNT = "rows"
 # keys of a configuration that are not settings of a case
-OF_A_RUN = {"command", "schema", "version", "commit", "jax", "jaxlib", "device", "tuned", "complete", "part", "out"}
+OF_A_RUN = {"command", "schema", "version", "commit", "jax", "jaxlib", "device", "complete", "part", "out"}
 FILE = "file"  # the column that tells files of different runs apart
 
 

@@ -21,7 +21,6 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mfabric_jax.case.layers import WHERE
 from mfabric_jax.checks import InputError, shown
 from mfabric_jax.report.numerals import plain_scalar
 from mfabric_jax.support.atomic import check_file, locked, replacing, suffix, sweep_up
@@ -120,9 +119,9 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
                     f"line {number} of {str(where)!r} is damaged; run the same command again, or delete it."
                 )
             names = list(dict.fromkeys(name for row in rows for name in row))
-            check_schema(path, names, run["config"], WHERE)
+            check_schema(path, names, run["config"])
             _check_columns(where, names, [[row.get(name) for row in rows] for name in names], run["config"])
-            say_unknown(path, names, run["config"], WHERE)
+            say_unknown(path, names, run["config"])
             return rows, checked_config(where, run["config"]) | {"complete": False}
     if kind == ".parquet":
         table, config = read_table(path)
@@ -132,9 +131,9 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
         columns = [_typed(name, cells) for name, cells in zip(header, zip(*lines, strict=True), strict=bool(lines))]
         beside = sidecar(path)
         config = checked_config(beside, read_mapping(beside, CONFIGURATION)) if beside.exists() else {}
-    check_schema(path, header, config, WHERE)
+    check_schema(path, header, config)
     _check_columns(path, header, columns, config)
-    say_unknown(path, header, config, WHERE)
+    say_unknown(path, header, config)
     return [dict(zip(header, values, strict=True)) for values in zip(*columns, strict=True)], config
 
 
@@ -214,10 +213,10 @@ def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any
         parquet.check_kinds(table.schema)
         footer = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")
         config = checked_config(path, mapping_in(footer, f"the footer of {str(path)!r}", CONFIGURATION))
-    check_schema(path, table.column_names, config, WHERE)
+    check_schema(path, table.column_names, config)
     names = parquet.texts_in(table)
     _check_columns(path, names, [table.column(name).unique().to_pylist() for name in names], config)
-    say_unknown(path, table.column_names, config, WHERE)
+    say_unknown(path, table.column_names, config)
     return table.replace_schema_metadata(None), config
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from mfabric_jax.flows import FlowProblem, completion_times
 from mfabric_jax.flows.host.star import flow_ends, latest_ends
-from mfabric_jax.flows.host_times import finish_times_now, last_ends_now
+from mfabric_jax.flows.host_times import finish_times_now
 from mfabric_jax.routing.fixed import away_from_server, by_rail
 from mfabric_jax.routing.gradients import NEARLY
 from mfabric_jax.support.array_module import Array
@@ -122,7 +122,10 @@ def _ends(part: Part, nic_Bps: float, size: np.ndarray) -> np.ndarray:
         between = np.zeros((len(size), port.shape[1], port.shape[1]))
         between[:, up, down] = size
         return latest_ends(between, port * nic_Bps)[:, None]
-    return last_ends_now(np.full(part.links, nic_Bps), part.hops, part.share, part.group, size)
+    finish = finish_times_now(np.full(part.links, nic_Bps), part.hops, part.share, size)
+    last = np.zeros((len(size), part.groups))
+    np.maximum.at(last.T, part.group, finish.T)
+    return last
 
 
 def _side_by_side(solve: Callable[[np.ndarray], np.ndarray], size: np.ndarray) -> np.ndarray:

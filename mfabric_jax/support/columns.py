@@ -111,7 +111,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *("workload", "servers", "forecast", "routing", "policy", "samples", "over_bound", "low", "high", "p90"),
         *("gain", "gain_low", "gain_high"),
     ),
-    "tune": (*("servers", "batch", "kernel", "regions_per_s", "compile_s", "error", "dropped", "usual", "kept"),),
     "traces info": (
         *("recording", "iteration", "layer", "selections", "expert_max_over_mean", "rank_max_over_mean"),
         *("top10_pairs_share", "top20_pairs_share", "pairs_gini", "zero_pairs", "own_rank_share", "server_share"),
@@ -172,16 +171,15 @@ def of_ours(config: Mapping[str, Any]) -> bool:
     return not own_axes and any(kind == command or kind.startswith(f"{command} ") for kind in COLUMNS)
 
 
-def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any], old_names: Iterable[str] = ()) -> None:
+def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -> None:
     """`InputError` for rows of a later schema, and for rows of a command of 0.x with columns that have no meaning now.
 
     - `config`: the configuration of the rows; empty for a table of unknown origin, which is read as it is.
-    - `old_names`: further names that columns of 0.x may have.
     """
     schema = config.get(KEY)
     by = f"mfabric_jax {config['version']}" if isinstance(config.get("version"), str) else "an unknown version"
     if schema is None:
-        unknown = _unknown(columns, config, old_names)
+        unknown = _unknown(columns, config)
         if unknown:
             named = ", ".join(unknown[:MOST_NAMED]) + (", ..." if len(unknown) > MOST_NAMED else "")
             raise InputError(
@@ -195,16 +193,15 @@ def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any], o
         )
 
 
-def say_unknown(path: Any, columns: Iterable[str], config: Mapping[str, Any], old_names: Iterable[str] = ()) -> None:
+def say_unknown(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -> None:
     """Say which columns of rows of a command none writes: they may be misspelt."""
-    if unknown := _unknown(columns, config, old_names):
+    if unknown := _unknown(columns, config):
         named = ", ".join(unknown[:MOST_NAMED])
         say_unread(f"{str(path)!r}: no command writes the columns {named}; were they renamed?")
 
 
-def _unknown(columns: Iterable[str], config: Mapping[str, Any], old_names: Iterable[str]) -> list[str]:
+def _unknown(columns: Iterable[str], config: Mapping[str, Any]) -> list[str]:
     """Columns of rows of a command that no kind of rows has; paths of settings have a dot."""
     if not of_ours(config):
         return []  # columns of an experiment, of a query, of a sweep's own axes
-    known = _KNOWN | {*old_names}
-    return [name for name in columns if name not in known and "." not in name and not DRAW.fullmatch(name)]
+    return [name for name in columns if name not in _KNOWN and "." not in name and not DRAW.fullmatch(name)]

@@ -24,7 +24,6 @@ CONFIG = "sweep.json"
 METADATA_KEY = b"mfabric"  # of the configuration, in every parquet file of rows
 LABEL_KEY = b"mfabric-part"
 MISSING = "is missing"
-OF_0_1 = "iteration"  # what sweep.json of 0.1 said of whole iterations, which are cases now
 _MOST_CHANGES, _LETTERS = 3, 60  # of a refusal: what differs from another sweep, and letters of a value
 _DIGEST_OF_CASES = "cases was"  # what else differs says it better
 _BLANK = b"0" * 64
@@ -67,9 +66,6 @@ class SweepFolder:
         """Write `sweep.json`; False if it was there. `InputError` for another sweep's folder, or an unwritable one."""
         if (self.path / CONFIG).exists():
             there = self.read(self.path).sweep
-            if there.get("evaluate") == OF_0_1:
-                why = "was begun by mfabric 0.1, which named settings and columns otherwise; give another folder"
-                raise InputError(f"{str(self.path)!r} {why}.")
             if changes := list(_changes(there, self.sweep)):
                 changes = [change for change in changes if not change.startswith(_DIGEST_OF_CASES)] or changes
                 said = "; ".join(changes[:_MOST_CHANGES])

@@ -4,6 +4,9 @@ import contextlib
 import contextvars
 import functools
 import os
+import pathlib
+import platform as system
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +22,7 @@ from mfabric_jax.checks import InputError
 RECORDED = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # else the host reads the predicate of every loop
 # Whether XLA still has the older generator of code for fusions, and an option that chooses it: not since 0.11.1 or .2.
 OLDER_FUSIONS = jax.__version_info__ < (0, 11, 1)
+CPU_INFO = pathlib.Path("/proc/cpuinfo")
 _named: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", default=None)
 
 
@@ -77,6 +81,23 @@ def device() -> Any:
 def local_devices() -> list[Any]:
     default = device()
     return jax.local_devices(backend=default.platform if default else None)
+
+
+@functools.cache
+def kind_of(device: Any) -> tuple[str, str | None, str | None]:
+    """Its kind (of a CPU the model, such as "cpu (AMD EPYC 9654)"), compute capability, runtime and driver."""
+    kind = f"cpu ({_cpu_model()})" if device.platform == "cpu" else device.device_kind
+    capability = getattr(device, "compute_capability", None)
+    runtime = " ".join(str(getattr(device.client, "platform_version", "")).split())
+    return kind, None if capability is None else str(capability), runtime or None
+
+
+def _cpu_model() -> str:
+    try:
+        named = re.search(r"^model name\s*:\s*(.+)$", CPU_INFO.read_text(encoding="utf-8"), re.M)
+    except (OSError, ValueError):
+        named = None
+    return named[1].strip() if named else system.processor() or system.machine()
 
 
 @contextlib.contextmanager

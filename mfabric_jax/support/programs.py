@@ -25,7 +25,6 @@ from jax.core import ShapedArray, Tracer
 from jax.experimental.compilation_cache import compilation_cache
 
 import mfabric_jax
-from mfabric_jax import tuned_file
 from mfabric_jax.checks import InputError
 from mfabric_jax.support import platforms
 from mfabric_jax.support.atomic import replacing
@@ -133,11 +132,9 @@ def _is_known(thing: Any) -> bool:
 
 
 def _surroundings() -> str:
-    """What a process may change while it runs: settings of JAX, the device, kernels that were tuned."""
+    """What a process may change while it runs: settings of JAX, and the device."""
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     settings["jax_default_device"] = (platforms.platform(), platforms.device())
-    with contextlib.suppress(InputError):  # a broken file has no kernels
-        settings["tuned"] = tuned_file.entries()
     return repr(settings)
 
 
@@ -155,7 +152,7 @@ def keep_in(folder: str | os.PathLike[str] | None = None) -> None:
     before, kept_in = kept_in, None
     if named is None or named.lower() != "off":
         with contextlib.suppress(InputError, OSError):
-            kept_in = pathlib.Path(named) if named else tuned_file.cache_folder() / "programs"
+            kept_in = pathlib.Path(named) if named else cache_folder() / "programs"
             kept_in.mkdir(mode=0o700, parents=True, exist_ok=True)
     used = kept_in if kept_in is not None and problem(kept_in) is None else None
     if jax.config.values["jax_compilation_cache_dir"] in (None, before and str(before / "jax")):
@@ -164,6 +161,14 @@ def keep_in(folder: str | os.PathLike[str] | None = None) -> None:
     if used:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def cache_folder() -> pathlib.Path:
+    """Folder of this package's own files: `mfabric_jax` in $XDG_CACHE_HOME or ~/.cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if home.startswith("~"):
+        raise InputError("the home folder is not known: set XDG_CACHE_HOME to a folder that can be written.")
+    return pathlib.Path(home) / "mfabric_jax"
 
 
 def problem(folder: pathlib.Path) -> str | None:
@@ -214,7 +219,7 @@ def _path_of(key: str) -> pathlib.Path | None:
     if max(path.stat().st_ctime for path in sources) >= mfabric_jax.BEGAN:
         return None
     versions = [each.__version__ for each in (jax, jaxlib, equinox, np)]
-    around = versions, tuned_file.key_of(device), device.client.device_count(), platforms.cores(), digest
+    around = versions, platforms.kind_of(device), device.client.device_count(), platforms.cores(), digest
     return kept_in / f"{hashlib.sha256(f'{key} {around}'.encode()).hexdigest()}.program"
 
 

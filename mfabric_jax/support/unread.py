@@ -1,7 +1,9 @@
 """What a file of another tool says and its reader leaves out, though it could change a number: named, never dropped."""
 
+import contextlib
+import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 MOST_NAMED = 12
 
@@ -23,3 +25,20 @@ def name_unread(file: str, what: str, names: Iterable[str]) -> None:
 def say_unread(sentence: str) -> None:
     """Warn that a part of a file is not read, or has no meaning here."""
     warnings.warn(sentence, Unread, 3)
+
+
+@contextlib.contextmanager
+def in_one_line() -> Iterator[None]:
+    """Print `Unread` as a line on standard error; show other warnings as before."""
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+
+        def show(message, category, filename, lineno, file=None, line=None):
+            if issubclass(category, Unread):
+                print(f"mfabric: {message}", file=sys.stderr)
+            else:
+                before(message, category, filename, lineno, file, line)
+
+        warnings.filterwarnings("default", category=Unread)
+        warnings.showwarning = show
+        yield

@@ -46,11 +46,6 @@ FILES = [  # of what a file holds
         "circuits.turn has one alternative at a time, got pays",
     ),
     (FILE, "circuits.policy is read by no case here (fat-tree); leave it out."),
-    (
-        {"fixed": {"model": "llama-moe"}, "grid": {"delay_s": [0.1, 0.2]}, "draws": 3},
-        *("case.toml is a sweep file of 0.1; settings have paths now, a list of values is an axis",),
-        *("model is model.name, delay_s is circuits.delay_s, draws is sweep.draws (docs/from_0.1.md).",),
-    ),
 ]
 
 

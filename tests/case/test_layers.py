@@ -3,7 +3,7 @@
 import pytest
 
 from mfabric_jax.case import Case, cases, load, presets
-from mfabric_jax.case.layers import GONE, WHERE, Layer, layers_of, merged, preset_layers
+from mfabric_jax.case.layers import Layer, layers_of, merged, preset_layers
 from mfabric_jax.case.paths import flat, settings, stated
 from tests.docs_case import PART, made_again
 from tests.docs_tables import ROOT
@@ -127,7 +127,6 @@ def test_what_the_tree_makes_of_a_page_stands_there(page):
 def test_nothing_is_missing():
     assert [path for path in settings() if f"`{path}`" not in PAGES["case"]] == []
     assert [name for name in presets() if f"`{name}`" not in PAGES["case"]] == []
-    assert [name for name in (*WHERE, *GONE) if f"| `{name}` |" not in PAGES["from_0.1"]] == []
 
 
 def test_values_that_no_variant_of_a_preset_has_are_cases_too():

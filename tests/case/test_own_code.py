@@ -52,7 +52,6 @@ SETTINGS = {  # where a file may name code, NAME standing for it
 JOB = {"name": "a", "gigabytes": 1.0, "servers": [0, 1]}
 JOBS = {
     "fabric's case": {"jobs": [JOB], "fabric": {"servers": 2, "case": {"circuits.policy": "NAME"}}},
-    "fabric of 0.1": {"jobs": [JOB], "fabric": {"servers": 2, "name": "mfabric", "policy": "NAME"}},
     "job's case": {"links": {"l": 1.0}, "jobs": [{"name": "a", "links": ["l"], "case": {"circuits.policy": "NAME"}}]},
 }
 SWEEPS = {
@@ -152,7 +151,6 @@ LOADERS = {  # who may load, run or unpickle what is named elsewhere: docs/forma
         "__init__.py",
         "support/lazily.py",
         "cli.py",
-        "commands/surface.py",
         "fabric/registry.py",
         "circuit_schedules/registry.py",
     ),

@@ -11,7 +11,7 @@ import pytest
 from mfabric_jax import InputError, load, resolve
 from mfabric_jax.case.fabrics import NAMES
 from mfabric_jax.evaluate import solving
-from mfabric_jax.evaluate.iteration_of import function_of
+from mfabric_jax.evaluate.composed import function_of
 from tests.small import model_file, scenario
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")

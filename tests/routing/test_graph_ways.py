@@ -1,4 +1,4 @@
-"""All-to-alls in parts: as long as the same flows on all links, whether parts are stars, few links, or neither."""
+"""All-to-alls in parts: as long as the same flows on all links, whether parts are stars or not."""
 
 from fractions import Fraction
 
@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from mfabric_jax.fabric.graphs.made import Numbers, made
 from mfabric_jax.fabric.network import network_of
-from mfabric_jax.flows import host_times
-from mfabric_jax.flows.host_times import finish_times_now, last_ends_now
+from mfabric_jax.flows.host_times import finish_times_now
 from mfabric_jax.routing.fixed import leaving
 from mfabric_jax.routing.graph_ways import _Hops, narrowest, ways_of
 from mfabric_jax.routing.shortest import shortest_loads, shortest_routes
@@ -125,20 +124,6 @@ def test_a_slow_link_is_seen_in_whatever_group_it_is():
     slow[(network.tail == 27) | (network.head == 27)] /= 4  # a NIC of the last group
     *_, ways = both_ways(type(network)(**{**vars(network), "capacity": slow}), 4, 8, 1, "spray", each=2)
     np.testing.assert_allclose(ways.times_now(Nics, np.ones((1, 8, 8))), 4 * 6 / 2.0)
-
-
-@pytest.mark.parametrize("few", [0, 10**9])
-@given(data=st.data())
-def test_filling_anew_ends_as_events_do(few, data):
-    """Both loops of the host, whichever an instance would get."""
-    network = data.draw(drawn())
-    src, dst = leaving(1, 2, 4, 1)
-    routes = shortest_routes(network, src, dst)
-    size = np.random.default_rng(data.draw(st.integers(0, 99))).integers(0, 5, (2, len(src))).astype(float)
-    expected = finish_times_now(network.capacity, *routes, size).reshape(2, 2, -1).max(axis=2)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(host_times, "FILLED_ANEW", few)
-        np.testing.assert_allclose(last_ends_now(network.capacity, *routes, src // 4, size), expected, rtol=1e-9)
 
 
 @given(drawn(), st.sampled_from(["spray", "weighted", "ecmp"]), st.integers(0, 99))

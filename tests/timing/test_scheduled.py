@@ -11,7 +11,7 @@ from mfabric_jax import InputError, simulate
 from mfabric_jax.apps.failures.iterations import failures_of
 from mfabric_jax.circuit_schedules import Schedule, get, planned
 from mfabric_jax.circuit_schedules.ending import asked, part_ends_s
-from mfabric_jax.evaluate.iteration_of import iteration_of
+from mfabric_jax.evaluate.composed import iteration_of
 from mfabric_jax.evaluate.whole_cluster import chosen_circuits
 from mfabric_jax.policies import Plan, uniform
 from mfabric_jax.timing import exchanges

@@ -87,8 +87,6 @@ class Sweep:
         for name in given:
             if name in before:
                 raise InputError(f"setting {name!r} must be in one of [fixed], [grid], [list], [random], got it twice.")
-            if name not in self._settings and (now := getattr(self.kind, "MOVED", {}).get(name)):
-                raise InputError(f"setting {name!r} of [{table}] is {now} now.")
             setting = self._settings[one_of(f"setting of [{table}]", name, self._settings)]
             values = axis_values(table, name, given[name])
             for value in values:

@@ -23,7 +23,7 @@ from mfabric_jax.evaluate.sharded import drop_programs_if_crowded
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.parts_list import own_prices, quoted_port
 from mfabric_jax.flows.kernels import SHOWN as SIZES
-from mfabric_jax.flows.kernels import chosen_kernel, tuned, tuned_sizes
+from mfabric_jax.flows.kernels import usual
 from mfabric_jax.support import columns, platforms
 from mfabric_jax.support.extras import needed
 from mfabric_jax.support.notebooks import Rows
@@ -214,7 +214,6 @@ def at_quoted_ports(asked: Cases) -> list[str]:
 def provenance(dtype: str) -> dict[str, Any]:
     """What every result records: schema of rows, versions, commit, device, dtype and kernels."""
     device = platforms.device()
-    sizes = sorted({*SIZES, *tuned_sizes(device)})
     return {
         columns.KEY: columns.SCHEMA,
         "version": mfabric_jax.__version__,
@@ -223,6 +222,5 @@ def provenance(dtype: str) -> dict[str, Any]:
         "jaxlib": importlib.metadata.version("jaxlib"),
         "device": f"{device.platform}: {device.device_kind}",
         "dtype": dtype,
-        "kernel": {str(n): str(chosen_kernel(device.platform, n)) for n in sizes},
-        "tuned": any(tuned(device.platform, n) is not None for n in sizes),
+        "kernel": {str(n): str(usual(device.platform, n)) for n in SIZES},
     }

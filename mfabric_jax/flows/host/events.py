@@ -6,9 +6,8 @@ import numpy as np
 
 from mfabric_jax.flows.host.heap import Heap, compiled, drop, first, least, put
 from mfabric_jax.flows.host.refilling import CHANGED, Sharing, enter, leave, refill
+from mfabric_jax.flows.host.rounding import AT_ONE_TIME
 from mfabric_jax.flows.host.tape import AT_ONCE, BEGIN, CAPPED, END, note
-
-AT_ONE_TIME = 2e-15  # relative difference of ends that counts as rounding
 
 
 class Waiting(NamedTuple):

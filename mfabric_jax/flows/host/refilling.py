@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from mfabric_jax.flows.host.heap import compiled, drop, first, least, put
+from mfabric_jax.flows.host.rounding import NEAR
 from mfabric_jax.flows.host.tape import CAPPED, CLOSE, LEVEL, Tape, note, note_member
 
 FIXED, RISING, FROZEN = 0, 1, 2
-NEAR = 1e-12  # relative difference below which levels and rooms are equal
 ROUNDING = 1e-15  # error of a sum after a change, relative to its largest term
 MOST = 1e-6  # a sum that falls below this fraction of its former value is renewed
 

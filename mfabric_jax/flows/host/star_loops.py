@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mfabric_jax.flows.host.rounding import AT_ONE_TIME, NEAR
 from mfabric_jax.support.loops import part_of_loops
 
-AT_ONE_TIME = 2e-15  # relative difference of ends that counts as rounding
-SAME = 1e-12  # relative difference of levels that counts as rounding
 NONE = 1e300  # no flow, or no level
 UNLIMITED = 1e30  # level of a port that limits no flow
 FAST = {"nsz", "contract", "nnan", "reassoc", "ninf"}  # else minima and sums are not vectorised
@@ -115,7 +114,7 @@ def ends_of_all(size, leaf, groups, each):
                 for p in range(n):
                     old[s, p] = star.level[s, p]
             first = 0
-            least *= 1 - SAME  # a port kept at a level that differs by rounding alone would stay too slow
+            least *= 1 - NEAR  # a port kept at a level that differs by rounding alone would stay too slow
             while first < steps and star.reached[first] < least:
                 first += 1
         ends[b] = now * (most / fastest)
@@ -216,7 +215,7 @@ def _fill(star, first, steps, hint):
             continue
         if place < 0 and (compared == every or not _overfull(star, at)):
             return at
-        if place < 0 or (at > first and x < star.reached[at - 1] * (1 - SAME)):
+        if place < 0 or (at > first and x < star.reached[at - 1] * (1 - NEAR)):
             compared = every if place < 0 else max(compared, at + 1)
             back = first
             while place >= 0 and back < at and star.reached[back] <= x:
@@ -251,10 +250,10 @@ def _overfull(star, at):
     """Whether a port or group whose flows are all frozen by others carries more than it can."""
     for s in range(2):
         for p in range(len(star.left)):
-            if star.open[s, p] == 1.0 and star.room[s, star.version[at, s], p] < -SAME:
+            if star.open[s, p] == 1.0 and star.room[s, star.version[at, s], p] < -NEAR:
                 return True
         for r in range(star.group_degree.shape[1]):
-            if star.group_room[at, s, r] < -SAME:
+            if star.group_room[at, s, r] < -NEAR:
                 return True
     return False
 

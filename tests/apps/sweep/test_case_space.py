@@ -205,7 +205,7 @@ def test_cases_that_cannot_be_are_sentences_before_any_compute(changes, tmp_path
     assert not (tmp_path / "rows" / CONFIG).exists()
 
 
-def test_another_sweep_and_a_folder_of_0_1_are_refused(tmp_path):
+def test_another_sweep_is_refused(tmp_path):
     folder = tmp_path / "rows"
     asked, other = (space({GBPS: some}, {FABRIC: "fat-tree"}) for some in ([100.0, 200.0], [100.0, 400.0]))
     sweep(asked, folder)
@@ -213,11 +213,6 @@ def test_another_sweep_and_a_folder_of_0_1_are_refused(tmp_path):
     check_refused(rf"holds another sweep: {change}; give another folder", sweep, other, folder)
     few = CaseSpace(dataclasses.replace(asked.asked, rules={"rows_per_file": 5}))
     check_refused(r"holds another sweep: rules\.rows_per_file was None, now 5; give", sweep, few, folder)
-    (tmp_path / "old").mkdir()
-    old = {"evaluate": "iteration", "fixed": {"model": MODEL}, "grid": {"nic_gbps": [100, 200]}, "version": "0.1.0"}
-    (tmp_path / "old" / CONFIG).write_text(json.dumps(old))
-    check_refused(r"was begun by mfabric 0\.1, which named .*; give another folder\.", sweep, other, tmp_path / "old")
-    assert [path.name for path in (tmp_path / "old").iterdir()] == [CONFIG]
 
 
 def test_what_differs_between_two_sweeps_is_said_by_path_and_shortly(tmp_path):

@@ -23,7 +23,6 @@ from mfabric_jax.fabric.graph_file import GraphFile, own_graph
 from mfabric_jax.fabric.graphs.made import Numbers, made
 from mfabric_jax.policies.own import load_function
 from mfabric_jax.support.text_files import HASHED, stamp
-from mfabric_jax.tuned_file import entries
 from tests.small import model_file, scenario, small
 
 HERE = {"gpu.name": "H100-SXM", "run.iterations": 1}
@@ -209,16 +208,6 @@ def test_a_trace_is_read_again_from_its_file_and_from_its_folder(folder, tmp_pat
         tokens = scenario(case).tokens.count
         most.append(tokens.max() / tokens.mean())
     assert most[0] == most[2] != most[1]
-
-
-def test_tuned_kernels_are_read_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("MFABRIC_TUNED", str(tmp_path / "tuned.json"))
-    assert entries() == ()
-    (tmp_path / "tuned.json").write_text('{"entries": []}')
-    assert entries() == ()
-    (tmp_path / "tuned.json").write_text('{"entries": 12}')
-    with pytest.raises(Exception, match="is broken"):
-        entries()
 
 
 def test_a_stamp_tells_content_from_content(tmp_path):

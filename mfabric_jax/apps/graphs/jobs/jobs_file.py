@@ -109,30 +109,14 @@ class SharedJobs:
 
 OF_FILE = ("iterations", "links", "fabric", "jobs")
 OF_PHASE = tuple(field.name for field in dataclasses.fields(JobPhase))
-OF_JOB = ("name", "iterations", "arrival_s", "servers", "case", "model", "nic_gbps", "graph", "phases", *OF_PHASE)
+OF_JOB = ("name", "iterations", "arrival_s", "servers", "case", "graph", "phases", *OF_PHASE)
 OF_CASE = ("compute_s", "gigabytes")  # what a case says of a job
 BESIDE = {  # what may not stand beside a field of a job
-    "graph": (*OF_PHASE, "model", "case"),
-    "phases": (*OF_PHASE, "model", "case", "graph"),
-    "case": ("model", "nic_gbps", *OF_CASE),
-    "model": OF_CASE,
+    "graph": (*OF_PHASE, "case"),
+    "phases": (*OF_PHASE, "case", "graph"),
+    "case": OF_CASE,
 }
 OF_FABRIC = tuple(field.name for field in dataclasses.fields(FabricTable))
-WAS = {  # of a fabric's table in 0.1, where they are in a case
-    "name": "network.fabric",
-    "nic_gbps": "network.nic_gbps",
-    "policy": "circuits.policy",
-    "tiers": "network.tiers",
-    "radix": "network.radix",
-    "oversubscription": "network.oversubscription",
-    "at": "network.oversubscribed_at",
-    "routing": "network.paths",
-}
-UNUSED = {  # of these with racks, and with a graph
-    "rack": ("name", "policy", "tiers", "radix", "at"),
-    "graph": ("name", "policy", "tiers", "radix", "at", "nic_gbps", "oversubscription"),
-}
-ONE_NIC = {"network.fabric": "fat-tree", "gpu.gpus_per_server": 1}  # a table of 0.1 that names no fabric
 ITERATIONS = 50  # of a job where nothing else is said
 
 
@@ -165,19 +149,8 @@ def contents(shared: SharedJobs) -> dict[str, Any]:
 
 
 def _fabric(table: Any) -> FabricTable:
-    table = _known("fabric", table, (*OF_FABRIC, *WAS))
-    for kind, fields in UNUSED.items():
-        if table.get(kind) and (beside := [name for name in fields if name in table]):
-            raise InputError(f"{beside[0]} of a fabric is not used with {kind}; leave it out.")
-    old = [name for name in table if name in WAS]
-    if old and "case" in table:
-        raise InputError(f"{old[0]} of a fabric stands in its case, as {WAS[old[0]]}, where one is given.")
-    bare = "case" not in table and "name" not in table
-    if bare and "policy" in table:
-        raise InputError("policy of a fabric is not used with a plain tree; leave it out.")
-    stated = (ONE_NIC if bare else {}) | {WAS[name]: table[name] for name in old}
-    own = {name: value for name, value in table.items() if name not in (*WAS, "case")}
-    return FabricTable(**own, case=case_of("fabric", table.get("case", {})).with_(stated))
+    table = _known("fabric", table, OF_FABRIC)
+    return FabricTable(**table | {"case": case_of("fabric", table.get("case", {}))})
 
 
 def case_of(named: str, given: Any) -> Case:
@@ -189,15 +162,6 @@ def case_of(named: str, given: Any) -> Case:
         apart = ", ".join(cases.varied) or "variants"
         raise InputError(f"case of {named} must be one case, got {len(cases)} that differ in {apart}.")
     return cases.blocks[0].case
-
-
-def _case_of_job(named: str, job: Mapping[str, Any]) -> Case | None:
-    if "case" in job:
-        return case_of(named, job["case"])
-    if "model" not in job:
-        return None
-    old = {"model.name": _text(f"model of {named}", job["model"]), "network.fabric": "fat-tree"}
-    return Case().with_(old | ({"network.nic_gbps": job["nic_gbps"]} if "nic_gbps" in job else {}))
 
 
 def _job(place: int, job: Any, iterations: int) -> TrainingJob:
@@ -215,7 +179,7 @@ def _job(place: int, job: Any, iterations: int) -> TrainingJob:
         iterations=whole(f"iterations of {named}", job.get("iterations", iterations), at_least=2),
         arrival_s=_amount("arrival_s", named, job),
         servers=tuple(whole(f"servers of {named}", server, at_least=0) for server in servers),
-        case=_case_of_job(named, job),
+        case=case_of(named, job["case"]) if "case" in job else None,
         graph=_text(f"graph of {named}", job["graph"]) if "graph" in job else None,
     )
 

@@ -18,7 +18,6 @@ from mfabric_jax.apps.graphs.tasks.formats.registry import read_with_remarks
 from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
 from mfabric_jax.case import Case
 from mfabric_jax.case.grid import Setting
-from mfabric_jax.case.layers import WHERE
 from mfabric_jax.case.paths import Choice, Leaf, parts_of, settings
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.sharded import Estimate
@@ -57,9 +56,6 @@ class Replays:
     """Replays of one file on one case."""
 
     SETTINGS: ClassVar = _settings()
-    MOVED: ClassVar = {old: new for old, new in WHERE.items() if new.startswith(OF_CASES)} | {
-        **{"routing": "network.paths", "at": "network.oversubscribed_at", "rule": "part of the name circuits.policy"}
-    }
     ROWS_PER_SHARD = 64
 
     def __init__(self, code: Mapping[str, Any], data: Mapping[str, Any], dtype: str):

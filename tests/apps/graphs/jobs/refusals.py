@@ -19,7 +19,7 @@ def on_fabric(*jobs, **fabric):
 
 
 def placed(servers, *jobs):
-    table = {"servers": servers, "nic_gbps": 8.0, "rack": 2}
+    table = {"servers": servers, "rack": 2, "case": {"network.nic_gbps": 8.0}}
     return lambda: compare_jobs(jobs_of({"fabric": table, "jobs": list(jobs)}), JobsStudy(placements=1))
 
 
@@ -30,9 +30,9 @@ REFUSED = [
     (of_jobs(SENDS | {"links": ["a", "a"]}), "twice"),
     (of_jobs(SENDS | {"compute": 1.0}), "did you mean 'compute_s'"),
     (of_jobs(SENDS | {"compute_s": -1.0}), "compute_s of phase 0 of job 0"),
-    (of_jobs(SENDS | {"model": "llama-moe"}), "must not give compute_s beside model"),
+    (of_jobs(SENDS | {"case": {"model": "llama-moe"}}), "must not give compute_s beside case"),
     (of_jobs({"graph": "x.et"}), "needs a fabric"),
-    (of_jobs({"model": "llama-moe"}), "no links are given"),
+    (of_jobs({"case": {"model": "llama-moe"}}), "no links are given"),
     (of_jobs({"name": "x"}), "must compute or send"),
     (of_jobs(SENDS | {"servers": [0, 1]}), "need a fabric"),
     (of_jobs(*[SENDS | {"name": "x"}] * 2), "its own"),
@@ -46,7 +46,7 @@ REFUSED = [
     (on_fabric({"gigabytes": 1.0, "servers": [0]}, servers=8), "two or more"),
     (on_fabric({"gigabytes": 1.0, "servers": [0, 8]}, servers=8), "below 8"),
     (on_fabric(graph="x.json", servers=8), "either a graph"),
-    (on_fabric(servers=4, rack=2, tiers=3), "tiers of a fabric is not used with rack"),
+    (on_fabric(servers=4, rack=2, tiers=3), "field of fabric 'tiers' is unknown"),
     (placed(3, ON_SERVERS, {"gigabytes": 1.0, "servers": [1, 2]}), "the fabric has 3"),
     (lambda: compare_jobs(jobs_of({"links": {"a": 8.0}, "jobs": [SENDS]}), JobsStudy(placements=1)), "need a fabric"),
     (lambda: JobsStudy(steps=1), "steps"),

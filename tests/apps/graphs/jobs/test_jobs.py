@@ -138,13 +138,11 @@ def test_a_batch_is_its_runs_one_by_one():
 def test_a_model_as_a_job(monkeypatch):
     asked = []
     monkeypatch.setattr(placed, "model_phase", lambda case: asked.append(case) or (2.0, 3e9))
-    given = {"links": {"a": 8.0}, "jobs": [{"model": "llama-moe", "nic_gbps": 200, "links": ["a"]}]}
-    assert scene_from(jobs_of(given)).alone_s[0] == pytest.approx(5)  # 2 s, and 3 GB at 1 GB/s
-    (old,) = asked
-    paths = {"model.name": "llama-moe", "network.nic_gbps": 200, "network.fabric": "fat-tree"}
-    assert old == Case().with_(paths)
     case = {"model": "llama-moe", "network": {"nic_gbps": 200, "fabric": "fat-tree"}}
-    assert jobs_of(given | {"jobs": [{"case": case, "links": ["a"]}]}).jobs[0].case == old
+    given = {"links": {"a": 8.0}, "jobs": [{"case": case, "links": ["a"]}]}
+    assert scene_from(jobs_of(given)).alone_s[0] == pytest.approx(5)  # 2 s, and 3 GB at 1 GB/s
+    paths = {"model.name": "llama-moe", "network.nic_gbps": 200, "network.fabric": "fat-tree"}
+    assert asked == [Case().with_(paths)]
 
 
 def test_a_job_alone_and_its_load():
@@ -166,7 +164,7 @@ def test_a_link_that_is_asked_for_too_much_bounds_the_mean_slowdown():
     assert all(row["slowdown"] >= row["slowdown_bound"] for row in found.ways)
 
 
-TREE = {"servers": 8, "nic_gbps": 8.0, "radix": 4}
+TREE = {"gpu.gpus_per_server": 1, "network": {"fabric": "fat-tree", "nic_gbps": 8.0, "radix": 4}}
 
 
 def test_jobs_on_a_tree_share_what_is_above_the_edge():
@@ -177,14 +175,15 @@ def test_jobs_on_a_tree_share_what_is_above_the_edge():
         {"name": "too", "servers": [1, 4], "compute_s": 1.0, "gigabytes": 1.0, "traffic": "all-to-all"},
         {"name": "near", "servers": [5, 3], "compute_s": 0.5, "gigabytes": 0.5},
     ]
-    fabric = TREE | {"oversubscription": 3.0}
+    fabric = {"servers": 8, "case": TREE | {"network.oversubscription": 3.0}}
     found = compare_jobs(jobs_of({"fabric": fabric, "jobs": jobs[:2], "iterations": 3}), JobsStudy(ways=("fair",)))
     np.testing.assert_allclose([row["mean_s"] for row in found.jobs], 3, rtol=1e-9)
     np.testing.assert_allclose([row["alone_s"] for row in found.jobs], 2, rtol=1e-9)
     # Server 3 has a NIC of 1 GB/s in and out: its two jobs meet there.
     found = compare_jobs(jobs_of({"fabric": fabric, "jobs": jobs[::2], "iterations": 2}), JobsStudy(ways=("fair",)))
     assert found.jobs[0]["slowdown"] > 1
-    wide = compare_jobs(jobs_of({"fabric": TREE, "jobs": jobs[:2], "iterations": 3}), JobsStudy(ways=("fair",)))
+    fabric = {"servers": 8, "case": TREE}
+    wide = compare_jobs(jobs_of({"fabric": fabric, "jobs": jobs[:2], "iterations": 3}), JobsStudy(ways=("fair",)))
     np.testing.assert_allclose([row["mean_s"] for row in wide.jobs], 2, rtol=1e-9)
 
 
@@ -247,7 +246,7 @@ def test_turns_move_with_a_job_that_is_late_and_the_other_waits():
 
 def test_placements_keep_jobs_apart_where_they_can():
     # Racks of two behind a link of one NIC. Both jobs cross racks, over the same two; apart they share nothing.
-    table = {"servers": 8, "nic_gbps": 8.0, "rack": 2, "oversubscription": 2.0}
+    table = {"servers": 8, "rack": 2, "case": {"network": {"nic_gbps": 8.0, "oversubscription": 2.0}}}
     job = {"compute_s": 0.5, "gigabytes": 1.0}
     given = jobs_of({"fabric": table, "iterations": 3, "jobs": [job | {"servers": [0, 2]}, job | {"servers": [1, 3]}]})
     usual = compare_jobs(given, JobsStudy(ways=("fair",))).ways[0]
@@ -268,7 +267,7 @@ def test_a_graph_of_tasks_as_a_job(tmp_path):
     assert again == 4
     file = tmp_path / "tasks.json"
     write_tasks(tasks.graph(), file)
-    table = {"servers": 4, "nic_gbps": 8.0, "rack": 1}
+    table = {"servers": 4, "rack": 1, "case": {"network.nic_gbps": 8.0}}
     job = {"graph": str(file), "servers": [1, 3]}
     scene = scene_from(jobs_of({"fabric": table, "iterations": 3, "jobs": [job]}))
     assert scene.alone_s[0] == pytest.approx(3)
@@ -289,7 +288,7 @@ def test_circuits_of_a_region_are_chosen_for_all_jobs_together():
     # so job a sends for 8/3 s and job b for 4 s, on circuits of their own.
     job = {"compute_s": 1.0, "gigabytes": 8.0}
     jobs = [job | {"servers": [0, 1]}, job | {"servers": [2, 0, 3], "traffic": "all-to-all"}]
-    fabric = {"name": "mfabric", "servers": 4, "nic_gbps": 8.0}
+    fabric = {"servers": 4, "case": {"network": {"fabric": "mfabric", "nic_gbps": 8.0}}}
     found = compare_jobs(jobs_of({"fabric": fabric, "jobs": jobs, "iterations": 2}), JobsStudy(ways=("fair",)))
     np.testing.assert_allclose(found.scene.alone_s, [1 + 8 / 3, 5], rtol=1e-9)
     assert found.ways[0]["slowdown"] == pytest.approx(1)
@@ -297,10 +296,11 @@ def test_circuits_of_a_region_are_chosen_for_all_jobs_together():
 
 def test_a_model_keeps_every_nic_of_a_server_busy(monkeypatch):
     monkeypatch.setattr(placed, "model_phase", lambda case: (2.0, 3e9))
-    fabric = {"name": "fat-tree", "servers": 2, "nic_gbps": 8.0}
-    given = {"fabric": fabric, "jobs": [{"model": "llama-moe", "nic_gbps": 8.0, "servers": [0, 1]}]}
+    network = {"fabric": "fat-tree", "nic_gbps": 8.0}
+    job = {"case": {"model": "llama-moe", "network": network}, "servers": [0, 1]}
+    given = {"fabric": {"servers": 2, "case": {"network": network}}, "jobs": [job]}
     assert scene_from(jobs_of(given)).alone_s[0] == pytest.approx(5)  # 8 NICs, 3 GB at 1 GB/s each
-    given["fabric"] = {"servers": 2, "case": {"network": {"fabric": "fat-tree", "nic_gbps": 8.0, "goodput": 0.5}}}
+    given["fabric"] = {"servers": 2, "case": {"network": network | {"goodput": 0.5}}}
     assert scene_from(jobs_of(given)).alone_s[0] == pytest.approx(5)  # of which half is payload
 
 
@@ -350,7 +350,7 @@ def test_a_graph_takes_as_long_alone_as_in_a_replay(tmp_path):
     tasks.add(TaskKind.RECV, 0, peer=1, bytes=1e3, match=2, after=send)
     file = tmp_path / "tasks.json"
     write_tasks(tasks.graph(), file)
-    fabric = {"name": "fat-tree", "servers": 2, "nic_gbps": 8.0}
+    fabric = {"servers": 2, "case": {"network": {"fabric": "fat-tree", "nic_gbps": 8.0}}}
     found = scene_from(jobs_of({"fabric": fabric, "jobs": [{"graph": str(file), "servers": [0, 1]}]}))
     # 1 us for the bytes, twice, and 1 us for each of two links, up to a switch and down.
     assert found.alone_s[0] == pytest.approx(6e-6)

@@ -1,38 +1,23 @@
-"""`mfabric surface`: what is public, a line for each."""
+"""What is public, a line each: names, settings, presets, commands, exit statuses, columns, formats (docs/api.md).
+
+`python -m tests.surface` prints the list; `--write` accepts a change of tests/surface.txt.
+"""
 
 import ast
-import dataclasses
 import enum
 import functools
 import importlib
 import inspect
 import pathlib
+import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, get_origin
 
 import mfabric_jax
-from mfabric_jax.commands import COMMANDS, OF_CASES, STATUS, TWO_WORDS, shared
+from mfabric_jax.commands import COMMANDS, OF_CASES, STATUS, TWO_WORDS
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """What is public, sorted, a line for each: names with parameters, settings, presets, commands with options, exit
-    statuses, columns of rows, formats of files. What is not listed may change at any time (docs/api.md)."""
-
-    out: str | None = None
-    """The list to a text file (default: on the screen)."""
-
-
-def run(options: Options) -> None:
-    if options.out is None:
-        return shared.print_lines(surface())
-    from mfabric_jax.support.atomic import check_file, replacing
-
-    check_file("list", options.out, (".txt",))
-    with replacing(pathlib.Path(options.out)) as (part,):
-        part.write_text("".join(f"{line}\n" for line in surface()), encoding="utf-8")
-    shared.tell(options.out)
+LIST = pathlib.Path(__file__).with_name("surface.txt")
 
 
 def surface() -> list[str]:
@@ -138,12 +123,11 @@ def _constant(thing: Any) -> str:
 def settings_and_presets() -> Iterator[str]:
     """Paths of settings with what they take and their default; presets."""
     from mfabric_jax.case.layers import presets
-    from mfabric_jax.case.paths import MOVED, settings
+    from mfabric_jax.case.paths import settings
     from mfabric_jax.commands.help import default_text, kind_words
 
     for one in settings().values():
         yield f"setting {one.path}: {kind_words(one)}; default {default_text(one.default)}"
-    yield from (f"setting {old}: deprecated, {new}" for old, new in MOVED.items())
     yield from (f"preset {name}: a preset" for name in presets())
 
 
@@ -154,7 +138,7 @@ def commands_and_options() -> Iterator[str]:
     from mfabric_jax.commands.words import ALSO, flags_of_cases, options_in
 
     for command in sorted({*COMMANDS, *TWO_WORDS}):
-        module = importlib.import_module(f"{__package__}.{command.replace(' ', '_').replace('-', '_')}")
+        module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_').replace('-', '_')}")
         yield f"command {command}: {'takes cases' if command in OF_CASES else 'options alone'}"
         for option in options_in(module.Options).values():
             yield f"option {command} {option.place.name if option.place else option.flag}: {option_text(option)}"
@@ -200,3 +184,16 @@ def formats() -> Iterator[str]:
     yield f"format graph: {graphs}"
     yield f"format recording: {recorded}"
     yield f"format measured times: {measured}"
+
+
+def main(given: list[str]) -> None:
+    """Print the list, or write it."""
+    text = "".join(f"{line}\n" for line in surface())
+    if "--write" in given:
+        LIST.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
