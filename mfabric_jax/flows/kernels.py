@@ -6,7 +6,6 @@
   program is **traced**; programs traced before tuning keep their kernel.
 """
 
-import importlib
 import re
 import warnings
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 from mfabric_jax import tuned_file
 from mfabric_jax.checks import InputError
 from mfabric_jax.support import platforms
+from mfabric_jax.support.lazily import loaded
 
 AUTO = "auto"
 LANES = 64  # instances at a time on a CPU, so that their state stays in its caches;
@@ -36,7 +36,7 @@ class Kernel(NamedTuple):
 
 def fused() -> Any:
     """The module of fused kernels, and Pallas with it, imported where such a kernel is chosen."""
-    return importlib.import_module("mfabric_jax.flows.star_fused")
+    return loaded("mfabric_jax.flows.star_fused")
 
 
 def kernel_of(text: str, n: int) -> Kernel | None:
