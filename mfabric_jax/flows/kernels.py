@@ -5,13 +5,13 @@
 - "auto": the row of `TABLE` for the platform that a program is lowered for, and for the number of endpoints.
 """
 
-import importlib
 import math
 import re
 from typing import Any, NamedTuple
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.support import platforms
+from mfabric_jax.support.lazily import loaded
 
 AUTO = "auto"
 MOST_FUSED = 64  # most endpoints that fit a program's registers
@@ -32,7 +32,7 @@ class Kernel(NamedTuple):
 
 def fused() -> Any:
     """The module of fused kernels, and Pallas with it, imported where such a kernel is chosen."""
-    return importlib.import_module("mfabric_jax.flows.star_fused")
+    return loaded("mfabric_jax.flows.star_fused")
 
 
 def kernel_of(text: str, n: int) -> Kernel | None:

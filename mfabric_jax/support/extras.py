@@ -1,11 +1,11 @@
 """Optional dependencies."""
 
-import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from mfabric_jax.checks import InputError
+from mfabric_jax.support.lazily import loaded
 
 PACKAGES = {  # of each extra, by the names that are installed
     "cli": ("tqdm",),
@@ -38,4 +38,4 @@ def needed(name: str, purpose: str, module: str) -> Any:
     `InputError` as of `extra`.
     """
     with extra(name, purpose):
-        return importlib.import_module(module)
+        return loaded(module)

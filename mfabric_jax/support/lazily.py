@@ -6,6 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 
+def loaded(module: str) -> Any:
+    """The module of that name, which stands in the code that asks for it."""
+    return importlib.import_module(module)
+
+
 def at_first_use(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
     """The `__getattr__` of a package; `names`: those of each of its modules, none of which is named like a module.
 

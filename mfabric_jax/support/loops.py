@@ -5,12 +5,13 @@ Numba is loaded with the first file of loops, and such files `at_first_call`.
 
 import functools
 import hashlib
-import importlib
 import inspect
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from mfabric_jax.support.lazily import loaded
 
 
 def made_once(make: Callable[[], Any]) -> Callable[[], Any]:
@@ -32,7 +33,7 @@ def at_first_call(name: str) -> Callable[..., Any]:
     @made_once
     def compiled() -> Callable[..., Any]:
         module, _, function = name.partition(":")
-        loops = importlib.import_module(module)
+        loops = loaded(module)
         return kept(getattr(loops, function), **({"fastmath": loops.FAST} if hasattr(loops, "FAST") else {}))
 
     return lambda *arguments: compiled()(*arguments)
