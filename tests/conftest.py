@@ -86,8 +86,8 @@ def never_computes(command_line, monkeypatch):
         raise AssertionError("compute began")
 
     for name in (
-        *("simulation.results.Results.each", "simulation.example_timeline", "simulation.calibrate"),
-        *("failures.failures", "cluster.solve_cluster", "export.exported_iteration"),
+        *("evaluate.rows.results.Results.each", "evaluate.example_timeline", "apps.recordings.calibrate.calibrate"),
+        *("apps.failures.failures", "evaluate.solve_cluster", "apps.graphs.export.exported_iteration"),
     ):
         monkeypatch.setattr(f"mfabric_jax.{name}", compute)
 

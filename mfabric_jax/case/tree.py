@@ -4,7 +4,7 @@
 has one default. What excludes each other is one *choice* of several alternatives (subclasses of `Alternative`), written
 by name (`circuits.turn = "pays"`) or by a table named like the alternative (`[circuits.predict] sigma = 0.3`), which
 chooses it; an alternative with nothing but a `value` is written as one key (`compute.efficiency = 0.4`). `None` is left
-open: `simulation.resolve` says what it stands for. Nothing here computes: no NumPy, no JAX.
+open: `resolve` says what it stands for. Nothing here computes: no NumPy, no JAX.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal

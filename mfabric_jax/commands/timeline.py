@@ -22,16 +22,15 @@ def run(cases: Cases, options: Options) -> None:
     shared.check_flags(cases, "timeline", shared.ALL, unread=BESIDE_TIMES)
     shared.check_cases(cases)
     shared.start_jax(case.run.dtype, options.device)
-    from mfabric_jax import evaluate as simulation
     from mfabric_jax import report
-    from mfabric_jax.evaluate import example_timeline
+    from mfabric_jax.evaluate import example_timeline, resolve
     from mfabric_jax.evaluate.rows.results import effective
     from mfabric_jax.evaluate.rows.rows import job_columns
     from mfabric_jax.report.noticed import slow_switch_words
 
     shared.check_outputs(trace=options.out, picture=options.picture)
     segments, rows = example_timeline(case)
-    resolved = simulation.resolve(case)
+    resolved = resolve(case)
     title = f"{resolved.job.model} on {case.network.fabric} at {case.network.nic_gbps:g} Gbps"
     print(f"{title}: an iteration of {rows[0]['iteration_s']:.4g} s; seconds of every pipeline stage")
     parts = {"compute_s": "compute", "tp_comm_s": "TP", "ep_comm_s": "EP", "dp_comm_s": "DP"}

@@ -34,6 +34,11 @@ def on_graph(tmp_path):
     return case
 
 
+def sentences(case):
+    resolved = resolve(case)
+    return said_of_graph(resolved.case.network, resolved.server.nvlink)
+
+
 def group_of(case):
     resolved = resolve(case)
     group = resolved.fabric.group(resolved.site, case.network.nic_gbps)
@@ -105,7 +110,7 @@ def test_every_command_asks_whether_gpus_forward(on_graph):
     graph = case.network.graph
     (row,) = simulate(case).rows()
     assert row["iteration_s"] > 0
-    assert said_of_graph(resolve(case)) == [
+    assert sentences(case) == [
         f"{graph}: 4 NICs of 400 Gbps a server, ranks in the order of its GPUs.",
         f"{graph}: GPUs forward for others: gpu 2 reaches gpu 0 in no other way.",
     ]
@@ -122,11 +127,11 @@ def test_every_command_asks_whether_gpus_forward(on_graph):
 
 def test_which_nvlinks_count_is_said(on_graph):
     case = on_graph("leaf-spine", gpus=16, nvlink_gbps=800.0)
-    told = said_of_graph(resolve(case))
+    told = sentences(case)
     assert "GPUs do not forward for others" in told[1]
     assert "inside a server a GPU has 450 GB/s (gpu.nvlink_gigabytes_per_s); only bytes" in told[2]
     assert told[2].endswith("cross the NVLinks of the file, 100 GB/s a GPU.")
-    assert len(said_of_graph(resolve(on_graph("leaf-spine", gpus=16, nvlink_gbps=3600.0)))) == 2
+    assert len(sentences(on_graph("leaf-spine", gpus=16, nvlink_gbps=3600.0))) == 2
 
 
 def test_ranks_are_on_the_gpus_of_a_file(on_graph, tmp_path):

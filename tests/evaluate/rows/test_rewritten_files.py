@@ -190,7 +190,7 @@ def test_ranks_are_read_again(tmp_path):
     found = []
     for some in (order, order[::-1], order):
         rewrite(ranks, json.dumps({"gpus": some}))
-        found.append(own_graph(GraphFile.of(resolve(case))).nodes.tolist())
+        found.append(own_graph(GraphFile.of(resolve(case).case.network)).nodes.tolist())
     assert found[0] == found[2] == found[1][::-1] != found[1]
 
 

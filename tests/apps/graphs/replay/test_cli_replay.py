@@ -113,7 +113,7 @@ def test_a_picture_of_nothing_is_refused_before_anything_is_written(tmp_path, ca
 def test_several_graphs_beside_a_fabric(tmp_path, capsys, monkeypatch):
     """Each has a row with its file, and what it has alone: all the same is said once."""
     monkeypatch.chdir(tmp_path)
-    shutil.copy(pathlib.Path(__file__).parent.parent / "golden" / "job.json", "job.json")
+    shutil.copy(pathlib.Path(__file__).parents[3] / "golden" / "job.json", "job.json")
     for kind, gbps in (("leaf-spine", 400), ("leaf-spine", 200), ("torus", 400)):
         words = f"make-graph {kind} --gpus 16 --nic-gbps {gbps} --out {kind}-{gbps}.json"
         assert status(*words.split()) == 0

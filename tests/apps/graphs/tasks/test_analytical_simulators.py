@@ -11,7 +11,7 @@ import pytest
 from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks
 from mfabric_jax.apps.graphs.tasks.lowering import lowered
 
-FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
+FOLDER = pathlib.Path(__file__).parents[4] / "benchmarks"
 NAME = "analytical_simulators"
 MESSAGE = 2**20 / 8 / (50 * 2**30) * 1e9  # ns of an eighth of a MiB
 
