@@ -2,9 +2,9 @@
 
     python benchmarks/walk.py compare --model llama-moe --fabric fat-tree,mfabric --nic-gbps 100,400
 
-Prints how many modules of the package are loaded, how many functions run, how many modules are visited, and how often
-the walk comes back to one that it had left; `--list` first prints the walk itself, one module a line with the
-functions that are new there.
+Prints how many modules of the package are loaded and how many functions run, how many of these are of the core (not of
+apps, reports, commands, or the support of all), how many modules are visited, and how often the walk comes back to one
+that it had left; `--list` first prints the walk itself, one module a line with the functions that are new there.
 """
 
 import inspect
@@ -15,6 +15,7 @@ import mfabric_jax
 from mfabric_jax import cli
 
 ROOT = Path(mfabric_jax.__file__).parent
+BESIDE_CORE = ("apps", "cli", "commands", "report", "support")
 
 
 def walk_of(words: list[str]) -> list[tuple[str, str]]:
@@ -49,9 +50,11 @@ def main() -> None:
     modules = {module for module, _ in stops}
     if listed:
         print("\n".join(f"{module}: {', '.join(functions)}" for module, functions in stops))
-    loaded = sum(name.partition(".")[0] == "mfabric_jax" for name in sys.modules)
+    loaded = [name.split(".")[1:] for name in sys.modules if name.partition(".")[0] == "mfabric_jax"]
+    core = sum(bool(parts) and parts[0] not in BESIDE_CORE for parts in loaded)
     functions = sum(len(new) for _, new in stops)
-    print(f"{loaded} modules loaded, {functions} functions run")
+    of_core = sum(len(new) for module, new in stops if module.split("/")[0].removesuffix(".py") not in BESIDE_CORE)
+    print(f"{len(loaded)} modules loaded, {core} of the core; {functions} functions run, {of_core} of the core")
     print(f"{len(modules)} modules visited, {len(stops) - len(modules)} returns to a module already left")
 
 

@@ -57,10 +57,8 @@ def finish_times_now(
     flows = len(hops)
     order, nothing = successors(checked_after(None, flows), flows), np.zeros(flows)
     alike, unlimited = np.ones(flows), np.full(flows, np.inf)
-    from mfabric_jax.flows.host.instance import run_instance
-
     one, _ = _instance(Terms(capacity, share, alike, unlimited, nothing, nothing, nothing), hops, order)
-    ends = [run_instance(one._replace(size=each))[0].finish for each in np.ascontiguousarray(size, float)]
+    ends = [_host.run_instance(one._replace(size=each))[0].finish for each in np.ascontiguousarray(size, float)]
     return np.array(ends).reshape(size.shape)
 
 
