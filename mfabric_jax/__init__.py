@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mfabric_jax.flows import FlowProblem, completion_times, max_min_rates, star_completion
     from mfabric_jax.policies import Plan, greedy
     from mfabric_jax.routing import all_to_all_time
+    from mfabric_jax.support import programs
 
 __version__ = "0.2.0.dev0"
 BEGAN = time.time()  # files of the package that were written later are not what this process imports
@@ -34,6 +35,7 @@ __all__ = [
     "greedy",
     "load",
     "max_min_rates",
+    "programs",
     "resolve",
     "simulate",
     "star_completion",
@@ -50,6 +52,8 @@ _FROM = {
 def __getattr__(name: str) -> "Any":
     import importlib.util
 
+    if name == "programs":
+        return importlib.import_module(f"{__name__}.support.programs")
     if name in _FROM:
         return getattr(importlib.import_module(f"{__name__}.{_FROM[name]}"), name)
     if not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):
