@@ -20,6 +20,7 @@ NAMES = (
 SCHEDULERS = (
     *("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-turn", "joint", "exact"),
 )
+ROUTINGS = ("unsplit", "best-path", "split", "relay")  # of demand on circuits and tree: `routing/region.py`
 NO_SCHEDULE = "none"
 BOUND = "bound"  # of circuits.turn, and the policy of its rows
 NAMED = {"policy": NAMES, "scheduler": SCHEDULERS}

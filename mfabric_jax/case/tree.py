@@ -24,9 +24,9 @@ Precision = Literal["bf16", "fp8"]
 Sums = Literal["bf16", "fp32"]
 NicUse = Literal["own", "pooled"]
 if TYPE_CHECKING:
-    FabricName = str
+    FabricName = RoutingName = str
 else:
-    FabricName = Literal[*NAMES, GRAPH]
+    FabricName, RoutingName = Literal[*NAMES, GRAPH], Literal[*policies.ROUTINGS]
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -706,8 +706,11 @@ class CircuitSettings(Group, frozen=True):
         ),
     ] = None
     routing: Annotated[
-        Literal["unsplit", "best-path", "split", "relay"] | None,
-        doc("How traffic uses circuits and the tree (open: unsplit; split where models are served)."),
+        RoutingName | None,
+        doc(
+            "unsplit: a pair with circuits uses these alone, others the tree; best-path: circuits or the tree, the sooner;"
+            " split: both at once; relay: third servers, too (open: unsplit; split where models are served)."
+        ),
     ] = None
     schedule: Annotated[
         str,

@@ -211,7 +211,12 @@ class OnMesh(Fabric):
     """Links between servers, or routers behind them, that do not change; the groups of a stage share them."""
 
     def mesh(self, site: Site) -> Mesh:
-        """The links of the whole cluster and the rule by which bytes cross them."""
+        """The links of the whole cluster and the rule by which bytes cross them (`direct_links.Mesh`).
+
+        `views.mesh_of_links(servers, tail, head, nics)` makes it of links in both directions, each so many NICs wide;
+        with `places` it can be drawn. Servers are numbered so that an expert-parallel group is a run of neighbours. A
+        cluster may be a single server, without links.
+        """
         raise NotImplementedError
 
     def links(self, site: Site) -> Links:

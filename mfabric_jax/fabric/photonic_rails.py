@@ -16,9 +16,9 @@ from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import Attachment, PartGroup
 from mfabric_jax.fabric.design import OnMesh
+from mfabric_jax.fabric.grids import ring_circuits
 from mfabric_jax.fabric.nic_use import PORTS
 from mfabric_jax.fabric.on_tree import check_own
-from mfabric_jax.fabric.rings import ring_circuits
 from mfabric_jax.fabric.site import About, Optics, Paths, Site
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from jaxtyping import Float
 
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
 from mfabric_jax.fabric.failures import NO_PACKETS, ONE_PLANE, PLANES, Degraded, Hit
+from mfabric_jax.fabric.grids import ring_circuits
 from mfabric_jax.fabric.nic_use import Handover
-from mfabric_jax.fabric.rings import ring_circuits
 
 NO_TURNS = "only the present phase has circuits until it is repaired, so the job waits"
 ONE_RAIL = "no other rail could carry, so the job waits for the repair"

@@ -23,7 +23,7 @@ from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import DIRECT_LINK, THROUGH_OCS, PartGroup
 from mfabric_jax.fabric.design import EpGroup, OnMesh
 from mfabric_jax.fabric.grids import near_equal, sizes, written
-from mfabric_jax.fabric.site import About, Optics, Paths, Site
+from mfabric_jax.fabric.site import About, Optics, Site
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
@@ -105,9 +105,6 @@ class RailX(OnMesh):
         shape, side, each = _layout(site)
         inside, through = 4 * each * (side - 1) / side, 2 * each * sum(size > 1 for size in shape) / side
         return PartGroup(inside, "direct link", DIRECT_LINK), PartGroup(through, "rail", THROUGH_OCS)
-
-    def paths(self, site: Site) -> Paths:
-        return Paths("shortest paths", 1)
 
     def fills(self, site: Site) -> dict[str, Any]:
         side = side_of(site.servers, site.own.side, site.group_servers)

@@ -38,12 +38,12 @@ class ClusterShape(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Servers, their NICs and switches, for which a fabric is laid out. Numbers of NICs may be arrays [N] in bills.
+    """Servers, their NICs and switches, for which a fabric is laid out. In `parts` numbers of NICs may be arrays [N].
 
     - `network`: the settings of a case, with the table of each fabric (`own`).
     - `servers`, `gpus_per_server`: servers, or parts of scale-up domains; `pp`: stages that they form.
     - `servers_per_region`: of an expert-parallel group; None: all.
-    - `nics`: of a server, None: one for each GPU; of these mfabric has `optical_degree` on the optical switch and
+    - `nics`: of a server, None: one for each GPU (`server_nics` says how many then); of these mfabric has `optical_degree` on the optical switch and
       `electrical_nics` on the tree.
     - `tiers`: of switch trees; `laid_out`: trees are priced by the links up that their edge switches need, else as if
       all were full.
@@ -202,7 +202,7 @@ NO_OPTICS = Optics()
 class About:
     """What is true of a fabric wherever it is built.
 
-    - `look`: label, colour and Matplotlib marker in pictures.
+    - `look`: label, colour and Matplotlib marker in pictures, unlike those of every other fabric.
     - `nics`: usual number of a server; None: that of the GPU, else one for each GPU.
     - `domains`: None: servers, no scale-up domains.
     """

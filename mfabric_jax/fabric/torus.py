@@ -66,10 +66,10 @@ def torus_mesh(shape: Shape, per_direction: int, ways: str = WAYS) -> Mesh:
     return views.mesh_of(torus_links(shape, per_direction), following=following, places=coordinates(shape).T)
 
 
-def per_direction(nics: int | None, name: str = "torus") -> int:
-    if nics is not None and nics % DIRECTIONS:
+def per_direction(nics: int, name: str = "torus") -> int:
+    if nics % DIRECTIONS:
         raise InputError(f"{name} needs as many NICs in each of its {DIRECTIONS} directions, got nics {nics}.")
-    return 1 if nics is None else nics // DIRECTIONS
+    return nics // DIRECTIONS
 
 
 def ring_parts(shape: Shape, each: int) -> tuple[PartGroup, PartGroup]:
@@ -81,7 +81,7 @@ def ring_parts(shape: Shape, each: int) -> tuple[PartGroup, PartGroup]:
 
 class Torus(OnMesh):
     def group(self, site: Site, nic_gbps: Any) -> DirectLinks:
-        each = per_direction(site.nics)
+        each = per_direction(site.server_nics)
         if site.own.ways != WAYS or site.own.shape is not None:
             return views.DirectLinks.of_cluster(
                 self.mesh(site), site.group_servers, site.stage_servers, nic_gbps, DIRECTIONS * each
@@ -92,10 +92,10 @@ class Torus(OnMesh):
         return views.DirectLinks(site.group_servers, nic_gbps, 4 * each, mesh=torus_mesh(plane, each), **rates)
 
     def mesh(self, site: Site) -> Mesh:
-        return torus_mesh(_shape(site), per_direction(site.nics), site.own.ways)
+        return torus_mesh(_shape(site), per_direction(site.server_nics), site.own.ways)
 
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
-        return ring_parts(_shape(site), per_direction(site.nics))
+        return ring_parts(_shape(site), per_direction(site.server_nics))
 
     def paths(self, site: Site) -> Paths:
         return Paths(site.own.ways, 1)

@@ -17,7 +17,7 @@ from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import OnMesh
 from mfabric_jax.fabric.grids import Shape, coordinates, rings, sizes, written
-from mfabric_jax.fabric.site import About, Optics, Paths, Site
+from mfabric_jax.fabric.site import About, Optics, Site
 from mfabric_jax.fabric.torus import DIRECTIONS, near_cube, per_direction, ring_parts
 
 if TYPE_CHECKING:
@@ -71,15 +71,14 @@ def twisted_mesh(shape: Shape, each: int) -> Mesh:
 
 class TwistedTorus(OnMesh):
     def mesh(self, site: Site) -> Mesh:
-        return twisted_mesh(shape_of(site.servers, site.own.shape), per_direction(site.nics, NAME))
+        return twisted_mesh(shape_of(site.servers, site.own.shape), per_direction(site.server_nics, NAME))
 
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
         """Of any number of servers; those that make no twisted torus are priced as a torus."""
         stated = site.own.shape and shape_of(site.servers, site.own.shape)
-        return ring_parts(stated or _fitting(site.servers) or near_cube(site.servers), per_direction(site.nics, NAME))
-
-    def paths(self, site: Site) -> Paths:
-        return Paths("shortest paths", 1)
+        return ring_parts(
+            stated or _fitting(site.servers) or near_cube(site.servers), per_direction(site.server_nics, NAME)
+        )
 
     def fills(self, site: Site) -> dict[str, str]:
         return {"shape": written(shape_of(site.servers, site.own.shape))}

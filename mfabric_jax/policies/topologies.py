@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from mfabric_jax.case.fabrics import TOPOLOGIES
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.rings import ascending_steps, ring_circuits
+from mfabric_jax.fabric.grids import ascending_steps, ring_circuits
 from mfabric_jax.fabric.torus import near_square, torus_links
 from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.routing import Plan

@@ -16,8 +16,8 @@ from jaxtyping import Float, Int
 
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.direct_links import DirectLinks
+from mfabric_jax.fabric.grids import ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.fabric.nic_use import RING_NICS
-from mfabric_jax.fabric.rings import ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.policies.static import matchings, topoopt
 from mfabric_jax.routing.fixed import wired
 from mfabric_jax.support import programs

@@ -14,6 +14,7 @@ from jax import lax
 from jaxtyping import Bool, Float, Int
 
 from mfabric_jax import flows
+from mfabric_jax.case.policies import ROUTINGS
 from mfabric_jax.checks import InputError, of_type, one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import legality
@@ -24,8 +25,6 @@ from mfabric_jax.routing.schedule import schedule_time
 from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.support.arrays import marked
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
-
-ROUTINGS = ("unsplit", "best-path", "split", "relay")
 
 
 def all_to_all_time(
@@ -99,11 +98,21 @@ def _without_relay(
         on_eps = (joined(jnp.broadcast_to(port, servers)) & ~jnp.eye(servers, dtype=bool)).any()
         pairs = jnp.where(optical & (demand != 0), alone, 0)
         return pairs, jnp.where(on_eps | ~jnp.isfinite(seconds), seconds, 0)
-    if routing == "best-path":
-        optical = kept_on_circuits(direct, demand, port)
+    optical = _on_circuits(optical, direct, demand, port, routing)
     pairs = jnp.where(optical & (demand != 0), direct, 0)
     port = jnp.broadcast_to(port, servers)
     return pairs, flows.star_completion(jnp.where(optical, 0, demand), port, port).max(initial=0)
+
+
+def _on_circuits(
+    joined: Bool[Array, "S S"], direct: Float[Array, "S S"], demand: Float[Array, "S S"], port: Any, routing: str
+) -> Bool[Array, "S S"]:
+    """Pairs whose bytes all use their circuits, of the pairs `joined` by some; the others use the EPS."""
+    if routing == "best-path":
+        return kept_on_circuits(direct, demand, port)
+    if routing == "unsplit":
+        return joined
+    raise InputError(f"routing {routing!r} has no rule for which pairs use their circuits.")
 
 
 def unsplit_times_now(
@@ -165,9 +174,7 @@ def fluid_lower_bound(
 @functools.partial(jax.jit, static_argnames="routing")
 def _paced(region: Region, circuits: Circuits, demand: Float[Array, "S S"], routing: str) -> Float[Array, ""]:
     direct, port = direct_seconds(region, circuits, demand), _port(region, demand)
-    kept = circuits.count > 0
-    if routing == "best-path":
-        kept = kept_on_circuits(direct, demand, port)
+    kept = _on_circuits(circuits.count > 0, direct, demand, port, routing)
     ports = jnp.broadcast_to(port, region.servers)
     slowest = jnp.where(kept & (demand != 0), direct, 0).max(initial=0)
     return jnp.maximum(slowest, port_bound(jnp.where(kept, 0, demand), ports, ports))
@@ -353,9 +360,8 @@ def ways_of(region: Region, plan: Plan, demand: Float[Array, "S S"], *, routing:
         seconds = split_seconds(demand, rate, port)
         optical = jnp.minimum(demand, jnp.where(rate > 0, rate * seconds, 0))
         return Ways(optical, rate, demand - optical, _pace(demand - optical, seconds))
-    on_circuits = rate > 0
-    if routing == "best-path":
-        on_circuits = kept_on_circuits(direct_seconds(region, plan.circuits, demand), demand, port)
+    direct = direct_seconds(region, plan.circuits, demand)
+    on_circuits = _on_circuits(rate > 0, direct, demand, port, routing)
     optical = jnp.where(on_circuits, demand, 0)
     return Ways(optical, rate, demand - optical, jnp.full_like(demand, jnp.inf))
 

@@ -10,9 +10,9 @@ import pytest
 
 from mfabric_jax.evaluate import resolve
 from mfabric_jax.fabric import Circuits, cluster, cluster_cost, get
+from mfabric_jax.fabric.grids import ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.fabric.region import round_robin
 from mfabric_jax.fabric.registry import cost_table
-from mfabric_jax.fabric.rings import ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.fabric.torus import dimension_order, near_cube, near_square, torus_links
 from mfabric_jax.routing import cluster_routes, links_of
 from mfabric_jax.routing.fixed import fixed_time, wired

@@ -10,7 +10,7 @@ import pytest
 from mfabric_jax.fabric import Circuits, Region, cluster
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.rings import ring_circuits
+from mfabric_jax.fabric.grids import ring_circuits
 from mfabric_jax.routing.fixed import forward_time, single_part_times, single_paths, single_ways, spray_time, wired
 from mfabric_jax.routing.region import part_times
 from tests.oracles.graph import completion

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from mfabric_jax import policies
 from mfabric_jax.apps.learning.demands import MEAN_OF, HeldOut, held_out
 from mfabric_jax.apps.learning.judged_schedules import SCHEDULED, schedules_over_bound
-from mfabric_jax.case.policies import check_name
+from mfabric_jax.case.policies import ROUTINGS, check_name
 from mfabric_jax.checks import (
     InputError,
     check_together,
@@ -40,7 +40,7 @@ from mfabric_jax.evaluate.problem import DTYPES
 from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
-from mfabric_jax.routing.region import ROUTINGS, part_times
+from mfabric_jax.routing.region import part_times
 from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn_each, folded, gate_trace, misjudged_each
 from mfabric_jax.traffic.scenarios import likely_demands
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from mfabric_jax import policies, units
 from mfabric_jax.case.grid import Setting
+from mfabric_jax.case.policies import ROUTINGS
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.evaluate.links import RELAY_STEPS
 from mfabric_jax.evaluate.problem import check_dtype
@@ -19,7 +20,7 @@ from mfabric_jax.evaluate.sharded import Estimate, evaluate, usual_at_once
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import degree_bound, relay_shares
-from mfabric_jax.routing.region import ROUTINGS, part_times
+from mfabric_jax.routing.region import part_times
 from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn, folded, gate_trace, misjudged
 
 RECORDED = "recorded"

@@ -24,7 +24,7 @@ from mfabric_jax.case.paths import (
     settings,
     stated,
 )
-from mfabric_jax.case.policies import NAMES, check_name, name_of
+from mfabric_jax.case.policies import NAMES, ROUTINGS, check_name, name_of
 from mfabric_jax.checks import InputError, Misfit, in_file, one_of
 from mfabric_jax.evaluate.resolving.limits import (
     PAYS,
@@ -649,7 +649,7 @@ def _check_values(resolved: Resolved) -> None:
     if rule.name == "given":
         with in_file(rule.value):
             traffic.check_given(traffic.read_placement(rule.value), resolved.job)
-    one_of("circuits.routing", case.circuits.routing, ("unsplit", "best-path", "split", "relay"))
+    one_of("circuits.routing", case.circuits.routing, ROUTINGS)
 
 
 def _check_groups(resolved: Resolved) -> None:
