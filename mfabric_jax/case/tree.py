@@ -708,7 +708,7 @@ class CircuitSettings(Group, frozen=True):
     routing: Annotated[
         RoutingName | None,
         doc(
-            "unsplit: a pair with circuits uses these alone, others the tree; best-path: circuits or the tree, the sooner;"
+            "unsplit: a pair with circuits uses these alone, others the tree; best-path: circuits or tree, the sooner;"
             " split: both at once; relay: third servers, too (open: unsplit; split where models are served)."
         ),
     ] = None

@@ -43,8 +43,8 @@ class Site:
     - `network`: the settings of a case, with the table of each fabric (`own`).
     - `servers`, `gpus_per_server`: servers, or parts of scale-up domains; `pp`: stages that they form.
     - `servers_per_region`: of an expert-parallel group; None: all.
-    - `nics`: of a server, None: one for each GPU (`server_nics` says how many then); of these mfabric has `optical_degree` on the optical switch and
-      `electrical_nics` on the tree.
+    - `nics`: of a server, None: one for each GPU (`server_nics` says how many then); of these mfabric has
+      `optical_degree` on the optical switch and `electrical_nics` on the tree.
     - `tiers`: of switch trees; `laid_out`: trees are priced by the links up that their edge switches need, else as if
       all were full.
     - `delay_s`: of a reconfiguration; `ocs`: the optical switch, None: of as many ports as needed; `panels`: patch
