@@ -1,5 +1,6 @@
-"""How a mistake of the user is answered."""
+"""How a mistake of the user is answered, and files that are mistaken."""
 
+import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
@@ -19,3 +20,19 @@ def check_refused(pattern, call, *args, **named):
     """The call raises an `InputError` in which this pattern is found."""
     with pytest.raises(InputError, match=pattern):
         call(*args, **named)
+
+
+def changed(content, rng):
+    """The content with a part deleted, doubled or overwritten, or its end cut off."""
+    data = bytearray(content)
+    at, length = int(rng.integers(len(data))), int(rng.integers(1, 40))
+    match rng.integers(4):
+        case 0:
+            del data[at : at + length]
+        case 1:
+            data[at:at] = data[at : at + length]
+        case 2:
+            data[at : at + 3] = rng.integers(256, size=len(data[at : at + 3]), dtype=np.uint8).tobytes()
+        case 3:
+            del data[at:]
+    return bytes(data)

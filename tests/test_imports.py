@@ -289,6 +289,46 @@ def test_nothing_but_their_commands_leans_on_apps():
     assert leaning == APPS
 
 
+HERE = pathlib.Path(__file__).parent
+
+
+def apps_in(source):
+    """(line, app) of every import of an app or of its tests, and of every name of an app in a text."""
+    tree = ast.parse(source)
+    texts = ((one.lineno, one.value) for one in ast.walk(tree) if isinstance(one, ast.Constant))
+    for line, target in [*imported(tree, ""), *((line, text) for line, text in texts if isinstance(text, str))]:
+        parts = target.split(".")
+        if parts[1:2] == ["apps"] and parts[0] in ("mfabric_jax", "tests") and parts[2:3] != ["together"]:
+            yield from ((line, app) for app in parts[2:3])
+
+
+def against_the_apps(source, path):
+    """Lines of the test at `path` (inside of `tests`) that need an app which the test is not about."""
+    room, *rest = path.split("/")
+    if rest and path.split("/")[:2] != ["apps", "together"]:
+        own = rest[0] if room == "apps" else None
+        yield from (f"{path}:{line} needs the app {app}" for line, app in apps_in(source) if app != own)
+
+
+def test_tests_of_an_app_go_with_it_and_no_others_need_it():
+    """But for `apps/together`, what several must agree on, and the files on top, of the whole product."""
+    files = sorted(HERE.rglob("*.py"))
+    wrong = [line for file in files for line in against_the_apps(file.read_text(), file.relative_to(HERE).as_posix())]
+    assert not wrong, "\n".join(wrong)
+    for path, source, found in [
+        ("fabric/test_a.py", "def test():\n    from mfabric_jax.apps.failures import failures", True),
+        ("fabric/test_a.py", "from mfabric_jax.apps import serving", True),
+        ("fabric/test_a.py", "from tests.apps.sweep.test_b import rows", True),
+        ("fabric/test_a.py", "files('mfabric_jax.apps.serving')", True),
+        ("fabric/test_a.py", "from mfabric_jax.fabric import apps", False),
+        ("apps/sweep/test_a.py", "from mfabric_jax.apps.serving import known", True),
+        ("apps/sweep/test_a.py", "from mfabric_jax.apps.sweep import sweep", False),
+        ("apps/together/test_a.py", "from mfabric_jax.apps.sweep import sweep", False),
+        ("test_a.py", "from mfabric_jax.apps.sweep import sweep", False),
+    ]:
+        assert any(against_the_apps(source, path)) is found, (path, source)
+
+
 PLAIN = "compare --model llama-moe --fabric fat-tree,mfabric --nic-gbps 100,400"
 
 

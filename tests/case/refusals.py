@@ -20,8 +20,8 @@ FLAGS = {  # of a flag PATH=VALUE
 }
 WORDS = {  # of a command line
     "--delay-s 3": "option '--delay-s' is unknown (did you mean --set circuits.delay_s=...?).",
-    "--rule next": "option '--rule' is unknown (greedy-released and greedy-next are names of circuits.policy).",
-    "--overlap-passes": "option '--overlap-passes' is unknown (did you mean --set job.overlap=passes?).",
+    "--rule next": "option '--rule' is unknown (did you mean --set placement.rule=...?).",
+    "--overlap-passes": "option '--overlap-passes' is unknown; allowed: --changed, ",
     "--wiring rings": "option '--wiring' is unknown (did you mean --set network.topoopt.wiring=...?).",
     "--tile 3": "option '--tile' is unknown (did you mean --set compute.received.tile=...?).",
     "--modle x": "option '--modle' is unknown (did you mean '--model'?); allowed: --changed, ",

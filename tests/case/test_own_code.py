@@ -7,8 +7,6 @@ import pathlib
 import pytest
 
 import mfabric_jax
-from mfabric_jax.apps.graphs.jobs import read_jobs
-from mfabric_jax.apps.sweep import read_sweep
 from mfabric_jax.case import Case, load, own_code
 from mfabric_jax.commands.rerun import cases_of
 from mfabric_jax.policies import allow_code, get
@@ -28,12 +26,17 @@ def f(demand, region, *, previous=None, key=None, power=1.0):
 pytestmark = pytest.mark.usefixtures("command_line")
 
 
+def mark(folder):
+    """The name of a policy in a file of others, which leaves a mark when it runs."""
+    (folder / "theirs.py").write_text(SOURCE)
+    return f"{folder}/theirs.py:f"
+
+
 @pytest.fixture
 def theirs(tmp_path, monkeypatch):
-    """The name of a policy in a file of others, which leaves a mark when it runs; nothing is allowed."""
+    """Nothing is allowed."""
     monkeypatch.setattr(own_code, "_allowed", set())
-    (tmp_path / "theirs.py").write_text(SOURCE)
-    return f"{tmp_path}/theirs.py:f"
+    return mark(tmp_path)
 
 
 def written(folder, content, name="case.json"):
@@ -49,28 +52,22 @@ SETTINGS = {  # where a file may name code, NAME standing for it
     "variant": REGION | {"variants": [{"name": "a", "circuits.policy": "NAME"}, {"name": "b"}]},
     "drawn": REGION | {"random": {"circuits.policy": {"of": ["greedy", "NAME"]}}, "sweep": {"draws": 2}},
 }
-JOB = {"name": "a", "gigabytes": 1.0, "servers": [0, 1]}
-JOBS = {
-    "fabric's case": {"jobs": [JOB], "fabric": {"servers": 2, "case": {"circuits.policy": "NAME"}}},
-    "job's case": {"links": {"l": 1.0}, "jobs": [{"name": "a", "links": ["l"], "case": {"circuits.policy": "NAME"}}]},
-}
-SWEEPS = {
-    "all-to-alls": {"evaluate": "all-to-all", "grid": {"policy": ["greedy", "NAME"]}},
-    "replays": {"evaluate": "replay", "fixed": {"workload": "w.json", "circuits": {"policy": "NAME"}}},
-}
-READERS = [(load, SETTINGS), (read_jobs, JOBS), (read_sweep, SWEEPS)]
 
 
-@pytest.mark.parametrize(
-    ("read", "content"), [pytest.param(read, one, id=name) for read, all_ in READERS for name, one in all_.items()]
-)
-def test_no_reader_takes_code_that_its_file_names(read, content, theirs, tmp_path):
-    path = written(tmp_path, json.loads(json.dumps(content).replace("NAME", theirs)))
+def no_reader_runs(read, content, folder):
+    """Neither reading a file that names code nor what is said of it runs the code."""
+    theirs = mark(folder)
+    path = written(folder, json.loads(json.dumps(content).replace("NAME", theirs)))
     said = refused(read, path)
     assert said.startswith(repr(path))
     assert "names code to run" in said
-    assert f"add --code {tmp_path}/theirs.py, in Python policies.allow_code(" in said
-    assert not (tmp_path / "ran").exists()
+    assert f"add --code {folder}/theirs.py, in Python policies.allow_code(" in said
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize("where", SETTINGS)
+def test_no_reader_takes_code_that_its_file_names(where, theirs, tmp_path):
+    no_reader_runs(load, SETTINGS[where], tmp_path)
 
 
 @pytest.mark.parametrize("where", SETTINGS)

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from mfabric_jax import fabric
-from mfabric_jax.apps.failures import failures
 from mfabric_jax.fabric import Prices, cluster_cost
 from mfabric_jax.fabric.cost import Watts, packaged
 from mfabric_jax.fabric.parts_list import OCS, Ocs, Parts, get_ocs, own_prices
 from mfabric_jax.fabric.registry import cluster_watts, cost_table, no_price
 from mfabric_jax.workload.gpus import GPUS
-from tests.small import small
 
 FIBRE = 0.3 * 500
 
@@ -320,14 +318,6 @@ def test_a_whole_switch_with_twin_ports_by_hand(tmp_path):
     usual = quoted(tmp_path, "[switch.400]\nusd = 6400\nports = 64\n")
     assert usual.at("switch_port", 400) == 100
     assert quoted(tmp_path, "ocs_port = 520\n") == Prices()  # older files are read as before
-
-
-def test_a_spare_switch_costs_what_the_switch_does(tmp_path):
-    quoted(tmp_path)
-    given = {"network.fabric": "fat-tree", "failures.kinds": ["switch"], "network.nic_gbps": 400}
-    given |= {"job.batch.micro_batches": 1, "network.prices": str(tmp_path / "quote.toml")}
-    (row,) = failures(small(given))
-    assert row["spare_part_usd"] == 28000  # not 64 ports of 218.75
 
 
 def test_quoted_prices_are_those_of_switch_ports_and_gpus_that_nobody_replaced(tmp_path):

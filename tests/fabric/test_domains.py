@@ -5,7 +5,6 @@ from fractions import Fraction
 import pytest
 
 from mfabric_jax import cases, resolve
-from mfabric_jax.apps.failures import failures
 from mfabric_jax.evaluate.rows.results import not_known
 from mfabric_jax.evaluate.rows.rows import bill_of, idle_spares
 from mfabric_jax.fabric import cloudmatrix, cluster, cluster_cost, get
@@ -122,16 +121,6 @@ def test_an_all_to_all_between_domains_by_hand():
     assert (group.nics, group.nic_use) == (16, "own")
     want = sent(resolve(case).job) * Fraction(1, 2) / (4 * Fraction(NIC))
     assert exchanges(case) == pytest.approx(float(want), rel=1e-6)
-
-
-def test_a_switch_of_many_that_fails():
-    job = degrees(tp=4, pp=1, dp=4, ep=8) | {"failures.kinds": ["nvswitch"]}
-    for name, planes in (("scale-up", 18), ("cloudmatrix384", 7)):
-        (one,) = failures(small({"network.fabric": name} | EVEN | job))
-        domains = 2 if name == "scale-up" else 1
-        assert one["devices"] == planes * domains
-        slower = one["ep_comm_s"] / one["healthy_ep_comm_s"]
-        assert slower == pytest.approx(planes / (planes - 1), rel=1e-6)
 
 
 def test_what_does_not_go():

@@ -7,7 +7,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.failures import failures
 from mfabric_jax.fabric import cluster, cluster_cost, degraded
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.dragonfly import dragonfly_mesh, dragonfly_shape
@@ -173,12 +172,9 @@ def test_what_broken_parts_leave():
 
 
 @pytest.mark.usefixtures("as_users_have_it")
-def test_an_iteration_and_its_failures():
+def test_an_iteration():
     # 16 servers, a router each, in one group: two ranks of two servers, joined by one link of one NIC.
     asked = small(JOB | {"network.fabric": "dragonfly"})
     found, valiant = row(asked), row(asked.with_({"network.fabric": "dragonfly-valiant"}))
     assert (found["nic_use"], found["routing"], valiant["routing"]) == ("pooled", "minimal", "Valiant")
     assert found["ep_comm_s"] == pytest.approx(valiant["ep_comm_s"])  # inside a group ways are the same
-    (broken,) = failures(asked.with_({"failures.kinds": ["electrical-nic"]}))
-    assert broken["devices"] == 16 * 8
-    assert broken["slow_down"] > 0

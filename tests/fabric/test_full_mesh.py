@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case
-from mfabric_jax.apps.failures.failure_rows import availability
 from mfabric_jax.fabric import cluster, cluster_cost, degraded
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 from mfabric_jax.fabric.full_mesh import FULL_MESH, full_mesh
@@ -185,14 +184,6 @@ def test_an_iteration_by_hand():
     assert single["routing"] == "detour"
     torus = row(small(JOB | {"network.fabric": "torus"}))  # two NICs join the pair
     assert found["ep_comm_s"] - torus["ep_comm_s"] == pytest.approx(torus["ep_comm_s"] * (2 / (8 / 6) - 1), rel=0.2)
-
-
-def test_availability_as_published_for_ub_mesh():
-    # arXiv 2503.20377 (second hand): MTBF 13.8 and 98.5 h, MTTR 75 and 13 min: 13.8 / 15.05, 98.5 / 99.75 and
-    # 98.5 / 98.717, published as 91.6, 98.8 and 99.78 %.
-    found = [availability(1 / hours, minutes / 60) for hours, minutes in ((13.8, 75), (98.5, 75), (98.5, 13))]
-    assert found == pytest.approx([0.91694, 0.98747, 0.99781], abs=1e-5)
-    assert availability(0.0, 24.0) == 1
 
 
 def test_a_mesh_of_fractions_is_a_mesh():

@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case, resolve, simulate
-from mfabric_jax.apps.failures import failures
-from mfabric_jax.apps.serving.group import group_of
 from mfabric_jax.case import cases
 from mfabric_jax.case.grid import Block
-from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.rows.points import Points
 from mfabric_jax.evaluate.rows.results import at_quoted_ports
 from mfabric_jax.evaluate.rows.rows import bill_of
@@ -97,14 +94,6 @@ def test_a_graph_has_no_tiers_of_its_own(tmp_path):
         assert found.fabric.paths(found.site).links == 4
 
 
-def test_a_group_that_serves_shares_its_network_with_others():
-    case = Case().with_({"model.name": "deepseek-v3", "network.fabric": "fat-tree"})
-    assert group_of(case, 8).hardware.tiers == 2
-    stated = case.with_({"network.tiers": 1})
-    assert group_of(stated, 64).hardware.tiers == 1
-    assert "network.tiers 1 has room for 64 NICs" in refused(lambda: group_of(stated, 72))
-
-
 def test_the_latency_of_a_path_over_one_switch_by_hand():
     # What latency adds to an iteration is in proportion to the links of a path: 2 over one switch, 4 over two tiers.
     delay = {"network.link_delay_s": 1e-3, "run.dtype": "float64"}
@@ -149,15 +138,6 @@ def test_each_degree_of_a_sweep_has_the_row_of_its_case():
     each = [simulate(case.with_({DEGREE: degree})).rows()[0] for degree in DEGREES]
     for column in ("network_cost_usd", "iteration_s", "network_kw"):
         np.testing.assert_allclose(swept[column], [row[column] for row in each], rtol=2e-5, err_msg=column)
-
-
-def test_nothing_leads_up_from_one_switch():
-    case = job("fat-tree", 64)
-    with pytest.raises(InputError, match="fat-tree: its bill has none"):
-        list(failures(case.with_({"failures.kinds": ["link"]})))
-    rails = job("rail-only", 64, **{"failures.kinds": ["switch"]})
-    (row,) = failures(cases(rails, {"job.parallel.gpus": (64,)}))
-    assert row["devices"] == 8
 
 
 def test_what_quoted_ports_would_change_by_hand(tmp_path):

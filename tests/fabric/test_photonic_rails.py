@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, cases, resolve, simulate
-from mfabric_jax.apps.failures import failures
 from mfabric_jax.evaluate.whole_cluster import solve_cluster
 from mfabric_jax.fabric import cluster_cost
 from mfabric_jax.fabric.cost import Prices
@@ -281,30 +280,3 @@ def test_what_is_left_of_gradients_and_what_cannot_fail():
         assert broken(4, 8, 8, kind).group.servers == 4
     assert broken(4, 8, 8, "controller").waits is not None
     assert after(1, 2, 2, "optical-nic", np.ones((2, 2))) == 0
-
-
-def test_failures_of_a_run():
-    case = small(job(pp=2, dp=2, micro_batches=8) | {"circuits.delay_s": 1.0, "gpu.nvswitches": 10**9})
-    rows = {one["failure"]: one for one in failures(case)}
-    assert list(rows) == ["optical-nic", "link", "gpu", "server", "optical-switch", "controller", "nvswitch"]
-    for kind in ("gpu", "server", "nvswitch"):  # of so many NVSwitches, none is missed
-        assert rows[kind]["slow_down"] == pytest.approx(0, abs=1e-9)
-    one, nic, rail = (rows[kind] for kind in ("nvswitch", "optical-nic", "optical-switch"))
-    assert one["reconfig_s"] == pytest.approx(one["healthy_reconfig_s"], rel=1e-9)
-    assert one["reconfig_s"] > 4
-    assert 0 < nic["slow_down"] < rail["slow_down"]
-    assert rows["link"]["slow_down"] == nic["slow_down"]
-    turns = 2.0  # to the ring of gradients and back
-    slower = (nic["dp_comm_s"] - turns) / (nic["healthy_dp_comm_s"] - turns)
-    assert 1.142 < slower < 8 / 7  # NVLinks inside servers are no slower
-    # 16 servers of 8 NICs with a transceiver each; 32 ports of the switch of a rail
-    assert [rows[kind]["devices"] for kind in ("optical-nic", "link", "optical-switch")] == [128, 128, 8]
-    assert rail["spare_part_usd"] == pytest.approx(32 * Prices().ocs_port)
-
-
-def test_a_rail_is_of_all_stages():
-    """Where stages are alike, all are hit as the one."""
-    even = {"traffic.generated.skew": 0.0, "traffic.generated.drift": 0.0, "circuits.delay_s": 0.0}
-    asked = job(pp=2, dp=2) | even | {"failures.kinds": ("optical-switch",)}
-    first, last = (next(failures(small(asked | {"failures.stage": stage}))) for stage in (0, 1))
-    assert first["failed_s"] == pytest.approx(last["failed_s"], rel=1e-12)

@@ -1,4 +1,4 @@
-"""`policies.rounded`: legal whatever the scores, by plain loops, the same in the environment and the network."""
+"""`policies.rounded`: legal whatever the scores, by plain loops, the same in the network."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mfabric_jax import policies
-from mfabric_jax.apps.learning.environment import circuits_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.relaxed import soft_circuits
@@ -43,7 +42,6 @@ def test_scores_are_dealt_as_by_plain_loops_and_their_unit_does_not_matter():
         got = policies.rounded(scores, Region(SERVERS, 8.0, 4))
         np.testing.assert_array_equal(got, plain_greedy(scores, 4, "next"))
         np.testing.assert_array_equal(policies.rounded(scores * 2.0**30, Region(SERVERS, 8.0, 4)), got)
-        np.testing.assert_array_equal(circuits_of(scores, Region(SERVERS, 8.0, 4)), got)
 
 
 def test_a_network_rounds_by_the_same_function():

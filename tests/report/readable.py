@@ -6,7 +6,7 @@ import itertools
 def assert_readable(figure, texts=True):
     """`texts`: those inside of axes too, which charts place by themselves."""
     figure.draw_without_rendering()
-    artists = [figure._suptitle] if figure._suptitle else []
+    artists = [*figure.texts]
     for axes in figure.axes:
         artists += axes.texts if texts else []
         artists += [axes.title, axes.xaxis.label, axes.yaxis.label] if axes.axison else [axes.title]

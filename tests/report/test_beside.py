@@ -31,10 +31,12 @@ def test_another_process_draws_and_answers_in_order():
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_what_a_killed_process_owes_is_drawn_here(when):
     with drawing() as other:
+        other.draw(process_of)
+        (process,) = other.results()
         if when == "after":
             other.draw(divmod, 7, 3)
-        os.kill(other._process.pid, signal.SIGKILL)
-        other._process.wait()
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
         other.draw(process_of)
         assert other.results()[-1] == os.getpid()
 
@@ -63,10 +65,12 @@ def test_a_process_that_cannot_start_draws_nothing(monkeypatch):
 
 def test_an_interrupt_ends_the_other_process_at_once():
     with pytest.raises(KeyboardInterrupt), drawing() as other:  # noqa: PT012
-        process = other._process
+        other.draw(process_of)
+        (process,) = other.results()
         other.draw(divmod, 7, 3)
         raise KeyboardInterrupt
-    assert process.poll() is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
 def test_the_other_process_imports_nothing_from_the_working_folder(tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, simulate
-from mfabric_jax.apps.failures.iterations import failures_of
 from mfabric_jax.circuit_schedules import Schedule, get, planned
 from mfabric_jax.circuit_schedules.ending import asked, part_ends_s
 from mfabric_jax.evaluate.composed import iteration_of
@@ -248,6 +247,5 @@ def test_bandwidths_and_delays_have_schedules_of_their_own():
 
 def test_what_lays_out_flows_one_by_one_has_no_schedules():
     case = small({"circuits.schedule": "spectra"})
-    for work in (lambda: chosen_circuits(case, np.ones((1, 4, 4)), 6, "float64"), lambda: failures_of(case)):
-        with pytest.raises(InputError, match=r"circuits\.schedule must be none beside"):
-            work()
+    with pytest.raises(InputError, match=r"circuits\.schedule must be none beside"):
+        chosen_circuits(case, np.ones((1, 4, 4)), 6, "float64")

@@ -6,11 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.recordings import statistics
 from mfabric_jax.traffic import Knobs, authors, from_knobs, generated, measured, workload_knobs
 from mfabric_jax.traffic.generator import MATRIX, Purpose, Shape, draw, measured_shares, shares_of_others, stream
 from mfabric_jax.traffic.knobs import WORKLOADS
-from mfabric_jax.traffic.tokens import max_over_mean
 from mfabric_jax.workload import get
 from tests.mistakes import refused
 
@@ -18,46 +16,12 @@ from .jobs import job
 
 BASE = Knobs(skew=1.0, row_noise=0.05, row_shared=1.0, micro_drift=0.05, drift=0.05, persistence=0.9, jitter=0.05)
 
-SHAPE = Shape(layers=6, micro_batches=3, ranks=4, experts=16, selections=10_000)
-
 
 def made(knobs, iterations=1, micro_batches=1, ep=4, experts=8, layers=2, seed=0, top_k=1):
     return from_knobs(job(ep, experts, layers, top_k), knobs, iterations, micro_batches, seed).count
 
 
-def seen(iterations=40, **moved):
-    """Load, source rows, micro-batches and correlation of `BASE` with some knobs moved."""
-    count = draw(SHAPE, dataclasses.replace(BASE, **moved), 1, np.arange(iterations))
-    load = count.sum(axis=(2, 3))
-    return {
-        "load": max_over_mean(load).mean(),
-        "rows": statistics.source_variation(count)[0].mean(),
-        "micro": statistics.source_variation(count.sum(axis=3))[0].mean(),
-        "near": 1 - statistics.correlation(load, 1).mean(),
-        "far": 1 - statistics.correlation(load, 10).mean(),
-    }
-
-
 # ------------------------------------------------------------------------------------------------------ one at a time
-def test_a_knob_moves_its_own_statistics():
-    before, over_time = seen(), {"near", "far"}
-    for moved, up in (
-        ({"skew": 1.5}, {"load"}),
-        ({"row_noise": 0.1}, {"rows"}),
-        ({"micro_drift": 0.1}, {"micro"}),
-        ({"drift": 0.1}, over_time),
-        ({"persistence": 0.1, "drift": 0.05 * np.sqrt((1 - 0.1**2) / (1 - 0.9**2))}, over_time),  # equal spread
-        ({"jitter": 0.1}, over_time),
-    ):
-        after = seen(**moved)
-        for name, value in before.items():
-            change = after[name] / value - 1
-            if name in up:
-                assert change > 0.3, (moved, name, change)
-            elif name not in over_time:  # noise within iterations tells them apart too
-                assert abs(change) < 0.15, (moved, name, change)
-
-
 def test_power_law_and_log_normal_have_their_shares():
     count = made(Knobs(skew=1.0), layers=3)[0, :, 0, 0]
     assert len({tuple(np.argsort(layer)) for layer in count}) == 3  # each layer in its own order
@@ -112,8 +76,9 @@ def test_drift_keeps_its_spread_and_forgets():
     log -= log.mean(axis=-1, keepdims=True)
     for t in (0, 20, 40):
         assert log[t].std() == pytest.approx(knobs.drift_spread, rel=0.06)
+    unit = log / np.linalg.norm(log, axis=-1, keepdims=True)
     for lag in (1, 10):
-        assert statistics.correlation(log, lag).mean() == pytest.approx(0.9**lag, abs=0.03)
+        assert (unit[lag:] * unit[:-lag]).sum(axis=-1).mean() == pytest.approx(0.9**lag, abs=0.03)
     assert (Knobs(drift=0.1).drift_spread, Knobs().drift_spread) == (np.inf, 0)
     walk = generated(job(ep=4, experts=8), iterations=3, drift=0.2).count
     np.testing.assert_array_equal(walk[0], 2)  # a random walk starts even

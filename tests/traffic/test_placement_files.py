@@ -7,7 +7,7 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.placement_files import FORMS, Placement, copies_of, read_placement, write_placement
-from tests.apps.recordings.measurements.test_readers import changed
+from tests.mistakes import changed
 from tests.traffic.test_placement import PUBLISHED
 
 EXAMPLES = {  # as documentation of the engines has them: expert 0 twice, expert 4 twice

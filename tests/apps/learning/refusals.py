@@ -2,9 +2,24 @@
 
 import functools
 
-from mfabric_jax.apps.learning import Evaluation, Scoreboard, Training
+import jax
+import numpy as np
+
+from mfabric_jax.apps.learning import Drift, Evaluation, Recorded, RegionEnv, Scoreboard, Training, best_trajectory
+from mfabric_jax.apps.learning.environment import Params
+from mfabric_jax.fabric import Region
+from mfabric_jax.policies import greedy, uniform
+from tests.timing.refusals import REGION, TOKENS
 
 UNNAMED = "for workload 'recorded', which workloads do not name, got zipf"
+PARAMS = Params(Region(4, 8.0, 3), Drift(8e9))
+SCORES, CHOICE = RegionEnv(), RegionEnv(policies=(greedy, uniform))
+
+
+def acted(env, action):
+    return env.step(jax.random.key(0), env.reset(jax.random.key(0), PARAMS)[1], action, PARAMS)
+
+
 REFUSED = [
     (functools.partial(Training, routing="split"), "routing must be relay for a network, got 'split'"),
     (functools.partial(Training, sizes=()), "sizes must name at least one and none twice, got []"),
@@ -30,4 +45,23 @@ REFUSED = [
         functools.partial(Evaluation, sizes=(4, 5), trace="other.npz"),
         "sizes must divide the 16 ranks of a trace, got 5",
     ),
+    (lambda: RegionEnv(routing="relay"), "routing 'relay' is unknown"),
+    (lambda: RegionEnv(policies=()), "policies must be None or name at least one, got none."),
+    (lambda: Drift(memory=1.5), "memory must be at most 1, got 1.5."),
+    (lambda: Recorded(np.zeros((0, 4, 4))), "demands must be [T S S] with at least one step"),
+    (lambda: SCORES.reset(jax.random.key(0), Params(PARAMS.region, Recorded(np.zeros((2, 5, 5))))), "4 servers"),
+    (lambda: best_trajectory(np.zeros((0, 4, 4)), REGION, TOKENS[0]), "demands must be [T S S] with S = 4 servers"),
+    (lambda: best_trajectory(np.zeros((3, 4, 4)), REGION, np.ones((4, 4))), "candidates must be [N S S]", "[4, 4]"),
+    (lambda: acted(SCORES, 1), "action must be a dict of scores and change, or policies be given, got int."),
+    (lambda: acted(SCORES, {"scores": np.ones((4, 4))}), "action must be a dict", "the keys ['scores']"),
+    (
+        lambda: acted(SCORES, {"scores": np.ones((2, 4, 4)), "change": 1}),
+        *("scores of an action must be numbers [4, 4]", "float64 [2, 4, 4]"),
+    ),
+    (
+        lambda: acted(SCORES, {"scores": np.ones((4, 4)), "change": 0.7}),
+        "change of an action must be one whole number from 0 to 1, got 0.7.",
+    ),
+    (lambda: acted(CHOICE, 3), "action must be one whole number from 0 to 2, got 3."),
+    (lambda: acted(CHOICE, np.array([1, 2])), "action must be one whole number from 0 to 2, got int64 [2]."),
 ]

@@ -196,7 +196,7 @@ def test_steps_lower_the_objective_of_a_batch(lesson_batch):
 
 
 def test_what_cannot_be_written_is_found_before_the_first_step(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "_pools", lambda *given: pytest.fail("computes"))
+    monkeypatch.setattr(training, "pool", lambda *given: pytest.fail("computes"))
     for name in (training.CHECKPOINT, training.METRICS, training.TRAINED_POLICY):
         folder = tmp_path / name
         (folder / name).mkdir(parents=True)

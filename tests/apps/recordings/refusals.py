@@ -6,9 +6,11 @@ import numpy as np
 
 from mfabric_jax import traffic
 from mfabric_jax.apps.recordings import fit, save_weight_matrix, statistics
+from mfabric_jax.apps.recordings.calibrate import calibrate, write_calibration
 from mfabric_jax.traffic import Recording, Tokens
 from mfabric_jax.traffic.recording import Sources
 from mfabric_jax.workload import RankLayout
+from tests.evaluate.rows.refusals import TINY
 from tests.traffic.jobs import job, laer_rows, line, opened
 
 GOOD = line(0, 0, 0, [[0, 1], [2, 3]])
@@ -179,6 +181,9 @@ REFUSED = [
     (lambda: traffic.open_trace("no/such/run.npz"), "trace must be an existing file or folder, got no/such/run.npz"),
     (lambda: traffic.open_trace("tests"), "trace folder must hold *.jsonl of a Megatron router trace, *expert"),
     # statistics and fits
+    (lambda: write_calibration({}, TINY, "kept.csv"), "out must be a .json file"),
+    (lambda: write_calibration({}, TINY, "no/such/folder/kept.json"), "existing folder"),
+    (lambda: calibrate(TINY, ("deepseek-r1",)), "models must have published fat-tree times"),
     (lambda: statistics.rank_matrix(np.ones((2, 8)), 4), "ranks must divide the 2 sources and the 8 experts, got 4"),
     (lambda: statistics.locality(np.ones((4, 4)), 3), "ranks_per_server must divide the 4 ranks, got 3"),
     (lambda: statistics.statistics_by_layer(MADE, ranks=3), "ranks must divide the 8 columns of run, got 3"),

@@ -12,6 +12,8 @@ from mfabric_jax.apps.serving.rows import row_of
 from mfabric_jax.case import Case, fabrics
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graphs.made import Numbers, made
+from tests.evaluate.rows.test_wirings import WIRINGS
+from tests.mistakes import refused
 from tests.oracles import serving as plain
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -141,3 +143,21 @@ def test_a_graph_of_ones_own_serves_as_the_tree_that_it_is(tmp_path):
     tree = row_of(deployment(case("fat-tree", 64)))
     for name in ("dispatch_s", "combine_s", "tpot_s"):
         assert graph[name] == pytest.approx(tree[name], rel=1e-6)
+
+
+def test_served_models_cross_the_stated_circuits():
+    said = {"model.name": "deepseek-v3", "network.fabric": "topoopt", "gpu.name": "H800-SXM", "serving.ep": 64}
+    between = [
+        deployment(Case().with_(said | {"network.topoopt.wiring": wiring})).decode.crossing.between
+        for wiring in WIRINGS
+    ]
+    assert between[0] == pytest.approx(between[2], rel=1e-9), "8 servers in one stage: one ring, and matchings"
+    assert between[1] < between[0]
+
+
+def test_a_group_that_serves_shares_its_network_with_others():
+    case = Case().with_({"model.name": "deepseek-v3", "network.fabric": "fat-tree"})
+    assert group_of(case, 8).hardware.tiers == 2
+    stated = case.with_({"network.tiers": 1})
+    assert group_of(stated, 64).hardware.tiers == 1
+    assert "network.tiers 1 has room for 64 NICs" in refused(lambda: group_of(stated, 72))

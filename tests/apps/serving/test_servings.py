@@ -69,7 +69,7 @@ def reached_of_best(servers, best=4, tokens=20_000):
 
 
 def test_servers_reached_are_those_of_each_benchmark():
-    tables = tomllib.loads((steps.resources.files("mfabric_jax.apps.validation") / "serving.toml").read_text("utf-8"))
+    tables = tomllib.loads((steps.resources.files("mfabric_jax.apps.serving") / "serving.toml").read_text("utf-8"))
     calls = tables["calls"]
     assert calls["deepep-normal"]["reached"] == pytest.approx(
         {"8": reached(256, 8), "16": reached(256, 2), "32": reached(256, 4), "64": reached_of_best(8)}, abs=0.01

@@ -1,12 +1,10 @@
-"""Mistakes that a simulation answers with one sentence: settings of a case, cases of a batch, a calibration."""
+"""Mistakes that a simulation answers with one sentence: settings of a case, cases of a batch."""
 
 import dataclasses
 
 import numpy as np
 
 from mfabric_jax import load, resolve
-from mfabric_jax.apps.failures.iterations import failures_of, plans
-from mfabric_jax.apps.recordings.calibrate import calibrate, write_calibration
 from mfabric_jax.evaluate import evaluate, grid
 from mfabric_jax.evaluate.whole_cluster import solve_cluster
 from mfabric_jax.traffic import Tokens
@@ -142,11 +140,6 @@ REFUSED = [
     (of_batch(ONES, devices=[]), "devices must name at least one, got none"),
     (of_batch(ONES), "function must have a hash, as functions, frozen dataclasses"),
     (lambda: grid(a=[1], b=[]), "b must have at least one value along its first axis, got []"),
-    (lambda: write_calibration({}, TINY, "kept.csv"), "out must be a .json file"),
-    (lambda: write_calibration({}, TINY, "no/such/folder/kept.json"), "existing folder"),
-    (lambda: calibrate(TINY, ("deepseek-r1",)), "models must have published fat-tree times"),
     (lambda: Tokens(np.ones((1, 1, 1, 4, 4)), "here").after_the_first(), "tokens (here) must have an iteration before"),
-    (lambda: plans(small(PLACED)), f"{LPT}.every must be 0 beside failures, got 2"),
     (lambda: solve_cluster(small(PLACED)), "placement.rule must be contiguous beside a whole cluster"),
-    (lambda: failures_of(small({"circuits.policy": "static"})), "circuits.policy must not be static beside failures"),
 ]

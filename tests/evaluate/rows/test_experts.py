@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, cases, resolve, simulate
-from mfabric_jax.apps.failures.iterations import plans
 from mfabric_jax.evaluate import example_timeline, iteration_of
 from mfabric_jax.evaluate.resolving.traffic import traffic_of
 from mfabric_jax.evaluate.solving import solve, times_of
@@ -189,7 +188,7 @@ def test_replicas_read_records_in_turn(tmp_path):
 
 def test_only_rows_are_of_several_replicas():
     two = small({"run.replicas": 2})
-    for use, words in ((plans, "failures"), (example_timeline, "timeline"), (iteration_of, "function of numbers")):
+    for use, words in ((example_timeline, "timeline"), (iteration_of, "function of numbers")):
         with pytest.raises(InputError, match=rf"{words}.*must be 1, got 2\.|must be 1 beside {words}, got 2\."):
             use(two)
     assert resolve(two).case.run.replicas == 2

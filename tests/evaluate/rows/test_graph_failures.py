@@ -1,12 +1,10 @@
 """What breaks in a graph, by hand on a leaf-spine: 4 leaves with a server of 4 GPUs and 4 links up each."""
 
-import importlib
 import json
 
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.failures import failures
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.resolving.resolve import resolve
@@ -21,18 +19,22 @@ JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 1, "j
 QUICK = {"run.iterations": 1, "job.batch.micro_batches": 2, "network.fabric": "graph"}
 
 
-@pytest.fixture
-def drawn(tmp_path):
-    """(graph, case) of a leaf-spine."""
+def drawings(folder):
+    """What draws (graph, case) of a leaf-spine."""
 
     def make(kind="leaf-spine", **numbers):
         numbers = {"gpus": 16, "radix": 8, "gpus_per_server": 4} | numbers
-        file = tmp_path / "drawn.json"
+        file = folder / "drawn.json"
         file.write_text(graph_text(made(kind, Numbers(**numbers))))
         sizes = {"job.parallel.gpus": 16, "gpu.gpus_per_server": numbers["gpus_per_server"]}
         return GraphFile(str(file)), Case().with_(JOB | QUICK | sizes | {"network.graph": str(file)})
 
     return make
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    return drawings(tmp_path)
 
 
 def names(asked, links):
@@ -88,17 +90,6 @@ def test_what_is_left_carries_all(drawn, kind, load):
     assert after[0] == pytest.approx(load / group.nic_Bps, rel=1e-9)
 
 
-def test_rows_of_failures(drawn):
-    _, case = drawn()
-    rows = {row["failure"]: row for row in failures(case.with_({"failures.server": 1}))}
-    assert list(rows) == ["electrical-nic", "nic-link", "link", "gpu", "server", "nvswitch", "switch", "spine"]
-    assert [kind for kind, row in rows.items() if row["remedy"] == "repair"] == ["gpu", "server", "switch"]
-    for kind in ("electrical-nic", "nic-link", "link", "spine"):
-        assert rows[kind]["slow_down"] > 0.01
-        assert rows[kind]["ep_comm_s"] > rows[kind]["healthy_ep_comm_s"] * 1.05
-    assert [rows[kind]["devices"] for kind in ("nic-link", "link", "switch", "spine")] == [16, 16, 4, 4]
-
-
 def test_what_cuts_gpus_off_stops_the_job_until_the_repair(drawn):
     asked, _ = drawn()
     assert lacking(asked)["electrical-nics"] == "then gpu 0 reaches gpu 4 in no way"
@@ -120,32 +111,6 @@ def test_graphs_without_switches_lose_links_between_gpus(drawn):
     assert names(asked, broken_links(asked, "link", 0)) == ["gpu 0 -> gpu 1", "gpu 1 -> gpu 0"]
     assert lacking(asked)["switch"] == "it has no switch behind its NICs"
     assert "link" not in lacking(asked)
-
-
-def test_rows_say_which_graph(drawn):
-    _, case = drawn()
-    rows = list(failures(case.with_({"failures.kinds": ("link",), "run.dtype": "float32"})))
-    assert [row["network.graph"] for row in rows] == [case.network.graph]
-
-
-def test_stages_at_places_where_a_failure_is_not_simulated_are_left_out(drawn, monkeypatch):
-    module = importlib.import_module("mfabric_jax.apps.failures.iterations")
-    _, case = drawn()
-    two = {"job.parallel.pp": 2, "job.parallel.ep": 8, "failures.kinds": ("link",)}
-    stages, simulated = [], module._left
-
-    def left(config, one, kind, stage):
-        stages.append(stage)
-        if stage == 0:
-            raise InputError("not here")
-        return simulated(config, one, kind, stage)
-
-    monkeypatch.setattr(module, "_left", left)
-    (row,) = failures(case.with_(two))
-    assert row["stage"] == 1
-    assert set(stages) == {0, 1}
-    with pytest.raises(InputError, match="not here"):
-        next(failures(case.with_(two | {"failures.stage": 0})))
 
 
 def test_ranks_of_a_server_stay_on_one_nvswitch(drawn, tmp_path):

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.graphs.export import exported_iteration
-from mfabric_jax.apps.graphs.replay import Replay, replay
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate import simulate, solve_cluster
@@ -21,17 +19,21 @@ JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 1, "j
 QUICK = {"run.iterations": 1, "job.batch.micro_batches": 2}
 
 
-@pytest.fixture
-def on_graph(tmp_path):
-    """A case on a graph that is made: kind, settings, and numbers of the graph."""
+def graphs(folder):
+    """What makes a case on a graph that is made: kind, settings, and numbers of the graph."""
 
     def case(kind, settings=None, **numbers):
-        file = tmp_path / f"{kind}.json"
+        file = folder / f"{kind}.json"
         file.write_text(graph_text(made(kind, Numbers(**numbers))))
         of_graph = {"network.fabric": "graph", "network.graph": str(file), "job.parallel.gpus": numbers["gpus"]}
         return Case().with_(JOB | QUICK | of_graph | (settings or {}))
 
     return case
+
+
+@pytest.fixture
+def on_graph(tmp_path):
+    return graphs(tmp_path)
 
 
 def sentences(case):
@@ -105,7 +107,7 @@ def test_groups_in_one_server_send_nothing_over_the_graph(on_graph):
     assert ways_on_links(group, job, "spray").times_now(group, np.ones((2, 8, 8))).tolist() == [0, 0]
 
 
-def test_every_command_asks_whether_gpus_forward(on_graph):
+def test_rows_and_clusters_ask_whether_gpus_forward(on_graph):
     case = on_graph("torus", {"gpu.gpus_per_server": 1}, gpus=16, shape=(4, 4))
     graph = case.network.graph
     (row,) = simulate(case).rows()
@@ -118,11 +120,6 @@ def test_every_command_asks_whether_gpus_forward(on_graph):
     assert "no path leads from gpu" in refused(lambda one: simulate(one).rows(), no)
     assert "no path leads from gpu" in refused(solve_cluster, no)
     assert "no path leads from gpu" in refused(solve_cluster, no.with_({"network.fabric": "fat-tree"}), graph=graph)
-    tasks = exported_iteration(on_graph("leaf-spine", gpus=16).with_({"network.fabric": "fat-tree"})).graph
-    (done,) = replay(tasks, case, Replay())
-    assert done.prepared.fabric == "graph"
-    assert "no path leads from gpu" in refused(lambda: list(replay(tasks, no, Replay())))
-    assert "no path leads from gpu" in refused(lambda: list(replay(tasks, no, Replay(graph=graph))))
 
 
 def test_which_nvlinks_count_is_said(on_graph):

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case, InputError, cases, load, resolve, simulate
-from mfabric_jax.apps.failures import failures
-from mfabric_jax.apps.graphs.export import exported_iteration
 from mfabric_jax.case.paths import flat
 from mfabric_jax.evaluate import example_timeline, iteration_of
 from mfabric_jax.evaluate.resolving.resolve import worked_out
@@ -135,12 +133,13 @@ WAYS = {
     "servers": TREE | {"job.dispatch": "per-server", "placement.longest-processing-time.redundant_experts": 8},
     "random": {"circuits.predict.predictor": "random", "circuits.routing": "relay"},
 }
+STAGES = JOB | {"job.parallel.pp": 2, "job.parallel.dp": 4}
 PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_rows_timelines_failures_and_functions_of_numbers_say_the_same(way):
-    case = small(JOB | {"job.parallel.pp": 2, "job.parallel.dp": 4} | WAYS[way])
+def test_rows_timelines_and_functions_of_numbers_say_the_same(way):
+    case = small(STAGES | WAYS[way])
     want = row(case)
     function, numbers = iteration_of(case)
     found = eqx.filter_jit(function)(numbers)
@@ -158,16 +157,17 @@ def test_rows_timelines_failures_and_functions_of_numbers_say_the_same(way):
         length = sum(one["end_s"] - one["start_s"] for one in drawn)
         np.testing.assert_allclose(length, stage["tp_comm_s"], rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(max(one["end_s"] for one in segments), want["iteration_s"], rtol=1e-12)
-    (broken,) = failures(case.with_({"failures.kinds": ("nvswitch",)}))
-    np.testing.assert_allclose(broken["healthy_s"], want["iteration_s"], rtol=1e-12)
 
 
-def test_a_timeline_and_a_graph_are_of_the_iteration_that_the_case_names():
-    case = small(JOB | {"run.iterations": 3, "run.sample": 1, "traffic.shares.drift": 0.5, "job.parallel.pp": 1})
+SECOND = {"run.iterations": 3, "run.sample": 1, "traffic.shares.drift": 0.5, "job.parallel.pp": 1}
+
+
+def test_a_timeline_is_of_the_iteration_that_the_case_names():
+    case = small(JOB | SECOND)
     each = [row(case.with_({"run.sample": sample}))["iteration_s"] for sample in range(3)]
     assert len(set(each)) == 3
     _, (stage, *_) = example_timeline(case)
-    np.testing.assert_allclose([stage["iteration_s"], exported_iteration(case).iteration_s], each[1], rtol=1e-6)
+    np.testing.assert_allclose(stage["iteration_s"], each[1], rtol=1e-6)
 
 
 OTHERS = {

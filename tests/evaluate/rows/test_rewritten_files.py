@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax import policies
-from mfabric_jax.apps.failures.failure_rows import read_rates
-from mfabric_jax.apps.graphs.replay import replays
-from mfabric_jax.apps.serving.arrivals import read_arrivals
-from mfabric_jax.apps.serving.rows import known
 from mfabric_jax.case import Case
 from mfabric_jax.case.paths import Leaf, file_settings, settings
-from mfabric_jax.evaluate.resolving.resolve import hardware_of, resolve
+from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.rows.given_files import digest
 from mfabric_jax.evaluate.rows.rows import bill_of
 from mfabric_jax.evaluate.solving import measured_efficiency
@@ -26,7 +22,6 @@ from mfabric_jax.support.text_files import HASHED, stamp
 from tests.small import model_file, scenario, small
 
 HERE = {"gpu.name": "H100-SXM", "run.iterations": 1}
-SERVED = {"gpu.name": "H100-SXM", "network.fabric": "fat-tree", "serving.ep": 8}
 
 
 def price(usd):
@@ -37,12 +32,6 @@ def kernels(share):
     text = importlib.resources.files("mfabric_jax.workload").joinpath("kernels.toml").read_text(encoding="utf-8")
     assert text.count("bf16 = [0.65, 0.72, 0.80]") == 3
     return text.replace("bf16 = [0.65, 0.72, 0.80]", f"bf16 = [0.65, {share}, 0.80]")
-
-
-def family(alpha_us):
-    """Kernels of one's own that serve, with a start-up of so many microseconds."""
-    part = f"alpha_us = {alpha_us}\nnic = 0.9\nnvlink = 0.8\n"
-    return f'copies = "expert"\n[dispatch]\n{part}[combine]\n{part}'
 
 
 def graph(radix):
@@ -59,19 +48,9 @@ def policy(name):
     return f"from mfabric_jax.policies import {name}\n\n\n{call}"
 
 
-def task(size):
-    tasks = [{"kind": "send", "rank": 0, "peer": 1, "bytes": size}, {"kind": "recv", "rank": 1, "peer": 0}]
-    return json.dumps({"format": "mfabric tasks", "version": 1, "ranks": 2, "tasks": tasks})
-
-
 def cluster_usd(path):
     found = resolve(small(HERE | {"network.prices": str(path)}))
     return bill_of(found, found.job, 400.0).cluster_usd
-
-
-def served_usd(path):
-    case = Case().with_(SERVED | {"network.prices": str(path)})
-    return known(case).decode.bill.cluster_usd, hardware_of(case, 1).parts.gpus["H100-SXM"].usd
 
 
 def attention_s(path):
@@ -91,7 +70,6 @@ def longest_path(path):
 
 KINDS = {  # the name of a file, two contents, and what a public call says of it
     "prices": ("p.toml", price(20000), price(40000), cluster_usd),
-    "prices of serving": ("p.toml", price(20000), price(40000), served_usd),
     "GPU": (
         "gpu.toml",
         'like = "H100-SXM"\nwatts = 500\n',
@@ -104,12 +82,6 @@ KINDS = {  # the name of a file, two contents, and what a public call says of it
         "payload_bytes = 1024\nheader_bytes = 64\n",
         "payload_bytes = 4096\nheader_bytes = 64\n",
         achieved,
-    ),
-    "kernels that serve": (
-        "kernels.toml",
-        family(6),
-        family(9),
-        lambda path: known(Case().with_(SERVED | {"serving.kernels": str(path)})).decode.family.dispatch.alpha_s,
     ),
     "graph": ("graph.json", graph(8), graph(32), longest_path),
     "knobs": (
@@ -136,19 +108,6 @@ KINDS = {  # the name of a file, two contents, and what a public call says of it
         "def own(*_, **__):\n    return 2\n",
         lambda path: load_function(f"{path}:own", "scheduler")(),
     ),
-    "rates of failures": (
-        "rates.toml",
-        "gpu = { mtbf_hours = 1000 }\n",
-        "gpu = { mtbf_hours = 2000 }\n",
-        lambda path: read_rates(str(path))["gpu"].per_hour,
-    ),
-    "log of requests": (
-        "log.csv",
-        "Timestamp,Request tokens,Response tokens\n0.0,1500,200\n",
-        "Timestamp,Request tokens,Response tokens\n0.0,2500,200\n",
-        lambda path: read_arrivals(path, 10).prompt.tolist(),
-    ),
-    "graph of tasks": ("tasks.json", task(1000), task(2000), lambda path: replays._read(str(path)).bytes.max()),
     "digest": ("any.txt", "one", "two", digest),
 }
 
@@ -162,15 +121,20 @@ def rewrite(path, text):
         os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_rewritten_file_is_read_again(kind, tmp_path):
-    name, first, second, read = KINDS[kind]
+def read_again(path, first, second, read):
+    """What is read of the file is what it says, and once it says the first again, what it said then."""
     found = []
     for text in (first, second, first):
-        rewrite(tmp_path / name, text)
-        found.append(read(tmp_path / name))
+        rewrite(path, text)
+        found.append(read(path))
     assert found[0] != found[1], found
     assert found[0] == found[2], found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rewritten_file_is_read_again(kind, tmp_path):
+    name, *rest = KINDS[kind]
+    read_again(tmp_path / name, *rest)
 
 
 def test_a_model_is_read_again(tmp_path):

@@ -5,10 +5,8 @@ import re
 import pytest
 
 from mfabric_jax import cases, fabric, simulate
-from mfabric_jax.apps.failures import failures
 from mfabric_jax.case.layers import load
 from mfabric_jax.commands import shared
-from mfabric_jax.commands.failures import slow_switches
 from mfabric_jax.report import remarks
 
 SMALL = {"model.name": "mixtral-8x22b", "model.blocks": 4, "job.parallel.gpus": 128}
@@ -39,13 +37,3 @@ def test_every_fabric_whose_circuits_change_warns_of_a_slow_switch(name):
     (again,), words = warned(case)
     assert not words if case != case_on(name) else shared.changes_of(case) == "phases"
     assert again["reconfig_s"] <= row["reconfig_s"]
-
-
-def test_failures_warn_of_the_worst_row_of_a_fabric():
-    case = case_on("mfabric", **{"failures.kinds": ("optical-nic", "link")})
-    rows = list(failures(case))
-    (words,) = slow_switches(rows, {"mfabric": shared.changes_of(case)})
-    assert words.startswith("Warning: on mfabric, mixtral-8x22b")
-    assert "keep them (--set circuits.turn=span --set circuits.span.length=run)" in words
-    still = [row | {"reconfig_s": 0.0, "healthy_reconfig_s": 0.0} for row in rows]
-    assert not list(slow_switches(still, {"mfabric": "traffic"}))

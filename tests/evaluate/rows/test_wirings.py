@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 
 from mfabric_jax import resolve
-from mfabric_jax.apps.failures import failures
-from mfabric_jax.apps.serving import deployment
 from mfabric_jax.case import Case
 from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.evaluate.whole_cluster import example_cluster
@@ -42,17 +40,6 @@ def test_a_whole_cluster_has_the_circuits_that_compare_simulates(wiring):
     assert count.sum(1).max() <= 8
 
 
-def test_failures_of_each_wiring_begin_with_the_iteration_of_compare():
-    healthy = set()
-    for wiring in WIRINGS:
-        case = on(wiring, "mixtral-8x7b", **{"failures.kinds": ["optical-nic", "server"]})
-        nic, server = failures(case)
-        assert nic["healthy_s"] == server["failed_s"] == pytest.approx(row(case)["iteration_s"], rel=1e-9)
-        assert nic["failed_s"] > 0.999 * nic["healthy_s"], "greedy matchings may gain from one NIC less"
-        healthy.add(nic["healthy_s"])
-    assert len(healthy) > 1
-
-
 def test_a_lost_nic_takes_a_matching_where_there_is_one_and_else_a_ring():
     """A ring takes two NICs of every server, and works in both directions: without a link none of the two is left."""
     mixed, rings = (group_of(on(wiring, "mixtral-8x7b")) for wiring in ("totient-perms", "rings"))
@@ -84,13 +71,3 @@ def test_circuits_over_a_stage_by_hand():
     pairs = np.kron(np.eye(2, dtype=int), [[0, 2], [2, 0]])
     np.testing.assert_array_equal(circuits_over_stage("totient-perms", 4, demand, ALL_TO_ALLS), ring + pairs)
     np.testing.assert_array_equal(circuits_over_stage("totient-perms", 4, demand, Sent(1.0, 0.0)), 2 * ring)
-
-
-def test_served_models_cross_the_stated_circuits():
-    said = {"model.name": "deepseek-v3", "network.fabric": "topoopt", "gpu.name": "H800-SXM", "serving.ep": 64}
-    between = [
-        deployment(Case().with_(said | {"network.topoopt.wiring": wiring})).decode.crossing.between
-        for wiring in WIRINGS
-    ]
-    assert between[0] == pytest.approx(between[2], rel=1e-9), "8 servers in one stage: one ring, and matchings"
-    assert between[1] < between[0]

@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.apps.graphs.export import timed_iteration
+from mfabric_jax.apps.graphs.export import exported_iteration, timed_iteration
 from mfabric_jax.apps.graphs.export.contention import over_ports
 from mfabric_jax.apps.graphs.export.iteration_tasks import check_exportable, iteration_graph
 from mfabric_jax.apps.graphs.export.site_tasks import TRAFFIC
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind
 from mfabric_jax.apps.graphs.tasks.lowering import lowered
 from mfabric_jax.workload.volume import iteration_bytes, pp_bytes, replica_bytes, replica_ring
+from tests.evaluate.rows.test_resolve import SECOND
 from tests.oracles import graph as oracle
-from tests.small import row, scenario, small
+from tests.small import JOB, row, scenario, small
 
 # Two stages of one block; 4 ranks of 4 GPUs, two servers a region.
 TINY = {f"job.parallel.{name}": degree for name, degree in (("tp", 4), ("pp", 2), ("ep", 4), ("dp", 1))}
@@ -146,3 +147,8 @@ def test_gradients_and_tensor_parallel_ranks_in_collectives():
         timed_iteration(iteration_graph(on, "gpu"))
     with pytest.raises(InputError, match=r"run\.replicas must be all, got 1"):
         iteration_graph(scenario(tiny("fat-tree", two)), collectives=True)
+
+
+def test_a_graph_is_of_the_iteration_that_the_case_names():
+    case = small(JOB | SECOND)
+    assert exported_iteration(case).iteration_s == pytest.approx(row(case)["iteration_s"], rel=1e-6)

@@ -24,16 +24,13 @@ from mfabric_jax.apps.graphs.replay.replayed import (
 from mfabric_jax.apps.graphs.replay.turns import Phases, turns_in_order, with_turns
 from mfabric_jax.apps.graphs.tasks import read_tasks
 from mfabric_jax.apps.graphs.tasks.critical import covered_s
-from mfabric_jax.apps.graphs.tasks.formats.registry import write_tasks
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
-from mfabric_jax.apps.sweep import Sweep, sweep
 from mfabric_jax.case import Case, cases
 from mfabric_jax.evaluate.exchanges import exchanges_between
 from mfabric_jax.fabric import Region
 from mfabric_jax.flows.dependencies import run_order
 from mfabric_jax.flows.flows import flows_of
 from mfabric_jax.policies import greedy
-from mfabric_jax.report import read_rows
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import Routed
 from tests.mistakes import check_refused
@@ -322,22 +319,6 @@ def test_every_fabric_replays_a_ring():
     slower, faster = rows[0], rows[1]  # of the fat-tree: 2 x 15 steps, each 6 us behind propagation
     assert slower["makespan_s"] == pytest.approx(2 * 15 * (100e6 / 16 / NIC) + 30 * 2e-6, rel=1e-3)
     assert faster["makespan_s"] < slower["makespan_s"]
-
-
-def test_a_sweep_of_replays(tmp_path):
-    write_tasks(two_sends(), tmp_path / "job.json")
-    paths = {"gpu.gpus_per_server": 1, "network.link_delay_s": 0.0}
-    fixed = paths | {"workload": str(tmp_path / "job.json"), "gradient": True}
-    grid = {"network.fabric": ["fat-tree", "rail-optimized"], "compute_scale": [1.0, 2.0]}
-    space = Sweep(evaluate="replay", fixed=fixed, grid=grid, dtype="float64")
-    rows = [row for file in sweep(space, tmp_path / "rows") for row in read_rows(file)[0]]
-    assert [(row["fabric"], row["compute_scale"], row["nic_gbps"]) for row in rows] == [
-        (name, scale, 400) for name in grid["network.fabric"] for scale in grid["compute_scale"]
-    ]
-    assert [row["makespan_s"] for row in rows] == pytest.approx([4.5e-3, 7.5e-3] * 2, **NEAR)
-    assert {row["held_by"] for row in rows} == {"computation"}
-    for words, other in (("unknown", fixed | {"wheights": "matrix.txt"}), ("workload must be the file", {})):
-        check_refused(words, Sweep, evaluate="replay", fixed=other, dtype="float64")
 
 
 def test_more_bandwidth_saves_what_the_rows_say():

@@ -6,6 +6,7 @@ import pytest
 from mfabric_jax.apps.recordings.measurements import Asked, fit_points, points_of, read_times
 from mfabric_jax.checks import InputError
 from tests.apps.recordings.measurements.samples import FILES, SMALL, nccl_text
+from tests.mistakes import changed
 
 ASKED = Asked("across", None, None)
 BESIDE = {  # what files do not say
@@ -82,22 +83,6 @@ def test_the_name_of_the_file_says_what_ran_where_the_output_does_not(points):
     assert points("sendrecv_perf.log", text, Asked())[0].kind == "send-receive"
     with pytest.raises(InputError, match="does not say which program ran"):
         points("run.log", text, Asked())
-
-
-def changed(content, rng):
-    """The content with a part deleted, doubled or overwritten, or its end cut off."""
-    data = bytearray(content)
-    at, length = int(rng.integers(len(data))), int(rng.integers(1, 40))
-    match rng.integers(4):
-        case 0:
-            del data[at : at + length]
-        case 1:
-            data[at:at] = data[at : at + length]
-        case 2:
-            data[at : at + 3] = rng.integers(256, size=len(data[at : at + 3]), dtype=np.uint8).tobytes()
-        case 3:
-            del data[at:]
-    return bytes(data)
 
 
 @pytest.mark.filterwarnings("ignore::mfabric_jax.support.unread.Unread")

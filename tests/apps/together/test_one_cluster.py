@@ -1,6 +1,6 @@
 """One cluster has the same seconds, dollars and parts in every command, by name and as a graph of `make-graph`.
 
-A row of `TABLE` is a named fabric and the kind of graph that draws it. `python -m tests.evaluate.rows.test_one_cluster`
+A row of `TABLE` is a named fabric and the kind of graph that draws it. `python -m tests.apps.together.test_one_cluster`
 prints the table.
 """
 

@@ -1,0 +1,115 @@
+"""What breaks on single fabrics: slow-downs, spares and remarks beside the numbers of the healthy cluster."""
+
+import pytest
+
+from mfabric_jax import InputError, cases
+from mfabric_jax.apps.failures import failures
+from mfabric_jax.apps.failures.failure_rows import availability
+from mfabric_jax.commands import shared
+from mfabric_jax.commands.failures import slow_switches
+from mfabric_jax.fabric import Prices
+from tests.evaluate.rows.test_resolve import STAGES, WAYS
+from tests.evaluate.rows.test_slow_switches import case_on
+from tests.evaluate.rows.test_wirings import WIRINGS, on
+from tests.fabric.test_cost import quoted
+from tests.fabric.test_domains import EVEN, degrees
+from tests.fabric.test_one_switch import job
+from tests.fabric.test_photonic_rails import job as rails_job
+from tests.small import JOB, row, small
+
+
+@pytest.mark.usefixtures("as_users_have_it")
+@pytest.mark.parametrize("way", WAYS)
+def test_failures_begin_with_the_iteration_of_compare(way):
+    case = small(STAGES | WAYS[way])
+    (broken,) = failures(case.with_({"failures.kinds": ("nvswitch",)}))
+    assert broken["healthy_s"] == pytest.approx(row(case)["iteration_s"], rel=1e-12)
+
+
+def test_failures_of_each_wiring_begin_with_the_iteration_of_compare():
+    healthy = set()
+    for wiring in WIRINGS:
+        case = on(wiring, "mixtral-8x7b", **{"failures.kinds": ["optical-nic", "server"]})
+        nic, server = failures(case)
+        assert nic["healthy_s"] == server["failed_s"] == pytest.approx(row(case)["iteration_s"], rel=1e-9)
+        assert nic["failed_s"] > 0.999 * nic["healthy_s"], "greedy matchings may gain from one NIC less"
+        healthy.add(nic["healthy_s"])
+    assert len(healthy) > 1
+
+
+def test_a_spare_switch_costs_what_the_switch_does(tmp_path):
+    quoted(tmp_path)
+    given = {"network.fabric": "fat-tree", "failures.kinds": ["switch"], "network.nic_gbps": 400}
+    given |= {"job.batch.micro_batches": 1, "network.prices": str(tmp_path / "quote.toml")}
+    (row,) = failures(small(given))
+    assert row["spare_part_usd"] == 28000  # not 64 ports of 218.75
+
+
+def test_a_switch_of_many_that_fails():
+    job = degrees(tp=4, pp=1, dp=4, ep=8) | {"failures.kinds": ["nvswitch"]}
+    for name, planes in (("scale-up", 18), ("cloudmatrix384", 7)):
+        (one,) = failures(small({"network.fabric": name} | EVEN | job))
+        domains = 2 if name == "scale-up" else 1
+        assert one["devices"] == planes * domains
+        slower = one["ep_comm_s"] / one["healthy_ep_comm_s"]
+        assert slower == pytest.approx(planes / (planes - 1), rel=1e-6)
+
+
+def test_a_nic_of_a_dragonfly_fails():
+    (broken,) = failures(small(JOB | {"network.fabric": "dragonfly", "failures.kinds": ["electrical-nic"]}))
+    assert broken["devices"] == 16 * 8
+    assert broken["slow_down"] > 0
+
+
+def test_availability_as_published_for_ub_mesh():
+    # arXiv 2503.20377 (second hand): MTBF 13.8 and 98.5 h, MTTR 75 and 13 min: 13.8 / 15.05, 98.5 / 99.75 and
+    # 98.5 / 98.717, published as 91.6, 98.8 and 99.78 %.
+    found = [availability(1 / hours, minutes / 60) for hours, minutes in ((13.8, 75), (98.5, 75), (98.5, 13))]
+    assert found == pytest.approx([0.91694, 0.98747, 0.99781], abs=1e-5)
+    assert availability(0.0, 24.0) == 1
+
+
+def test_nothing_leads_up_from_one_switch():
+    case = job("fat-tree", 64)
+    with pytest.raises(InputError, match="fat-tree: its bill has none"):
+        list(failures(case.with_({"failures.kinds": ["link"]})))
+    rails = job("rail-only", 64, **{"failures.kinds": ["switch"]})
+    (row,) = failures(cases(rails, {"job.parallel.gpus": (64,)}))
+    assert row["devices"] == 8
+
+
+def test_failures_of_a_run():
+    case = small(rails_job(pp=2, dp=2, micro_batches=8) | {"circuits.delay_s": 1.0, "gpu.nvswitches": 10**9})
+    rows = {one["failure"]: one for one in failures(case)}
+    assert list(rows) == ["optical-nic", "link", "gpu", "server", "optical-switch", "controller", "nvswitch"]
+    for kind in ("gpu", "server", "nvswitch"):  # of so many NVSwitches, none is missed
+        assert rows[kind]["slow_down"] == pytest.approx(0, abs=1e-9)
+    one, nic, rail = (rows[kind] for kind in ("nvswitch", "optical-nic", "optical-switch"))
+    assert one["reconfig_s"] == pytest.approx(one["healthy_reconfig_s"], rel=1e-9)
+    assert one["reconfig_s"] > 4
+    assert 0 < nic["slow_down"] < rail["slow_down"]
+    assert rows["link"]["slow_down"] == nic["slow_down"]
+    turns = 2.0  # to the ring of gradients and back
+    slower = (nic["dp_comm_s"] - turns) / (nic["healthy_dp_comm_s"] - turns)
+    assert 1.142 < slower < 8 / 7  # NVLinks inside servers are no slower
+    # 16 servers of 8 NICs with a transceiver each; 32 ports of the switch of a rail
+    assert [rows[kind]["devices"] for kind in ("optical-nic", "link", "optical-switch")] == [128, 128, 8]
+    assert rail["spare_part_usd"] == pytest.approx(32 * Prices().ocs_port)
+
+
+def test_a_rail_is_of_all_stages():
+    """Where stages are alike, all are hit as the one."""
+    even = {"traffic.generated.skew": 0.0, "traffic.generated.drift": 0.0, "circuits.delay_s": 0.0}
+    asked = rails_job(pp=2, dp=2) | even | {"failures.kinds": ("optical-switch",)}
+    first, last = (next(failures(small(asked | {"failures.stage": stage}))) for stage in (0, 1))
+    assert first["failed_s"] == pytest.approx(last["failed_s"], rel=1e-12)
+
+
+def test_failures_warn_of_the_worst_row_of_a_fabric():
+    case = case_on("mfabric", **{"failures.kinds": ("optical-nic", "link")})
+    rows = list(failures(case))
+    (words,) = slow_switches(rows, {"mfabric": shared.changes_of(case)})
+    assert words.startswith("Warning: on mfabric, mixtral-8x22b")
+    assert "keep them (--set circuits.turn=span --set circuits.span.length=run)" in words
+    still = [row | {"reconfig_s": 0.0, "healthy_reconfig_s": 0.0} for row in rows]
+    assert not list(slow_switches(still, {"mfabric": "traffic"}))
