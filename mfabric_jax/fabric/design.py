@@ -33,11 +33,23 @@ else:
 class Fabric:
     """One fabric: facts and functions of a `Site`, no state.
 
-    What a fabric says is `about` and the five methods below it. All else follows and is the same for every fabric.
+    What a fabric says is `about` and the five methods below it. All else follows and is the same for every fabric:
+
+    - `name`, `summary`, `reconfigures`, `phases`, `policy`: as of `About` and `Optics`.
+    - `domain_gpus`: GPUs of a scale-up domain, unless the GPU sets it; None: there are servers.
+    - `leaves_spares`: settings state the size of a domain, so that a job may leave some of its GPUs idle.
     """
 
     def __init__(self, about: About):
         self.about = about
+        self.name, self.summary = about.name, about.summary
+        self.reconfigures, self.phases, self.policy = (
+            about.optics.reconfigures,
+            about.optics.phases,
+            about.optics.policy,
+        )
+        self.domain_gpus = None if about.domains is None else about.domains.gpus
+        self.leaves_spares = about.domains is not None and about.domains.stated is not None
 
     def group(self, site: Site, nic_gbps: Any) -> EpGroup:
         """What one expert-parallel group sees of the fabric; routing solves it from the data alone."""
@@ -60,41 +72,8 @@ class Fabric:
         return {}
 
     # ---------------------------------------------------------------------------------------------- what follows
-    @property
-    def name(self) -> str:
-        return self.about.name
-
-    @property
-    def summary(self) -> str:
-        return self.about.summary
-
     def __repr__(self) -> str:
         return f"<Fabric {self.name}: {self.summary}>"
-
-    @property
-    def reconfigures(self) -> bool:
-        """Whether circuits change during training."""
-        return self.about.optics.reconfigures
-
-    @property
-    def phases(self) -> bool:
-        """Whether circuits serve one kind of communication at a time."""
-        return self.about.optics.phases
-
-    @property
-    def policy(self) -> str | None:
-        """Value shown in rows; None: the user's choice."""
-        return self.about.optics.policy
-
-    @property
-    def domain_gpus(self) -> int | None:
-        """GPUs of a scale-up domain, unless the GPU sets it; None: there are servers."""
-        return None if self.about.domains is None else self.about.domains.gpus
-
-    @property
-    def leaves_spares(self) -> bool:
-        """Whether settings state the size of a domain, so that a job may leave some of its GPUs idle."""
-        return self.about.domains is not None and self.about.domains.stated is not None
 
     @property
     def gpus_per_server(self) -> int:

@@ -141,7 +141,7 @@ class Hardware:
             gpus_per_server=shape.gpus_per_server,
             servers_per_region=shape.servers_per_region,
             pp=shape.pp,
-            nics=shape.gpus_per_server if in_domains else self.server_nics,
+            nics=shape.gpus_per_server if in_domains else self.server_nics or self.fabric.about.nics,
             optical_degree=self.optical_degree,
             electrical_nics=self.electrical_nics,
             tiers=self.tiers,
