@@ -32,7 +32,7 @@ from mfabric_jax.timing import block_ends, experts_end
 from mfabric_jax.traffic import Flows, Tokens, dispatched_bytes, likely_demands, rank_bytes, server_bytes
 
 SURFACE = pathlib.Path(__file__).with_name("surface.txt")
-PACKAGES = "flows|policies|routing|fabric|circuit_schedules|traffic|workload|learning|timing|simulation"
+PACKAGES = r"flows|policies|routing|fabric|circuit_schedules|traffic|workload|timing|evaluate|apps\.learning"
 SERVERS = 4
 OTHERS = 1 - np.eye(SERVERS, dtype=int)
 RING = np.roll(np.eye(SERVERS, dtype=int), 1, 0) + np.roll(np.eye(SERVERS, dtype=int), -1, 0)
@@ -430,12 +430,12 @@ example_timeline exchanges from_knobs fullest_stage generated get get_gpu get_tr
 iteration_of joint links_of load max_min_rates measured memory_of micro_batches_for open_trace place placed
 placement_policy pp_bytes predicted rates_of read_graph recorded region_bytes relayed resolve rows_of sampler save
 save_tokens scoreboard sent_tokens share_table simulate stacked staged_time train training_flows valiant
-workload_knobs allow_code
+workload_knobs allow_code cluster_rows solve_cluster
 """
 # arguments of the others that are no arrays of numbers
 PLAIN = """
 acks ahead all_stop by_expert change chunks circuits cluster count delay_s directed dp dtype engine ep experts first
-first_free goodput gpus gpus_per_server history hit how kernel key kind label labels latency link link_delay_s links
+first_free goodput gpu_tbps gpus gpus_per_server history hit how kernel key kind label labels latency link link_delay_s links
 mesh name names network nic nic_gbps nic_use node nodes nvswitch_gigabytes_per_s of order other own_ports params
 parts phases plan policies pp previous problem pxn rails ranks_per_server reached region relay_efficiency rounds
 routes routing rule schedule seconds seed servers slots source stages start state steps switches tp tree which

@@ -143,7 +143,7 @@ def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[...
     site, wires = hardware.site_of(shape), on.about.optics.wires
     regions = None if wires is None else wires(site, network.nic_gbps, choose)
     inside = units.to_gigabytes(on.inside_Bps(network.gpu_tbps, network.nic_gbps, hardware.server.nvlink))
-    rest = {"goodput": hardware.goodput, "nvswitch_gigabytes_per_s": inside, "link_delay_s": network.link_delay_s}
+    rest = {"goodput": hardware.goodput, "nvswitch_gigabytes_per_s": inside}
     return on.cluster(site, network.nic_gbps, regions, **rest)
 
 

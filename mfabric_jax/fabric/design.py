@@ -110,12 +110,11 @@ class Fabric:
             gpus_per_server=gpus,
             tree=replace(tree, hosts=site.servers * on_tree) if tree is not None and on_tree else None,
             rails=links.rails,
-            pxn=links.pxn,
             nic_use=use,
             regions=regions,
             mesh=mesh and mesh.present,
             phases=self.phases,
-            **rest,
+            **{"pxn": links.pxn, "link_delay_s": site.network.link_delay_s} | rest,
         )
 
     def check_ratio(self, oversubscription: float | None, links: Links) -> None:

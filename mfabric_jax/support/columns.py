@@ -138,7 +138,7 @@ MORE_IS_BETTER = frozenset(  # columns that a Pareto front has large unless it i
     {
         *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "prefill_tokens_per_s_per_gpu"),
         *("perf_per_dollar", "perf_per_cluster_dollar", "mfu", "most_requests", "requests_per_s", "goodput_per_s"),
-        *("in_slo", "decisions_per_s", "regions_per_s", "gain", "available"),
+        *("in_slo", "decisions_per_s", "gain", "available"),
     }
 )
 

@@ -21,11 +21,14 @@ def circuits(groups, servers, seed=0, most=2):
     return count + count.transpose(0, 2, 1)
 
 
+PLAIN = {"rail-optimized": {"pxn": False}, "multi-plane": {"planes": 1}}
+
+
 @functools.cache
 def built(name, **settings):
     """A cluster of 8 servers of 4 GPUs; edge switches of 4 hosts, 6 where they are oversubscribed."""
     regions = circuits(CIRCUITS[name], SERVERS // CIRCUITS[name]) if name in CIRCUITS else None
-    given = {"gpus_per_server": GPUS, "radix": 8, "link_delay_s": 0.0} | settings
+    given = {"gpus_per_server": GPUS, "radix": 8, "link_delay_s": 0.0} | PLAIN.get(name, {}) | settings
     return cluster(name, SERVERS, 100.0, regions=regions, **given)
 
 

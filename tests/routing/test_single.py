@@ -99,7 +99,7 @@ def test_the_fullest_circuit_and_the_busiest_nic():
 
 # ------------------------------------------------------------------------------------------------- groups that share
 # Servers of 2 GPUs, switches of 8 ports: 4 servers meet at a rail switch. Groups of 2 servers, 4 ranks of a GPU each.
-RAILS = {"gpus_per_server": 2, "radix": 8, "nvswitch_gigabytes_per_s": 1e15}
+RAILS = {"pxn": False, "gpus_per_server": 2, "radix": 8, "nvswitch_gigabytes_per_s": 1e15}
 FOUR = cluster("rail-optimized", 4, 8.0, **RAILS)
 
 
