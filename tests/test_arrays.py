@@ -435,11 +435,11 @@ workload_knobs allow_code cluster_rows solve_cluster
 # arguments of the others that are no arrays of numbers
 PLAIN = """
 acks ahead all_stop by_expert change chunks circuits cluster count delay_s directed dp dtype engine ep experts first
-first_free goodput gpu_tbps gpus gpus_per_server history hit how kernel key kind label labels latency link link_delay_s links
+first_free goodput gpus gpus_per_server history hit how kernel key kind label labels latency link link_delay_s links
 mesh name names network nic nic_gbps nic_use node nodes nvswitch_gigabytes_per_s of order other own_ports params
 parts phases plan policies pp previous problem pxn rails ranks_per_server reached region relay_efficiency rounds
 routes routing rule schedule seconds seed servers slots source stages start state steps switches tp tree which
-workload
+workload gpu_tbps
 """
 
 
