@@ -342,5 +342,5 @@ def test_a_plain_question_loads_what_it_uses_alone(tmp_path):
     modules, of_core, functions, in_core = map(int, counts[0])
     assert modules <= 150
     assert of_core <= 110
-    assert functions <= 570  # a few more where nothing is kept yet
+    assert functions <= 560
     assert in_core <= 450

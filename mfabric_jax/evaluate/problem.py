@@ -179,9 +179,8 @@ class Problem:
         settings = self.resolved
         network = settings.case.network
         single = (self.fabric.name, network.paths, network.radix) if network.paths.name == "ecmp" else None
-        wired = (
-            settings.own(self.fabric.name) if self.fabric.about.optics.wires is not None else None
-        )  # others are in the group
+        # Only fabrics with circuits have settings that the group does not contain.
+        wired = settings.own(self.fabric.name) if self.fabric.about.optics.wires is not None else None
         paths = single, wired
         variant = self.variant if self.group.reconfigures else None
         return self.workload, form, numbers, paths, self.circuits_for, variant, self._solved_for

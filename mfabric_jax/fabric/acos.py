@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.case.fabrics import TOPOLOGIES
 from mfabric_jax.checks import InputError, Misfit, one_of
-from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import Attachment, PartGroup
 from mfabric_jax.fabric.mfabric import BesideTree
 from mfabric_jax.fabric.site import About, Optics, Site
@@ -33,7 +32,7 @@ class Acos(BesideTree):
             raise InputError("network.acos.topologies must name at least one graph, got none.")
         for name in site.own.topologies:
             one_of("network.acos.topologies:", name, TOPOLOGIES)
-        return views.Region(site.group_servers, nic_gbps, degree, site.electrical_nics / site.ratio(), site.delay_s)
+        return super().group(site, nic_gbps)
 
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
         _, tree = super().parts(site)

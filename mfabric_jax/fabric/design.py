@@ -5,6 +5,7 @@ Each fabric is one file with one instance, and one line in `case/fabrics.py`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,42 +31,41 @@ else:
     EpGroup = Any
 
 
-class Fabric:
+class Fabric(ABC):
     """One fabric: facts and functions of a `Site`, no state.
 
     What a fabric says is `about` and the five methods below it. All else follows and is the same for every fabric:
 
     - `name`, `summary`, `reconfigures`, `phases`, `policy`: as of `About` and `Optics`.
     - `domain_gpus`: GPUs of a scale-up domain, unless the GPU sets it; None: there are servers.
+    - `gpus_per_server`: GPUs of a server or scale-up domain, by default.
     - `leaves_spares`: settings state the size of a domain, so that a job may leave some of its GPUs idle.
     """
 
     def __init__(self, about: About):
         self.about = about
         self.name, self.summary = about.name, about.summary
-        self.reconfigures, self.phases, self.policy = (
-            about.optics.reconfigures,
-            about.optics.phases,
-            about.optics.policy,
-        )
-        self.domain_gpus = None if about.domains is None else about.domains.gpus
-        self.leaves_spares = about.domains is not None and about.domains.stated is not None
+        optics, domains = about.optics, about.domains
+        self.reconfigures, self.phases, self.policy = optics.reconfigures, optics.phases, optics.policy
+        self.domain_gpus = None if domains is None else domains.gpus
+        self.gpus_per_server = self.domain_gpus or SERVER_GPUS
+        self.leaves_spares = domains is not None and domains.stated is not None
 
+    @abstractmethod
     def group(self, site: Site, nic_gbps: Any) -> EpGroup:
         """What one expert-parallel group sees of the fabric; routing solves it from the data alone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def links(self, site: Site) -> Links:
         """The links of the whole cluster, without circuits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
         """NICs of one server and the parts behind each, for prices, watts and the number on the tree."""
-        raise NotImplementedError
 
+    @abstractmethod
     def paths(self, site: Site) -> Paths:
         """How bytes cross the links."""
-        raise NotImplementedError
 
     def fills(self, site: Site) -> Mapping[str, Any]:
         """Values of the fabric's own settings that are left open, by name; those that are stated stay."""
@@ -74,11 +74,6 @@ class Fabric:
     # ---------------------------------------------------------------------------------------------- what follows
     def __repr__(self) -> str:
         return f"<Fabric {self.name}: {self.summary}>"
-
-    @property
-    def gpus_per_server(self) -> int:
-        """GPUs of a server or scale-up domain, by default."""
-        return self.domain_gpus or SERVER_GPUS
 
     def inside_Bps(self, gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
         """Bytes/s of a GPU inside its server or domain; `own_Bps`: by its data sheet. Maybe traced."""
@@ -166,20 +161,16 @@ class Fabric:
 
 
 class OnTree(Fabric):
-    """All NICs on one switch tree; `ratio`: its usual oversubscription."""
-
-    def __init__(self, about: About, ratio: float = 1.0):
-        super().__init__(about)
-        self.ratio = ratio
+    """All NICs on one switch tree."""
 
     def links(self, site: Site) -> Links:
-        return Links(nic_tree(site, self.ratio), nic_use=None if self.about.domains is None else "own")
+        return Links(nic_tree(site, self.about.ratio), nic_use=None if self.about.domains is None else "own")
 
     def group(self, site: Site, nic_gbps: Any) -> EpGroup:
         return on_switches(site, nic_gbps, self.links(site))
 
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
-        return (PartGroup(site.server_nics, "switch tree", attachment_of(site, site.server_nics, self.ratio)),)
+        return (PartGroup(site.server_nics, "switch tree", attachment_of(site, site.server_nics, self.about.ratio)),)
 
     def paths(self, site: Site) -> Paths:
         return Paths("spraying", 2 * site.tiers, single=True)
@@ -188,14 +179,14 @@ class OnTree(Fabric):
 class OnMesh(Fabric):
     """Links between servers, or routers behind them, that do not change; the groups of a stage share them."""
 
+    @abstractmethod
     def mesh(self, site: Site) -> Mesh:
         """The links of the whole cluster and the rule by which bytes cross them (`direct_links.Mesh`).
 
-        `views.mesh_of_links(servers, tail, head, nics)` makes it of links in both directions, each so many NICs wide;
-        with `places` it can be drawn. Servers are numbered so that an expert-parallel group is a run of neighbours. A
-        cluster may be a single server, without links.
+        `views.mesh_of_links(servers, tail, head, nics)` makes it of links in both directions, each `nics` NICs wide;
+        with `places` it can be drawn. Servers of an expert-parallel group have consecutive numbers. A cluster may be a
+        single server, without links.
         """
-        raise NotImplementedError
 
     def links(self, site: Site) -> Links:
         return Links(mesh=lambda: self.mesh(site), nic_use="pooled")

@@ -19,8 +19,8 @@ OVERSUB_FAT_TREE = OnTree(
         name="oversub-fat-tree",
         summary="all NICs on one switch tree, 3:1 at the edge unless `oversubscription` says otherwise",
         look=("Oversubscribed fat-tree", "#56B4E9", "v"),
-    ),
-    ratio=OVERSUBSCRIPTION,
+        ratio=OVERSUBSCRIPTION,
+    )
 )
 
 

@@ -31,7 +31,7 @@ class BesideTree(OnTree):
 
     def group(self, site: Site, nic_gbps: Any) -> Region:
         nics = site.optical_degree, site.electrical_nics / site.ratio()
-        return check_ports(site, views.Region(site.group_servers, nic_gbps, *nics, site.delay_s))
+        return views.Region(site.group_servers, nic_gbps, *nics, site.delay_s)
 
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
         tree = attachment_of(site, site.electrical_nics)
@@ -42,11 +42,16 @@ class BesideTree(OnTree):
         return super().paths(site)._replace(rule=None)
 
 
+class MFabric(BesideTree):
+    def group(self, site: Site, nic_gbps: Any) -> Region:
+        return check_ports(site, super().group(site, nic_gbps))
+
+
 def _switches(site: Site) -> tuple[Any, int]:
     return site.group_servers * site.optical_degree, site.servers // site.group_servers
 
 
-MFABRIC = BesideTree(
+MFABRIC = MFabric(
     About(
         name="mfabric",
         summary="`electrical_nics` of a server on a tree, pooled; circuits between the servers of a region",

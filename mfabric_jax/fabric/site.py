@@ -203,6 +203,7 @@ class About:
     """What is true of a fabric wherever it is built.
 
     - `look`: label, colour and Matplotlib marker in pictures, unlike those of every other fabric.
+    - `ratio`: usual oversubscription of the switch tree.
     - `nics`: usual number of a server; None: that of the GPU, else one for each GPU.
     - `domains`: None: servers, no scale-up domains.
     """
@@ -210,6 +211,7 @@ class About:
     name: str
     summary: str
     look: tuple[str, str, str]
+    ratio: float = 1.0
     nics: int | None = None
     domains: Domains | None = None
     optics: Optics = NO_OPTICS

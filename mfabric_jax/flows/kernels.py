@@ -7,17 +7,20 @@
 
 import math
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.support import platforms
-from mfabric_jax.support.lazily import loaded
+from mfabric_jax.support.lazily import LazyModule
 
 AUTO = "auto"
 MOST_FUSED = 64  # most endpoints that fit a program's registers
 FIRST_FUSED = 8.0  # compute capability of NVIDIA GPUs for which Triton compiles
 SHOWN = (8, 16, 32, 64, 128)  # endpoints for which results and `mfabric doctor` say what is chosen
 SAME = {"cuda": "gpu", "rocm": "gpu"}  # platform of a lowering -> platform of its devices
+
+
+fused = LazyModule("mfabric_jax.flows.star_fused")  # and Pallas with it
 
 
 class Kernel(NamedTuple):
@@ -28,11 +31,6 @@ class Kernel(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name}:{self.number}"
-
-
-def fused() -> Any:
-    """The module of fused kernels, and Pallas with it, imported where such a kernel is chosen."""
-    return loaded("mfabric_jax.flows.star_fused")
 
 
 def kernel_of(text: str, n: int) -> Kernel | None:

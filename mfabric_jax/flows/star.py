@@ -141,7 +141,7 @@ def _by(kernel: Kernel | None, in_step, in_registers: str, work, leaf, groups):
         def one(work, leaf, groups):
             limited = jnp.minimum(groups, BIG)
             if kernel.name == "fused":
-                return getattr(fused(), in_registers)(work, leaf, limited, warps=kernel.number, interpret=interpret)
+                return getattr(fused, in_registers)(work, leaf, limited, warps=kernel.number, interpret=interpret)
             return _in_chunks(in_step, kernel.number, work, leaf, limited)
 
         return one

@@ -103,6 +103,22 @@ def test_a_broken_uplink_of_a_shared_switch():
     assert whole.group is one
 
 
+@pytest.mark.parametrize("leaf_servers", [1, "most"])
+def test_single_paths_are_no_faster_than_spraying(leaf_servers):
+    """Before, they crossed a tree of one server a leaf as if it were not oversubscribed."""
+    oversubscribed = SHARED | {"network.fabric": "oversub-fat-tree"}
+    spray, ecmp = (
+        row(
+            small(
+                SHARED
+                | {"network.fabric": "oversub-fat-tree", "network.leaf_servers": leaf_servers, "network.paths": paths}
+            )
+        )
+        for paths in ("spray", "ecmp")
+    )
+    assert ecmp["ep_comm_s"] >= spray["ep_comm_s"] > 0
+
+
 @pytest.mark.parametrize("name", ["rail-optimized", "rail-only"])
 def test_a_rail_holds_as_many_servers_as_its_switch_has_ports_down(name):
     """A switch has ports for all 16 servers of a rail, whose bytes no uplink carries."""

@@ -1,1 +1,1 @@
-"""Resolves a case: open values, limits, and the engine's input; exported by `simulation`."""
+"""Resolves a case: open values, limits, and the engine's input; exported by `evaluate`."""
