@@ -134,7 +134,7 @@ def crossing(places: Sequence[float], over: Sequence[float]) -> float | None:
 
 
 def _turns(row: Row) -> str:
-    return "-" if row["switch_turns"] is None else f"{row['switch_turns']:.0f}"
+    return "-" if row["reconfigurations"] is None else f"{row['reconfigurations']:.0f}"
 
 
 table = told(

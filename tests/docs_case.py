@@ -6,7 +6,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +16,8 @@ from mfabric_jax.case.paths import Choice, Leaf, flat, settings
 from mfabric_jax.commands import COMMANDS
 from mfabric_jax.commands.help import default_text, groups, kind_words
 from mfabric_jax.commands.words import OF_CASES
+from mfabric_jax.report.kinds import KINDS
+from mfabric_jax.support.columns import Column
 from tests.docs_tables import ROOT
 from tests.surface import exported, packages
 
@@ -93,6 +95,31 @@ def _several(name: str) -> list[Case]:
     return [found] if isinstance(found, Case) else [block.case for block in found.blocks][:1]
 
 
+# ----------------------------------------------------------------------------------------------------- docs/formats.md
+def column_table(columns: Mapping[str, Column]) -> Iterator[str]:
+    """A row for each column; a star marks details, which only `--all-columns` writes."""
+    yield "| column | unit | |"
+    yield "|---|---|---|"
+    for name, column in columns.items():
+        yield f"| `{name}`{' *' if column.detail else ''} | {cell(column.unit)} | {cell(column.text)} |"
+
+
+def columns_of_others() -> Iterator[str]:
+    """A table for each further kind of rows; kinds that repeat another add a sentence."""
+    again = {"sweep": "cases", "traces study designs": "cases", "sweep of replays": "replay"}
+    for kind, columns in KINDS.items():
+        if kind in ("cases", "serve"):
+            continue
+        yield f"#### {kind}"
+        yield ""
+        base = KINDS[again[kind]] if kind in again else {}
+        if base:
+            yield f"The columns of {again[kind]}, and:"
+            yield ""
+        yield from column_table({name: column for name, column in columns.items() if name not in base})
+        yield ""
+
+
 # --------------------------------------------------------------------------------------------------------- docs/api.md
 # Constants and aliases of types: Python keeps no docstring of them.
 WITHOUT_DOCSTRING = {
@@ -136,6 +163,9 @@ MADE = {
     **{"tree": the_tree, "choices": the_choices, "presets": the_presets, "short-flags": the_short_flags},
     **{"defaults": the_defaults},
     **{"docstrings": tables, "commands": commands},
+    "columns-of-cases": lambda: column_table(KINDS["cases"]),
+    "columns-of-serve": lambda: column_table(KINDS["serve"]),
+    "columns-of-others": columns_of_others,
 }
 
 

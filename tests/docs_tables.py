@@ -108,7 +108,7 @@ def made(commands: list[list[str]], text: str) -> list[Row]:
         for number, (program, *words) in enumerate(commands):
             assert program == "mfabric", f"tables are made by mfabric, got {program!r}"
             out = pathlib.Path(folder, f"rows-{number}.csv")
-            command = [sys.executable, "-m", "mfabric_jax.cli", *words, "--out", str(out)]
+            command = [sys.executable, "-m", "mfabric_jax.cli", *words, "--all-columns", "--out", str(out)]
             places = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
             given = {"cwd": folder, "env": os.environ | {"PYTHONPATH": places}}
             done = subprocess.run(command, capture_output=True, text=True, check=False, **given)

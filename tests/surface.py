@@ -155,11 +155,14 @@ def exit_statuses() -> Iterator[str]:
 
 # ------------------------------------------------------------------------------------------------------ what is written
 def columns_of_rows() -> Iterator[str]:
-    """Every column of every kind of rows."""
-    from mfabric_jax.support.columns import COLUMNS, SCHEMA
+    """Every column of every kind of rows, with its unit."""
+    from mfabric_jax.report.kinds import KINDS
+    from mfabric_jax.support.columns import SCHEMA
 
     yield f"format schema of rows: {SCHEMA}"
-    yield from (f"column {kind}, {name}" for kind, every in COLUMNS.items() for name in every)
+    for kind, columns in KINDS.items():
+        for name, column in columns.items():
+            yield f"column {kind}, {name}: {column.unit or 'number'}{', detail' if column.detail else ''}"
 
 
 def formats() -> Iterator[str]:

@@ -8,14 +8,15 @@ import pytest
 
 from mfabric_jax import Case, InputError, cases
 from mfabric_jax.apps.recordings.statistics import TITLES
-from mfabric_jax.apps.serving import disaggregated, load
+from mfabric_jax.apps.serving.columns import SERVED
 from mfabric_jax.apps.serving.rows import known, row_of
 from mfabric_jax.case import paths
 from mfabric_jax.evaluate import simulate
 from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.report import read_rows, write_rows
+from mfabric_jax.report.kinds import KINDS
 from mfabric_jax.support import columns
-from mfabric_jax.support.columns import COLUMNS, DRAW
+from mfabric_jax.support.columns import DRAW
 from tests.command_line import header, status
 from tests.small import small
 from tests.surface import LIST, surface
@@ -53,7 +54,7 @@ def test_what_is_public_is_the_committed_list():
 
 
 def test_a_removed_column_is_told(monkeypatch):
-    monkeypatch.setitem(COLUMNS, "cases", tuple(name for name in COLUMNS["cases"] if name != "ep_share"))
+    monkeypatch.setattr("mfabric_jax.evaluate.rows.rows.CASES", KINDS["cases"].but("ep_share"))
     said = change(committed(), surface())
     assert said == f"{SAID} (1 went: column cases, ep_share); {ACCEPT} accepts it."
 
@@ -76,16 +77,11 @@ def test_a_changed_default_is_told(monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------------ columns of rows
-SOMETIMES = {  # columns that only some rows of a kind have
-    "cases": {"slow_kernels_s", "fast_kernels_s", "slow_links_s", "fast_links_s"},
-    "replay": {"graph"},
-}
-
-
 def check_columns(kind, found):
-    known = set(COLUMNS[kind])
-    further = {name for name in found if "." not in name and not DRAW.fullmatch(name)} - known
-    assert (further, known - set(found) - SOMETIMES.get(kind, set())) == (set(), set()), kind
+    declared = KINDS[kind]
+    further = {name for name in found if "." not in name and not DRAW.fullmatch(name)} - set(declared)
+    always = {name for name, column in declared.items() if not column.only_some}
+    assert (further, always - set(found)) == (set(), set()), kind
 
 
 def test_columns_of_cases_are_those_of_rows():
@@ -97,27 +93,37 @@ def test_columns_of_cases_are_those_of_rows():
 def test_columns_of_serving_are_those_of_its_parts():
     case = Case().with_({"model.name": "deepseek-v3", "network.fabric": "fat-tree"})
     row = row_of(known(case))
-    assert {*row, *load.COLUMNS, *disaggregated.COLUMNS} == set(COLUMNS["serve"])
+    assert set(row) == set(SERVED)
 
 
 def test_columns_of_traces_are_the_statistics():
-    assert set(TITLES) < set(COLUMNS["traces info"])
+    assert set(TITLES) < set(KINDS["traces info"])
 
 
 def test_columns_of_commands_are_those_of_their_rows(tmp_path, command_line):
     """Rows of the commands that are done in a second."""
     names = ("rows", "links", "flows", "ranks", "steps")
     out = {name: tmp_path / f"{name}.csv" for name in names}
-    words = ("--fabric", "fat-tree", "--nic-gbps", "100", "--out", out["rows"], "--links", out["links"])
+    words = (
+        "--fabric",
+        "fat-tree",
+        "--nic-gbps",
+        "100",
+        "--out",
+        out["rows"],
+        "--links",
+        out["links"],
+        "--all-columns",
+    )
     assert status("replay", JOB, *words, "--per-rank", out["ranks"], "--steps", out["steps"]) == 0
     kinds = {"replay": "rows", "replay --links": "links", "replay --per-rank": "ranks", "replay --steps": "steps"}
     for kind, name in kinds.items():
         check_columns(kind, header(out[name]))
-    words = ("--model", "llama-moe", "--gpus", "16", "--fabric", "fat-tree", "--out", out["rows"])
+    words = ("--model", "llama-moe", "--gpus", "16", "--fabric", "fat-tree", "--all-columns", "--out", out["rows"])
     assert status("cluster", *words, "--links", out["links"], "--flows", out["flows"]) == 0
     for kind, name in {"cluster": "rows", "cluster --links": "links", "cluster --flows": "flows"}.items():
         check_columns(kind, header(out[name]))
-    assert status("validate", "serving", "--out", out["rows"]) == 0
+    assert status("validate", "serving", "--all-columns", "--out", out["rows"]) == 0
     check_columns("validate serving", header(out["rows"]))
 
 
@@ -144,6 +150,13 @@ def test_every_result_says_its_schema():
     assert provenance("float32")["schema"] == columns.SCHEMA
 
 
-def test_formats_md_explains_every_column_of_cases():
-    page = (LIST.parents[1] / "docs" / "formats.md").read_text(encoding="utf-8")
-    assert [name for name in COLUMNS["cases"] if f"`{name}`" not in page] == []
+def test_files_leave_details_out(tmp_path, command_line):
+    """At most 250 names by default, over all commands; details under `--all-columns`, with the same values."""
+    brief = {name for kind in KINDS for name, column in KINDS[kind].items() if not column.detail}
+    assert len(brief) <= 250
+    words = ("compare", "--model", "llama-moe", "--gpus", "16", "--fabric", "fat-tree", "--nic-gbps", "100")
+    for name, more in {"brief": (), "whole": ("--all-columns",)}.items():
+        assert status(*words, *more, "--out", tmp_path / f"{name}.csv") == 0
+    (some,), (every,) = (read_rows(tmp_path / f"{name}.csv")[0] for name in ("brief", "whole"))
+    assert set(every) - set(some) == {name for name, column in KINDS["cases"].items() if column.detail}
+    assert some == {name: every[name] for name in some}

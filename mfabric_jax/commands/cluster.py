@@ -11,7 +11,7 @@ READS = ("model.", "gpu.", "job.", "network.", "circuits.policy", "circuits.dela
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.OnDevice):
+class Options(shared.Rows, shared.OnDevice):
     """All expert, data and pipeline parallel bytes of one iteration of a case on its whole cluster at once.
 
     Optical regions choose circuits for the traffic of the iteration as a whole. Every link and every flow can be
@@ -48,7 +48,9 @@ def run(cases: Cases, options: Options) -> None:
     solved = solve_cluster(case, graph=options.graph)
     rows, told = cluster_rows(solved), effective(cases) | {"graph": options.graph}
     tables = {"out": lambda: rows, "links": lambda: link_rows(solved), "flows": lambda: flow_rows(solved)}
-    shared.write_tables(tables, files, told)
+    kinds = {"out": "cluster", "links": "cluster --links", "flows": "cluster --flows"}
+    columns_of = {name: options.columns(kind) for name, kind in kinds.items()}
+    shared.write_tables(tables, files, told, columns_of)
     columns = ["traffic", "flows", report.Column("gigabytes", "GB"), report.Column("end_s", "ends at [s]")]
     print(
         f"{solved.job.model} on {rows[0]['fabric']}: {solved.job.gpus:,} GPUs, {rows[0]['links']:,} links; "

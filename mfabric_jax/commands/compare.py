@@ -46,7 +46,7 @@ def _compared(cases: Cases, options: Options) -> tuple[list[dict], bool]:
     from mfabric_jax.evaluate.rows.results import described, effective, simulate
 
     results, told = simulate(cases), described(cases) if options.out is None else effective(cases)
-    rows, stopped = _rows(results, told, options.out)
+    rows, stopped = _rows(results, told, options)
     resolved = [worked_out(block.case) for block in cases.blocks]
     for line in dict.fromkeys(words(one) for one in resolved for words in (found_words, untried_words, wider_words)):
         if line is not None:
@@ -74,13 +74,14 @@ def _without_failures(rows: list[dict], cases: Cases) -> Iterator[str]:
         )
 
 
-def _rows(results: Any, told: dict[str, Any], out: str | None) -> tuple[list[dict], bool]:
+def _rows(results: Any, told: dict[str, Any], options: Options) -> tuple[list[dict], bool]:
     """The rows, saved even when interrupted; and whether that happened."""
     from mfabric_jax.report.rows import Kept, keeping
 
     kept, stopped = Kept(None), False
     try:
-        with keeping(out, told) as kept, shared.bar("compare", "run", len(results.groups), kept.found) as bar:
+        keep = keeping(options.out, told, options.columns("cases"))
+        with keep as kept, shared.bar("compare", "run", len(results.groups), kept.found) as bar:
             for number, rows in results.each(done=set(kept.done)):
                 kept.add(rows, number)
                 bar.set_postfix_str(f"{rows[0]['model']} on {rows[0]['fabric']}")
@@ -88,6 +89,6 @@ def _rows(results: Any, told: dict[str, Any], out: str | None) -> tuple[list[dic
     except KeyboardInterrupt:
         interrupts.take()
         stopped = True
-    if out is not None and kept.rows:
-        print(f"{len(kept.rows)} rows in {out}", file=sys.stderr)
+    if options.out is not None and kept.rows:
+        print(f"{len(kept.rows)} rows in {options.out}", file=sys.stderr)
     return kept.rows, stopped

@@ -26,7 +26,8 @@ def run(options: Options) -> None:
     config, out, figures = options.config, options.out, options.figures
     shared.check_outputs(out, figures=figures)
     rows_of = functools.partial(learning.evaluate_policies, config)
-    rows = shared.kept_rows("evaluate", out, config.effective(), rows_of)
+    columns = options.columns("evaluate")
+    rows = shared.kept_rows("evaluate", out, config.effective(), rows_of, None, columns)
     print(forecast_table(rows))
     if figures is not None:
         from mfabric_jax.report.figures import forecasts as draw

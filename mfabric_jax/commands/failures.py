@@ -136,7 +136,8 @@ def run(cases: Cases, options: Options) -> None:
     shared.check_outputs(options.out, figures=options.figures)
     for said in dict.fromkeys(note for one in every for note in one.notes):
         print(said, file=sys.stderr)
-    rows = shared.kept_rows("failures", options.out, effective(cases), functools.partial(failures, cases))
+    rows_of, columns = functools.partial(failures, cases), options.columns("failures")
+    rows = shared.kept_rows("failures", options.out, effective(cases), rows_of, None, columns)
     seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
     seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
     uses = telling_apart(rows)

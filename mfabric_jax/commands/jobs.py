@@ -12,7 +12,7 @@ from mfabric_jax.report.grid import Rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.OnDevice):
+class Options(shared.Rows, shared.OnDevice):
     """Training jobs that share links: iteration times, slowdown over running alone, fairness, who has a link when.
 
     The file gives jobs (phases of computation and communication) and the links or the fabric that they share; see
@@ -43,9 +43,9 @@ def run(options: Options) -> None:
     with in_file(options.file):
         found = compare_jobs(jobs, options.study)
     effective = dataclasses.asdict(options.study) | {"shared": contents(jobs)} | provenance("float64")
-    shared.write(found.jobs, options.out, effective | {"table": "jobs"})
+    shared.write(found.jobs, options.out, effective | {"table": "jobs"}, options.columns("jobs"))
     rows = both_ends(found) if options.links is not None or options.figures is not None else []
-    shared.write(rows, options.links, effective | {"table": "links"})
+    shared.write(rows, options.links, effective | {"table": "links"}, options.columns("jobs --links"))
     print(_times(found.jobs))
     shown = {"slowdown": "slowdown", "p99_slowdown": "p99 slowdown", "mean_gain": "mean gain"}
     shown |= {"p99_gain": "p99 gain", "fairness": "fairness", "cassini_score": "score"}

@@ -10,7 +10,7 @@ from mfabric_jax.commands.words import Positional
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.OnDevice):
+class Options(shared.Rows, shared.OnDevice):
     """Score policies: time over the degree bound and over proved optima, decisions per second in a batch.
 
     Lists are separated by commas.
@@ -32,7 +32,8 @@ def run(options: Options) -> None:
 
     shared.check_outputs(options.out)
     rows_of = functools.partial(learning.scoreboard, config)
-    rows = shared.kept_rows("policies bench", options.out, config.effective(), rows_of, config.rows)
+    columns = options.columns("policies bench")
+    rows = shared.kept_rows("policies bench", options.out, config.effective(), rows_of, config.rows, columns)
     print(scoreboard_table(rows))
     if config.trace is not None:
         print(f"traffic: {gate_trace(config.trace, config.records, config.axes).source}")

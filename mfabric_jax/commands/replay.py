@@ -19,7 +19,7 @@ SHOWN = ("network.fabric", "network.graph", "network.nic_gbps")  # settings that
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.Rows):
     """Run a graph of tasks on fabrics: when it ends, what GPUs wait for, and what more bandwidth would bring.
 
     The graph is a file of any format of docs/task_graphs.md; of cases the GPU and the network are read, and a row is
@@ -82,7 +82,9 @@ def run(cases: Cases, options: Options) -> None:
         "per_rank": lambda: found.rank_rows(first),
         "steps": lambda: found.path_rows(first),
     }
-    shared.write_tables(tables, {option: getattr(options, option) for option in tables}, effective)
+    kinds = {"links": "replay --links", "per_rank": "replay --per-rank", "steps": "replay --steps"}
+    columns = {name: options.columns(kind) for name, kind in kinds.items()}
+    shared.write_tables(tables, {option: getattr(options, option) for option in tables}, effective, columns)
     title = f"{pathlib.Path(options.workload).name} ({job.format})"
     _tell(title, runs, job.remarks)
     if options.timeline is not None:
@@ -143,7 +145,7 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
                 bar.update()
     finally:
         if rows:
-            shared.write(rows, options.out, effective | {"table": "out"})
+            shared.write(rows, options.out, effective | {"table": "out"}, options.columns("replay"))
     return _Runs(rows, assumed, first, owed, held)
 
 

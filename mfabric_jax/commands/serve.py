@@ -41,7 +41,8 @@ def run(cases: Cases, options: Options) -> None:
     searching = _searches(cases)
     count = sum(len(sizes_of(case)) for case in cases) if searching else len(cases)
     rows_of = functools.partial(search if searching else serve, cases)
-    every = shared.kept_rows("serve", options.out, effective(cases), rows_of, count)
+    columns = options.columns("serve")
+    every = shared.kept_rows("serve", options.out, effective(cases), rows_of, count, columns)
     groups = _by_fabric(every) if searching else []
     rows = [fastest(own) for own in groups] if searching else every
     print(said.common(every))

@@ -26,7 +26,22 @@ class OnDevice:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RowsAndPictures(OnDevice):
+class Rows:
+    """The option of commands that write rows."""
+
+    all_columns: bool = False
+    """Files have every column, details too."""
+
+    def columns(self, *kinds: str) -> Any:
+        """The columns whose details files of these kinds of rows leave out; None: files have every column."""
+        from mfabric_jax.report.kinds import KINDS
+        from mfabric_jax.support.columns import Columns
+
+        return None if self.all_columns else Columns(*(KINDS[kind] for kind in kinds))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowsAndPictures(Rows, OnDevice):
     """The options of commands that compute rows and draw them."""
 
     out: str | None = None
@@ -208,14 +223,16 @@ def kept_rows(
     config: Mapping[str, Any],
     rows_of: Callable[..., Iterator[Any]],
     total: int | None = None,
+    columns: Any = None,
 ) -> list[dict[str, Any]]:
     """The rows of a long run, on disk as they are finished where `out` names a file, with a progress bar.
 
     `rows_of` yields rows; it takes `start`, how many rows there are already, and `progress`, which takes words.
+    `columns` (`Rows.columns`): the file leaves its details out.
     """
     from mfabric_jax.report.rows import keeping
 
-    with keeping(out, config) as kept, bar(what, "row", total, kept.found) as shown:
+    with keeping(out, config, columns) as kept, bar(what, "row", total, kept.found) as shown:
         for row in rows_of(progress=shown.set_postfix_str, start=kept.found):
             kept.add([row])
             shown.update()
@@ -223,21 +240,27 @@ def kept_rows(
     return kept.rows
 
 
-def write(rows: Sequence[Mapping[str, Any]], out: str | Path | None, config: Mapping[str, Any]) -> None:
-    """Write rows with their configuration where `out` names a file, and say where they are."""
+def write(
+    rows: Sequence[Mapping[str, Any]], out: str | Path | None, config: Mapping[str, Any], columns: Any = None
+) -> None:
+    """Write rows with their configuration where `out` names a file, without details of `columns`, and say where."""
     if out is not None:
         from mfabric_jax import report
+        from mfabric_jax.support.columns import shortened
 
-        tell(report.write_rows(rows, out, config))
+        tell(report.write_rows(rows if columns is None else shortened(rows, columns), out, config))
 
 
 def write_tables(
-    tables: Mapping[str, Callable[[], Any]], files: Mapping[str, str | None], config: Mapping[str, Any]
+    tables: Mapping[str, Callable[[], Any]],
+    files: Mapping[str, str | None],
+    config: Mapping[str, Any],
+    columns: Mapping[str, Any],
 ) -> None:
     """Make and write every table, by name, that has a file; the configuration beside it names the table."""
     for name, table in tables.items():
         if files[name] is not None:
-            write(table(), files[name], {**config, "table": name})
+            write(table(), files[name], {**config, "table": name}, columns[name])
 
 
 def changes_of(case: Case) -> str:

@@ -18,7 +18,7 @@ SEEN_S = 0.1  # programs that took less to compile were there
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.OnDevice):
+class Options(shared.Rows, shared.OnDevice):
     """Simulates every case of a design space: rows to parquet files of a folder as they are ready.
 
     Lists of values are axes; [[variants]] stand beside each other, [random] is drawn, [sweep] says how often. The same
@@ -105,8 +105,9 @@ def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
 
     began, bar = time.perf_counter(), _Bar()
     given = {"shard": shard, "engine": options.engine, "workers": options.workers}
+    columns = options.columns("sweep", "sweep of replays")
     try:
-        files = sweep(config, options.out, **given, progress=bar)
+        files = sweep(config, options.out, **given, progress=bar, columns=columns)
     except (InputError, KeyboardInterrupt):
         if bar.now and bar.now.done:
             rows = f"{bar.now.done:,} of {bar.now.rows:,} rows"

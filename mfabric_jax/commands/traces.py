@@ -14,7 +14,7 @@ READ_BY = {"ranks": ("info",), "ranks_per_server": ("info",), "iterations": ("fi
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(shared.Rows):
     """What recorded routing holds: shape, skew, shares of pairs, drift and locality, over iterations and layers.
 
     Formats: .npy, .npz, .json or .pt of counts [layer, expert], [iteration, layer, micro-batch, source, expert] or with
@@ -156,7 +156,7 @@ def _traces_info(options, records: tuple[int, int] | None) -> None:
         print()
     asked = None if records is None else f"{records[0]}-{records[1]}"
     given = dataclasses.asdict(options) | {"command": "traces info", "records": asked}
-    shared.write(rows, options.out, given)
+    shared.write(rows, options.out, given, options.columns("traces info"))
 
 
 def _server(recording, asked: int | None) -> str:

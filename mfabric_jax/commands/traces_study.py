@@ -26,7 +26,7 @@ BELOW = [dataclasses.replace(DESIGNS, variants=())]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.OnDevice):
+class Options(shared.Rows, shared.OnDevice):
     """What recorded routing means for a job: what part of an iteration is all-to-all, whether circuits help, which
     predictor works. Fat-trees and mFabric stand beside each other in six ways (mfabric show --preset designs).
     """
@@ -62,7 +62,7 @@ def run(cases: Cases, options: Options) -> None:
     said = answers(found)
     print(_text(found, said))
     if page is not None:
-        _write(found, said, page, effective(cases) | {"command": "traces study", "path": str(options.path)})
+        _write(found, said, page, effective(cases) | {"command": "traces study", "path": str(options.path)}, options)
 
 
 def _page_in(out: pathlib.Path) -> pathlib.Path:
@@ -89,7 +89,9 @@ def _text(found: Any, said: dict[str, list[str]]) -> str:
     return "\n\n".join(parts)
 
 
-def _write(found: Any, said: dict[str, list[str]], page: pathlib.Path, effective: dict[str, Any]) -> None:
+def _write(
+    found: Any, said: dict[str, list[str]], page: pathlib.Path, effective: dict[str, Any], options: Options
+) -> None:
     """The page; in a folder, the pictures and rows beside it."""
     from mfabric_jax import report
     from mfabric_jax.evaluate.rows.results import provenance
@@ -103,9 +105,11 @@ def _write(found: Any, said: dict[str, list[str]], page: pathlib.Path, effective
             if folder == page.parent:
                 shared.tell(path)
         if folder == page.parent:
-            shared.write(found.rows, folder / "designs.csv", effective)
+            shared.write(found.rows, folder / "designs.csv", effective, options.columns("traces study designs"))
             if found.foresight:
-                shared.write(found.foresight, folder / "predictors.csv", effective)
+                shared.write(
+                    found.foresight, folder / "predictors.csv", effective, options.columns("traces study predictors")
+                )
         shared.tell(report.html_report(found.rows, effective, page, pictures, title, answers=said))
 
 

@@ -11,7 +11,7 @@ from mfabric_jax.commands.words import Positional
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(shared.OnDevice):
+class Options(shared.Rows, shared.OnDevice):
     """Predict what was measured, and say how far off the prediction is.
 
     packet: runs of a packet-level simulator, at flow level: exact max-min fluid completion, headers taken off the line
@@ -73,7 +73,7 @@ def run(options: Options) -> None:
             bar.update()
     rows = validation.packet_rows(predictions)
     given = {"command": "validate packet", "runs": options.runs, "transport": options.transport}
-    shared.write(rows, options.out, given | provenance(options.dtype))
+    shared.write(rows, options.out, given | provenance(options.dtype), options.columns("validate packet"))
     print(agreement(rows, validation.packet_groups(predictions)))
 
 
@@ -98,7 +98,7 @@ def _trainings(options: Options) -> None:
 
     rows = _counted(training_rows(asked), len(asked))
     given = {"command": "validate training", "rows": [one.name for one in asked]}
-    shared.write(rows, options.out, given | provenance("float32"))
+    shared.write(rows, options.out, given | provenance("float32"), options.columns("validate training"))
     print(table(rows, training_summary(rows), training_ratios(rows)))
     if options.picture is not None:
         from mfabric_jax.report import figures
@@ -118,7 +118,7 @@ def _servings(options: Options) -> None:
     asked = servings(options.rows)
     rows = _counted(serving_rows(asked), len(asked))
     given = {"command": "validate serving", "rows": [one.name for one in asked]}
-    shared.write(rows, options.out, given | provenance("float64"))
+    shared.write(rows, options.out, given | provenance("float64"), options.columns("validate serving"))
     print(table(rows, serving_summary(rows), serving_bands(rows)))
     if options.figures is not None:
         from mfabric_jax.report import figures

@@ -10,7 +10,7 @@ from mfabric_jax.report.numerals import number, percent, usable
 from mfabric_jax.report.ranking import above_peak
 from mfabric_jax.workload.parallel import region_remark
 
-TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "turns_over_allowed"
+TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "reconfigurations_over_allowed"
 SPAN, BEGIN_WITH_A_TURN = "circuits_for", ("block", "stage", "iteration")
 STATIC = ("uniform", "static")  # policies whose circuits never change
 _MOSTLY = 0.5  # part of an iteration from which on switching decides it

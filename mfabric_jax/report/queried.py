@@ -12,11 +12,11 @@ from pyarrow import compute, types
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.report.grid import USUAL, unbeaten
+from mfabric_jax.report.kinds import column_named
 from mfabric_jax.report.numerals import usable
 from mfabric_jax.report.paired import OVER, partners, ratios, telling
 from mfabric_jax.report.query import COUNT, FILE, OF_A_RUN, Asked, sweep_of
 from mfabric_jax.report.rows import read_rows, read_table
-from mfabric_jax.support.columns import MORE_IS_BETTER
 from mfabric_jax.support.extras import needed
 
 OPERATORS = {"<=": "less_equal", ">=": "greater_equal", "!=": "not_equal", "<": "less", ">": "greater", "=": "equal"}
@@ -258,7 +258,8 @@ def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
 
 def _sensed(text: str) -> tuple[str, str]:
     """A column of a Pareto front, and whether it is to be small or large."""
-    usual = "max" if text in MORE_IS_BETTER else "min"
+    column = column_named(text)
+    usual = "max" if column is not None and column.rises else "min"
     return _directed("pareto", text if ":" in text else f"{text}:{usual}", SENSES)
 
 

@@ -19,7 +19,7 @@ class Asked(NamedTuple):
 
     - `where`: conditions as typed. `by`: columns to group by; `measures`: "column:measure" of each group.
     - `over`: a condition; measures are of ratios, of each row over the row that fulfils it and is otherwise set alike.
-    - `pareto`: columns to minimise, or of `columns.MORE_IS_BETTER` to maximise ("column:min", "column:max": as said),
+    - `pareto`: columns to minimise, or to maximise if it `rises` ("column:min", "column:max": as said),
       within every group.
     - `sort`: columns, rising ("column:down": falling). `columns`: to keep (none: all). `limit`: of rows; None: all.
     """

@@ -15,7 +15,7 @@ from mfabric_jax.report.measured_errors import measured_ratios
 from mfabric_jax.report.numerals import many, millions, number, percent, usable
 from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED, is_of_band, ratio_band
 
-GBPS, OVER, FITS, ACHIEVED = "nic_gbps", "turns_over_allowed", "fits", "achieved_over_peak"
+GBPS, OVER, FITS, ACHIEVED = "nic_gbps", "reconfigurations_over_allowed", "fits", "achieved_over_peak"
 MOST, MOST_OF_PAGE = 5, 12  # lines of a ranking: in a terminal, on a page
 _ORDERS = {  # the first column that holds numbers decides; what is best has the least, or the largest value
     TOKEN_USD: (1, "dollars a token"),

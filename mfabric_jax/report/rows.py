@@ -2,7 +2,7 @@
 
 Both hold one column per key, in order of first appearance; a missing key is None. The same rows give the same bytes. A
 CSV cell is read as a number if its whole column looks like numbers, else as True or False, else as text; an empty cell
-is None. Parquet keeps the types. Whole numbers have 64 bits; text in a column of numbers (`columns.is_number`) is
+is None. Parquet keeps the types. Whole numbers have 64 bits; text in a column of numbers (`kinds.is_number`) is
 refused.
 
 In a CSV an apostrophe precedes text that a spreadsheet would run (=, +, @, or - before what is no number) or that
@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from mfabric_jax.checks import InputError, shown
+from mfabric_jax.report.kinds import check_schema, is_number, say_unknown
 from mfabric_jax.report.numerals import plain_scalar
 from mfabric_jax.support.atomic import check_file, locked, replacing, suffix, sweep_up
-from mfabric_jax.support.columns import check_schema, is_number, of_ours, say_unknown
+from mfabric_jax.support.columns import Columns, shortened
 from mfabric_jax.support.extras import needed
 from mfabric_jax.support.parts import METADATA_KEY, verified
 from mfabric_jax.support.text_files import mapping_in, parsed_json, read_mapping
@@ -182,7 +183,6 @@ def _check_columns(
 ) -> None:
     """`InputError` for a value that no row can have, for a column of texts and numbers, and where a column that our
     commands fill with numbers holds a text: all of it would be read as text."""
-    ours = of_ours(config)
     for name, values in zip(header, columns, strict=bool(columns)):
         field, kinds = f"column {name} of {str(path)!r}", {_kind_of(value) for value in values if value is not None}
         for value in values if None in kinds else ():
@@ -191,7 +191,7 @@ def _check_columns(
         if len(kinds) > 1:
             raise InputError(f"{field} must hold values of one kind, got {' and '.join(sorted(map(str, kinds)))}.")
         cells = (value for value in values if isinstance(value, str) and not _NUMBER.fullmatch(value))
-        if ours and is_number(name) and (text := next(cells, None)) is not None:
+        if is_number(name, config) and (text := next(cells, None)) is not None:
             raise InputError(f"{field} must hold numbers, got {text!r:.80}.")
 
 
@@ -323,10 +323,11 @@ class Kept:
 
 
 @contextlib.contextmanager
-def keeping(path: str | Path | None, config: Mapping[str, Any]) -> Iterator[Kept]:
+def keeping(path: str | Path | None, config: Mapping[str, Any], columns: Columns | None = None) -> Iterator[Kept]:
     """Keep rows while the block runs, and write them to the file when it ends, even by an error.
 
     - `path`: None keeps rows in memory only. `config`: of the run; stored beside the rows, with `complete`.
+    - `columns`: declares the details that the file leaves out; None: it has every column. The journal has every one.
 
     After an error or an interrupt the journal stays, and the same run continues from it. `InputError` where the journal
     is of another run, is being written by another process, or cannot be written.
@@ -345,7 +346,8 @@ def keeping(path: str | Path | None, config: Mapping[str, Any]) -> Iterator[Kept
         finally:
             try:
                 if kept.done:
-                    write_rows(kept.rows, path, dict(config) | {"complete": complete})
+                    rows = kept.rows if columns is None else shortened(kept.rows, columns)
+                    write_rows(rows, path, dict(config) | {"complete": complete})
                 stored = True
             finally:
                 if stored and (complete or not kept.done):

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from mfabric_jax.support.columns import Column, Columns
+
 HOW = ("slow", "fast")
 OF_KERNELS = {how: f"{how}_kernels_s" for how in HOW}  # columns
 OF_LINKS = {how: f"{how}_links_s" for how in HOW}
@@ -20,6 +22,17 @@ DRAW = "draw_{}_s"  # of traffic, from 2
 LOW_PORTS, LOW_GPUS, HIGH_GPUS = "low_ports_usd", "low_gpus_usd", "high_gpus_usd"  # of a million tokens at quotes
 LOW_PORTS_NETWORK = "low_ports_network_usd"
 QUOTED: tuple[str, ...] = (LOW_PORTS, LOW_GPUS, HIGH_GPUS, LOW_PORTS_NETWORK)
+
+BAND = Columns(
+    Column(LOW, "s", "Low end of the band of the predicted time."),
+    Column(HIGH, "s", "High end of that band."),
+)
+VARIANTS = Columns(
+    Column(OF_KERNELS["slow"], "s", "The iteration with the slowest measured kernels of computation.", only_some=True),
+    Column(OF_KERNELS["fast"], "s", "The iteration with the fastest of them.", only_some=True),
+    Column(OF_LINKS["slow"], "s", "The iteration with the slowest measured kernels of communication.", only_some=True),
+    Column(OF_LINKS["fast"], "s", "The iteration with the fastest of them.", only_some=True),
+)
 
 
 def is_of_band(column: str) -> bool:

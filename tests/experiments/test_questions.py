@@ -167,7 +167,7 @@ def test_designs_see_the_same_traffic(monkeypatch, tmp_path):
         heavy = tokens.rank_load_over_mean(64).mean()
         seconds = (1.0 if design.circuits else 1.2) + (0.1 if design.copies else 0.3 * (heavy - 1))
         row = {"iteration_s": seconds, "rank_load_over_mean": heavy, "network_cost_usd": 2.0}
-        return row | {"switch_turns": 3.0 if design.circuits else None}
+        return row | {"reconfigurations": 3.0 if design.circuits else None}
 
     monkeypatch.setattr(experts_or_light, "timed", timed)
     config = experts_or_light.Config(skews=(0.0, 0.8), drifts=(0.1,), iterations=2)

@@ -5,8 +5,8 @@ from fractions import Fraction
 import pytest
 
 from mfabric_jax import cases, resolve
+from mfabric_jax.evaluate.rows.costs import bill_of, idle_spares
 from mfabric_jax.evaluate.rows.results import not_known
-from mfabric_jax.evaluate.rows.rows import bill_of, idle_spares
 from mfabric_jax.fabric import cloudmatrix, cluster, cluster_cost, get
 from mfabric_jax.fabric.domains import domain_links
 from mfabric_jax.fabric.site import Domain

@@ -6,9 +6,9 @@ import pytest
 from mfabric_jax import Case, resolve, simulate
 from mfabric_jax.case import cases
 from mfabric_jax.case.grid import Block
+from mfabric_jax.evaluate.rows.costs import bill_of
 from mfabric_jax.evaluate.rows.points import Points
 from mfabric_jax.evaluate.rows.results import at_quoted_ports
-from mfabric_jax.evaluate.rows.rows import bill_of
 from mfabric_jax.evaluate.whole_cluster import example_cluster
 from mfabric_jax.fabric import get
 from mfabric_jax.fabric.graph import graph_text

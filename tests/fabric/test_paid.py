@@ -5,8 +5,8 @@ from fractions import Fraction
 import pytest
 
 from mfabric_jax import Case, resolve
+from mfabric_jax.evaluate.rows.costs import bill_of
 from mfabric_jax.evaluate.rows.results import not_known
-from mfabric_jax.evaluate.rows.rows import bill_of
 from mfabric_jax.fabric import get
 from mfabric_jax.workload.gpus import get_gpu
 from tests.small import cases, small

@@ -28,8 +28,8 @@ JOB = "model fabric variant policy routing circuits_for nic_use nic_gbps gpus"
 PARTS = "compute_s exposed_comm_s reconfig_s bubble_s tp_comm_s ep_comm_s dp_comm_s placement_s"
 ITERATION = (
     f"micro_batches first dispatch expert_load placement iteration_s {PARTS} network_cost_usd cluster_cost_usd "
-    "network_kw cluster_kw usd_per_million_tokens joules_per_million_tokens tokens_per_s circuit_changes switch_turns "
-    "ep_over_balanced rank_load_over_mean memory_gb gpu_memory_gb fits"
+    "network_kw cluster_kw usd_per_million_tokens joules_per_million_tokens tokens_per_s circuit_changes "
+    "reconfigurations ep_over_balanced rank_load_over_mean memory_gb gpu_memory_gb fits"
 )
 COLUMNS = {  # of a command: who a row is, and what it says; columns that a command lacks are left out
     "compare": (JOB, ITERATION),
@@ -83,7 +83,8 @@ class Golden:
         rows = []
         for number, command in enumerate(self.commands, 1):
             out = folder / {"timeline": f"{number}.json", "sweep": f"{number}"}.get(self.kind, f"{number}.csv")
-            run([word.format(here=HERE, made=folder) for word in shlex.split(command)] + ["--out", str(out)])
+            every = [] if self.kind == "timeline" else ["--all-columns"]
+            run([word.format(here=HERE, made=folder) for word in shlex.split(command)] + [*every, "--out", str(out)])
             rows += [{"run": number} | _plain(row) for row in _rows(out)]
         names = dict.fromkeys(name for row in rows for name in row)
         columns = [name for name in (*self.identity, *COLUMNS[self.kind][1].split()) if name in names]

@@ -7,7 +7,7 @@ from mfabric_jax.report.noticed import job_words
 from tests.report import synthetic
 
 BASE = {"model": "m", "fabric": "mfabric", "ocs": "telescent", "policy": "greedy", "nic_gbps": 400.0}
-BASE |= {"iteration_s": 10.0, "reconfig_s": 0.0, "circuit_changes": 5.0, "turns_over_allowed": None}
+BASE |= {"iteration_s": 10.0, "reconfig_s": 0.0, "circuit_changes": 5.0, "reconfigurations_over_allowed": None}
 STILL, ELECTRICAL = {"circuit_changes": 0.0, "ocs": "unnamed"}, {"fabric": "fat-tree", "ocs": "none"}
 BATCH, REGION = {"tokens_per_iteration": 2_000_000}, {"region_servers": 2}
 MESH = {"policy": "uniform", "circuit_changes": 0.0}
@@ -56,8 +56,11 @@ BUSY = (
             [{"reconfig_s": 6.0, "fabric": "photonic-rails", "circuits_for": "none", "circuit_changes": None}],
             PHASES,
         ),
-        ([{"turns_over_allowed": 2.5}], "Warning: mfabric with telescent turns 2.5 times as often as it may (m)."),
-        ([{"turns_over_allowed": 0.9}], None),
+        (
+            [{"reconfigurations_over_allowed": 2.5}],
+            "Warning: mfabric with telescent turns 2.5 times as often as it may (m).",
+        ),
+        ([{"reconfigurations_over_allowed": 0.9}], None),
         (
             [STILL, STILL | {"model": "n"}],
             NEVER.format("m, n"),

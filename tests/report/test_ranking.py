@@ -16,7 +16,7 @@ def row(fabric, ocs, gbps, degree, usd, seconds, **more):
     settings = {"configuration": 0, "model": "m", "fabric": fabric, "ocs": ocs, "fits": True, "nic_gbps": gbps}
     settings |= {"optical_degree": degree, "iteration_s": seconds, "cluster_cost_usd": 20 * MILLION}
     prices = {"perf_per_dollar": 1 / seconds, "usd_per_million_tokens": usd, "joules_per_million_tokens": 2 * MILLION}
-    return settings | prices | {"turns_over_allowed": None} | more
+    return settings | prices | {"reconfigurations_over_allowed": None} | more
 
 
 ROWS = [
@@ -24,7 +24,7 @@ ROWS = [
     row("fat-tree", "none", 800.0, None, 0.6, 9.0),
     row("mfabric", "polatis", 400.0, 4, 0.4, 11.0),
     row("mfabric", "polatis", 400.0, 6, 0.402, 10.0),
-    row("mfabric", "calient", 400.0, 6, 0.3, 10.0, turns_over_allowed=5.0),
+    row("mfabric", "calient", 400.0, 6, 0.3, 10.0, reconfigurations_over_allowed=5.0),
     row("mfabric", "calient", 400.0, 4, 0.45, 11.0),
     row("mfabric", "rotornet", 400.0, 6, None, 8.0),
     row("torus", "none", 400.0, None, 0.2, 30.0, fits=False),

@@ -206,13 +206,13 @@ def test_a_scheduler_of_ones_own_in_a_comparison(own):
     mine = row(small(free | {"circuits.schedule": own("stays")}))
     for column in ("iteration_s", "ep_comm_s", "reconfig_s", "ep_over_balanced", "usd_per_million_tokens"):
         assert mine[column] == pytest.approx(stayed[column], rel=RTOL), column
-    assert (mine["policy"], mine["switch_turns"]) == ("none", 0)
+    assert (mine["policy"], mine["reconfigurations"]) == ("none", 0)
     turned, traced = (
         row(small(free | given)) for given in ({"circuits.schedule": own("shifts")}, {"circuits.policy": own("in_jax")})
     )
-    for column in ("iteration_s", "ep_comm_s", "reconfig_s", "ep_over_balanced", "circuit_changes", "switch_turns"):
+    for column in ("iteration_s", "ep_comm_s", "reconfig_s", "ep_over_balanced", "circuit_changes", "reconfigurations"):
         assert traced[column] == pytest.approx(turned[column], rel=1e-6), column
-    assert turned["switch_turns"] > 0
+    assert turned["reconfigurations"] > 0
     assert turned["ep_comm_s"] != pytest.approx(stayed["ep_comm_s"], rel=1e-3)
 
 

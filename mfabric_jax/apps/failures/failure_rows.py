@@ -8,7 +8,8 @@ import numpy as np
 from mfabric_jax.apps.failures.counts import LINKS
 from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
 from mfabric_jax.evaluate.problem import Problem
-from mfabric_jax.evaluate.rows.rows import PARTS, add, bill_of, costs, job_columns, multiply, usd_of_gpu
+from mfabric_jax.evaluate.rows.costs import add, bill_of, costs, multiply, usd_of_gpu
+from mfabric_jax.evaluate.rows.rows import PARTS, job_columns
 from mfabric_jax.fabric.failures import KINDS, SAME_RATE, Degraded
 from mfabric_jax.support.text_files import read_mapping
 from mfabric_jax.timing import Iteration

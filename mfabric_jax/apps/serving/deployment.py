@@ -15,7 +15,7 @@ from mfabric_jax.apps.serving.step import Model, Rates, Step, Wires
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import model_of
-from mfabric_jax.evaluate.rows.rows import MILLION, SECONDS_AN_HOUR, Bill, bill_of
+from mfabric_jax.evaluate.rows.costs import MILLION, SECONDS_AN_HOUR, Bill, bill_of
 from mfabric_jax.support.array_module import array_module
 from mfabric_jax.traffic.generator import base_popularity, layer_shares, measured_words, to_shares
 from mfabric_jax.traffic.knobs import Knobs

@@ -16,6 +16,7 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.apps.serving import step as parts
+from mfabric_jax.apps.serving.columns import SPLIT
 from mfabric_jax.apps.serving.deployment import (
     DECODES_WITH,
     Decoding,
@@ -194,11 +195,11 @@ class Split(Deployment):
         return most if left >= 0 else most * 0 - 1
 
     def columns(self, decoding: Decoding) -> dict[str, Any]:
-        """What a row says beside what every deployment's says: `COLUMNS`."""
+        """What a row says beside what every deployment's says: `SPLIT`."""
         stages, (attention, experts) = _stages_of(decoding), self.counts
         count = int(self.micro_batches(stages))
         found = attention, experts, count, float(stages.layer_s(count)), float(units.to_gigabytes(self.expert_bytes))
-        return dict(zip(COLUMNS, found, strict=True))
+        return dict(zip(SPLIT, found, strict=True))
 
 
 def _stages_of(decoding: Decoding) -> Stages:
@@ -215,9 +216,6 @@ def _slowed(computed_s: Any, sent_s: Any, cores: float) -> Any:
 def _beside_s(model: Model, rate: parts.Rates, tokens: Any) -> Any:
     """Norms and router of an MoE layer."""
     return parts.norms_s(model, rate, tokens) + parts.router_s(model, rate, tokens)
-
-
-COLUMNS = "attention_gpus", "expert_gpus", "micro_batches", "layer_s", "expert_memory_gb"
 
 
 def stated(case: Case) -> bool:

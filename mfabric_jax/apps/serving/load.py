@@ -14,11 +14,12 @@ from jaxtyping import Bool, Float
 from mfabric_jax import units
 from mfabric_jax.apps.serving import step as parts
 from mfabric_jax.apps.serving.arrivals import Requests, poisson, read_arrivals, repeated, stretched
+from mfabric_jax.apps.serving.columns import LOADED
 from mfabric_jax.apps.serving.deployment import PASS, TRANSFER, Deployment
 from mfabric_jax.apps.serving.loads import SURE
 from mfabric_jax.apps.serving.queueing import Decode, Late, Limits, Prefill, Table, Timeline, Wire, simulate
 from mfabric_jax.case import Case
-from mfabric_jax.evaluate.rows.rows import MILLION
+from mfabric_jax.evaluate.rows.costs import MILLION
 
 GRID = 48, 24  # points of a table of steps: requests, context
 PASSES = 24, 8  # of passes: tokens, prompts
@@ -225,28 +226,16 @@ def outcome_of(deployed: Deployment, asked: Asked, late: Late | None = None) -> 
     return Outcome(requests, prefill, decode, wire, timeline, asked.refused, asked.first, asked.refused_late)
 
 
-COLUMNS = (
-    *("load_requests_per_s", "requests_per_s", "goodput_per_s", "in_slo", "in_slo_limit"),
-    *(f"load_{what}_{name}_s" for what in ("ttft", "tpot", "e2e") for name in QUANTILES),
-    *("load_warmup_s", "load_window_s"),
-    *("load_tokens_per_s", "decode_load", "prefill_load", "load_usd_per_million_tokens"),
-    *("prefill_queue", "decode_queue", "decode_limit", "prefill_busy", "prefill_filled"),
-    *("decode_busy", "decode_requests"),
-    *("load_prefill_gpus", "load_decode_gpus", "load_requests", "refused", "left_out"),
-    *("load_kv_p50_s", "load_kv_p99_s", "kv_slowdown_p99", "kv_busiest_nic", "kv_hot_pair", "kv_hot_pair_over_mean"),
-)
-
-
 def columns(deployed: Deployment, outcome: Outcome | None = None) -> dict[str, Any]:
-    """`COLUMNS` of a row, of an `outcome` that is known already; all None where the case states no load or memory holds
+    """`LOADED` of a row, of an `outcome` that is known already; all None where the case states no load or memory holds
     no request."""
     if outcome is None and stated(deployed.case):
         outcome = run_load(deployed)
     if outcome is None:
-        return dict.fromkeys(COLUMNS)
+        return dict.fromkeys(LOADED)
     found = _of_requests(deployed, outcome) | _of_pools(deployed, outcome) | _of_transfers(outcome)
     found |= _of_capacity(deployed, outcome)
-    return {name: found[name] for name in COLUMNS}
+    return {name: found[name] for name in LOADED}
 
 
 def _limits(case: Case) -> tuple[float | None, float | None]:

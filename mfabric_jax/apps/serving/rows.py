@@ -6,6 +6,7 @@ from typing import Any
 
 from mfabric_jax import fabric, units
 from mfabric_jax.apps.serving import load
+from mfabric_jax.apps.serving.columns import SPLIT
 from mfabric_jax.apps.serving.deployment import (
     DECODES_WITH,
     PASS,
@@ -17,7 +18,6 @@ from mfabric_jax.apps.serving.deployment import (
     deployment,
     prompt_of,
 )
-from mfabric_jax.apps.serving.disaggregated import COLUMNS as SPLIT_COLUMNS
 from mfabric_jax.apps.serving.disaggregated import Split, split_deployment
 from mfabric_jax.apps.serving.disaggregated import stated as split_stated
 from mfabric_jax.apps.serving.group import check_network, group_of
@@ -28,8 +28,8 @@ from mfabric_jax.case import cases as several
 from mfabric_jax.case.paths import named_files
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import gpu_of
+from mfabric_jax.evaluate.rows.costs import bill_of, unknown_parts
 from mfabric_jax.evaluate.rows.results import provenance, side_by_side
-from mfabric_jax.evaluate.rows.rows import bill_of, unknown_parts
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.workload.kernels import HOW
 
@@ -44,7 +44,7 @@ def serve(
 ) -> Iterator[dict[str, Any]]:
     """A row for every case, as it is ready: seconds from token to token, tokens a second, what a step is made of, cost.
 
-    Where a case states a load, rows also have `load.COLUMNS`, where one is split `disaggregated.COLUMNS`; settings in
+    Where a case states a load, rows also have `columns.LOADED`, where one is split `columns.SPLIT`; settings in
     which cases differ, and that have no column of their own, are columns by their paths. `start`: how many first ones
     are left out. `InputError` and `Misfit` as of `deployment`.
     """
@@ -99,7 +99,7 @@ SHOWN = {  # settings that have columns
 
 def _split_columns(deployed: Deployment) -> dict[str, Any]:
     if not isinstance(deployed, Split):
-        return dict.fromkeys(SPLIT_COLUMNS)
+        return dict.fromkeys(SPLIT)
     return deployed.columns(deployed.decoding(deployed.numbers))
 
 

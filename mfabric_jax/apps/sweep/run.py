@@ -17,6 +17,7 @@ from mfabric_jax.evaluate.problem import check_dtype
 from mfabric_jax.evaluate.rows.given_files import digest
 from mfabric_jax.evaluate.sharded import Estimate, drop_programs_if_crowded
 from mfabric_jax.support.atomic import check_folder
+from mfabric_jax.support.columns import Columns
 from mfabric_jax.support.extras import needed
 from mfabric_jax.support.parts import MISSING, SweepFolder
 
@@ -49,12 +50,14 @@ def sweep(
     engine: str = "local",
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
+    columns: Columns | None = None,
 ) -> list[Path]:
     """Rows of every configuration, in files of the folder; returns the files of this call's part.
 
     - `shard` (i, n): only every n-th file, from the i-th, so that n machines share a sweep.
     - `engine`: "local": in sequence, each part on all devices; "ray": `workers` processes (None: one per GPU or core),
       with lost work repeated.
+    - `columns`: declares the details that files leave out; None: they have every column.
 
     The files do not depend on interruptions or division; damaged or misplaced files are made again. `InputError` before
     computation for a folder of another sweep, during it for a full folder, and after it for vanished files; written
@@ -70,7 +73,7 @@ def sweep(
     config.check()
     needed("store", "writing .parquet", "pyarrow")
     check_folder(folder)
-    place = sweep_folder(config, Path(folder))
+    place = sweep_folder(config, Path(folder), columns)
     claimed = place.claim()
     mine = config.parts[first - 1 :: of]
     faults = {part.number: fault for part in mine if (fault := place.fault(part.number))}
@@ -90,7 +93,7 @@ def sweep(
         tell(done=now.done + len(part.rows), solved=0)
 
     tell()
-    maker = Maker(config, place)
+    maker = Maker(config, place, [] if columns is None else [name for name in columns if columns[name].detail])
     try:
         if engine == "ray":
             run_on_ray(maker, todo, workers, finished)
@@ -111,20 +114,23 @@ def sweep(
     return [place.part(part.number) for part in mine]
 
 
-def sweep_folder(config: Any, path: Path) -> SweepFolder:
+def sweep_folder(config: Any, path: Path, columns: Columns | None = None) -> SweepFolder:
     """The folder of a sweep, identified by its settings, version and contents of its files."""
     read = {name: digest(file) for name, file in config.files().items() if file.exists()}
     made = {
         "version": mfabric_jax.__version__,
         "configurations": config.count,
         "parts": whole("parts", len(config.parts)),
+        "all_columns": columns is None,
     }
     return SweepFolder(path, json.loads(json.dumps(config.described() | made | {"files": read}, default=str)))
 
 
 class Maker:
-    def __init__(self, config: Any, folder: SweepFolder):
-        self.config, self.folder = config, folder
+    """Makes parts of a sweep. `without`: columns that files leave out."""
+
+    def __init__(self, config: Any, folder: SweepFolder, without: Sequence[str] = ()):
+        self.config, self.folder, self.without = config, folder, frozenset(without)
 
     def make(
         self,
@@ -136,7 +142,8 @@ class Maker:
         of rows that are solved one by one."""
         drop_programs_if_crowded()
         columns, footer = self.config.made(part, before, solved)
-        self.folder.write(part.number, columns, footer)
+        shown = {name: values for name, values in columns.items() if name not in self.without}
+        self.folder.write(part.number, shown, footer)
 
 
 # -- on Ray: every worker is a process that makes parts; parts of a lost worker are made again

@@ -10,9 +10,8 @@ import numpy as np
 from mfabric_jax.case import Case, cases
 from mfabric_jax.case.paths import stated
 from mfabric_jax.checks import one_of
-from mfabric_jax.evaluate.resolving.set_up import MEMORY_PART
+from mfabric_jax.evaluate.resolving.set_up import MEMORY
 from mfabric_jax.evaluate.rows.results import simulate
-from mfabric_jax.workload.memory import Memory
 
 # The clusters of all rows: servers with a NIC a GPU on a tree that is not oversubscribed, and evenly routed tokens, as
 # benchmarks force them.
@@ -24,7 +23,7 @@ CLUSTER = {
     "job.recompute": "none",
 }
 PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
-FACTS = ("memory_gb", "gpu_memory_gb", "fits", *map(MEMORY_PART.format, Memory._fields), "mfu", *PARTS)
+FACTS = (*MEMORY, "mfu", *PARTS)
 
 
 class Training(NamedTuple):

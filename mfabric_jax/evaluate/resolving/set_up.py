@@ -12,6 +12,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.resolving.resolve import worked_out
 from mfabric_jax.evaluate.resolving.resolved import Resolved
 from mfabric_jax.evaluate.resolving.traffic import drawn_loads
+from mfabric_jax.support.columns import TRUTH, Column, Columns
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.units import to_gigabytes
 from mfabric_jax.workload import Workload, fullest_stage
@@ -21,7 +22,20 @@ from mfabric_jax.workload.memory import HEADROOM, usable_bytes
 from mfabric_jax.workload.parallel import DEGREES
 from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
 
-MEMORY_PART = "memory_{}_gb"  # column of a part of `Memory`
+MEMORY = Columns(
+    Column("memory_gb", "GB", "Memory that a GPU of the fullest stage needs."),
+    Column("gpu_memory_gb", "GB", "Memory that it has."),
+    Column("fits", TRUTH, "Whether that is enough."),
+    Column("memory_weights_gb", "GB", "Part of `memory_gb`: weights.", detail=True),
+    Column("memory_gradients_gb", "GB", "Part of `memory_gb`: gradients.", detail=True),
+    Column("memory_optimizer_gb", "GB", "Part of `memory_gb`: states of the optimizer.", detail=True),
+    Column("memory_attention_gb", "GB", "Part of `memory_gb`: activations of attention.", detail=True),
+    Column("memory_inner_gb", "GB", "Part of `memory_gb`: activations of experts and FFNs.", detail=True),
+    Column("memory_logits_gb", "GB", "Part of `memory_gb`: logits.", detail=True),
+    Column(
+        "memory_buffers_gb", "GB", "Part of `memory_gb`: recomputed activations and tokens in transit.", detail=True
+    ),
+)
 
 
 def memory_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
@@ -32,7 +46,7 @@ def memory_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
         "memory_gb": float(to_gigabytes(parts.total)),
         "gpu_memory_gb": None if has is None else float(to_gigabytes(has)),
         "fits": None if has is None else parts.total <= usable_bytes(has),
-        **{MEMORY_PART.format(name): float(to_gigabytes(part)) for name, part in parts._asdict().items()},
+        **{f"memory_{name}_gb": float(to_gigabytes(part)) for name, part in parts._asdict().items()},
     }
 
 

@@ -18,19 +18,17 @@ from mfabric_jax.evaluate.numbers import NetworkOf, Numbers
 from mfabric_jax.evaluate.problem import Problem, check_dtype, numbers_of, slowest_columns
 from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
 from mfabric_jax.evaluate.resolving.traffic import replicas_of
+from mfabric_jax.evaluate.rows.costs import Row, training_columns
 from mfabric_jax.evaluate.rows.rows import (
     PARTS,
+    RECONFIGURED,
     SWITCHING,
-    TURNED,
-    Columns,
-    Row,
+    RowArrays,
     changes_of,
     column_of,
     columns_of,
     compute_source,
     listed_rows,
-    over_balanced,
-    training_columns,
 )
 from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
 from mfabric_jax.evaluate.solving import measured_efficiency, measured_under, problem_at
@@ -45,7 +43,7 @@ from mfabric_jax.workload.compute import scaled
 DRAWN = ("shares", "generated", "knobs")  # sources of traffic that depend on the seed
 DRAWN_AGAIN = 16  # rows of a block whose traffic is drawn `run.draws` times; that of more is drawn once
 TRIED = 64  # cases of a block that are resolved one by one before anything is computed
-Networks = dict[str, tuple[NetworkOf, Columns]]  # and numbers of their cases, by column of seconds
+Networks = dict[str, tuple[NetworkOf, RowArrays]]  # and numbers of their cases, by column of seconds
 AVERAGED = -1  # sample: the mean of all iterations
 SAMPLE, BANDWIDTH, EFFICIENCY, ALPHA = "run.sample", "network.nic_gbps", "compute.efficiency", "network.alpha_s"
 LINK_DELAY = "network.link_delay_s"
@@ -69,13 +67,13 @@ class Shared:
 
 
 class Solved(NamedTuple):
-    """Columns [C] of cases; `which` [C]: the numbers of their all-to-alls, of which some share one.
+    """RowArrays [C] of cases; `which` [C]: the numbers of their all-to-alls, of which some share one.
 
     By number, `over`: loads over the balanced one; `circuits`: those that are shown.
     """
 
     which: np.ndarray
-    columns: Columns
+    columns: RowArrays
     over: dict[int, np.ndarray]
     circuits: dict[int, Circuits]
 
@@ -117,7 +115,7 @@ class Points:
         sample = self.case.run.sample
         return numbers_of(self.problem) | {SAMPLE: AVERAGED if sample is None else sample}
 
-    def cases(self) -> Columns:
+    def cases(self) -> RowArrays:
         """Input of the function, a value per case; open values are those of the first case."""
         usual = self.usual
         found = {path: np.full(len(self.block), value) for path, value in usual.items()}
@@ -128,7 +126,7 @@ class Points:
             found[EFFICIENCY] = self._measured(found)
         return found
 
-    def _measured(self, cases: Columns) -> np.ndarray:
+    def _measured(self, cases: RowArrays) -> np.ndarray:
         """The rate of every case, solved once per measured iteration."""
         names = [path for path in self.block.columns if path in cases and measured_under(self.block.case, path)]
         if not names:
@@ -144,8 +142,8 @@ class Points:
         """A row for every case."""
         return listed_rows(self.columns())
 
-    def columns(self) -> Columns:
-        """Columns of the rows, each [N]; unknown numbers are nan."""
+    def columns(self) -> RowArrays:
+        """RowArrays of the rows, each [N]; unknown numbers are nan."""
         cases = self.cases()
         place, each = self._each_iteration(cases)
         solved = self._solved(each, self._networks(each))
@@ -164,7 +162,7 @@ class Points:
         columns |= training_columns(self.problem.resolved, columns)
         return columns | flows
 
-    def _each_iteration(self, cases: Columns) -> tuple[np.ndarray, Columns]:
+    def _each_iteration(self, cases: RowArrays) -> tuple[np.ndarray, RowArrays]:
         """The row of every iteration that rows show, and its numbers for every replica."""
         every, replicas = np.arange(len(self.problem.selections) // self.replicas), np.arange(self.replicas)
         sample = cases[SAMPLE][:, None]
@@ -172,10 +170,10 @@ class Points:
         each = {name: np.tile(values[place], len(replicas)) for name, values in cases.items()}
         return place, each | {SAMPLE: np.add.outer(len(every) * replicas, iteration).ravel()}
 
-    def _mean(self, solved: Solved, place: np.ndarray) -> Columns:
+    def _mean(self, solved: Solved, place: np.ndarray) -> RowArrays:
         """The mean over iterations of every row [N]: seconds of the slowest replica, changes of circuits of all."""
         weight = 1 / np.bincount(place, minlength=len(self.block))
-        changes = {name: x for name, x in solved.columns.items() if name in (*SWITCHING, TURNED)}
+        changes = {name: x for name, x in solved.columns.items() if name in (*SWITCHING, RECONFIGURED)}
         found = slowest_columns({n: x for n, x in solved.columns.items() if n not in changes}, self.replicas)
         found |= {name: x.reshape(self.replicas, -1).mean(axis=0) for name, x in changes.items()}
         return {name: np.bincount(place, values) * weight for name, values in found.items()}
@@ -195,8 +193,8 @@ class Points:
         place, each = drawn._each_iteration(drawn.cases())
         return drawn._mean(drawn._solved(each, {"": (drawn.problem.network, each)}), place)["iteration_s"]
 
-    def _flows(self, solved: Solved, rows: np.ndarray, cases: Numbers) -> Columns:
-        """Columns of one dispatch (`flow_ends`) of cases `rows`, once for equal all-to-alls; unknown where more than
+    def _flows(self, solved: Solved, rows: np.ndarray, cases: Numbers) -> RowArrays:
+        """RowArrays of one dispatch (`flow_ends`) of cases `rows`, once for equal all-to-alls; unknown where more than
         `MOST_KEYS` differ."""
         which, network = solved.which[rows], self.problem.network
         every, first = np.unique(which, return_index=True)
@@ -215,7 +213,7 @@ class Points:
         each = np.split(solved.which.reshape(self.replicas, -1), starts, axis=1)
         return np.array([median(tuple(keys.ravel().tolist())) for keys in each])
 
-    def _sources(self, cases: Columns) -> np.ndarray:
+    def _sources(self, cases: RowArrays) -> np.ndarray:
         rate: Any = self.block.case.compute.rate
         at_each = rate.name == "measured" and rate.nic_gbps is None
         gbps = cases[BANDWIDTH].tolist() if at_each else [None] * len(self.block)
@@ -226,7 +224,7 @@ class Points:
     def replicas(self) -> int:
         return replicas_of(self.case.run.replicas, self.job)
 
-    def _networks(self, cases: Columns) -> Networks:
+    def _networks(self, cases: RowArrays) -> Networks:
         """Networks and numbers: as usual (""), and by column of `bands` with slower and faster kernels and links."""
         resolved, network, job = self.resolved, self.problem.network, self.job
         found = {"": (network, cases)}
@@ -244,7 +242,7 @@ class Points:
             found[PROMPT] = dataclasses.replace(network, own_delay_s=None), cases | quick
         return found
 
-    def _solved(self, cases: Columns, networks: Networks) -> Solved:
+    def _solved(self, cases: RowArrays, networks: Networks) -> Solved:
         """Seconds of all cases [N]; all-to-alls are worked out once for cases that share them, some at a time."""
         costs = {column: network.costs(numbers) for column, (network, numbers) in networks.items()}
         depends_on = np.stack([cases[name] for name in self.problem.network.solved_for], axis=1)
@@ -279,7 +277,7 @@ class Points:
         return self.shared.get(self.problem.inside_key, lambda: inside_of(self.problem))
 
     def _groups(
-        self, cases: Columns, first: np.ndarray, costs: TradeOff | None
+        self, cases: RowArrays, first: np.ndarray, costs: TradeOff | None
     ) -> Iterator[tuple[np.ndarray, AllToAllsOf]]:
         """Numbers of all-to-alls on one group, and what works them out; `first`: a case of each."""
         if not self.on.reconfigures:
@@ -311,12 +309,19 @@ def _beside_rates(group: Any) -> bytes:
     return b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
 
 
-def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[str, Any]) -> Columns:
+def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.ndarray:
+    """`Exchanges.load` over `Exchanges.balanced` of MoE blocks [... P Q L 2]; 1 where no bytes leave a server."""
+    moe = places(job).layer >= 0
+    load, balanced = load.astype(np.float64)[..., moe, :], balanced.astype(np.float64)[..., None, None]
+    return np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)
+
+
+def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[str, Any]) -> RowArrays:
     """Seconds, and changes of circuits, of cases with the all-to-alls `own` of some; `times`: as `Networks`."""
     found = {name: getattr(times[""], name) for name in PARTS}
     found |= {column: each.iteration_s for column, each in times.items() if column}
     turns = np.asarray(loads.every_turn)
-    found[TURNED] = turns.reshape(len(turns), -1).any(axis=1).astype(float)[own]
+    found[RECONFIGURED] = turns.reshape(len(turns), -1).any(axis=1).astype(float)[own]
     if loads.anew is not None:
         each = changes_of(job, np.asarray(loads.anew), turns)
         found |= {name: column[own] for name, column in zip(SWITCHING, each, strict=True)}

@@ -16,9 +16,10 @@ from mfabric_jax.case.paths import POLICY, differences, flat
 from mfabric_jax.case.policies import name_of, settings_in
 from mfabric_jax.evaluate.problem import Problem, check_dtype
 from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.rows.costs import MILLION, Row, bill_of, idle_spares, unknown_parts
 from mfabric_jax.evaluate.rows.given_files import digest, files_of
 from mfabric_jax.evaluate.rows.points import BANDWIDTH, Points, Shared
-from mfabric_jax.evaluate.rows.rows import MILLION, Columns, Row, bill_of, column_of, idle_spares, unknown_parts
+from mfabric_jax.evaluate.rows.rows import RowArrays, column_of
 from mfabric_jax.evaluate.sharded import drop_programs_if_crowded
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.parts_list import own_prices, quoted_port
@@ -72,7 +73,7 @@ class Results:
     def _repr_html_(self) -> str:
         return f"<p>Results of these cases; .rows() or .frame() computes them.</p>{self.cases._repr_html_()}"
 
-    def columns(self) -> Columns:
+    def columns(self) -> RowArrays:
         """The rows as columns, each [N]; unknown numbers are nan."""
         (points, *more) = self.groups
         if more:
@@ -103,7 +104,7 @@ class Results:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _varied(self, block: Block) -> dict[str, Sequence[Any]]:
-        """Columns of the varied settings of a block; None where its cases do not read one."""
+        """RowArrays of the varied settings of a block; None where its cases do not read one."""
         case = flat(block.case)
         shown = [path for path in self.cases.varied if path not in SHOWN]
         said = {path: case.get(path) if reads_setting(path, case) else None for path in shown}

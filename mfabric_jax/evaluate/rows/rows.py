@@ -1,199 +1,156 @@
-"""Rows of results: a case's settings, seconds, shares, circuits, memory, and the cost and power of its cluster."""
+"""Rows of results: a case's settings, seconds, shares, circuits and memory, and the columns that hold them."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE
-from mfabric_jax.evaluate.problem import Problem
-from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved
-from mfabric_jax.evaluate.resolving.set_up import memory_columns
+from mfabric_jax.evaluate.resolving.resolved import Resolved
+from mfabric_jax.evaluate.resolving.set_up import MEMORY, memory_columns
+from mfabric_jax.evaluate.rows.costs import (
+    COST,
+    PANELS,
+    QUOTES,
+    TRAINING,
+    Bill,
+    Row,
+    bill_of,
+    columns_at_quotes,
+    columns_on_panels,
+    costs,
+)
 from mfabric_jax.fabric.parts_list import Parts
-from mfabric_jax.fabric.registry import no_price, site_cost, site_watts
-from mfabric_jax.support.bands import HIGH, LOW, LOW_PORTS, LOW_PORTS_NETWORK, PROMPT, QUOTED
-from mfabric_jax.timing.passes import places
+from mfabric_jax.support.bands import BAND, PROMPT, VARIANTS
+from mfabric_jax.support.columns import TEXT, Column, Columns
 from mfabric_jax.traffic.dispatch import dropped_part, selections_of
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import iteration_flops
 from mfabric_jax.workload.parallel import DEGREES, PRECISIONS
 
-Row = dict[str, Any]
-Columns = dict[str, np.ndarray]
-SECONDS_AN_HOUR = 3600
-MILLION = 1_000_000
-PLACES = 6  # of a number of GPUs
+if TYPE_CHECKING:
+    from mfabric_jax.evaluate.problem import Problem
 
+RowArrays = dict[str, np.ndarray]
 
-class Bill(NamedTuple):
-    """Dollars and watts of the network and of the whole cluster: numbers, arrays [N], or None (unknown)."""
-
-    network_usd: Any
-    cluster_usd: Any
-    network_watts: Any
-    cluster_watts: Any
-
-
-def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = None, **ports: Any) -> Bill:
-    """The bill of a cluster: its GPUs in use, and the idle ones that it causes, whose watts do not count.
-
-    Whole servers or domains, of which a job that fills none pays a part (`Fabric.share_of`). `job`: a `Workload`, or
-    the shape of a group that serves. `nic_gbps` and `ports` (fields of `Site` that override the settings) may be
-    arrays; `parts`: other prices.
-    """
-    parts, gpu, on = parts or settings.parts, settings.server, settings.fabric
-    built, share = on.built_of(gpu), on.share_of(gpu, job.gpus_per_server)
-    site = dataclasses.replace(settings.site_of(job), gpus_per_server=built, **ports)
-    site = site if on.domain_gpus is None else dataclasses.replace(site, nics=built)  # a NIC for each of its GPUs
-    usd = multiply(site_cost(on, site, nic_gbps, parts.prices), share)
-    watts = multiply(site_watts(on, site, nic_gbps, parts.watts), share)
-    switches_of = on.about.optics.switches
-    if parts.ocs is not None and switches_of is not None and not site.panels:
-        switches = share * parts.ocs.switches(*switches_of(site))
-        usd = add(usd, multiply(switches, parts.ocs.usd or 0))
-        watts = add(watts, multiply(switches, parts.ocs.watts or 0))
-    server, paid = parts.server_of(gpu.name), on.paid_gpus(gpu, job)
-    servers = paid / server.gpus
-    gpu_usd = multiply(paid, usd_of_gpu(settings, parts))
-    rest_usd, rest_watts = multiply(servers, server.usd), multiply(servers, server.watts)
-    return Bill(usd, add(usd, gpu_usd, rest_usd), watts, add(watts, multiply(job.gpus, gpu.watts), rest_watts))
-
-
-def usd_of_gpu(settings: Hardware, parts: Parts | None = None) -> float | None:
-    """Dollars of a GPU, from its file or the price list; `parts`: another list."""
-    parts, gpu = parts or settings.parts, settings.server
-    listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
-    return listed if gpu.usd is None else gpu.usd
-
-
-def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achieved: Any) -> Row:
-    """Columns of dollars and kilowatts of the cluster, per iteration (energy times PUE) and per million tokens.
-
-    They are unknown where `achieved` exceeds the peak of the priced GPUs.
-    """
-    running = settings.parts.running
-    joules = multiply(bill.cluster_watts, running.pue * iteration_s)
-    energy = multiply(joules, running.usd_per_kwh / (1000 * SECONDS_AN_HOUR))
-    usd = add(multiply(bill.cluster_usd, iteration_s / running.seconds), energy)
-    each = MILLION / job.iteration_tokens
-    return {
-        "network_cost_usd": bill.network_usd,
-        "perf_per_dollar": _per(bill.network_usd, iteration_s),
-        "cluster_cost_usd": bill.cluster_usd,
-        "perf_per_cluster_dollar": _if_can(achieved, _per(bill.cluster_usd, iteration_s)),
-        "network_kw": multiply(bill.network_watts, 1 / 1000),
-        "cluster_kw": multiply(bill.cluster_watts, 1 / 1000),
-        "usd_per_iteration": _if_can(achieved, usd),
-        "joules_per_iteration": _if_can(achieved, joules),
-        "usd_per_million_tokens": _if_can(achieved, multiply(usd, each)),
-        "joules_per_million_tokens": _if_can(achieved, multiply(joules, each)),
-        "tokens_per_s": job.iteration_tokens / iteration_s,
-    }
-
-
-def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> Row:
-    """Columns of a whole training of `job.training_tokens`, by those of its iterations; nan where they are open.
-
-    Days, with those of the band's ends, dollars by the price of a million tokens, and kWh at the meter.
-    """
-    stated = settings.case.job.training_tokens
-    tokens = np.full_like(columns["iteration_s"], np.nan if stated is None else stated)
-    days = tokens / columns["tokens_per_iteration"] / (24 * SECONDS_AN_HOUR)
-    return {
-        "training_tokens": tokens,
-        "training_days": columns["iteration_s"] * days,
-        "training_low_days": columns[LOW] * days,
-        "training_high_days": columns[HIGH] * days,
-        "training_usd": columns["usd_per_million_tokens"] * (tokens / MILLION),
-        "training_kwh": columns["joules_per_million_tokens"] * (tokens / MILLION / (1000 * SECONDS_AN_HOUR)),
-    }
-
-
-def idle_spares(settings: Resolved, job: Workload) -> str | None:
-    """A sentence on GPUs of scale-up domains that no group fills; None: there are none."""
-    on, gpu = settings.fabric, settings.server
-    paid, size = on.paid_gpus(gpu, job), on.built_of(gpu)
-    if round(paid, PLACES) == job.gpus:
-        return None
-    used = f"{job.gpus:,} GPUs of {job.model} run on {paid:,.12g} in {paid / size:,.12g} domains of {size}"
-    return f"{on.name}: {used}; the others are idle and paid for."
-
-
-def unknown_parts(settings: Hardware, bill: Bill) -> Iterator[str]:
-    """A sentence for every part of a cluster with unknown price or power, and for assumed power."""
-    parts, gpu, on = settings.parts, settings.server, settings.fabric
-    if why := no_price(on.name, parts.prices):
-        yield why
-    if parts.ocs is not None and on.about.optics.switches is not None:
-        name = parts.ocs.name
-        if parts.ocs.port_usd is None:
-            give = f"give usd_per_port (or usd, of a switch) in [ocs.{name}] of network.prices."
-            yield f"{on.name} has no cost: no price is known of the optical switch {name!r}; {give}"
-        if parts.ocs.watts is None and parts.ocs.watts_per_port is None:
-            yield f"no power is known of the optical switch {name!r}: {parts.watts.ocs_port:g} W a port are assumed."
-    if bill.network_watts is None:
-        give = "give it in [watts] of network.prices"
-        yield f"{on.name} has no power: that of a part of its network is not known; {give}."
-    server = parts.server_of(gpu.name)
-    usd = usd_of_gpu(settings)
-    known = {
-        f"price of GPU {gpu.name}; give usd in its file or in [gpus.{gpu.name}] of network.prices": usd,
-        f"power of GPU {gpu.name}; give watts in its file": gpu.watts,
-        f"price of a server of {gpu.name}; give usd in [servers.NAME] of network.prices": server.usd,
-        f"power of a server of {gpu.name}; give watts in [servers.NAME] of network.prices": server.watts,
-    }
-    for what, value in known.items():
-        if value is None:
-            yield f"whole-cluster {what.split()[0]}: no {what}."
-
-
-def _if_can(achieved: Any, value: Any) -> Any:
-    if value is None or np.ndim(achieved) == 0:
-        return None if np.ndim(achieved) == 0 and achieved > 1 else value
-    return np.where(achieved > 1, np.nan, value)
-
-
-def add(*parts: Any) -> Any:
-    """The sum; None where a part is not known."""
-    return None if any(part is None for part in parts) else sum(parts)
-
-
-def multiply(value: Any, factor: Any) -> Any:
-    """The product; None where either is not known."""
-    return None if value is None or factor is None else value * factor
-
-
-def _per(usd: Any, iteration_s: Any) -> Any:
-    return None if usd is None else 1 / (iteration_s * usd)
-
-
-SWITCHING = ("circuit_changes", "switch_turns")
-TURNED = "turned"  # above 0: a switch turned in an iteration
-ON_PANELS = {
-    "panel_network_cost_usd": "network_cost_usd",
-    "panel_usd_per_million_tokens": "usd_per_million_tokens",
-}
-PARTS = (
-    *("iteration_s", "compute_s", "exposed_comm_s", "reconfig_s", "bubble_s"),
-    *("tp_comm_s", "ep_comm_s", "dp_comm_s", "placement_s"),
+NAMES = Columns(
+    Column("model", TEXT, "Name of the model."),
+    Column("fabric", TEXT, "Name of the fabric."),
+    Column("variant", TEXT, "The `name` of a `[[variants]]`, or `as set`."),
+    Column("policy", TEXT, "Policy that chooses circuits; packet fabrics have none."),
+    Column("schedule", TEXT, "Scheduler that changes circuits during all-to-alls (`circuits.schedule`), or none."),
+    Column("routing", TEXT, "How bytes use circuits; packet fabrics have spraying."),
+    Column("circuits_for", TEXT, "How long circuits stay: for an all-to-all, a layer, an iteration or the run."),
+    Column("nic_use", TEXT, "Whether GPUs pool the NICs of their server or use their own."),
+    Column("ocs", TEXT, "The optical switch: a name, `unnamed` or `none`."),
+    Column("nic_gbps", "Gbps", "Bandwidth of a NIC and direction."),
+    Column("gpus", "", "GPUs that work; dollars include idle ones, too."),
 )
+PARTS_OF_ITERATION = Columns(
+    Column("compute_s", "s", "Time of the busiest stage in computation."),
+    Column("exposed_comm_s", "s", "Time in communication that nothing hides."),
+    Column("reconfig_s", "s", "Time in reconfigurations that nothing hides."),
+    Column("bubble_s", "s", "Time in which the busiest stage waits for other stages."),
+    Column("tp_comm_s", "s", "Part of `exposed_comm_s`: tensor and context parallelism."),
+    Column("ep_comm_s", "s", "Part of `exposed_comm_s`: the all-to-alls of experts."),
+    Column("dp_comm_s", "s", "Part of `exposed_comm_s`: gradients."),
+    Column("placement_s", "s", "Part of `exposed_comm_s`: experts that move."),
+)
+ITERATION = Columns(
+    Column(
+        "iteration_s",
+        "s",
+        "An iteration: `compute_s` + `exposed_comm_s` + `reconfig_s` + `bubble_s` of the busiest stage.",
+    ),
+    PARTS_OF_ITERATION,
+)
+JUDGED = Columns(
+    Column(
+        "latency_s",
+        "s",
+        "What `network.alpha_s`, and link delays of a graph beyond `network.link_delay_s`, add to the iteration.",
+        detail=True,
+    ),
+    Column("ep_share", "", "`ep_comm_s` over `iteration_s`."),
+    Column("bubble_share", "", "`bubble_s` over `iteration_s`."),
+    Column("ep_share_without_bubble", "", "`ep_comm_s` over `iteration_s` without `bubble_s`.", detail=True),
+    Column("mfu", "", "Model FLOPs of an iteration over the peak of all GPUs.", rises=True),
+    Column("achieved_over_peak", "", "Rate of a GPU while it computes, over its peak.", detail=True),
+)
+SWITCHING = Columns(
+    Column("circuit_changes", "", "Circuits set up in an iteration, all regions; empty where circuits never change."),
+    Column("reconfigurations", "", "Reconfigurations of the busiest region's switch in an iteration."),
+)
+ALLOWED = Column(
+    "reconfigurations_over_allowed",
+    "",
+    "Its reconfigurations per second over those that it is allowed; empty where unknown.",
+    detail=True,
+)
+JOB = Columns(
+    Column("tp", "GPUs", "Tensor-parallel degree of attention."),
+    Column("ep", "ranks", "Expert-parallel degree."),
+    Column("dp", "replicas", "Data-parallel degree."),
+    Column("pp", "stages", "Pipeline-parallel degree."),
+    Column("micro_batches", "", "Micro-batches of an iteration."),
+    Column("micro_batch", "sequences", "Sequences of a micro-batch."),
+    Column("sequence", "tokens", "Tokens of a sequence."),
+    Column("etp", "GPUs", "Tensor-parallel degree inside experts."),
+    Column("tokens_per_iteration", "tokens", "Tokens that the whole cluster trains in an iteration."),
+    Column("compute_precision", TEXT, "Format of computation."),
+    Column("precision", TEXT, "Format of traffic, or bytes of dispatch, combine and gradients."),
+)
+ASSUMED = Columns(
+    Column("ep_over_balanced", "", "Median all-to-all over the same with balanced traffic."),
+    Column("recipe", TEXT, "The recipe that filled open settings of the job, or none."),
+    Column("rank_load_over_mean", "", "Tokens that the busiest rank receives over the mean; median of layers."),
+    Column("region_servers", "", "Servers of a region."),
+    Column("first", TEXT, "Which circuits serve the first all-to-all of a forward block.", detail=True),
+    Column("decision_s", "s", "Time that a decision of the policy takes, stated or measured.", detail=True),
+    Column("expert_load", TEXT, "Whether experts compute a balanced load or what the busiest rank received."),
+    Column("placement", TEXT, "The rule that places experts."),
+    Column("dispatch", TEXT, "How tokens travel: once per expert or once per server."),
+    Column("dropped_share", "", "Part of the selections that experts drop.", detail=True),
+    Column("compute_source", TEXT, "Origin of computation times.", detail=True),
+    Column("traffic", TEXT, "Origin of the traffic."),
+    Column("iterations", "", "Iterations that the row averages."),
+    Column("dtype", TEXT, "Arithmetic."),
+)
+REPLICAS = Columns(
+    Column("replicas", "", "Data-parallel replicas that are simulated."),
+    Column("slowest_over_mean", "", "The slowest replica, which the row shows, over the mean.", detail=True),
+)
+FLOWS = Columns(
+    Column("flow_p50_s", "s", "Time until half of the flows of one dispatch have ended."),
+    Column("flow_p99_s", "s", "Time until 99 % of them have ended."),
+    Column("busiest_link", TEXT, "The link of that dispatch that its bytes keep busy longest."),
+    Column("busiest_link_use", "", "How long they keep it busy, over the end of the dispatch."),
+)
+CASES = Columns(
+    *(NAMES, ITERATION, JUDGED, COST, SWITCHING, ALLOWED, PANELS, JOB, ASSUMED, MEMORY, REPLICAS),
+    *(FLOWS.as_details(), BAND, TRAINING, VARIANTS, QUOTES),
+)
+"""Columns of a row of `compare`, `sweep` and `simulate(...).rows()`."""
+
+RECONFIGURED = "reconfigured"  # above 0: a switch reconfigured in an iteration
+PARTS = tuple(ITERATION)
 
 
 def columns_of(
-    one: Problem,
-    mean: Columns,
+    one: "Problem",
+    mean: RowArrays,
     nic_gbps: np.ndarray,
     achieved: np.ndarray,
     *,
     over: np.ndarray,
     source: np.ndarray,
     **ports: Any,
-) -> Columns:
+) -> RowArrays:
     """Row columns [N] of cases that differ in numbers alone; unknown values are nan.
 
-    `mean`: seconds of the mean replica, `SWITCHING`, `TURNED`, and `PROMPT` where messages have a latency of their own;
-    `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`; `source`: `compute_source`.
+    - `mean`: seconds of the mean replica, `SWITCHING`, `RECONFIGURED`, and `PROMPT` if messages have latency.
+    - `achieved`: FLOP/s over the peak. `over`: `ep_over_balanced`. `source`: `compute_source`.
     """
     settings, job = one.resolved, one.workload
     seconds, total = {name: mean[name] for name in PARTS}, mean["iteration_s"]
@@ -207,27 +164,16 @@ def columns_of(
     known = Bill(*(np.broadcast_to(np.nan if part is None else part, total.shape).astype(float) for part in bill))
     columns = _named(one) | {"nic_gbps": nic_gbps, "gpus": job.gpus} | seconds | latency
     columns |= judged(settings, job, seconds, known, achieved)
-    columns |= _at_quotes(settings, priced)
-    columns |= _switching(one, mean.get("circuit_changes"), mean.get("switch_turns"), total)
-    columns |= _on_panels(one, mean[TURNED], priced)
+    columns |= columns_at_quotes(settings, priced)
+    columns |= _switching(one, mean.get("circuit_changes"), mean.get("reconfigurations"), total)
+    columns |= columns_on_panels(one, mean[RECONFIGURED], priced)
     columns |= {"ep_over_balanced": over} | _described(one, source)
     replicas = len(one.every_replica)
     columns |= {"replicas": replicas, "slowest_over_mean": total / mean["replica_s"] if replicas > 1 else 1.0}
     return {name: filled(value, len(total)) for name, value in columns.items()}
 
 
-def _at_quotes(settings: Resolved, priced: Callable) -> Row:
-    """Dollars of a million tokens, and of the network, at other prices that are quoted; None where there are none."""
-    found: Row = dict.fromkeys(QUOTED)
-    for column, parts in settings.parts.quoted(settings.server.name).items():
-        bill, each = priced(parts)
-        found[column] = each["usd_per_million_tokens"]
-        if column == LOW_PORTS:
-            found[LOW_PORTS_NETWORK] = bill.network_usd
-    return found
-
-
-def _named(one: Problem) -> Row:
+def _named(one: "Problem") -> Row:
     settings, on = one.resolved, one.fabric
     schedule = settings.case.circuits.schedule if on.reconfigures else NO_SCHEDULE
     optical = on.reconfigures or on.about.optics.switches is not None
@@ -256,14 +202,7 @@ def judged(settings: Resolved, job: Workload, seconds: Row, bill: Bill, achieved
     return shares | costs(settings, job, bill, total, achieved)
 
 
-def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.ndarray:
-    """`Exchanges.load` over `Exchanges.balanced` of MoE blocks [... P Q L 2]; 1 where no bytes leave a server."""
-    moe = places(job).layer >= 0
-    load, balanced = load.astype(np.float64)[..., moe, :], balanced.astype(np.float64)[..., None, None]
-    return np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)
-
-
-def _described(one: Problem, source: np.ndarray) -> Row:
+def _described(one: "Problem", source: np.ndarray) -> Row:
     settings, job, received = one.resolved, one.workload, one.tokens
     case = settings.case
     if job.capacity_factor is not None:
@@ -326,24 +265,14 @@ def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.
     return groups * anew.sum(axis=(-4, *axes)), switch.sum(axis=axes).max(axis=-1)
 
 
-def _switching(one: Problem, changes: Any, turns: Any, iteration_s: Any) -> Row:
+def _switching(one: "Problem", changes: Any, turns: Any, iteration_s: Any) -> Row:
     """Columns of changed circuits, switch turns, and turns over the switch's limit; None: unknown or fixed."""
     switch = one.resolved.optical_switch if one.fabric.reconfigures else None
     if one.resolved.first == BOUND:
         changes = turns = None
     allowed = None if switch is None else switch.turns_per_s
     over = None if turns is None or allowed is None else turns / (iteration_s * allowed)
-    return {"circuit_changes": changes, "switch_turns": turns, "turns_over_allowed": over}
-
-
-def _on_panels(one: Problem, turned: Any, priced: Callable) -> Row:
-    """Columns of dollars with patch panels in the place of a switch that never turned; None: it turned, or is none."""
-    if not one.fabric.reconfigures or one.fabric.about.optics.switches is None:
-        return dict.fromkeys(ON_PANELS)
-    _, usd_of = priced(panels=True)
-    turned = (turned > 0) | (one.circuits_for not in ("all-to-all", "run"))  # other spans begin with a turn
-    each = {column: usd_of[name] for column, name in ON_PANELS.items()}
-    return {column: None if usd is None else np.where(turned, np.nan, usd) for column, usd in each.items()}
+    return {"circuit_changes": changes, "reconfigurations": turns, ALLOWED.name: over}
 
 
 def column_of(values: Sequence[Any]) -> np.ndarray:
@@ -363,7 +292,7 @@ def filled(value: Any, rows: int) -> np.ndarray:
     return np.broadcast_to(column, rows)
 
 
-def listed_rows(columns: Columns) -> list[Row]:
+def listed_rows(columns: RowArrays) -> list[Row]:
     """Columns as row dicts of Python values; nan becomes None."""
     unknown = {name: column.dtype.kind == "f" and np.isnan(column).any() for name, column in columns.items()}
     each = {name: column.tolist() for name, column in columns.items()}

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax.apps.serving import deployment, load
-from mfabric_jax.apps.serving.disaggregated import COLUMNS, MOST_MICRO_BATCHES, Stages, split_deployment
+from mfabric_jax.apps.serving.columns import SPLIT
+from mfabric_jax.apps.serving.disaggregated import MOST_MICRO_BATCHES, Stages, split_deployment
 from mfabric_jax.apps.serving.rows import known, serve
 from mfabric_jax.case import Case
 from tests.mistakes import refused
@@ -136,7 +137,7 @@ def test_experts_see_the_tokens_of_all_attention_gpus():
 def test_rows_have_columns_of_the_split_where_a_case_has_one():
     rows = list(serve(split_case(16, 16, serving__batch=32.0)))
     (row,) = rows
-    assert [row[name] for name in COLUMNS[:3]] == [16, 16, 3]
+    assert [row[name] for name in tuple(SPLIT)[:3]] == [16, 16, 3]
     assert row["ep"] == 16
     stages = row["attention_s"] + row["beside_s"], row["dispatch_s"], row["experts_s"], row["combine_s"]
     assert row["layer_s"] == pytest.approx(max(3 * max(stages), sum(stages)))
@@ -144,7 +145,7 @@ def test_rows_have_columns_of_the_split_where_a_case_has_one():
     assert row["requests"] == 3 * 32 / 2  # of all GPUs, half of which hold them
     assert row["tpot_low_s"] < row["tpot_s"] < row["tpot_high_s"]
     plain = next(serve(split_case(None, None, serving__ep=16)))
-    assert not set(COLUMNS) & set(plain)
+    assert not set(SPLIT) & set(plain)
 
 
 def test_memory_of_both_kinds_counts():

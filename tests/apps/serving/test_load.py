@@ -9,6 +9,7 @@ import pytest
 
 from mfabric_jax.apps.serving import load, queueing
 from mfabric_jax.apps.serving.arrivals import Requests, poisson
+from mfabric_jax.apps.serving.columns import LOADED
 from mfabric_jax.apps.serving.queueing import Decode, Prefill, Table, Wire, simulate
 from mfabric_jax.apps.serving.rows import known, serve
 from mfabric_jax.apps.serving.transfers import Transfers
@@ -225,7 +226,7 @@ def test_requests_that_no_gpu_holds_are_refused_and_without_room_there_are_no_co
     row = next(serve(CASE.with_({"serving.load.arrivals": str(trace), "serving.load.rate": None})))
     assert (row["load_requests"], row["refused"]) == (30, 10)
     full = next(serve(CASE.with_({"serving.reserved_gigabytes": 70.0})))
-    assert {full[name] for name in load.COLUMNS} == {None}
+    assert {full[name] for name in LOADED} == {None}
     assert not full["fits"]
 
 
@@ -243,8 +244,8 @@ def test_hot_pairs_are_those_between_which_most_bytes_travel():
 
 def test_only_a_case_with_a_load_has_its_columns():
     without = CASE.with_({"serving.load.rate": None})
-    assert not set(load.COLUMNS) & set(next(serve(without)))
-    assert load.columns(known(without)) == dict.fromkeys(load.COLUMNS)
+    assert not set(LOADED) & set(next(serve(without)))
+    assert load.columns(known(without)) == dict.fromkeys(LOADED)
     grouped = dataclasses.replace(known(CASE), case=CASE.with_({"serving.load.decode_groups": 2}))
     assert load.columns(grouped)["load_decode_gpus"] == 64
 

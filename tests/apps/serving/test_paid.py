@@ -6,7 +6,7 @@ import pytest
 
 from mfabric_jax.apps.serving.deployment import deployment
 from mfabric_jax.apps.serving.group import group_of
-from mfabric_jax.evaluate.rows.rows import bill_of
+from mfabric_jax.evaluate.rows.costs import bill_of
 from mfabric_jax.fabric import NAMES, get
 from tests.fabric.test_paid import paid_by_hand, priced
 

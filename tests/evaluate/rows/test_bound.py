@@ -59,7 +59,7 @@ def test_it_is_one_row_whatever_the_policy_and_is_not_ranked():
     assert [(row["policy"], row["routing"]) for row in rows] == [
         *(("bound", "any"), ("greedy", "unsplit"), ("uniform", "unsplit")),
     ]
-    assert rows[0]["switch_turns"] is None
+    assert rows[0]["reconfigurations"] is None
     assert "Not ranked: 1 rows that are bounds" in report.comparison(rows)
 
 

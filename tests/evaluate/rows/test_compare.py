@@ -17,8 +17,8 @@ from mfabric_jax.evaluate import evaluate, example_timeline, grid, iteration_of
 from mfabric_jax.evaluate.forecasts import SIGMA, errors_so_far, planned_on, predicted_tokens
 from mfabric_jax.evaluate.problem import measured_decision_s
 from mfabric_jax.evaluate.resolving.resolved import calibrated_under
+from mfabric_jax.evaluate.rows.costs import ON_PANELS
 from mfabric_jax.evaluate.rows.results import effective
-from mfabric_jax.evaluate.rows.rows import ON_PANELS
 from mfabric_jax.evaluate.rows.timeline import examples
 from mfabric_jax.evaluate.solving import solve_between
 from mfabric_jax.fabric import Circuits, Region
@@ -49,7 +49,7 @@ def test_what_rows_hold():
     assert [(one["fabric"], one["nic_gbps"]) for one in rows(EACH)] == list(itertools.product(FABRICS, BANDWIDTHS))
     for one in rows(EACH):
         assert set(one) >= {*CONTRACT, *PARTS}
-        unknown = {"circuit_changes", "switch_turns", "turns_over_allowed", *ON_PANELS}
+        unknown = {"circuit_changes", "reconfigurations", "reconfigurations_over_allowed", *ON_PANELS}
         unknown |= {name for name in one if name.startswith("training_")}
         unknown |= {"low_gpus_usd", "high_gpus_usd"}  # nobody quotes this GPU
         assert {name for name, value in one.items() if value is None} <= unknown
@@ -316,9 +316,11 @@ def test_circuit_changes_are_what_differs_from_slot_to_slot():
     groups = job.servers // job.pp // job.servers_per_region
     assert found["circuit_changes"] == changed * groups
     assert changed > 10
-    assert found["switch_turns"] == max(turned)
-    assert row(small(TREE))["switch_turns"] is None
-    np.testing.assert_allclose(found["turns_over_allowed"], max(turned) / (5 * found["iteration_s"]), rtol=1e-9)
+    assert found["reconfigurations"] == max(turned)
+    assert row(small(TREE))["reconfigurations"] is None
+    np.testing.assert_allclose(
+        found["reconfigurations_over_allowed"], max(turned) / (5 * found["iteration_s"]), rtol=1e-9
+    )
     assert (found["ocs"], row(small(TREE))["ocs"]) == ("calient", "none")
 
 

@@ -315,7 +315,7 @@ def test_circuits_that_stay_are_waited_for_in_every_block_and_pass():
     assert free["reconfig_s"] == 0
     assert 64 * 9.9 < paid["reconfig_s"] < 64 * 10
     assert paid["circuit_changes"] == free["circuit_changes"] == 0
-    assert paid["switch_turns"] == 64
+    assert paid["reconfigurations"] == 64
     np.testing.assert_allclose(paid["ep_comm_s"], free["ep_comm_s"], rtol=1e-12)
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mfabric_jax import cases, resolve, simulate
-from mfabric_jax.evaluate.rows.rows import bill_of, changes_of, judged, unknown_parts
+from mfabric_jax.evaluate.rows.costs import bill_of, unknown_parts
+from mfabric_jax.evaluate.rows.rows import changes_of, judged
 from mfabric_jax.report.ranking import rankings
 from mfabric_jax.report.tables import comparison
 from mfabric_jax.workload import get

@@ -11,8 +11,8 @@ from mfabric_jax import policies
 from mfabric_jax.case import Case
 from mfabric_jax.case.paths import Leaf, file_settings, settings
 from mfabric_jax.evaluate.resolving.resolve import resolve
+from mfabric_jax.evaluate.rows.costs import bill_of
 from mfabric_jax.evaluate.rows.given_files import digest
-from mfabric_jax.evaluate.rows.rows import bill_of
 from mfabric_jax.evaluate.solving import measured_efficiency
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graph_file import GraphFile, own_graph

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import cases, load, resolve, simulate
-from mfabric_jax.evaluate.rows.rows import bill_of
+from mfabric_jax.evaluate.rows.costs import bill_of
 
 LLAMA = load(preset="paper").with_({"model.name": "llama-moe", "network.nic_use": "pooled"})
 SERVERS = ("fat-tree", "oversub-fat-tree", "rail-optimized", "rail-only", "topoopt", "mfabric", "torus")

@@ -172,7 +172,7 @@ def test_circuits_turn_between_all_to_alls(first, delay_s, end_s, switch_s):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_switch_turns_when_the_closed_form_of_an_iteration_says(seed):
+def test_the_reconfigurations_when_the_closed_form_of_an_iteration_says(seed):
     # All-to-alls of 1 s, one after the other, on the circuits that an iteration finds; the switch takes 10 s.
     tokens = 1e6 * np.random.default_rng(seed).lognormal(0, 2, (2, 1, 8, 8))
     closed = exchanges_between(WORKLOAD, Region(4, 8.0, 6, 1.0), tokens, greedy)

@@ -1,0 +1,82 @@
+"""Columns of the rows that compare predictions with measurements."""
+
+from mfabric_jax.evaluate.resolving.set_up import MEMORY
+from mfabric_jax.evaluate.rows.rows import ITERATION, JUDGED
+from mfabric_jax.support.bands import BAND
+from mfabric_jax.support.columns import TEXT, TRUTH, Column, Columns
+
+PREDICTED, MEASURED = Column("predicted_s", "s", "Predicted time."), Column("measured_s", "s", "Measured time.")
+ERROR = Column("error", "", "Predicted over measured, minus 1.")
+INSIDE = Column("inside", TRUTH, "Whether the measurement lies in the band.")
+PRINTED = Column("printed", TEXT, "The measurement as its source prints it.", detail=True)
+SOURCE, NOTE = Column("source", TEXT, "Where it is published."), Column("note", TEXT, "Remark.", detail=True)
+GPU = Column("gpu", TEXT, "Name of the GPU.")
+FLOW_ERRORS = Columns(
+    Column("flow_error_median", "", "Median error of a flow's completion time."),
+    Column("flow_error_p90", "", "The same, p90."),
+    Column("corrected_flow_error_median", "", "Median error of a flow with the transport's correction.", detail=True),
+    Column("corrected_flow_error_p90", "", "The same, p90.", detail=True),
+    *(
+        Column(f"flow_error_q{part:02}", "", f"Signed error of a flow, {part} % quantile.", detail=True)
+        for part in (5, 25, 50, 75, 95)
+    ),
+)
+PACKET = Columns(
+    Column("run", TEXT, "Name of the packet-level run."),
+    Column("group", TEXT, "Group of runs that it belongs to."),
+    Column("topology", TEXT, "Its topology."),
+    Column("pattern", TEXT, "Its traffic."),
+    Column("transport", TEXT, "Its transport."),
+    Column("routing", TEXT, "Its routing."),
+    Column("paths_known", TRUTH, "Whether it records the paths of flows.", detail=True),
+    Column("link_gbps", "Gbps", "Bandwidth of its links.", detail=True),
+    Column("payload_per_packet", "bytes", "Payload of a packet.", detail=True),
+    Column("header_per_packet", "bytes", "Header of a packet.", detail=True),
+    Column("flows", "", "Flows."),
+    Column("mean_pair_mib", "MiB", "Mean bytes of a pair.", detail=True),
+    MEASURED,
+    PREDICTED,
+    ERROR,
+    Column("corrected_by", TEXT, "Transport whose correction was applied."),
+    Column("corrected_s", "s", "Predicted time with that correction."),
+    Column("corrected_error", "", "Its error."),
+    Column("stated_fluid_s", "s", "Fluid time that the run's file states.", detail=True),
+    Column("large_flows", "", "Flows that are large enough to judge.", detail=True),
+    FLOW_ERRORS,
+    Column("dtype", TEXT, "Arithmetic.", detail=True),
+)
+TRAINING = Columns(
+    Column("row", TEXT, "Name of the measurement."),
+    Column("model", TEXT, "Name of the model."),
+    GPU,
+    Column("gpus", "", "GPUs."),
+    PREDICTED,
+    MEASURED,
+    BAND,
+    ERROR,
+    INSIDE,
+    MEMORY,
+    JUDGED["mfu"],
+    ITERATION,
+    PRINTED,
+    SOURCE,
+    NOTE,
+)
+SERVING = Columns(
+    Column("row", TEXT, "Name of the measurement."),
+    Column("what", TEXT, "What was measured: dispatch, combine, tpot or prefill."),
+    GPU,
+    Column("kernels", TEXT, "Kernels of dispatch and combine."),
+    Column("ep", "GPUs", "GPUs that share the experts."),
+    Column("batch", "tokens", "Tokens of a GPU."),
+    PREDICTED,
+    MEASURED,
+    BAND,
+    ERROR,
+    INSIDE,
+    Column("constant", TRUTH, "Whether a constant was taken from this row.", detail=True),
+    Column("counted", TRUTH, "Whether it counts: 32 tokens or more, and no `constant`.", detail=True),
+    PRINTED,
+    SOURCE,
+    NOTE,
+)

@@ -1,0 +1,226 @@
+"""Dollars and watts of a cluster, and the columns that hold them."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved
+from mfabric_jax.fabric.parts_list import Parts
+from mfabric_jax.fabric.registry import no_price, site_cost, site_watts
+from mfabric_jax.support.bands import HIGH, LOW, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED
+from mfabric_jax.support.columns import Column, Columns
+from mfabric_jax.workload import Workload
+
+if TYPE_CHECKING:
+    from mfabric_jax.evaluate.problem import Problem
+
+Row = dict[str, Any]
+SECONDS_AN_HOUR = 3600
+MILLION = 1_000_000
+PLACES = 6  # of a number of GPUs
+
+COST = Columns(
+    Column("network_cost_usd", "USD", "Price of the network."),
+    Column("perf_per_dollar", "1/(s USD)", "Iterations per second and dollar of network.", rises=True),
+    Column("cluster_cost_usd", "USD", "Price of the whole cluster; idle GPUs that the job causes are included."),
+    Column("perf_per_cluster_dollar", "1/(s USD)", "Iterations per second and dollar of cluster.", rises=True),
+    Column("network_kw", "kW", "Power of the network."),
+    Column("cluster_kw", "kW", "Power of the whole cluster."),
+    Column("usd_per_iteration", "USD", "Cost of an iteration: depreciation and energy.", detail=True),
+    Column("joules_per_iteration", "J", "Energy of an iteration at the meter.", detail=True),
+    Column("usd_per_million_tokens", "USD", "Cost of a million tokens."),
+    Column("joules_per_million_tokens", "J", "Energy of a million tokens at the meter."),
+    Column("tokens_per_s", "tokens/s", "Tokens that the whole cluster trains in a second.", rises=True),
+)
+TRAINING = Columns(
+    Column("training_tokens", "tokens", "Tokens of a whole training (`job.training_tokens`)."),
+    Column("training_days", "days", "Length of that training."),
+    Column("training_low_days", "days", "Its length at the low end of the band.", detail=True),
+    Column("training_high_days", "days", "Its length at the high end of the band.", detail=True),
+    Column("training_usd", "USD", "Its cost."),
+    Column("training_kwh", "kWh", "Its energy at the meter.", detail=True),
+)
+QUOTES = Columns(
+    Column(LOW_PORTS, "USD", "Cost of a million tokens with switch ports at their lowest quoted price."),
+    Column("low_gpus_usd", "USD", "Cost of a million tokens with GPUs at their lowest quoted price."),
+    Column("high_gpus_usd", "USD", "Cost of a million tokens with GPUs at their highest quoted price."),
+    Column(LOW_PORTS_NETWORK, "USD", "Price of the network with switch ports at their lowest quoted price."),
+)
+PANELS = Columns(
+    Column(
+        "panel_network_cost_usd",
+        "USD",
+        "Price of the network with patch panels instead of a switch that never reconfigured; else empty.",
+        detail=True,
+    ),
+    Column("panel_usd_per_million_tokens", "USD", "Cost of a million tokens with those panels.", detail=True),
+)
+ON_PANELS = {
+    "panel_network_cost_usd": "network_cost_usd",
+    "panel_usd_per_million_tokens": "usd_per_million_tokens",
+}
+
+
+class Bill(NamedTuple):
+    """Dollars and watts of the network and of the whole cluster: numbers, arrays [N], or None (unknown)."""
+
+    network_usd: Any
+    cluster_usd: Any
+    network_watts: Any
+    cluster_watts: Any
+
+
+def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = None, **ports: Any) -> Bill:
+    """The bill of a cluster: its GPUs in use, and the idle ones that it causes, whose watts do not count.
+
+    Whole servers or domains, of which a job that fills none pays a part (`Fabric.share_of`). `job`: a `Workload`, or
+    the shape of a group that serves. `nic_gbps` and `ports` (fields of `Site` that override the settings) may be
+    arrays; `parts`: other prices.
+    """
+    parts, gpu, on = parts or settings.parts, settings.server, settings.fabric
+    built, share = on.built_of(gpu), on.share_of(gpu, job.gpus_per_server)
+    site = dataclasses.replace(settings.site_of(job), gpus_per_server=built, **ports)
+    site = site if on.domain_gpus is None else dataclasses.replace(site, nics=built)  # a NIC for each of its GPUs
+    usd = multiply(site_cost(on, site, nic_gbps, parts.prices), share)
+    watts = multiply(site_watts(on, site, nic_gbps, parts.watts), share)
+    switches_of = on.about.optics.switches
+    if parts.ocs is not None and switches_of is not None and not site.panels:
+        switches = share * parts.ocs.switches(*switches_of(site))
+        usd = add(usd, multiply(switches, parts.ocs.usd or 0))
+        watts = add(watts, multiply(switches, parts.ocs.watts or 0))
+    server, paid = parts.server_of(gpu.name), on.paid_gpus(gpu, job)
+    servers = paid / server.gpus
+    gpu_usd = multiply(paid, usd_of_gpu(settings, parts))
+    rest_usd, rest_watts = multiply(servers, server.usd), multiply(servers, server.watts)
+    return Bill(usd, add(usd, gpu_usd, rest_usd), watts, add(watts, multiply(job.gpus, gpu.watts), rest_watts))
+
+
+def usd_of_gpu(settings: Hardware, parts: Parts | None = None) -> float | None:
+    """Dollars of a GPU, from its file or the price list; `parts`: another list."""
+    parts, gpu = parts or settings.parts, settings.server
+    listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
+    return listed if gpu.usd is None else gpu.usd
+
+
+def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achieved: Any) -> Row:
+    """Columns of dollars and kilowatts of the cluster, per iteration (energy times PUE) and per million tokens.
+
+    They are unknown where `achieved` exceeds the peak of the priced GPUs.
+    """
+    running = settings.parts.running
+    joules = multiply(bill.cluster_watts, running.pue * iteration_s)
+    energy = multiply(joules, running.usd_per_kwh / (1000 * SECONDS_AN_HOUR))
+    usd = add(multiply(bill.cluster_usd, iteration_s / running.seconds), energy)
+    each = MILLION / job.iteration_tokens
+    return {
+        "network_cost_usd": bill.network_usd,
+        "perf_per_dollar": _per(bill.network_usd, iteration_s),
+        "cluster_cost_usd": bill.cluster_usd,
+        "perf_per_cluster_dollar": _if_can(achieved, _per(bill.cluster_usd, iteration_s)),
+        "network_kw": multiply(bill.network_watts, 1 / 1000),
+        "cluster_kw": multiply(bill.cluster_watts, 1 / 1000),
+        "usd_per_iteration": _if_can(achieved, usd),
+        "joules_per_iteration": _if_can(achieved, joules),
+        "usd_per_million_tokens": _if_can(achieved, multiply(usd, each)),
+        "joules_per_million_tokens": _if_can(achieved, multiply(joules, each)),
+        "tokens_per_s": job.iteration_tokens / iteration_s,
+    }
+
+
+def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> Row:
+    """Columns of a whole training of `job.training_tokens`, by those of its iterations; nan where they are open.
+
+    Days, with those of the band's ends, dollars by the price of a million tokens, and kWh at the meter.
+    """
+    stated = settings.case.job.training_tokens
+    tokens = np.full_like(columns["iteration_s"], np.nan if stated is None else stated)
+    days = tokens / columns["tokens_per_iteration"] / (24 * SECONDS_AN_HOUR)
+    return {
+        "training_tokens": tokens,
+        "training_days": columns["iteration_s"] * days,
+        "training_low_days": columns[LOW] * days,
+        "training_high_days": columns[HIGH] * days,
+        "training_usd": columns["usd_per_million_tokens"] * (tokens / MILLION),
+        "training_kwh": columns["joules_per_million_tokens"] * (tokens / MILLION / (1000 * SECONDS_AN_HOUR)),
+    }
+
+
+def idle_spares(settings: Resolved, job: Workload) -> str | None:
+    """A sentence on GPUs of scale-up domains that no group fills; None: there are none."""
+    on, gpu = settings.fabric, settings.server
+    paid, size = on.paid_gpus(gpu, job), on.built_of(gpu)
+    if round(paid, PLACES) == job.gpus:
+        return None
+    used = f"{job.gpus:,} GPUs of {job.model} run on {paid:,.12g} in {paid / size:,.12g} domains of {size}"
+    return f"{on.name}: {used}; the others are idle and paid for."
+
+
+def unknown_parts(settings: Hardware, bill: Bill) -> Iterator[str]:
+    """A sentence for every part of a cluster with unknown price or power, and for assumed power."""
+    parts, gpu, on = settings.parts, settings.server, settings.fabric
+    if why := no_price(on.name, parts.prices):
+        yield why
+    if parts.ocs is not None and on.about.optics.switches is not None:
+        name = parts.ocs.name
+        if parts.ocs.port_usd is None:
+            give = f"give usd_per_port (or usd, of a switch) in [ocs.{name}] of network.prices."
+            yield f"{on.name} has no cost: no price is known of the optical switch {name!r}; {give}"
+        if parts.ocs.watts is None and parts.ocs.watts_per_port is None:
+            yield f"no power is known of the optical switch {name!r}: {parts.watts.ocs_port:g} W a port are assumed."
+    if bill.network_watts is None:
+        give = "give it in [watts] of network.prices"
+        yield f"{on.name} has no power: that of a part of its network is not known; {give}."
+    server = parts.server_of(gpu.name)
+    usd = usd_of_gpu(settings)
+    known = {
+        f"price of GPU {gpu.name}; give usd in its file or in [gpus.{gpu.name}] of network.prices": usd,
+        f"power of GPU {gpu.name}; give watts in its file": gpu.watts,
+        f"price of a server of {gpu.name}; give usd in [servers.NAME] of network.prices": server.usd,
+        f"power of a server of {gpu.name}; give watts in [servers.NAME] of network.prices": server.watts,
+    }
+    for what, value in known.items():
+        if value is None:
+            yield f"whole-cluster {what.split()[0]}: no {what}."
+
+
+def _if_can(achieved: Any, value: Any) -> Any:
+    if value is None or np.ndim(achieved) == 0:
+        return None if np.ndim(achieved) == 0 and achieved > 1 else value
+    return np.where(achieved > 1, np.nan, value)
+
+
+def add(*parts: Any) -> Any:
+    """The sum; None where a part is not known."""
+    return None if any(part is None for part in parts) else sum(parts)
+
+
+def multiply(value: Any, factor: Any) -> Any:
+    """The product; None where either is not known."""
+    return None if value is None or factor is None else value * factor
+
+
+def _per(usd: Any, iteration_s: Any) -> Any:
+    return None if usd is None else 1 / (iteration_s * usd)
+
+
+def columns_at_quotes(settings: Resolved, priced: Callable) -> Row:
+    """Dollars of a million tokens, and of the network, at other prices that are quoted; None where there are none."""
+    found: Row = dict.fromkeys(QUOTED)
+    for column, parts in settings.parts.quoted(settings.server.name).items():
+        bill, each = priced(parts)
+        found[column] = each["usd_per_million_tokens"]
+        if column == LOW_PORTS:
+            found[LOW_PORTS_NETWORK] = bill.network_usd
+    return found
+
+
+def columns_on_panels(one: "Problem", turned: Any, priced: Callable) -> Row:
+    """Columns of dollars with patch panels in the place of a switch that never turned; None: it turned, or is none."""
+    if not one.fabric.reconfigures or one.fabric.about.optics.switches is None:
+        return dict.fromkeys(ON_PANELS)
+    _, usd_of = priced(panels=True)
+    turned = (turned > 0) | (one.circuits_for not in ("all-to-all", "run"))  # other spans begin with a turn
+    each = {column: usd_of[name] for column, name in ON_PANELS.items()}
+    return {column: None if usd is None else np.where(turned, np.nan, usd) for column, usd in each.items()}

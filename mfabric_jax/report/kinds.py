@@ -1,0 +1,111 @@
+"""Which columns the rows of each command have."""
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from mfabric_jax.checks import InputError
+from mfabric_jax.support.columns import DRAW, KEY, SCHEMA, TEXT, Column, Columns
+from mfabric_jax.support.lazily import ByName
+from mfabric_jax.support.unread import say_unread
+
+KINDS: Mapping[str, Columns] = ByName(
+    "mfabric_jax",
+    {
+        "cases": "evaluate.rows.rows:CASES",
+        "sweep": "apps.sweep.columns:SWEEP",
+        "sweep of all-to-alls": "apps.sweep.columns:ALL_TO_ALLS",
+        "sweep of replays": "apps.graphs.columns:REPLAYS",
+        "failures": "apps.failures.columns:FAILURES",
+        "serve": "apps.serving.columns:SERVE",
+        "cluster": "apps.graphs.columns:CLUSTER",
+        "cluster --links": "apps.graphs.columns:LINKS",
+        "cluster --flows": "apps.graphs.columns:CLUSTER_FLOWS",
+        "jobs": "apps.graphs.columns:JOBS",
+        "jobs --links": "apps.graphs.columns:JOB_LINKS",
+        "replay": "apps.graphs.columns:REPLAY",
+        "replay --links": "apps.graphs.columns:REPLAY_LINKS",
+        "replay --per-rank": "apps.graphs.columns:PER_RANK",
+        "replay --steps": "apps.graphs.columns:STEPS",
+        "policies bench": "apps.learning.columns:BENCH",
+        "evaluate": "apps.learning.columns:EVALUATE",
+        "traces info": "apps.recordings.columns:STATISTICS",
+        "traces study designs": "apps.recordings.columns:DESIGNS",
+        "traces study predictors": "apps.recordings.columns:PREDICTORS",
+        "validate packet": "apps.validation.columns:PACKET",
+        "validate training": "apps.validation.columns:TRAINING",
+        "validate serving": "apps.validation.columns:SERVING",
+        "reproduce": "report.kinds:REPRODUCE",
+    },
+)
+"""Columns by kind of rows: a command, and the option that writes another table."""
+
+REPRODUCE = Columns(
+    Column("figure", TEXT, "Figure or table of the paper."),
+    Column("claim", TEXT, "What it claims."),
+    Column("found", "", "Value that comes out."),
+    Column("published", "", "Value that the paper prints."),
+    Column("verdict", TEXT, "Whether they agree."),
+    Column("off", "", "Relative difference."),
+    Column("quick", TEXT, "Whether a quick run made it."),
+)
+
+MOST_NAMED = 5  # columns in a sentence
+
+
+def kinds_of(config: Mapping[str, Any]) -> Iterator[str]:
+    """Kinds of rows that a configuration may be of; none for rows of an experiment, a query or another tool."""
+    command = config.get("command", "cases" if "resolved" in config else None)
+    if command == "sweep" and "resolved" not in config:
+        return  # such sweeps have columns of their own axes
+    yield from (kind for kind in KINDS if kind == command or kind.startswith(f"{command} "))
+
+
+@functools.cache
+def column_named(name: str) -> Column | None:
+    """The declaration of a column, of whichever kind declares it first; None if none does."""
+    return next((KINDS[kind][name] for kind in KINDS if name in KINDS[kind]), None)
+
+
+def is_number(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether commands fill this column of rows with numbers alone."""
+    if DRAW.fullmatch(name):
+        return True
+    declared = [KINDS[kind][name] for kind in kinds_of(config) if name in KINDS[kind]]
+    return bool(declared) and all(column.is_number for column in declared)
+
+
+def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -> None:
+    """Raise `InputError` for rows of a later schema, and for rows without one whose columns are unknown.
+
+    - `config`: the configuration of the rows; empty for a table of unknown origin, which is read as it is.
+    """
+    schema = config.get(KEY)
+    by = f"mfabric_jax {config['version']}" if isinstance(config.get("version"), str) else "an unknown version"
+    if schema is None:
+        unknown = _unknown(columns, config)
+        if unknown:
+            named = ", ".join(unknown[:MOST_NAMED]) + (", ..." if len(unknown) > MOST_NAMED else "")
+            raise InputError(
+                f"{str(path)!r} holds rows of {by} with columns that have no meaning now ({named}); run the command "
+                f"again, or delete its configuration to read them as any table."
+            )
+    elif isinstance(schema, bool) or not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
+        raise InputError(
+            f"{str(path)!r} holds rows of schema {schema!r:.40}, written by {by}; this version reads schemas up to "
+            f"{SCHEMA}; install a newer mfabric-jax, or write the rows again."
+        )
+
+
+def say_unknown(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -> None:
+    """Warn about columns of rows of a command that no command writes: they may be misspelt."""
+    if unknown := _unknown(columns, config):
+        named = ", ".join(unknown[:MOST_NAMED])
+        say_unread(f"{str(path)!r}: no command writes the columns {named}; were they renamed?")
+
+
+def _unknown(columns: Iterable[str], config: Mapping[str, Any]) -> list[str]:
+    """Columns that no kind of these rows declares; paths of settings have a dot."""
+    kinds = list(kinds_of(config))
+    names = [name for name in columns if "." not in name and not DRAW.fullmatch(name)] if kinds else []
+    return [name for name in names if not any(name in KINDS[kind] for kind in kinds)]
