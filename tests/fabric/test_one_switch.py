@@ -74,11 +74,11 @@ def test_an_oversubscribed_tree_needs_links_up():
         ),
         (
             {"network.fabric": "oversub-fat-tree"},
-            "network.tiers must be 2 or 3 on an oversubscribed oversub-fat-tree: one switch has no links up; got 1.",
+            "network.tiers must be 2 or 3 on an oversubscribed oversub-fat-tree: one switch has no uplinks, got 1.",
         ),
         (
             {"network.oversubscription": 3},
-            "network.tiers must be 2 or 3 on an oversubscribed fat-tree: one switch has no links up; got 1.",
+            "network.tiers must be 2 or 3 on an oversubscribed fat-tree: one switch has no uplinks, got 1.",
         ),
     ],
 )

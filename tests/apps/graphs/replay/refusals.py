@@ -20,7 +20,7 @@ REFUSED = [
     (lambda: Replay(graph="own.json", servers=3), "servers is not used on a graph"),
     (run(ranks_on="ranks.json", first_gpu=5), "first_gpu is not used beside a file"),
     (run({"network.paths": "weighted"}), "routing 'weighted' is unknown"),
-    (run({"network.fabric": "mfabric"}), "network.nics must be 2 or more on mfabric"),
+    (run({"network.fabric": "mfabric"}), "network.nics must be at least 2 on mfabric"),
     (run(OPTICAL | {"circuits.policy": "static"}), "circuits.policy static is for several all-to-alls"),
     (run(OPTICAL | {"network.mfabric.optical_degree": 2}), "must be below the 2 NICs of a server"),
     (run(OPTICAL, region_servers=3), "region_servers must divide the 4 servers, got 3"),
