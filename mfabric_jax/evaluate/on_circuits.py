@@ -138,7 +138,7 @@ def likely_of(key: Any, forecast: Any, sigma: Any, many: int) -> Any:
 
 
 def rates_asked_at(one: Problem, costs: TradeOff) -> np.ndarray | None:
-    """Return the bandwidth and delay [N 2] that a policy reads: a user's policy those of the row, others unit bandwidth.
+    """Return the bandwidth and delay [N 2] that a policy reads: the row's own for a user's policy, else at 1 byte/s.
 
     None: the policy reads neither.
     """

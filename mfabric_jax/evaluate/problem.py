@@ -350,7 +350,7 @@ def check_dtype(dtype: str) -> None:
 
 
 def slowest_columns(seconds: Mapping[str, np.ndarray], replicas: int) -> dict[str, np.ndarray]:
-    """Return the columns [N] of the slowest replicas, from columns [replica x N], and their mean seconds `replica_s`."""
+    """Return the columns [N] of the slowest replicas and `replica_s`, the mean seconds, from columns [replica x N]."""
     each = {name: values.reshape(replicas, -1) for name, values in seconds.items()}
     last = each["iteration_s"].argmax(axis=0), np.arange(each["iteration_s"].shape[1])
     return {name: values[last] for name, values in each.items()} | {"replica_s": each["iteration_s"].mean(axis=0)}

@@ -37,7 +37,7 @@ def _sends_again(at: dict[str, Any]) -> bool:
 
 
 WITHOUT_SENDING = ("none", "light", "attention", "parts without moe")
-MORE_THAN_DEMAND = ("random", "previous", "threshold", "local-search", "relaxed")  # these draw, or read the circuits in place
+MORE_THAN_DEMAND = ("random", "previous", "threshold", "local-search", "relaxed")  # draw, or read circuits in place
 PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "rank")
 ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.turn", "pays")
 PAYS_AGAIN = _both(PAYS, _sends_again)
@@ -59,7 +59,7 @@ LIMITS = (
     Beside(ECMP, "network.oversubscription", (None, 1.0), "single paths"),
     Beside(ECMP, "circuits.partial", (False,), "single paths, which reconfigure all circuits together"),
     Beside(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
-    Beside(PAYS_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.turn pays, which does not model recomputed all-to-alls"),
+    Beside(PAYS_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.turn pays, which models no recomputed all-to-alls"),
     Beside(_both(RANK, _sends_again), "job.recompute", WITHOUT_SENDING, "compute.received.combine rank"),
     Beside(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
     Beside(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank: servers would add up answers first"),
@@ -72,15 +72,20 @@ LIMITS = (
     Beside(SCHEDULED, "circuits.turn", ("on-demand",), "circuits.schedule"),
     Beside(SCHEDULED, "circuits.partial", (False,), "circuits.schedule (see circuits.all_stop)"),
     Beside(SCHEDULED, "circuits.each_s", (0.0,), "circuits.schedule"),
-    Beside(SCHEDULED, "circuits.packets_wait", (False,), "circuits.schedule, whose packets also run during reconfigurations"),
+    Beside(SCHEDULED, "circuits.packets_wait", (False,), "circuits.schedule, whose packets never wait"),
     Beside(SCHEDULED, "circuits.decision_s", (0.0,), "circuits.schedule"),
     Beside(SCHEDULED, "circuits.routing", ("unsplit",), "circuits.schedule, which decides what circuits carry"),
     Beside(SCHEDULED, "network.paths", ("spray",), "circuits.schedule"),
     Beside(SCHEDULED, "job.overlap", ("none", "parts"), "circuits.schedule"),
     Beside(SCHEDULED, "run.sample", (None,), "circuits.schedule"),
     Beside(SCHEDULED_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.schedule"),
-    Beside(_both(SCHEDULED, _is("network.fabric", "acos")), "circuits.schedule", (NO_SCHEDULE,), "network.fabric acos, whose graphs are fixed"),
-    *(Beside(OWN_SCHEDULER, path, (usual,), "a scheduler of your own, which decides it") for path, usual in ITS_SWITCHES),
+    Beside(
+        _both(SCHEDULED, _is("network.fabric", "acos")),
+        "circuits.schedule",
+        (NO_SCHEDULE,),
+        "acos, whose graphs are fixed",
+    ),
+    *(Beside(OWN_SCHEDULER, path, (usual,), "a scheduler of your own, which sets it") for path, usual in ITS_SWITCHES),
     Beside(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
 )
 
@@ -156,7 +161,7 @@ def check_beside(what: str, case: Case) -> None:
         if path in at and at[path] not in allowed:
             refuse(path, allowed, what, at[path])
     if what == "failures" and at["circuits.policy"] == "static":
-        raise Misfit("circuits.policy must not be static beside failures: circuits are chosen again for the links that remain.")
+        raise Misfit("circuits.policy must not be static beside failures: circuits are chosen again for what remains.")
 
 
 def _check_passes(at: dict[str, Any]) -> None:

@@ -413,9 +413,7 @@ def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
     tp, pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
     facts, servers, etp = model.architecture, gpu.gpus_per_server, found["job.parallel.etp"]
     if etp is not None and tp is None:
-        raise Misfit(
-            f"job.parallel.etp must divide job.parallel.tp; state both, got etp {etp} alone."
-        )
+        raise Misfit(f"job.parallel.etp must divide job.parallel.tp; state both, got etp {etp} alone.")
     if etp is not None and tp % etp:
         raise Misfit(f"job.parallel.etp must divide job.parallel.tp, got {etp} beside tp {tp}.")
     for name, degree, of, what in (("tp", tp, servers, "GPUs of a server"), ("ep", ep, facts.experts, "experts")):
@@ -423,7 +421,8 @@ def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
             near = _nearest(degree, [one for one in range(1, of + 1) if of % one == 0])
             raise Misfit(f"job.parallel.{name} must divide the {of} {what}, got {degree}; {near}.")
     if etp is not None and ep is not None and ep % (shared := found["job.parallel.cp"] * tp // etp):
-        raise Misfit(f"job.parallel.ep must be a multiple of cp x tp / etp = {shared}, the ranks that share tokens, got {ep}.")
+        ranks = f"cp x tp / etp = {shared}, the ranks that share tokens"
+        raise Misfit(f"job.parallel.ep must be a multiple of {ranks}, got {ep}.")
     if pp is not None and pp > facts.blocks:
         raise Misfit(f"job.parallel.pp must be at most the {facts.blocks} blocks of {model.label}, got {pp}.")
     if None in (tp, pp, ep, gpus):

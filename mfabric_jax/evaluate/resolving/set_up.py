@@ -74,7 +74,7 @@ def wider_words(resolved: Resolved) -> str | None:
 
 
 def untried_words(resolved: Resolved) -> str | None:
-    """Return a sentence on schedule and layout, which the search leaves at their defaults, and on flags to try others."""
+    """Return a sentence on schedule and layout, which the search leaves as usual, and on flags that try others."""
     tried = {"job.schedule": ("1f1b", "interleaved"), "job.layout": ("even", "ends")}
     usual = {path: values for path, values in tried.items() if resolved.why.get(path) == "usual"}
     if not _searched(resolved, "pp") or resolved.job.pp == 1 or not usual:

@@ -22,7 +22,7 @@ REPEATED = {"micro-batches": "iteration and micro-batch", "everything": "iterati
 
 
 def traffic_of(case: Case, workload: Workload, *, past: bool = False) -> tuple[Tokens, ...]:
-    """Return the traffic of every replica, with experts placed; a needed `past` iteration is drawn before the others."""
+    """Return the traffic of every replica, with experts placed; a past iteration is drawn first if one is needed."""
     rule: Any = case.placement.rule
     moved = rule.name not in ("contiguous", "given")
     past = past or (moved and rule.loads > 0)

@@ -23,7 +23,7 @@ Row = dict[str, Any]
 Columns = dict[str, np.ndarray]
 SECONDS_AN_HOUR = 3600
 MILLION = 1_000_000
-PLACES = 6  # of a number of GPUs
+PLACES = 6  # decimals to which numbers of GPUs are compared
 
 
 class Bill(NamedTuple):
@@ -36,11 +36,12 @@ class Bill(NamedTuple):
 
 
 def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = None, **ports: Any) -> Bill:
-    """The bill of a cluster: its GPUs in use, and the idle ones that it causes, whose watts do not count.
+    """Return the bill of a cluster: GPUs in use, and idle GPUs that the job must pay for, whose watts do not count.
 
-    Whole servers or domains, of which a job that fills none pays a part (`Fabric.share_of`). `job`: a `Workload`, or
-    the shape of a group that serves. `nic_gbps` and `ports` (fields of `Site` that override the settings) may be
-    arrays; `parts`: other prices.
+    A job pays for whole servers or domains, or for a part if it fills none (`Fabric.share_of`).
+
+    - `job`: a `Workload`, or the shape of a serving group; `parts`: other prices.
+    - `nic_gbps`, `ports` (fields of `Site` that override the settings): may be arrays.
     """
     parts, gpu, on = parts or settings.parts, settings.server, settings.fabric
     built, share = on.built_of(gpu), on.share_of(gpu, job.gpus_per_server)
@@ -61,16 +62,16 @@ def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = N
 
 
 def usd_of_gpu(settings: Hardware, parts: Parts | None = None) -> float | None:
-    """Dollars of a GPU, from its file or the price list; `parts`: another list."""
+    """Return the dollars of a GPU, from its file or the price list; `parts`: another list."""
     parts, gpu = parts or settings.parts, settings.server
     listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
     return listed if gpu.usd is None else gpu.usd
 
 
 def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achieved: Any) -> Row:
-    """Columns of dollars and kilowatts of the cluster, per iteration (energy times PUE) and per million tokens.
+    """Return columns of dollars and power: of the cluster, per iteration (energy times PUE), per million tokens.
 
-    They are unknown where `achieved` exceeds the peak of the priced GPUs.
+    Those that need the time of priced GPUs are unknown where `achieved` exceeds their peak.
     """
     running = settings.parts.running
     joules = multiply(bill.cluster_watts, running.pue * iteration_s)
@@ -93,9 +94,9 @@ def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achie
 
 
 def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> Row:
-    """Columns of a whole training of `job.training_tokens`, by those of its iterations; nan where they are open.
+    """Return the columns of a whole training of `job.training_tokens`, from those of an iteration; nan if it is open.
 
-    Days, with those of the band's ends, dollars by the price of a million tokens, and kWh at the meter.
+    They are days (also at both ends of the band), dollars at the price of a million tokens, and kWh at the meter.
     """
     stated = settings.case.job.training_tokens
     tokens = np.full_like(columns["iteration_s"], np.nan if stated is None else stated)
@@ -111,17 +112,17 @@ def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> Row:
 
 
 def idle_spares(settings: Resolved, job: Workload) -> str | None:
-    """A sentence on GPUs of scale-up domains that no group fills; None: there are none."""
+    """Return a sentence on GPUs of scale-up domains that no group fills; None if there are none."""
     on, gpu = settings.fabric, settings.server
     paid, size = on.paid_gpus(gpu, job), on.built_of(gpu)
     if round(paid, PLACES) == job.gpus:
         return None
-    used = f"{job.gpus:,} GPUs of {job.model} run on {paid:,.12g} in {paid / size:,.12g} domains of {size}"
-    return f"{on.name}: {used}; the others are idle and paid for."
+    used = f"{job.model} uses {job.gpus:,} of {paid:,.12g} GPUs in {paid / size:,.12g} domains of {size}"
+    return f"{on.name}: {used}; the others are idle but paid for."
 
 
 def unknown_parts(settings: Hardware, bill: Bill) -> Iterator[str]:
-    """A sentence for every part of a cluster with unknown price or power, and for assumed power."""
+    """Yield a sentence for every part of a cluster with unknown price or power, and for assumed power."""
     parts, gpu, on = settings.parts, settings.server, settings.fabric
     if why := no_price(on.name, parts.prices):
         yield why
@@ -129,12 +130,12 @@ def unknown_parts(settings: Hardware, bill: Bill) -> Iterator[str]:
         name = parts.ocs.name
         if parts.ocs.port_usd is None:
             give = f"give usd_per_port (or usd, of a switch) in [ocs.{name}] of network.prices."
-            yield f"{on.name} has no cost: no price is known of the optical switch {name!r}; {give}"
+            yield f"{on.name} has no cost: the price of optical switch {name!r} is unknown; {give}"
         if parts.ocs.watts is None and parts.ocs.watts_per_port is None:
-            yield f"no power is known of the optical switch {name!r}: {parts.watts.ocs_port:g} W a port are assumed."
+            yield f"the power of optical switch {name!r} is unknown: {parts.watts.ocs_port:g} W a port are assumed."
     if bill.network_watts is None:
         give = "give it in [watts] of network.prices"
-        yield f"{on.name} has no power: that of a part of its network is not known; {give}."
+        yield f"{on.name} has no power: the power of a network part is unknown; {give}."
     server = parts.server_of(gpu.name)
     usd = usd_of_gpu(settings)
     known = {
@@ -155,12 +156,12 @@ def _if_can(achieved: Any, value: Any) -> Any:
 
 
 def add(*parts: Any) -> Any:
-    """The sum; None where a part is not known."""
+    """Return the sum; None if a part is not known."""
     return None if any(part is None for part in parts) else sum(parts)
 
 
 def multiply(value: Any, factor: Any) -> Any:
-    """The product; None where either is not known."""
+    """Return the product; None if either is not known."""
     return None if value is None or factor is None else value * factor
 
 
@@ -169,7 +170,7 @@ def _per(usd: Any, iteration_s: Any) -> Any:
 
 
 SWITCHING = ("circuit_changes", "switch_turns")
-TURNED = "turned"  # above 0: a switch turned in an iteration
+TURNED = "turned"  # above 0: a switch reconfigured in an iteration
 ON_PANELS = {
     "panel_network_cost_usd": "network_cost_usd",
     "panel_usd_per_million_tokens": "usd_per_million_tokens",
@@ -190,10 +191,10 @@ def columns_of(
     source: np.ndarray,
     **ports: Any,
 ) -> Columns:
-    """Row columns [N] of cases that differ in numbers alone; unknown values are nan.
+    """Return the row columns [N] of cases that differ only in numbers; unknown values are nan.
 
-    `mean`: seconds of the mean replica, `SWITCHING`, `TURNED`, and `PROMPT` where messages have a latency of their own;
-    `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`; `source`: `compute_source`.
+    - `mean`: means over iterations of seconds, `SWITCHING` and `TURNED`, and of `PROMPT` if messages have a latency.
+    - `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`; `source`: `compute_source`.
     """
     settings, job = one.resolved, one.workload
     seconds, total = {name: mean[name] for name in PARTS}, mean["iteration_s"]
@@ -217,7 +218,7 @@ def columns_of(
 
 
 def _at_quotes(settings: Resolved, priced: Callable) -> Row:
-    """Dollars of a million tokens, and of the network, at other prices that are quoted; None where there are none."""
+    """Dollars of a million tokens, and of the network, at quoted prices; None where no price is quoted."""
     found: Row = dict.fromkeys(QUOTED)
     for column, parts in settings.parts.quoted(settings.server.name).items():
         bill, each = priced(parts)
@@ -247,7 +248,7 @@ def _named(one: Problem) -> Row:
 
 
 def judged(settings: Resolved, job: Workload, seconds: Row, bill: Bill, achieved: Any) -> Row:
-    """Shares, utilisation and cost of an iteration, as numbers or columns; `achieved`: FLOP/s over the peak."""
+    """Return shares, utilisation and cost of an iteration, as numbers or columns; `achieved`: FLOP/s over the peak."""
     total = seconds["iteration_s"]
     shares = {"ep_share": seconds["ep_comm_s"] / total, "bubble_share": seconds["bubble_s"] / total}
     shares["ep_share_without_bubble"] = seconds["ep_comm_s"] / (total - seconds["bubble_s"])
@@ -257,7 +258,7 @@ def judged(settings: Resolved, job: Workload, seconds: Row, bill: Bill, achieved
 
 
 def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.ndarray:
-    """`Exchanges.load` over `Exchanges.balanced` of MoE blocks [... P Q L 2]; 1 where no bytes leave a server."""
+    """Return `Exchanges.load` over `Exchanges.balanced` of MoE blocks [... P Q L 2]; 1 if no bytes leave a server."""
     moe = places(job).layer >= 0
     load, balanced = load.astype(np.float64)[..., moe, :], balanced.astype(np.float64)[..., None, None]
     return np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)
@@ -287,7 +288,7 @@ def _described(one: Problem, source: np.ndarray) -> Row:
 
 
 def job_columns(settings: Resolved, job: Workload) -> Row:
-    """Columns of the job: degrees, micro-batches, tokens and precision."""
+    """Return the columns of the job: degrees, micro-batches, tokens and precision."""
     sent = job.dispatch_bytes, job.combine_bytes, job.grad_bytes
     known = {tuple(of.values()): name for name, of in PRECISIONS.items()}
     found = {name: getattr(job, name) for name in (*DEGREES, "micro_batches", "micro_batch", "sequence")}
@@ -301,7 +302,7 @@ def job_columns(settings: Resolved, job: Workload) -> Row:
 
 
 def compute_source(settings: Resolved, job: Workload, achieved: float, measured_at: float | None = None) -> str:
-    """Words on the origin of a model's computation time; `measured_at`: Gbps of the measured iteration, if any."""
+    """Return words on the source of a model's computation time; `measured_at`: Gbps of a measured iteration."""
     rate: Any = settings.case.compute.rate
     gpu, precision = settings.server.name, settings.case.job.precision.compute
     peak = "peak" if precision == "bf16" else f"{precision} peak"
@@ -313,21 +314,21 @@ def compute_source(settings: Resolved, job: Workload, achieved: float, measured_
     said = f"{gpu} at {achieved:.0%} of {peak}"
     if rate.name == "kernels":
         own = "" if rate.table is None else f" ({rate.table})"
-        return f"{said}, by kernels as they were measured{own}"
+        return f"{said}, by measured kernels{own}"
     if job.known_as in settings.calibrated:
         return f"{said}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{said}, not calibrated"
 
 
 def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Circuits set up anew per iteration in all regions, and turns of the busiest region's switch [...]."""
+    """Return new circuits per iteration in all regions, and reconfigurations of the busiest region's switch [...]."""
     groups = max(1, job.servers // (job.pp * job.servers_per_region))
     axes = (-3, -2, -1)
     return groups * anew.sum(axis=(-4, *axes)), switch.sum(axis=axes).max(axis=-1)
 
 
 def _switching(one: Problem, changes: Any, turns: Any, iteration_s: Any) -> Row:
-    """Columns of changed circuits, switch turns, and turns over the switch's limit; None: unknown or fixed."""
+    """Columns of changed circuits, reconfigurations, and these over the switch's limit; None: unknown or fixed."""
     switch = one.resolved.optical_switch if one.fabric.reconfigures else None
     if one.resolved.first == BOUND:
         changes = turns = None
@@ -337,17 +338,17 @@ def _switching(one: Problem, changes: Any, turns: Any, iteration_s: Any) -> Row:
 
 
 def _on_panels(one: Problem, turned: Any, priced: Callable) -> Row:
-    """Columns of dollars with patch panels in the place of a switch that never turned; None: it turned, or is none."""
+    """Columns of dollars with patch panels instead of a switch that never reconfigured; None: no such switch."""
     if not one.fabric.reconfigures or one.fabric.about.optics.switches is None:
         return dict.fromkeys(ON_PANELS)
     _, usd_of = priced(panels=True)
-    turned = (turned > 0) | (one.circuits_for not in ("all-to-all", "run"))  # other spans begin with a turn
+    turned = (turned > 0) | (one.circuits_for not in ("all-to-all", "run"))  # other spans begin with a reconfiguration
     each = {column: usd_of[name] for column, name in ON_PANELS.items()}
     return {column: None if usd is None else np.where(turned, np.nan, usd) for column, usd in each.items()}
 
 
 def column_of(values: Sequence[Any]) -> np.ndarray:
-    """An array of numbers with nan for None, if all are numbers or None; otherwise objects."""
+    """Return an array of numbers with nan for None if all are numbers or None, else an array of objects."""
     kinds = set(map(type, values))
     if kinds <= {int} or kinds <= {float} or kinds <= {bool}:
         return np.asarray(values)
@@ -364,7 +365,7 @@ def filled(value: Any, rows: int) -> np.ndarray:
 
 
 def listed_rows(columns: Columns) -> list[Row]:
-    """Columns as row dicts of Python values; nan becomes None."""
+    """Return columns as row dicts of Python values; nan becomes None."""
     unknown = {name: column.dtype.kind == "f" and np.isnan(column).any() for name, column in columns.items()}
     each = {name: column.tolist() for name, column in columns.items()}
     each |= {name: [None if np.isnan(value) else value for value in each[name]] for name in each if unknown[name]}

@@ -47,7 +47,10 @@ CASES = [  # settings that do not go together, or that nothing has
     (SCHEDULED | {"run.sample": 0}, "run.sample must be auto beside circuits.schedule, got 0."),
     (SCHEDULED | {"job.recompute": "block"}, "job.recompute must be none or light"),
     (SCHEDULED | {"circuits.switches": 4}, "optical_degree must be a multiple of the 4 switches"),
-    (SCHEDULED | {"network.fabric": "acos"}, "circuits.schedule must be none beside network.fabric acos, whose graphs are fixed, got spectra."),
+    (
+        SCHEDULED | {"network.fabric": "acos"},
+        "circuits.schedule must be none beside acos, whose graphs are fixed, got spectra.",
+    ),
     ({"circuits.schedule": "no.py:file"}, "scheduler 'no.py:file' must be FILE.py:FUNCTION, but there is no file"),
     ({"network.nic_gbps": 50.0}, NO_PRICE),
     ({"network.mfabric.optical_degree": 8}, "network.mfabric.optical_degree must be below the 8 NICs of a server"),
@@ -61,7 +64,10 @@ CASES = [  # settings that do not go together, or that nothing has
     (degrees(tp=1, pp=4, ep=16, gpus=1000), "tp 1 x pp 4 x ep 16 = 64, got 1000; the nearest are 960 and 1024."),
     (batch(global_batch=6144, micro_batches=4), "do not agree: micro_batch 8 x ep 16 x dp 16 x 4 make 8192."),
     (batch(per_stage=2, micro_batches=4), "per_stage 2 and micro_batches 4 do not agree: the former needs 8."),
-    (batch(bubble=0.15, micro_batches=4), "bubble 0.15 and micro_batches 4 do not agree: the former needs at least 17."),
+    (
+        batch(bubble=0.15, micro_batches=4),
+        "bubble 0.15 and micro_batches 4 do not agree: the former needs at least 17.",
+    ),
     (MIXTRAL | {f"{LPT}.redundant_experts": 3}, "redundant_experts must be a multiple of the 8 ranks (ep), got 3"),
     (MIXTRAL | {"placement.hierarchical.groups": 3}, "groups must divide the 8 experts, got 3."),
     (MIXTRAL | {"placement.rule": "given"}, "placement.given must name a .json file, which says where experts lie."),
