@@ -34,7 +34,7 @@ Function = Callable[[Case], Mapping[str, Any]]
 
 
 class Estimate(NamedTuple):
-    """The planned run: cases in all and at once, bytes per device, devices, and seconds of compilation."""
+    """Size of a run: cases in all and at once, bytes per device, devices, and seconds of compilation."""
 
     cases: int
     at_once: int

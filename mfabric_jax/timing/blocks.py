@@ -298,8 +298,8 @@ NETWORK = ("optical", "electronic", "waiting", "delay")
 SECONDS: dict[tuple, int] = {("run", *run): column for column, run in enumerate(COMPUTED)}
 SECONDS |= {(name, which): len(COMPUTED) + 2 * at + which for at, name in enumerate(NETWORK) for which in (0, 1)}
 SECONDS |= {("held", 0): len(SECONDS)}  # only in tables with pairs
-# Flags: a block, its all-to-alls, first and last computation and recomputation exist; the switch changes before each
-# all-to-all; the reconfiguration waits for a decision.
+# Flags: whether a block, its all-to-alls, its first and last computation and its recomputation exist; for each
+# all-to-all, whether circuits change before it and whether this waits for a decision.
 FLAGGED = ("present", "moe", "lead", "behind", "again", ("switch", 0), ("switch", 1), ("asks", 0), ("asks", 1))
 FLAGS = {name: column for column, name in enumerate(FLAGGED)}
 OF_BOTH = ("start", "over", "turn", "active", "waiting")  # times of each all-to-all

@@ -82,9 +82,10 @@ class FabricRates(NamedTuple):
 
 
 def rates_of(group: EpGroup, *, goodput: Any = 1.0, acks: float = 0.0, **rest: Any) -> FabricRates:
-    """Return the rates of a group at its bandwidth; `goodput`: the share that is payload; `rest`: further fields.
+    """Return the rates of a group at its bandwidth, of which the share `goodput` is payload.
 
-    `acks`: bytes of acknowledgement per byte of data; they slow gradient rings but not sends between stages.
+    `acks`: bytes of acknowledgement per byte of data; they slow gradient rings but not sends between stages. Other
+    keywords are fields of `FabricRates`.
     """
     nic, eps, send = (bytes_per_s * goodput for bytes_per_s in (group.nic_Bps, group.eps_Bps, group.send_Bps))
     delay_s = rest.pop("delay_s", group.delay_s)
@@ -430,7 +431,7 @@ def _rings(workload: Workload, rates, compute: Compute) -> Array:
         once_s = context_bytes(workload) / of_rank + (workload.cp - 1) * rates.step_s
     hidden_s = (workload.cp - 1) / workload.cp * compute.scores_s
     shown_s = _column(array_module(hidden_s).maximum(once_s - hidden_s, 0))
-    again = float(again_of(workload.recompute).whole)  # before the block's own
+    again = float(again_of(workload.recompute).whole)  # a recomputed round, before the block's own
     rest = context_rounds(workload) - 1 - again
     return _each_block(workload, before=(shown_s, again * shown_s), behind=(0.0, rest * shown_s))
 
@@ -471,7 +472,7 @@ ROUNDING = 64  # units in the last place by which a sum of selections may be off
 def expert_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE) -> Float[Array, "layer M"]:
     """Return the selections of the busiest rank over those of a rank under balanced routing [layer M].
 
-    Expert e lives on rank e // (E / R). Selections of each expert are rounded up to multiples of `tile` (1: no rounding).
+    Expert e lives on rank e // (E / R). Selections of each expert are rounded up to a multiple of `tile` (1: none).
     """
     return _rank_load(workload, tokens, tile).max(axis=-1)
 

@@ -148,7 +148,7 @@ def test_what_quoted_ports_would_change_by_hand(tmp_path):
     words = []
     for name, listed in usd.items():
         low, high = ((listed - ports[name] * (PORT - quoted)) / 1e6 for quoted in (563, 781))
-        words.append(f"{name} {low:.3g} to {high:.3g} (not {listed / 1e6:.3g})")
+        words.append(f"{name} {low:.3g} to {high:.3g} instead of {listed / 1e6:.3g}")
     (said,) = at_quoted_ports(asked)
     assert said == (
         "A switch port of 400 Gbps is priced at 1,090 dollars (arXiv 2501.03905). At 563 to 781, quoted for 64-port "

@@ -62,7 +62,7 @@ LIMITS = (
     Beside(PAYS_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.turn pays, which models no recomputed all-to-alls"),
     Beside(_both(RANK, _sends_again), "job.recompute", WITHOUT_SENDING, "compute.received.combine rank"),
     Beside(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
-    Beside(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank: servers would add up answers first"),
+    Beside(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, because servers add up answers"),
     Beside(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
     Beside(_both(PASSES, _sends_again), "job.recompute", WITHOUT_SENDING, "job.overlap passes"),
     Beside(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which would all be alike"),
@@ -161,7 +161,7 @@ def check_beside(what: str, case: Case) -> None:
         if path in at and at[path] not in allowed:
             refuse(path, allowed, what, at[path])
     if what == "failures" and at["circuits.policy"] == "static":
-        raise Misfit("circuits.policy must not be static beside failures: circuits are chosen again for what remains.")
+        raise Misfit("circuits.policy must not be static beside failures: each failure chooses circuits anew.")
 
 
 def _check_passes(at: dict[str, Any]) -> None:

@@ -251,7 +251,7 @@ def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
     replica = math.prod(statement[path] for path in degrees if path != "job.parallel.tp" or not folded)
     gpus = found["job.parallel.gpus"]
     if gpus is not None and gpus % replica:
-        return f"{gpus} GPUs are no multiple of its {replica}"
+        return f"{gpus} GPUs are not a multiple of its {replica}"
     return None
 
 
@@ -279,7 +279,7 @@ def _formats(found: _Open) -> None:
     found.fill("job.overlap", "passes" if overlaps else "none", f"usual under {found['job.schedule']}")
     measured = found["compute.rate"] == "kernels"
     usual = USUAL_DISPATCHER[found["job.dispatch"]]
-    found.fill("job.dispatcher", usual if measured else "ideal", f"usual {found['job.dispatch']}")
+    found.fill("job.dispatcher", usual if measured else "ideal", f"usual for dispatch {found['job.dispatch']}")
     if found["job.overlap"] == "passes":
         cores = shares_of(1, found["job.dispatcher"]).cores
         found.fill("job.passes.comm_cores", cores, f"of {found['job.dispatcher']}")
@@ -287,7 +287,7 @@ def _formats(found: _Open) -> None:
     whole = found["traffic.alike"] is not None and found["run.replicas"] == 1
     if fabric.get(found["network.fabric"]).phases:
         found.fill("job.overlap_gradients", False, "circuits of one phase at a time")
-    found.fill("job.overlap_gradients", not shared and whole, "on, where gradients are reduced once")
+    found.fill("job.overlap_gradients", not shared and whole, "on if gradients are reduced once")
 
 
 def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:

@@ -116,7 +116,7 @@ def too_large_words(resolved: Resolved) -> str | None:
     loads_of = functools.partial(drawn_loads, resolved.case)
     does = [remedy_words(one, job) for one in remedies(job, server, again, loads_of)]
     kept = f"{HEADROOM:.0%} kept for buffers"
-    what = f"{job.model} needs {said['memory_gb']:,.0f} GB of {said['gpu_memory_gb']:,.0f} GB a GPU ({kept})"
+    what = f"{job.model} needs {said['memory_gb']:,.0f} GB a GPU, which has {said['gpu_memory_gb']:,.0f} GB ({kept})"
     return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."
 
 

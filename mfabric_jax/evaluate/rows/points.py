@@ -324,7 +324,7 @@ def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[st
 
 @cached_by_files(lambda resolved, tiers, variant: named_files(resolved.case), maxsize=4)
 def _problem_of(resolved: Resolved, tiers: tuple[int, ...], variant: str) -> Problem:
-    """`tiers`: `tiers_by_degree`, in which cases may differ that compare equal."""
+    """`tiers`: `tiers_by_degree`, in which equal cases may differ."""
     return problem_at(resolved, (resolved.case.network.nic_gbps,), variant=variant)
 
 

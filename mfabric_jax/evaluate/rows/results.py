@@ -201,7 +201,7 @@ def at_quoted_ports(asked: Cases) -> list[str]:
             other = dataclasses.replace(one.parts, prices=prices.with_port(quote.gbps, usd))
             bill = bill_of(one, one.job, quote.gbps, other)
             millions.append("" if bill.network_usd is None else f"{bill.network_usd / MILLION:.3g}")
-    each = [f"{name} {low} to {high} (not {usual})" for name, (usual, low, high) in found.items() if low != high]
+    each = [f"{name} {low} to {high} instead of {usual}" for name, (usual, low, high) in found.items() if low != high]
     if not each:
         return []
     low, high = quote.usd

@@ -314,7 +314,7 @@ def compute_source(settings: Resolved, job: Workload, achieved: float, measured_
     said = f"{gpu} at {achieved:.0%} of {peak}"
     if rate.name == "kernels":
         own = "" if rate.table is None else f" ({rate.table})"
-        return f"{said}, by measured kernels{own}"
+        return f"{said}, by kernels as they were measured{own}"
     if job.known_as in settings.calibrated:
         return f"{said}, calibrated to published fat-tree times (arXiv 2501.03905)"
     return f"{said}, not calibrated"

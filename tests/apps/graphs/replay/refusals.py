@@ -21,7 +21,7 @@ REFUSED = [
     (run(ranks_on="ranks.json", first_gpu=5), "first_gpu is not used beside a file"),
     (run({"network.paths": "weighted"}), "routing 'weighted' is unknown"),
     (run({"network.fabric": "mfabric"}), "network.nics must be at least 2 on mfabric"),
-    (run(OPTICAL | {"circuits.policy": "static"}), "circuits.policy static is for several all-to-alls"),
+    (run(OPTICAL | {"circuits.policy": "static"}), "circuits.policy must not be static for a single all-to-all"),
     (run(OPTICAL | {"network.mfabric.optical_degree": 2}), "must be below the 2 NICs of a server"),
     (run(OPTICAL, region_servers=3), "region_servers must divide the 4 servers, got 3"),
     (run(servers=20_000), "servers must be at most 16,384 in a replay, got 20,000 for 4 ranks."),
