@@ -59,7 +59,10 @@ def solve(one: Problem) -> Exchanges:
 
 # -------------------------------------------------------------------------------------------------------------- timing
 def times_of(one: Problem, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
-    """Return the times of the slowest replica [I bandwidth] from the result of `solve`; `seconds`: of other blocks."""
+    """Return the times of the slowest replica [I bandwidth] from the result of `solve`.
+
+    `seconds` replaces the seconds of a block of the problem.
+    """
     own = one.resolved.block_seconds(one.workload) if seconds is None else seconds
     iterations = solved.load.shape[1 if one.weighs else 0]
     iteration, bandwidth = (each.ravel() for each in np.indices((iterations, len(one.bandwidths))))
