@@ -1,4 +1,4 @@
-"""Cases evaluated: resolved, their all-to-alls and iterations timed, as rows; or composed in one program."""
+"""Evaluate cases: resolve them, time their all-to-alls and iterations, and return rows or one JAX function."""
 
 from typing import TYPE_CHECKING
 

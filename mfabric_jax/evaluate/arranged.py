@@ -1,5 +1,7 @@
-"""The all-to-alls of a problem's iterations on the host: batches are arranged here and worked out by `circuits`,
-`loads` and `links`."""
+"""All-to-alls of a problem's iterations on the host.
+
+This module arranges batches; `circuits`, `loads` and `links` compute them.
+"""
 
 import functools
 import threading
@@ -38,14 +40,14 @@ from mfabric_jax.traffic import dispatched_bytes
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.workload import Workload
 
-AT_ONCE = 1 << 20  # all-to-alls that are worked out side by side
+AT_ONCE = 1 << 20  # all-to-alls in one batch
 
 
 class AllToAllsOf:
-    """The all-to-alls of a problem's iterations at NICs of 1 byte/s, for any of its cases.
+    """All-to-alls of a problem's iterations with NICs of 1 byte/s, for any of its cases.
 
-    - `group`: replaces the problem's; `costs` [N]: what a reconfiguration is weighed against in every case, where
-      circuits depend on it.
+    - `group`: replaces the problem's group.
+    - `costs` [N]: costs and gains of a reconfiguration in every case; needed only if circuits depend on them.
     """
 
     def __init__(self, one: Problem, group: Any = None, costs: TradeOff | None = None):
@@ -63,17 +65,17 @@ class AllToAllsOf:
             self._between = OnCircuits(one, group, costs)
         self._always = case.circuits.turn.name == "always" and group.reconfigures
         self._moved = moved_of(one, group)
-        self._lock = threading.Lock()  # blocks that run side by side share all-to-alls
+        self._lock = threading.Lock()  # blocks that run in parallel share all-to-alls
 
     @property
     def many(self) -> int:
-        """Iterations of all replicas."""
+        """Number of iterations over all replicas."""
         return len(self.one.selections)
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None = None) -> Exchanges:
-        """All-to-alls [C ..] between servers of iterations [C], in cases [C] of `costs`.
+        """Return the all-to-alls [C ..] between servers of iterations [C], each in its case [C] of `costs`.
 
-        `shown`: index into [P Q L 2] of the circuits that are shown; (): all; None: none.
+        `shown`: index into [P Q L 2] of the circuits to return; (): all; None: none.
         """
         one = self.one
         experts: Any = one.resolved.case.compute.experts
@@ -95,9 +97,9 @@ class AllToAllsOf:
         return np.stack([sent_early(self.one.workload, self.one.group, each, tile) for each in self.one.selections])
 
 
-# --------------------------------------------------------------------------------------------------- who carries bytes
+# -------------------------------------------------------------------------------------------------- links and circuits
 class Steady:
-    """The all-to-alls of all iterations [I ..], equal in every case."""
+    """All-to-alls of all iterations [I ..] that are the same in every case."""
 
     def __init__(self, every: Exchanges):
         self._every = every
@@ -107,7 +109,7 @@ class Steady:
 
 
 def on_links(one: Problem, group: Any) -> Exchanges:
-    """On links that do not change."""
+    """Return the all-to-alls of all iterations on links that never change."""
     job, acks = one.workload, one.resolved.carried_by.acks_back
     unit = unit_on_host(group)
     timed = timed_on_links(unit, one.carry, job.ranks_per_server, one.resolved.case.run.dtype)
@@ -116,13 +118,13 @@ def on_links(one: Problem, group: Any) -> Exchanges:
 
 
 def steady_now(job: Workload, sent: Tokens, seconds: Callable[[np.ndarray], np.ndarray]) -> Exchanges:
-    """`steady` on the host; `seconds`: of demands between ranks [B R R]."""
+    """Run `steady` on the host; `seconds` maps demands between ranks [B R R] to seconds [B]."""
     demand, even = dispatched_bytes(job, sent), even_bytes(job, np.dtype(float))
     return steady(places(job), demand, even, lambda every: once_each_row(seconds, every))
 
 
 def timed_on_links(unit: Any, carry: Any, per_server: int, dtype: str) -> Callable[[np.ndarray], np.ndarray]:
-    """`seconds_on_links` on the host, or as a program on accelerators."""
+    """Return a function that computes `seconds_on_links`: in NumPy on a CPU, as a program on accelerators."""
     if platform() == "cpu":
         times = carry.times_now if carry else lambda group, each: fixed_times_now(group, each, per_server)
         return lambda demand: times(unit, demand)
@@ -136,7 +138,7 @@ def timed_on_links(unit: Any, carry: Any, per_server: int, dtype: str) -> Callab
 
 
 def at_bound(one: Problem, group: Any) -> Exchanges:
-    """Without circuits: every all-to-all takes its degree bound."""
+    """Return the all-to-alls if every one takes its degree bound; no circuits are chosen."""
     dtype, acks = one.resolved.case.run.dtype, one.resolved.carried_by.acks_back
     region = group_numbers(unit_on_host(group), dtype)
 
@@ -149,7 +151,7 @@ def at_bound(one: Problem, group: Any) -> Exchanges:
 
 # ------------------------------------------------------------------------------------------------------- inside servers
 def inside_of(one: Problem) -> Float[np.ndarray, "I P Q L"]:
-    """The parts inside servers of all iterations: seconds times the NVLink bandwidth."""
+    """Return the part of every all-to-all inside servers: seconds times the NVLink bandwidth."""
     job = one.workload
     every = crossing(job, one.group, dispatched_bytes(job, one.selections))
     *many, servers, ranks, _ = every.shape

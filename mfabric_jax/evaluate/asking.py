@@ -1,8 +1,8 @@
-"""Policy and seconds of a region for batches on the host: compiled loops, and programs of XLA that many cases share.
+"""Circuits and seconds of a region for batches on the host, by compiled loops and by XLA programs that cases share.
 
-A program is keyed by what decides its code (servers, policy, routing), never by model, fabric or bandwidth, and takes a
-batch in padded chunks. Seconds of unsplit all-to-alls are computed in float64; circuits, and seconds of routings that
-share bytes, in the arithmetic of the case.
+The cache key of a program holds what decides its code (servers, policy, routing), never the model, fabric or
+bandwidth. A program takes a batch in padded chunks. Unsplit all-to-alls are timed in float64; circuits are chosen, and
+routings that divide bytes are timed, in the dtype of the case.
 """
 
 from collections.abc import Callable
@@ -25,15 +25,15 @@ from mfabric_jax.support import programs
 from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.support.platforms import OLDER_FUSIONS, platform
 
-LANES, WITH_MEMORY = 64, 8  # questions of a chunk on a CPU: of the demand alone, and of more
+LANES, WITH_MEMORY = 64, 8  # questions per chunk on a CPU: to policies of the demand alone; to others
 QUICKLY_COMPILED = {"xla_cpu_use_fusion_emitters": False} if OLDER_FUSIONS else {}
 QUICKLY_COMPILED |= {"xla_backend_optimization_level": 1}
 
 
 def asked_of(unit: Region, policy: Policy, reads: Reads, carried: str | Callable, acks: float, dtype: str) -> Asked:
-    """How a region at unit bandwidth is asked, with NumPy arrays in and out.
+    """Return functions that choose circuits and compute seconds of a region at unit bandwidth, on NumPy arrays.
 
-    `carried`: a routing by name, or a function (region, circuits, demand) -> seconds.
+    `carried`: the name of a routing, or a function (region, circuits, demand) -> seconds.
     """
     region: Any = group_numbers(unit, dtype)
 
@@ -60,13 +60,13 @@ def asked_of(unit: Region, policy: Policy, reads: Reads, carried: str | Callable
 
 
 def degrees_of(region: Region) -> np.ndarray:
-    """`Region.degrees` as a NumPy array."""
+    """Return `Region.degrees` as a NumPy array."""
     return np.broadcast_to(np.asarray(region.optical_degree, np.int32), region.servers)
 
 
 def _chosen(question: Question, region: Region, policy: Policy, reads: Reads) -> np.ndarray:
     plain = policy_of(policy)
-    if plain is REGISTRY["uniform"] or region.servers == 1:  # a server has no circuit to itself
+    if plain is REGISTRY["uniform"] or region.servers == 1:  # a single server needs no circuits
         uniform = uniform_circuits(degrees_of(region))
         return np.broadcast_to(uniform, (len(question.demand), *uniform.shape))
     if reads.demand_alone and question.rates is None and question.demand.ndim == 3:
@@ -78,7 +78,7 @@ def _chosen(question: Question, region: Region, policy: Policy, reads: Reads) ->
 
 
 def _search_of(policy: Any) -> "policies.Search | None":
-    """The search that a policy of `SETTLE_TIES` makes for the demand alone."""
+    """The search of a policy in `SETTLE_TIES`, which reads the demand alone; None for other policies."""
     settings: dict[str, Any] = {}
     while hasattr(policy, "func"):
         alone = policy.args[0] if policy.args else None
@@ -89,7 +89,7 @@ def _search_of(policy: Any) -> "policies.Search | None":
 
 
 def _searched(demand: np.ndarray, region: Region, search: "policies.Search") -> np.ndarray:
-    """The search of `sample_average` in two programs: the second is for demands that the first has not settled."""
+    """Search as `sample_average` does, in two programs; the second takes the demands that the first left unsettled."""
     found, done = in_chunks(policies.first_of_each, (demand,), region, search, options=QUICKLY_COMPILED)
     left = np.flatnonzero(~done)
     if not len(left):
@@ -104,12 +104,12 @@ def _searched(demand: np.ndarray, region: Region, search: "policies.Search") -> 
 
 # ------------------------------------------------------------------------------------------------------------ programs
 def circuits_of(demand: Any, region: Region, policy: Policy) -> Any:
-    """Circuits [B S S] that a policy of the demand alone chooses."""
+    """Return the circuits [B S S] that a policy chooses from the demand alone."""
     return jax.vmap(lambda one: policy(one, region).circuits.count)(demand)
 
 
 def circuits_after(demand: Any, before: Any, times: Any, key: Any, rates: Any, region: Region, policy: Policy) -> Any:
-    """Circuits [B S S] that a policy chooses where others are in place."""
+    """Return the circuits [B S S] that a policy chooses, given the circuits in place."""
 
     def one(question: Question) -> Any:
         key = None if question.key is None else jax.random.wrap_key_data(question.key)
@@ -119,28 +119,28 @@ def circuits_after(demand: Any, before: Any, times: Any, key: Any, rates: Any, r
 
 
 def drawn_circuits(key: Any, region: Region) -> Any:
-    """Random circuits [B S S]."""
+    """Return random circuits [B S S]."""
     draw = lambda one: random_circuits(None, region, key=jax.random.wrap_key_data(one)).circuits.count  # noqa: E731
     return jax.vmap(draw)(key)
 
 
 def seconds_of(count: Any, demand: Any, region: Region, carried: str | Callable) -> Any:
-    """Seconds of circuits and of packet switches [B]."""
+    """Return the seconds [B] until circuits finish and until packet switches finish."""
     parts = carried if callable(carried) else routed(carried)
     return jax.vmap(lambda count, one: parts(region, Circuits(count), one))(count, demand)
 
 
 def waiting_of(count: Any, demand: Any, turning: Any, region: Region, routing: str) -> Any:
-    """As `seconds_of`, with what waits for the pairs that are set up."""
+    """Return `seconds_of`, and the seconds of traffic that waits for newly set-up circuits."""
     parts = routed(routing)
     return jax.vmap(lambda count, one, turning: parts(region, Circuits(count), one, turning))(count, demand, turning)
 
 
 # ------------------------------------------------------------------------------------------------------------- batches
 def in_chunks(function: Callable, members: tuple, *shared: Any, lanes: int = LANES, options: Any = None) -> Any:
-    """A program's results for members along the first axis of arrays.
+    """Run a program on all members along the first axis of arrays, in chunks.
 
-    On a CPU `lanes` at a time, the last padded by zeros; elsewhere as many as devices have memory for.
+    A CPU takes `lanes` members a chunk and pads the last chunk with zeros; accelerators take as many as fit in memory.
     """
     if platform() != "cpu":
         return evaluate(jax.tree_util.Partial(_of_members, function, shared), members, batched=True).arrays

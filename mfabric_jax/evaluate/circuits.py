@@ -1,7 +1,8 @@
-"""Which circuits serve every all-to-all: a walk through the blocks of a stage in running order, batched over all else.
+"""Choose the circuits of every all-to-all: walk through the blocks of a stage in running order.
 
-A step is one block of N iterations and stages. `RULES` say which circuits its two all-to-alls get, from those in place
-and those that the policy chooses for the block's demand. Circuits are what a solver says: arrays, or numbers.
+A step is one block of N iterations and stages, side by side. `RULES` decide which circuits its two all-to-alls get,
+given the circuits in place and those that the policy chooses for the block's demand. A solver represents circuits
+either as arrays or as numbers.
 """
 
 from collections.abc import Callable
@@ -17,11 +18,11 @@ from mfabric_jax.support.array_module import Array
 
 
 class Steps(NamedTuple):
-    """What is known of blocks before the walk [B N].
+    """Inputs of the walk [B N]: block B of iteration and stage N.
 
-    - `demand`, `forecast`: numbers of what is sent, and of what is expected; `key`: of random keys.
-    - `case`: number of the bandwidth and delay that a policy is asked at.
-    - `sent`: the block has all-to-alls; `kind`: `Places.kind`; `busy`: `expert_load`.
+    - `demand`, `forecast`, `key`: numbers of the demand sent, of the demand expected, and of the random key.
+    - `case`: number of the bandwidth and delay that the policy reads.
+    - `sent`: whether the block has all-to-alls; `kind`: `Places.kind`; `busy`: `expert_load`.
     """
 
     demand: Array
@@ -39,10 +40,10 @@ class Steps(NamedTuple):
 def walk_circuits(
     solver: Any, rule: str, steps: Steps, costs: TradeOff | None = None, *, cold: bool, both: bool = False
 ) -> tuple[Any, Any]:
-    """Circuits of both all-to-alls of every block and those before each, [B 2 N ..].
+    """Return the circuits of both all-to-alls of every block, and the circuits before each, [B 2 N ..].
 
-    - `rule`: one of `RULES`; `costs` [N]: of "pays"; `both`: a block's two all-to-alls share circuits.
-    - `cold`: the walk starts with uniform circuits, else with those that an identical iteration leaves.
+    - `rule`: one of `RULES`; `costs` [N]: needed by "pays"; `both`: a block's two all-to-alls share circuits.
+    - `cold`: start with uniform circuits; else with those that an identical iteration leaves.
     """
     solver.prepare(steps, rule)
     scanned = lax.scan if solver.scans else _scanned
@@ -63,7 +64,7 @@ def walk_circuits(
 
 
 def _repeated(iteration: Callable, start: Any, scans: bool) -> Any:
-    """What the second of two identical iterations serves; traced once."""
+    """Circuits of the second of two identical iterations; traced once."""
     if not scans:
         return iteration(iteration(start)[0])[1]
     served = lax.scan(lambda before, _: iteration(before), start, np.arange(2))[1]

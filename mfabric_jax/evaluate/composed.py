@@ -1,4 +1,4 @@
-"""One iteration as a function of a case's numbers that JAX traces, for gradients and for batches on accelerators."""
+"""An iteration as a JAX function of a case's numbers, for gradients and for batches on accelerators."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from mfabric_jax.workload import Workload
 
 
 class IterationOf(eqx.Module):
-    """Function: numbers of a case by path (`NUMBERS`) -> seconds of `timing.Iteration`, and `exposed_comm_s`."""
+    """Function from a case's numbers by path (`NUMBERS`) to seconds of `timing.Iteration` and `exposed_comm_s`."""
 
     workload: Workload = eqx.field(static=True)
     rules: Rules = eqx.field(static=True)
@@ -35,19 +35,19 @@ class IterationOf(eqx.Module):
     routing: str = eqx.field(static=True)
     scenarios: int = eqx.field(static=True)
     experts: Any = eqx.field(static=True)  # `compute.experts`
-    always: bool = eqx.field(static=True)  # the switch turns for every block, even if circuits stay
-    acks: float = eqx.field(static=True)  # of the data, in the other direction
+    always: bool = eqx.field(static=True)  # the switch reconfigures for every block, even if circuits stay
+    acks: float = eqx.field(static=True)  # bytes of acknowledgement per byte of data
     network: NetworkOf
     policy: Policy
     carry: Any
     iterations: dict[str, Any]  # by iteration [I ..]: tokens, key, guess, sigma, past, moves
-    run: Any  # selections on which circuits of a whole run are chosen, and the run's key
+    run: Any  # selections for which circuits of a whole run are chosen, and the run's key
 
     def __call__(self, case: Numbers) -> dict[str, Array]:
         return self.time(case, self.exchanges(case))
 
     def exchanges(self, case: Numbers) -> Exchanges:
-        """The all-to-alls at 1 byte/s of NICs and NVSwitches."""
+        """Return the all-to-alls at 1 byte/s of NICs and NVSwitches."""
         group, given = self.network.group_at(case), {name: x[case["run.sample"]] for name, x in self.iterations.items()}
         tokens, busy, early, moved, experts = given["tokens"], None, None, None, self.experts
         if experts.name == "received":
@@ -88,7 +88,7 @@ class IterationOf(eqx.Module):
         return Span(self.rule.span, given["past"][None] if "past" in given else None)
 
     def time(self, case: Numbers, solved: Exchanges) -> dict[str, Array]:
-        """Seconds of the iteration with these all-to-alls."""
+        """Return the seconds of the iteration with these all-to-alls."""
         rates, seconds = self.network.costs(case)
         times = iterate(self.workload, rates, solved, seconds, rules=self.rules)
         every: dict[str, Any] = times._asdict()
@@ -97,26 +97,26 @@ class IterationOf(eqx.Module):
 
 
 def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
-    """A function of the numbers of a case, and the case's own numbers by path, to be changed or swept.
+    """Return a case's iteration as a function of its numbers, and these numbers by path, to change or sweep.
 
     Numbers are bandwidths, delays, the rate of computation, `run.sample` (index of the iteration, from 0) and, on
-    mFabric, `network.mfabric.optical_degree`. They may be traced, differentiated and batched, and are not checked;
-    `InputError` for other paths. Everything else is that of the case.
+    mFabric, `network.mfabric.optical_degree`. They may be traced, differentiated and batched, and are not checked. The
+    case fixes everything else; the function raises InputError for any other path.
 
     Example: `function, numbers = iteration_of(Case())`, then `evaluate(function, grid(**{path: [value] for path, value
     in numbers.items()} | {"circuits.delay_s": [0.001, 0.025]}))`.
     """
     if case.run.replicas != 1:
-        raise InputError(f"a function of numbers is of one replica; run.replicas must be 1, got {case.run.replicas}.")
+        raise InputError(f"run.replicas must be 1 for a function of numbers, got {case.run.replicas}.")
     return function_of(problem_at(resolve(case), (case.network.nic_gbps,)))
 
 
 def function_of(one: Problem) -> tuple[IterationOf, dict[str, Any]]:
-    """`iteration_of` of a problem, at its first bandwidth."""
+    """Return `iteration_of` for a problem at its first bandwidth."""
     settings, changes, job = one.resolved, one.group.reconfigures, one.workload
     case: Any = settings.case
     if changes and settings.scheduled:
-        raise InputError("circuits.schedule is planned on the host; a function of numbers that JAX traces has none.")
+        raise InputError("circuits.schedule must be none for a function that JAX traces: it is planned on the host.")
     dtype, turn, bound = case.run.dtype, case.circuits.turn, changes and settings.first == BOUND
     first = settings.first if changes else "block"
     span = one.circuits_for if changes and not bound else "all-to-all"

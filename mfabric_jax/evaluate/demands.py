@@ -1,4 +1,4 @@
-"""What iterations send between servers, and the numbers by which a walk names demands, forecasts and random keys."""
+"""Demands between servers, and the numbers by which a walk identifies demands, forecasts and random keys."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ Tokens = Float[np.ndarray, "I layer M R C"]
 
 
 class BetweenServers(NamedTuple):
-    """Demands between the servers of a region [I layer M S S], and that of balanced experts [S S]; zero diagonals."""
+    """Demands between a region's servers [I layer M S S], and the demand of balanced experts [S S]; zero diagonals."""
 
     demand: np.ndarray
     even: np.ndarray
@@ -29,7 +29,7 @@ class BetweenServers(NamedTuple):
 
 
 def between_servers(job: Workload, sent: Float[np.ndarray, "*N R C"]) -> Float[np.ndarray, "*N S S"]:
-    """Bytes between servers; what stays on a server takes part in nothing."""
+    """Return the bytes between servers; bytes that stay on a server are left out."""
     return away(server_bytes(dispatched_bytes(job, np.asarray(sent, float)), job.ranks_per_server))
 
 
@@ -39,13 +39,13 @@ def away(demand: Float[np.ndarray, "*N S S"]) -> Float[np.ndarray, "*N S S"]:
 
 # ------------------------------------------------------------------------------------------------------------- numbers
 class AllToAlls(NamedTuple):
-    """The all-to-alls of C iterations, by number in the tables of a solver.
+    """All-to-alls of C iterations, as numbers of a solver's tables.
 
-    - `demand` [C layer M]; `even` [C]: if every expert received equally many tokens.
-    - `forecast` [C layer M]: what is expected; for long spans [C P span]: what circuits are chosen for.
-    - `key` [C P B]: of blocks, or spans, in running order; `own_key` [C]: of the iteration.
-    - `case` [C]: of bandwidth and delay; `busy` [C P Q L]: `expert_load`.
-    - `spans` [P span]: which spans have all-to-alls; None: circuits stay for a block at most.
+    - `demand` [C layer M]: the demand of each; `even` [C]: the demand of balanced experts.
+    - `forecast` [C layer M]: the expected demand; for long spans [C P span]: the demand that circuits are chosen for.
+    - `key` [C P B]: random keys of blocks or spans in running order; `own_key` [C]: key of the iteration.
+    - `case` [C]: bandwidth and delay; `busy` [C P Q L]: `expert_load` itself.
+    - `spans` [P span]: which spans have all-to-alls; None: circuits stay for at most one block.
     """
 
     demand: np.ndarray
@@ -58,16 +58,16 @@ class AllToAlls(NamedTuple):
     spans: np.ndarray | None = None
 
     def of(self, iteration: np.ndarray) -> "AllToAlls":
-        """Those of some iterations."""
+        """Return the all-to-alls of some iterations."""
         each = jax.tree.map(lambda x: x[iteration], self._replace(spans=None))
         return each._replace(spans=self.spans)
 
 
 class Forecasts(NamedTuple):
-    """What circuits are chosen for beside the demand: demands one by one (`single` [G S S]), or many (`samples`
-    [G K S S], each sent `times` [G K]).
+    """Expected demands that circuits are chosen for: one each (`single` [G S S]) or many (`samples` [G K S S]).
 
-    `number` [I ..]: of the forecast of every demand, or of every span; `spans` [P span]: those with all-to-alls.
+    - `times` [G K]: how often each sample is sent.
+    - `number` [I ..]: number of the forecast of every demand or span; `spans` [P span]: spans with all-to-alls.
     """
 
     number: np.ndarray | None = None
@@ -78,7 +78,7 @@ class Forecasts(NamedTuple):
 
 
 def forecasts_of(guess: Float[Array, "I layer M S S"]) -> Forecasts:
-    """A forecast of every demand."""
+    """Return one forecast for every demand."""
     single = guess.reshape(-1, *guess.shape[-2:])
     return Forecasts(np.arange(len(single)).reshape(guess.shape[:3]), single)
 
@@ -86,9 +86,9 @@ def forecasts_of(guess: Float[Array, "I layer M S S"]) -> Forecasts:
 def forecasts_of_spans(
     samples: Float[Array, "G P span K S S"], times: np.ndarray, own: np.ndarray, many: bool, dtype: Any
 ) -> Forecasts:
-    """Demands that are sent `times` [G P span K] each, for iterations whose spans are `own` [I].
+    """Return the forecasts of long spans: demands, each sent `times` [G P span K].
 
-    `many`: the policy takes many demands instead of their mean.
+    - `own` [I]: index into G for every iteration; `many`: the policy takes many demands instead of their mean.
     """
     each, steps = np.arange(times[..., 0].size).reshape(times.shape[:3]), times[0].sum(-1) > 0
     if not many:
@@ -108,9 +108,9 @@ def in_numbers(
     keyed: bool,
     busy: Any = None,
 ) -> tuple[Array, AllToAlls]:
-    """The demands that differ [D S S] (inside a program of JAX: all), and the all-to-alls as numbers of these.
+    """Return the distinct demands [D S S] (inside a JAX program: all of them), and the all-to-alls as their numbers.
 
-    Keys are numbered as the iterations' and then those of their steps; all are 0 unless `keyed`.
+    Keys of iterations are numbered first, then those of their steps; all numbers are 0 unless `keyed`.
     """
     xp, shape = array_module(demand, even), demand.shape[:3]
     single = [] if ahead.single is None else [ahead.single]
@@ -132,7 +132,7 @@ def in_numbers(
 def samples_of_spans(
     where: Places, span: str, demand: Float[Array, "layer M S S"], seen: Float[Array, "I layer M S S"]
 ) -> tuple[Float[Array, "P span K S S"], Float[np.ndarray, "P span K"]]:
-    """The demands on which circuits of every span are chosen, and how often each is sent."""
+    """Return the demands for which the circuits of every span are chosen, and how often each is sent."""
     return _of_passes(where, demand, seen) if span == "stage" else _of_stage(where, seen)
 
 
@@ -157,7 +157,7 @@ def _of_stage(where: Places, seen):
 
 
 def mean_of(samples: Float[Array, "*N K S S"], times: Float[np.ndarray, "*N K"]) -> Float[Array, "*N S S"]:
-    """The mean of demands that are sent `times` each."""
+    """Return the mean of demands, each weighted by the `times` that it is sent."""
     xp, times = array_module(samples), array_module(samples).asarray(times, samples.dtype)
     total = xp.maximum(times.sum(-1), 1)
     return (times[..., None, None] * samples).sum(-3) / total[..., None, None]

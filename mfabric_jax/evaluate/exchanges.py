@@ -1,4 +1,4 @@
-"""The all-to-alls of one iteration inside a program of JAX: policy, seconds and walk composed."""
+"""All-to-alls of one iteration inside a JAX program, which composes policy, seconds and walk."""
 
 import dataclasses
 from collections.abc import Callable
@@ -62,16 +62,16 @@ def exchanges(
     carry: Carry = None,
     key: Array | None = None,
 ) -> Exchanges:
-    """All-to-all loads of one iteration of one pipeline (one data-parallel replica stands for all).
+    """Return the all-to-all loads of one iteration of one pipeline (one data-parallel replica stands for all).
 
     - `tokens`: selections per MoE layer, micro-batch, source rank and expert, repeated cyclically; from
       `traffic.sent_tokens` where dispatch is "per-server".
-    - `policy`: one whose plans hold a schedule is asked for every all-to-all, with its own bytes, at the region's
-      bandwidth and delay; `first`, `span`, `partial`, `routing` say nothing then.
+    - `policy`: if its plans hold a schedule, it plans every all-to-all for its own bytes, at the region's bandwidth and
+      delay, and `first`, `span`, `partial` and `routing` are ignored.
     - `first`, `span`: rule for the first all-to-all of a block, and how long circuits stay set.
-    - `partial`: unchanged circuits carry while others turn.
-    - `carry`: replaces spraying and `routing`: `single_paths` on an electrical fabric; on a region `single_part_times`
-      or a function (region, circuits, demand) -> seconds until circuits and packet switches finish.
+    - `partial`: unchanged circuits carry while others reconfigure.
+    - `carry`: replaces spraying and `routing`. On an electrical fabric: `single_paths`; on a region:
+      `single_part_times`, or a function (region, circuits, demand) -> seconds until circuits and packet switches end.
 
     Links have equal capacity in both directions, so one solve serves dispatch, combine and their gradients, scaled by
     element size. Compiled once; other bandwidths, delays or traffic of the same shape reuse the program.
@@ -96,7 +96,7 @@ def _selections(field: str, tokens, axes: str = "layer M R E") -> Float[Array, "
 
 @eqx.filter_jit
 def exchanges_inside(workload: Workload, group: EpGroup, tokens: Float[Array, "layer M R E"]) -> Float[Array, "P Q L"]:
-    """`Exchanges.inside` [P Q L] bytes: between ranks of a server, and to and from NICs of other ranks."""
+    """Return `Exchanges.inside` [P Q L] in bytes: between ranks of a server, and to and from NICs of other ranks."""
     every = crossing(workload, group, dispatch_of(workload, tokens))
     inside = jax.vmap(jax.vmap(lambda one: inside_time(one, 1.0 * workload.tp)))(every)
     return placed_inside(workload, inside[None])[0]
@@ -117,7 +117,7 @@ def exchanges_between(
     acks: float = 0.0,
     key: Array | None = None,
 ) -> Exchanges:
-    """`exchanges` without the part inside servers (`inside` is 0); `acks`: bytes of acknowledgement per byte."""
+    """Return `exchanges` with `inside` 0; `acks`: bytes of acknowledgement per byte of data."""
     demand, where = dispatch_of(workload, tokens), places(workload)
     even = jnp.asarray(even_bytes(workload, demand.dtype))
     if not group.reconfigures:
@@ -131,11 +131,11 @@ def exchanges_between(
         bounds = lambda every: degree_bounds(acknowledged(every, acks), unit)  # noqa: E731
         return _alone(steady(where, servers[None], even, bounds))
     if span.long and first.rule != "block":
-        raise InputError(f"circuits_for {span.name!r} is known ahead: first must be 'block', got {first.rule!r}.")
+        raise InputError(f"first must be 'block' with circuits_for {span.name!r}, known ahead, got {first.rule!r}.")
     if first.rule == "random" and key is None:
         raise InputError("first 'random' needs a key, got none.")
     if partial and carry is not None:
-        raise InputError("partial needs flows that spread; carry must be None.")
+        raise InputError("carry must be None with partial, which needs flows that spread.")
     if carries_schedule(policy, unit, even, key):
         planner = planner_of(policy, there, key)
         return scheduled(workload, acknowledged(servers, acks), even, planner, costs.nic_Bps, cold=first.cold)
@@ -148,7 +148,7 @@ def exchanges_between(
     if spans_key is not None:
         of_steps = jax.random.split(spans_key, sent.key.shape[1:]).reshape(-1)
         keys = jnp.concatenate([(spans_key if key is None else key)[None], of_steps])
-    if not of_package(policy):  # asked in the region of the case, not in the solver's
+    if not of_package(policy):  # it reads the region of the case, not the solver's
         rates = jnp.stack([jnp.asarray(x, demand.dtype) for x in (there.nic_gbps, there.delay_s)])[None]
     kind = Numbered if reads_of(policy, unit).demand_alone else Traced
     solver = kind(Tables(table, ahead.samples, ahead.times, keys, rates), unit, policy, parts, acks)

@@ -1,4 +1,4 @@
-"""How unequally experts are loaded, when their ranks may send, and what it takes to move them."""
+"""Load of experts, the earliest time at which their ranks may send, and the cost of moving experts."""
 
 from typing import Any
 
@@ -18,21 +18,21 @@ from mfabric_jax.workload.volume import expert_state_bytes
 
 
 def sent_early(job: Workload, group: Any, tokens: Any, tile: int | None) -> Any:
-    """`Early` of every block [P Q L 3 R]."""
+    """Return the fields of `Early` for every block [P Q L 3 R]."""
     where, switches = places(job), {("none", "none"): "rank", ("levelled", "levelled"): "server"}
     found = early(job, tokens, tile or 1, ports=switches.get(group.handover, "pair"))
     return array_module(tokens).stack(found, axis=-2)[where.pick(*tokens.shape[:2])]
 
 
 def busy_of_blocks(job: Workload, tokens: Any, tile: int) -> Any:
-    """`expert_load` of every block [P Q L]."""
+    """Return `expert_load` of every block [P Q L]."""
     where, load = places(job), expert_load(job, selections_of(job, tokens), tile)
-    where = where._replace(layer=where.experts)  # gradients of their weights, too
+    where = where._replace(layer=where.experts)  # also in passes of weight gradients
     return array_module(load).where(where.layer >= 0, load[where.pick(*load.shape)], 1)
 
 
 def moves_of(one: Any) -> np.ndarray | None:
-    """Bytes per iteration that move with experts from rank to rank [I stage R R]; None where none move."""
+    """Return the bytes per iteration that move between ranks with experts [I stage R R]; None if no experts move."""
     settings, job, slots = one.resolved, one.workload, one.tokens.slots
     every = getattr(settings.case.placement.rule, "every", 0)
     if not every or slots is None:
@@ -44,7 +44,7 @@ def moves_of(one: Any) -> np.ndarray | None:
 
 
 def moved_of(one: Any, group: Any) -> np.ndarray | None:
-    """`Exchanges.moved` of every iteration of all replicas [I P 2]; None where no experts move."""
+    """Return `Exchanges.moved` of every iteration of all replicas [I P 2]; None if no experts move."""
     each = [moves_of(replica) for replica in one.each_replica]
     if any(moves is None for moves in each):
         return None

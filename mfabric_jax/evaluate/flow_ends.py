@@ -1,7 +1,7 @@
-"""One all-to-all of a case as columns: when its flows end, and its busiest link.
+"""Columns of one all-to-all of a case: when its flows end, and its busiest link.
 
-It is the dispatch of the middle MoE block for the first micro-batch, in the iteration that is shown (`run.sample`, or
-the last) of the first replica; seconds are those of its bytes, without latency.
+The all-to-all is the dispatch of the middle MoE block for the first micro-batch, in the shown iteration (`run.sample`,
+or the last) of the first replica. Seconds are those of its bytes, without latency.
 """
 
 import functools
@@ -24,7 +24,7 @@ COLUMNS = tuple(columns_of_ends(None))
 
 
 class Slot(NamedTuple):
-    """Where the shown dispatch runs: its MoE block, and indices into [P Q L 2]."""
+    """The shown dispatch: its MoE block, and its indices into [P Q L 2]."""
 
     layer: int
     at: tuple[int, int, int, int]
@@ -32,7 +32,7 @@ class Slot(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def slot_of(job: Workload) -> Slot | None:
-    """None for a job without all-to-alls."""
+    """Return the shown dispatch of a job; None for a job without all-to-alls."""
     where = places(job)
     layers = np.unique(where.layer[where.layer >= 0])
     if not len(layers):
@@ -51,8 +51,10 @@ class Circuits(NamedTuple):
 
 
 def ends_at(one: Problem, group: Any, sent: np.ndarray, carry: Any, circuits: Circuits | None) -> Ends | None:
-    """The ends at NICs of 1 byte/s, for selections `sent` [layer M R C] of an iteration; None: they are not known, as
-    where drawn paths share circuits."""
+    """Return the flow ends with NICs of 1 byte/s, for the selections `sent` [layer M R C] of an iteration.
+
+    None: the ends are not known, for example if drawn paths share circuits.
+    """
     job, settings = one.workload, one.resolved
     slot = slot_of(job)
     if slot is None or (group.reconfigures and (circuits is None or carry is not None)):
@@ -80,6 +82,6 @@ def _name_of_links(one: Problem) -> Callable[[int], str]:
 
 
 def flow_columns(found: Sequence[Ends | None], nic_Bps: np.ndarray) -> dict[str, list]:
-    """Columns [N] of rows; `nic_Bps` [N]: what NICs carry."""
+    """Return the columns [N] of flow ends; `nic_Bps` [N]: bandwidth of a NIC."""
     rows = [columns_of_ends(one, rate) for one, rate in zip(found, nic_Bps.tolist(), strict=True)]
     return {name: [row[name] for row in rows] for name in COLUMNS}

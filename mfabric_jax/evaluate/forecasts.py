@@ -1,4 +1,4 @@
-"""What is known of demand before it is sent: predictions, their errors, and the past."""
+"""Demand that is known before it is sent: predictions, their errors, and past iterations."""
 
 import functools
 import threading
@@ -15,19 +15,19 @@ from mfabric_jax.traffic.dispatch import sent_as
 from mfabric_jax.traffic.placement import in_slots
 from mfabric_jax.workload import Workload
 
-_ONE = threading.Lock()  # blocks that run side by side forecast the same tokens: once
-SIGMA = 0.3  # prediction error without past iterations: about that of the moving average on traffic of trained models
+_ONE = threading.Lock()  # blocks that run in parallel share one forecast of the same tokens
+SIGMA = 0.3  # prediction error without past iterations: about the moving average's on traffic of trained models
 
 
 def guess_of(one: Problem) -> np.ndarray:
-    """Predicted selections of all replicas [I layer M R E]."""
+    """Return the predicted selections of all replicas [I layer M R E]."""
     turn: Any = one.resolved.case.circuits.turn
     each = (predicted_tokens(own, turn.predictor) for own in one.every_replica)
     return np.concatenate([sent_as(one.workload, guess) for guess in each])
 
 
 def sigma_of(one: Problem) -> np.ndarray:
-    """Standard deviation of the log prediction error, for every iteration of all replicas [I]."""
+    """Return the standard deviation of the log prediction error, for every iteration of all replicas [I]."""
     return np.concatenate([_sigma(replica) for replica in one.each_replica])
 
 
@@ -40,7 +40,7 @@ def _sigma(one: Problem) -> np.ndarray:
 
 
 def planned_on(one: Problem) -> np.ndarray:
-    """Selections [I layer M R E] on which long spans of a replica are planned."""
+    """Return the selections [I layer M R E] for which long spans of a replica are planned."""
     if one.resolved.plan_on == "span":
         return np.asarray(one.sent)
     with _ONE:
@@ -63,10 +63,9 @@ def _predicted(tokens: Tokens, predictor: str) -> np.ndarray:
 
 
 def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -> np.ndarray:
-    """Standard deviation of the log prediction error between servers, over the last `WINDOW` iterations before each
-    [I].
+    """Return the standard deviation of the log prediction error between servers, before each iteration [I].
 
-    Iteration 0 is left out, as its prediction is uniform.
+    It covers the last `WINDOW` iterations, without iteration 0, whose prediction is uniform.
     """
     sizes = (dispatched_bytes(workload, np.asarray(x, float)) for x in (predicted, sent))
     seen, true = (server_bytes(size, workload.ranks_per_server) for size in sizes)
@@ -85,7 +84,7 @@ def iterations_before(tokens: Tokens) -> np.ndarray:
 
 
 def as_placed(tokens: Tokens, work: Callable[[Tokens], np.ndarray]) -> np.ndarray:
-    """Result of `work` [I layer M R E], by slot instead of expert where experts are placed."""
+    """Return the result of `work` [I layer M R E], by slot instead of by expert if experts are placed."""
     if tokens.slots is None or tokens.by_expert is None:
         return work(tokens)
     return in_slots(work(tokens.by_expert), tokens.slots)

@@ -1,4 +1,4 @@
-"""All-to-alls on links that do not change, inside servers, and of experts that move."""
+"""All-to-alls on links that never change, all-to-alls inside servers, and moves of experts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,15 +21,16 @@ from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
 from mfabric_jax.traffic.dispatch import inside_bytes, summed_by_server
 from mfabric_jax.workload import Workload
 
-RELAY_STEPS = 100  # 0.1 % from the best shares on average
+RELAY_STEPS = 100  # on average 0.1 % from the best shares
 
 
 # ------------------------------------------------------------------------------------------- seconds of one all-to-all
 def routed(routing: str) -> Callable:
-    """Function (region, circuits, demand) -> seconds until circuits and packet switches finish, for a routing model;
-    given the pairs that turn [S S], too, also the time of traffic that waits for them.
+    """Return a routing's function (region, circuits, demand) -> seconds until circuits and packet switches finish.
 
-    "relay" uses near-optimal shares with paced flows, as split routing does; "bound" is what no routing beats.
+    If a fourth argument gives the pairs that reconfigure [S S], the function also returns the seconds of traffic that
+    waits for them. "relay" uses near-optimal shares with paced flows, as split routing does; "bound" is what no routing
+    beats.
     """
 
     def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], turning: Any = None):
@@ -48,7 +49,7 @@ def routed(routing: str) -> Callable:
 
 
 def at_unit_bandwidth(group: Any, dtype) -> Any:
-    """The group with NICs of 1 byte/s, whose turns take as long beside its all-to-alls as at its own bandwidth."""
+    """Return the group with NICs of 1 byte/s; its delay scales so that its ratio to all-to-alls stays the same."""
     xp = array_module(group)
     unit = eqx.tree_at(lambda g: g.nic_gbps, group, xp.asarray(units.to_gbps(1.0), dtype))
     if not group.reconfigures:
@@ -57,12 +58,12 @@ def at_unit_bandwidth(group: Any, dtype) -> Any:
 
 
 def unit_on_host(group: Any) -> Any:
-    """`at_unit_bandwidth` in float64 of NumPy."""
+    """Return `at_unit_bandwidth` in NumPy arrays of float64."""
     return at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
 
 
 def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:
-    """Bytes in each direction with the acknowledgements of the other direction."""
+    """Return the bytes in each direction plus the acknowledgements of the other direction."""
     return demand + acks * demand.swapaxes(-1, -2) if acks else demand
 
 
@@ -70,9 +71,9 @@ def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "
 def steady(
     where: Places, demand: Float[Array, "C layer M N N"], even: Float[Array, "N N"], seconds: Callable
 ) -> Exchanges:
-    """The all-to-alls of C iterations on links that do not change.
+    """Return the all-to-alls of C iterations on links that never change.
 
-    - `even`: the demand of balanced experts; `seconds`: of demands [B N N], at 1 byte/s per NIC.
+    - `even`: the demand of balanced experts; `seconds`: function of demands [B N N], at 1 byte/s per NIC.
     """
     xp, moe = array_module(demand), where.layer >= 0
     every = seconds(xp.concatenate([demand.reshape(-1, *even.shape), even[None]]))  # one batch, one kernel
@@ -85,24 +86,24 @@ def steady(
 
 
 def always_switched(workload: Workload, found: Exchanges) -> Exchanges:
-    """The switch turns for every block, even if its circuits stay."""
+    """Reconfigure the switch for every block, even if its circuits stay."""
     moe = places(workload).layer >= 0
     return found._replace(switch=found.switch | np.stack([moe, np.zeros_like(moe)], axis=-1))
 
 
 def seconds_on_links(demand: Float[Array, "B R R"], group: Any, carry: Any, per_server: int) -> Float[Array, "B"]:
-    """Seconds of demands between ranks; `carry`: drawn paths, or those of a graph."""
+    """Return the seconds of demands between ranks; `carry`: drawn paths, or paths of a graph."""
     seconds = carry.time if carry else lambda group, one: fixed_time(group, one, per_server)
     return jax.vmap(lambda one: seconds(group, one))(demand)
 
 
 def degree_bounds(demand: Float[Array, "B S S"], region: Region) -> Float[Array, "B"]:
-    """Seconds that no circuits beat."""
+    """Return the seconds that no circuits beat."""
     return jax.vmap(lambda one: degree_bound(region, one))(demand)
 
 
 def in_phases(workload: Workload, group: Any, found: Exchanges) -> Exchanges:
-    """All-to-alls of `steady`; on circuits that sends take in between, these turn back ahead of the next pass."""
+    """Return `steady` all-to-alls; if sends take over their circuits, these reconfigure back before the next pass."""
     if not group.phases:
         return found
     switch = np.broadcast_to(behind_sends(workload), found.electrical.shape)
@@ -111,13 +112,13 @@ def in_phases(workload: Workload, group: Any, found: Exchanges) -> Exchanges:
 
 # ------------------------------------------------------------------------------------------------------- inside servers
 def crossing(workload: Workload, group: EpGroup, demand: Float[Array, "... R R"]) -> Float[Array, "... S g g"]:
-    """Bytes of a demand between ranks that cross the NVSwitch of each server, from rank to rank."""
+    """Return the bytes from rank to rank that cross the NVSwitch of each server, of a demand between ranks."""
     per_server = workload.ranks_per_server
     return inside_bytes(demand, per_server) + delegated(group, demand, per_server)
 
 
 def placed_inside(workload: Workload, inside: Float[Array, "C layer M"]) -> Float[Array, "C P Q L"]:
-    """The parts inside servers in running order."""
+    """Return the parts inside servers in running order."""
     where = places(workload)
     return array_module(inside).where(where.layer >= 0, inside[:, *where.pick(*inside.shape[1:])], 0)
 
@@ -126,7 +127,7 @@ def placed_inside(workload: Workload, inside: Float[Array, "C layer M"]) -> Floa
 def moving(
     workload: Workload, group: EpGroup, moves: Float[Array, "N R R"], routing: str, carry: Any = None
 ) -> Float[Array, "N 2"]:
-    """`Exchanges.moved` for `moves` [N R R] bytes from rank to rank: seconds of NICs and NVSwitches at 1 byte/s."""
+    """Return `Exchanges.moved` of moves [N R R] in bytes between ranks: seconds of NICs and NVSwitches at 1 byte/s."""
     unit, per_server = at_unit_bandwidth(group, moves.dtype), workload.ranks_per_server
     inside = jax.vmap(lambda demand: inside_time(crossing(workload, unit, demand), 1.0 * workload.tp))(moves)
     if not unit.reconfigures:

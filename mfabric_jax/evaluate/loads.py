@@ -1,4 +1,4 @@
-"""The all-to-alls of iterations on circuits that a walk has chosen."""
+"""All-to-alls of iterations on the circuits that a walk chose."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ def loads_on_circuits(
     costs: TradeOff | None = None,
     shown: tuple | None = (),
 ) -> Exchanges:
-    """All-to-alls between servers [C ..] at NICs of 1 byte/s, without the part inside servers.
+    """Return the all-to-alls between servers [C ..] with NICs of 1 byte/s, without the part inside servers.
 
-    - `solver`: of `evaluate.solver`; `costs` [C]: for "pays".
-    - `shown`: index into [P Q L 2] of the circuits that are shown; (): all; None: none.
+    - `solver`: one of `evaluate.solver`; `costs` [C]: needed by "pays".
+    - `shown`: index into [P Q L 2] of the circuits to return; (): all; None: none.
     """
     if where.lane is not None:
         rule.check_lane()
@@ -61,7 +61,7 @@ def loads_on_circuits(
 
 
 def _walk_blocks(where, solver, sent: AllToAlls, slots: np.ndarray, rule: Rule, costs: TradeOff | None):
-    """Circuits of every all-to-all and those before it, [C P Q L 2 ..]."""
+    """Circuits of every all-to-all, and the circuits before it, [C P Q L 2 ..], block by block."""
     shape, lane = slots.shape, where.lane
     many, stages = shape[:2]
     forecast = sent.forecast[:, *where.pick(*sent.forecast.shape[1:])]
@@ -75,7 +75,7 @@ def _walk_blocks(where, solver, sent: AllToAlls, slots: np.ndarray, rule: Rule, 
 
 
 def _in_order(x: Any, shape: tuple[int, ...], lane: np.ndarray | None) -> Any:
-    """[C P Q L] as steps [B C*P], of blocks, or of all-to-alls where two passes take turns."""
+    """[C P Q L] as steps [B C*P]: one per block, or one per all-to-all where two passes alternate."""
     xp = array_module(x)
     many, stages = shape[:2]
     x = xp.broadcast_to(x, shape).reshape(many, stages, -1)
@@ -96,7 +96,7 @@ def _in_place(x: Any, shape: tuple[int, ...], lane: np.ndarray | None) -> Any:
 
 
 def _of_stages(costs: TradeOff, many: int, stages: int) -> TradeOff:
-    """Costs [C ..] of every stage [C*P ..]."""
+    """Costs [C ..] repeated for every stage [C*P ..]."""
     xp = array_module(costs)
 
     def of_stages(x: Any, *more: int) -> Any:
@@ -109,7 +109,7 @@ def _of_stages(costs: TradeOff, many: int, stages: int) -> TradeOff:
 
 # --------------------------------------------------------------------------------------------------------------- spans
 def _walk_spans(where, solver, sent: AllToAlls, slots: np.ndarray, rule: Rule, costs):
-    """Circuits of every all-to-all and those before it [C P Q L 2 ..], which stay for a pass, an iteration or a run."""
+    """As `_walk_blocks`, with circuits that stay for a pass, an iteration or a run."""
     used: Any = sent.spans
     many, (stages, spans) = len(slots), used.shape
     number = np.zeros((spans, many * stages), np.int32)
@@ -121,26 +121,26 @@ def _walk_spans(where, solver, sent: AllToAlls, slots: np.ndarray, rule: Rule, c
     steps = Steps(number, steps_of(sent.forecast), steps_of(sent.key), case, steps_of(used), number, number)
     count, before = walk_circuits(solver, "span", steps, cold=rule.cold or spans == 1)
     count, before = (_in_place(x, (many, stages, spans, 1), None)[:, :, :, 0, 0] for x in (count, before))
-    if spans == 1 and not rule.cold:  # an identical iteration leaves the same
+    if spans == 1 and not rule.cold:  # the previous, identical iteration left the same circuits
         before = count
     return _spread(where, solver, count, before)
 
 
 def _spread(where: Places, solver: Any, count: Any, before: Any) -> tuple[Any, Any]:
-    """Circuits of every all-to-all and those before it, from those of spans [C P span ..]."""
+    """Expand the circuits of spans [C P span ..] to every all-to-all, with the circuits before each."""
     xp, moe, spans = array_module(count), where.layer >= 0, count.shape[2]
     passes, blocks = moe.shape[1:]
     of_slots = np.broadcast_to(np.arange(spans)[:, None], (spans, passes * blocks // spans)).reshape(passes, blocks)
     in_span = moe.reshape(len(moe), spans, -1)
-    begins = (in_span & (np.cumsum(in_span, axis=-1) == 1)).reshape(moe.shape)  # where the switch is set
+    begins = (in_span & (np.cumsum(in_span, axis=-1) == 1)).reshape(moe.shape)  # where the switch reconfigures
     count, before = count[:, :, of_slots], before[:, :, of_slots]
     before = solver.where(np.broadcast_to(begins, count.shape[:4]), before, count)
     return xp.stack([count, count], axis=4), xp.stack([before, count], axis=4)
 
 
-# ----------------------------------------------------------------------------------------------------- partial turning
+# --------------------------------------------------------------------------------------------- partial reconfiguration
 def _before_last_change(solver: Any, served: Any, before: Any) -> Any:
-    """Circuits before the latest change, for every all-to-all in running order; those that serve where none changed."""
+    """Circuits before the latest change, for every all-to-all in running order; before any change, those that serve."""
     shape, changed = served.shape, solver.differ(served, before)
     xp, flat = array_module(changed), changed.reshape(*changed.shape[:2], -1)
     slots, more = flat.shape[-1], shape[5:]

@@ -1,4 +1,4 @@
-"""Rates and seconds of cases that differ in numbers: one case, many [N], or numbers that JAX traces."""
+"""Rates and seconds of cases that differ only in numbers: of one case, of many [N], or traced by JAX."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from mfabric_jax.workload.compute import BlockSeconds
 from mfabric_jax.workload.kernels import Shares
 
 Numbers = Mapping[str, Any]
-NUMBERS = {  # of a case, by path, and what they are called here
+NUMBERS = {  # path of a number in a case: its name here
     "network.nic_gbps": "nic_gbps",
     "network.goodput": "goodput",
     "network.link_delay_s": "link_delay_s",
@@ -33,12 +33,12 @@ NUMBERS = {  # of a case, by path, and what they are called here
 }
 PATHS = {name: path for path, name in NUMBERS.items()}
 TRADED_OFF = ("nic_gbps", "goodput", "delay_s", "each_s", "reactivation_s", "efficiency", "nvlink_gigabytes_per_s")
-WHOLE = ("sample", "optical_degree")  # numbers that are whole
-DEGREES = ("optical_degree", "electrical_nics")  # of a region, which may be numbers of a case
+WHOLE = ("sample", "optical_degree")  # integers
+DEGREES = ("optical_degree", "electrical_nics")  # fields of a region that a case's number may set
 
 
 class NetworkOf(eqx.Module):
-    """A problem's group, with what numbers of a case do not change of its rates and seconds."""
+    """A problem's group, and the parts of its rates and seconds that the numbers of a case do not change."""
 
     on: Fabric = eqx.field(static=True)
     dtype: str = eqx.field(static=True)
@@ -50,19 +50,19 @@ class NetworkOf(eqx.Module):
     decision_s: Float[Array, ""]
     peak_s: BlockSeconds
     shares: Shares
-    path_links: Float[Array, "D"]  # by the number of a server's optical NICs where this may be a number, else one
-    own_delay_s: Float[Array, ""] | None  # of a link, instead of `network.link_delay_s`
+    path_links: Float[Array, "D"]  # per number of a server's optical NICs if that varies, else one value
+    own_delay_s: Float[Array, ""] | None  # delay of a link; replaces `network.link_delay_s`
     memory_Bps: Float[Array, ""]
     oversubscription: Float[Array, ""]
 
     @property
     def varies(self) -> bool:
-        """Whether the number of optical NICs is a number of the case."""
+        """Whether the number of optical NICs may vary between cases."""
         return self.on.about.optics.degree_varies
 
     @property
     def solved_for(self) -> tuple[str, ...]:
-        """Paths of the numbers on which the all-to-alls depend."""
+        """Paths of the numbers that the all-to-alls depend on."""
         if not self.on.reconfigures:
             return (PATHS["sample"],)
         ports = ("optical_degree",) if self.varies else ("nic_gbps",)
@@ -70,7 +70,7 @@ class NetworkOf(eqx.Module):
         return tuple(dict.fromkeys(PATHS[name] for name in ("sample", *ports, *weighed)))
 
     def costs(self, case: Numbers) -> tuple[FabricRates, BlockSeconds]:
-        """Rates, and the seconds of a block."""
+        """Return the rates of a case, and the seconds of a block."""
         typed, used, shares = self._typed(case), self.transport, self.shares
         group, own = self._group(typed), units.gigabytes_per_s(typed["nvlink_gigabytes_per_s"])
         link_delay_s = typed["link_delay_s"] if self.own_delay_s is None else self.own_delay_s
@@ -101,7 +101,7 @@ class NetworkOf(eqx.Module):
         return rates, jax.tree.map(lambda x: x / typed["efficiency"], self.peak_s)
 
     def group_at(self, case: Numbers) -> Any:
-        """The group with the numbers of one case."""
+        """Return the group with the numbers of one case."""
         return self._group(self._typed(case))
 
     def _group(self, typed: Mapping[str, Any]) -> Any:

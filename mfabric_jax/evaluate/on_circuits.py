@@ -30,10 +30,10 @@ from mfabric_jax.timing.passes import Exchanges, places
 
 
 class OnCircuits:
-    """The all-to-alls of a problem's iterations on circuits that a policy chooses.
+    """All-to-alls of a problem's iterations on circuits that a policy chooses.
 
-    - `costs` [N]: of every case, where circuits depend on them.
-    - `between`, `policy`, `carried`: replace the problem's demands, its policy and how it carries bytes.
+    - `costs` [N]: costs and gains of a reconfiguration in every case; needed only if circuits depend on them.
+    - `between`, `policy`, `carried`: replace the problem's demands, policy and routing.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class OnCircuits:
         self._legal = (resolved.policy_name, np.asarray(group.degrees)) if is_own(resolved.policy) else None
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None) -> Exchanges:
-        """The all-to-alls of iterations [C] in cases [C]."""
+        """Return the all-to-alls of iterations [C] in cases [C]."""
         sent = self.sent.of(iteration)
         if self.rates is not None:
             sent = sent._replace(case=case)
@@ -74,7 +74,7 @@ class OnCircuits:
 
 
 def asked_for(one: Problem, group: Any, policy: Policy, carried: Any = None) -> tuple[Asked, Reads, np.ndarray]:
-    """How a group is asked at unit bandwidth, what its policy reads, and uniform circuits."""
+    """Return a group's functions at unit bandwidth, what its policy reads, and uniform circuits."""
     resolved, unit = one.resolved, unit_on_host(group)
     dtype, carried = resolved.case.run.dtype, carried or one.carry or resolved.routing
     region: Any = group_numbers(unit, dtype)
@@ -84,7 +84,7 @@ def asked_for(one: Problem, group: Any, policy: Policy, carried: Any = None) -> 
 
 
 def of_cases(costs: TradeOff, case: np.ndarray) -> TradeOff:
-    """The costs [C ..] of some cases, by number."""
+    """Return the costs [C ..] of the cases with these numbers."""
     each = {name: x[case] for name, x in costs._asdict().items() if name != "size" and np.ndim(x)}
     return costs._replace(**each)
 
@@ -98,7 +98,7 @@ def _keys(one: Problem, rule: Rule, steps: tuple[int, ...]) -> np.ndarray:
     return np.concatenate([own, programs.run(split_keys, parents, steps).reshape(-1, own.shape[-1])])
 
 
-# ----------------------------------------------------------------------------------------- what circuits are chosen for
+# ------------------------------------------------------------------------------------------------------------ forecasts
 def _forecasts(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.ndarray) -> Forecasts:
     if rule.name == "predict":
         return _predicted(one, policy)
@@ -119,7 +119,7 @@ def _predicted(one: Problem, policy: Policy) -> Forecasts:
 
 
 def _of_spans(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.ndarray) -> Forecasts:
-    """Those of the whole run are asked about once for all iterations of a replica."""
+    """Forecasts of long spans; all iterations of a replica share that of the span "run"."""
     seen = [between_servers(one.workload, evaluate.planned_on(replica)) for replica in one.each_replica]
     number = np.arange(len(demand))
     if rule.span == "run":
@@ -132,18 +132,20 @@ def _of_spans(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.n
 
 
 def likely_of(key: Any, forecast: Any, sigma: Any, many: int) -> Any:
-    """Demands drawn around forecasts [B K S S]."""
+    """Return demands [B K S S] drawn around forecasts."""
     drawn = jax.vmap(lambda key, one, sigma: traffic.likely_demands(jax.random.wrap_key_data(key), one, sigma, many))
     return drawn(key, forecast, sigma)
 
 
 def rates_asked_at(one: Problem, costs: TradeOff) -> np.ndarray | None:
-    """Bandwidth and delay [N 2] at which a policy that reads them is asked: a user's at the row's own, others at unit
-    bandwidth."""
+    """Return the bandwidth and delay [N 2] that a policy reads: the row's own for a user's policy, else at 1 byte/s.
+
+    None: the policy reads neither.
+    """
     resolved = one.resolved
     if is_own(resolved.policy):
         found = units.to_gbps(costs.nic_Bps), costs.delay_s
-    elif resolved.first == "pays":  # asked for the demand alone
+    elif resolved.first == "pays":  # reads the demand alone
         return None
     else:
         found = np.full(np.shape(costs.nic_Bps), units.to_gbps(1.0)), costs.delay_s * costs.nic_Bps
@@ -151,6 +153,6 @@ def rates_asked_at(one: Problem, costs: TradeOff) -> np.ndarray | None:
 
 
 def split_keys(key: Any, shape: tuple[int, ...]) -> Any:
-    """Key data [N *shape 2] of keys split from each of those [N 2]."""
+    """Return the data [N *shape 2] of the keys split from each key [N 2]."""
     split = lambda one: jax.random.key_data(jax.random.split(jax.random.wrap_key_data(one), shape))  # noqa: E731
     return jax.vmap(split)(key)

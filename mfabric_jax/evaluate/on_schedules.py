@@ -1,4 +1,4 @@
-"""All-to-alls on circuits that change during one, for a problem's iterations and cases on the host."""
+"""All-to-alls during which circuits change, for a problem's iterations and cases on the host."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from mfabric_jax.timing.scheduled import plan_each, region_at, scheduled
 
 
 class OnSchedules:
-    """On circuits that change during an all-to-all, planned for the bandwidth and the delay of a case."""
+    """All-to-alls during which circuits change, planned for the bandwidth and delay of a case."""
 
     def __init__(self, one: Problem, group: Any, costs: TradeOff):
         self._one, self._costs = one, costs

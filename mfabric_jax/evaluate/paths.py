@@ -1,4 +1,4 @@
-"""Paths that flows take where they do not spread over circuits, NICs and links."""
+"""Paths of flows that do not spread over circuits, NICs and links."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ WIDE = 1e15  # gigabytes/s: no limit
 
 
 def carried(settings: Resolved, group: Any) -> Any:
-    """`carry` of `timing.exchanges`; None: bytes spread over circuits, NICs and links."""
+    """Return `carry` for `timing.exchanges`; None if bytes spread over circuits, NICs and links."""
     paths: Any = settings.case.network.paths
     job, seed = settings.job, settings.case.run.seed
     if group.shares_links:
@@ -35,7 +35,7 @@ def _over_switches(settings: Resolved, group: Any) -> SinglePaths:
     network, job = settings.case.network, settings.job
     paths: Any = network.paths
     if group.nics != job.gpus_per_server:
-        raise InputError(f"single paths are drawn for one NIC a GPU ({job.gpus_per_server}), got {group.nics} nics.")
+        raise InputError(f"network.nics must be {job.gpus_per_server}, one a GPU, for single paths, got {group.nics}.")
     gpus = job.ep * job.tp
     groups = 1 if paths.busy == "group" else job.gpus // gpus
     servers = max(2, -(-groups * gpus // job.gpus_per_server))
@@ -43,6 +43,6 @@ def _over_switches(settings: Resolved, group: Any) -> SinglePaths:
     radix = servers * group.nics if one_switch else roomy_radix(network.radix, servers, group.nics)
     site = Site(network=network, servers=servers, gpus_per_server=job.gpus_per_server, tiers=1 if one_switch else 3)
     site = site.with_network(radix=radix, nic_use=group.nic_use, oversubscription=None)
-    site = site.with_own(planes=1) if hasattr(site.own, "planes") else site  # `radix` is that of whole NICs
+    site = site.with_own(planes=1) if hasattr(site.own, "planes") else site  # `radix` counts whole NICs
     there = settings.fabric.cluster(site, units.to_gbps(1.0), nvswitch_gigabytes_per_s=WIDE)
     return single_paths(there, job.ep, job.tp, groups=groups, seed=settings.case.run.seed)

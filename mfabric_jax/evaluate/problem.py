@@ -106,7 +106,7 @@ class Problem:
 
     @property
     def weighs(self) -> bool:
-        """Whether circuits also depend on bandwidth and computation; users' own policies are asked at their row's."""
+        """Whether circuits also depend on bandwidth and computation; a user's policy reads those of its row."""
         if not self.group.reconfigures or self.resolved.first == BOUND:
             return False
         paced = self.resolved.first in ("pays", SCHEDULE) or weighs_turns(self.resolved.policy)
@@ -114,7 +114,7 @@ class Problem:
 
     @functools.cached_property
     def plans_schedules(self) -> bool:
-        """Whether the user's policy answers with schedules."""
+        """Whether the plans of the user's policy hold schedules."""
         if not (self.group.reconfigures and is_own(self.resolved.policy)) or self.resolved.scheduled:
             return False
         run = self.resolved.case.run
@@ -136,34 +136,34 @@ class Problem:
 
     @functools.cached_property
     def costs(self) -> TradeOff:
-        """What a reconfiguration is weighed against, at every bandwidth."""
+        """Costs and gains of a reconfiguration, at every bandwidth."""
         each = [(self.rates(gbps), self.seconds) for gbps in self.bandwidths]
         rates, seconds = jax.tree.map(lambda *x: np.array(x, float), *each)
         return trade_off_of(self.workload, rates, seconds, self.resolved.routing)
 
     @functools.cached_property
     def path_links(self) -> float:
-        """Links on the longest way between servers: the fabric's, or more of them in a group where servers forward."""
+        """Links on the longest path between servers: the fabric's, or the group's if its servers forward over more."""
         return max(self.fabric.paths(self.resolved.site).links, getattr(self.group, "longest", None) or 0)
 
     @property
     def path_links_by_degree(self) -> tuple[float, ...]:
-        """`path_links` for each number of a server's optical NICs from 0, where this number may be traced."""
+        """`path_links` for 0, 1, ... optical NICs of a server; empty if that number cannot vary."""
         each = (dataclasses.replace(self.resolved, tiers=tiers) for tiers in self.resolved.tiers_by_degree)
         return tuple(dataclasses.replace(self, resolved=resolved).path_links for resolved in each)
 
     @functools.cached_property
     def own_delay_s(self) -> float | None:
-        """Delay of a link, where the fabric sets it; None: `network.link_delay_s`."""
+        """Delay of a link if the fabric sets it; None: `network.link_delay_s`."""
         return self.fabric.paths(self.resolved.site).delay_s
 
     @functools.cached_property
     def network(self) -> NetworkOf:
-        """Its rates and seconds as functions of its numbers, in float64."""
+        """The problem's rates and seconds as functions of its numbers, in float64."""
         return network_of(self, "float64")
 
     def rates(self, nic_gbps: float) -> FabricRates:
-        """At a bandwidth of NICs."""
+        """Return the rates at a NIC bandwidth."""
         at, _ = self.network.costs(numbers_of(self) | {PATHS["nic_gbps"]: nic_gbps})
         return at
 
@@ -211,7 +211,7 @@ def problem_of(
     variant: str = AS_SET,
     traffic: tuple[Tokens, ...] | None = None,
 ) -> Problem:
-    """The problem of a case; reads or draws its traffic (cached) unless `traffic` of every replica is passed."""
+    """Return the problem of a case; reads or draws its traffic (cached) unless `traffic` of every replica is passed."""
     check_beside("an iteration of one group", resolved.case)
     tokens, *others = _traffic_once(TrafficOf.of(resolved)) if traffic is None else traffic
     group = resolved.fabric.group(resolved.site, bandwidths[0])
@@ -257,7 +257,7 @@ def _decision_s(one: Problem) -> float:
 
 
 def policy_of_mean(one: Problem) -> Policy:
-    """The policy of a problem, given the mean demand of its run."""
+    """Return the policy of a problem; "static" gets the mean demand of the run."""
     return one.resolved.circuits_policy(jnp.asarray(one.mean_demand, one.resolved.case.run.dtype))
 
 
@@ -265,7 +265,7 @@ WARM_UP, TIMED = 3, 15  # decisions
 
 
 def measured_decision_s(policy: Policy, region, demand: Float[Array, "S S"], key: Array) -> float:
-    """Median seconds that the compiled policy takes for one region on this machine."""
+    """Return the median seconds that the compiled policy takes for one region on this machine."""
 
     @eqx.filter_jit
     def decide(region, demand, before):
@@ -280,7 +280,7 @@ def measured_decision_s(policy: Policy, region, demand: Float[Array, "S S"], key
 
 
 def network_of(one: Problem, dtype: str) -> NetworkOf:
-    """The rates and seconds of a problem as functions of its numbers, in NumPy arrays."""
+    """Return the rates and seconds of a problem as functions of its numbers, in NumPy arrays."""
     settings, degrees = one.resolved, one.path_links_by_degree
     numbers = {
         "decision_s": one.decision_s,
@@ -304,7 +304,7 @@ def network_of(one: Problem, dtype: str) -> NetworkOf:
 
 
 def numbers_of(one: Problem) -> dict[str, Any]:
-    """The numbers of a problem by path, at its first bandwidth."""
+    """Return the numbers of a problem by path, at its first bandwidth."""
     settings = one.resolved
     case = {
         "nic_gbps": one.bandwidths[0],
@@ -323,7 +323,7 @@ def numbers_of(one: Problem) -> dict[str, Any]:
 
 
 def own_keys(one: Problem) -> np.ndarray:
-    """Key data of every iteration of every replica [I 2]."""
+    """Return the key data of every iteration of every replica [I 2]."""
     key, every = jax.random.key(one.resolved.case.run.seed), []
     for at, replica in enumerate(one.every_replica):
         every.append(jax.random.split(jax.random.fold_in(key, at) if at else key, len(replica.count)))
@@ -331,7 +331,7 @@ def own_keys(one: Problem) -> np.ndarray:
 
 
 def linked(one: Problem, group: Any) -> Any:
-    """The group with its paths and, where fixed, links chosen for the mean traffic of the run."""
+    """Return the group with its paths and, if its links are fixed, links chosen for the mean traffic of the run."""
     if group.joined:
         return group
     if group.shares_links:
@@ -344,13 +344,13 @@ def linked(one: Problem, group: Any) -> Any:
 
 
 def check_dtype(dtype: str) -> None:
-    """`InputError` for float64 where JAX would silently compute in float32."""
+    """Raise InputError for float64 if JAX would silently compute in float32."""
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
         raise InputError("dtype float64 needs jax.config.update('jax_enable_x64', True) before the first computation.")
 
 
 def slowest_columns(seconds: Mapping[str, np.ndarray], replicas: int) -> dict[str, np.ndarray]:
-    """Columns [replica x N] of the slowest replicas [N], and `replica_s`, seconds of the mean replica [N]."""
+    """Return the columns [N] of the slowest replicas and `replica_s`, the mean seconds, from columns [replica x N]."""
     each = {name: values.reshape(replicas, -1) for name, values in seconds.items()}
     last = each["iteration_s"].argmax(axis=0), np.arange(each["iteration_s"].shape[1])
     return {name: values[last] for name, values in each.items()} | {"replica_s": each["iteration_s"].mean(axis=0)}

@@ -1,4 +1,4 @@
-"""When circuits are reconfigured, and what a reconfiguration is weighed against.
+"""Rules that decide when circuits are reconfigured, and the costs and gains of a reconfiguration.
 
 `First` is the rule for the first all-to-all of a forward pass, whose demand is known only after the gate. `Span` is how
 long circuits stay. Source: arXiv 2501.03905 (block, reuse, random, predict); the rule "pays" is ours.
@@ -19,22 +19,22 @@ from mfabric_jax.workload.compute import BlockSeconds, completed
 from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 FIRST = {
-    "block": "wait for the gate, then for the switch",
-    "reuse": "keep the circuits of whatever ran before, backward, too; switch while the experts run",
-    "random": "random circuits, set while attention runs; switch again while the experts run",
-    "predict": "circuits for the predicted demand, set while attention runs; switch again while the experts run",
+    "block": "reconfigure after the gate, and wait for the switch",
+    "reuse": "keep the previous circuits, also backward; reconfigure while the experts run",
+    "random": "random circuits, set while attention runs; reconfigure again while the experts run",
+    "predict": "circuits for the predicted demand, set while attention runs; reconfigure again while the experts run",
     "bound": "no circuits: every all-to-all takes its degree bound",
-    "pays": "before either all-to-all of a block and pass, or not at all: whatever ends the two first",
+    "pays": "reconfigure before the first, before the second, or never, whichever finishes both soonest",
 }
 AHEAD = ("random", "predict")
 SPANS = {
-    "all-to-all": "as `first` says",
+    "all-to-all": "one all-to-all, as `first` decides",
     "block": "both all-to-alls of a block in one pass",
     "stage": "one pass of a micro-batch through a pipeline stage",
     "iteration": "all passes of an iteration through a stage",
     "run": "all iterations",
 }
-RELAY_TOLERANCE = 1e-3  # relative gap of relay shares to the optimum
+RELAY_TOLERANCE = 1e-3  # gap of relay shares to the optimum, relative
 
 
 class TradeOff(NamedTuple):
@@ -61,7 +61,7 @@ Seconds = tuple[Array, ...]  # until circuits and packet switches finish, at uni
 
 
 def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing: str = "unsplit") -> TradeOff:
-    """What a reconfiguration is weighed against, at rates and seconds of one case () or of many [C]."""
+    """Return the costs and gains of a reconfiguration, at rates and seconds of one case () or of many [C]."""
     reduces = 2 if workload.tp_reduces == "all" else 1
     reduce_s = reduces * tp_bytes_per_gpu(workload) / rates.nvlink_Bps
     xp, seconds = array_module(rates, seconds), completed(workload, seconds)
@@ -94,27 +94,27 @@ def what_pays(
     behind: Int[Array, "*N"],
     busy: Float[Array, "*N"],
 ) -> Bool[Array, "2 *N"]:
-    """For each of a block's two all-to-alls [2 ..]: whether fresh circuits make the block's all-to-alls end earlier.
+    """Return, for each all-to-all of a block [2 ..], whether fresh circuits make the block's all-to-alls end earlier.
 
     - `kept`, `fresh`: seconds with the circuits in place and with fresh ones, at unit bandwidth; `anew`: new circuits.
     - `kind`, `behind`: `Places.kind` of this block's pass and of the previous block (0: it has no all-to-alls).
     """
-    # The forecast hides a turn behind its block's computation and packets that take longer than circuits. It ignores
-    # idle time of the pipeline, passes of weight gradients, propagation, overlap in parts, decisions, partial turns,
-    # recomputed all-to-alls, the output head, and waits for context rings and gathered parameters.
+    # This estimate hides a reconfiguration behind its block's computation and behind packets slower than circuits. It
+    # ignores idle time of the pipeline, passes of weight gradients, propagation, overlap in parts, decisions, partial
+    # reconfiguration, recomputed all-to-alls, the output head, and waits for context rings and gathered parameters.
     xp, dtype = array_module(kept, trade_off), kept[0].dtype
     delay_s, each_s, nic_Bps = (xp.asarray(x, dtype) for x in (trade_off.delay_s, trade_off.each_s, trade_off.nic_Bps))
     delay_s, busy = delay_s + each_s * anew, xp.asarray(busy, dtype)
     old, optical, new = xp.maximum(*kept) / nic_Bps, fresh[0] / nic_Bps, xp.maximum(*fresh) / nic_Bps
     backward = kind > 0
     one, two = (xp.where(backward, trade_off.size[1 - at], trade_off.size[at]) for at in (0, 1))
-    ready = xp.where(backward, _of_kind(trade_off.behind_s, behind), 0)  # known before, and time to turn
+    ready = xp.where(backward, _of_kind(trade_off.behind_s, behind), 0)  # demand known before: time to reconfigure
     computed = _of_kind(trade_off.inner_s, kind) + (busy - 1) * _of_kind(trade_off.expert_s, kind)
 
     def paid(hidden, size):
         return xp.where(optical > 0, xp.maximum(delay_s - hidden - size * (new - optical), 0), 0)
 
-    # Seconds saved over circuits that stay. Compilers fuse sums of products differently; these are exact in a tie.
+    # Seconds saved over circuits that stay; exact in a tie, although compilers fuse sums of products differently.
     shorter = old - new
     now, later = (one + two) * shorter - paid(ready, one), two * shorter - paid(computed, two)
     never = trade_off.tolerance * (one + two) * old
@@ -162,7 +162,7 @@ class Span(eqx.Module):
     For a span longer than one all-to-all, policies that take many demands get all demands of the span, each weighted by
     its degree bound in seconds; other policies get the mean.
 
-    - `seen` [I layer M R E]: selections on which long spans are planned. "stage" uses the same pass of iteration 0 for
+    - `seen` [I layer M R E]: selections for which long spans are planned. "stage" uses the same pass of iteration 0 for
       forward passes (the demand of backward passes is known); "iteration" and "run" use all of them.
     - `key`: random key of the policy where all iterations share circuits; None: the key of the iteration.
     """
@@ -182,8 +182,11 @@ class Span(eqx.Module):
 
 
 class Rule(NamedTuple):
-    """Static: how circuits are chosen. `name`: of `FIRST`; `span`: of `SPANS`; `cold`: an iteration starts with uniform
-    circuits; `partial`: circuits that stay carry while others are set up."""
+    """How circuits are chosen; static under JAX.
+
+    - `name`: one of `FIRST`; `span`: one of `SPANS`; `cold`: an iteration starts with uniform circuits.
+    - `partial`: circuits that stay carry while others are set up.
+    """
 
     name: str = "block"
     span: str = "all-to-all"
@@ -200,7 +203,7 @@ class Rule(NamedTuple):
         return self.name == "block" or self.span == "block" or self.long
 
     def check_lane(self) -> None:
-        """`InputError` for a rule or span that is not defined where two passes take turns."""
+        """Raise InputError for a rule or span that is not defined where two passes alternate."""
         for field, value, allowed in (
             ("first", self.name, ("block",)),
             ("circuits_for", self.span, ("all-to-all", "iteration", "run")),

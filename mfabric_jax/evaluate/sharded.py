@@ -1,4 +1,4 @@
-"""Evaluates many configurations with one compiled function, in chunks that fit the device, on all devices."""
+"""Evaluate many cases with one compiled function, in chunks that fit the device, on all devices."""
 
 import collections
 import contextlib
@@ -28,13 +28,13 @@ MEMORY = 4 * 2**30  # bytes for one chunk on a device of unknown memory
 PART = 0.5  # of the memory of a device
 AXIS = "cases"
 MAPS = pathlib.Path("/proc/self/maps")
-CROWDED = 30_000  # memory maps; every compiled program holds some, and at 65,530 Linux gives no more: XLA crashes
+CROWDED = 30_000  # memory maps: compiled programs hold some, and XLA crashes at the Linux limit of 65,530
 Case = Any
 Function = Callable[[Case], Mapping[str, Any]]
 
 
 class Estimate(NamedTuple):
-    """The planned run: cases in all and at once, bytes per device, devices, and seconds of compilation."""
+    """Size of a run: cases in all and at once, bytes per device, devices, and seconds of compilation."""
 
     cases: int
     at_once: int
@@ -57,14 +57,14 @@ class Evaluated:
     run_s: float
 
     def rows(self) -> list[dict[str, Any]]:
-        """A dict per case: numbers of `cases` (if a dict) and scalar results."""
+        """Return a dict per case: numbers of `cases` (if a dict) and scalar results."""
         named = {**(self.cases if isinstance(self.cases, Mapping) else {}), **self.arrays}
         shown = {name: np.asarray(x).tolist() for name, x in named.items() if np.ndim(x) == 1}
         return [dict(zip(shown, values, strict=True)) for values in zip(*shown.values(), strict=True)]
 
 
 def drop_programs_if_crowded() -> None:
-    """Drops compiled programs once they hold half of the memory maps that a process may have."""
+    """Drop compiled programs once they hold half of the memory maps that a process may have."""
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > CROWDED:
         programs.forget()
         jax.clear_caches()
@@ -85,7 +85,7 @@ def evaluate(
     """Compute `function` for every case, compiled once; results are on the host.
 
     - `function`: case -> dict of arrays, for `jax.vmap` and `jax.jit`. Arrays of a function that is a tree
-      (`jax.tree_util.Partial`, an Equinox module) are arguments: others of the same shapes do not compile again.
+      (`jax.tree_util.Partial`, an Equinox module) are arguments: others of the same shapes reuse the program.
     - `cases`: a tree of arrays with N cases along the first axis; see `grid`.
     - `at_once`: cases per chunk; None: up to 256 on a CPU and 65,536 elsewhere, fewer if they need more than
       `memory_bytes` of a device (None: half of its memory, or 4 GiB).
@@ -93,8 +93,8 @@ def evaluate(
     - `batched`: `function` takes many cases along a first axis and returns any tree of arrays with that axis.
     - `before`: called with the estimate after compilation; `progress`: called with the number of finished cases.
 
-    `InputError` for cases without a common first axis, for values that are no numbers or do not fit 32 bits where JAX
-    uses these, and for a function that is not hashable or returns no dict of arrays.
+    Raise InputError for cases without a common first axis, for values that are not numbers or do not fit 32 bits if JAX
+    uses 32 bits, and for a function that is not hashable or does not return a dict of arrays.
 
     Example: `evaluate(lambda case: {"s": all_to_all_time(Region(8, case["gbps"]), plan, demand)}, grid(gbps=[100.0,
     400.0])).rows()`.
@@ -136,7 +136,7 @@ def evaluate(
 
 
 def _cutting(cases: Case, estimate: Estimate, limit: float, spread: NamedSharding) -> Callable[[np.ndarray], Case]:
-    """Function that cuts chosen cases: on the device if all fit there beside the program, else on the host."""
+    """Function that selects cases: on the device if all cases fit there beside the program, else on the host."""
     bytes_of_all = sum(x.nbytes for x in jax.tree.leaves(cases))
     if platform() == "cpu" or spread.mesh.size > 1 or bytes_of_all + estimate.device_bytes > limit:
         return lambda chosen: jax.device_put(jax.tree.map(lambda x: x[chosen], cases), spread)
@@ -156,7 +156,7 @@ def _everywhere(spread: NamedSharding) -> NamedSharding:
 
 
 def grid(**axes: Sequence | np.ndarray) -> dict[str, np.ndarray]:
-    """Every combination of the values of the axes as cases for `evaluate`; the last axis changes fastest.
+    """Return every combination of the values of the axes as cases for `evaluate`; the last axis changes fastest.
 
     An array axis [n ...] has its values along the first dimension.
     """
@@ -231,20 +231,20 @@ def _compiled(of_chunk: Any, shared: Any, cases: Case, at_once: int, spread: Nam
 
 
 def hashable(tree) -> tuple:
-    """A tree's leaves with their types (1, 1.0, True and -0.0 differ) and its structure."""
+    """Return a tree in hashable form: leaves, their types (1, 1.0, True and -0.0 differ) and its structure."""
     leaves, structure = jax.tree.flatten(tree)
     kinds = tuple((type(x), repr(x) if isinstance(x, float | complex) else None) for x in leaves)
     try:
         hash((tuple(leaves), structure))
     except TypeError as error:
         have = "functions, frozen dataclasses and Equinox modules"
-        raise InputError(f"function must have a hash, as {have} do ({error}).") from None
+        raise InputError(f"function must be hashable, as {have} are ({error}).") from None
     return tuple(leaves), kinds, structure
 
 
 @functools.lru_cache(maxsize=32)
 def chunk_results(code: tuple, spread: NamedSharding, batched: bool, kind: str) -> Any:
-    """The jitted results of shared arrays and a chunk; `code` from `hashable`, the platform's `kind` for the cache."""
+    """Return a jitted function of shared arrays and a chunk; `code`: from `hashable`; `kind`: platform, a cache key."""
     leaves, _, structure = code
 
     def results(shared: Any, cases: Case) -> Any:

@@ -1,7 +1,7 @@
-"""A region's policy and routing for batches: `Now` on the host, `Traced` and `Numbered` inside a program of JAX.
+"""Policy and routing of a region for batches: `Now` on the host, `Traced` and `Numbered` inside a JAX program.
 
-Demands are numbers of a table. Circuits are numbers of those that were chosen so far, where a policy knows the demand
-alone or the host asks it; where JAX traces a policy with memory they are arrays [.. S S], which may be real numbers.
+Demands are numbers of a table. Circuits are numbers of the circuits chosen so far, if the solver runs on the host or
+the policy reads the demand alone. If JAX traces a policy with memory, they are arrays [.. S S], possibly fractional.
 """
 
 import functools
@@ -27,17 +27,17 @@ from mfabric_jax.support.array_module import Array, array_module
 
 MOST = 1 << 31  # above all numbers of circuits
 LARGEST = np.iinfo(np.int64).max
-PAIRS_A_STEP = 16  # of circuits and demands; with more for every step, seconds are worked out step by step
+PAIRS_A_STEP = 16  # pairs of circuits and demands; with more per step, seconds are computed step by step
 
 
 class Tables(NamedTuple):
-    """What is asked about, by number.
+    """Arrays that questions refer to by number.
 
     - `demand` [D S S]: bytes between servers.
-    - `samples` [G K S S]: what policies of many demands are asked with ahead, each sent `times` [G K] (None: they are
-      equally likely); None: forecasts are numbers of `demand`.
+    - `samples` [G K S S]: forecasts for policies of many demands, each sent `times` [G K] (None: they are equally
+      likely); None: forecasts are numbers of `demand`.
     - `key` [N ..]: random keys; None: none.
-    - `rates` [C 2]: bandwidth [Gbps] and delay [s] of the region that a policy is asked in; None: the solver's own.
+    - `rates` [C 2]: bandwidth [Gbps] and delay [s] that a policy reads; None: those of the solver's region.
     """
 
     demand: Array
@@ -47,7 +47,7 @@ class Tables(NamedTuple):
     rates: Array | None = None
 
     def question(self, before: Array, demand: Any, key: Any, case: Any, ahead: bool) -> "Question":
-        """What a policy is asked with circuits `before` in place, all else by number; `ahead`: for a forecast."""
+        """Return a policy's question with circuits `before` in place, the rest by number; `ahead`: for a forecast."""
         own = self.demand, None
         if ahead and self.samples is not None:
             own = self.samples, self.times
@@ -57,7 +57,7 @@ class Tables(NamedTuple):
 
 
 class Question(NamedTuple):
-    """One question to a policy, or many [B ..]: a demand [S S], or samples [K S S] with `times`, and what it knows."""
+    """Inputs of a policy, once or many times [B ..]: a demand [S S], or samples [K S S] with `times`, and the rest."""
 
     demand: Array
     before: Array | None = None
@@ -67,7 +67,7 @@ class Question(NamedTuple):
 
 
 def ask(policy: Policy, region: Region, one: Question) -> Array:
-    """Circuits [S S] that a policy chooses."""
+    """Return the circuits [S S] that a policy chooses."""
     there = region if one.rates is None else eqx.tree_at(lambda r: (r.nic_gbps, r.delay_s), region, tuple(one.rates))
     before: Any = one.before
     given: dict[str, Any] = {"previous": Plan(Circuits(before)), "key": one.key}
@@ -78,14 +78,14 @@ def ask(policy: Policy, region: Region, one: Question) -> Array:
 
 # --------------------------------------------------------------------------------------------------------- on the host
 class Memo:
-    """Results of rows of whole numbers, each worked out once; `sizes`: above all numbers but the first."""
+    """Cache of results for rows of integers; `sizes`: upper bounds of all integers except the first."""
 
     def __init__(self, *sizes: int):
         self._shape = (LARGEST // math.prod(sizes), *sizes)
-        self._codes, self._results = np.array([LARGEST]), np.zeros(0)  # sorted, above all others a mark
+        self._codes, self._results = np.array([LARGEST]), np.zeros(0)  # sorted; the last is a sentinel
 
     def __call__(self, work: Callable[..., np.ndarray], *parts: np.ndarray) -> np.ndarray:
-        """`work(*parts)` [B ..] for numbers of any shape, asked for rows that are not known."""
+        """Return `work(*parts)` [B ..] for integers of any shape; computes only rows that are not cached."""
         code = np.asarray(np.ravel_multi_index(parts, self._shape))
         known = self._codes[np.searchsorted(self._codes, code)] == code
         if len(fresh := np.unique(code[~known])):
@@ -98,10 +98,11 @@ class Memo:
 
 
 class Asked(NamedTuple):
-    """How the host asks: circuits [B S S] for questions, and seconds of circuits and of packet switches.
+    """Functions of a region on the host: they choose circuits [B S S], and time circuits and packet switches.
 
-    - `choose`: circuits for a `Question` of many [B ..]; `draw`: random ones for keys [B ..].
-    - `seconds`: of circuits and demands [B S S]; `waiting`: of circuits, those before and demands, with what waits.
+    - `choose`: circuits for questions [B ..]; `draw`: random circuits for keys [B ..].
+    - `seconds`: from circuits and demands [B S S]; `waiting`: from circuits, previous circuits and demands; also gives
+      the seconds of traffic that waits for the switch.
     """
 
     choose: Callable[[Question], np.ndarray]
@@ -111,7 +112,7 @@ class Asked(NamedTuple):
 
 
 class Now:
-    """On the host: circuits are numbers, and whatever is equal is asked once."""
+    """Solver on the host: circuits are numbers, and equal questions are computed once."""
 
     scans = False
 
@@ -134,7 +135,7 @@ class Now:
         return np.zeros(many, int)
 
     def prepare(self, steps: Steps, rule: str) -> None:
-        """Asks at once for what the walk is sure to ask for."""
+        """Compute in one batch what the walk is sure to need."""
         if self.reads.before:
             return
         sent = steps.sent if rule != "reuse" else slice(None)
@@ -146,7 +147,7 @@ class Now:
             self.seconds(*_pairs(steps, chosen))
 
     def choose(self, before: np.ndarray, row: Steps, ahead: bool = False) -> np.ndarray:
-        """Circuits for the demand; `ahead`: for the forecast."""
+        """Return circuits for the demand; `ahead`: for the forecast."""
 
         def work(before, demand, key, case):
             question = self.tables.question(self.counts[before], demand, key, case, ahead)
@@ -167,7 +168,7 @@ class Now:
         with np.errstate(invalid="ignore"):
             whole = counts.astype(self._counts[0].dtype)
         for count, real in zip(whole, counts, strict=True):
-            count = count if (count == real).all() else real  # kept as it is: what is not legal is refused later
+            count = count if (count == real).all() else real  # kept unrounded: illegal circuits are refused later
             if (number := self._numbers.get(key := count.tobytes())) is None:
                 number = self._numbers[key] = len(self._counts)
                 self._counts.append(count)
@@ -178,7 +179,7 @@ class Now:
         return self._once(self._timed, self.asked.seconds, count, demand)
 
     def waiting(self, count: np.ndarray, before: np.ndarray, demand: np.ndarray) -> Seconds:
-        """As `seconds`, with the circuits before the last reconfiguration; the third: what waits for the switch."""
+        """Return `seconds` and, third, those of traffic that waits for the switch, which replaced circuits `before`."""
         memo = Memo(len(self._counts), len(self.tables.demand))
         return self._once(memo, self.asked.waiting, count, before, demand)
 
@@ -206,23 +207,23 @@ class Now:
         return one != other
 
     def shown(self, count: np.ndarray) -> np.ndarray:
-        """Circuits [.. S S] of numbers."""
+        """Return the circuits [.. S S] of numbers."""
         return self.counts[count]
 
 
 def _demands_of_stages(steps: Steps) -> list[np.ndarray]:
-    """The different demands of every stage, once where stages have the same."""
+    """The distinct demands of every stage; stages with equal demands appear once."""
     each = (np.unique(own[sent]) for own, sent in zip(steps.demand.T, steps.sent.T, strict=True))
     return list({own.tobytes(): own for own in each}.values())
 
 
 def _few_pairs(steps: Steps) -> bool:
-    """Whether timing all pairs of demands of a stage at once is less work than timing its all-to-alls in sequence."""
+    """Whether one batch of all pairs of a stage's demands is less work than timing its all-to-alls in sequence."""
     return max(map(len, _demands_of_stages(steps))) ** 2 <= PAIRS_A_STEP * len(steps.demand)
 
 
 def _pairs(steps: Steps, chosen: np.ndarray, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Circuits and demands that stages may pair: `chosen` for each of its demands (`sent`), and those of the start."""
+    """Pairs of circuits and demands that stages may need: circuits `chosen` for each demand, and those of the start."""
     known = np.zeros(int(steps.demand.max(initial=0)) + 1, int)
     known[steps.demand[steps.sent]] = chosen
     pairs = set()
@@ -234,10 +235,10 @@ def _pairs(steps: Steps, chosen: np.ndarray, start: int = 0) -> tuple[np.ndarray
 
 # --------------------------------------------------------------------------------------------- inside a program of JAX
 class Traced:
-    """Inside a program of JAX, for a policy with memory: circuits are arrays [.. S S].
+    """Solver inside a JAX program for a policy with memory: circuits are arrays [.. S S].
 
-    - `parts`: function (region, circuits, demand) -> seconds of circuits and of packet switches; given the pairs that
-      are set up, too, also what waits for them.
+    - `parts`: function (region, circuits, demand) -> seconds of circuits and of packet switches. If a fourth argument
+      gives newly set-up pairs, it also returns the seconds of traffic that waits for them.
     - `region`: at unit bandwidth; `acks`: bytes of acknowledgement per byte.
     """
 
@@ -249,16 +250,16 @@ class Traced:
         self.uniform = uniform(None, region).circuits.count
         first = self.tables.question(self.uniform, 0, 0, 0, ahead=False)
         chosen = jax.eval_shape(lambda: ask(policy, region, first)).dtype
-        self.dtype = chosen if jnp.issubdtype(chosen, jnp.floating) else self.uniform.dtype  # circuits may be real
+        self.dtype = chosen if jnp.issubdtype(chosen, jnp.floating) else self.uniform.dtype  # may be fractional
 
     def begin(self, many: int) -> Array:
         return jnp.broadcast_to(self.uniform.astype(self.dtype), (many, *self.uniform.shape))
 
     def prepare(self, steps: Steps, rule: str) -> None:
-        """Nothing is known before the walk."""
+        """Do nothing: nothing is known before the walk."""
 
     def choose(self, before: Array, row: Steps, ahead: bool = False) -> Array:
-        """Circuits for the demand; `ahead`: for the forecast."""
+        """Return circuits for the demand; `ahead`: for the forecast."""
         number = row.forecast if ahead else row.demand
         question = self.tables.question(before, number, row.key, row.case, ahead)
         return jax.vmap(lambda one: ask(self.policy, self.region, one))(question).astype(self.dtype)
@@ -272,7 +273,7 @@ class Traced:
         return self._batched(lambda c, d: self.parts(self.region, Circuits(c), d), demand, count)
 
     def waiting(self, count: Array, before: Array, demand: Array) -> Seconds:
-        """As `seconds`, with the circuits before the last reconfiguration; the third: what waits for the switch."""
+        """Return `seconds` and, third, those of traffic that waits for the switch, which replaced circuits `before`."""
         work = lambda c, b, d: self.parts(self.region, Circuits(c), d, c > b)  # noqa: E731
         return self._batched(work, demand, count, before)
 
@@ -296,9 +297,10 @@ class Traced:
 
 
 class Numbered(Traced):
-    """For a policy of the demand alone: circuits are numbers of those chosen for each demand.
+    """Solver inside a JAX program for a policy of the demand alone: circuits are numbers, one for each demand.
 
-    Numbers that no seconds decide on are known while JAX traces: each pair of circuits and demand is timed once.
+    Unless seconds decide which circuits serve, numbers are known while JAX traces, so that each pair of circuits and
+    demand is timed once.
     """
 
     scans = False
@@ -319,7 +321,7 @@ class Numbered(Traced):
         return choose(super().begin(many), Steps(number, number, *[0 * number] * 5))
 
     def prepare(self, steps: Steps, rule: str) -> None:
-        """Fixes the table of circuits, and times the pairs that a walk may ask for where they are few."""
+        """Fix the table of circuits and, if the pairs that a walk may need are few, time them all."""
         self.start = sum(map(len, self.counts))
         if rule == "random":
             self.drawn, keys = self.start, np.arange(len(self.tables.key), dtype=np.int32)  # type: ignore[arg-type]
@@ -358,7 +360,7 @@ class Numbered(Traced):
         return self._once(super().differ, (one, other))
 
     def _once(self, work: Callable, circuits: tuple[Array, ...], *demand: Array) -> Any:
-        """`work` of circuits and demands, of the rows that differ where the numbers are known."""
+        """Run `work` on circuits and demands; if their numbers are known, only on distinct rows."""
         if not all(isinstance(number, np.ndarray) for number in circuits):
             return work(*(self.table[number] for number in circuits), *demand)
         numbers = np.broadcast_arrays(*circuits, *demand)

@@ -1,6 +1,6 @@
-"""Solves and times the iterations of a problem.
+"""Solve and time the iterations of a problem.
 
-All-to-alls are solved once for all bandwidths: links are multiples of NICs, so times scale with 1 / bandwidth.
+All-to-alls are solved once for all bandwidths: every link is a multiple of a NIC, so times scale with 1 / bandwidth.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ from mfabric_jax.workload.compute import BlockSeconds
 
 # ------------------------------------------------------------------------------------------------------------- solving
 def solve_between(one: Problem, shown: tuple | None = ()) -> Exchanges:
-    """The all-to-alls between servers [I ...]; [bandwidth I ...] where a problem `weighs`.
+    """Return the all-to-alls between servers [I ...], or [bandwidth I ...] if the problem `weighs`.
 
-    `shown`: which circuits of [P Q L 2] are shown; (): all.
+    `shown`: index into [P Q L 2] of the circuits to return; (): all; None: none.
     """
     found = AllToAllsOf(one, costs=one.costs if one.weighs else None)
     cases, iteration = np.arange(len(one.bandwidths) if one.weighs else 1), np.arange(found.many)
@@ -41,7 +41,7 @@ def solve_between(one: Problem, shown: tuple | None = ()) -> Exchanges:
 
 
 def circuits_now(one: Problem, demand: np.ndarray) -> np.ndarray:
-    """Circuits [S S] that the policy of a problem chooses for a demand, with uniform circuits in place."""
+    """Return the circuits [S S] that the policy of a problem chooses for a demand, with uniform circuits in place."""
     asked, reads, uniform = asked_for(one, one.group, policy_of_mean(one))
     rates = rates_asked_at(one, one.costs) if one.weighs else None
     key = jax.random.key_data(jax.random.key(one.resolved.case.run.seed)) if reads.key else None
@@ -51,7 +51,7 @@ def circuits_now(one: Problem, demand: np.ndarray) -> np.ndarray:
 
 
 def solve(one: Problem) -> Exchanges:
-    """All all-to-alls of a problem, without circuits."""
+    """Return all all-to-alls of a problem, without the circuits themselves."""
     between = solve_between(one, None)
     inside = np.broadcast_to(inside_of(one), between.load.shape[:-1])
     return between._replace(inside=inside, count=None)
@@ -59,7 +59,10 @@ def solve(one: Problem) -> Exchanges:
 
 # -------------------------------------------------------------------------------------------------------------- timing
 def times_of(one: Problem, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
-    """Times of the slowest replica [I bandwidth] from the result of `solve`; `seconds` replaces the computation."""
+    """Return the times of the slowest replica [I bandwidth] from the result of `solve`.
+
+    `seconds` replaces the seconds of a block of the problem.
+    """
     own = one.resolved.block_seconds(one.workload) if seconds is None else seconds
     iterations = solved.load.shape[1 if one.weighs else 0]
     iteration, bandwidth = (each.ravel() for each in np.indices((iterations, len(one.bandwidths))))
@@ -86,7 +89,7 @@ def measured_under(case: Case, path: str) -> bool:
 
 @cached_by_files(named_files, maxsize=64)
 def measured_efficiency(case: Case) -> float:
-    """`achieved_in` the measured iteration of a resolved case, on its own fabric and NICs."""
+    """Return `achieved_in` for the measured iteration of a resolved case, on the fabric and NICs of the measurement."""
     rate = case.compute.rate
     assert isinstance(rate, Measured)
     assert rate.iteration_s is not None
@@ -96,16 +99,17 @@ def measured_efficiency(case: Case) -> float:
 
 
 def problem_at(resolved: Resolved, bandwidths: tuple[float, ...], **rest: Any) -> Problem:
-    """`problem_of` a case, with the computation rate solved from a measured iteration if there is one."""
+    """Return `problem_of` a case, with the computation rate solved from a measured iteration if there is one."""
     if resolved.case.compute.rate.name == "measured" and resolved.measured is None:
         resolved = dataclasses.replace(resolved, measured=measured_efficiency(resolved.case))
     return problem_of(resolved, bandwidths, **rest)
 
 
 def achieved_in(one: Problem, measured_s: float) -> float:
-    """Achieved over peak FLOP/s at which an iteration takes `measured_s`, by bisection with a growing bracket.
+    """Return the achieved over peak FLOP/s at which an iteration takes `measured_s`.
 
-    All-to-alls are solved once. `InputError` for less time than the parts that do not depend on the rate.
+    Bisection with a growing bracket; all-to-alls are solved once. Raise InputError if `measured_s` is below the time of
+    the parts that do not depend on the rate.
     """
     solved, at_peak = solve(one), one.resolved.block_seconds(one.workload, 1.0)
 
@@ -117,8 +121,8 @@ def achieved_in(one: Problem, measured_s: float) -> float:
     if measured_s <= least:
         where = f"{one.workload.model} on {one.fabric.name} at {one.bandwidths[0]:g} Gbps"
         raise InputError(
-            f"compute.measured.iteration_s must be above {least:.4g}, what {where} takes without its products of "
-            f"matrices, got {measured_s:g}."
+            f"compute.measured.iteration_s must be above {least:.4g}, the time of {where} without matrix products, "
+            f"got {measured_s:g}."
         )
     low, high = 0.0, 1.0
     while iteration(high) <= measured_s:

@@ -1,4 +1,4 @@
-"""Seconds of many iterations: the clock in batches that caches hold, or a program on accelerators."""
+"""Seconds of many iterations: the clock in batches that fit caches, or a program on accelerators."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds
 
-BLOCKS = 1 << 17  # in passes of iterations that are played side by side
+BLOCKS = 1 << 17  # blocks in one batch of iterations
 
 
 def time_iterations(
@@ -22,7 +22,7 @@ def time_iterations(
     rules: Rules,
     which: np.ndarray,
 ) -> Iteration:
-    """Seconds of C iterations, each with its rates and seconds [C] and the all-to-alls `which` [C] of `loads`."""
+    """Return the seconds of C iterations; each has its own rates and seconds [C], and all-to-alls `loads[which]`."""
     loads = loads._replace(count=None)
     if platform() != "cpu":
         own = jax.tree.map(lambda x: x[which], loads)

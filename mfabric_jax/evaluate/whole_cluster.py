@@ -33,7 +33,7 @@ from mfabric_jax.routing.transfers import Transfers, Wired, link_bytes, under, w
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
 from mfabric_jax.workload import Workload
 
-REPLICAS = 64  # replicas whose traffic is drawn
+REPLICAS = 64  # most replicas whose traffic is drawn
 
 
 class PlainServers(NamedTuple):
@@ -43,13 +43,13 @@ class PlainServers(NamedTuple):
     pp: int = 1
 
     def regions(self, demand: np.ndarray) -> np.ndarray:
-        """Bytes inside every region [G s s], from bytes between all servers [S S]."""
+        """Return the bytes inside every region [G s s], from bytes between all servers [S S]."""
         size, group = self.servers_per_region, np.arange(self.servers // self.servers_per_region)
         return demand.reshape(len(group), size, len(group), size)[group, :, group]
 
 
 def plain_servers(servers: int, gpus_per_server: int, region_servers: int) -> PlainServers:
-    """The checked shape; `region_servers` 0: all servers form one region."""
+    """Return the checked shape; `region_servers` 0: all servers form one region."""
     size = region_servers or servers
     if servers % size:
         raise InputError(f"region_servers must divide the {servers} servers, got {size}.")
@@ -76,10 +76,10 @@ class Solved(NamedTuple):
 def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Solved:
     """Build the flows and the fabric of a case, and solve them; times include compilation.
 
-    - `graph`: file of a graph (`read_graph`) that replaces the case's fabric; its gpu (or host) nodes are the job's
-      GPUs, in their order.
+    - `graph`: file of a graph (`read_graph`) that replaces the case's fabric. Its gpu (or host) nodes, in order, are
+      the job's GPUs.
 
-    Raises `InputError` for an invalid case, and for a graph with another number of GPUs.
+    Raise InputError for an invalid case, and for a graph with another number of GPUs.
     """
     resolved = resolve(Case() if case is None else case)
     case, job = resolved.case, resolved.job
@@ -119,7 +119,7 @@ def _over_graph(resolved: Resolved, graph: str) -> Wired:
 
 
 def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:
-    """The fabric; optical circuits are chosen for the expert traffic of the iteration."""
+    """Return the fabric, with optical circuits chosen for the expert traffic of the iteration."""
 
     def choose(degree: int, policy: str | None = None) -> np.ndarray:
         if policy in OVER_STAGE:
@@ -130,7 +130,7 @@ def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:
 
 
 def _of_stages(resolved: Resolved, nics: int, wiring: str) -> np.ndarray:
-    """The circuits [P W W] with which the all-to-alls of the case are simulated."""
+    """The circuits [P W W] that serve the all-to-alls of the case."""
     job, demand = resolved.job, problem_at(resolved, (resolved.case.network.nic_gbps,)).mean_demand
     groups = job.servers // job.pp // job.servers_per_region
     count = circuits_over_stage(wiring, nics, np.broadcast_to(demand, (groups, *demand.shape)), sent_by(job, demand))
@@ -138,7 +138,7 @@ def _of_stages(resolved: Resolved, nics: int, wiring: str) -> np.ndarray:
 
 
 def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[..., np.ndarray]) -> Cluster:
-    """The fabric of a case over servers of a shape; `choose(degree, policy)` gives its circuits [G S S]."""
+    """Return the fabric of a case over servers of a shape; `choose(degree, policy)` gives its circuits [G S S]."""
     network, on = hardware.case.network, fabric.get(hardware.case.network.fabric)
     site, wires = hardware.site_of(shape), on.about.optics.wires
     regions = None if wires is None else wires(site, network.nic_gbps, choose)
@@ -148,13 +148,13 @@ def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[...
 
 
 def example_cluster(case: Case) -> Cluster:
-    """The fabric of a case with circuits for its traffic, without solving."""
+    """Return the fabric of a case with circuits for its traffic, without solving it."""
     resolved = resolve(case)
     return build_cluster(resolved, drawn_tokens(resolved))
 
 
 def drawn_tokens(resolved: Resolved) -> np.ndarray:
-    """Traffic of as many replicas as are drawn, for the circuits of a whole cluster."""
+    """Return the traffic of at most `REPLICAS` replicas, for the circuits of a whole cluster."""
     iterations = min(resolved.job.dp, REPLICAS)
     return traffic.measured(resolved.job, iterations=iterations, drift=0.0, seed=resolved.case.run.seed).count
 
@@ -172,18 +172,18 @@ def region_circuits(resolved: Resolved, tokens: np.ndarray, degree: int, policy:
 
 
 def chosen_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, policy: str | None = None) -> np.ndarray:
-    """Circuits [G S S] for the bytes [G S S] between the servers of every region; `policy` None: the case's.
+    """Return the circuits [G S S] for the bytes [G S S] between the servers of every region; `policy` None: the case's.
 
-    By a wiring over all regions [1 W W]: gradients are not told apart from other bytes.
+    A wiring over all regions gives [1 W W] and does not tell gradients from other bytes.
     """
     if policy in OVER_STAGE:
         return circuits_over_stage(policy, degree, demand, ALL_TO_ALLS)[None]
     if policy is None and case.circuits.schedule != NO_SCHEDULE:
-        refuse("circuits.schedule", (NO_SCHEDULE,), "flows one by one, whose circuits stay", case.circuits.schedule)
+        refuse("circuits.schedule", (NO_SCHEDULE,), "single flows, whose circuits stay", case.circuits.schedule)
     servers, name = demand.shape[-1], policy or case.circuits.policy
     assert name is not None  # of a case without open values
     if name == "static":
-        raise Misfit("circuits.policy static is for several all-to-alls, of which there is one here; choose greedy.")
+        raise Misfit("circuits.policy must not be static for a single all-to-all; choose greedy.")
     region = Region(servers, case.network.nic_gbps, degree, 1)
     rule = policies.tried(name, (servers,), degree, names=case.network.acos.topologies)
     choose = jax.jit(jax.vmap(lambda one: rule(one, region).circuits.count))
@@ -193,7 +193,7 @@ def chosen_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, pol
 
 
 def cluster_rows(solved: Solved) -> list[dict[str, Any]]:
-    """A row for every kind of traffic and one for all of it."""
+    """Return a row for every kind of traffic, and one for all traffic."""
     flows, done = solved.flows, solved.transfers
     facts = {
         "model": solved.job.model,
@@ -215,7 +215,7 @@ def cluster_rows(solved: Solved) -> list[dict[str, Any]]:
 
 
 def _flow_ends(solved: Solved, mask: np.ndarray) -> dict[str, Any]:
-    """Quantiles of the seconds that flows take, and the link that these flows alone would keep busy for longest."""
+    """Quantiles of the seconds that flows take, and the link that these flows alone would keep busy longest."""
     flows, done, network = solved.flows, solved.transfers, solved.network
     some = mask & (flows.size > 0)
     carried = link_bytes(network, Routes(*(x[some] for x in solved.routes)), flows.size[some])
@@ -229,13 +229,13 @@ def peak_megabytes() -> float:
 
 
 def link_rows(solved: Solved) -> list[dict[str, Any]]:
-    """A row for every link: ends, kind, capacity, bytes carried and utilisation until the last flow ends."""
+    """Return a row for every link: ends, kind, capacity, bytes carried and utilisation until the last flow ends."""
     done = solved.transfers
     return use_of_links(solved.network, range(len(done.link_bytes)), done.link_bytes, done.utilisation)
 
 
 def use_of_links(network: Network, links: Iterable[int], size: np.ndarray, use: np.ndarray) -> list[dict[str, Any]]:
-    """A row for each of `links`; `size` [L]: bytes carried by each link of the network, `use` [L]: its utilisation."""
+    """Return a row for each of `links`; `size` [L]: bytes carried by each link of the network; `use` [L]: its use."""
     kinds = [kind for kind, count in network.links for _ in range(count)]
     return [
         {
@@ -252,7 +252,7 @@ def use_of_links(network: Network, links: Iterable[int], size: np.ndarray, use: 
 
 
 def flow_rows(solved: Solved) -> list[dict[str, Any]]:
-    """A row for every flow: ends, bytes, start and end, first rate, and the link that limits it then."""
+    """Return a row for every flow: ends, bytes, start and end, first rate, and the link that limits it then."""
     network, flows, done = solved.network, solved.flows, solved.transfers
     return [
         {

@@ -1,4 +1,4 @@
-"""Experts that begin as tokens arrive: computation of every part of a dispatch, and its answers on the way back."""
+"""Experts that begin as tokens arrive: computation of every part of a dispatch, and the return of its answers."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from mfabric_jax.support.host_arrays import NO_NAN, NOT_NEGATIVE
 
 
 class Ends(NamedTuple):
-    """Seconds from the start of the dispatch: when every part is computed [P S], all experts' and the combine's end."""
+    """Seconds from the start of the dispatch until every part is computed [P S], all experts end, and combine ends."""
 
     computed: Float[Array, "P S"]
     experts_s: Float[Array, ""]
@@ -22,14 +22,14 @@ class Ends(NamedTuple):
 
 
 def experts_end(arrival: Float[Array, "P S"], tokens: Float[Array, "P S"], batch_s, token_s) -> Float[Array, "P S"]:
-    """When every server has computed each of the parts that arrive there [s], one after the other as listed.
+    """Return when every server has computed each part that arrives there [s], one part after the other as listed.
 
     - `arrival` [P S] s; `tokens` [P S]: selections in each part.
-    - `batch_s`: fixed seconds of every part that has tokens (launches, weights that are read); `token_s`: seconds per
-      token; one number or [S] each.
+    - `batch_s`: fixed seconds of every part that has tokens (launches, reads of weights); `token_s`: seconds per token;
+      one number or [S] each.
 
-    A part begins when it is there and the one before is computed; one without tokens is skipped. So end = max(end
-    before, arrival) + batch_s + tokens * token_s: exact, differentiable, under `vmap` a batch. O(P S).
+    A part begins once it has arrived and the part before is computed; parts without tokens are skipped. So end =
+    max(end before, arrival) + batch_s + tokens * token_s. Exact, differentiable, batched by `vmap`; O(P S).
     """
     arrival = floats_or_nan("arrival", arrival, NO_NAN)
     if arrival.ndim != 2:
@@ -50,14 +50,14 @@ def _of_servers(field: str, seconds, arrival: Float[Array, "P S"]) -> Float[Arra
 
 
 def block_ends(parts: Arrivals, bytes_per_token, batch_s, token_s) -> Ends:
-    """Dispatch, experts and combine of one block whose experts begin with each part of the dispatch as it arrives.
+    """Return the ends of one block whose experts begin with each part of the dispatch as it arrives.
 
     - `parts`: `arrivals` of a schedule, or `equal_parts`; `parts.merged(1)` is one all-to-all and then computation.
     - `bytes_per_token`: of a dispatched selection. `batch_s`, `token_s`: as of `experts_end`.
 
-    Answers go back part by part, in the order of their dispatch, once every server has computed the part. Circuits turn
-    to the next part while they wait for it; neither they nor packet NICs begin before the dispatch has ended. Equal
-    parts without `batch_s` are the rule `Rules.parts` (`timing.blocks.overlapped`).
+    Answers return part by part, in the order of their dispatch, once every server has computed the part. Circuits
+    reconfigure for the next part while they wait for it. Neither circuits nor packet NICs begin before the dispatch has
+    ended. Equal parts without `batch_s` give the rule `Rules.parts` (`timing.blocks.overlapped`).
     """
     of_type("parts", parts, Arrivals, hint="equal_parts and arrivals make them")
     parts = Arrivals(*(floats_or_nan(f"{name} of parts", x, NO_NAN) for name, x in parts._asdict().items()))
@@ -75,8 +75,7 @@ def block_ends(parts: Arrivals, bytes_per_token, batch_s, token_s) -> Ends:
 
 @jax.jit
 def _chained(ready, busy, gap, some, start) -> Array:
-    """Ends [P ...] of work that is done in order: each begins `gap` after the one before, but not before it is
-    `ready`; `some` [P ...]: which are done at all."""
+    """Ends [P ...] of work in order: each part of `some` begins `gap` after the one before, but not until `ready`."""
 
     def one(now, part):
         ready, busy, gap, some = part

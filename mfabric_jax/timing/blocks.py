@@ -1,11 +1,11 @@
 """Operations of a block in a pass, and their seconds; read by `timeline`, `block_tasks`, `trace` and `evaluate.rules`.
 
-Tables hold iterations of one job side by side: their leading axis [C] may be left out.
+Tables hold iterations of one job side by side; their leading axis [C] may be left out.
 
 A block has three sections: before its all-to-alls; the first all-to-all and the experts; the second and what follows.
-Two passes that run together alternate by section, backward first (arXiv 2412.19437, figure 4), on a computation and a
-network lane. The seconds of an operation are a sum of `BASES`, so those of a pass are a constant matrix (`factors`)
-times the seconds of its block.
+Two passes that run together share a computation lane and a network lane, and alternate by section, backward first
+(arXiv 2412.19437, figure 4). The seconds of an operation are a sum of `BASES`, so those of a pass are a constant matrix
+(`factors`) times the seconds of its block.
 """
 
 import functools
@@ -47,13 +47,13 @@ class Blocks(NamedTuple):
     optical_s: Float[Array, "P Q L 2"]  # on circuits
     packet_s: Float[Array, "P Q L 2"]  # on packet switches, at the same time
     switch: Bool[Array, "P Q L 2"]  # circuits change before it
-    ahead: Bool[Array, "P Q L"]  # circuits of the first are known before the pass
+    ahead: Bool[Array, "P Q L"]  # circuits of the first all-to-all are known before the pass
     inside_s: Float[Array, "P Q L 2"] | None = None  # on NVSwitches, at the same time; None: 0
     waiting_s: Float[Array, "P Q L 2"] | None = None  # part of `optical_s` that waits for the switch; None: all
     busy: Float[Array, "P Q L"] | None = None  # `expert_load`; None: balanced
     beside_s: Float[Array, "P Q L 2"] | None = None  # other seconds, before it and after its all-to-alls
     experts: Bool[Array, "P Q L"] | None = None  # has experts, even without all-to-all; None: as `moe`
-    counts_s: Float[Array, "P Q L"] | None = None  # part of the first, which a pair computes longer, too; None: 0
+    counts_s: Float[Array, "P Q L"] | None = None  # part of the first; a pair also computes longer by it; None: 0
 
     @property
     def electronic_s(self):
@@ -75,7 +75,7 @@ class Rules(NamedTuple):
     - `recompute`: as in `Workload`; recomputed parts do not overlap.
     - `dp_overlap`: gradients of a block are all-reduced right after its last backward pass, at no cost.
     - `comm_cores`: part of a GPU's cores that communicates while two passes run together.
-    - `delayed`: there, gradients of weights come after what the next all-to-all waits for.
+    - `delayed`: in such pairs, gradients of weights come after what the next all-to-all waits for.
     """
 
     eps_waits: bool = False
@@ -89,7 +89,7 @@ class Rules(NamedTuple):
 class Slots(NamedTuple):
     """Seconds of every block [.. P Q L], and its times since the iteration began, some for each all-to-all [.. 2].
 
-    Fields that are None have not been asked for.
+    Fields that were not requested are None.
     """
 
     end: Float[Array, "P Q L"]
@@ -99,10 +99,10 @@ class Slots(NamedTuple):
     tp_s: Float[Array, "P Q L"]
     exchange_s: Float[Array, "P Q L"]  # exposed all-to-alls, without waiting for the switch
     paid_s: Float[Array, "P Q L"]  # waiting for the switch
-    again: Float[Array, "P Q L 2"] | Any = None  # start of recomputed all-to-alls; None: no such
+    again: Float[Array, "P Q L 2"] | Any = None  # start of recomputed all-to-alls; None: there are none
     begin: Float[Array, "P Q L"] | Any = None
     inner: Float[Array, "P Q L 2"] | Any = None  # the experts (or dense part) start and end
-    turn: Float[Array, "P Q L 2"] | Any = None  # start of the turn (meaningless without one)
+    turn: Float[Array, "P Q L 2"] | Any = None  # start of the reconfiguration (meaningless without one)
     active: Float[Array, "P Q L 2"] | Any = None  # when its circuits start to carry
     waiting: Float[Array, "P Q L 2"] | Any = None  # seconds of the traffic that waited for them
     runs: Float[Array, "P Q L 4"] | Any = None  # when each of `RUNS` starts
@@ -122,7 +122,7 @@ RUNS = ("lead", "again", "inner", "behind")  # stretches of computation between 
 
 
 class Work(NamedTuple):
-    """Computation, or attention's all-reduce, of rows `of`; `off`: weight gradients, which can wait."""
+    """Computation, or the all-reduce of attention, made of bases `of`; `off`: weight gradients, which can wait."""
 
     of: tuple[str, ...]
     label: str
@@ -142,7 +142,7 @@ class Decide(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """The switch starts to turn for an all-to-all: after the previous one and, if needed, the decision."""
+    """The switch starts to reconfigure for an all-to-all, after the previous one and, if needed, the decision."""
 
     which: int
 
@@ -198,7 +198,7 @@ def backward_block(recompute: str) -> tuple[Section, Section, Section]:
 
 @functools.cache
 def alone(kind: str, recompute: str) -> tuple[tuple[str, Any], ...]:
-    """(run, operation) of a block in a pass that runs alone."""
+    """Return (run, operation) of a block in a pass that runs alone."""
     if kind == "forward":
         return _placed(sum(forward_block(), ()))
     backward = _placed(sum(backward_block(recompute), ()))
@@ -211,9 +211,9 @@ def alone(kind: str, recompute: str) -> tuple[tuple[str, Any], ...]:
 
 @functools.cache
 def pair(recompute: str, delayed: bool = True) -> tuple[tuple[int, str, Any], ...]:
-    """(whose, run, operation) of two blocks that run together; whose: 0 forward, 1 backward.
+    """Return (whose, run, operation) of two blocks that run together; whose: 0 forward, 1 backward.
 
-    Gradients of weights come last in their section where they are `delayed`, else with those of inputs.
+    Gradients of weights come last in their section if `delayed`, else with the gradients of inputs.
     """
     forward, backward = forward_block(), backward_block(recompute)
     if not delayed:
@@ -235,7 +235,7 @@ def steps_of(kind: str, rules: Rules, *, together: bool) -> tuple[tuple[str, Any
 
 
 def kind_of(order: Order, at: tuple[int, int]) -> str:
-    """Which of `KINDS` the pass at [P Q] is."""
+    """Return the kind of the pass at [P Q], one of `KINDS`."""
     if order.later is not None and order.later[at]:
         return "inputs"
     return {FORWARD: "forward", BACKWARD: "backward"}.get(int(order.kind[at]), "weights")
@@ -274,13 +274,13 @@ class Run(NamedTuple):
 
 @functools.cache
 def clock_alone(recompute: str) -> tuple[tuple[int, Any], ...]:
-    """(0, operation) of a backward block, which serves every pass; operations that a pass lacks take 0 s."""
+    """Return (0, operation) of a backward block; it serves every pass, as operations that a pass lacks take 0 s."""
     return _merged([(0, *step) for step in alone("backward", recompute)])
 
 
 @functools.cache
 def clock_pair(recompute: str, delayed: bool = True) -> tuple[tuple[int, Any], ...]:
-    """(whose, operation) of two blocks together; no all-to-all is recomputed there."""
+    """Return (whose, operation) of two blocks that run together, where no all-to-all is recomputed."""
     return _merged(pair("none" if again_of(recompute).exchanges else recompute, delayed))
 
 
@@ -297,14 +297,15 @@ COMPUTED = (*((run, False) for run in RUNS), ("inner", True), ("behind", True))
 NETWORK = ("optical", "electronic", "waiting", "delay")
 SECONDS: dict[tuple, int] = {("run", *run): column for column, run in enumerate(COMPUTED)}
 SECONDS |= {(name, which): len(COMPUTED) + 2 * at + which for at, name in enumerate(NETWORK) for which in (0, 1)}
-SECONDS |= {("held", 0): len(SECONDS)}  # of tables with pairs alone
-# Whether there is one: a block, its all-to-alls, its first and last computation, what is computed again; ...
+SECONDS |= {("held", 0): len(SECONDS)}  # only in tables with pairs
+# Flags: whether a block, its all-to-alls, its first and last computation and its recomputation exist; for each
+# all-to-all, whether circuits change before it and whether this waits for a decision.
 FLAGGED = ("present", "moe", "lead", "behind", "again", ("switch", 0), ("switch", 1), ("asks", 0), ("asks", 1))
 FLAGS = {name: column for column, name in enumerate(FLAGGED)}
 OF_BOTH = ("start", "over", "turn", "active", "waiting")  # times of each all-to-all
 
 BACK = ("inputs", "weights", "again")  # of attention, and of experts or the dense part (inner), in backward passes
-BASES = (  # seconds of a block that work is made of
+BASES = (  # seconds of a block; those of all work are sums of these
     *("attention", *(f"attention {name}" for name in BACK), "tp"),
     *("inner", *(f"inner {name}" for name in BACK), "beside 0", "beside 1"),
 )
@@ -312,7 +313,7 @@ BASES = (  # seconds of a block that work is made of
 
 @functools.cache
 def factors(recompute: str, comm_cores: float = 0.0, delayed: bool = True) -> np.ndarray:
-    """Matrix [kind, column, base]: seconds of a column per second of a base.
+    """Return the matrix [kind, column, base]: seconds of a column per second of a base.
 
     Kinds: `KINDS` and both passes of a pair; columns: `COMPUTED`, all computation, all all-reduces; bases: `BASES`.
     """
@@ -347,7 +348,7 @@ class Table(NamedTuple):
 
 
 def bases_of(blocks: Blocks, compute: Compute, xp: Any) -> list[Any]:
-    """Seconds [.. P Q L] of every base, each as wide as it has to be; `compute`: () or [.. P]."""
+    """Return the seconds [.. P Q L] of every base, broadcast only as far as needed; `compute`: () or [.. P]."""
     dtype = blocks.optical_s.dtype
     each = jax.tree.map(lambda part: aligned(xp.asarray(part, dtype)[..., None, None], blocks.present), compute)
     back = backward_of(each)
@@ -364,13 +365,13 @@ def bases_of(blocks: Blocks, compute: Compute, xp: Any) -> list[Any]:
 
 
 def rows_of(blocks: Blocks, compute: Compute) -> dict[str, np.ndarray]:
-    """Seconds [.. P Q L] of everything in `BASES`; NumPy."""
+    """Return the seconds [.. P Q L] of everything in `BASES`, in NumPy."""
     shape = blocks.optical_s.shape[:-1]
     return {name: np.broadcast_to(base, shape) for name, base in zip(BASES, bases_of(blocks, compute, np), strict=True)}
 
 
 def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules: Rules) -> Table:
-    """The table of iterations [C]; `delay_s` () or as wide as their all-to-alls."""
+    """Return the table of iterations [C]; `delay_s`: () or one per all-to-all."""
     xp = array_module(order, blocks, compute, delay_s, rules)
     together = None if order.paired is None else order.in_pairs[None, ..., None]
     backward = (order.kind == BACKWARD)[None, ..., None]
@@ -436,9 +437,10 @@ def _flags(order: Order, blocks: Blocks, runs: Any, twice: Any, together: Any) -
 
 
 def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
-    """Seconds after the first all-to-all ends: (start and end of experts [.. 2], start of the second).
+    """Return seconds after the end of the first all-to-all: (start and end of experts [.. 2], start of the second).
 
-    `length` [.. 2]: of the all-to-alls; `inner`: of the experts. Late parts delay the start of the second all-to-all.
+    `length` [.. 2]: seconds of the all-to-alls; `inner`: seconds of the experts. Late parts delay the start of the
+    second all-to-all.
     """
     xp = array_module(length, inner, parts)
     first = length[..., 0]
@@ -455,7 +457,7 @@ def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
 
 
 def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
-    """`Slots` from the times of a clock [.. P Q L]; without the waiting of pairs."""
+    """Return `Slots` from the times of a clock [.. P Q L], without the waiting of pairs."""
     xp = array_module(times["end"])
     again = again_of(rules.recompute).exchanges
 

@@ -48,17 +48,18 @@ BESIDE = {  # column of rows, track and label of a picture
 
 
 class FabricRates(NamedTuple):
-    """What the timeline needs to know of a fabric; rates in bytes/s.
+    """Rates [bytes/s] and delays of a fabric that the timeline needs.
 
     - `nic_Bps`: a NIC, in all-to-alls; `nvlink_Bps`: a GPU inside its server, `inside_Bps`: the same in all-to-alls
       (None: `nvlink_Bps`); `memory_Bps`: HBM of a GPU, for a counted optimizer step.
-    - `alpha_s`: of every all-to-all, send and step of a ring beside its bytes and propagation; `step_s`: both of these.
-    - `counts_s`: before the dispatch of a forward pass, in which ranks tell each other who sends what; the first
-      to come wait for the last. Where two passes run together the last computes as much longer, which nothing hides.
+    - `alpha_s`: latency of every all-to-all, send and ring step, beside bytes and propagation; `step_s`: this plus
+      propagation.
+    - `counts_s`: before the dispatch of a forward pass, ranks tell each other how much they send; early ranks wait for
+      the last. Where two passes run together, the last rank computes longer by `counts_s`, which nothing hides.
     - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
     - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
     - `decision_s`: time from a known demand to the choice of circuits.
-    - `phase_s`: turn to the circuits of sends, and before and behind gradients; None: all have links at once.
+    - `phase_s`: reconfiguration before sends, and before and after gradients; None: all have links at the same time.
     """
 
     nic_Bps: Float[Array, ""] | float
@@ -81,9 +82,10 @@ class FabricRates(NamedTuple):
 
 
 def rates_of(group: EpGroup, *, goodput: Any = 1.0, acks: float = 0.0, **rest: Any) -> FabricRates:
-    """The rates of a group at its bandwidth, of which `goodput` is payload; `rest`: other fields of `FabricRates`.
+    """Return the rates of a group at its bandwidth, of which the share `goodput` is payload.
 
-    `acks`: bytes of acknowledgement per byte of data; they slow gradient rings but not sends between stages.
+    `acks`: bytes of acknowledgement per byte of data; they slow gradient rings but not sends between stages. Other
+    keywords are fields of `FabricRates`.
     """
     nic, eps, send = (bytes_per_s * goodput for bytes_per_s in (group.nic_Bps, group.eps_Bps, group.send_Bps))
     delay_s = rest.pop("delay_s", group.delay_s)
@@ -123,8 +125,8 @@ def iterate(
 
     - `tp_Bps` [P]: bytes/s of a GPU in the tensor-parallel all-reduces of every stage; None: its NVLink.
 
-    Sends between stages and gradients use the electrical fabric. The busiest stage has most work of its own; the rest
-    of the iteration is its bubble. Compiled once; other rates and seconds reuse the program.
+    Sends between stages and gradients use the electrical fabric. The busiest stage is the one with the most work; the
+    rest of the iteration is its bubble. Compiled once; other rates and seconds reuse the program.
     """
     of_type("rates", rates, FabricRates, hint="rates_of(group) makes them")
     dtype = of_type("exchanges", exchanges, Exchanges, hint="timing.exchanges makes them").load.dtype
@@ -149,7 +151,7 @@ def iterate_compiled(
 
 
 def iterations_of(walked: "Walked") -> Iteration:
-    """The seconds of iterations [C] by kind, each of its busiest stage."""
+    """Return the seconds of iterations [C] by kind, for the busiest stage of each."""
     xp = array_module(walked.reduce_s)
     total = walked.ends.max(-1)
     spent = walked.spent
@@ -183,7 +185,7 @@ class Walked(NamedTuple):
 
     @property
     def spent(self) -> dict[str, Float[Array, "C P"]]:
-        """Seconds of every stage's own work and of waiting for its switch, by row column."""
+        """Seconds of every stage's own work and of its wait for the switch, by row column."""
         slots = self.slots
         each = {"compute_s": slots.compute_s, "tp_comm_s": slots.tp_s, "ep_comm_s": slots.exchange_s}
         found = {column: seconds.sum((-2, -1)) for column, seconds in each.items()}
@@ -204,10 +206,10 @@ def walk(
     tp_Bps: Float[Array, "C P"] | None = None,
     every: bool = True,
 ) -> Walked:
-    """When every block of every pass of C iterations runs [C P Q L], and what follows; NumPy or JAX.
+    """Return when every block of every pass of C iterations runs [C P Q L], and what follows; NumPy or JAX.
 
     - `exchanges` [C ..]; `rates`, `seconds` () or [C], those of servers also [C P]; the rest as in `iterate`.
-    - `every`: all times of `Slots`, for pictures; else those that seconds are worked out from.
+    - `every`: record all times of `Slots`, for pictures; else only those that the seconds need.
     """
     rules = rules_of(workload, rules)
     xp = array_module(exchanges, rates, seconds, tp_Bps)
@@ -237,17 +239,17 @@ def walk(
 def walk_alone(
     workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules: Rules | None = None
 ) -> Walked:
-    """`walk` of one iteration, in float64 on the host, without the axis of iterations."""
+    """Return `walk` of one iteration, in float64 on the host, without the axis of iterations."""
     given = jax.tree.map(lambda x: x[None], in_float64((rates, exchanges, seconds)))
     return jax.tree.map(lambda x: x[0], walk(workload, *given, rules=rules))
 
 
 def _delays(rates: FabricRates, exchanges: Exchanges, send_s: Any) -> Any:
-    """Seconds of reconfigurations before all-to-alls, as wide as these or of every case."""
+    """Seconds of reconfigurations, for every all-to-all or for every case."""
     delay_s, each_s = (_wide(x) for x in (rates.delay_s, rates.each_s))
     if exchanges.anew is not None:
         delay_s = delay_s + each_s * exchanges.anew
-    return delay_s if rates.phase_s is None else delay_s + _wide(send_s)  # to sends, which follow, and back
+    return delay_s if rates.phase_s is None else delay_s + _wide(send_s)  # to sends, the sends, and back
 
 
 def _wide(x: Any) -> Any:
@@ -262,7 +264,7 @@ def rules_of(workload: Workload, rules: Rules | None) -> Rules:
 
 
 def step_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
-    """Seconds of the optimizer step on every stage, limited by GPU memory bandwidth; 0 where it is left out."""
+    """Return the seconds of the optimizer step on every stage, limited by GPU memory bandwidth; 0 if it is left out."""
     memory_Bps: Any = rates.memory_Bps
     counts = workload.optimizer_step != "left-out"
     moved = [step_bytes(workload, stage) if counts else 0.0 for stage in range(workload.pp)]
@@ -270,7 +272,7 @@ def step_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
 
 
 def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, "C"]:
-    """Seconds in which experts move between ranks after an iteration, on the slowest stage."""
+    """Return the seconds of moving experts between ranks after an iteration, on the slowest stage."""
     if exchanges.moved is None:
         return array_module(rates, exchanges).zeros(len(exchanges.switch), exchanges.load.dtype)
     between = exchanges.moved[..., 0] / rates.nic_Bps
@@ -279,7 +281,7 @@ def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, "C"
 
 
 def send_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
-    """Seconds of activations between stages p and p + 1; last entry: from the last stage to the first."""
+    """Return the seconds of activations between stages p and p + 1; last entry: from the last stage to the first."""
     senders = workload.gpus_per_server // workload.tp  # EP ranks on a server
     xp = array_module(rates)
     turn_s = 0.0 if rates.phase_s is None else rates.phase_s
@@ -290,7 +292,7 @@ def send_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
 
 
 def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps: Float[Array, "C P"]) -> Compute:
-    """Seconds of a block's parts, with the tensor-parallel all-reduce."""
+    """Return the seconds of a block's parts, with the tensor-parallel all-reduce."""
     whole = completed(workload, seconds)
     tp_s = tp_bytes_per_gpu(workload) / tp_Bps
     parts = whole.attention_s, whole.moe_s, whole.dense_s, tp_s, whole.expert_s, whole.scores_s, whole.head_s
@@ -298,9 +300,9 @@ def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps: Float[Array, "
 
 
 def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges, compute: Compute) -> Blocks:
-    """Blocks of all passes with both all-to-alls [C P Q L 2]; backward reverses dispatch and combine.
+    """Return the blocks of all passes with both all-to-alls [C P Q L 2]; backward reverses dispatch and combine.
 
-    `compute`: for ranks that send as soon as their own experts are done.
+    `compute`: read only if ranks send as soon as their own experts are done.
     """
     xp = array_module(rates, exchanges, compute)
     where, dtype = places(workload), exchanges.load.dtype
@@ -337,7 +339,7 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
 
 
 def _of_experts(workload: Workload, compute: Compute) -> Any:
-    """Seconds of routed experts of a pass before they answer [.. P Q 1 1]."""
+    """Seconds that routed experts of a pass compute before they answer [.. P Q 1 1]."""
     order, back = order_of(workload), backward_of(compute)
     xp = array_module(compute)
     backward = places(workload).backward[..., None]
@@ -349,8 +351,10 @@ def _of_experts(workload: Workload, compute: Compute) -> Any:
 def reduced_behind(
     workload: Workload, rates: FabricRates, end: Float[Array, "C P Q L"], rules: Rules
 ) -> Float[Array, "C P"]:
-    """Seconds of gradient all-reduce after the passes of every stage; where it overlaps with them, blocks queue for it
-    in equal parts as they finish."""
+    """Return the seconds of the gradient all-reduce that remain after the passes of every stage.
+
+    If it overlaps with the passes, blocks queue for it in equal parts as they finish.
+    """
     reduce_s = all_reduce_seconds(workload, rates)
     if not rules.dp_overlap or workload.sharding not in ("none", "optimizer"):
         return reduce_s
@@ -363,10 +367,10 @@ def reduced_behind(
 
 
 def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
-    """Seconds of the gradient all-reduce of every stage at the end of the iteration, by `replica_ring`.
+    """Return the seconds of the gradient all-reduce of every stage at the end of the iteration, by `replica_ring`.
 
-    Dense gradients go over all servers of the stage, those of experts over replicas and copies. With sharded optimizer
-    states: a reduce-scatter, then an all-gather of weights. Further sharding is in `beside_of`.
+    Dense gradients are reduced over all servers of the stage, those of experts over replicas and copies. Sharded
+    optimizer states take a reduce-scatter, then an all-gather of weights. `beside_of` covers further sharding.
     """
     sizes = [replica_bytes(workload, stage, last=True) for stage in range(workload.pp)]
     rings = [replica_ring(workload, size.dense, size.expert) for size in sizes]
@@ -381,7 +385,7 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "
 
 # ------------------------------------------------------------------------------------- beside attention and experts
 def beside_of(workload: Workload, rates: FabricRates, compute: Compute) -> Beside:
-    """Seconds of a block other than attention, experts and their communication, by kind."""
+    """Return the seconds of a block, by kind, beside attention, experts and their communication."""
     found = {}
     if workload.head_counted or workload.predicted:
         found["head"] = _head(workload, compute)
@@ -413,7 +417,7 @@ def _head(workload: Workload, compute: Compute) -> Array:
 
 
 def last_blocks(workload: Workload) -> np.ndarray:
-    """Where the model's last block runs, except in passes of weight gradients alone [P Q L]."""
+    """Return where the model's last block runs, except in passes of weight gradients alone [P Q L]."""
     last = places(workload).block == sum(workload.place_blocks) - 1
     return last & (order_of(workload).kind != WEIGHT)[..., None]
 
@@ -427,7 +431,7 @@ def _rings(workload: Workload, rates, compute: Compute) -> Array:
         once_s = context_bytes(workload) / of_rank + (workload.cp - 1) * rates.step_s
     hidden_s = (workload.cp - 1) / workload.cp * compute.scores_s
     shown_s = _column(array_module(hidden_s).maximum(once_s - hidden_s, 0))
-    again = float(again_of(workload.recompute).whole)  # before the block's own
+    again = float(again_of(workload.recompute).whole)  # a recomputed round, before the block's own
     rest = context_rounds(workload) - 1 - again
     return _each_block(workload, before=(shown_s, again * shown_s), behind=(0.0, rest * shown_s))
 
@@ -459,16 +463,16 @@ def _half(workload: Workload, rates, moe: bool, bytes_each: float):
     return (ring.between / rates.eps_Bps + ring.inside / rates.nvlink_Bps + ring.steps * rates.step_s) / 2
 
 
-# -------------------------------------------------------------------------------- experts that receive unequally many
+# -------------------------------------------------------------------------------------------- unevenly loaded experts
 PORTS = ("rank", "server", "pair")
 TILE = 128  # rows that a grouped matrix product computes together
-ROUNDING = 64  # last places that a sum of selections may be off
+ROUNDING = 64  # units in the last place by which a sum of selections may be off
 
 
 def expert_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE) -> Float[Array, "layer M"]:
-    """Selections that the busiest rank computes over those of a rank under balanced routing [layer M].
+    """Return the selections of the busiest rank over those of a rank under balanced routing [layer M].
 
-    Expert e lives on rank e // (E / R); `tile`: selections of each expert are rounded up to it (1: no rounding).
+    Expert e lives on rank e // (E / R). Selections of each expert are rounded up to a multiple of `tile` (1: none).
     """
     return _rank_load(workload, tokens, tile).max(axis=-1)
 
@@ -481,7 +485,7 @@ def _rank_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: in
 
 
 class Early(NamedTuple):
-    """State of a block's second all-to-all when all but the k busiest ranks (k = 1 .. R) have sent their part.
+    """State of a block's second all-to-all once all ranks except the k busiest (k = 1 .. R) have sent their part.
 
     - `ahead` [... R]: how much earlier the k-th busiest rank is done than the busiest, in units of `expert_load`.
     - `between`, `inside` [... R]: part of the load of the busiest port between and inside servers that is left to send.
@@ -493,7 +497,7 @@ class Early(NamedTuple):
 
 
 def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE, *, ports: str = "rank") -> Early:
-    """`Early` of every all-to-all; `ports`: limit between servers is a "rank", a "server", or a "pair" of servers."""
+    """Return `Early` of every all-to-all; `ports`: a "rank", a "server" or a "pair" of servers limits what is sent."""
     xp = array_module(tokens)
     per_server = workload.ranks_per_server
     others = 1 - np.eye(workload.ep)
@@ -539,8 +543,9 @@ def _by_port(
 
 
 def ends_earlier(seconds: Any, left: Float[Array, "... R"], ahead_s: Float[Array, "... R"]) -> Array:
-    """Seconds from the busiest rank's end to the end of an all-to-all whose ranks start when done.
+    """Return the seconds from the busiest rank's end to the end of an all-to-all whose ranks start when done.
 
-    The latest, over k, of the start of the k busiest ranks plus the time of their bytes; `ahead_s`: `ahead` in seconds.
+    It is the maximum over k of the start of the k busiest ranks plus the time of their bytes; `ahead_s`: `ahead` in
+    seconds.
     """
     return array_module(seconds, left).maximum(left * seconds[..., None] - ahead_s, 0).max(axis=-1)

@@ -18,9 +18,9 @@ class Order(NamedTuple):
     """Order of passes in P stages, Q each: forward and backward of M micro-batches through every chunk of blocks.
 
     - `kind`, `micro_batch`, `chunk` [P Q]: the passes of each stage in its own order; chunk -1: none.
-    - `stage`, `position` [P*Q]: all passes in one order in which each follows what it needs.
+    - `stage`, `position` [P*Q]: all passes in one order, each after those that it needs.
     - `needs` [P*Q]: stage * Q + position of the neighbour's pass that it waits for; -1: none.
-    - `crossing` [P*Q]: boundary of this input: p is between stages p and p + 1, P - 1 from last to first, -1 none.
+    - `crossing` [P*Q]: boundary that this input crosses: p, between stages p and p + 1; P - 1, last to first; -1, none.
     - `depth` [P*Q]: how many passes or pairs it waits for, one after the other.
     - `later` [P Q]: backward passes whose weight gradients run later; `paired` [P Q]: forward passes in a pair.
     """
@@ -49,7 +49,7 @@ def order_of(workload: Workload) -> Order:
 
 @functools.lru_cache(maxsize=64)
 def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overlap: bool = False) -> Order:
-    """The order of all stages; `Schedule.place` gives the position of their chunks in the model."""
+    """Return the order of all stages; `Schedule.place` gives the position of their chunks in the model."""
     shape = PipelineShape(stages, micro_batches, chunks, overlap)
     one = SCHEDULES[schedule]
     units = [list(units_of(schedule, p, shape)) for p in range(stages)]
@@ -67,7 +67,7 @@ def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overl
 
 
 def _needed(steps: list[list[Step]], place: Callable) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """(stage, position) of a pass that waits -> (stage, position) of the pass it needs, and the crossing."""
+    """Map the (stage, position) of a waiting pass to that of the pass it needs, and the crossing."""
     stages, ran, found = len(steps), {}, {}
     for p, row in enumerate(steps):
         for q, (kind, m, chunk) in enumerate(row):
@@ -89,7 +89,7 @@ def _crossing(stage: int, other: int, around: bool, stages: int) -> int:
 def _merged(units: list, needed: dict) -> list[tuple[int, int, int, int, int]]:
     """Stage, position, needs, crossing and depth of all passes in dependency order; passes of a unit stay together."""
     passes = sum(map(len, units[0]))
-    begun, merged, depths = [0] * len(units), [], [[0] for _ in units]  # of nothing, and of every pass that is done
+    begun, merged, depths = [0] * len(units), [], [[0] for _ in units]  # depths: 0, then one for every merged pass
     while len(merged) < len(units) * passes:
         before = len(merged)
         for p, row in enumerate(units):
@@ -119,7 +119,7 @@ class Exchanges(NamedTuple):
     - `waiting`: part of `optical` that waits for the switch (None: all).
     - `busy` [P Q L]: `expert_load` (None: balanced); `early` [P Q L 3 R]: fields of `Early` (None: ranks wait).
     - `moved` [P 2]: seconds to move experts after the iteration, times bandwidth of NICs and of NVSwitches.
-    - `turns`: of a switch while an all-to-all runs, its time among the seconds (None: none); `anew` counts them in.
+    - `turns`: reconfigurations during an all-to-all (None: none); its seconds and `anew` include theirs.
     """
 
     optical: Float[Array, "P Q L 2"]
@@ -142,12 +142,12 @@ class Exchanges(NamedTuple):
 
     @property
     def every_turn(self) -> Array:
-        """Turns of a switch before and during every all-to-all [P Q L 2]."""
+        """Reconfigurations before and during every all-to-all [P Q L 2]."""
         return self.switch if self.turns is None else self.switch + self.turns
 
 
 class Places(NamedTuple):
-    """Static: the block in every running slot [P Q L].
+    """The block in every running slot [P Q L]; static under JAX.
 
     - `block`: its number in the model, -1: none.
     - `layer`: number of the MoE block, -1 without all-to-all; `experts`: the same, also for weight gradients.
@@ -178,10 +178,10 @@ class Places(NamedTuple):
 
 
 def places(workload: Workload) -> Places:
-    """Blocks in running order: forward, or reversed for backward; short passes are padded."""
+    """Return the blocks in running order: forward, or reversed for backward; short passes are padded."""
     order, blocks = order_of(workload), workload.place_blocks
     most = max(blocks)
-    block, layer = np.full((2, len(blocks) + 1, most), -1)  # [place L], the last for passes of nothing
+    block, layer = np.full((2, len(blocks) + 1, most), -1)  # [place L]; the last row is for padding
     for place, count in enumerate(blocks):
         block[place, :count] = sum(blocks[:place]) + np.arange(count)
         layer[place, list(workload.place_positions(place))] = workload.place_layers(place)
@@ -198,14 +198,14 @@ def places(workload: Workload) -> Places:
 
 
 def lane_of(paired: np.ndarray, most: int) -> np.ndarray:
-    """Running order of all-to-alls [2QL] in pairs: combine gradient, dispatch, dispatch gradient, combine."""
+    """Return the running order of all-to-alls [2QL]; a pair: combine gradient, dispatch, dispatch gradient, combine."""
     q, slot = np.divmod(np.arange(paired.shape[1] * most * 2), most * 2)
     units = np.cumsum(~np.roll(paired, 1, axis=1), axis=1)
     return np.stack([np.lexsort((-q, slot, unit[q])) for unit in units])  # backward first
 
 
 def behind_sends(workload: Workload) -> np.ndarray:
-    """The first all-to-all of a stage after sends to or from another [P Q L 2]; passes of a pair run together."""
+    """Return which all-to-alls [P Q L 2] come first after a send between stages; a pair counts as one pass."""
     order, where = order_of(workload), places(workload)
     apart = (order.needs >= 0) & (order.crossing >= 0) & (workload.pp > 1)
     needed, needs = (np.zeros(order.kind.shape, bool) for _ in range(2))
@@ -226,7 +226,7 @@ def behind_sends(workload: Workload) -> np.ndarray:
 
 
 def gradient_slots(workload: Workload, stage: int) -> list[tuple[int, int]]:
-    """Slots [Q L] at which the gradients of a stage's blocks become ready, in time order."""
+    """Return the slots [Q L] at which the gradients of a stage's blocks become ready, in time order."""
     order, blocks = order_of(workload), max(workload.place_blocks)
     last = []
     for chunk, place in enumerate(workload.held_places(stage)):

@@ -1,11 +1,11 @@
-"""The all-to-alls of an iteration while optical switches turn: circuits follow a schedule for each demand.
+"""All-to-alls during which circuits change: each demand has its own schedule of circuits.
 
-Circuits that stay take a time in proportion to bytes over bandwidth. A schedule does not, because turns take
-as long for few bytes as for many: each all-to-all is planned for its own bytes, at the bandwidth and the delay of the
-case.
+On circuits that stay, an all-to-all takes time in proportion to bytes over bandwidth. Under a schedule it does not,
+because a reconfiguration takes as long for few bytes as for many. So each all-to-all is planned for its own bytes, at
+the bandwidth and delay of the case.
 
-Only the dispatch of a forward pass waits for the gate before its circuits are known. The first turn of every other
-all-to-all goes beside computation (`first_free`), as `evaluate.circuits` has it for circuits that stay.
+Only the dispatch of a forward pass waits for the gate before its circuits are known. The first reconfiguration of every
+other all-to-all overlaps with computation (`first_free`), as `evaluate.circuits` does for circuits that stay.
 """
 
 from collections.abc import Callable
@@ -31,9 +31,9 @@ class Planned(NamedTuple):
     """Schedules of N all-to-alls.
 
     - `circuits_s`, `packets_s` [N]: when circuits and packet NICs carry their last byte.
-    - `first`, `last` [N S S]: circuits that all switches show first and last.
-    - `turns`, `anew` [N]: turns of the busiest switch while it runs, and circuits that all of them set up.
-    - `free` [N]: the first turn is not among them: it goes before the all-to-all begins.
+    - `first`, `last` [N S S]: the first and the last circuits of all switches.
+    - `turns`, `anew` [N]: reconfigurations of the busiest switch meanwhile, and new circuits of all switches.
+    - `free` [N]: whether these leave out the first reconfiguration, which ends before the all-to-all begins.
     """
 
     circuits_s: Float[Array, "N"]
@@ -45,11 +45,11 @@ class Planned(NamedTuple):
     free: Array
 
 
-Planner = Callable[[Any, bool], Planned]  # demand [N S S] bytes, known before it begins
+Planner = Callable[[Any, bool], Planned]  # arguments: demand [N S S] in bytes, whether it is known ahead
 
 
 def region_at(region: Any, nic_Bps: Any, delay_s: Any) -> Region:
-    """The region whose circuits run at `nic_Bps` and whose switch turns in `delay_s`."""
+    """Return the region with circuits of `nic_Bps` and a switch that reconfigures in `delay_s`."""
     return eqx.tree_at(lambda one: (one.nic_gbps, one.delay_s), region, (units.to_gbps(nic_Bps), delay_s))
 
 
@@ -62,16 +62,16 @@ def scheduled(
     *,
     cold: bool = False,
 ) -> Exchanges:
-    """The all-to-alls between servers, each with its own schedule, on circuits of `nic_Bps`.
+    """Return the all-to-alls between servers, each with its own schedule, on circuits of `nic_Bps`.
 
-    `even`: the demand of balanced experts; `cold`: no circuits of the iteration before are in place.
+    `even`: the demand of balanced experts; `cold`: the previous iteration left no circuits in place.
     """
     xp, where = array_module(demand, nic_Bps), places(workload)
     every = demand.reshape(-1, *even.shape)
     ratio = workload.combine_bytes / workload.dispatch_bytes
-    sizes, known = (1.0, ratio, 1.0), (False, True, True)  # over bytes of a dispatch
+    sizes, known = (1.0, ratio, 1.0), (False, True, True)  # sizes: relative to the dispatch
     each = [planner(every * size, ahead) for size, ahead in zip(sizes, known, strict=True)]
-    which = np.where(where.backward[..., None], [1, 2], [0, 1])  # gradients of combine go first
+    which = np.where(where.backward[..., None], [1, 2], [0, 1])  # the combine gradient goes first
     layer, micro_batch = where.pick(*demand.shape[:2])
     at = which * len(every) + (layer * demand.shape[1] + micro_batch)[..., None]
     sent = np.broadcast_to((where.layer >= 0)[..., None], at.shape)
@@ -99,8 +99,10 @@ def scheduled(
 
 
 def _set_up_before(at: np.ndarray, sent: np.ndarray, each: list[Planned], cold: bool) -> Array:
-    """Circuits set up between the end of the all-to-all before and the beginning of each [P Q L 2]; before the first of
-    an iteration is the last of the iteration before, if not `cold`."""
+    """Circuits set up between each all-to-all [P Q L 2] and the one before.
+
+    Unless `cold`, the first of an iteration follows the last of the previous iteration.
+    """
     xp, before = array_module(each), np.full_like(at, -1)
     for own, stage, some in zip(before, at, sent, strict=True):
         latest = np.roll(stage[some], 1)
@@ -115,7 +117,7 @@ def _set_up_before(at: np.ndarray, sent: np.ndarray, each: list[Planned], cold: 
 
 # --------------------------------------------------------------------------------------------- plans of policies in JAX
 def carries_schedule(policy: Policy, region: Any, demand: Float[Array, "S S"], key: Any) -> bool:
-    """Whether a policy's plans hold a schedule, judged from its traced program."""
+    """Return whether a policy's plans hold a schedule, from its traced program."""
     if of_package(policy):
         return False
     plan = jax.eval_shape(lambda one: policy(one, region, previous=None, key=key), demand)
@@ -123,7 +125,7 @@ def carries_schedule(policy: Policy, region: Any, demand: Float[Array, "S S"], k
 
 
 def planner_of(policy: Policy, region: Region, key: Any) -> Planner:
-    """The schedules that a policy plans without knowing of the circuits in place; traced by JAX."""
+    """Return a planner, traced by JAX, that asks a policy for schedules without telling it the circuits in place."""
     data = None if key is None else jax.random.key_data(key)
 
     def planned(demand: Float[Array, "N S S"], known: bool) -> Planned:
@@ -134,7 +136,7 @@ def planner_of(policy: Policy, region: Region, key: Any) -> Planner:
 
 
 def plan_each(demand: Float[Array, "N S S"], key: Any, region: Region, policy: Policy) -> Planned:
-    """The schedules of demands; `key`: key data [N 2] for each."""
+    """Return the schedules of demands; `key` [N 2]: data of a random key for each."""
     key = None if key is None else jax.random.wrap_key_data(key)
     plans: Any = jax.vmap(lambda one, key: policy(one, region, previous=None, key=key).schedule)(demand, key)
     times = jax.vmap(lambda plan, one: schedule_part_times(region, plan, one))(plans, demand)
@@ -143,7 +145,7 @@ def plan_each(demand: Float[Array, "N S S"], key: Any, region: Region, policy: P
 
 
 def ends_of_switches(schedule: Schedule) -> tuple[Array, Array, Array, Array]:
-    """`Planned.first`, `last`, `turns` and `anew` of one schedule; configurations of 0 s are not shown."""
+    """Return `Planned.first`, `last`, `turns` and `anew` of one schedule; configurations of 0 s are left out."""
     xp = array_module(schedule.configurations, schedule.seconds)
     used = schedule.seconds > 0
     switch = schedule.switch

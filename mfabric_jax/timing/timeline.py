@@ -1,16 +1,17 @@
-"""When everything runs: every stage goes through its passes, block by block, while its optical switch turns.
+"""Times of an iteration: every stage plays its passes, block by block, while its optical switch reconfigures.
 
-Each all-to-all has a part on circuits and one on packet switches and NVSwitches. The switch turns once its circuits are
-known (forward: a decision after the gate, unless chosen ahead) and the region's previous all-to-all is over; a new
-request restarts it. Changing circuits carry nothing meanwhile. The delay of the all-to-all is paid, the rest of the
-turn is hidden. Source: arXiv 2501.03905; turning only some circuits and the decision time are ours.
+Each all-to-all has a part on circuits and a part on packet switches and NVSwitches. The switch reconfigures once its
+circuits are known (forward: a decision after the gate, unless chosen ahead) and the region's previous all-to-all is
+over; a new request restarts it. Circuits that change carry nothing meanwhile. The time by which the all-to-all ends
+later is paid; the rest of the reconfiguration is hidden. Source: arXiv 2501.03905; partial reconfiguration and the
+decision time are ours.
 
-Two passes that run together start when both inputs are there, share the lanes of the stage block by block, and send
+Two passes that run together start when both inputs have arrived, share the lanes of the stage block by block, and send
 when both are over. `Rules.comm_cores` of the cores communicate, so computation takes 1 / (1 - comm_cores) times as
 long. Source: arXiv 2412.19437, figure 4.
 
-Iterations of one job run side by side. Passes that do not wait for each other are played together, in waves: one driver
-for NumPy, as a loop, and JAX, as `lax.scan`.
+Iterations of one job run side by side. Passes that do not wait for each other are played together, in waves. One driver
+serves NumPy, as a loop, and JAX, as `lax.scan`.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,7 +42,7 @@ class Clock(NamedTuple):
 
 
 def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: Any, eps_waits: bool):
-    """(clock, times of each pass by name) after one block of every pass; `blocks`: (seconds, flags) of each block."""
+    """Return (clock, times of each pass by name) after one block of every pass; `blocks`: (seconds, flags) of each."""
     (ready, free, quiet, active, anew) = clock
     single = len(blocks) == 1
     xp = array_module(quiet, decision_s)
@@ -107,7 +108,7 @@ def _over(start: Any, active: Any, optical: Any, packet: Any, waits: Any, eps_wa
 
 
 def names_of(rules: Rules, *, every: bool) -> list[Any]:
-    """Names of the times that a clock notes: those that seconds are worked out from, or every one, for pictures."""
+    """Return the names of the times that a clock records: those that the seconds need, or `every` one, for pictures."""
     both = OF_BOTH if every else ("start", "over")
     names: list[Any] = ["end", *((name, which) for name in both for which in (0, 1))]
     if every:
@@ -118,15 +119,15 @@ def names_of(rules: Rules, *, every: bool) -> list[Any]:
 
 
 def run(order: Order, table: Table, send_s: Array, rules: Rules, decision_s: Any = 0.0, *, every: bool = True) -> Slots:
-    """Times of all passes of C iterations; a pass starts when its stage is free and its input has arrived.
+    """Return the times of all passes of C iterations; a pass starts when its stage is free and its input has arrived.
 
     - `table` [C P Q L ..]: NumPy or JAX.
     - `send_s` [C P]: seconds from stage p to p + 1 or back (last: between last and first).
     - `decision_s` () or [C]: seconds from a forward gate until circuits for its demand are known.
     - `every`: all of `Slots`, for pictures.
 
-    `order.paired` must be static, and all of the order on accelerators, where waves are wide. A pair's waiting is in
-    the first slot of its forward pass: `paid_s` for the switch, `exchange_s` for other communication.
+    `order.paired` must be static; on accelerators, where waves are wide, all of `order` must be. The waiting of a pair
+    is in the first slot of its forward pass: `paid_s` for the switch, `exchange_s` for other communication.
     """
     times, paid = _Players(order, table, send_s, decision_s, rules, every).play_all()
     slots = slots_of(times, table, rules)
@@ -135,14 +136,14 @@ def run(order: Order, table: Table, send_s: Array, rules: Rules, decision_s: Any
 
 # --------------------------------------------------------------------------------------------------------------- waves
 def merged_units(order: Order) -> np.ndarray:
-    """Units [2 U], by number in the merged order: the first pass, and the second of a pair or the first again."""
+    """Return the units [2 U] by number in the merged order: the first pass, and a pair's second or the first again."""
     paired = np.zeros(len(order.stage), bool) if order.paired is None else order.paired[order.stage, order.position]
     first = np.flatnonzero(~np.roll(paired, 1))
     return np.stack([first, first + paired[first]])
 
 
 def waves_of(order: Order, *, one_by_one: bool = False) -> list[np.ndarray]:
-    """All units, in waves [2 w] that do not wait for each other, pairs apart from others; of one stage at most one."""
+    """Return all units in waves [2 w]: at most one unit per stage, none waits for another, pairs apart from others."""
     units = merged_units(order)
     depth = np.arange(len(units[0])) if one_by_one else order.depth[units[0]]
     wave = 2 * depth + (units[0] != units[1])
@@ -151,8 +152,11 @@ def waves_of(order: Order, *, one_by_one: bool = False) -> list[np.ndarray]:
 
 
 class _Passes(NamedTuple):
-    """Passes of a wave [w]: their stage, place among all ends, the place that they wait for (-1: none), and the seconds
-    from there [w C]; `seconds`, `flags` [L column w C] of their blocks."""
+    """Passes of a wave [w].
+
+    - `stage`; `place`: row of their ends; `need`: row of the end that they wait for (-1: none).
+    - `sent_s` [w C]: seconds from there; `seconds`, `flags` [L column w C]: of their blocks.
+    """
 
     stage: Any
     place: Any
@@ -163,7 +167,7 @@ class _Passes(NamedTuple):
 
 
 class _Players:
-    """Plays the passes of all stages; nobody has a row behind those of stages and passes."""
+    """Play the passes of all stages; an extra row after those of stages and passes takes the padding."""
 
     def __init__(self, order: Order, table: Any, send_s: Any, decision_s: Any, rules: Rules, every: bool):
         self.xp = array_module(order, table, send_s, decision_s)
@@ -177,7 +181,7 @@ class _Players:
         self.steps = ops.clock_alone(rules.recompute), ops.clock_pair(rules.recompute, rules.delayed)
 
     def play_all(self) -> tuple[dict, Any]:
-        """Times by name [C P Q L], and of pairs [C P Q 2] seconds paid for the switch and all seconds without it."""
+        """Return times by name [C P Q L] and, for pairs [C P Q 2], seconds paid for the switch and all others."""
         xp = self.xp
         dtype = self.seconds.dtype
         many = self.seconds.shape[-1]
@@ -218,7 +222,7 @@ class _Players:
         return array_module(there).where(which >= 0, there, stages * passes)
 
     def _rows(self, waves: np.ndarray) -> tuple[_Passes, _Passes | None, Any]:
-        """Of one wave [2 w], or of all, as wide as the widest [W 2 w]; -1: nobody."""
+        """Passes of one wave [2 w], or of all waves, padded to the widest [W 2 w]; -1: padding."""
         first, second = np.moveaxis(waves, -2, 0)
         return self._passes(first), self._passes(second) if self.in_pairs else None, (first != second).any(-1)
 
@@ -268,7 +272,7 @@ class _Players:
         return clock, (noted, noted, self.xp.zeros((*one.stage.shape, 2, clock[0].shape[-1]), clock[0].dtype))
 
     def _pair(self, clock: tuple, one: _Passes, two: _Passes) -> tuple[tuple, tuple]:
-        """The passes as they are and, beside them, as if no switch turned."""
+        """Play the passes and, beside them, the same passes as if no switch reconfigured."""
         xp, width = self.xp, len(one.stage)
         begin, quiet, active, anew = (xp.concatenate([x, x]) for x in clock)
         turns = (np.arange(2 * width) < width)[:, None]
@@ -315,13 +319,13 @@ def _looped(step: Callable, state: Any, over: Iterable) -> tuple[Any, list]:
 
 
 def _taken(array: Any, at: Any) -> Any:
-    """Rows of an array; XLA slices one row more quickly than it gathers several."""
+    """Rows of an array; a single row is sliced, which XLA does faster than a gather."""
     alone = not isinstance(array, np.ndarray) and len(at) == 1
     return array[at[0]][None] if alone else array[at]
 
 
 def _put(array: Any, at: Any, values: Any) -> Any:
-    """The array with other values in rows; of NumPy the same array, which belongs to one clock alone."""
+    """Set rows of an array; a NumPy array, which belongs to one clock alone, changes in place."""
     if not isinstance(array, np.ndarray):
         return array.at[at[0]].set(values[0]) if len(at) == 1 else array.at[at].set(values)
     array[at] = values
@@ -329,7 +333,7 @@ def _put(array: Any, at: Any, values: Any) -> Any:
 
 
 def _with_paid(slots: Slots, table: Table, order: Order, paid: Any) -> Slots:
-    """With the waiting of pairs, `paid` [C P Q 2], in the first slot of the first of two passes."""
+    """Add the waiting of pairs, `paid` [C P Q 2], to the first slot of their first pass."""
     xp = array_module(slots.compute_s, paid)
     work = table.seconds[..., : len(COMPUTED)].sum((-1, -2))
     assert order.paired is not None

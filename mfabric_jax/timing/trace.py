@@ -1,12 +1,12 @@
 """The timeline of an iteration as segments, for pictures and trace files.
 
-Tracks of a stage: compute, EPS (packet switches), OCS (carries or turns), NVSwitch, waiting. A segment is a dict with
-`stage`, `track`, `kind`, `label`, `start_s`, `end_s` (seconds from the start of the iteration), and `micro_batch`,
-`place` (part of the model), `block`, `direction` (forward, backward, or weights: weight gradients alone), which may be
-None.
+Tracks of a stage: compute, EPS (packet switches), OCS (carries or reconfigures), NVSwitch, waiting. A segment is a dict
+with `stage`, `track`, `kind`, `label`, `start_s` and `end_s` (seconds from the start of the iteration). It also has
+`micro_batch`, `place` (part of the model), `block` and `direction` (forward, backward, or weights: weight gradients
+alone), which may be None.
 
 Kinds: attention, experts, dense, head, optimizer, tp, cp, counts, all-to-all, dp, placement, reconfigure, waiting.
-"counts" comes before a dispatch: ranks tell each other who sends what, and the first to come wait for the last.
+"counts" precedes a dispatch: ranks tell each other how much they send, and early ranks wait for the last.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ LABELS = {  # of all-to-alls
 
 
 class Computed:
-    """What operations of blocks compute, with seconds; `walked` in float64."""
+    """Parts of every block's computation, with their seconds; `walked` in float64."""
 
     def __init__(self, workload: Workload, walked: Walked, rules: Rules):
         every = jax.tree.map(lambda part: np.broadcast_to(part, workload.pp), walked.compute)
@@ -46,7 +46,7 @@ class Computed:
         self.slower = 1 / (1 - rules.comm_cores)
 
     def parts(self, op: ops.Work | ops.Beside, at: Place) -> Iterator[tuple[str, str, str, float]]:
-        """(track, kind, label, seconds) of each."""
+        """Yield (track, kind, label, seconds) of each part of an operation."""
         if isinstance(op, ops.Beside):
             for kind, seconds in self.beside.items():
                 _, track, label = BESIDE[kind]
@@ -56,12 +56,12 @@ class Computed:
         yield op.track, op.kind, op.label, float(sum(self.rows[name][at] for name in op.of) * slower)
 
     def counted(self, op: ops.Send, at: Place) -> float:
-        """Seconds of counts before an all-to-all."""
+        """Return the seconds of counts before an all-to-all."""
         return 0.0 if self.counts_s is None or op.which or op.again else float(self.counts_s[at])
 
 
 def segments(workload: Workload, walked: Walked, rules: Rules | None = None) -> list[Segment]:
-    """Segments of one iteration by stage and start; segments of one track do not overlap.
+    """Return the segments of one iteration by stage and start; segments of one track do not overlap.
 
     Lengths add up to those of `walked.slots`, except where dispatch, experts and combine overlap in parts: all-to-alls
     are then drawn whole, while `exchange_s` is only the exposed time. Waiting is left out where two passes run
@@ -156,7 +156,7 @@ class _Drawn:
         sent += [("NVSwitch", f"{op.label} inside servers", begin, inside_s)]
         if 0 < optical_s <= waiting_s:
             sent += [("OCS", op.label, active, optical_s)]
-        elif optical_s > 0:  # some carry while others turn
+        elif optical_s > 0:  # some carry while others reconfigure
             sent += [("OCS", op.label, start, max(optical_s, active + waiting_s - start))]
         for track, label, begin, length in sent:
             counts_s = min(self.computed.counted(op, at), length)
@@ -182,7 +182,7 @@ def _between(workload: Workload, slots: Any, stage: int) -> list[Segment]:
 
 
 def _reduced(found: list[Segment], walked: Walked) -> list[Segment]:
-    """With what follows the passes."""
+    """Add the segments that follow the passes."""
     through = walked.slots.end.max(axis=(1, 2))
     total = walked.ends.max()
     nobody = dict.fromkeys(("micro_batch", "place", "block", "direction"))
@@ -209,7 +209,7 @@ def _apart(drawn: list[Segment]) -> list[Segment]:
 
 
 def one_block(workload: Workload, found: list[Segment]) -> list[Segment]:
-    """One MoE block from the middle of the iteration, forward then backward, shifted to start at 0.
+    """Return one MoE block from the middle of the iteration, forward then backward, shifted to start at 0.
 
     Backward starts with the reconfiguration for its first all-to-all.
     """

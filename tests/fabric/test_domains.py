@@ -132,5 +132,5 @@ def test_what_does_not_go():
 def test_a_page_says_who_is_idle():
     said, *_ = not_known(cases(small(SCALE_UP), {"network.scale-up.gpus": (72, 64)}))
     assert said == (
-        "scale-up: 1,024 GPUs of mixtral-8x7b run on 1,152 in 16 domains of 72; the others are idle and paid for."
+        "scale-up: mixtral-8x7b uses 1,024 of 1,152 GPUs in 16 domains of 72; the others are idle but paid for."
     )

@@ -74,11 +74,11 @@ def test_an_oversubscribed_tree_needs_links_up():
         ),
         (
             {"network.fabric": "oversub-fat-tree"},
-            "network.tiers must be 2 or 3 on an oversubscribed oversub-fat-tree: one switch has no links up; got 1.",
+            "network.tiers must be 2 or 3 on an oversubscribed oversub-fat-tree: one switch has no uplinks, got 1.",
         ),
         (
             {"network.oversubscription": 3},
-            "network.tiers must be 2 or 3 on an oversubscribed fat-tree: one switch has no links up; got 1.",
+            "network.tiers must be 2 or 3 on an oversubscribed fat-tree: one switch has no uplinks, got 1.",
         ),
     ],
 )
@@ -148,7 +148,7 @@ def test_what_quoted_ports_would_change_by_hand(tmp_path):
     words = []
     for name, listed in usd.items():
         low, high = ((listed - ports[name] * (PORT - quoted)) / 1e6 for quoted in (563, 781))
-        words.append(f"{name} {low:.3g} to {high:.3g} (not {listed / 1e6:.3g})")
+        words.append(f"{name} {low:.3g} to {high:.3g} instead of {listed / 1e6:.3g}")
     (said,) = at_quoted_ports(asked)
     assert said == (
         "A switch port of 400 Gbps is priced at 1,090 dollars (arXiv 2501.03905). At 563 to 781, quoted for 64-port "

@@ -53,4 +53,4 @@ def test_training_on_nvl72_pays_its_idle_gpus(tmp_path):
     three_tiers = 1499 + 5 * 1090 + 6 * 659 + 3 * 150
     assert found.network_usd == pytest.approx(16 * 72 * three_tiers)
     (said,) = [line for line in not_known(cases(small({"network.fabric": "nvl72"}))) if "idle" in line]
-    assert said.startswith("nvl72: 1,024 GPUs of mixtral-8x7b run on 1,152 in 16 domains of 72; the others are idle")
+    assert said.startswith("nvl72: mixtral-8x7b uses 1,024 of 1,152 GPUs in 16 domains of 72; the others are idle")

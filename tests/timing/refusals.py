@@ -35,7 +35,7 @@ REFUSED = [
     (lambda: Span("run"), "circuits_for 'run' needs the tokens seen [I layer M R E], got none."),
     (
         lambda: sent(first=First("predict", TOKENS), span=Span("run", TOKENS[None])),
-        "circuits_for 'run' is known ahead: first must be 'block', got 'predict'.",
+        "first must be 'block' with circuits_for 'run', known ahead, got 'predict'.",
     ),
-    (lambda: sent(carry=no_time, partial=True), "partial needs flows that spread; carry must be None."),
+    (lambda: sent(carry=no_time, partial=True), "carry must be None with partial, which needs flows that spread."),
 ]

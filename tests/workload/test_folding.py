@@ -110,10 +110,10 @@ def test_a_case_says_attention_s_degree_and_that_of_experts():
     ("change", "sentence"),
     [
         ({"job.parallel.etp": 4}, "etp must divide job.parallel.tp, got 4 beside tp 2"),
-        ({"job.parallel.tp": None}, "etp needs job.parallel.tp, of which it is a divisor; say both, got etp 1 alone"),
+        ({"job.parallel.tp": None}, "etp must divide job.parallel.tp; state both, got etp 1 alone"),
         (
             {"job.parallel.tp": 8, "job.parallel.ep": 4},
-            "ep must be a multiple of cp x tp / etp = 8, which share tokens",
+            "ep must be a multiple of cp x tp / etp = 8, the ranks that share tokens",
         ),
         ({"job.parallel.dp": 8}, "make 512 .dp counts copies of an expert"),
         ({"job.parallel.tp": 3}, "tp must divide the 8 GPUs of a server, got 3"),

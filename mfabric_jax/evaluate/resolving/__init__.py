@@ -1,1 +1,1 @@
-"""Resolves a case: open values, limits, and the engine's input; exported by `evaluate`."""
+"""Resolve a case: open values, limits, and the engine's input; `evaluate` exports these names."""

@@ -1,4 +1,4 @@
-"""Values of a case that do not go together, alone and beside what a command models."""
+"""Limits of a case: values that exclude each other, and values that a command does not model."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from mfabric_jax.workload.recompute import again_of
 
 
 class Beside(NamedTuple):
-    """A rule: where `when` holds of the values by path, `path` must be one of `allowed`; `why` in a few words."""
+    """A limit: if `when` is true of the values by path, the value at `path` must be in `allowed`; `why`: the reason."""
 
     when: Callable[[dict[str, Any]], bool]
     path: str
@@ -37,7 +37,7 @@ def _sends_again(at: dict[str, Any]) -> bool:
 
 
 WITHOUT_SENDING = ("none", "light", "attention", "parts without moe")
-MORE_THAN_DEMAND = ("random", "previous", "threshold", "local-search", "relaxed")  # draw, or know circuits in place
+MORE_THAN_DEMAND = ("random", "previous", "threshold", "local-search", "relaxed")  # draw, or read circuits in place
 PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "rank")
 ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.turn", "pays")
 PAYS_AGAIN = _both(PAYS, _sends_again)
@@ -57,36 +57,41 @@ LIMITS = (
     Beside(PASSES, "circuits.partial", (False,), "job.overlap passes"),
     Beside(ECMP, "circuits.routing", ("unsplit",), "single paths"),
     Beside(ECMP, "network.oversubscription", (None, 1.0), "single paths"),
-    Beside(ECMP, "circuits.partial", (False,), "single paths turn all circuits together"),
+    Beside(ECMP, "circuits.partial", (False,), "single paths, which reconfigure all circuits together"),
     Beside(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
-    Beside(PAYS_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.turn pays, which foresees none computed again"),
+    Beside(PAYS_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.turn pays, which models no recomputed all-to-alls"),
     Beside(_both(RANK, _sends_again), "job.recompute", WITHOUT_SENDING, "compute.received.combine rank"),
     Beside(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
-    Beside(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, as servers add answers up"),
+    Beside(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, because servers add up answers"),
     Beside(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
     Beside(_both(PASSES, _sends_again), "job.recompute", WITHOUT_SENDING, "job.overlap passes"),
-    Beside(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which are all alike then"),
+    Beside(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which would all be alike"),
     Beside(ALIKE, "run.sample", (None, 0), "traffic.alike, which leaves one iteration"),
     Beside(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
     Beside(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
     Beside(SCHEDULED, "circuits.turn", ("on-demand",), "circuits.schedule"),
     Beside(SCHEDULED, "circuits.partial", (False,), "circuits.schedule (see circuits.all_stop)"),
     Beside(SCHEDULED, "circuits.each_s", (0.0,), "circuits.schedule"),
-    Beside(SCHEDULED, "circuits.packets_wait", (False,), "circuits.schedule, whose packets run through turns"),
+    Beside(SCHEDULED, "circuits.packets_wait", (False,), "circuits.schedule, whose packets never wait"),
     Beside(SCHEDULED, "circuits.decision_s", (0.0,), "circuits.schedule"),
-    Beside(SCHEDULED, "circuits.routing", ("unsplit",), "circuits.schedule, which says itself what circuits carry"),
+    Beside(SCHEDULED, "circuits.routing", ("unsplit",), "circuits.schedule, which decides what circuits carry"),
     Beside(SCHEDULED, "network.paths", ("spray",), "circuits.schedule"),
     Beside(SCHEDULED, "job.overlap", ("none", "parts"), "circuits.schedule"),
     Beside(SCHEDULED, "run.sample", (None,), "circuits.schedule"),
     Beside(SCHEDULED_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.schedule"),
-    Beside(_both(SCHEDULED, _is("network.fabric", "acos")), "circuits.schedule", (NO_SCHEDULE,), "its fixed graphs"),
-    *(Beside(OWN_SCHEDULER, path, (usual,), "a scheduler of your own, which says it") for path, usual in ITS_SWITCHES),
+    Beside(
+        _both(SCHEDULED, _is("network.fabric", "acos")),
+        "circuits.schedule",
+        (NO_SCHEDULE,),
+        "acos, whose graphs are fixed",
+    ),
+    *(Beside(OWN_SCHEDULER, path, (usual,), "a scheduler of your own, which sets it") for path, usual in ITS_SWITCHES),
     Beside(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
 )
 
 
 def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
-    """`Misfit` for values that do not go together; `tree_nics`: NICs of the cluster on switch trees."""
+    """Raise Misfit for values that exclude each other; `tree_nics`: NICs of the cluster on switch trees."""
     at = flat(case)
     if on.reconfigures and PASSES(at):
         _check_passes(at)
@@ -103,8 +108,7 @@ def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
 
 
 def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
-    """`InputError` or `Misfit` for switches that a fabric has no use or no room for; `tree_nics`: as in
-    `check_limits`."""
+    """Raise InputError or Misfit for switches that do not suit a fabric; `tree_nics`: as in `check_limits`."""
     if case.network.radix < 4 or case.network.radix % 2:
         raise InputError(
             f"network.radix must be even (half of the ports go up) and at least 4, got {case.network.radix}."
@@ -117,8 +121,8 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
         )
 
 
-ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # what a graph has in the place of values of BESIDE
-BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # paths whose other values a command does not model
+ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # values of a graph that replace those of BESIDE
+BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # values that each command models, by path
     "an iteration of one group": (
         ("network.paths", ("spray", "ecmp")),
         ("network.oversubscribed_at", ("edge",)),
@@ -150,18 +154,18 @@ BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # paths whose other values
 
 
 def check_beside(what: str, case: Case) -> None:
-    """`Misfit` for a value that `what` (of `BESIDE`) does not model."""
+    """Raise Misfit for a value that `what` (a key of `BESIDE`) does not model."""
     at = flat(case)
     for path, allowed in BESIDE[what]:
         allowed = ON_GRAPHS.get(path, allowed) if case.network.fabric == GRAPH else allowed
         if path in at and at[path] not in allowed:
             refuse(path, allowed, what, at[path])
     if what == "failures" and at["circuits.policy"] == "static":
-        raise Misfit("circuits.policy must not be static beside failures: circuits are chosen again for what is left.")
+        raise Misfit("circuits.policy must not be static beside failures: each failure chooses circuits anew.")
 
 
 def _check_passes(at: dict[str, Any]) -> None:
-    """`Misfit` for circuit rules that do not work with overlapping passes."""
+    """Raise Misfit for circuit rules that do not work with overlapping passes."""
     turn, length = at["circuits.turn"], at.get("circuits.span.length")
     if turn not in ("on-demand", "always", "span", "bound") or length in ("block", "stage"):
         refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", turn)

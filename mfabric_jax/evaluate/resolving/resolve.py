@@ -1,6 +1,6 @@
-"""Resolves a case: fills its open values with reasons, and rejects values that do not go together.
+"""Resolve a case: fill its open values, record why, and reject values that exclude each other.
 
-`resolve` makes a case without open values, its job (`Workload`), and what the engine reads of both (`Resolved`).
+`resolve` returns a `Resolved`: the case without open values, its job (`Workload`), and the engine's input.
 """
 
 import dataclasses
@@ -51,20 +51,20 @@ from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.schedules import SCHEDULES, micro_batches_for
 from mfabric_jax.workload.set_ups import Candidate, quickest
 
-# They need JAX, without which settings are read.
-policies = LazyModule("mfabric_jax.policies")  # imports JAX, without which settings are read
+# Loaded at first use: policies import JAX, and settings must be readable without it.
+policies = LazyModule("mfabric_jax.policies")
 
 GPUS = 1024  # default if neither gpus nor dp is stated
 GLOBAL_BATCH = 4096  # sequences: default if no batch is stated
 LEAST_RADIX = 4  # half of its ports go up
-ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree, 2 of 8
+ELECTRICAL_SHARE = 4  # mfabric: one in 4 NICs of a server is on the tree (2 of 8)
 BATCH = GLOBAL, MICRO_BATCHES, PER_STAGE, BUBBLE = EITHER[0]
 DEGREE = "network.mfabric.optical_degree"
-FIT = "job.recompute", "fit"  # open: a recipe may state it
+FIT = "job.recompute", "fit"  # counts as open: a recipe may replace it
 
 
 class _Open:
-    """Values of a case while they are resolved, with reasons."""
+    """Values of a case while they are resolved, with the reasons for filled ones."""
 
     def __init__(self, case: Case):
         self.asked, self.values, self.why, self.recipe = case, flat(case), {}, "none"
@@ -81,8 +81,10 @@ class _Open:
             self.put(path, value, why)
 
     def take(self, statement: Statement, why: str) -> None:
-        """Fill open values from a recipe: its choices first, then settings of the alternatives that are chosen now. Of
-        settings that exclude each other, fill only where all are open."""
+        """Fill open values from a recipe: its choices first, then the settings of the alternatives chosen by then.
+
+        Fill settings that exclude each other only if all of them are open.
+        """
         before, known = dict(self.values), settings()
         for path in sorted(statement, key=lambda path: bool(getattr(known[path], "choice", ""))):
             group = next((group for group in EITHER if path in group), (path,))
@@ -97,9 +99,9 @@ class _Open:
 
 @cached_by_files(named_files, maxsize=4096)
 def resolve(case: Case) -> Resolved:
-    """The case with every value resolved, its job, and what the engine reads.
+    """Return the case with every value resolved, its job, and the values that the engine reads.
 
-    `InputError` for an unknown name, `Misfit` for values that do not go together.
+    Raise InputError for an unknown name, Misfit for values that exclude each other.
     """
     resolved = worked_out(case)
     _check_groups(resolved)
@@ -108,7 +110,7 @@ def resolve(case: Case) -> Resolved:
 
 @cached_by_files(named_files, maxsize=4096)
 def worked_out(case: Case) -> Resolved:
-    """`resolve` before what a fabric's group and a policy's code have to say: without JAX."""
+    """Resolve a case without JAX, so without the checks of a fabric's group and a policy's code."""
     found = _Open(case)
     gpu = _gpu(found)
     model = model_of(case)
@@ -135,7 +137,7 @@ def worked_out(case: Case) -> Resolved:
     return resolved
 
 
-OF_MODEL = (  # fields of an `Architecture` that a case may say
+OF_MODEL = (  # fields of an `Architecture` that a case may state
     *("blocks", "hidden", "experts", "top_k", "expert_hidden", "shared_hidden", "dense_blocks", "dense_hidden"),
     *("vocab", "tied", "expert_groups", "top_groups", "next_tokens"),
 )
@@ -164,7 +166,7 @@ def _gpu(found: _Open) -> Gpu:
 
 
 def _domain(found: _Open) -> None:
-    """Takes the scale-up domain from the fabric, where it sets one."""
+    """Take the scale-up domain from the fabric if it sets one."""
     on = fabric.get(found["network.fabric"])
     domains = on.about.domains
     if domains is None:
@@ -180,7 +182,7 @@ def _domain(found: _Open) -> None:
 
 
 class Recipe(NamedTuple):
-    """How a model was trained: its source, what it states, and dimensions by which a file of the model is known."""
+    """How a model was trained: the source, what it states, and dimensions that identify a file of the model."""
 
     source: str
     statement: Statement
@@ -189,7 +191,7 @@ class Recipe(NamedTuple):
 
 @functools.cache
 def recipes(name: str) -> dict[str, Recipe]:
-    """Recipes of the makers, or of the paper, by model."""
+    """Return the recipes of the makers, or of the paper, by model."""
     text = (resources.files("mfabric_jax.workload") / "recipes" / f"{name}.toml").read_text("utf-8")
     found: dict[str, Recipe] = {}
     for model, table in tomllib.loads(text).items():
@@ -201,7 +203,7 @@ def recipes(name: str) -> dict[str, Recipe]:
 
 
 def recipe_of(name: str, model: Model) -> Recipe | None:
-    """The recipe of a model by its name, or by the dimensions in its file; None: there is none."""
+    """Return a model's recipe, found by name or by the dimensions in the model's file; None if there is none."""
     if name == "none":
         return None
     known = recipes(name)
@@ -232,7 +234,7 @@ def _recipe(found: _Open, model: Model) -> None:
 
 
 def _predicting(model: Model) -> Model:
-    """With the blocks that predict further tokens behind its own."""
+    """The model with the blocks that predict further tokens after its own."""
     facts = model.architecture
     if not facts.next_tokens:
         raise Misfit(f"job.mtp needs a model that predicts further tokens; {model.label} has next_tokens 0.")
@@ -241,7 +243,7 @@ def _predicting(model: Model) -> Model:
 
 
 def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
-    """Why the degrees of a recipe do not fit this job; None where they can."""
+    """Why the degrees of a recipe do not fit this job; None if they fit."""
     for path in degrees:
         if found[path] not in (None, statement[path]):
             return f"{path} is {found[path]}, not {statement[path]}"
@@ -249,7 +251,7 @@ def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
     replica = math.prod(statement[path] for path in degrees if path != "job.parallel.tp" or not folded)
     gpus = found["job.parallel.gpus"]
     if gpus is not None and gpus % replica:
-        return f"{gpus} GPUs are no multiple of its {replica}"
+        return f"{gpus} GPUs are not a multiple of its {replica}"
     return None
 
 
@@ -277,7 +279,7 @@ def _formats(found: _Open) -> None:
     found.fill("job.overlap", "passes" if overlaps else "none", f"usual under {found['job.schedule']}")
     measured = found["compute.rate"] == "kernels"
     usual = USUAL_DISPATCHER[found["job.dispatch"]]
-    found.fill("job.dispatcher", usual if measured else "ideal", f"usual {found['job.dispatch']}")
+    found.fill("job.dispatcher", usual if measured else "ideal", f"usual for dispatch {found['job.dispatch']}")
     if found["job.overlap"] == "passes":
         cores = shares_of(1, found["job.dispatcher"]).cores
         found.fill("job.passes.comm_cores", cores, f"of {found['job.dispatcher']}")
@@ -285,7 +287,7 @@ def _formats(found: _Open) -> None:
     whole = found["traffic.alike"] is not None and found["run.replicas"] == 1
     if fabric.get(found["network.fabric"]).phases:
         found.fill("job.overlap_gradients", False, "circuits of one phase at a time")
-    found.fill("job.overlap_gradients", not shared and whole, "on, where gradients are reduced once")
+    found.fill("job.overlap_gradients", not shared and whole, "on if gradients are reduced once")
 
 
 def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
@@ -318,7 +320,7 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
     )
 
 
-CAST = 2.0  # bytes of a weight for products in FP8: by rows and by columns
+CAST = 2.0  # bytes of a weight's two FP8 copies for matrix products: by rows and by columns
 
 
 def _shape(found: _Open) -> dict[str, Any]:
@@ -363,11 +365,11 @@ def _chunks(found: _Open) -> int:
 
 
 def _copies(found: _Open) -> int:
-    """Slots of a group beyond one for each expert."""
+    """Slots of a group beyond one per expert."""
     if found["placement.rule"] != "given":
         return found[f"placement.{found['placement.rule']}.redundant_experts"] or 0
     if found["placement.given"] is None:
-        raise InputError("placement.given must name a .json file, which says where experts lie.")
+        raise InputError("placement.given must name a .json file with the placement of experts.")
     placement = traffic.read_placement(found["placement.given"])
     return placement.slots.shape[1] - placement.experts
 
@@ -379,7 +381,7 @@ def _of_experts(found: _Open) -> Any:
 
 
 def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
-    """Degrees and recomputation: as stated, else the fastest per token that fits."""
+    """Degrees and recomputation: as stated, else the fastest per token that fit in memory."""
     _check_degrees(found, model, gpu)
     pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("pp", "ep", "dp", "gpus"))
     tp = _of_experts(found)
@@ -407,13 +409,11 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
 
 
 def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
-    """`Misfit` for degrees that do not divide evenly, with the nearest that do."""
+    """Raise Misfit for degrees that do not divide evenly, and name the nearest that do."""
     tp, pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
     facts, servers, etp = model.architecture, gpu.gpus_per_server, found["job.parallel.etp"]
     if etp is not None and tp is None:
-        raise Misfit(
-            f"job.parallel.etp needs job.parallel.tp, of which it is a divisor; say both, got etp {etp} alone."
-        )
+        raise Misfit(f"job.parallel.etp must divide job.parallel.tp; state both, got etp {etp} alone.")
     if etp is not None and tp % etp:
         raise Misfit(f"job.parallel.etp must divide job.parallel.tp, got {etp} beside tp {tp}.")
     for name, degree, of, what in (("tp", tp, servers, "GPUs of a server"), ("ep", ep, facts.experts, "experts")):
@@ -421,7 +421,8 @@ def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
             near = _nearest(degree, [one for one in range(1, of + 1) if of % one == 0])
             raise Misfit(f"job.parallel.{name} must divide the {of} {what}, got {degree}; {near}.")
     if etp is not None and ep is not None and ep % (shared := found["job.parallel.cp"] * tp // etp):
-        raise Misfit(f"job.parallel.ep must be a multiple of cp x tp / etp = {shared}, which share tokens, got {ep}.")
+        ranks = f"cp x tp / etp = {shared}, the ranks that share tokens"
+        raise Misfit(f"job.parallel.ep must be a multiple of {ranks}, got {ep}.")
     if pp is not None and pp > facts.blocks:
         raise Misfit(f"job.parallel.pp must be at most the {facts.blocks} blocks of {model.label}, got {pp}.")
     if None in (tp, pp, ep, gpus):
@@ -449,7 +450,7 @@ def _nearest(value: int, allowed: Sequence[int]) -> str:
 
 def _disagree(found: _Open, said: str, takes: str) -> None:
     micro_batches = found[MICRO_BATCHES]
-    raise Misfit(f"job.batch.{said} and micro_batches {micro_batches} do not agree: it takes {takes}.")
+    raise Misfit(f"job.batch.{said} and micro_batches {micro_batches} do not agree: the former needs {takes}.")
 
 
 def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
@@ -494,9 +495,9 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
 
 
 def _ports(found: _Open, gpu: Gpu, servers: int, group: int, gpus: int, on: Fabric) -> int:
-    """Fills NICs of a server and their shares; returns NICs on switch trees, of a cluster with these servers and GPUs.
+    """Fill the NICs of a server and their shares, and return how many NICs of the cluster are on switch trees.
 
-    `group`: servers of an expert-parallel group.
+    `servers`, `gpus`: of the cluster; `group`: servers of an expert-parallel group.
     """
     found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
     found.fill("network.nics", on.about.nics, f"usual on {on.name}")
@@ -507,9 +508,9 @@ def _ports(found: _Open, gpu: Gpu, servers: int, group: int, gpus: int, on: Fabr
         found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers in groups of {group:,}")
     varies = on.about.optics.degree_varies
     if varies and nics < 2 and found[DEGREE] is None:
-        raise Misfit(f"network.nics must be 2 or more on {on.name}, which shares some of them to circuits, got {nics}.")
+        raise Misfit(f"network.nics must be at least 2 on {on.name}, got {nics}.")
     electrical = max(1, nics // ELECTRICAL_SHARE)
-    found.fill(DEGREE, max(nics - electrical, 0), f"all but one in {ELECTRICAL_SHARE} NICs")
+    found.fill(DEGREE, max(nics - electrical, 0), f"all except one in {ELECTRICAL_SHARE} NICs")
     on_tree = nics - found[DEGREE]
     if varies and on_tree < 1:
         raise Misfit(
@@ -521,8 +522,8 @@ def _ports(found: _Open, gpu: Gpu, servers: int, group: int, gpus: int, on: Fabr
     return servers * (on_tree if on.reconfigures else nics)
 
 
-TURNING = ("greedy", "unsplit")  # policy and routing of circuits for the demand of an all-to-all
-STAYING = ("uniform", "split")  # of circuits that stay, for demand that is even in the mean
+TURNING = ("greedy", "unsplit")  # usual policy and routing of circuits chosen for one all-to-all
+STAYING = ("uniform", "split")  # usual policy and routing of circuits that stay: the mean demand is even
 
 
 def _circuits(found: _Open, on: Fabric, usual: tuple[str, str]) -> None:
@@ -542,9 +543,9 @@ def _circuits(found: _Open, on: Fabric, usual: tuple[str, str]) -> None:
 
 
 def _tree_room(found: _Open, on: Fabric) -> tuple[int | None, int, int]:
-    """NICs for which one switch and two tiers of a fabric have room, and the separate trees that share its NICs.
+    """How many NICs one switch and two tiers of a fabric connect, and over how many separate trees its NICs divide.
 
-    One switch: 0 where an oversubscribed tree needs links up; None without a tree.
+    One switch connects 0 if an oversubscribed tree needs uplinks, None without a tree.
     """
     radix, network = found["network.radix"], found.case.network
     at_edge = found["network.oversubscribed_at"] == "edge"
@@ -558,7 +559,7 @@ def _tree_room(found: _Open, on: Fabric) -> tuple[int | None, int, int]:
 
 
 def _tiers(found: _Open, on: Fabric, servers: int, tree_nics: int, least: int = 1) -> None:
-    """Fill the tiers of switch trees, with no fewer than `least`. `Misfit` if one switch has no room for all NICs."""
+    """Fill the tiers of switch trees, at least `least`; raise Misfit if one stated switch is too small for all NICs."""
     (one, two, trees), stated = _tree_room(found, on), found["network.tiers"]
 
     def tiers_for(nics: int) -> int:
@@ -575,7 +576,7 @@ def _tiers(found: _Open, on: Fabric, servers: int, tree_nics: int, least: int = 
         why = f"{tree_nics:,} NICs{of}, {first}two tiers have room for {two:,}"
         found.put("network.tiers", tiers_for(tree_nics), why)
     elif stated == 1 and one == 0:
-        raise Misfit(f"network.tiers must be 2 or 3 on an oversubscribed {on.name}: one switch has no links up; got 1.")
+        raise Misfit(f"network.tiers must be 2 or 3 on an oversubscribed {on.name}: one switch has no uplinks, got 1.")
     elif stated == 1 and one is not None and tree_nics > one * trees:
         each = f" for each of {trees} trees" if trees > 1 else ""
         ports = f"one switch of {one} ports{each}"
@@ -583,23 +584,24 @@ def _tiers(found: _Open, on: Fabric, servers: int, tree_nics: int, least: int = 
 
 
 def model_of(case: Case) -> Model:
-    """The model of a case, with the dimensions that the case says."""
+    """Return the model of a case, with the dimensions that the case states."""
     said = flat(case)
     changed = {field: value for field in OF_MODEL if (value := said[f"model.{field}"]) is not None}
     return get_model(case.model.name, changed)
 
 
 def gpu_of(case: Case) -> Gpu:
-    """The GPU of a case, and its server."""
+    """Return the GPU of a case, and its server."""
     return _gpu(_Open(case))
 
 
 @cached_by_files(lambda case, *_, **__: named_files(case), maxsize=256)
 def hardware_of(case: Case, servers: int, least_tiers: int = 1, circuits: tuple[str, str] = TURNING) -> Hardware:
-    """GPUs and network of a case; switch trees have `least_tiers` or more unless the case states fewer. `circuits`:
-    their usual policy and routing.
+    """Return the GPUs and network of a case.
 
-    `InputError` for an unknown name, `Misfit` for NICs that cannot be shared so.
+    - `least_tiers`: of switch trees, unless the case states fewer; `circuits`: usual policy and routing.
+
+    Raise InputError for an unknown name, Misfit for NICs that circuits and switches cannot divide.
     """
     found, on = _Open(case), fabric.get(case.network.fabric)
     gpu = _gpu(found)
@@ -628,7 +630,7 @@ def _hardware(whole: Case, gpu: Gpu, tiers_by_degree: tuple[int, ...]) -> dict[s
 
 
 def _check_values(resolved: Resolved) -> None:
-    """`InputError` for a bandwidth without a price, or what else only the whole case can tell."""
+    """Raise InputError for what only the whole case shows, such as a bandwidth without a price."""
     case: Any = resolved.case
     source, rule = case.traffic.source, case.placement.rule
     if source.name == "trace":
@@ -653,9 +655,9 @@ def _check_values(resolved: Resolved) -> None:
 
 
 def _check_groups(resolved: Resolved) -> None:
-    """`InputError` for a group that the fabric has no room for, or a policy that does not work.
+    """Raise InputError for a group that is too large for the fabric, or a policy that does not work.
 
-    `Misfit` for a policy of one's own, or a trained one, that knows more than demand where that does not work.
+    Raise Misfit for a user's or a trained policy that reads more than the demand where it must not.
     """
     case, name, network = resolved.case, resolved.policy, resolved.case.network
     policies.suited(name, routing=resolved.routing)
@@ -671,7 +673,7 @@ def _check_groups(resolved: Resolved) -> None:
 
 
 def _check_measured(case: Case) -> None:
-    """`InputError` for a measurement without seconds or fabric, or whose circuits depend on the rate."""
+    """Raise InputError for a measurement without seconds or fabric, Misfit if its circuits depend on the rate."""
     rate: Any = case.compute.rate
     if rate.name != "measured":
         return
@@ -679,5 +681,5 @@ def _check_measured(case: Case) -> None:
     if rate.iteration_s is None:
         raise InputError("compute.measured needs iteration_s, the seconds of the iteration that was measured.")
     if fabric.get(rate.fabric).reconfigures and PAYS({"circuits.turn": case.circuits.turn.name}):
-        words = f"compute.measured.fabric {rate.fabric}, as it weighs computation"
+        words = f"compute.measured.fabric {rate.fabric}, because pays weighs computation"
         refuse("circuits.turn", ("on-demand", "always", "reuse", "predict", "span"), words, "pays")

@@ -1,7 +1,7 @@
-"""One case with every value resolved by `resolve`: what the engine reads, without defaults.
+"""A case with every value resolved by `resolve`: the engine's input, without defaults.
 
-Computation time is one achieved FLOP/s rate per model, fitted per preset to published iteration times: arXiv
-2501.03905, non-blocking fat-tree at 100, 200, 400 and 800 Gbps, used as three ratios to the time at 800 Gbps.
+Every model has one achieved FLOP/s rate. Each preset fits it to published iteration times: arXiv 2501.03905,
+non-blocking fat-tree at 100, 200, 400 and 800 Gbps, used as three ratios to the time at 800 Gbps.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from mfabric_jax.timing import Rules
     from mfabric_jax.timing.scheduled import Planner
 
-# Imported when used, and JAX with them, without which settings are read.
+# Imported at first use: they import JAX, and settings must be readable without it.
 planned, policies, timing = (
     LazyModule(f"mfabric_jax.{name}") for name in ("circuit_schedules.planned", "policies", "timing")
 )
-SCHEDULE = "schedule"  # the rule of circuits that turn while an all-to-all runs
-LONG = ("stage", "iteration", "run")  # spans known before a pass begins: the switch turns while other things run
+SCHEDULE = "schedule"  # the rule of circuits that change during an all-to-all
+LONG = ("stage", "iteration", "run")  # spans known before a pass begins: the switch reconfigures meanwhile
 BANDWIDTHS = (100.0, 200.0, 400.0, 800.0)
 PUBLISHED: dict[str, tuple[float, ...]] = {
     "mixtral-8x22b": (1.374, 1.194, 1.082, 1.024),
@@ -68,7 +68,7 @@ class Calibrated(NamedTuple):
 
 @functools.cache
 def calibrated_under(name: str) -> dict[str, Calibrated]:
-    """Fits by model that `mfabric calibrate` made under a preset: calibrations/NAME.json."""
+    """Return the fits by model that `mfabric calibrate` made under a preset (calibrations/NAME.json)."""
     file = resources.files("mfabric_jax.evaluate.resolving") / "calibrations" / f"{name}.json"
     return {model: Calibrated(**fit) for model, fit in json.loads(file.read_text())["models"].items()}
 
@@ -77,12 +77,12 @@ HALF = 0.5  # of the peak, for a model without published times
 
 
 def own_settings(case: Case, fabric: str) -> Any:
-    """Settings of a fabric alone; None if it has none."""
+    """Return the settings of one fabric; None if it has none."""
     return getattr(case.network, fabric.replace("-", "_"), None)
 
 
 def _at(path: str) -> property:
-    """What a case says at a path of its tree."""
+    """A property that reads the case at a path of its tree."""
     return property(attrgetter(f"case.{path}"))
 
 
@@ -90,8 +90,8 @@ def _at(path: str) -> property:
 class Hardware:
     """GPUs, NICs and switches of one resolved case (fields as in `case.tree`); `server`: GPU and server.
 
-    - `tiers_by_degree`: tiers for each number of a server's optical NICs from 0, where this number may be traced.
-    - `shares_network`: these servers are a part of the cluster, whose other servers fill the switches.
+    - `tiers_by_degree`: tiers for 0, 1, ... optical NICs of a server; empty if that number cannot vary.
+    - `shares_network`: these servers are part of a cluster whose other servers fill the switches.
     """
 
     case: Case
@@ -129,12 +129,12 @@ class Hardware:
         return None if asked == "most" else asked
 
     def own(self, fabric: str) -> Any:
-        """Settings of a fabric alone; None if it has none."""
+        """Return the settings of one fabric; None if it has none."""
         return own_settings(self.case, fabric)
 
     def site_of(self, shape: ClusterShape) -> Site:
-        """What the fabric is laid out for: servers of a shape with this hardware."""
-        in_domains = self.fabric.domain_gpus is not None  # which have a NIC for each GPU
+        """Return what the fabric is laid out for: servers of a shape with this hardware."""
+        in_domains = self.fabric.domain_gpus is not None  # domains have a NIC for each GPU
         return Site(
             network=self.case.network,
             servers=shape.servers,
@@ -156,11 +156,14 @@ class Hardware:
         return Parts.read(self.case.network.prices, self.case.circuits.ocs)
 
     def planner(self, region: Region) -> Planner:
-        """When all-to-alls of a region end under the scheduler of the case; `InputError` where it does not work."""
+        """Return the function that times a region's all-to-alls under the scheduler of the case.
+
+        Raise InputError if the scheduler does not work there.
+        """
         return planned.planner(self.case.circuits.schedule, region, **self._switches)
 
     def carrier(self, region: Region) -> Callable[[np.ndarray, bool], Carried]:
-        """What each configuration carries of an all-to-all of a region under the scheduler of the case."""
+        """Return the function that gives what each configuration of the scheduler carries of a region's all-to-all."""
         return planned.carrier(self.case.circuits.schedule, region, **self._switches)
 
     @property
@@ -173,8 +176,8 @@ class Hardware:
 class Resolved(Hardware):
     """One case with every value resolved.
 
-    - `case`: the case without open values; `asked`: the original.
-    - `job`: the model on its GPUs; `why`: reasons for filled values, by path; `recipe`: whose set-up it is.
+    - `case`: the case without open values; `asked`: the case as stated.
+    - `job`: the model on its GPUs; `why`: reasons for filled values, by path; `recipe`: source of the set-up.
     - `measured`: the rate solved from a measured iteration.
     """
 
@@ -195,11 +198,11 @@ class Resolved(Hardware):
     def _repr_html_(self) -> str:
         values = flat(self.case)
         rows = [{"setting": path, "value": str(values.get(path)), "why": why} for path, why in self.why.items()]
-        return html_table(rows, f"{self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}: what was open")
+        return html_table(rows, f"{self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}: filled values")
 
     @property
     def scheduled(self) -> bool:
-        """Whether circuits turn while an all-to-all runs."""
+        """Whether circuits change during an all-to-all."""
         return self.case.circuits.schedule != NO_SCHEDULE
 
     @property
@@ -224,13 +227,13 @@ class Resolved(Hardware):
 
     @property
     def plan_on(self) -> str:
-        """Selections on which long spans are planned: the span itself, or the past."""
+        """Selections for which long spans are planned: those of the span itself, or of the past."""
         turn: Any = self.case.circuits.turn
         return "span" if turn.name == "span" and turn.chosen_on == "actual" else "past"
 
     @property
     def past(self) -> bool:
-        """Whether an iteration more is drawn, before the others: long spans are planned on it."""
+        """Whether one more iteration is drawn before the others, to plan long spans for it."""
         return self.plan_on == "past" and self.circuits_for in LONG
 
     @property
@@ -254,7 +257,7 @@ class Resolved(Hardware):
         return rate.value
 
     def block_seconds(self, job: Workload, efficiency: float | None = None) -> BlockSeconds:
-        """Seconds of a block; `efficiency` None: `achieved`."""
+        """Return the seconds of a block; `efficiency` None: `achieved`."""
         if self.case.compute.rate.name == "kernels":
             found = self.of_kernels(job)
             return found if efficiency is None else scaled(found, self.achieved(job) / efficiency)
@@ -266,14 +269,14 @@ class Resolved(Hardware):
         return self.case.job.precision.compute  # type: ignore[return-value]
 
     def of_kernels(self, job: Workload, how: str = "usual") -> BlockSeconds:
-        """Seconds of a block by measured kernels; `how`: one of `kernels.HOW`."""
+        """Return the seconds of a block by measured kernels; `how`: one of `kernels.HOW`."""
         rate: Any = self.case.compute.rate
         launch_us = table(rate.table)["launch"]["us"] if rate.launch_us is None else rate.launch_us
         launch_s = float(units.us(launch_us))
         return kernel_seconds(job, self.server, self._format, how, path=rate.table, launch_s=launch_s)
 
     def shares(self, job: Workload, how: str = "usual") -> Shares:
-        """Achieved over nominal bandwidth of communication."""
+        """Return achieved over nominal bandwidth of communication."""
         case: Any = self.case
         if case.compute.rate.name != "kernels":
             return IDEAL
@@ -281,14 +284,14 @@ class Resolved(Hardware):
 
     @property
     def memory_Bps(self) -> float:
-        """Of a GPU's memory, in the optimizer's step; infinite if unknown."""
+        """Bandwidth of a GPU's memory in the optimizer step; infinite if unknown."""
         rate: Any = self.case.compute.rate
         if rate.name == "kernels":
             return rates_of(self.server, path=rate.table).memory_Bps
         return self.server.memory_Bps or math.inf
 
     def room(self, job: Workload) -> Room:
-        """`room_of` the case."""
+        """Return `room_of` the case."""
         return room_of(self.case, job)
 
     @property
@@ -307,7 +310,7 @@ class Resolved(Hardware):
         return name_of(self.case.circuits.policy)
 
     def circuits_policy(self, mean=None) -> Policy:
-        """The policy with its settings; `mean`: demand for "static"."""
+        """Return the policy with its settings; `mean`: demand for "static"."""
         case: Any = self.case
         name = case.circuits.policy
         if name == "static":
@@ -318,14 +321,14 @@ class Resolved(Hardware):
 
 
 def knobs_of(source: Any) -> Knobs:
-    """Knobs of a named workload or of a file; `InputError` for anything else."""
+    """Return the knobs of a named workload or of a file; raise InputError for anything else."""
     if source.value.endswith(".json"):
         return Knobs.read(source.value)
     return WORKLOADS[one_of("traffic.knobs", source.value, WORKLOADS)]
 
 
 def room_of(case: Case, job: Workload) -> Room:
-    """The slots of a group; `InputError` for a placement that its gate does not allow."""
+    """Return the slots of a group; raise InputError for a placement that the gate does not allow."""
     facts, rule = job.architecture, case.placement.rule
     limited = job.node_limit == "model" and facts.expert_groups > 1
     groups = getattr(rule, "groups", None) or (facts.expert_groups if limited else facts.experts)
@@ -334,8 +337,8 @@ def room_of(case: Case, job: Workload) -> Room:
     whole_groups = rule.name == "hierarchical" and groups == facts.expert_groups == room.servers
     if limited and rule.name != "contiguous" and not whole_groups:
         raise InputError(
-            f"job.per-server.node_limit 'model' is of groups of neighbouring experts: placement.rule must be "
-            f"contiguous, or hierarchical with one group a server ({room.servers}), got {rule.name!r} with "
+            f"placement.rule must be contiguous, or hierarchical with one group a server ({room.servers}), beside "
+            f"job.per-server.node_limit 'model', whose groups are of neighbouring experts, got {rule.name!r} with "
             f"{groups}."
         )
     return room

@@ -1,4 +1,4 @@
-"""What a resolved case says of its set-up: degrees that were found, memory of a GPU, and what would fit."""
+"""Sentences and columns on the set-up of a case: degrees found by search, memory of a GPU, and what would fit."""
 
 import dataclasses
 import functools
@@ -39,8 +39,10 @@ MEMORY = Columns(
 
 
 def memory_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
-    """Gigabytes that the busiest GPU of the fullest stage needs and has, whether it fits, and for what; None: unknown.
-    It receives what the traffic that is timed gives it (`drawn_loads`)."""
+    """Return the gigabytes that the busiest GPU of the fullest stage needs and has, whether they fit, and all parts.
+
+    None: unknown. The GPU's tokens are those of the timed traffic (`drawn_loads`).
+    """
     parts, has = fullest_stage(job, drawn_loads(settings.case, job))[1], settings.server.memory_bytes
     return {
         "memory_gb": float(to_gigabytes(parts.total)),
@@ -50,7 +52,7 @@ def memory_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
     }
 
 
-FIELDS = {  # of a `Workload`, and where a case says them
+FIELDS = {  # field of a `Workload`: its path in a case
     **{name: f"job.parallel.{name}" for name in (*DEGREES, "gpus")},
     **{name: f"job.batch.{name}" for name in ("micro_batch", "micro_batches")},
     **{"recompute": "job.recompute", "sharding": "job.sharding"},
@@ -58,18 +60,18 @@ FIELDS = {  # of a `Workload`, and where a case says them
 
 
 def found_words(resolved: Resolved) -> str | None:
-    """Sentences on degrees chosen by search and why; None where the case states them."""
+    """Return a sentence on degrees chosen by search; None if the case states them."""
     job, why = resolved.job, resolved.why
     if not any(_searched(resolved, name) for name in ("tp", "pp", "ep")):
         return None
     found = [name for name in ("tp", "pp", "ep") if FIELDS[name] in why]
     rest = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
     left = "was" if len(found) == 1 else "were"
-    return f"{job.model}: {', '.join(found)} {left} left open and found: {set_up_words(vars(job))}, {rest}."
+    return f"{job.model}: {', '.join(found)} {left} open; the search chose {set_up_words(vars(job))}, {rest}."
 
 
 def wider_words(resolved: Resolved) -> str | None:
-    """A sentence on degrees whose all-to-alls leave servers, where the search found others."""
+    """Return a sentence on degrees whose all-to-alls leave servers, if the search chose others."""
     job, asked = resolved.job, resolved.asked
     if not _searched(resolved, "ep") or job.servers_per_region > 1:
         return None
@@ -80,13 +82,13 @@ def wider_words(resolved: Resolved) -> str | None:
         return None
     best = min(wide, key=lambda one: iteration_seconds(one.job, one.server).total / one.job.iteration_tokens).job
     return (
-        f"{job.model}: all-to-alls stay inside servers; fabrics differ in what else leaves servers, such as gradients, "
-        f"and in cost. --ep {best.ep} lets all-to-alls leave servers ({set_up_words(vars(best))})."
+        f"{job.model}: all-to-alls stay inside servers; fabrics differ only in cost and in other traffic between "
+        f"servers, such as gradients. --ep {best.ep} lets all-to-alls leave servers ({set_up_words(vars(best))})."
     )
 
 
 def untried_words(resolved: Resolved) -> str | None:
-    """A sentence on schedule and layout, which the search of degrees leaves as usual, and what tries others."""
+    """Return a sentence on schedule and layout, which the search leaves as usual, and on flags that try others."""
     tried = {"job.schedule": ("1f1b", "interleaved"), "job.layout": ("even", "ends")}
     usual = {path: values for path, values in tried.items() if resolved.why.get(path) == "usual"}
     if not _searched(resolved, "pp") or resolved.job.pp == 1 or not usual:
@@ -112,7 +114,7 @@ def _tried(asked: Case, changes: Mapping[str, Any]) -> Resolved | None:
 
 
 def too_large_words(resolved: Resolved) -> str | None:
-    """A sentence on what does not fit in memory and what would; None where all fits or memory is unknown."""
+    """Return a sentence on what does not fit in memory and what would; None if all fits or memory is unknown."""
     job, server = resolved.job, resolved.server
     said = memory_columns(resolved, job)
     if said["fits"] is not False:
@@ -128,7 +130,7 @@ def too_large_words(resolved: Resolved) -> str | None:
     loads_of = functools.partial(drawn_loads, resolved.case)
     does = [remedy_words(one, job) for one in remedies(job, server, again, loads_of)]
     kept = f"{HEADROOM:.0%} kept for buffers"
-    what = f"{job.model} needs {said['memory_gb']:,.0f} GB of {said['gpu_memory_gb']:,.0f} GB a GPU ({kept})"
+    what = f"{job.model} needs {said['memory_gb']:,.0f} GB a GPU, which has {said['gpu_memory_gb']:,.0f} GB ({kept})"
     return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."
 
 
@@ -136,7 +138,7 @@ COPIES = "per-server"
 
 
 def dispatcher_words(resolved: Resolved) -> str | None:
-    """A sentence where a dispatcher that sends a token once to each server is beside a dispatch that does not."""
+    """Return a sentence if the dispatcher sends a token once per server, but the dispatch counts it once per expert."""
     job, dispatcher = resolved.job, resolved.case.job.dispatcher
     if dispatcher not in ONCE_A_SERVER or job.dispatch == COPIES or job.servers_per_region == 1:
         return None
@@ -157,7 +159,7 @@ def _between_servers(job: Workload) -> float:
 
 
 def beyond_words(resolved: Resolved) -> str | None:
-    """A sentence on what a measured `network.transport` counts twice, or all-to-alls beyond those measured."""
+    """Return a sentence if a measured `network.transport` counts a loss twice, or was measured at other sizes."""
     job, transport = resolved.job, resolved.carried_by
     if transport.measured_bytes is None or job.servers_per_region == 1:
         return None
@@ -165,8 +167,8 @@ def beyond_words(resolved: Resolved) -> str | None:
     size = first[job.ranks_per_server :].sum() / job.tp  # out of the first server, over the NICs of a rank
     if (dispatcher := resolved.case.job.dispatcher) != "ideal":
         return (
-            f"network.transport {transport.name} holds what kernels of communication reach, and so does job.dispatcher "
-            f"{dispatcher}, which takes its part once more; set job.dispatcher=ideal."
+            f"network.transport {transport.name} already holds the efficiency of communication kernels; job.dispatcher "
+            f"{dispatcher} applies it once more; set job.dispatcher=ideal."
         )
     if not transport.beyond(size):
         return None

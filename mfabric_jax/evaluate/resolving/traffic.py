@@ -22,7 +22,7 @@ REPEATED = {"micro-batches": "iteration and micro-batch", "everything": "iterati
 
 
 def traffic_of(case: Case, workload: Workload, *, past: bool = False) -> tuple[Tokens, ...]:
-    """Traffic of every replica, with experts placed; one more iteration is drawn if a past one is needed."""
+    """Return the traffic of every replica, with experts placed; a past iteration is drawn first if one is needed."""
     rule: Any = case.placement.rule
     moved = rule.name not in ("contiguous", "given")
     past = past or (moved and rule.loads > 0)
@@ -50,7 +50,7 @@ def _alike(case: Case, tokens: Tokens) -> Tokens:
 
 
 def _tokens(case: Case, workload: Workload, iterations: int) -> tuple[Tokens, ...]:
-    """Traffic of every replica: further iterations of a recording, or further micro-batches of what is drawn."""
+    """Traffic of every replica: other iterations of a recording, or other micro-batches of drawn traffic."""
     source: Any = case.traffic.source
     replicas = replicas_of(case.run.replicas, workload)
     if source.name == "trace":
@@ -76,13 +76,15 @@ def _drawn(case: Case, workload: Workload, iterations: int, micro_batches: int) 
 
 
 def replicas_of(replicas: int | str, workload: Workload) -> int:
-    """Number of simulated replicas; "all": every replica of the job."""
+    """Return the number of simulated replicas; "all": every replica of the job."""
     return workload.dp if isinstance(replicas, str) else replicas
 
 
 def drawn_loads(case: Case, job: Workload) -> tuple[Load, ...] | None:
-    """What the fullest rank of each pipeline stage receives in the first iteration. None: experts are balanced, or a
-    recording is not of such a job."""
+    """Return what the fullest rank of each pipeline stage receives in the first iteration.
+
+    None: experts are balanced, or a recording does not fit the job.
+    """
     if case.compute.experts.name == "balanced":
         return None
     received = _of_ranks(_LoadOf.of(case, job))
@@ -112,7 +114,7 @@ class _LoadOf:
 
 @cached_by_files(lambda of: named_files(of.case), maxsize=256)
 def _of_ranks(of: _LoadOf) -> Float[np.ndarray, "L P R"] | None:
-    """What each rank receives over an even load, by layer and micro-batch."""
+    """Tokens that each rank receives over those of an even load, by layer and micro-batch."""
     case = of.case.with_({"run.iterations": 1, "run.replicas": 1, "run.sample": None})
     try:
         tokens = traffic_of(case, of.job)[0]

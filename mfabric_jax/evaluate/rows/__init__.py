@@ -1,1 +1,1 @@
-"""From resolved cases to rows: blocks of cases, columns, provenance."""
+"""Turn resolved cases into rows: blocks of cases, columns, provenance."""

@@ -53,9 +53,8 @@ PANELS = Columns(
         "panel_network_cost_usd",
         "USD",
         "Price of the network with patch panels instead of a switch that never reconfigured; else empty.",
-        detail=True,
     ),
-    Column("panel_usd_per_million_tokens", "USD", "Cost of a million tokens with those panels.", detail=True),
+    Column("panel_usd_per_million_tokens", "USD", "Cost of a million tokens with those panels."),
 )
 ON_PANELS = {
     "panel_network_cost_usd": "network_cost_usd",
@@ -73,11 +72,12 @@ class Bill(NamedTuple):
 
 
 def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = None, **ports: Any) -> Bill:
-    """The bill of a cluster: its GPUs in use, and the idle ones that it causes, whose watts do not count.
+    """Return the bill of a cluster: GPUs in use, and idle GPUs that the job must pay for, whose watts do not count.
 
-    Whole servers or domains, of which a job that fills none pays a part (`Fabric.share_of`). `job`: a `Workload`, or
-    the shape of a group that serves. `nic_gbps` and `ports` (fields of `Site` that override the settings) may be
-    arrays; `parts`: other prices.
+    A job pays for whole servers or domains, or for a part if it fills none (`Fabric.share_of`).
+
+    - `job`: a `Workload`, or the shape of a serving group; `parts`: other prices.
+    - `nic_gbps`, `ports` (fields of `Site` that override the settings): may be arrays.
     """
     parts, gpu, on = parts or settings.parts, settings.server, settings.fabric
     built, share = on.built_of(gpu), on.share_of(gpu, job.gpus_per_server)
@@ -98,16 +98,16 @@ def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = N
 
 
 def usd_of_gpu(settings: Hardware, parts: Parts | None = None) -> float | None:
-    """Dollars of a GPU, from its file or the price list; `parts`: another list."""
+    """Return the dollars of a GPU, from its file or the price list; `parts`: another list."""
     parts, gpu = parts or settings.parts, settings.server
     listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
     return listed if gpu.usd is None else gpu.usd
 
 
 def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achieved: Any) -> Row:
-    """Columns of dollars and kilowatts of the cluster, per iteration (energy times PUE) and per million tokens.
+    """Return columns of dollars and power: of the cluster, per iteration (energy times PUE), per million tokens.
 
-    They are unknown where `achieved` exceeds the peak of the priced GPUs.
+    Those that need the time of priced GPUs are unknown where `achieved` exceeds their peak.
     """
     running = settings.parts.running
     joules = multiply(bill.cluster_watts, running.pue * iteration_s)
@@ -130,9 +130,9 @@ def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achie
 
 
 def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> Row:
-    """Columns of a whole training of `job.training_tokens`, by those of its iterations; nan where they are open.
+    """Return the columns of a whole training of `job.training_tokens`, from those of an iteration; nan if it is open.
 
-    Days, with those of the band's ends, dollars by the price of a million tokens, and kWh at the meter.
+    They are days (also at both ends of the band), dollars at the price of a million tokens, and kWh at the meter.
     """
     stated = settings.case.job.training_tokens
     tokens = np.full_like(columns["iteration_s"], np.nan if stated is None else stated)
@@ -148,7 +148,7 @@ def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> Row:
 
 
 def idle_spares(settings: Resolved, job: Workload) -> str | None:
-    """A sentence on GPUs of scale-up domains that no group fills; None: there are none."""
+    """Return a sentence on GPUs of scale-up domains that no group fills; None if there are none."""
     on, gpu = settings.fabric, settings.server
     paid, size = on.paid_gpus(gpu, job), on.built_of(gpu)
     if round(paid, PLACES) == job.gpus:
@@ -158,7 +158,7 @@ def idle_spares(settings: Resolved, job: Workload) -> str | None:
 
 
 def unknown_parts(settings: Hardware, bill: Bill) -> Iterator[str]:
-    """A sentence for every part of a cluster with unknown price or power, and for assumed power."""
+    """Yield a sentence for every part of a cluster with unknown price or power, and for assumed power."""
     parts, gpu, on = settings.parts, settings.server, settings.fabric
     if why := no_price(on.name, parts.prices):
         yield why
@@ -166,12 +166,12 @@ def unknown_parts(settings: Hardware, bill: Bill) -> Iterator[str]:
         name = parts.ocs.name
         if parts.ocs.port_usd is None:
             give = f"give usd_per_port (or usd, of a switch) in [ocs.{name}] of network.prices."
-            yield f"{on.name} has no cost: no price is known of the optical switch {name!r}; {give}"
+            yield f"{on.name} has no cost: the price of optical switch {name!r} is unknown; {give}"
         if parts.ocs.watts is None and parts.ocs.watts_per_port is None:
-            yield f"no power is known of the optical switch {name!r}: {parts.watts.ocs_port:g} W a port are assumed."
+            yield f"the power of optical switch {name!r} is unknown: {parts.watts.ocs_port:g} W a port are assumed."
     if bill.network_watts is None:
         give = "give it in [watts] of network.prices"
-        yield f"{on.name} has no power: that of a part of its network is not known; {give}."
+        yield f"{on.name} has no power: the power of a network part is unknown; {give}."
     server = parts.server_of(gpu.name)
     usd = usd_of_gpu(settings)
     known = {
@@ -192,12 +192,12 @@ def _if_can(achieved: Any, value: Any) -> Any:
 
 
 def add(*parts: Any) -> Any:
-    """The sum; None where a part is not known."""
+    """Return the sum; None if a part is not known."""
     return None if any(part is None for part in parts) else sum(parts)
 
 
 def multiply(value: Any, factor: Any) -> Any:
-    """The product; None where either is not known."""
+    """Return the product; None if either is not known."""
     return None if value is None or factor is None else value * factor
 
 

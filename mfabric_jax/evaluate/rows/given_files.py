@@ -1,4 +1,4 @@
-"""Files that cases name, by what is in them: rows say with which files they were made."""
+"""Files that cases name, and digests of their content, which rows record."""
 
 import hashlib
 from pathlib import Path
@@ -10,7 +10,7 @@ from mfabric_jax.support.text_files import cached_by_files
 
 
 def files_of(asked: Cases) -> dict[str, Path]:
-    """Files and folders that cases name, by the name in the case."""
+    """Return the existing files and folders that cases name, by that name."""
     every = [flat(block.case) for block in asked.blocks]
     named = {value for one in every for path in file_settings() if isinstance(value := one.get(path), str)}
     paths = {name: Path(file_of(name)) for name in sorted(named)}
@@ -19,7 +19,7 @@ def files_of(asked: Cases) -> dict[str, Path]:
 
 @cached_by_files(lambda path: (path,), maxsize=64)
 def digest(path: Path) -> str:
-    """Of the content of a file, or of all files of a folder."""
+    """Return the digest of a file, or of all files of a folder."""
     held = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():

@@ -1,4 +1,4 @@
-"""Cases of one block, which differ in numbers, as columns."""
+"""Columns of the cases of one block, which differ only in numbers."""
 
 import dataclasses
 import functools
@@ -41,25 +41,25 @@ from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import scaled
 
 DRAWN = ("shares", "generated", "knobs")  # sources of traffic that depend on the seed
-DRAWN_AGAIN = 16  # rows of a block whose traffic is drawn `run.draws` times; that of more is drawn once
-TRIED = 64  # cases of a block that are resolved one by one before anything is computed
-Networks = dict[str, tuple[NetworkOf, RowArrays]]  # and numbers of their cases, by column of seconds
+DRAWN_AGAIN = 16  # blocks of at most this many rows draw their traffic `run.draws` times, larger ones once
+TRIED = 64  # blocks of at most this many cases are checked case by case before computation
+Networks = dict[str, tuple[NetworkOf, RowArrays]]  # networks and the numbers of their cases, by column of seconds
 AVERAGED = -1  # sample: the mean of all iterations
 SAMPLE, BANDWIDTH, EFFICIENCY, ALPHA = "run.sample", "network.nic_gbps", "compute.efficiency", "network.alpha_s"
 LINK_DELAY = "network.link_delay_s"
 PORTS = "network.mfabric.optical_degree"
-MOST_KEYS = 256  # different all-to-alls whose flows are shown
+MOST_KEYS = 256  # flows are shown for at most this many different all-to-alls
 
 
 class Shared:
-    """All-to-alls that several blocks of a run have in common, each worked out once."""
+    """All-to-alls that blocks of a run share, each computed once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
         self._locks: dict[Any, threading.Lock] = {}
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` gives, kept under a key; others who ask for it meanwhile wait."""
+        """Return the result of `make`, cached under a key; concurrent calls for that key wait."""
         with self._locks.setdefault(key, threading.Lock()):
             if key not in self._known:
                 self._known[key] = make()
@@ -67,9 +67,9 @@ class Shared:
 
 
 class Solved(NamedTuple):
-    """RowArrays [C] of cases; `which` [C]: the numbers of their all-to-alls, of which some share one.
+    """Columns [C] of solved cases; `which` [C]: number of each case's all-to-alls, which cases may share.
 
-    By number, `over`: loads over the balanced one; `circuits`: those that are shown.
+    By that number, `over`: loads over the balanced load; `circuits`: the shown circuits.
     """
 
     which: np.ndarray
@@ -79,9 +79,9 @@ class Solved(NamedTuple):
 
 
 class Points:
-    """Cases of one block, solved once for all that differ in bandwidths, delays and rates (except under "pays").
+    """Cases of one block; those that differ only in bandwidths, delays and rates are solved once (except under "pays").
 
-    - `problem`: the first case with traffic that the caller passes; None: with the traffic of the case.
+    - `problem`: the first case with the caller's traffic; None: use the traffic of the case.
     """
 
     def __init__(self, block: Block, problem: Problem | None = None, shared: Shared | None = None):
@@ -99,14 +99,14 @@ class Points:
         return _problem_of(self.resolved, self.resolved.tiers_by_degree, self.block.variant)
 
     def check(self) -> None:
-        """`InputError` for an impossible case, and for traffic of few cases that cannot be read or drawn."""
+        """Raise InputError for an impossible case and, in a small block, for traffic that cannot be read or drawn."""
         check_block(self.block)
         if len(self.block) <= TRIED:
             assert self.problem is not None
 
     @property
     def work(self) -> float:
-        """About how long it takes, beside other blocks."""
+        """Rough running time relative to other blocks."""
         return self.job.moe_layers * self.job.ep**2 * len(self.block) * (10 if self.on.reconfigures else 1)
 
     @property
@@ -116,7 +116,7 @@ class Points:
         return numbers_of(self.problem) | {SAMPLE: AVERAGED if sample is None else sample}
 
     def cases(self) -> RowArrays:
-        """Input of the function, a value per case; open values are those of the first case."""
+        """Return the numbers of all cases by path; open values are those of the first case."""
         usual = self.usual
         found = {path: np.full(len(self.block), value) for path, value in usual.items()}
         for path, column in self.block.columns.items():
@@ -139,11 +139,11 @@ class Points:
         return np.array([measured_efficiency(resolve(case).case) for case in each])[place.reshape(-1)]
 
     def rows(self) -> list[Row]:
-        """A row for every case."""
+        """Return a row for every case."""
         return listed_rows(self.columns())
 
     def columns(self) -> RowArrays:
-        """RowArrays of the rows, each [N]; unknown numbers are nan."""
+        """Return the columns of the rows, each [N]; unknown numbers are nan."""
         cases = self.cases()
         place, each = self._each_iteration(cases)
         solved = self._solved(each, self._networks(each))
@@ -163,7 +163,7 @@ class Points:
         return columns | flows
 
     def _each_iteration(self, cases: RowArrays) -> tuple[np.ndarray, RowArrays]:
-        """The row of every iteration that rows show, and its numbers for every replica."""
+        """Row number of every iteration that rows show, and the numbers of the iteration for every replica."""
         every, replicas = np.arange(len(self.problem.selections) // self.replicas), np.arange(self.replicas)
         sample = cases[SAMPLE][:, None]
         place, iteration = np.nonzero((sample == AVERAGED) | (sample == every))
@@ -171,7 +171,7 @@ class Points:
         return place, each | {SAMPLE: np.add.outer(len(every) * replicas, iteration).ravel()}
 
     def _mean(self, solved: Solved, place: np.ndarray) -> RowArrays:
-        """The mean over iterations of every row [N]: seconds of the slowest replica, changes of circuits of all."""
+        """Mean over the iterations of every row [N]: seconds of the slowest replica, circuit changes of all."""
         weight = 1 / np.bincount(place, minlength=len(self.block))
         changes = {name: x for name, x in solved.columns.items() if name in (*SWITCHING, RECONFIGURED)}
         found = slowest_columns({n: x for n, x in solved.columns.items() if n not in changes}, self.replicas)
@@ -194,8 +194,7 @@ class Points:
         return drawn._mean(drawn._solved(each, {"": (drawn.problem.network, each)}), place)["iteration_s"]
 
     def _flows(self, solved: Solved, rows: np.ndarray, cases: Numbers) -> RowArrays:
-        """RowArrays of one dispatch (`flow_ends`) of cases `rows`, once for equal all-to-alls; unknown where more than
-        `MOST_KEYS` differ."""
+        """Columns of one dispatch (`flow_ends`) of cases `rows`; unknown beyond `MOST_KEYS` different all-to-alls."""
         which, network = solved.which[rows], self.problem.network
         every, first = np.unique(which, return_index=True)
         found: dict[int, Ends | None] = dict.fromkeys(every.tolist())
@@ -225,7 +224,7 @@ class Points:
         return replicas_of(self.case.run.replicas, self.job)
 
     def _networks(self, cases: RowArrays) -> Networks:
-        """Networks and numbers: as usual (""), and by column of `bands` with slower and faster kernels and links."""
+        """Networks and numbers: the usual (""), and by column of `bands` with slower or faster kernels and links."""
         resolved, network, job = self.resolved, self.problem.network, self.job
         found = {"": (network, cases)}
         if resolved.case.compute.rate.name == "kernels":
@@ -235,7 +234,7 @@ class Points:
             for how, column in OF_LINKS.items():
                 found[column] = dataclasses.replace(network, shares=resolved.shares(job, how)), cases
         alpha_s, usual_s, own_s = cases[ALPHA], cases[LINK_DELAY], self.problem.own_delay_s
-        if alpha_s.any() or (own_s is not None and np.any(usual_s < own_s)):  # messages without latency of their own
+        if alpha_s.any() or (own_s is not None and np.any(usual_s < own_s)):  # a variant without latency per message
             quick = {ALPHA: np.zeros_like(alpha_s)}
             if own_s is not None:
                 quick[LINK_DELAY] = np.minimum(usual_s, own_s)
@@ -243,7 +242,7 @@ class Points:
         return found
 
     def _solved(self, cases: RowArrays, networks: Networks) -> Solved:
-        """Seconds of all cases [N]; all-to-alls are worked out once for cases that share them, some at a time."""
+        """Solve all cases [N], some all-to-alls at a time; cases that share all-to-alls share their solution."""
         costs = {column: network.costs(numbers) for column, (network, numbers) in networks.items()}
         depends_on = np.stack([cases[name] for name in self.problem.network.solved_for], axis=1)
         _, first, which = np.unique(depends_on, axis=0, return_index=True, return_inverse=True)
@@ -279,7 +278,7 @@ class Points:
     def _groups(
         self, cases: RowArrays, first: np.ndarray, costs: TradeOff | None
     ) -> Iterator[tuple[np.ndarray, AllToAllsOf]]:
-        """Numbers of all-to-alls on one group, and what works them out; `first`: a case of each."""
+        """Numbers of the all-to-alls on each group, and their solver; `first`: one case of each number."""
         if not self.on.reconfigures:
             yield np.arange(len(first)), self._all_to_alls(None, None)
             return
@@ -295,7 +294,7 @@ class Points:
             yield some, self._all_to_alls(groups[own], costs)
 
     def _all_to_alls(self, group: Any, costs: TradeOff | None) -> AllToAllsOf:
-        """Those of other blocks, too, where they depend on no costs."""
+        """All-to-alls on a group; blocks share them unless they depend on costs."""
         if costs is not None:
             return AllToAllsOf(self.problem, group, costs)
         key = dataclasses.replace(self.problem, bandwidths=()).between_key
@@ -304,20 +303,13 @@ class Points:
 
 
 def _beside_rates(group: Any) -> bytes:
-    """What makes a group's all-to-alls at unit bandwidth: its numbers but bandwidth and delay."""
+    """What decides a group's all-to-alls at unit bandwidth: its numbers except bandwidth and delay."""
     leaves = jax.tree.leaves(eqx.tree_at(lambda g: (g.nic_gbps, g.delay_s), group, (0.0, 0.0)))
     return b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
 
 
-def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.ndarray:
-    """`Exchanges.load` over `Exchanges.balanced` of MoE blocks [... P Q L 2]; 1 where no bytes leave a server."""
-    moe = places(job).layer >= 0
-    load, balanced = load.astype(np.float64)[..., moe, :], balanced.astype(np.float64)[..., None, None]
-    return np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)
-
-
 def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[str, Any]) -> RowArrays:
-    """Seconds, and changes of circuits, of cases with the all-to-alls `own` of some; `times`: as `Networks`."""
+    """Seconds and circuit changes of cases; `own`: which of `loads` each case has; `times`: by column of `Networks`."""
     found = {name: getattr(times[""], name) for name in PARTS}
     found |= {column: each.iteration_s for column, each in times.items() if column}
     turns = np.asarray(loads.every_turn)
@@ -335,7 +327,7 @@ def _problem_of(resolved: Resolved, tiers: tuple[int, ...], variant: str) -> Pro
 
 
 def check_block(block: Block) -> None:
-    """`InputError` for an impossible case; of more than `TRIED` the first and both ends of every column are tried."""
+    """Raise InputError for an impossible case; of more than `TRIED`, check the first and both ends of every column."""
     check_dtype(block.case.run.dtype)
     if len(block) <= TRIED:
         for case in block:
@@ -351,6 +343,6 @@ def check_block(block: Block) -> None:
 
 
 def rows_of(problem: Problem, shared: Shared | None = None) -> list[Row]:
-    """A row for every bandwidth of a problem, with its own traffic."""
+    """Return a row for every bandwidth of a problem, with the problem's traffic."""
     block = Block(problem.resolved.case, problem.variant, {BANDWIDTH: problem.bandwidths})
     return Points(block, problem, shared).rows()

@@ -1,4 +1,4 @@
-"""From cases to rows: groups cases into scenarios, solves and times them."""
+"""Simulate cases: group them into blocks, solve and time these, and return rows."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ from mfabric_jax.support.notebooks import Rows
 from mfabric_jax.support.origin import commit
 from mfabric_jax.support.progress import bar
 
-SHOWN = {  # settings that contract columns show as they stand
+SHOWN = {  # settings that fixed columns of rows already show
     "model.name",
     "network.fabric",
     "network.nic_gbps",
@@ -46,15 +46,15 @@ SHOWN = {  # settings that contract columns show as they stand
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """Cases to be simulated; computation starts when rows are asked for."""
+    """Cases to simulate; computation starts when rows are requested."""
 
     cases: Cases
     workers: int = 2
 
     def rows(self, progress: Callable[[Problem], None] | bool | None = None) -> Rows:
-        """A row for every case, in order.
+        """Return a row for every case, in order.
 
-        `progress` is called with the problem of every block that is solved; True shows a bar, which needs tqdm.
+        `progress` is called with the problem of every solved block; True shows a bar, which needs tqdm.
         """
         if progress is True:
             with bar("simulate", "it", len(self.groups)) as shown:
@@ -63,7 +63,7 @@ class Results:
         return Rows(row for number in sorted(found) for row in found[number])
 
     def frame(self, progress: Callable[[Any], None] | bool | None = None) -> Any:
-        """The rows as a `pandas.DataFrame`. `InputError` where pandas is not installed."""
+        """Return the rows as a `pandas.DataFrame`; raise InputError if pandas is not installed."""
         needed("notebook", "a data frame", "pandas")
         return self.rows(progress).frame()
 
@@ -74,7 +74,7 @@ class Results:
         return f"<p>Results of these cases; .rows() or .frame() computes them.</p>{self.cases._repr_html_()}"
 
     def columns(self) -> RowArrays:
-        """The rows as columns, each [N]; unknown numbers are nan."""
+        """Return the rows as columns, each [N]; unknown numbers are nan."""
         (points, *more) = self.groups
         if more:
             rows = self.rows()
@@ -86,10 +86,10 @@ class Results:
     def each(
         self, *, done: Container[int] = (), progress: Callable[[Problem], None] | None = None
     ) -> Iterator[tuple[int, list[Row]]]:
-        """(number, rows) of each of the `groups` that is not `done`, in order of completion."""
+        """Yield (number, rows) of each of the `groups` that is not `done`, in order of completion."""
         drop_programs_if_crowded()
         left = [(number, points) for number, points in enumerate(self.groups) if number not in done]
-        left.sort(key=lambda one: one[1].work, reverse=True)  # long ones first: the pool stays busy
+        left.sort(key=lambda one: one[1].work, reverse=True)  # longest first, so that the pool stays busy
         with ThreadPoolExecutor(self.workers) as pool:
             started = {pool.submit(points.rows): (number, points) for number, points in left}
             try:
@@ -104,7 +104,7 @@ class Results:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _varied(self, block: Block) -> dict[str, Sequence[Any]]:
-        """RowArrays of the varied settings of a block; None where its cases do not read one."""
+        """Columns of the varied settings of a block; None for a setting that its cases do not read."""
         case = flat(block.case)
         shown = [path for path in self.cases.varied if path not in SHOWN]
         said = {path: case.get(path) if reads_setting(path, case) else None for path in shown}
@@ -121,7 +121,7 @@ class Results:
 
     @functools.cached_property
     def groups(self) -> list[Points]:
-        """The blocks of cases; `InputError` for an impossible case."""
+        """The blocks of cases. Raise InputError for an impossible case."""
         shared = Shared()
         for block in self.cases.blocks:
             check_dtype(block.case.run.dtype)
@@ -129,9 +129,9 @@ class Results:
 
 
 def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Results:
-    """Cases to simulate: `simulate(cases(case, axes)).rows()`. Everything is checked here, nothing computed.
+    """Check cases and return their results, which are computed on demand: `simulate(cases(case, axes)).rows()`.
 
-    `InputError` for an impossible case.
+    Raise InputError for an impossible case.
     """
     results = Results(cases(case), workers)
     for points in results.groups:
@@ -140,7 +140,7 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
 
 
 def effective(asked: Cases) -> dict[str, Any]:
-    """What files of rows say of their cases: `described`, the files that they name, versions and device."""
+    """Return what files of rows record of their cases: `described`, digests of named files, versions and device."""
     case = asked.blocks[0].case
     files = {name: digest(path) for name, path in files_of(asked).items()}
     policy = resolve(case).policy_name
@@ -148,7 +148,7 @@ def effective(asked: Cases) -> dict[str, Any]:
 
 
 def described(asked: Cases) -> dict[str, Any]:
-    """The stated and `resolved` settings (a list where cases differ), and the layer (`sources`) of each stated one."""
+    """Return the stated and resolved settings (a list where cases differ), and `sources`, the layer of each."""
     each = [resolve(block.case) for block in asked.blocks]
     said = side_by_side([resolved.case for resolved in each], asked)
     why = {path: text for resolved in each for path, text in resolved.why.items()}
@@ -162,7 +162,7 @@ def described(asked: Cases) -> dict[str, Any]:
 
 
 def side_by_side(each: Sequence[Case], asked: Cases) -> dict[str, Any]:
-    """The settings of cases by path, a list where they differ; `each`: a case of every block."""
+    """Return the settings of cases by path, a list where they differ; `each`: a case of every block."""
     values: dict[str, list[Any]] = {}
     for case in each:
         for path, value in flat(case).items():
@@ -183,9 +183,9 @@ def not_known(asked: Cases) -> list[str]:
 
 
 def at_quoted_ports(asked: Cases) -> list[str]:
-    """A sentence on what networks cost if switch ports cost what they were quoted at instead of the listed price.
+    """Return a sentence on the cost of networks if switch ports cost the quoted instead of the listed price.
 
-    Of the first job alone; none where no fabric has ports at that bandwidth and price.
+    It covers the first job alone. The list is empty if no fabric has ports at that bandwidth and price.
     """
     quote = quoted_port()
     listed = Prices().at("switch_port", quote.gbps)
@@ -202,7 +202,7 @@ def at_quoted_ports(asked: Cases) -> list[str]:
             other = dataclasses.replace(one.parts, prices=prices.with_port(quote.gbps, usd))
             bill = bill_of(one, one.job, quote.gbps, other)
             millions.append("" if bill.network_usd is None else f"{bill.network_usd / MILLION:.3g}")
-    each = [f"{name} {low} to {high} (not {usual})" for name, (usual, low, high) in found.items() if low != high]
+    each = [f"{name} {low} to {high} instead of {usual}" for name, (usual, low, high) in found.items() if low != high]
     if not each:
         return []
     low, high = quote.usd
@@ -213,7 +213,7 @@ def at_quoted_ports(asked: Cases) -> list[str]:
 
 
 def provenance(dtype: str) -> dict[str, Any]:
-    """What every result records: schema of rows, versions, commit, device, dtype and kernels."""
+    """Return what every result records: schema of rows, versions, commit, device, dtype and kernels."""
     device = platforms.device()
     return {
         columns.KEY: columns.SCHEMA,

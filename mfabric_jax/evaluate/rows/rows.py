@@ -76,7 +76,7 @@ JUDGED = Columns(
     Column("bubble_share", "", "`bubble_s` over `iteration_s`."),
     Column("ep_share_without_bubble", "", "`ep_comm_s` over `iteration_s` without `bubble_s`.", detail=True),
     Column("mfu", "", "Model FLOPs of an iteration over the peak of all GPUs.", rises=True),
-    Column("achieved_over_peak", "", "Rate of a GPU while it computes, over its peak.", detail=True),
+    Column("achieved_over_peak", "", "Rate of a GPU while it computes, over its peak."),
 )
 SWITCHING = Columns(
     Column("circuit_changes", "", "Circuits set up in an iteration, all regions; empty where circuits never change."),
@@ -86,7 +86,6 @@ ALLOWED = Column(
     "reconfigurations_over_allowed",
     "",
     "Its reconfigurations per second over those that it is allowed; empty where unknown.",
-    detail=True,
 )
 JOB = Columns(
     Column("tp", "GPUs", "Tensor-parallel degree of attention."),
@@ -111,8 +110,8 @@ ASSUMED = Columns(
     Column("expert_load", TEXT, "Whether experts compute a balanced load or what the busiest rank received."),
     Column("placement", TEXT, "The rule that places experts."),
     Column("dispatch", TEXT, "How tokens travel: once per expert or once per server."),
-    Column("dropped_share", "", "Part of the selections that experts drop.", detail=True),
-    Column("compute_source", TEXT, "Origin of computation times.", detail=True),
+    Column("dropped_share", "", "Part of the selections that experts drop."),
+    Column("compute_source", TEXT, "Origin of computation times."),
     Column("traffic", TEXT, "Origin of the traffic."),
     Column("iterations", "", "Iterations that the row averages."),
     Column("dtype", TEXT, "Arithmetic."),
@@ -147,10 +146,10 @@ def columns_of(
     source: np.ndarray,
     **ports: Any,
 ) -> RowArrays:
-    """Row columns [N] of cases that differ in numbers alone; unknown values are nan.
+    """Return the row columns [N] of cases that differ only in numbers; unknown values are nan.
 
-    - `mean`: seconds of the mean replica, `SWITCHING`, `RECONFIGURED`, and `PROMPT` if messages have latency.
-    - `achieved`: FLOP/s over the peak. `over`: `ep_over_balanced`. `source`: `compute_source`.
+    - `mean`: means over iterations of seconds, `SWITCHING` and `RECONFIGURED`, and of `PROMPT` if messages have a latency.
+    - `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`; `source`: `compute_source`.
     """
     settings, job = one.resolved, one.workload
     seconds, total = {name: mean[name] for name in PARTS}, mean["iteration_s"]
@@ -193,7 +192,7 @@ def _named(one: "Problem") -> Row:
 
 
 def judged(settings: Resolved, job: Workload, seconds: Row, bill: Bill, achieved: Any) -> Row:
-    """Shares, utilisation and cost of an iteration, as numbers or columns; `achieved`: FLOP/s over the peak."""
+    """Return shares, utilisation and cost of an iteration, as numbers or columns; `achieved`: FLOP/s over the peak."""
     total = seconds["iteration_s"]
     shares = {"ep_share": seconds["ep_comm_s"] / total, "bubble_share": seconds["bubble_s"] / total}
     shares["ep_share_without_bubble"] = seconds["ep_comm_s"] / (total - seconds["bubble_s"])
@@ -226,7 +225,7 @@ def _described(one: "Problem", source: np.ndarray) -> Row:
 
 
 def job_columns(settings: Resolved, job: Workload) -> Row:
-    """Columns of the job: degrees, micro-batches, tokens and precision."""
+    """Return the columns of the job: degrees, micro-batches, tokens and precision."""
     sent = job.dispatch_bytes, job.combine_bytes, job.grad_bytes
     known = {tuple(of.values()): name for name, of in PRECISIONS.items()}
     found = {name: getattr(job, name) for name in (*DEGREES, "micro_batches", "micro_batch", "sequence")}
@@ -240,7 +239,7 @@ def job_columns(settings: Resolved, job: Workload) -> Row:
 
 
 def compute_source(settings: Resolved, job: Workload, achieved: float, measured_at: float | None = None) -> str:
-    """Words on the origin of a model's computation time; `measured_at`: Gbps of the measured iteration, if any."""
+    """Return words on the source of a model's computation time; `measured_at`: Gbps of a measured iteration."""
     rate: Any = settings.case.compute.rate
     gpu, precision = settings.server.name, settings.case.job.precision.compute
     peak = "peak" if precision == "bf16" else f"{precision} peak"
@@ -259,14 +258,14 @@ def compute_source(settings: Resolved, job: Workload, achieved: float, measured_
 
 
 def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Circuits set up anew per iteration in all regions, and turns of the busiest region's switch [...]."""
+    """Return new circuits per iteration in all regions, and reconfigurations of the busiest region's switch [...]."""
     groups = max(1, job.servers // (job.pp * job.servers_per_region))
     axes = (-3, -2, -1)
     return groups * anew.sum(axis=(-4, *axes)), switch.sum(axis=axes).max(axis=-1)
 
 
 def _switching(one: "Problem", changes: Any, turns: Any, iteration_s: Any) -> Row:
-    """Columns of changed circuits, switch turns, and turns over the switch's limit; None: unknown or fixed."""
+    """Columns of changed circuits, reconfigurations, and these over the switch's limit; None: unknown or fixed."""
     switch = one.resolved.optical_switch if one.fabric.reconfigures else None
     if one.resolved.first == BOUND:
         changes = turns = None
@@ -276,7 +275,7 @@ def _switching(one: "Problem", changes: Any, turns: Any, iteration_s: Any) -> Ro
 
 
 def column_of(values: Sequence[Any]) -> np.ndarray:
-    """An array of numbers with nan for None, if all are numbers or None; otherwise objects."""
+    """Return an array of numbers with nan for None if all are numbers or None, else an array of objects."""
     kinds = set(map(type, values))
     if kinds <= {int} or kinds <= {float} or kinds <= {bool}:
         return np.asarray(values)
@@ -293,7 +292,7 @@ def filled(value: Any, rows: int) -> np.ndarray:
 
 
 def listed_rows(columns: RowArrays) -> list[Row]:
-    """Columns as row dicts of Python values; nan becomes None."""
+    """Return columns as row dicts of Python values; nan becomes None."""
     unknown = {name: column.dtype.kind == "f" and np.isnan(column).any() for name, column in columns.items()}
     each = {name: column.tolist() for name, column in columns.items()}
     each |= {name: [None if np.isnan(value) else value for value in each[name]] for name in each if unknown[name]}

@@ -18,14 +18,15 @@ Segments = list[dict[str, Any]]
 
 
 def example_timeline(case: Case) -> tuple[Segments, list[dict[str, Any]]]:
-    """(segments as `timing.trace` has them, a row for every stage) of iteration `run.sample` of a case, by default the
-    last. `InputError` for several replicas.
+    """Return segments (`timing.trace`) and a row per stage of a case's iteration `run.sample`, by default the last.
+
+    Raise InputError for several replicas.
     """
     return timeline(shown_scenario(case, "a timeline is"))
 
 
 def shown_scenario(case: Case, what: str) -> Problem:
-    """The scenario of one case; `InputError`, naming `what`, for several replicas."""
+    """Return the problem of one case; raise InputError, which names `what`, for several replicas."""
     check_dtype(case.run.dtype)
     if case.run.replicas != 1:
         raise InputError(f"{what} of one replica; run.replicas must be 1, got {case.run.replicas}.")
@@ -33,7 +34,7 @@ def shown_scenario(case: Case, what: str) -> Problem:
 
 
 def timeline(one: Problem) -> tuple[Segments, list[dict[str, Any]]]:
-    """Segments and a row per stage of the shown iteration, at the first bandwidth."""
+    """Return the segments and a row per stage of the shown iteration, at the first bandwidth."""
     walked = walked_through(one)
     return segments(one.workload, walked, one.resolved.rules), _rows(walked)
 
@@ -56,9 +57,10 @@ NEAR_GBPS = 400.0
 
 
 def examples(asked: Cases) -> tuple[dict[str, dict], dict[str, list]]:
-    """A region with its circuits, and timelines of a middle block with and without circuits, by title.
+    """Return, by title, a region with its circuits, and timelines of a middle block with and without circuits.
 
-    Near 400 Gbps, from the first model with circuits between more than two servers; empty without changing circuits.
+    They show the first model with circuits between more than two servers, near 400 Gbps. Both are empty if no fabric
+    reconfigures.
     """
     every = [(block, resolve(block.case)) for block in asked.blocks]
     optical = [(block, one) for block, one in every if one.fabric.reconfigures]

@@ -294,7 +294,7 @@ def test_prices_that_lack_are_named_and_the_fabric_that_takes_a_rack(tmp_path, c
     assert status(*words, "--ep", 64, "--set", f"network.prices={prices}") == 0
     said = capsys.readouterr().out
     assert "give scale_up_per_gpu" not in said
-    assert "nvl72 has no power: that of a part of its network is not known; give it in [watts]" in said
+    assert "nvl72 has no power: the power of a network part is unknown; give it in [watts]" in said
     prices = tmp_path / "both.toml"
     prices.write_text("scale_up_per_gpu = 0\n[watts]\nscale_up_per_gpu = 0\n")
     assert status(*words, "--ep", 64, "--set", f"network.prices={prices}") == 0

@@ -189,7 +189,7 @@ def test_replicas_read_records_in_turn(tmp_path):
 def test_only_rows_are_of_several_replicas():
     two = small({"run.replicas": 2})
     for use, words in ((example_timeline, "timeline"), (iteration_of, "function of numbers")):
-        with pytest.raises(InputError, match=rf"{words}.*must be 1, got 2\.|must be 1 beside {words}, got 2\."):
+        with pytest.raises(InputError, match=rf"{words}.*must be 1, got 2\.|must be 1 for a {words}, got 2\."):
             use(two)
     assert resolve(two).case.run.replicas == 2
 

@@ -137,12 +137,12 @@ def test_what_is_not_known_is_said(tmp_path):
         return bill(name, changes)[1]
 
     no_price, no_power = said("mfabric", {"circuits.ocs": "rotornet"})
-    assert "no price is known of the optical switch 'rotornet'; give usd_per_port" in no_price
-    assert "no power is known of the optical switch 'rotornet': 0.8 W a port are assumed." in no_power
+    assert "the price of optical switch 'rotornet' is unknown; give usd_per_port" in no_price
+    assert "the power of optical switch 'rotornet' is unknown: 0.8 W a port are assumed." in no_power
     assert said("fat-tree", {"circuits.ocs": "rotornet"}) == []
     no_price, no_power = said("nvl72")
     assert "nvl72 has no cost: there are no public prices for NVLink domains" in no_price
-    assert "nvl72 has no power: that of a part of its network is not known; give it in [watts]" in no_power
+    assert "nvl72 has no power: the power of a network part is unknown; give it in [watts]" in no_power
     (price,) = said("fat-tree", {"gpu.name": "GB300-NVL72"})
     assert "no price of GPU GB300-NVL72; give usd in its file or in [gpus.GB300-NVL72]" in price
     found, _ = bill("fat-tree", {"gpu.name": "GB300-NVL72"})
