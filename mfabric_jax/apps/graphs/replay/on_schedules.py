@@ -74,8 +74,8 @@ def on_schedules(
 ) -> Scheduled:
     """Return the graph in which all-to-alls follow their schedules. `ends`: source and destination server of flows [F].
 
-    `ahead`: the switch sets the first configuration as soon as the earlier all-to-alls have ended; else everything that
-    the all-to-all waits for must have ended, too.
+    `ahead`: the switch sets the first configuration of a `first_free` schedule as soon as the earlier all-to-alls have
+    ended; else everything that the all-to-all waits for must have ended, too.
     """
     own = _Laid(flows, phases, ends, delay_s, **how)
     for every in parts:  # a run begins with the circuits that it ends with
