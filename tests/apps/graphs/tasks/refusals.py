@@ -117,7 +117,7 @@ REFUSED = [
     (choice("all-reduce:65536=ring"), "OP:<BYTES=ALGORITHM"),
     (choice("all-reduce:<x=ring"), "'x' in 'all-reduce:<x=ring' must be a whole number"),
     (choice("all-reduce=ring,all-reduce=direct"), "once, but 'all-reduce=direct' is the second"),
-    (lambda: ALGORITHMS["hierarchical"][Op.ALL_REDUCE]((0, 0, 1)), "as many members in each server, got 1 to 2."),
+    (lambda: ALGORITHMS["hierarchical"][Op.ALL_REDUCE]((0, 0, 1)), "equally many members on each server, got 1 to 2."),
     (text("x.txt", "hello"), "is no file of tasks; formats that are read: Chakra, "),
     (text("w.txt", "[[1, 2], [3, 4]]"), "but a matrix of weights"),
     (text("a.goal", TWO, ranks=3), "ranks cannot be given for", "(GOAL); it leaves out: nothing"),
