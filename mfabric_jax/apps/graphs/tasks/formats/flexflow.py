@@ -236,7 +236,7 @@ def _all_to_all(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> 
         return
     ep, backward = len(weights), "backward" in task.info.lower()
     if len(parts[0]) != ep:
-        task.spot.refuse(f"is an all-to-all of {len(parts[0])} ranks, but weights is a matrix for {ep} ranks")
+        task.spot.refuse(f"is an all-to-all of {len(parts[0])} ranks, but weights has {ep} rows")
     goes = ("AGGREGATE" in task.info.upper()) == backward
     pairs = []
     for part in parts:
