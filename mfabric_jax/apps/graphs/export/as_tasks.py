@@ -21,7 +21,7 @@ from mfabric_jax.workload.volume import GradientBytes, pp_bytes, replica_bytes, 
 
 
 class EndLayout(NamedTuple):
-    """Number of ends in an expert-parallel group (`per_region`) and in a server, and of EP ranks at an end (`ranks`)."""
+    """Ends of an expert-parallel group (`per_region`) and of a server; expert-parallel ranks of an end (`ranks`)."""
 
     per_region: int
     per_server: int

@@ -240,13 +240,13 @@ def _check_on_links(job: TrainingJob, links: Mapping[str, float]) -> None:
             for link in flow:
                 one_of(f"link of {job.name}", link, links)
             if len(set(flow)) < len(flow):
-                raise InputError(f"links of {job.name} must not repeat in a flow, got {', '.join(flow)}.")
+                raise InputError(f"links of {job.name} must not name one twice in a flow, got {', '.join(flow)}.")
 
 
 def _check_on_fabric(job: TrainingJob) -> None:
     if any(phase.links for phase in job.phases):
         raise InputError(f"links of {job.name} are not used on a fabric, where servers and traffic set the flows.")
     if len(set(job.servers)) < len(job.servers):
-        raise InputError(f"servers of {job.name} must not repeat, got {list(job.servers)}.")
+        raise InputError(f"servers of {job.name} must not name one twice, got {list(job.servers)}.")
     if len(job.servers) < 2 and (job.case or any(phase.gigabytes for phase in job.phases)):
         raise InputError(f"servers of {job.name} must be two or more to send, got {list(job.servers)}.")
