@@ -19,7 +19,7 @@ from mfabric_jax.workload.schedules import FORWARD
 
 
 class Replica(NamedTuple):
-    """One data-parallel replica: its timing (`walked`), and the flows that each all-to-all has `sent`."""
+    """One data-parallel replica: its timing (`walked`); `sent` returns the flows of an all-to-all of a block."""
 
     walked: Walked
     sent: Callable[[Place, int], Flows]

@@ -1,4 +1,4 @@
-"""Put the flows of an iteration on links, which kinds of traffic share or have for themselves."""
+"""Put the flows of an iteration on links, which kinds of traffic share or have separately."""
 
 from dataclasses import replace
 
@@ -51,12 +51,12 @@ def over_ports(one: IterationGraph, flows: Flows, contention: str) -> tuple[np.n
     cap = np.where(flows.transfers, np.where(sends, of_send, one.cap[flows.task]), 1.0)
     flows = replace(flows, cap=cap, lag=flows.lag + _latency_s(one, flows))
     shares, links = one.one.resolved.shares(one.one.workload), np.concatenate(ports)
-    of_all_to_alls = links * shares.nic / shares.ring_nic  # shared links have the rate of rings
+    of_all_to_alls = links * shares.nic / shares.ring_nic  # on shared links they have the rate of rings
     return np.concatenate([links, of_all_to_alls, links]), Routed(flows, Routes(hops, (hops >= 0).astype(float)))
 
 
 def _latency_s(one: IterationGraph, flows: Flows) -> np.ndarray:
-    """Latency [F] s: propagation between servers and `alpha_s`; for gradients, as many times as a ring has steps."""
+    """Latency [F] s: propagation between servers and `alpha_s`; for all gradients of a stage, once per step of a ring."""
     latency_s = float(one.one.rates(one.one.bandwidths[0]).step_s)
     sums = replica_bytes(one.one.workload, 0, last=True)
     steps = replica_ring(one.one.workload, sums.dense, sums.expert).steps

@@ -36,7 +36,7 @@ class EndTasks(TaskColumns):
         self.barriers, self.receives = barriers, receives
 
     def gather(self, ends: np.ndarray, waits: list, group: int, name: str, *, all_wait: bool = False) -> np.ndarray:
-        """Add, for each end [N], a task that waits for all ends, and return it; the caller may add waits.
+        """Add and return, for each end [N], a task that waits for all ends; callers may add waits.
 
         Without barriers an end waits only for its own tasks, unless `all_wait`.
         """

@@ -1,4 +1,4 @@
-"""CASSINI's time shifts, with which the communication of jobs interleaves on shared links; and MLTCP's weights.
+"""CASSINI's time shifts, which interleave the communication of jobs on shared links; and MLTCP's weights.
 
 Source: arXiv 2308.00852, NSDI 2024. A job's demand on a link lies on a circle whose perimeter is the iteration time.
 The jobs of a link share a unified circle, whose perimeter is the least common multiple of theirs. Rotating a job's
@@ -152,7 +152,7 @@ def _turned(link: _Link, order: Sequence[int]) -> tuple[list[int], float]:
 
 
 def _turn(rest: np.ndarray, own: np.ndarray, period: int) -> int:
-    """The smallest rotation of a job with the least excess beside the other jobs."""
+    """The rotation of a job with the least excess beside the other jobs; ties go to the smallest."""
     excess, every, some = np.empty(period), np.arange(period), max(1, AT_ONCE // period)
     # Both repeat: compare one iteration of the job with every stretch of its length in the demand of the others.
     room, own = rest.reshape(-1, period) - 1, own[:period]

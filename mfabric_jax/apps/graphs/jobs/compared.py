@@ -1,4 +1,4 @@
-"""Compare ways in which several jobs share links: `mfabric jobs`, and Python."""
+"""Compare ways for jobs to share links, for `mfabric jobs` and for Python."""
 
 import math
 from typing import Any, NamedTuple
@@ -150,7 +150,7 @@ def said_of_jobs(compared: JobsCompared) -> list[str]:
     sentences = ["the links have enough bandwidth for all jobs: nothing rules out a mean slowdown of 1."]
     if least > 1:
         bound = f"can have a mean slowdown below {least:.3f}."
-        sentences = [f"no schedule in which jobs overlap as they do here {bound}"]
+        sentences = [f"no schedule in which each job is present as long as here {bound}"]
     part = max(common_part(outcome) for outcome in compared.outcomes.values())
     if part < LITTLE:
         rows = [row for row in compared.jobs if row["way"] == compared.ways[0]["way"]]

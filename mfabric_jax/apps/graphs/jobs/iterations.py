@@ -1,7 +1,7 @@
 """Iterations of several jobs as one graph of flows: each job repeats its pattern, one iteration after another.
 
 Array sizes: J jobs, F flows of all jobs, L links, N iterations, B runs. A computation is a flow with a lag and no
-bytes. An iteration ends with a flow without bytes and lag. In a pattern, `task` of a flow is its connection.
+bytes. An iteration ends with a flow that has neither bytes nor lag. In a pattern, `task` of a flow is its connection.
 """
 
 from collections.abc import Sequence
@@ -174,7 +174,7 @@ def solve_jobs(jobs: Repeated, capacity: np.ndarray, **variants: np.ndarray) -> 
     return JobTimes(begin, finish) if several else JobTimes(begin[0], finish[0])
 
 
-ALONE = 2  # iterations of a job's run alone; its time alone is that of the second
+ALONE = 2  # iterations that each job runs alone; the second one is timed
 
 
 class Scene(NamedTuple):

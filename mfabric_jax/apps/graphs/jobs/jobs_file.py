@@ -19,7 +19,7 @@ DEFAULT = Case()
 class JobPhase:
     """A phase of a job: computation, then communication, whose flows all start at once.
 
-    - `gigabytes`: the size of each flow over `links`; on a fabric, what each server of the job sends.
+    - `gigabytes`: the size of each flow over `links`; on a fabric, the amount that each server of the job sends.
     - `links`: the names of the links that the flow crosses; a list of such lists makes several flows.
     - `traffic`, on a fabric only: "ring" sends everything to the next server, "all-to-all" an equal part to every
       other server.

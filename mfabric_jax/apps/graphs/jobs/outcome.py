@@ -114,8 +114,9 @@ def slowdown_bound(scene: Scene, outcomes: Sequence[JobsOutcome] = (), skip: int
     """Return a lower bound on the mean slowdown, which holds because no link carries more than its capacity.
 
     It bounds every schedule in which each job is present as long as in `outcomes` (without any: always). For each link
-    alone it minimizes the mean of T_j / alone_j so that the sum of there_j * load_j / T_j is at most 1 and no T_j is
-    shorter than alone_j (or than the mean in `outcomes`, where drawn computations may be shorter).
+    alone it minimizes the mean of T_j / alone_j so that the sum of there_j * load_j / T_j is at most 1, where there_j
+    is the presence of job j, and no T_j is shorter than alone_j (or than the mean in `outcomes`, where drawn
+    computations may be shorter).
     """
     load, alone, least = scene.load(), scene.alone_s, scene.alone_s
     for outcome in outcomes:

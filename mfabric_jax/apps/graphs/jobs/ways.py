@@ -39,8 +39,8 @@ class JobsStudy:
     skip: int = 0
     """Number of first iterations of every job that the statistics leave out."""
     placements: int = 0
-    """Number of random placements of the jobs on a fabric; the placement with the best CASSINI score is used, which may
-    be that of the file."""
+    """Number of random placements of the jobs on a fabric; of these and the file's, the one with the best CASSINI score
+    is used."""
     seed: int = 0
     """Seed of all random draws."""
     slope: float = 1.75

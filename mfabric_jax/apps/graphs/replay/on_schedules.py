@@ -15,7 +15,7 @@ from mfabric_jax.apps.graphs.replay.turns import SHOWN, TURN, Phases, at_work
 from mfabric_jax.flows.flows import COLUMNS, USUAL, Flows, flows_of
 
 if TYPE_CHECKING:
-    from mfabric_jax.evaluate.resolving.resolved import Carried  # the one entry to schedulers
+    from mfabric_jax.evaluate.resolving.resolved import Carried  # the only interface to schedulers
 
 CarriedOf = Callable[[np.ndarray, bool], "Carried"]
 

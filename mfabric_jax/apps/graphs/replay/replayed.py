@@ -102,10 +102,10 @@ def gain_rows(done: Replayed, slopes: Gains) -> list[dict[str, Any]]:
     Resources are the kinds of links, computation, latency, lags of tasks, the switch and starts. Both directions of a
     kind of link share a row if both limit the makespan, since that is often a tie.
 
-    - `holds_s`: seconds of the makespan in proportion to the resource; they add up to the makespan.
+    - `holds_s`: seconds of the makespan that are proportional to the resource; they add up to the makespan.
     - `saved_per_percent_s`: seconds saved if all such links had 1 % more capacity, or computation or latency took 1 %
       less.
-    - `saved_per_100_gbps_s`: seconds saved, to first order, if every NIC, and so such links, had 100 Gbps more (inside
+    - `saved_per_100_gbps_s`: seconds saved, to first order, if every NIC, and with it these links, had 100 Gbps more (inside
       servers: every GPU; on a user's network graph: every such link).
     """
     prepared = done.prepared

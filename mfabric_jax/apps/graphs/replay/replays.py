@@ -63,7 +63,9 @@ class Replays:
         if not code["workload"]:
             raise InputError("workload must be the file of a graph of tasks, got none; give it in [fixed].")
         if dtype != DTYPE:
-            raise InputError(f"dtype of a sweep of replays must be {DTYPE!r}, the only one of replays, got {dtype!r}.")
+            raise InputError(
+                f"dtype of a sweep of replays must be {DTYPE!r}, in which replays are computed, got {dtype!r}."
+            )
         self._asked(data)
 
     def _asked(self, data: Mapping[str, Any]) -> tuple[Case, Replay]:

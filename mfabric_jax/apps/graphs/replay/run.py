@@ -85,7 +85,7 @@ NICS_ALONE = 'with spraying over switches that never block, only NICs limit mess
 def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
     """Return the assumptions of one replay as a row for `report.replay_text.assumptions_text`.
 
-    Replays with the same `like`, a reason in words, take equally long; None: no such reason.
+    `like`: the reason, in words, why all replays with this reason take equally long; None: there is no such reason.
     """
     cluster = done.prepared.cluster
     row = {

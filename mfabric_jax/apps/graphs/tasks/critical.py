@@ -43,7 +43,7 @@ def critical_path(after: np.ndarray, start: np.ndarray, begin: np.ndarray, finis
 
 
 def covered_s(begin: np.ndarray, end: np.ndarray, owner: np.ndarray, owners: int) -> np.ndarray:
-    """Return the seconds [owners] in the union of each owner's intervals [N] from `begin` to `end`."""
+    """Return the seconds [owners] that the union of each owner's intervals covers, from `begin` to `end` [N]."""
     found = np.zeros(owners)
     order = np.lexsort((begin, owner))
     begin, end, owner = begin[order], end[order], owner[order]

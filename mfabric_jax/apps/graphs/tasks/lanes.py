@@ -49,7 +49,7 @@ def lane_waits(graph: TaskGraph, node: np.ndarray, after: np.ndarray, bytes_per_
 
 
 def held_up(graph: TaskGraph, lane: np.ndarray) -> np.ndarray:
-    """Return the tasks with a lag for which the lane may be the last thing to become free. `lane`: `lane_waits`."""
+    """Return the tasks with a lag whose lane may become free only after their other waits end. `lane`: `lane_waits`."""
     lane = lane[graph.lag[lane[:, 1]] > 0]
     neighbour = np.full(graph.tasks, -1)
     neighbour[lane[:, 1]] = lane[:, 0]

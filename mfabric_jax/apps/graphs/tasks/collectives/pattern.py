@@ -14,9 +14,9 @@ from mfabric_jax.apps.graphs.tasks.graph import Op
 
 
 class Pattern(NamedTuple):
-    """F messages between members. That a member sends only once it has entered the collective is implied.
+    """F messages between members. It is implied that a member sends only once it has entered the collective.
 
-    - `src`, `dst` [F]: members. With `dst` -1, a marker of `src` that ends when everything it waits for has ended.
+    - `src`, `dst` [F]: members. `dst` is -1 for a marker of `src`, which ends when everything it waits for has ended.
     - `part` [F]: bytes of the message as a part of the collective's bytes.
     - `after` [D 2]: message `after[d, 1]` waits for the end of message `after[d, 0]`.
     """

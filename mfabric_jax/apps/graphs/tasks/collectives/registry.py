@@ -111,7 +111,7 @@ def _rows(server: tuple[int, ...]) -> np.ndarray:
 
 
 def _hierarchical_built(*phases) -> Build:
-    """Join `phases`: (inside servers or on rails, builds, op, function of members that gives the part of the bytes)."""
+    """Join `phases`: (whether inside servers, builds, op, part of the bytes as a function of a server's members)."""
 
     def build(server) -> Pattern:
         rows = _rows(server)
@@ -147,7 +147,7 @@ HIERARCHICAL: Builds = {
 }
 
 
-# All-to-all with one partner at a time: in each of n - 1 steps k, every member sends to the k-th next member.
+# All-to-all with one partner at a time, in n - 1 steps: in step k, every member sends to the k-th next member.
 
 
 def _all_to_all(server) -> Pattern:

@@ -209,7 +209,7 @@ def groups_in(nodes: list[Node]) -> Groups:
 
 
 class Communicators:
-    """The communicators of all ranks, with their members in `groups`; ranks may use a name for different ones."""
+    """The communicators of all ranks, with their members in `groups`; a name may differ in meaning between ranks."""
 
     def __init__(self, shared: Groups, of_rank: Mapping[int, Groups], ranks: int):
         self._shared, self._of_rank = shared, of_rank

@@ -118,8 +118,8 @@ def _matched(job: _Job) -> Reading:
     if unsent:
         first, _ = min(unsent)
         job.receives[first][0].refuse(
-            f"receives on rank {tasks.column('rank')[first]} a message that no send with this source, destination and "
-            f"tag sends; so do {len(unsent)} of {len(unsent) + len(pairs)} receives"
+            f"receives on rank {tasks.column('rank')[first]}, but no send has this source, destination and tag; "
+            f"{len(unsent)} of {len(unsent) + len(pairs)} receives have no send"
         )
     for number, (send, receive, source) in enumerate(sorted(pairs)):
         tasks.column("match")[send] = tasks.column("match")[receive] = number

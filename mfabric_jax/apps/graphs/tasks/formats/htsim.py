@@ -93,7 +93,9 @@ def _connection(
     source, destination = (place.rank("nodes", text, nodes) for text in pair.groups())
     words = [word for word in words if word != "addon"]
     if len(words) % 2 or len(set(words[::2])) < len(words) // 2 or not set(words[::2]) <= {*NUMBERS, "start"}:
-        place.refuse(f"must have pairs NAME NUMBER of {', '.join(('start', *NUMBERS))}, got {' '.join(words)[:60]!r}")
+        place.refuse(
+            f"must have pairs NAME NUMBER with the names {', '.join(('start', *NUMBERS))}, got {' '.join(words)[:60]!r}"
+        )
     said = dict(zip(words[::2], words[1::2], strict=True))
     values = {word: place.whole(word, said[word], int(word in ("id", "trigger"))) for word in NUMBERS if word in said}
     if ("start" in said) == ("trigger" in said):
@@ -144,5 +146,5 @@ def _remarks(matrix: _Matrix, counts: dict[str, int], rows: dict[str, int], give
     if counts["prio"]:
         remarks.append(f"{files.so_many(counts['prio'], 'connection has', 'connections have')} a priority: not used.")
     if rows["Failures"]:
-        remarks.append(f"{files.so_many(rows['Failures'], 'failure')} of links not used: set failures of the fabric.")
+        remarks.append(f"{files.so_many(rows['Failures'], 'failure')} of links not used: give failures to the fabric.")
     return tuple(remarks)

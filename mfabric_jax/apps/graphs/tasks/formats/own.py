@@ -1,4 +1,4 @@
-"""Read and write the project's own files of tasks: JSON, for files by hand, and parquet, for large graphs.
+"""Read and write the project's own files of tasks: JSON, for files written by hand, and parquet, for large graphs.
 
 JSON: `{"format": "mfabric tasks", "version": 1, "ranks": 2, "groups": [[0, 1]], "tasks": [{"kind": "send", "rank": 0,
 "peer": 1, "bytes": 1e6, "after": [0]}, ...]}`. The fields are those of `TaskGraph`; `kind` and `op` are words. `after`

@@ -185,7 +185,7 @@ def _ranks(spot: Spot, head: _Head, given: LeftOut, steps: int) -> tuple[int, tu
         spot.refuse(f"needs a multiple of tp x ep, {block}, for ranks, at most those of a stage ({stage}), got {ranks}")
     remarks = []
     if not stage:
-        remarks.append(f"all_gpus is missing: {ranks} {'ranks' if ranks > 1 else 'rank'} (ranks).")
+        remarks.append(f"all_gpus is missing: {ranks} {'ranks are' if ranks > 1 else 'rank is'} assumed (ranks).")
     elif ranks < stage:
         remarks.append(
             f"{ranks} of the {stage} ranks of a stage: data-parallel groups are cut from {stage // tp} to "

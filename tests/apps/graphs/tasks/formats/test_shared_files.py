@@ -17,7 +17,7 @@ REFUSED = {
     "chakra_et/et_generator/one_comm_send_node.0.et": "is a message, which needs a set",
     "chakra_et/mlcommons_feeder_test/pytorch_et_1.0.2-chakra.0.0.4.json.xz": "the input of Chakra's converter",
     "chakra_et/stg_moe_dp2tp2pp2ep2_16npus/workload.json": "a list of communicators",
-    "goal/schedgen_resnet152_16r.goal": "so do 640 of 640 receives",
+    "goal/schedgen_resnet152_16r.goal": "640 of 640 receives have no send",
     "htsim_cm/gen_butterfly_16n_g8_1MB.cm": "must have 32 rows of triggers, the number it declares, got 31",
     "simai_txt/aicb_Workload_spec_v1.1.csv": "must be a file of tasks",
     "simai_txt/aicb_physical_L7B-M1-C04_tp2_pp1.csv": "AICB's log of a run",

@@ -91,7 +91,7 @@ def test_other_policies(tmp_path):
     graph, _, remarks = read(tmp_path, "MICRO" + ROWS, ranks=4)
     assert [Op(op).name for op in graph.op[:2]] == ["ALL_REDUCE", "ALL_GATHER"]
     assert (graph.after[:2].tolist(), graph.groups[graph.group[0]]) == ([[0, 1], [1, 2]], (0, 1, 2, 3))
-    assert remarks == ("all_gpus is missing: 4 ranks (ranks).",)
+    assert remarks == ("all_gpus is missing: 4 ranks are assumed (ranks).",)
     graph = read(tmp_path, "DATA" + ROWS, ranks=2).graph
     assert bytes_by_kind(graph) == {"ALL_REDUCE": 64, "ALL_GATHER": 256}
     np.testing.assert_allclose(graph.seconds[graph.rank == 0].sum(), 130e-9)
