@@ -121,7 +121,7 @@ MISTAKES = {
         ("broken.cm", "broken.cm"),
         ("job.json --model llama-moe", "model.name is not read by replay; leave it out."),
         ("job.json --set network.alpha_s=1e-5", "network.alpha_s is not read by replay; --alpha-s sets the latency"),
-        ("job.json --set gpu.bf16_tflops=9", "gpu.bf16_tflops is not read by replay; --tflops says"),
+        ("job.json --set gpu.bf16_tflops=9", "gpu.bf16_tflops is not read by replay; --tflops sets"),
         ("job.json --set gpu.usd=9", "gpu.usd is not read by replay; leave it out."),
         ("job.json --graph own.json --nic-gbps 100", "network.nic_gbps is not used on a graph"),
         ("job.json --fabric fat-tree --region-servers 2", "region_servers is of fabrics with optical regions; leave"),

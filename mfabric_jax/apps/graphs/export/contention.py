@@ -56,7 +56,7 @@ def over_ports(one: IterationGraph, flows: Flows, contention: str) -> tuple[np.n
 
 
 def _latency_s(one: IterationGraph, flows: Flows) -> np.ndarray:
-    """Latency [F] s: propagation between servers and `alpha_s`; for all gradients of a stage, once per step of a ring."""
+    """Latency [F] s: propagation between servers and `alpha_s`; for a stage's gradients, once per step of a ring."""
     latency_s = float(one.one.rates(one.one.bandwidths[0]).step_s)
     sums = replica_bytes(one.one.workload, 0, last=True)
     steps = replica_ring(one.one.workload, sums.dense, sums.expert).steps

@@ -105,8 +105,8 @@ def gain_rows(done: Replayed, slopes: Gains) -> list[dict[str, Any]]:
     - `holds_s`: seconds of the makespan that are proportional to the resource; they add up to the makespan.
     - `saved_per_percent_s`: seconds saved if all such links had 1 % more capacity, or computation or latency took 1 %
       less.
-    - `saved_per_100_gbps_s`: seconds saved, to first order, if every NIC, and with it these links, had 100 Gbps more (inside
-      servers: every GPU; on a user's network graph: every such link).
+    - `saved_per_100_gbps_s`: seconds saved, to first order, if every NIC, and with it these links, had 100 Gbps more
+      (inside servers: every GPU; on a user's network graph: every such link).
     """
     prepared = done.prepared
     network = prepared.network
