@@ -1,1 +1,1 @@
-"""Graphs of tasks: read, written, replayed, exported from an iteration, several jobs on one network."""
+"""Read, write and replay graphs of tasks, export an iteration as one, and run several jobs on one network."""

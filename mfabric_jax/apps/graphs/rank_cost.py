@@ -1,7 +1,8 @@
-"""What a byte costs between the expert-parallel ranks of a group, for placements of experts that know the network.
+"""Cost of a byte between the expert-parallel ranks of a group, for network-aware placement of experts.
 
-The cost of a pair is the seconds that a byte of one message takes on the empty fabric: one over the least bandwidth on
-the message's way, of a message that spreads over all its shortest paths. A tensor-parallel rank stands for its group.
+The cost of a pair is the time in seconds that one byte takes on the idle fabric. A message spreads over all its
+shortest paths; the link with the largest ratio of load to bandwidth decides. The first rank of each tensor-parallel
+group stands for the group.
 """
 
 import json
@@ -19,12 +20,14 @@ from mfabric_jax.routing.transfers import wired_cluster
 from mfabric_jax.support.atomic import check_file, replacing
 from mfabric_jax.traffic.training import gpu_grid
 
-MOST_RANKS = 1024  # of a file: its text is 20 MB then
+MOST_RANKS = 1024  # the file then holds 20 MB of text
 
 
 def rank_cost(case: Case) -> Float[np.ndarray, "R R"]:
-    """Seconds per byte from each EP rank of the first group to each, 0 on the diagonal. Circuits are those for the
-    traffic of the case. `InputError` where two ranks have no path."""
+    """Return the seconds per byte between the EP ranks of the first group [R R], with zeros on the diagonal.
+
+    The circuits are those that the case's policy chooses for its traffic. Raise `InputError` if two ranks have no path.
+    """
     resolved = resolve(case)
     ranks = resolved.job.ep
     if ranks > MOST_RANKS:
@@ -39,12 +42,12 @@ def rank_cost(case: Case) -> Float[np.ndarray, "R R"]:
 
 
 def check_rank_cost(path: str | Path) -> None:
-    """`InputError` where a matrix could not be written."""
+    """Raise `InputError` if the matrix cannot be written to `path`."""
     check_file("rank_cost", path, (".json",))
 
 
 def write_rank_cost(cost: Float[np.ndarray, "R R"], path: str | Path, about: dict[str, Any]) -> Path:
-    """Write `{"cost": [[...]]}`, rows and columns in the order of ranks, and what it is about; returns the path."""
+    """Write `{"cost": [[...]]}` with the entries of `about`, and return the path. Rows and columns follow the ranks."""
     check_rank_cost(path)
     with replacing(path := Path(path)) as (part,):
         text = json.dumps({"cost": cost.tolist(), "unit": "seconds per byte"} | about)

@@ -1,7 +1,7 @@
-"""One training iteration as a graph of tasks, for engines that time it themselves.
+"""Write one training iteration as a graph of tasks, for engines that time it themselves.
 
-All-to-alls, sends between stages and gradients are messages in bytes between ends (servers, ranks or GPUs). Traffic
-inside a server, gathered parameters and context-parallel rings are seconds, as in `iterate`.
+All-to-alls, sends between stages and gradients become messages in bytes between ends (servers, ranks or GPUs). Traffic
+inside a server, gathered parameters and context-parallel rings become seconds, as in `iterate`.
 """
 
 from typing import NamedTuple
@@ -39,14 +39,14 @@ def iteration_tasks(
     receives: bool = True,
     collectives: bool = False,
 ) -> TaskColumns:
-    """The tasks of one iteration, with the columns of `EndTasks`.
+    """Return the tasks of one iteration, with the columns of `EndTasks`.
 
-    Rank (p R + r) N + n is end n of replica r in stage p. A single replica may stand for all: its gradients then go
-    around its own servers, with the bytes of the full ring.
+    With R replicas of N ends, rank (p R + r) N + n is end n of replica r in stage p. A single replica may stand for
+    all: its gradients then circle among its own servers, with the bytes of the full ring.
 
     - `barriers`: one of `BARRIERS`, for all-to-alls and before gradients.
     - `receives`: receiving a message is a separate task.
-    - `collectives`: gradients and tensor-parallel all-reduces are collectives instead of messages; needs all replicas.
+    - `collectives`: gradients and tensor-parallel all-reduces are collectives, not messages; needs all replicas.
     """
     asked = {"barriers": barriers, "receives": receives, "collectives": collectives}
     return _Writer(workload, replicas, ends, rates, rules, **asked).written()
@@ -74,7 +74,7 @@ class _Writer:
         if moved_s > 0:
             every = self.grid.ravel()
             group = self.of_stages + self.workload.pp
-            ready = self.tasks.gather(every, [_beside_each_other(over)], group, "stages are through")
+            ready = self.tasks.gather(every, [_beside_each_other(over)], group, "all stages have ended")
             self.tasks.add(TaskKind.COMPUTE, every, "experts move", ready[None], seconds=moved_s)
         return self.tasks
 
@@ -112,7 +112,7 @@ class _Writer:
         for at in last:
             ready = through if at is None else [one.blocks[stage, *at] for one in ran]
             group = self.of_stages + stage
-            name = "gradients are there"
+            name = "gradients are ready"
             waits = [tasks.gather(ends, [_beside_each_other(ready)], group, name), before]
             if inside_s > 0:
                 waits = [tasks.add(TaskKind.COMPUTE, ends, "gradients inside servers", waits, seconds=inside_s)]
@@ -128,7 +128,7 @@ class _Writer:
         return tasks.add(TaskKind.COMPUTE, ends, "optimizer", ready, seconds=step_s, lane=0)[None]
 
     def _collectives(self, stage: int, sums: GradientBytes, parts: int) -> list[Reduced]:
-        slices = max(1, round(1 / self.ends.ranks))  # of a rank; GPUs reduce theirs
+        slices = max(1, round(1 / self.ends.ranks))  # of a rank's gradients; each GPU reduces its own slice
         grid = self.grid[stage].reshape(len(self.replicas), -1, slices)
         dense = grid.transpose(2, 0, 1).reshape(slices, -1)
         experts = grid.transpose(1, 2, 0).reshape(-1, len(self.replicas))
@@ -144,7 +144,7 @@ class _Writer:
         servers = len(ends) // self.ends.per_server
         if size <= 0:
             return waits
-        if servers == 1:  # the graph has none of its neighbours
+        if servers == 1:  # its neighbours in the ring are not in the graph
             seconds = size * self.ends.per_server / float(np.min(self.rates.eps_Bps))
             return [self.tasks.add(TaskKind.COMPUTE, ends, "gradients", waits, seconds=seconds)]
         every = np.arange(len(ends))
@@ -155,6 +155,6 @@ class _Writer:
 
 
 def _beside_each_other(every: list[Ready]) -> Ready:
-    """Ready tasks of several replicas, each [K N], as one array [K R N]."""
+    """Tasks of R replicas, each [K N], side by side [K, R N]; a replica with fewer tasks repeats its last."""
     most = max(len(one) for one in every)
     return np.concatenate([np.concatenate([one, *[one[-1:]] * (most - len(one))]) for one in every], axis=1)

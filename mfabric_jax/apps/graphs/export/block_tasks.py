@@ -1,4 +1,4 @@
-"""Tasks of the passes of one replica, block by block, from the operations in `blocks` and the table of the clock."""
+"""Build the tasks of one replica's passes, block by block, from `timing.blocks` and the table of the clock."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -19,14 +19,14 @@ from mfabric_jax.workload.schedules import FORWARD
 
 
 class Replica(NamedTuple):
-    """One data-parallel replica: its `walk`, and flows `sent` by all-to-alls."""
+    """One data-parallel replica: its timing (`walked`); `sent` returns the flows of an all-to-all of a block."""
 
     walked: Walked
     sent: Callable[[Place, int], Flows]
 
 
 class Lanes(NamedTuple):
-    """Last tasks of each pass, of a pair's compute lane, and of the last block's weight gradients."""
+    """The last tasks of each pass (`ready`), of a pair's compute lane, and of the last block's weight gradients."""
 
     ready: list[Ready]
     free: Ready
@@ -34,10 +34,10 @@ class Lanes(NamedTuple):
 
 
 class ReplicaTasks:
-    """The passes of a replica on the `sites` of its stages.
+    """The tasks of a replica's passes on the `sites` of its stages.
 
-    - `decision_s`: after a forward gate; `passed`: bytes of an end to the next stage.
-    - `through` [P]: last tasks of every stage; `blocks`: those of every block by [P Q L].
+    - `decision_s`: time to choose circuits after a forward gate. `passed`: bytes that an end sends to the next stage.
+    - `through` [P]: the last tasks of each stage. `blocks`: the last tasks of each block, by (stage, pass, block).
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ReplicaTasks:
         return f"{DIRECTIONS[int(self.order.kind[at])]} {self.order.micro_batch[at]}"
 
     def _unit(self, passes: list[tuple[int, int]], ready: Ready) -> Ready:
-        """A pass, or two that run together."""
+        """Add a pass, or two that run together."""
         site = self.sites[passes[0][0]]
         single = len(passes) == 1
         lanes = Lanes([ready] * len(passes), ready, ready)
@@ -99,10 +99,10 @@ class ReplicaTasks:
         if single:
             return lanes.free
         through = np.unique(np.concatenate([lanes.free, *lanes.ready]), axis=0)
-        return site.tasks.add(TaskKind.MARKER, site.ends, "both passes are over", through)[None]
+        return site.tasks.add(TaskKind.MARKER, site.ends, "both passes have ended", through)[None]
 
     def _block(self, site: Site, steps: Sequence, blocks: list[Place], lanes: Lanes) -> Lanes:
-        """One block of every pass; `steps`: (whose, run, operation)."""
+        """Add one block of every pass; `steps`: (index of the pass, run, operation)."""
         ready, free, weights = lanes
         known = [None] * len(blocks)
         single = len(blocks) == 1
@@ -142,7 +142,7 @@ class ReplicaTasks:
         return Lanes(ready, ready[0], ready[0]) if single else Lanes(ready, free, weights)
 
     def _flag(self, at: Place, name: str, *which: int) -> bool:
-        """Whether the clock has it for one of a block's all-to-alls."""
+        """Whether the clock sets the flag for any of a block's all-to-alls `which`."""
         return any(self.walked.table.flags[(*at, FLAGS[name, one])] for one in which)
 
     def _compute(self, site: Site, op: ops.Work | ops.Beside, at: Place, ready: Ready, block: str) -> Ready:

@@ -1,4 +1,4 @@
-"""Links that the flows of an iteration cross: kinds of traffic have their own links, or share them."""
+"""Put the flows of an iteration on links, which kinds of traffic share or have separately."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import Routed
 from mfabric_jax.workload.volume import replica_bytes, replica_ring
 
-CONTENTION: dict[str, tuple[str, ...]] = {  # which kinds of traffic are on the same links
+CONTENTION: dict[str, tuple[str, ...]] = {  # kinds of traffic that share links
     "none": (),
     "PP": ("PP",),
     "EP+PP": ("EP", "PP"),
@@ -26,10 +26,12 @@ PP, DP = (TRAFFIC.index(kind) for kind in ("PP", "DP"))
 
 
 def over_ports(one: IterationGraph, flows: Flows, contention: str) -> tuple[np.ndarray, Routed]:
-    """Capacities [L bytes/s], and the flows over them with cap and latency. Links are the ports of every end, up and
-    down, then those of its server where the edge is oversubscribed. Kinds in `CONTENTION[contention]` share them. Other
-    all-to-alls and gradients have their own ports; other sends between stages cross no link, at the speed of a port, as
-    in `iterate`. Messages on circuits never cross links.
+    """Return the capacities [L] in bytes/s, and the flows over these links, with caps and latency.
+
+    Links are the ports of every end, up and down, and of its server where the edge is oversubscribed. The kinds of
+    traffic in `CONTENTION[contention]` share them. All-to-alls and gradients that share nothing have copies of the
+    ports. Sends between stages that share nothing cross no link and run at the speed of a port, as in `iterate`.
+    Messages on circuits never cross links.
     """
     shared = np.isin(TRAFFIC, CONTENTION[one_of("contention", contention, CONTENTION)])
     rates, per_server = one.one.rates(one.one.bandwidths[0]), one.layout.per_server
@@ -49,7 +51,7 @@ def over_ports(one: IterationGraph, flows: Flows, contention: str) -> tuple[np.n
     cap = np.where(flows.transfers, np.where(sends, of_send, one.cap[flows.task]), 1.0)
     flows = replace(flows, cap=cap, lag=flows.lag + _latency_s(one, flows))
     shares, links = one.one.resolved.shares(one.one.workload), np.concatenate(ports)
-    of_all_to_alls = links * shares.nic / shares.ring_nic  # those that share links have them at the rate of rings
+    of_all_to_alls = links * shares.nic / shares.ring_nic  # on shared links they have the rate of rings
     return np.concatenate([links, of_all_to_alls, links]), Routed(flows, Routes(hops, (hops >= 0).astype(float)))
 
 

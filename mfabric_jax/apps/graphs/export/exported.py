@@ -1,4 +1,4 @@
-"""`mfabric export`: one iteration as a graph of tasks, its contents, and its time on the case's fabric."""
+"""Export one iteration as a graph of tasks, list its contents, and time it on the case's fabric (`mfabric export`)."""
 
 import time
 from typing import Any, NamedTuple
@@ -29,18 +29,19 @@ def exported_iteration(
     receives: bool = True,
     collectives: bool = False,
 ) -> IterationGraph:
-    """An iteration of a case as a graph of tasks: `run.sample`, or the last.
+    """Return one iteration of a case, `run.sample` or the last, as a graph of tasks.
 
     - `ends`: what a rank of the graph is: "server", "rank" (an expert-parallel rank with its tensor-parallel group) or
-      "gpu". None: the ends between which `compare` solves all-to-alls: ranks where GPUs have their own NICs.
+      "gpu". None: the ends between which `compare` solves all-to-alls, which are ranks if GPUs have their own NICs,
+      else servers.
     - `barriers`: "collective": an all-to-all ends for its whole group at once, as in `compare`, by a BARRIER of its
       ranks; "marker": the same by a task without a rank; "none": a rank waits only for what it needs.
     - `receives`: receiving a message is a task of the receiving rank.
-    - `collectives`: gradients, and between GPUs tensor-parallel all-reduces, are ALL_REDUCE tasks, in place of messages
-      and seconds; needs all replicas.
+    - `collectives`: gradients and, between GPUs, tensor-parallel all-reduces are ALL_REDUCE tasks, not messages and
+      seconds; needs all replicas.
 
-    The graph has the simulated replicas (`replicas`); by default one stands for all, as in `compare`. `InputError` for
-    settings whose closed form has no such graph.
+    The graph has the simulated replicas (`run.replicas`); by default one stands for all, as in `compare`. Raise
+    `InputError` for settings whose closed form has no such graph.
 
     Example: `exported_iteration(Case().with_({"network.fabric": "fat-tree"})).graph.tasks`.
     """
@@ -50,7 +51,7 @@ def exported_iteration(
 
 
 def check_timed(case: Case, ends: str | None, *, collectives: bool = False) -> None:
-    """Raise `InputError`, before any computation, where `timed_iteration` would refuse the graph."""
+    """Raise `InputError`, before any computation, if `timed_iteration` would refuse the graph."""
     found = resolve(case)
     group = found.fabric.group(found.site, case.network.nic_gbps)
     _check_ends(group, found.job, usual_ends(group) if ends is None else ends, collectives=collectives)
@@ -60,14 +61,17 @@ def _check_ends(group: Any, job: Workload, ends: str, *, collectives: bool) -> N
     own, several = group.nic_use == "own", job.ranks_per_server > 1
     allowed = ("rank", "gpu") if own else ("server",)
     if collectives and (ends == "gpu" or (ends == "rank" and several)):
-        raise InputError("collectives inside servers are for other engines; contention needs ends server, or none.")
+        raise InputError(
+            f"contention must be left out with collectives between ends {ends!r}: only other engines time collectives "
+            "inside servers."
+        )
     if ends not in allowed and several:
         use = "every GPU has a NIC of its own" if own else "the NICs of a server are pooled"
         raise InputError(f"ends must be {' or '.join(allowed)} for contention where {use}, got {ends!r}.")
 
 
 class TimedIteration(NamedTuple):
-    """Time of an iteration's flows: `iteration_s`; `finish` [T] s of every task; `solve_s`: run time of the solver."""
+    """Times of an iteration: `iteration_s`, and `finish` [T] s of each task. `solve_s`: run time of the solver."""
 
     iteration_s: float
     finish: np.ndarray
@@ -77,12 +81,12 @@ class TimedIteration(NamedTuple):
 
 
 def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIteration:
-    """The graph on the fabric as `compare` sees it: exact max-min sharing of ports under ideal spraying.
+    """Time the graph on the fabric of `compare`: exact max-min sharing of ports under ideal spraying.
 
     - `contention`: which of expert (EP), pipeline (PP) and data parallel traffic (DP) share links: "none", as in
-      `compare` (also every send between stages alone); "PP", "EP+PP", "EP+DP", "PP+DP"; "all".
+      `compare` (each send between stages is alone, too), "PP", "EP+PP", "EP+DP", "PP+DP" or "all".
 
-    `InputError` where ends are not those between which `compare` solves all-to-alls.
+    Raise `InputError` if ends are not those between which `compare` solves all-to-alls.
     """
     reduced = bool(one.graph.of(TaskKind.COLLECTIVE, Op.ALL_REDUCE).any())
     _check_ends(one.one.group, one.one.workload, one.ends, collectives=reduced)
@@ -98,7 +102,7 @@ def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIterat
 
 
 def graph_contents(one: IterationGraph) -> list[dict[str, Any]]:
-    """Rows `what`, `tasks`, `gigabytes` of the graph: computations, messages by kind of traffic, waits."""
+    """Return rows `what`, `tasks`, `gigabytes` of the graph: computations, messages by kind of traffic, waits."""
     sends, rows = one.graph.of(TaskKind.SEND), []
     for kind, name in enumerate(TRAFFIC[1:], 1):
         some = sends & (one.traffic == kind)

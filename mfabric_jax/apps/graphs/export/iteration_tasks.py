@@ -1,4 +1,4 @@
-"""A scenario's iteration as a graph of tasks, with the traffic, circuits and delays of `compare`."""
+"""Turn a scenario's iteration into a graph of tasks, with the traffic, circuits and delays of `compare`."""
 
 import dataclasses
 from typing import Any
@@ -30,11 +30,11 @@ from mfabric_jax.workload import Workload
 
 # -- the all-to-alls of an iteration as messages between servers, ranks or GPUs, on circuits or packet switches
 
-AT_ONCE = 256  # all-to-alls
+AT_ONCE = 256  # all-to-alls solved together
 
 
 class AllToAlls:
-    """Solved all-to-alls (`found`, with circuits) of one iteration of one replica, at NICs of `nic_Bps`."""
+    """The solved all-to-alls of one iteration of one replica, with their circuits, for NICs of `nic_Bps`."""
 
     def __init__(self, one: Problem, found: Exchanges, nic_Bps: float, ends: str, per_server: int):
         job, where = one.workload, places(one.workload)
@@ -51,7 +51,10 @@ class AllToAlls:
             self.which, self.ways = self._ways(one, moe)
 
     def sent(self, at: tuple[int, int, int], which: int) -> Flows:
-        """One of the two all-to-alls of a block, as dispatch sends it; combine has its own element size."""
+        """Return the flows of all-to-all `which` (0, 1) of a block, from source to destination as in dispatch.
+
+        Combine has its own element size.
+        """
         combine = bool(self.backward[at]) != bool(which)
         scale = self.ratio if combine else 1.0
         if self.ways is None:
@@ -71,7 +74,7 @@ class AllToAlls:
         return flows_of(src, dst, demand[src, dst], cap=cap, task=np.where(circuits > 0, CIRCUITS, PACKETS))
 
     def _ways(self, one: Problem, moe: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Index [P Q L 2] of each slot's all-to-all among the different ones, and the `Ways` of these [N S S]."""
+        """Index [P Q L 2] of each all-to-all among the N different ones, and the `Ways` of these [N S S]."""
         assert self.count is not None
         number = np.broadcast_to(self.number[..., None], moe.shape)[moe]
         asked = np.concatenate([number[:, None], self.count[moe].reshape(len(number), -1)], axis=1)
@@ -96,14 +99,14 @@ def _every_way(region: Any, count, demand, routing: str) -> Ways:
 
 
 def between_ends(job: Workload, group: Any, demand: np.ndarray, ends: str) -> np.ndarray:
-    """Bytes between ends of different servers [... N N] from demands between ranks [... R R]."""
+    """Return the bytes between ends of different servers [... N N] from the demand between ranks [... R R]."""
     server = np.arange(job.ep) // job.ranks_per_server
     away = np.where(server[:, None] == server, 0, demand)
     axes, servers, per = away.shape[:-2], job.ep // job.ranks_per_server, job.ranks_per_server
     blocks = away.reshape(*axes, servers, per, servers, per)
     if ends == "server":
         return blocks.sum((-3, -1))
-    if group.pxn:  # what a server has for rank g elsewhere leaves by its own rank g
+    if group.pxn:  # a server's bytes for rank g of another server leave through its own rank g
         away = np.einsum("...satg,hg->...shtg", blocks, np.eye(per)).reshape(away.shape)
     return away if ends == "rank" else np.kron(away, np.eye(job.tp)) / job.tp
 
@@ -113,8 +116,10 @@ ENDS = ("server", "rank", "gpu")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IterationGraph:
-    """One iteration. `ends`: what a rank of the graph is, one of `ENDS`. `iteration_s`: the time in `compare`.
-    `traffic` [T]: index into `timing.site_tasks.TRAFFIC`. `cap` [T] bytes/s and `private` [T]: messages on circuits.
+    """One iteration as a graph of T tasks.
+
+    - `ends`: what a rank of the graph is, one of `ENDS`. `iteration_s`: the time in `compare`.
+    - `traffic` [T]: index into `site_tasks.TRAFFIC`. `cap` [T]: bytes/s. `private` [T]: mask of messages on circuits.
     """
 
     one: Problem
@@ -135,8 +140,9 @@ def iteration_graph(
     receives: bool = True,
     collectives: bool = False,
 ) -> IterationGraph:
-    """The iteration that a scenario shows (`run.sample`, or the last) at its first bandwidth, in every replica.
-    Parameters are those of `exported_iteration`. `InputError` for settings that have no such graph.
+    """Return the iteration that a scenario shows (`run.sample`, or the last) at its first bandwidth, in every replica.
+
+    Parameters are those of `exported_iteration`. Raise `InputError` for settings that have no such graph.
     """
     check_exportable(one)
     ends = usual_ends(one.group) if ends is None else one_of("ends", ends, ENDS)
@@ -179,7 +185,7 @@ def _check_whole(one: Problem) -> None:
         raise InputError(f"collectives needs all {job.dp} replicas: run.replicas must be all, got {replicas}.")
     if job.order.copies > 1 or job.redundant_experts:
         has = f"schedule {job.schedule!r}" if job.order.copies > 1 else f"redundant_experts {job.redundant_experts}"
-        raise InputError(f"collectives does not know experts in several places, got {has}.")
+        raise InputError(f"collectives needs one copy of every expert, got {has}.")
 
 
 def usual_ends(group: Any) -> str:

@@ -1,4 +1,4 @@
-"""Tasks of the ends (servers, ranks or GPUs) of one expert-parallel group."""
+"""Build the tasks of the ends (servers, ranks or GPUs) of one expert-parallel group."""
 
 from typing import NamedTuple
 
@@ -8,27 +8,27 @@ from mfabric_jax.apps.graphs.tasks.graph import Op, TaskColumns, TaskKind
 from mfabric_jax.flows.flows import Flows
 
 Ready = np.ndarray  # [K N]: the K tasks that each of N ends waits for
-TRAFFIC = ("none", "EP", "PP", "DP")  # by the column "traffic" of the tasks
+TRAFFIC = ("none", "EP", "PP", "DP")  # values of the column "traffic" of tasks
 NO_TRAFFIC, EP, PP, DP = range(len(TRAFFIC))
-PACKETS, CIRCUITS = 0, 1  # `task` of the flows of an all-to-all between ends of a group; circuits no other pair shares
+PACKETS, CIRCUITS = 0, 1  # `task` of an all-to-all's flows; no other pair shares a flow's circuits
 BARRIERS = {
-    "collective": "nobody goes on before an all-to-all of its group is over, which is a BARRIER of all",
-    "marker": "the same, by a task that is nobody's",
-    "none": "an end goes on once it has sent and received what is its own",
+    "collective": "all ends of a group wait until an all-to-all has ended for all of them, by a BARRIER of the group",
+    "marker": "the same, by a task without a rank",
+    "none": "an end continues once its own messages are sent and received",
 }
 
 
 class Reduced(NamedTuple):
-    """An all-reduce of `bytes` in the `group` [N] of every end."""
+    """An all-reduce of `bytes` in the group of each end, `group` [N]."""
 
     group: np.ndarray
     bytes: float
 
 
 class EndTasks(TaskColumns):
-    """Tasks of ends, with columns "traffic" (of `TRAFFIC`), "cap" [bytes/s] and "private" (on circuits).
+    """Tasks of ends, with the further columns "traffic" (of `TRAFFIC`), "cap" [bytes/s] and "private" (on circuits).
 
-    `barriers`: one of `BARRIERS`; `receives`: receiving a message is a separate task.
+    `barriers`: one of `BARRIERS`. `receives`: receiving a message is a separate task.
     """
 
     def __init__(self, ends: int, groups: tuple[tuple[int, ...], ...], barriers: str, *, receives: bool):
@@ -36,8 +36,10 @@ class EndTasks(TaskColumns):
         self.barriers, self.receives = barriers, receives
 
     def gather(self, ends: np.ndarray, waits: list, group: int, name: str, *, all_wait: bool = False) -> np.ndarray:
-        """For each end [N], a task that waits for all ends (without barriers, for itself, unless `all_wait`); more
-        waits may be added."""
+        """Add and return, for each end [N], a task that waits for all ends; callers may add waits.
+
+        Without barriers an end waits only for its own tasks, unless `all_wait`.
+        """
         if self.barriers == "marker":
             one = self.add(TaskKind.MARKER, -1, name)
             self.wait(one, *(np.reshape(each, (-1, 1)) for each in waits))
@@ -50,7 +52,10 @@ class EndTasks(TaskColumns):
     def send(
         self, ends: np.ndarray, waits: list, sent: Flows, name: str, traffic: int, lag: float = 0.0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Messages between `ends` after tasks [F] or [K F]: sending and receiving tasks, the same unless `receives`."""
+        """Add messages between `ends` that wait for tasks [F] or [K F]; return the sending and the receiving tasks.
+
+        Both are the same unless `receives`.
+        """
         src, dst = ends[sent.src], ends[sent.dst]
         match = self.matched(len(src)) if self.receives else -1
         rest = {"cap": sent.cap, "private": sent.task == CIRCUITS, "traffic": traffic, "lag": lag}
@@ -60,7 +65,7 @@ class EndTasks(TaskColumns):
         return sending, self.add(TaskKind.RECV, dst, name, peer=src, match=match, bytes=sent.size)
 
     def all_reduce(self, ends: np.ndarray, waits: list, one: Reduced, name: str, traffic: int) -> np.ndarray:
-        """An all-reduce in each group of ends, as a collective [N]."""
+        """Add an all-reduce in each group of ends, and return its tasks [N]."""
         _, place = np.unique(one.group, return_inverse=True)
         match = self.matched(place.max() + 1)[place]
         rest = {"op": Op.ALL_REDUCE, "group": one.group, "match": match, "bytes": one.bytes, "traffic": traffic}
@@ -70,8 +75,8 @@ class EndTasks(TaskColumns):
 class Site:
     """One expert-parallel group in one pipeline stage.
 
-    - `reduced`: tensor-parallel all-reduces as collectives; None: as seconds.
-    - `quiet` [N], `turned`: tasks of the last all-to-all and of the last turn of the switch; None: none so far.
+    - `reduced`: the collective of tensor-parallel all-reduces; None: they are seconds.
+    - `quiet`, `turned` [N]: tasks that end with the last all-to-all and the last reconfiguration; None: none yet.
     """
 
     def __init__(self, tasks: EndTasks, ends: np.ndarray, group: int, reduced: Reduced | None):
@@ -87,7 +92,7 @@ class Site:
         return np.zeros((0, len(self.ends)), np.int64)
 
     def compute(self, ready: Ready, seconds: float, name: str, lane: int = 0) -> Ready:
-        """Seconds of computation on every end; 0 adds no task."""
+        """Add seconds of computation on every end; 0 adds no task."""
         if seconds <= 0:
             return ready
         return self.tasks.add(TaskKind.COMPUTE, self.ends, name, ready, seconds=seconds, lane=lane)[None]
@@ -98,7 +103,7 @@ class Site:
         return self.tasks.all_reduce(self.ends, [ready], self.reduced, name, NO_TRAFFIC)[None]
 
     def after_all(self, waits: list[np.ndarray], seconds: float, name: str) -> np.ndarray:
-        """The tasks of all ends [N] that last `seconds` after all of `waits`."""
+        """Add tasks of all ends [N] that end `seconds` after all of `waits`."""
         over = self.tasks.gather(self.ends, waits, self.group, name, all_wait=True)
         if self.tasks.barriers != "marker":
             return self.compute(over[None], seconds, name, lane=-1)[0]
@@ -106,14 +111,14 @@ class Site:
         return np.broadcast_to(later, self.ends.shape)
 
     def turn(self, told: list, delay_s: float) -> None:
-        """The switch turns once all of `told` are over."""
+        """Reconfigure the switch once all given tasks have ended."""
         told = [one for one in told if one is not None]
-        self.turned = self.after_all(told, delay_s, "the switch turns") if told else None
+        self.turned = self.after_all(told, delay_s, "the switch reconfigures") if told else None
 
     def all_to_all(
         self, ready: Ready, sent: Flows, inside_s: float, name: str, *, lag: float, packets_wait: bool
     ) -> Ready:
-        """One all-to-all after `lag` [s], with `inside_s`, which has it, on the NVSwitches at the same time."""
+        """Add one all-to-all after `lag` [s]; `inside_s` is its time on the NVSwitches, which runs in parallel."""
         tasks, parts, here = self.tasks, [], [ready]
         behind = [ready] if self.turned is None else [ready, self.turned]
         for private in (False, True):
@@ -127,7 +132,7 @@ class Site:
             waits = behind if packets_wait else [ready]
             name_inside = f"{name} inside servers"
             here = [tasks.add(TaskKind.COMPUTE, self.ends, name_inside, waits, seconds=inside_s)]
-        self.quiet = tasks.gather(self.ends, here, self.group, f"{name} is over")
+        self.quiet = tasks.gather(self.ends, here, self.group, f"{name} has ended")
         for part, end in parts:
             tasks.wait(self.quiet[end], part)
         return self.quiet[None]

@@ -1,4 +1,4 @@
-"""Several jobs that share links."""
+"""Simulate several jobs that share links."""
 
 from mfabric_jax.apps.graphs.jobs.compared import compare_jobs
 from mfabric_jax.apps.graphs.jobs.jobs_file import read_jobs

@@ -1,15 +1,14 @@
-"""CASSINI: time shifts of jobs, so that their communication interleaves on the links they share (arXiv 2308.00852, NSDI
-2024). Also MLTCP's weights.
+"""CASSINI's time shifts, which interleave the communication of jobs on shared links; and MLTCP's weights.
 
-A job's demand on a link lies on a circle whose perimeter is the iteration time; the jobs of a link share a unified
-circle, the least common multiple; rotating a job's circle shifts the job in time. The score is 1 - mean demand above
-capacity / capacity. A breadth-first walk over the bipartite affinity graph of jobs and links gives every job one shift;
-the candidate placement with the best mean score wins. Only the abstract was available: the formulas are from memory and
-agree with public notes on the paper.
+Source: arXiv 2308.00852, NSDI 2024. A job's demand on a link lies on a circle whose perimeter is the iteration time.
+The jobs of a link share a unified circle, whose perimeter is the least common multiple of theirs. Rotating a job's
+circle shifts the job in time. The score is 1 - (mean demand above capacity) / capacity. A breadth-first walk over the
+bipartite affinity graph of jobs and links gives every job one shift. The candidate placement with the best mean score
+wins. Only the abstract was available: the formulas are from memory and agree with public notes on the paper.
 
-Deviations: circles are cut into equal ticks of time instead of 5 degrees each; rotations come from coordinate search,
-which is complete for two jobs on a link; where the affinity graph has a loop, for which the paper drops the placement,
-the links with the lowest score before shifting decide and the others are passed over.
+Deviations: circles are divided into equal ticks of time, not into sectors of 5 degrees. Rotations come from coordinate
+search, which is exhaustive for two jobs on a link. If the affinity graph has a loop, the paper drops the placement;
+here the links with the lowest score before shifting decide, and the other links of the loop are ignored.
 """
 
 import itertools
@@ -24,15 +23,17 @@ from numpy.typing import ArrayLike
 from mfabric_jax.checks import InputError, not_negative, positive, whole
 
 MOST_TICKS = 1 << 14  # of a unified circle
-AT_ONCE = 1 << 20  # turns times ticks that are looked at together
-ORDERS = 24  # in which more than two jobs are turned
-GAIN = 1e-9  # of the excess: what a further turn must save
+AT_ONCE = 1 << 20  # rotations times ticks that are compared at once
+ORDERS = 24  # orders in which the search rotates more than two jobs
+GAIN = 1e-9  # a further rotation must reduce the excess by this much
 
 
 @dataclass(frozen=True)
 class Circle:
-    """Demand of one job alone on one link in an iteration of `period_s`: arcs from `begin_s` to `end_s` [A], after the
-    start of the iteration and possibly beyond its end, at `rate` [A] bytes/s.
+    """Demand on one link of one job that runs alone, with iterations of `period_s`.
+
+    The job sends at `rate` [A] bytes/s from `begin_s` to `end_s` [A], counted from the start of the iteration; an arc
+    may extend beyond its end.
     """
 
     period_s: float
@@ -43,10 +44,10 @@ class Circle:
     def __post_init__(self):
         positive("period_s", self.period_s)
         if not len(self.begin_s) == len(self.end_s) == len(self.rate):
-            raise InputError("begin_s, end_s and rate of a circle must be of one length.")
+            raise InputError("begin_s, end_s and rate of a circle must have the same length.")
 
     def sampled(self, ticks: int) -> np.ndarray:
-        """[ticks] mean rate in each of `ticks` equal parts of the perimeter."""
+        """Return the mean rate [ticks] in each of `ticks` equal parts of the perimeter."""
         tick = self.period_s / ticks
         edge = np.arange(ticks + 1) * tick
         sent = np.zeros(ticks)
@@ -58,8 +59,10 @@ class Circle:
 
 
 class Rotations(NamedTuple):
-    """How well jobs interleave on a link: `score` (1: never above capacity; may be negative), `before` without shifts,
-    and the `shift_s` of each job, below its iteration time; the first is 0.
+    """How well jobs interleave on a link.
+
+    - `score`: 1 if demand never exceeds capacity; it may be negative. `before`: the score without shifts.
+    - `shift_s`: of each job, less than its iteration time; 0 for the first job.
     """
 
     score: float
@@ -68,7 +71,9 @@ class Rotations(NamedTuple):
 
 
 def unified_ticks(periods_s: Sequence[float], tick_s: float) -> list[int]:
-    """Ticks of each iteration (1 or more); the least common multiple is the unified circle, 16,384 ticks at most."""
+    """Return the ticks of each iteration, 1 or more. Their least common multiple, the unified circle, has at most
+    16,384 ticks.
+    """
     positive("tick_s", tick_s)
     while math.lcm(*(ticks := [max(1, round(period / tick_s)) for period in periods_s])) > MOST_TICKS:
         tick_s *= 2
@@ -80,7 +85,7 @@ class _Link(NamedTuple):
     periods: list[int]
 
     def excess(self, turns: Sequence[int]) -> float:
-        """Mean demand above the capacity, with each job turned by `turns` ticks."""
+        """Return the mean demand above capacity if each job is rotated by `turns` ticks."""
         return _above(sum(np.roll(own, turn) for own, turn in zip(self.demand, turns, strict=True)))
 
 
@@ -97,8 +102,9 @@ def _link(circles: Sequence[Circle], capacity: float, tick_s: float) -> _Link:
 
 
 def rotations(circles: Sequence[Circle], capacity: float, tick_s: float = 0.001) -> Rotations:
-    """The best rotations of the jobs of one link, and their score; ties go to the smallest rotations. `capacity`
-    bytes/s. `tick_s`: resolution; iteration times are rounded to it.
+    """Return the best rotations of the jobs of one link, and their score. Ties go to the smallest rotations.
+
+    `capacity` is in bytes/s. `tick_s` is the resolution, to which iteration times are rounded.
     """
     link = _link(circles, capacity, tick_s)
     before, turns = link.excess([0] * len(circles)), _best_turns(link)
@@ -110,14 +116,14 @@ def rotations(circles: Sequence[Circle], capacity: float, tick_s: float = 0.001)
 
 
 def score_of(circles: Sequence[Circle], capacity: float, shift_s: Sequence[float], tick_s: float = 0.001) -> float:
-    """The score of a link with shifts rounded to ticks: 1 where demand never exceeds capacity."""
+    """Return the score of a link with shifts rounded to ticks: 1 if demand never exceeds capacity."""
     link = _link(circles, capacity, tick_s)
     cut = zip(circles, link.periods, shift_s, strict=True)
     return 1 - link.excess([round(shift / one.period_s * ticks) for one, ticks, shift in cut])
 
 
 def _best_turns(link: _Link) -> list[int]:
-    """Ticks by which each job is turned: coordinate search until nothing improves."""
+    """Ticks by which to rotate each job, by coordinate search until nothing improves."""
     jobs = range(len(link.demand))
     best, least = [0] * len(jobs), np.inf
     for order in itertools.islice(itertools.permutations(jobs), 1 if len(jobs) < 3 else ORDERS):
@@ -146,9 +152,9 @@ def _turned(link: _Link, order: Sequence[int]) -> tuple[list[int], float]:
 
 
 def _turn(rest: np.ndarray, own: np.ndarray, period: int) -> int:
-    """The first turn of one job with the least excess over the other jobs."""
+    """The rotation of a job with the least excess beside the other jobs; ties go to the smallest."""
     excess, every, some = np.empty(period), np.arange(period), max(1, AT_ONCE // period)
-    # The circle repeats: one iteration of the job under each iteration of the others.
+    # Both repeat: compare one iteration of the job with every stretch of its length in the demand of the others.
     room, own = rest.reshape(-1, period) - 1, own[:period]
     for first in range(0, period, some):
         turned = own[(every - every[first : first + some, None]) % period]
@@ -158,9 +164,11 @@ def _turn(rest: np.ndarray, own: np.ndarray, period: int) -> int:
 
 
 class Shifts(NamedTuple):
-    """`shift_s` [J], each from 0 to below the job's iteration; `score`: mean over shared links with these shifts, 1
-    without any link; `links`: `Rotations` of each shared link by itself; `passed_over`: links of loops, which were
-    ignored.
+    """Time shifts of jobs.
+
+    - `shift_s` [J]: from 0 to less than the job's iteration time.
+    - `score`: mean over shared links with these shifts; 1 if jobs share no link.
+    - `links`: `Rotations` of each shared link by itself. `passed_over`: links ignored because they close a loop.
     """
 
     shift_s: np.ndarray
@@ -172,13 +180,13 @@ class Shifts(NamedTuple):
 def time_shifts(
     jobs: Sequence[float], links: Mapping[str, tuple[float, Mapping[int, Circle]]], tick_s: float = 0.001
 ) -> Shifts:
-    """One time shift for every job, by a breadth-first walk over the affinity graph of jobs and shared links.
+    """Return one time shift for every job, by a breadth-first walk over the affinity graph of jobs and shared links.
 
-    - `jobs` [J]: iteration time of each [s].
-    - `links`: by name, the capacity [bytes/s] and, by the job's number in `jobs`, the circle of every job on the link.
+    - `jobs` [J]: iteration times [s].
+    - `links`: by name, the capacity [bytes/s] and the circles on the link by the job's number in `jobs`.
 
-    Links that the same jobs cross count once: the one with the lowest score before shifting. A walk from job to link to
-    job gives t_k = (t_j - w_jl + w_lk) mod period_k, where w is the shift of a job on the link.
+    Of several links that the same jobs cross, only the one with the lowest score before shifting counts. A walk from
+    job j over link l to job k gives t_k = (t_j - w_jl + w_lk) mod period_k, where w is the shift of a job on the link.
     """
     shared = {name: (capacity, dict(sorted(of.items()))) for name, (capacity, of) in links.items() if len(of) > 1}
     known: dict[tuple, Rotations] = {}
@@ -223,7 +231,7 @@ def _walk(jobs: Sequence[float], links: Mapping[str, Mapping[int, float]]) -> np
 # -- MLTCP
 @dataclass(frozen=True)
 class Mltcp:
-    """F(part) = slope * part + intercept, in `pieces` pieces of equal bytes for every flow."""
+    """MLTCP's weight function, F(part) = slope * part + intercept, for `pieces` equal pieces of every flow."""
 
     slope: float = 1.75
     intercept: float = 0.25
@@ -235,12 +243,14 @@ class Mltcp:
         whole("pieces", self.pieces)
 
     def weight(self, part: ArrayLike) -> np.ndarray:
-        """Weight of a flow that has sent this part of its iteration's bytes, in the shape of `part`."""
+        """Return the weight of a flow that has sent this part of its iteration's bytes, in the shape of `part`."""
         return self.slope * np.asarray(part, float) + self.intercept
 
     def piece_weights(self, before: ArrayLike, size: ArrayLike, total: ArrayLike) -> np.ndarray:
-        """[F K] weights of the pieces of flows; `before` [F]: bytes that the connection has sent in the iteration when
-        the flow starts; `size` [F]: bytes of the flow; `total` [F]: bytes of the connection in the iteration.
+        """Return the weights [F K] of the K pieces of each flow.
+
+        - `before` [F]: bytes that the connection has sent in the iteration when the flow starts.
+        - `size` [F]: bytes of the flow. `total` [F]: bytes of the connection in the iteration.
         """
         before, size, total = (np.asarray(x, float)[:, None] for x in (before, size, total))
         sent = before + size * ((np.arange(self.pieces) + 0.5) / self.pieces)

@@ -1,4 +1,4 @@
-"""Compare several jobs under every requested way of sharing: `mfabric jobs`, and Python."""
+"""Compare ways for jobs to share links, for `mfabric jobs` and for Python."""
 
 import math
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ class JobsCompared(NamedTuple):
 
 
 def compare_jobs(shared: SharedJobs, study: JobsStudy | None = None) -> JobsCompared:
-    """Run the jobs in every way, with the same random draws in all of them."""
+    """Run the jobs in each of the study's ways; all ways see the same random draws."""
     study = study or JobsStudy()
     scene = scene_from(shared)
     if study.placements:
@@ -46,7 +46,7 @@ def compare_jobs(shared: SharedJobs, study: JobsStudy | None = None) -> JobsComp
 
 
 def drawn_runs(scene: Scene, study: JobsStudy) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Random arrivals [B J], and for each job the factors [B N] by which its iterations compute longer."""
+    """Draw the arrivals [B J] and, for each job, the factors [B N] on the computation of its iterations."""
     draw = np.random.default_rng(study.seed)
     arrival_s = np.array([scene.arrival_s], float)
     if study.draws:
@@ -56,13 +56,13 @@ def drawn_runs(scene: Scene, study: JobsStudy) -> tuple[np.ndarray, list[np.ndar
     return arrival_s, [np.maximum(one, 0) for one in factor]
 
 
-# -- each job's part of a link over time: rates are solved again between every two events of a window
+# -- each job's share of a link over time: rates are solved again between successive events of a window
 
-READABLE = 12  # iterations side by side
+READABLE = 12  # iterations that fit side by side in a picture
 
 
 def busiest_link(scene: Scene) -> int:
-    """The busiest of the links that several jobs use (of all links, if none is shared)."""
+    """Return the busiest link that several jobs use, or the busiest of all links if jobs share none."""
     load = scene.load() / scene.alone_s[:, None]
     shared = (load > 0).sum(axis=0) > 1
     return int(np.argmax(load.sum(axis=0) + shared * (load.sum() + 1)))
@@ -71,7 +71,10 @@ def busiest_link(scene: Scene) -> int:
 def link_use(
     scene: Scene, outcome: JobsOutcome, link: int, begin_s: float, end_s: float, run: int = 0
 ) -> list[dict[str, Any]]:
-    """Each job's part of the link as rows of `way`, `link`, `job`, `begin_s`, `end_s`, `use`, constant in between."""
+    """Return each job's share of the link as rows `way`, `link`, `job`, `begin_s`, `end_s`, `use`.
+
+    `use` is constant from `begin_s` to `end_s`.
+    """
     begin, finish = outcome.begin[run], outcome.finish[run]
     routed, job_of = outcome.flows.routed, outcome.flows.job
     sending = (routed.flows.size > 0) & (begin < end_s) & (finish > begin_s) & (finish > begin)
@@ -93,9 +96,10 @@ def link_use(
 
 
 def both_ends(compared: JobsCompared, link: int | None = None, iterations: int = 5) -> list[dict[str, Any]]:
-    """Rows of `link_use` of the first run in every way, in two windows that `when` names: after all jobs have begun,
-    and before the first job ends. `link`: the busiest by default. `iterations`: how many of the shortest iterations a
-    window shows.
+    """Return the `link_use` rows of the first run of every way in two windows, which the column `when` names.
+
+    One window begins when all jobs run, the other ends when the first job ends. `link` is the busiest by default. A
+    window shows `iterations` iterations of the job whose iterations are shortest.
     """
     scene, rows = compared.scene, []
     link = busiest_link(scene) if link is None else link
@@ -106,7 +110,7 @@ def both_ends(compared: JobsCompared, link: int | None = None, iterations: int =
 
 
 def _windows(scene: Scene, outcome: JobsOutcome, iterations: int) -> dict[str, tuple[float, float]]:
-    """Two windows of equal length while all jobs run; from the first start on if not all jobs overlap."""
+    """Two windows of equal length in which all jobs run; if jobs never all run, the first begins with the first job."""
     shortest, longest = float(scene.alone_s.min()), float(scene.alone_s.max())
     wide = max(iterations * shortest, min(longest, READABLE * shortest))
     starts, ends = outcome.start_s[0], outcome.finish[0][outcome.flows.end]
@@ -132,27 +136,27 @@ def _of_intervals(capacity, hops, share, weight):
     return jax.vmap(lambda own: max_min_rates(FlowProblem(capacity, hops, share, own)).rate)(weight)
 
 
-# -- remarks for readers of the tables
+# -- remarks below the tables
 
-LITTLE = 0.5  # of the time: jobs that are together for less do not show what sharing costs
-STEPS = 1000  # of a slowdown of 1, in which a bound is shown; it is rounded down
+LITTLE = 0.5  # part of the time: jobs that overlap for less do not show what sharing costs
+STEPS = 1000  # a bound on slowdowns is shown in thousandths, rounded down
 
 
 def said_of_jobs(compared: JobsCompared) -> list[str]:
-    """Remarks: a bound on every schedule, and a warning where jobs hardly overlap in time."""
+    """Return remarks: a bound on every schedule, and a warning if jobs hardly overlap in time."""
     if len(compared.scene.names) == 1:
         return []
     least = math.floor(compared.ways[0]["slowdown_bound"] * STEPS) / STEPS
-    sentences = ["links can carry what these jobs send in their time: nothing rules out a mean slowdown of 1."]
+    sentences = ["the links have enough bandwidth for all jobs: nothing rules out a mean slowdown of 1."]
     if least > 1:
-        bound = f"has a mean slowdown below {least:.3f}."
-        sentences = [f"no schedule in which the jobs are there as long as in these {bound}"]
+        bound = f"can have a mean slowdown below {least:.3f}."
+        sentences = [f"no schedule in which each job is present as long as here {bound}"]
     part = max(common_part(outcome) for outcome in compared.outcomes.values())
     if part < LITTLE:
         rows = [row for row in compared.jobs if row["way"] == compared.ways[0]["way"]]
         last = max(rows, key=lambda row: row["end_s"])["job"]
         sentences.append(
             f"all jobs run together for only {part:.1%} of the time ({last} runs longest), so slowdowns say little "
-            "about sharing; iterations in inverse proportion to the time alone let jobs end together."
+            "about sharing; for jobs that end together, choose iterations in inverse proportion to alone_s."
         )
     return sentences

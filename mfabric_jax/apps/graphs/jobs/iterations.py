@@ -1,7 +1,7 @@
-"""Iterations of several jobs as one graph of flows: each job repeats its pattern, one iteration after the other.
+"""Iterations of several jobs as one graph of flows: each job repeats its pattern, one iteration after another.
 
-Array sizes: J jobs, F flows of all jobs, L links, N iterations, B runs. A computation is a flow without bytes and with
-a lag; the end of every iteration is a flow without bytes or lag. `task` of a pattern's flow is its connection.
+Array sizes: J jobs, F flows of all jobs, L links, N iterations, B runs. A computation is a flow with a lag and no
+bytes. An iteration ends with a flow that has neither bytes nor lag. In a pattern, `task` of a flow is its connection.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,14 @@ from mfabric_jax.routing.shortest import Routes, stacked
 from mfabric_jax.routing.transfers import Routed
 from mfabric_jax.support.platforms import cores
 
-COMPUTES = -1  # instead of an end, and of a connection
+COMPUTES = -1  # end and connection of a computation
 
 
 def pattern_of(phases: Sequence[tuple[float, Routes, np.ndarray]]) -> Routed:
-    """A pattern of phases: seconds, then all flows (routes, bytes [n]). Flows over equal links are one connection."""
+    """Return the pattern of phases (seconds of computation, routes and bytes [n] of the flows that follow it).
+
+    Flows of different phases that cross the same links belong to one connection.
+    """
     parts, after, ends = [], [], []
     size, lag, connection = [], [], []
     known: dict[tuple[bytes, int], int] = {}
@@ -52,7 +55,7 @@ def _links_crossed(routes: Routes) -> list[tuple[bytes, int]]:
 
 
 def sent_before(pattern: Routed) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes [F] that a flow's connection has sent when the flow starts, and its bytes [F] in the iteration."""
+    """Return, for each flow's connection [F], the bytes sent before the flow starts and the bytes of the iteration."""
     flows = pattern.flows
     before, total = np.zeros(flows.flows), np.zeros(flows.task.max(initial=0) + 1)
     for flow in run_order(flows.after, flows.flows).tolist():
@@ -62,7 +65,7 @@ def sent_before(pattern: Routed) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_pieces(pattern: Routed, rule: Mltcp) -> Routed:
-    """Split every flow with bytes into a chain of pieces, weighted by the rule."""
+    """Split every flow with bytes into a chain of pieces, and weight them by the rule."""
     flows, (before, total) = pattern.flows, sent_before(pattern)
     count = np.where(flows.size > 0, rule.pieces, 1)
     old = np.repeat(np.arange(len(count)), count)
@@ -85,8 +88,11 @@ def in_pieces(pattern: Routed, rule: Mltcp) -> Routed:
 
 
 class Repeated(NamedTuple):
-    """All iterations of all jobs; `task`: a flow's job. `iteration` [F]. `first` [F] mask: flows that begin an
-    iteration, where its delay goes. `end` [N]: last flow of each iteration, job by job. `iterations` [J].
+    """All iterations of all jobs; `task` of a flow is its job.
+
+    - `iteration` [F]: the iteration of each flow.
+    - `first` [F]: mask of the flows that begin an iteration; a delay of the iteration is added to their lag.
+    - `end` [N]: the last flow of each iteration, job by job. `iterations` [J]: iterations of each job.
     """
 
     routed: Routed
@@ -100,12 +106,12 @@ class Repeated(NamedTuple):
         return self.routed.flows.task
 
     def of_jobs(self, value: np.ndarray) -> list[np.ndarray]:
-        """Split values in the order of `end` [.. N] into one array for each job."""
+        """Split values [.. N], in the order of `end`, into one array for each job."""
         return np.split(value, np.cumsum(self.iterations)[:-1], axis=-1)
 
 
 def repeated(patterns: Sequence[Routed], iterations: Sequence[int], arrival_s: Sequence[float]) -> Repeated:
-    """Repeat each job's pattern, one iteration after the other, from its arrival on."""
+    """Repeat each job's pattern from its arrival on, one iteration after another."""
     columns: dict[str, list[np.ndarray]] = {}
     after, rows, ends, base = [], [], [], 0
     for job, (pattern, times, arrival) in enumerate(zip(patterns, iterations, arrival_s, strict=True)):
@@ -142,15 +148,16 @@ def _with_end(pattern: Routed) -> Routed:
 
 
 class JobTimes(NamedTuple):
-    """- `begin`, `finish` [F] s of every flow; of several runs [B F]."""
+    """Times of flows: `begin` and `finish` [F] s, or [B F] s for several runs."""
 
     begin: np.ndarray
     finish: np.ndarray
 
 
 def solve_jobs(jobs: Repeated, capacity: np.ndarray, **variants: np.ndarray) -> JobTimes:
-    """Begin and end of every flow, by the exact engine. `capacity` [L] bytes/s. `variants`: `start`, `lag` that replace
-    those of the flows: [F], or [B F] for B runs.
+    """Return when every flow begins and ends, from the exact engine. `capacity` [L] is in bytes/s.
+
+    `variants`: `start` or `lag` that replace those of the flows: [F], or [B F] for B runs.
     """
     flows, problem = jobs.routed.flows, jobs.routed.problem(capacity, float)
     runs = max([1, *(len(one) for one in variants.values() if one.ndim == 2)])
@@ -167,15 +174,16 @@ def solve_jobs(jobs: Repeated, capacity: np.ndarray, **variants: np.ndarray) -> 
     return JobTimes(begin, finish) if several else JobTimes(begin[0], finish[0])
 
 
-ALONE = 2  # iterations that a job runs by itself: the first is as the second, but a link may be shared with itself
+ALONE = 2  # iterations that each job runs alone; the second one is timed
 
 
 class Scene(NamedTuple):
     """J jobs on L links, ready to run.
 
-    - `names`, `patterns`, `iterations`, `arrival_s` [J]. `links` [L] names, `capacity` [L] bytes/s.
-    - `alone_s` [J]: an iteration of each job alone. `busy`: for each job, by link, its arcs when alone: (begin, end,
-      bytes/s) from the start of an iteration.
+    - `names`, `patterns`, `iterations`, `arrival_s` [J]. `links` [L]: names; `capacity` [L]: bytes/s.
+    - `alone_s` [J]: time of one iteration of each job when it runs alone.
+    - `busy` [J]: by link, the intervals (begin, end, bytes/s) in which the job alone sends, from the start of an
+      iteration.
     """
 
     names: tuple[str, ...]
@@ -188,7 +196,7 @@ class Scene(NamedTuple):
     busy: tuple[dict[int, tuple[tuple[float, float, float], ...]], ...]
 
     def circles(self) -> dict[str, tuple[float, dict[int, Circle]]]:
-        """By link name: the capacity, and the circle of each job on that link."""
+        """Return for each link, by name, its capacity and the circle of each job on it."""
         circles: dict[str, tuple[float, dict[int, Circle]]] = {}
         for job, busy in enumerate(self.busy):
             for link, arcs in busy.items():
@@ -197,7 +205,7 @@ class Scene(NamedTuple):
         return circles
 
     def load(self) -> np.ndarray:
-        """[J L] seconds of the whole link that an iteration of each job needs."""
+        """Return the seconds [J L] for which an iteration of each job needs the whole link."""
         load = np.zeros((len(self.names), len(self.links)))
         for job, busy in enumerate(self.busy):
             for link, arcs in busy.items():
@@ -214,7 +222,7 @@ def scene_of(
     capacity: np.ndarray,
 ) -> Scene:
     jobs, count = len(names), len(links)
-    apart = []  # every job on links of its own
+    apart = []  # each job on its own copy of the links
     for job, pattern in enumerate(patterns):
         hops, share = pattern.routes
         moved = np.where(hops >= 0, hops + job * count, -1)

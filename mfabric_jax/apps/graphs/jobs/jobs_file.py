@@ -1,4 +1,4 @@
-"""The file of `mfabric jobs` (TOML or JSON): jobs in phases, and the links or the fabric that they share."""
+"""Read the file of `mfabric jobs` (TOML or JSON): the phases of each job, and the links or fabric that jobs share."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,11 +17,12 @@ DEFAULT = Case()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobPhase:
-    """Computation, then communication, whose flows all start at once.
+    """A phase of a job: computation, then communication, whose flows all start at once.
 
-    - `gigabytes`: of each flow over `links`; on a fabric, what every server of the job sends.
-    - `links`: names of the links that the flow crosses; a list of such lists makes several flows.
-    - `traffic` on a fabric: "ring": all to the next server; "all-to-all": an equal part to every other server.
+    - `gigabytes`: the size of each flow over `links`; on a fabric, the amount that each server of the job sends.
+    - `links`: the names of the links that the flow crosses; a list of such lists makes several flows.
+    - `traffic`, on a fabric only: "ring" sends everything to the next server, "all-to-all" an equal part to every
+      other server.
     """
 
     compute_s: float = 0.0
@@ -32,8 +33,10 @@ class JobPhase:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """A job: `iterations` of its phases from `arrival_s` on, on a fabric at `servers`. In place of phases, `case` makes
-    its iteration, as `simulate` computes it, the only phase, and `graph` names a file of tasks (on a fabric).
+    """A job that repeats its phases `iterations` times from `arrival_s` on; on a fabric it runs on `servers`.
+
+    Instead of phases it may have a `case`, whose iteration in `simulate` becomes the only phase, or, on a fabric, a
+    `graph`: the file of a graph of tasks.
     """
 
     name: str
@@ -47,13 +50,13 @@ class TrainingJob:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FabricTable:
-    """The servers that jobs share, and the network that joins them.
+    """The servers that jobs share, and their network.
 
-    - `case`: its GPU and network over `servers` servers; optical regions of `region_servers` (0: all) have circuits
-      that circuits.policy chooses for the bytes of all jobs.
-    - `rack`: instead of its fabric, racks of that many servers with one NIC each; a rack's switch has one link up to a
-      switch of all racks, as fast as all its NICs over network.oversubscription.
-    - `graph`: instead, the file of a graph whose endpoints are the servers.
+    - `case`: the case whose GPU and network the `servers` servers have. Optical regions have `region_servers` servers
+      (0: all of them); circuits.policy chooses their circuits for the bytes of all jobs.
+    - `rack`: replace the case's fabric by racks of this many servers with one NIC each. One link, as fast as all NICs
+      of the rack over network.oversubscription, joins each rack's switch to a core switch.
+    - `graph`: replace the case's fabric by the graph in this file, whose endpoints are the servers.
     """
 
     case: Case = DEFAULT
@@ -67,11 +70,11 @@ class FabricTable:
             whole("servers", self.servers)
         if self.case.network.fabric == GRAPH:
             raise InputError(
-                "network.fabric graph is not read by jobs: give graph = FILE in the table of the fabric, whose "
+                "network.fabric graph is not read by jobs: give graph = FILE in the table of the fabric; the graph's "
                 "endpoints are the servers."
             )
         if self.graph is not None and (self.servers or self.rack):
-            raise InputError("a fabric is either a graph, which has its own servers, or servers in racks; got both.")
+            raise InputError("a fabric must not give both graph and servers or rack: a graph has its own servers.")
         for field in ("rack", "region_servers"):
             whole(field, getattr(self, field), at_least=0)
         if self.region_servers and self.own:
@@ -89,7 +92,7 @@ class FabricTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedJobs:
-    """Jobs and what they share: either `links` by name, in Gbps, or a `fabric`."""
+    """Jobs and what they share: either `links` (name: Gbps) or a `fabric`."""
 
     jobs: tuple[TrainingJob, ...]
     links: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -102,7 +105,7 @@ class SharedJobs:
             raise InputError("jobs must name at least one job, got none.")
         names = [job.name for job in self.jobs]
         if len(set(names)) < len(names):
-            raise InputError(f"name of a job must be its own, got {', '.join(names)}.")
+            raise InputError(f"name of a job must be unique, got {', '.join(names)}.")
         for job in self.jobs:
             _check_job(job, self)
 
@@ -110,18 +113,18 @@ class SharedJobs:
 OF_FILE = ("iterations", "links", "fabric", "jobs")
 OF_PHASE = tuple(field.name for field in dataclasses.fields(JobPhase))
 OF_JOB = ("name", "iterations", "arrival_s", "servers", "case", "graph", "phases", *OF_PHASE)
-OF_CASE = ("compute_s", "gigabytes")  # what a case says of a job
-BESIDE = {  # what may not stand beside a field of a job
+OF_CASE = ("compute_s", "gigabytes")  # fields that a case sets
+BESIDE = {  # fields that exclude others
     "graph": (*OF_PHASE, "case"),
     "phases": (*OF_PHASE, "case", "graph"),
     "case": OF_CASE,
 }
 OF_FABRIC = tuple(field.name for field in dataclasses.fields(FabricTable))
-ITERATIONS = 50  # of a job where nothing else is said
+ITERATIONS = 50  # default of a job
 
 
 def read_jobs(path: str | Path) -> SharedJobs:
-    """The jobs of a file. `InputError` with the job and the field for what is unknown, missing or wrong."""
+    """Return the jobs of a file. Raise `InputError` that names the job and the unknown, missing or wrong field."""
     table, named = read_settings(path, "jobs and what they share"), repr(str(path))
     try:
         return jobs_of(table)
@@ -140,7 +143,7 @@ def jobs_of(table: Mapping[str, Any]) -> SharedJobs:
 
 
 def contents(shared: SharedJobs) -> dict[str, Any]:
-    """The file's contents in plain values; a case as its differences from the defaults."""
+    """Return the file's contents as plain values; a case becomes its differences from the defaults."""
 
     def plain(fields: list[tuple[str, Any]]) -> dict[str, Any]:
         return {name: differences(value) if isinstance(value, Case) else value for name, value in fields}
@@ -154,7 +157,7 @@ def _fabric(table: Any) -> FabricTable:
 
 
 def case_of(named: str, given: Any) -> Case:
-    """The case of a file's name, or of a table in such a file. `InputError` for several cases."""
+    """Return the case of a file, given by name, or of a table of settings. Raise `InputError` for several cases."""
     if not isinstance(given, str | Mapping):
         raise InputError(f"case of {named} must be the name of a file, or a table of settings, got {given!r:.80}.")
     cases = merged(file_layers(given) if isinstance(given, str) else layers_of(given, f"case of {named}", typed=True))
@@ -232,7 +235,7 @@ def _check_on_links(job: TrainingJob, links: Mapping[str, float]) -> None:
         raise InputError(f"graph of {job.name} needs a fabric and servers; jobs that share links give phases.")
     for phase in job.phases:
         if (phase.gigabytes or job.case) and not phase.links:
-            raise InputError(f"{job.name} sends something, but no links are given; allowed: {', '.join(links)}.")
+            raise InputError(f"links of {job.name} must be given, since it sends bytes; allowed: {', '.join(links)}.")
         for flow in phase.links:
             for link in flow:
                 one_of(f"link of {job.name}", link, links)
@@ -242,7 +245,7 @@ def _check_on_links(job: TrainingJob, links: Mapping[str, float]) -> None:
 
 def _check_on_fabric(job: TrainingJob) -> None:
     if any(phase.links for phase in job.phases):
-        raise InputError(f"links of {job.name} are not used on a fabric, where servers say who sends to whom.")
+        raise InputError(f"links of {job.name} are not used on a fabric, where servers and traffic set the flows.")
     if len(set(job.servers)) < len(job.servers):
         raise InputError(f"servers of {job.name} must not name one twice, got {list(job.servers)}.")
     if len(job.servers) < 2 and (job.case or any(phase.gigabytes for phase in job.phases)):

@@ -1,4 +1,4 @@
-"""Results for several jobs: iteration times, slowdown over running alone, fairness, and a lower bound on slowdowns."""
+"""Results for several jobs: iteration times, slowdowns relative to a job alone, fairness, a bound on slowdowns."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ import numpy as np
 from mfabric_jax.apps.graphs.jobs.iterations import Repeated, Scene, repeated, solve_jobs
 from mfabric_jax.apps.graphs.jobs.ways import Handled, held_to_turns, iteration_times, job_starts, shifted
 
-HALVINGS = 200  # of the interval in which a multiplier lies
+HALVINGS = 200  # bisection steps for a Lagrange multiplier
 
 
 class JobsOutcome(NamedTuple):
@@ -24,7 +24,7 @@ class JobsOutcome(NamedTuple):
 def run_jobs(
     scene: Scene, way: str, handled: Handled, arrival_s: np.ndarray, factor: Sequence[np.ndarray]
 ) -> JobsOutcome:
-    """Run all jobs together. `arrival_s` [B J]; `factor`: for each job, of its computations in an iteration [B N]."""
+    """Run all jobs together. `arrival_s` [B J]; `factor` [B N] of each job scales the computation of its iterations."""
     flows = repeated(handled.patterns, scene.iterations, scene.arrival_s)
     start_s = arrival_s if handled.shift_s is None else shifted(scene, handled.shift_s, arrival_s)
     lag = np.tile(flows.routed.flows.lag, (len(start_s), 1))
@@ -41,13 +41,13 @@ def run_jobs(
 
 
 def jain(values: Sequence[float] | np.ndarray) -> float:
-    """Jain's index of fairness: 1 where all values are equal, 1 / n where one job has everything."""
+    """Return Jain's index of fairness: 1 if all n values are equal, 1 / n if one job has everything."""
     values = np.asarray(values, float)
     return float(values.sum() ** 2 / (len(values) * np.square(values).sum()))
 
 
 def job_rows(scene: Scene, outcome: JobsOutcome, skip: int = 0) -> list[dict[str, Any]]:
-    """A row for each job over the iterations of all runs, without the first `skip`."""
+    """Return a row for each job over the iterations of all runs, except the first `skip` of each run."""
     rows = []
     for job, times in enumerate(outcome.iteration_s):
         end, counted = outcome.start_s[:, job] + times.sum(axis=1), times[:, skip:]
@@ -71,7 +71,7 @@ def job_rows(scene: Scene, outcome: JobsOutcome, skip: int = 0) -> list[dict[str
 
 
 def way_row(scene: Scene, outcome: JobsOutcome, rows: Sequence[Mapping[str, Any]], skip: int = 0) -> dict[str, Any]:
-    """One row for all jobs: slowdowns of single iterations over the job alone, fairness, use of links."""
+    """Return one row for all jobs: slowdowns of iterations relative to the job alone, fairness, use of links."""
     every = np.concatenate(
         [(times[:, skip:] / alone).ravel() for times, alone in zip(outcome.iteration_s, scene.alone_s, strict=True)]
     )
@@ -91,31 +91,32 @@ def way_row(scene: Scene, outcome: JobsOutcome, rows: Sequence[Mapping[str, Any]
 
 
 def counted_spans(outcome: JobsOutcome, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """[B J] begin of the first iteration of each job that counts, and end of its last one."""
+    """Return when each job's first counted iteration begins and its last one ends, both [B J] s."""
     before = np.stack([own[:, :skip].sum(axis=1) for own in outcome.iteration_s], axis=1)
     length = np.stack([own.sum(axis=1) for own in outcome.iteration_s], axis=1)
     return outcome.start_s + before, outcome.start_s + length
 
 
 def there(outcome: JobsOutcome, skip: int = 0) -> np.ndarray:
-    """[J] the part of the time with any job in which each job is present; the least over runs."""
+    """Return each job's presence [J]: the part of the time with any job; the minimum over runs."""
     begin, end = counted_spans(outcome, skip)
     return ((end - begin) / (end.max(axis=1) - begin.min(axis=1))[:, None]).min(axis=0)
 
 
 def common_part(outcome: JobsOutcome) -> float:
-    """The part of the time with any job in which all jobs are present; mean over runs."""
+    """Return the part of the time with any job in which all jobs are present; the mean over runs."""
     begin, end = counted_spans(outcome)
     common = end.min(axis=1) - begin.max(axis=1)
     return float((np.maximum(common, 0) / (end.max(axis=1) - begin.min(axis=1))).mean())
 
 
 def slowdown_bound(scene: Scene, outcomes: Sequence[JobsOutcome] = (), skip: int = 0) -> float:
-    """A lower bound on the mean slowdown of every schedule in which each job is present as much as in `outcomes`
-    (always, without any), since no link carries more than its capacity.
+    """Return a lower bound on the mean slowdown, which holds because no link carries more than its capacity.
 
-    For each link alone: the least mean of T_j / alone_j with sum of there_j * load_j / T_j <= 1 and T_j no shorter than
-    alone (or than in `outcomes`: computations may be drawn shorter).
+    It bounds every schedule in which each job is present as long as in `outcomes` (without any: always). For each link
+    alone it minimizes the mean of T_j / alone_j so that the sum of there_j * load_j / T_j is at most 1, where there_j
+    is the presence of job j, and no T_j is shorter than alone_j (or than the mean in `outcomes`, where drawn
+    computations may be shorter).
     """
     load, alone, least = scene.load(), scene.alone_s, scene.alone_s
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""From a file of jobs to a scene: the links of its fabric, and the flows of every phase over them."""
+"""Turn a file of jobs into a scene: the links of its fabric, and the flows of every phase over them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -29,19 +29,19 @@ from mfabric_jax.routing.transfers import Routed, Wired, latency, wired_cluster,
 from mfabric_jax.support.rings import onward
 from mfabric_jax.support.text_files import cached_by_files
 
-# -- the links of a jobs file's fabric: its case with circuits for the jobs, racks, or a graph
+# -- the links that jobs share: a case's fabric with circuits chosen for the jobs, racks, or a graph
 
-DTYPE = "float32"  # of the demand that circuits are chosen for
+DTYPE = "float32"  # precision of the demand for which circuits are chosen
 
 
 class Place(NamedTuple):
-    """Links, and endpoints numbered server by server, `per_server` each: GPUs, or the server itself."""
+    """The links of a fabric. Endpoints are numbered server by server; a server's endpoints are its GPUs or itself."""
 
     wired: Wired
     per_server: int = 1
 
     def route(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Routes of equal flows between endpoints [F]."""
+        """Return the paths of equal flows between endpoints [F]."""
         return self.wired.routes(src, dst, np.ones(len(src)))
 
 
@@ -50,12 +50,12 @@ def servers_of(table: FabricTable) -> int:
 
 
 def endpoints_of(table: FabricTable) -> int:
-    """Endpoints of each server: its GPUs on a case's fabric, elsewhere the server itself."""
+    """Return the endpoints of each server: its GPUs on a case's fabric, 1 on racks and graphs."""
     return 1 if table.own else fabric.get(table.case.network.fabric).gpus_of(gpu_of(table.case))
 
 
 def place_of(table: FabricTable, demand: np.ndarray) -> Place:
-    """Build the fabric; `demand` [S S]: bytes between servers, of all jobs, for which circuits are chosen."""
+    """Build the fabric. Circuits are chosen for `demand` [S S], the bytes of all jobs between servers."""
     paths = table.case.network.paths.name
     if table.own:
         network = _racks(table) if table.graph is None else read_graph(table.graph)
@@ -90,17 +90,19 @@ def _racks(table: FabricTable) -> Network:
 
 # -- an iteration of a job given as a graph of tasks, or as a case
 
-NO_TIME = 10**9  # gigabytes/s: what an NVSwitch as fast as that carries is there at once
+NO_TIME = 10**9  # gigabytes/s of an NVSwitch that takes practically no time
 
 
 def pattern_of_graph(graph: Flows, endpoint: np.ndarray, place: Place) -> Routed:
-    """One iteration of a job from its flows. `endpoint` [ranks]: of each rank; flows within an endpoint take no time,
-    flows from one rank to another are one connection. `InputError` for a flow that waits and also has a start.
+    """Return one iteration of a job from its flows; `endpoint` [ranks] is the endpoint of each rank.
+
+    Flows within an endpoint take no time. All flows from one rank to another are one connection. Raise `InputError` for
+    a flow that waits for others and also has a start.
     """
     waits = np.zeros(graph.flows, bool)
     waits[graph.after[:, 1]] = True
     if np.any(wrong := waits & (graph.start > 0)):
-        raise InputError(f"start of flow {np.argmax(wrong)} must be 0, as it waits for others, which repeat.")
+        raise InputError(f"start of flow {np.argmax(wrong)} must be 0, since it waits for flows that repeat.")
     src, dst = (np.where(graph.transfers, endpoint[end], -1) for end in (graph.src, graph.dst))
     away = np.flatnonzero(graph.transfers & (src != dst) & (graph.bytes > 0))
     routes = stacked([(away, place.route(src[away], dst[away]))] if len(away) else [], graph.flows)
@@ -114,7 +116,10 @@ def pattern_of_graph(graph: Flows, endpoint: np.ndarray, place: Place) -> Routed
 
 
 def runs_of_ranks(named: str, ranks: int, servers: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """[ranks] each rank's server, in equal runs, and its place in the run. `InputError` if ranks do not divide."""
+    """Return each rank's server and its position there [ranks]; servers hold equally many consecutive ranks.
+
+    Raise `InputError` if the ranks do not divide evenly.
+    """
     if not servers or ranks % len(servers):
         raise InputError(f"servers of {named} must divide its {ranks} ranks evenly, got {len(servers)}.")
     each = ranks // len(servers)
@@ -122,7 +127,7 @@ def runs_of_ranks(named: str, ranks: int, servers: tuple[int, ...]) -> tuple[np.
 
 
 def late(flows: Flows, endpoint: np.ndarray, place: Place) -> Flows:
-    """Add the latency of the links that messages cross; `endpoint` [ranks]."""
+    """Add the latency of the links that each message crosses; `endpoint` [ranks] is the endpoint of each rank."""
     if not place.wired.network.delay_s.any():
         return flows
 
@@ -139,9 +144,9 @@ def late(flows: Flows, endpoint: np.ndarray, place: Place) -> Flows:
 
 @cached_by_files(named_files, maxsize=1024)
 def model_phase(case: Case) -> tuple[float, float]:
-    """Seconds that wait for no NIC, and bytes that keep a NIC busy for the rest: together as long as the case's
-    iteration in `simulate`. Communication counts for NICs if it stays exposed when the NVSwitch of a server takes no
-    time.
+    """Divide the case's iteration in `simulate` into seconds without NICs and bytes that keep a NIC busy for the rest.
+
+    Communication counts for NICs if it stays exposed when the NVSwitch takes no time.
     """
     (row,) = simulate(case).rows()
     (over_nics,) = simulate(case.with_({"gpu.nvlink_gigabytes_per_s": NO_TIME})).rows()
@@ -150,7 +155,7 @@ def model_phase(case: Case) -> tuple[float, float]:
 
 
 def scene_from(shared: SharedJobs) -> Scene:
-    """The scene of a file of jobs, with each job also run alone."""
+    """Return the scene of a file of jobs, for which each job also runs alone."""
     if shared.fabric is None:
         links, capacity = list(shared.links), np.array([units.gbps(float(gbps)) for gbps in shared.links.values()])
         patterns = [_over_links(job, links) for job in shared.jobs]
@@ -167,15 +172,16 @@ def scene_from(shared: SharedJobs) -> Scene:
 
 
 def best_placed(shared: SharedJobs, scene: Scene, drawn: int, seed: int, tick_s: float) -> Scene:
-    """The scene, or that of the drawn placement with the best CASSINI score. Placements keep each job's number of
-    servers, never share a server, and list servers in rising order. `InputError` without a fabric or with too few
-    servers.
+    """Return the scene with the best CASSINI score among `scene` and `drawn` random placements.
+
+    A placement keeps each job's number of servers, shares no server between jobs and lists servers in rising order.
+    Raise `InputError` without a fabric or with too few servers.
     """
     if shared.fabric is None:
-        raise InputError("placements need a fabric; jobs that share links have none to be placed on.")
+        raise InputError("placements need a fabric; these jobs share links.")
     servers, wanted = servers_of(shared.fabric), [len(job.servers) for job in shared.jobs]
     if sum(wanted) > servers:
-        raise InputError(f"placements need a server for each of the jobs' {sum(wanted)}, the fabric has {servers}.")
+        raise InputError(f"placements need {sum(wanted)} servers, one for each server of a job; got {servers}.")
     draw, scenes = np.random.default_rng(seed), [scene]
     for _ in range(drawn):
         order = np.split(draw.permutation(servers)[: sum(wanted)], np.cumsum(wanted)[:-1])
@@ -206,7 +212,7 @@ def _over_links(job: TrainingJob, links: list[str]) -> Routed:
 
 
 class _PhaseMoves(NamedTuple):
-    """Traffic of phases between servers: (seconds, servers `src` and `dst`, bytes of each flow), in order."""
+    """Traffic of phases in order: (seconds, servers `src` and `dst`, bytes of each flow)."""
 
     phases: list[tuple[float, np.ndarray, np.ndarray, float]]
 
@@ -215,7 +221,7 @@ class _PhaseMoves(NamedTuple):
             np.add.at(demand, (src, dst), size)
 
     def pattern(self, place: Place) -> Routed:
-        """Each endpoint of a server sends its part to the same endpoint of the other server."""
+        """Return the pattern in which each endpoint sends an equal part to its counterpart on the other server."""
         each = np.arange(place.per_server)
         flows = []
         for seconds, src, dst, size in self.phases:
@@ -226,7 +232,7 @@ class _PhaseMoves(NamedTuple):
 
 
 class _GraphMoves(NamedTuple):
-    """Traffic of a graph of tasks, without latency; `server`, `turn` [ranks]: each rank's server and place there."""
+    """Traffic of a graph of tasks without latency; `server`, `turn` [ranks]: each rank's server and position there."""
 
     flows: Flows
     server: np.ndarray
@@ -238,7 +244,7 @@ class _GraphMoves(NamedTuple):
         np.add.at(demand, (src, dst), np.where(src == dst, 0, self.flows.size[moves]))
 
     def pattern(self, place: Place) -> Routed:
-        """Ranks of a server on its endpoints, several on one if ranks are more than endpoints."""
+        """Return the pattern with a server's ranks spread over its endpoints; ranks may share an endpoint."""
         endpoint = self.server * place.per_server + self.turn % place.per_server
         return pattern_of_graph(late(self.flows, endpoint, place), endpoint, place)
 

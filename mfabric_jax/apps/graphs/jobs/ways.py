@@ -1,4 +1,4 @@
-"""Ways to share links: do nothing, weights (MLTCP), time shifts (CASSINI, or the best found).
+"""Ways to share links: fair sharing, weights (MLTCP), or time shifts (CASSINI's, or the best that a search finds).
 
 A way is a function of the scene that returns the changed patterns and the shift of every job.
 """
@@ -14,11 +14,11 @@ from mfabric_jax.apps.graphs.jobs.iterations import JobTimes, Repeated, Scene, i
 from mfabric_jax.checks import InputError, check_unread, names, not_negative, positive, whole
 from mfabric_jax.routing.transfers import Routed
 
-ROUNDS = 3  # of the search for the best shifts
-JUDGED = 30  # iterations of the job with the longest ones that a candidate is judged by, at most
-MOST_OFF = 0.5  # of an iteration: farther off one turn is nearer to the next
-SAVED = 1e-9  # of the mean slowdown: what a further shift must save
-READ_BY = {  # settings of some ways alone
+ROUNDS = 3  # rounds of the search for the best shifts
+JUDGED = 30  # a candidate is judged by at most this many iterations of the job with the longest iterations
+MOST_OFF = 0.5  # part of an iteration; a job that is further off one turn is closer to the next
+SAVED = 1e-9  # a further shift must reduce the mean slowdown by this much
+READ_BY = {  # settings that only some ways read
     **{("slope", "intercept", "pieces"): ("mltcp", "best"), ("tick_s",): ("cassini", "best")},
     **{("adjust",): ("cassini",), ("steps",): ("best",)},
 }
@@ -26,34 +26,36 @@ READ_BY = {  # settings of some ways alone
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobsStudy:
-    """What is done about jobs that share links, and how often."""
+    """How jobs share links, and how many runs are compared."""
 
     ways: tuple[str, ...] = ("fair", "cassini", "mltcp", "best")
     """fair: plain max-min sharing; cassini: time shifts from circles; mltcp: weights that grow with the part of the
-    iteration sent; best: the best time shifts found, each run exactly."""
+    iteration's bytes already sent; best: the best time shifts of a search that runs each candidate exactly."""
     draws: int = 0
-    """Runs in which every job starts at random within its first iteration; 0: one run, arrivals as in the file."""
+    """Number of runs, in each of which every job arrives late by a random part of its iteration; 0: one run with the
+    arrivals of the file."""
     jitter: float = 0.0
-    """Standard deviation of an iteration's computation, as a part of it (drawn anew for every iteration)."""
+    """Standard deviation of an iteration's computation time, relative to it; drawn anew for every iteration."""
     skip: int = 0
-    """First iterations of every job that the statistics leave out."""
+    """Number of first iterations of every job that the statistics leave out."""
     placements: int = 0
-    """On a fabric: so many further placements of the jobs are drawn, and that with CASSINI's best score is taken."""
+    """Number of random placements of the jobs on a fabric; of these and the file's, the one with the best CASSINI score
+    is used."""
     seed: int = 0
-    """Of what is drawn."""
+    """Seed of all random draws."""
     slope: float = 1.75
-    """Of MLTCP's function."""
+    """Slope of MLTCP's weight function."""
     intercept: float = 0.25
-    """Of MLTCP's function."""
+    """Intercept of MLTCP's weight function."""
     pieces: int = 16
-    """Of every flow, each with a weight of its own (mltcp)."""
+    """Number of pieces of every flow; each piece has its own weight (mltcp)."""
     tick_s: float = 0.001
-    """How finely CASSINI cuts time, at most."""
+    """Shortest time step of CASSINI's circles."""
     adjust: float = 0.0
-    """cassini: a job that begins an iteration so much of it early waits for its turn; turns of all jobs move with one
-    that is so much late (the paper's agents: 5 %, 0.05); 0: never."""
+    """Tolerance of cassini, as a part of an iteration: a job that is earlier than this waits for its turn; if one is
+    later, the turns of all jobs move with it (the paper's agents: 5 %, 0.05); 0: jobs never wait."""
     steps: int = 24
-    """Shifts of every job that the search for the best ones tries."""
+    """Number of shifts of every job that the search for the best shifts tries."""
 
     def __post_init__(self):
         names("ways", self.ways, WAYS)
@@ -70,13 +72,16 @@ class JobsStudy:
                 check_unread(self, fields, f"way {' or '.join(ways)}")
 
     def mltcp(self) -> Mltcp:
-        """Its function, checked."""
+        """Return MLTCP's weight function. Raise `InputError` for a wrong slope, intercept or number of pieces."""
         return Mltcp(self.slope, self.intercept, self.pieces)
 
 
 class Handled(NamedTuple):
-    """Patterns and shifts of a way. `shift_s` [J]: start within the iteration time; None: on arrival. `score`:
-    CASSINI's, else None. `adjust` 0: no job waits for its turn again.
+    """Patterns and shifts of a way.
+
+    - `shift_s` [J]: when each job starts within its iteration time; None: jobs start on arrival.
+    - `score`: CASSINI's score; None for other ways.
+    - `adjust`: see `JobsStudy`.
     """
 
     patterns: tuple[Routed, ...]
@@ -103,7 +108,7 @@ def _cassini(scene: Scene, study: JobsStudy) -> Handled:
 
 
 def _best(scene: Scene, study: JobsStudy) -> Handled:
-    """The best shifts under fair sharing: from none, CASSINI's or MLTCP's last, each job in turn tries all steps."""
+    """Coordinate search for the best shifts under fair sharing, from the best of no shifts, CASSINI's and MLTCP's."""
     jobs = len(scene.names)
     count = np.minimum(scene.iterations, np.ceil(JUDGED * scene.alone_s.max() / scene.alone_s)).astype(int)
     flows = repeated(scene.patterns, count.tolist(), scene.arrival_s)
@@ -135,7 +140,8 @@ def _where_mltcp_ends(scene: Scene, study: JobsStudy) -> np.ndarray:
     flows = repeated(_mltcp(scene, study).patterns, scene.iterations, scene.arrival_s)
     ends = flows.of_jobs(solve_jobs(flows, scene.capacity).finish[flows.end])
     until = min(float(own[-1]) for own in ends)
-    last = (own[max(0, np.searchsorted(own, until, side="right") - 1)] for own in ends)  # of a late job its first
+    # The last end of each job before the first job is done; for a job without one, its first end.
+    last = (own[max(0, np.searchsorted(own, until, side="right") - 1)] for own in ends)
     return np.mod(list(last), scene.alone_s)
 
 
@@ -148,30 +154,33 @@ WAYS: dict[str, Callable[[Scene, JobsStudy], Handled]] = {
 
 
 def shifted(scene: Scene, shift_s: np.ndarray, arrival_s: np.ndarray) -> np.ndarray:
-    """[B J] starts of jobs: the first turn after arrival; turns begin at `shift_s`, one iteration apart."""
+    """Return the starts of jobs [B J]: the first turn after arrival. Turns begin at `shift_s`, one iteration apart."""
     return arrival_s + np.mod(shift_s - arrival_s, scene.alone_s)
 
 
 def job_starts(flows: Repeated, at_s: np.ndarray) -> np.ndarray:
-    """[B F] starts of flows whose jobs start at `at_s` [B J]."""
+    """Return the starts of flows [B F] if jobs start at `at_s` [B J]."""
     begins = flows.first & (flows.iteration == 0)
     return np.where(begins, at_s[:, flows.job], 0.0)
 
 
 def iteration_times(flows: Repeated, finish: np.ndarray, at_s: np.ndarray) -> list[np.ndarray]:
-    """Seconds of every iteration of each job [B N]; jobs start at `at_s` [B J], flows end at `finish` [B F]."""
+    """Return the seconds of the iterations [B N] of each job if jobs start at `at_s` [B J].
+
+    Flows end at `finish` [B F].
+    """
     ends = flows.of_jobs(finish[:, flows.end])
     return [np.diff(end, axis=1, prepend=at_s[:, [job]]) for job, end in enumerate(ends)]
 
 
-# Shifted jobs drift apart; turns are kept by waiting, as CASSINI's agents adjust shifts. If one job is late, the turns
-# of all jobs move with it; a job that is early waits. A run is repeated with every further wait, which only changes
-# what comes later.
+# Shifted jobs drift apart, so early jobs wait for their turns, as CASSINI's agents adjust shifts. If one job is late,
+# the turns of all jobs move with it. Every wait changes only what comes later; the run is repeated after each.
 
 
 def held_to_turns(flows: Repeated, scene: Scene, handled: Handled, start: np.ndarray, lag: np.ndarray) -> JobTimes:
-    """Times of all flows when iterations wait for their turns; `start`, `lag` [B F]. A job's turns are its shift plus
-    multiples of its iteration alone.
+    """Return the times of all flows if iterations wait for their turns; `start`, `lag` are [B F].
+
+    A job's turns are its shift plus multiples of its iteration time alone.
     """
     lag, runs = lag.copy(), [_Seen() for _ in lag]
     job, turn = flows.job[flows.end], flows.iteration[flows.end]
@@ -194,7 +203,7 @@ class _Seen:
         self.late_s = 0.0
 
     def first_early(self, ends, job, period_s: np.ndarray, handled: Handled) -> tuple[int, float] | None:
-        """The next iteration end whose job is too early for its turn, and its wait [s]."""
+        """Return the next iteration end whose job is too early for its turn, and the job's wait [s]."""
         assert handled.shift_s is not None
         for end in np.argsort(ends, kind="stable")[: np.isfinite(ends).sum()].tolist():
             if end in self.ends:

@@ -1,9 +1,9 @@
-"""All-to-alls of a graph on circuits that turn while they run: transfers in pieces, one for each configuration.
+"""Replay all-to-alls on circuits that change while they run: each transfer is cut into a piece for each configuration.
 
-The schedule of an all-to-all is planned for its own bytes between servers of a region. It begins once all that the
-all-to-all waits for has ended, and the all-to-alls before on its servers have. From then on every configuration is
-shown for its seconds, with turns before. Pieces of a transfer are what `schedule_time` says that each configuration
-carries of its pair; packet NICs carry the rest from the moment that the transfer itself may begin.
+The schedule of an all-to-all is computed for its own bytes between the servers of a region. It begins once everything
+that the all-to-all waits for has ended, and so have the earlier all-to-alls of its servers. Then each configuration
+lasts for its seconds, after a reconfiguration. A configuration carries the piece of a transfer that `schedule_time`
+gives it. Packet NICs carry the remaining bytes as soon as the transfer itself may begin.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from mfabric_jax.apps.graphs.replay.turns import SHOWN, TURN, Phases, at_work
 from mfabric_jax.flows.flows import COLUMNS, USUAL, Flows, flows_of
 
 if TYPE_CHECKING:
-    from mfabric_jax.evaluate.resolving.resolved import Carried  # the one entry to schedulers
+    from mfabric_jax.evaluate.resolving.resolved import Carried  # the only interface to schedulers
 
 CarriedOf = Callable[[np.ndarray, bool], "Carried"]
 
@@ -28,20 +28,20 @@ class Part(NamedTuple):
 
     @property
     def used(self) -> list[int]:
-        """Spans up to the last in which the switch carries bytes."""
+        """Indices of the spans of each switch up to its last span that carries bytes."""
         spans, some = self.plan.spans, self.plan.part.any((1, 2))
         last = {spans[one].switch: one for one in np.flatnonzero(some).tolist()}
         return [one for one, span in enumerate(spans) if one <= last.get(span.switch, -1)]
 
     def shown(self, *, last: bool) -> np.ndarray:
-        """Circuits that all switches show first, or last [s s]."""
+        """Return the circuits [s s] of all switches in their first configurations, or in their last ones."""
         used = [self.plan.spans[one] for one in self.used if not self.plan.spans[one].kept]
         of_switch = {span.switch: span.circuits for span in (used if last else reversed(used))}
         return sum(of_switch.values(), np.zeros((len(self.servers),) * 2, int))
 
 
 class Scheduled(NamedTuple):
-    """Flows on schedules. `wiring` [F]: index into `circuits` [W S S] plus one, 0: packet NICs."""
+    """Flows on schedules. `wiring` [F]: 1 + index into `circuits` [W S S]; 0: packet NICs."""
 
     flows: Flows
     wiring: np.ndarray
@@ -49,7 +49,10 @@ class Scheduled(NamedTuple):
 
 
 def planned(phases: Phases, size: int, carried: Callable[[int], CarriedOf], *, known: bool) -> list[list[Part]]:
-    """The schedules of every all-to-all inside regions of `size` servers; `carried`: for so many servers."""
+    """Return the schedules of every all-to-all inside regions of `size` servers.
+
+    `carried` returns the scheduler for a number of servers; `known`: the demand is known in advance.
+    """
     of_size: dict[int, CarriedOf] = {}
     before: dict[tuple[int, bytes], Carried] = {}
     found: list[list[Part]] = []
@@ -69,12 +72,13 @@ def planned(phases: Phases, size: int, carried: Callable[[int], CarriedOf], *, k
 def on_schedules(
     flows: Flows, phases: Phases, parts: list[list[Part]], ends: tuple[np.ndarray, np.ndarray], delay_s: float, **how
 ) -> Scheduled:
-    """The graph in which all-to-alls follow their schedules. `ends`: servers of every flow [F]. `ahead`: the switch
-    turns to a first configuration that is free as soon as the all-to-alls before have ended; else once everything that
-    the all-to-all itself waits for has ended, too.
+    """Return the graph in which all-to-alls follow their schedules. `ends`: source and destination server of flows [F].
+
+    `ahead`: the switch sets the first configuration of a `first_free` schedule as soon as the earlier all-to-alls have
+    ended; else everything that the all-to-all waits for must have ended, too.
     """
     own = _Laid(flows, phases, ends, delay_s, **how)
-    for every in parts:  # a run begins with what it ends with
+    for every in parts:  # a run begins with the circuits that it ends with
         for part in every:
             own.set(part)
     for phase, every in enumerate(parts):
@@ -89,7 +93,7 @@ class _Laid:
         self.columns: dict[str, list] = {name: [] for name in (*COLUMNS, "wiring")}
         self.pairs: list[tuple[int, int]] = []
         self.split: dict[int, list[int]] = {}  # a transfer -> its pieces
-        self.ready: dict[int, int] = {}  # a transfer -> the marker of when it may begin
+        self.ready: dict[int, int] = {}  # a transfer -> the marker that lets it begin
         self.circuits: dict[tuple[int, bytes], int] = {}
         self.kept: list[np.ndarray] = []
         self.servers = phases.demand.shape[-1]
@@ -99,7 +103,7 @@ class _Laid:
         self.outside = self.of[self.after[:, 0]] != self.of[self.after[:, 1]]
 
     def set(self, part: Part) -> None:
-        """Remember what the servers of a part are left with."""
+        """Remember the last circuits of the servers of a part."""
         for server, rows in self._rows(part.shown(last=True), part.servers):
             self.own[server] = rows
 
@@ -133,7 +137,7 @@ class _Laid:
                 self.users[server] = [phase]
 
     def _waits(self, phase: int, members: np.ndarray) -> list[int]:
-        """What the all-to-all waits for, with the starts and lags of those of its flows that wait for none of it."""
+        """Flows that the all-to-all waits for, and markers with the starts and lags of its first flows."""
         into = self.of[self.after[:, 1]] == phase
         inside = np.isin(members, self.after[into & ~self.outside, 1])
         return [*self.after[into & self.outside, 0].tolist(), *(self._may_begin(int(one)) for one in members[~inside])]
@@ -152,8 +156,8 @@ class _Laid:
         return [self._add([*through, *([] if self.ahead else waits)], lag=self.delay_s, task=TURN)]
 
     def _shown(self, part: Part, begin: int) -> dict[int, int]:
-        """The marker of when each span in use begins."""
-        last: dict[int, tuple[int, float]] = {}  # of every switch: the configuration before, and its seconds
+        """Add a marker for the begin of each span in use."""
+        last: dict[int, tuple[int, float]] = {}  # of each switch: the previous configuration's marker and seconds
         begins = {}
         for one in part.used:
             span = part.plan.spans[one]
@@ -200,7 +204,7 @@ class _Laid:
             self.split[flow].append(self._add(waits, size=size, message=self.number, wiring=wiring, **of_flow))
 
     def done(self) -> Scheduled:
-        """Transfers in pieces are markers that wait for these, and for nothing else."""
+        """Make each divided transfer a marker that waits for its pieces alone, and return all flows."""
         flows, cut = self.flows, np.array(sorted(self.split), np.int64)
         arrays = {name: np.array(getattr(flows, name)) for name in COLUMNS}
         was_cut = np.zeros(flows.flows, bool)

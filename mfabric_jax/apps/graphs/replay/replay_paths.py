@@ -1,4 +1,4 @@
-"""Prepare a graph of tasks on a fabric: ranks on GPUs, circuits, flows on paths, one max-min problem."""
+"""Prepare a replay: put ranks on GPUs and flows on paths, choose circuits, and form one max-min problem."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -30,16 +30,16 @@ from mfabric_jax.routing.shortest import Routes, stacked
 from mfabric_jax.routing.transfers import Routed, Wired, binding, latency, under, wired_cluster, wired_graph
 
 CIRCUIT = "circuit"
-MOST_SERVERS = 2**14  # bytes from each to each are an array
+MOST_SERVERS = 2**14  # the bytes between all pairs of servers are one array
 
 
 class Wirings:
-    """Networks that differ only in their circuits, whose links come last; `network` has the circuits of all."""
+    """Networks that differ only in their circuits, whose links come last; `network` has all circuits."""
 
     def __init__(self, each: Sequence[Wired]):
         circuits = [sum(count for kind, count in one.network.links if kind == CIRCUIT) for one in each]
         self.each, self.shared = each, len(each[0].network.tail) - circuits[0]
-        self.first = (self.shared + np.cumsum([0, *circuits[:-1]])).tolist()  # where the circuits of each are
+        self.first = (self.shared + np.cumsum([0, *circuits[:-1]])).tolist()  # first circuit link of each
         self.network = each[0].network
         if sum(circuits) > circuits[0]:
             of_all = {}
@@ -51,7 +51,7 @@ class Wirings:
             self.network = Network(**of_all, nodes=nodes, links=(*links, (CIRCUIT, sum(circuits))))
 
     def routes(self, wiring: np.ndarray, src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
-        """Links that flows between ends [F] cross, each over its set of circuits `wiring` [F]."""
+        """Return the links that flows between ends [F] cross; `wiring` [F] selects the network of each flow."""
         parts = []
         for one in np.unique(wiring).tolist():
             mine = np.flatnonzero(wiring == one)
@@ -61,13 +61,14 @@ class Wirings:
         return stacked(parts, len(wiring))
 
 
-DTYPE = "float64"  # long sums of times
+DTYPE = "float64"  # because many times add up
 
 
 class Prepared(NamedTuple):
-    """Flows of a graph on the L links of a fabric, with scaled computations and with latency in front of messages.
-    `routed`: the flows and the links of transfers. `cluster`, `nic_gbps`: None on a user's graph. `gpu` [R]: of every
-    rank. `paths`: how flows use equal paths. `file`: of a user's graph.
+    """Flows of a graph of tasks on the L links of a fabric; computations are scaled, messages begin with their latency.
+
+    - `routed`: the flows and their links. `gpu` [R]: the GPU of each rank. `paths`: how flows use equal paths.
+    - `cluster`, `nic_gbps`: None on a user's network graph; `file`: its file, else None.
     """
 
     graph: TaskGraph
@@ -101,7 +102,10 @@ class Prepared(NamedTuple):
 
 
 def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
-    """Put ranks on GPUs of the case's fabric or the user's graph, and transfers on paths. `InputError` for too few."""
+    """Put ranks on GPUs of the case's fabric or the user's network graph, and transfers on paths.
+
+    Raise `InputError` if there are too few GPUs.
+    """
     config = config.on(case)
     try:
         placed = _built(config, graph, case) if config.graph is None else _own_graph(config, graph, case)
@@ -118,7 +122,7 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
         routes = placed.wirings.routes(wiring, src, dst, size)
     network, waits_s = under(placed.hardware.carried_by, placed.wirings.network, routes, size)
     flows = flows.delayed(_latency(config, ranks, pair, latency(network, routes) + waits_s))
-    row = np.full(flows.flows, len(ways))  # of computations and markers the last, which has no links
+    row = np.full(flows.flows, len(ways))  # computations and markers use the last row, which has no links
     row[moves] = which
     hops, share = (np.pad(x, ((0, 1), (0, 0)), constant_values=fill) for x, fill in zip(routes, (-1, 0), strict=True))
     routed = Routed(flows, Routes(hops[row], share[row]))
@@ -128,7 +132,7 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
 
 def _too_many(graph: TaskGraph, fabric: str) -> str:
     of = f" of {graph.file!r}" if graph.file else ""
-    return f"ranks{of} must be fewer: {graph.ranks:,} of them on {fabric} need more memory than there is."
+    return f"ranks{of} must be fewer: {graph.ranks:,} ranks on {fabric} need more memory than this machine has."
 
 
 def _latency(config: Replay, ranks: int, pair: np.ndarray, delay_s: np.ndarray) -> Latency:
@@ -146,8 +150,11 @@ def lower(graph: TaskGraph, config: Replay, server: np.ndarray, nic_gbps: float)
 
 
 class _Placed(NamedTuple):
-    """A graph on a fabric; `cluster`: None on a user's. `flows` have no latency. `wiring` [F]: circuits of a flow.
-    `relays`: whether GPUs of a user's graph forward."""
+    """A graph of tasks on a fabric; its `flows` have no latency yet.
+
+    - `wiring` [F]: index into `wirings` of each flow. `cluster`: None on a user's network graph.
+    - `relays`: whether the GPUs of a user's network graph forward.
+    """
 
     hardware: Hardware
     cluster: Cluster | None
@@ -160,7 +167,7 @@ class _Placed(NamedTuple):
 
 def _own_graph(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
     seed, paths = case.run.seed, case.network.paths.name
-    hardware = hardware_of(case.with_({"network.fabric": "fat-tree"}), 1)  # the graph says all of its fabric
+    hardware = hardware_of(case.with_({"network.fabric": "fat-tree"}), 1)  # the graph replaces this fabric
     network = read_graph(str(config.graph))
     relays = relays_of(network, case.network.on_graph.relay)
     wired = wired_graph(network, paths, seed, hardware.goodput, forward=relays.forward)
@@ -204,7 +211,7 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
 
 
 class _Between(NamedTuple):
-    """Flows between servers; `server` [R]: of every rank."""
+    """Flows between servers; `server` [R]: the server of each rank."""
 
     flows: Flows
     server: np.ndarray
@@ -224,7 +231,7 @@ class _Between(NamedTuple):
 
 
 class _EachOwn(NamedTuple):
-    """Circuits of P all-to-alls [P S S]; `wiring` [P]: index into `clusters`, whose first has no circuits."""
+    """Circuits of P all-to-alls [P S S]; `wiring` [P]: index into `clusters`, the first of which has no circuits."""
 
     circuits: np.ndarray
     wiring: np.ndarray
@@ -237,19 +244,19 @@ def _phases(graph: TaskGraph, between: _Between, nic_gbps: float, size: int) -> 
     phases = inside_regions(phases_of(graph, flows, between.bytes, alone_s), size)
     if not phases.demand.any():
         raise InputError(
-            "circuits_for 'all-to-all' needs all-to-alls between servers of a region, of which the graph has none; "
-            "choose 'run'."
+            "circuits_for 'all-to-all' needs all-to-alls between servers of a region, but the graph has none; choose "
+            "'run'."
         )
     return phases
 
 
 def _on_schedules(config: Replay, hardware: Hardware, shape: PlainServers, between: _Between, graph: TaskGraph, form):
-    """Flows, the wiring of each, and the clusters of all wirings, the first without circuits."""
+    """Flows, the wiring of each flow, and the clusters of all wirings; the first cluster has no circuits."""
     case, schedule = hardware.case, hardware.case.circuits.schedule
     if config.circuits_for != "all-to-all":
         raise InputError(
-            f"circuits_for must be 'all-to-all' beside circuits.schedule {schedule}, got {config.circuits_for!r}: a "
-            "schedule is that of one all-to-all."
+            f"circuits_for must be 'all-to-all' beside circuits.schedule {schedule}, got {config.circuits_for!r}: each "
+            "schedule is for one all-to-all."
         )
     if hardware.carried_by != NONE:
         refuse("network.payload", ("goodput",), "circuits.schedule in a replay", case.network.payload.name)

@@ -1,4 +1,4 @@
-"""Settings of a replay: placement of ranks, algorithms of collectives, when circuits change."""
+"""Settings of a replay: the placement of ranks, the algorithms of collectives, and when circuits change."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from mfabric_jax.case.grid import BESIDE_LINKS
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.fabric.rank_files import gpus_in
 
-UNREAD = BESIDE_LINKS | {  # settings of cases, with a hint; a replay has its own options
-    **dict.fromkeys(("gpu.bf16_tflops", "gpu.fp8_tflops"), "; --tflops says how fast a GPU computes"),
-    "gpu.memory_gigabytes_per_s": "; --memory-gigabytes-per-s says how fast a GPU's memory is",
-    "network.alpha_s": "; --alpha-s is the latency before every message",
+UNREAD = BESIDE_LINKS | {  # settings that a replay does not read, and a hint at the option to use instead
+    **dict.fromkeys(("gpu.bf16_tflops", "gpu.fp8_tflops"), "; --tflops sets how fast a GPU computes"),
+    "gpu.memory_gigabytes_per_s": "; --memory-gigabytes-per-s sets the bandwidth of a GPU's memory",
+    "network.alpha_s": "; --alpha-s sets the latency of every message",
 }
-ORDERS: dict[str, Callable[[int, int, int], np.ndarray]] = {  # of servers, GPUs in each, a seed
+ORDERS: dict[str, Callable[[int, int, int], np.ndarray]] = {  # arguments: servers, GPUs of each, a seed
     "in-order": lambda servers, each, seed: np.arange(servers * each),
     "round-robin": lambda servers, each, seed: np.arange(servers * each).reshape(servers, each).T.ravel(),
     "random": lambda servers, each, seed: np.random.default_rng(seed).permutation(servers * each),
@@ -33,9 +33,11 @@ def check_order(name: str) -> None:
 def gpus_of_ranks(
     order: str, ranks: int, servers: int, per_server: int, *, first: int = 0, seed: int = 0
 ) -> np.ndarray:
-    """GPU of every rank [R]. `order`: "in-order": rank r on GPU r; "round-robin": on server r modulo servers; "random":
-    drawn by `seed`; or a .json file `{"gpus": [GPU of rank 0, of rank 1, ...]}`. `first`: place of rank 0 in that
-    order.
+    """Return the GPU of every rank [R].
+
+    - `order`: "in-order" puts rank r on GPU r, "round-robin" on server r modulo servers, "random" draws with `seed`;
+      or a .json file `{"gpus": [GPU of rank 0, of rank 1, ...]}`.
+    - `first`: position of rank 0 in that order.
     """
     gpus = servers * per_server
     if order.endswith(".json"):
@@ -49,38 +51,40 @@ def gpus_of_ranks(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Replay:
-    """How a graph of tasks is run on the GPUs and the network of a case."""
+    """How to run a graph of tasks on the GPUs and the network of a case."""
 
     graph: str | None = None
-    """Instead of the fabric: a file of a graph in any format of docs/formats.md, whose gpu (or host) nodes are
+    """File of a network graph, in any format of docs/formats.md, that replaces the fabric; its gpu (or host) nodes are
     the GPUs."""
     servers: int = 0
     """Servers or scale-up domains of the cluster (default: as many as the ranks need)."""
     region_servers: int = 0
     """Servers of one optical region (default: all)."""
     ranks_on: str = "in-order"
-    """Which GPUs ranks are on: in-order, round-robin (one server after the other), random, or a .json file with the GPU
-    of every rank."""
+    """How ranks are put on GPUs: in-order, round-robin (consecutive ranks on different servers), random, or a .json
+    file with the GPU of every rank."""
     first_gpu: int = 0
-    """The place of rank 0 in that order."""
+    """Position of rank 0 in that order."""
     circuits_for: Literal["run", "all-to-all"] = "run"
-    """Of optical regions whose circuits can change: run, chosen once, for all bytes of the graph; all-to-all, each has
-    its own, and nothing else uses circuits."""
+    """When circuits are chosen, if they can change: run, once, for all bytes of the graph; all-to-all, for each
+    all-to-all, and nothing else uses circuits."""
     first: Literal["block", "ahead"] = "block"
-    """Of circuits for all-to-alls, when the switch turns: block, once an all-to-all could begin; ahead, as soon as the
-    one before is through, as if its demand were known."""
+    """When the switch reconfigures for an all-to-all: block, once the all-to-all could begin; ahead, as soon as the
+    previous all-to-all has ended, as if the next demand were known."""
     algorithms: str = ""
-    """Of collectives, such as all-reduce=ring*4,all-reduce:<65536=double-tree (4 chunks; below 65,536 bytes a tree)."""
+    """Algorithms of collectives, such as all-reduce=ring*4,all-reduce:<65536=double-tree (a ring with 4 chunks; below
+    65,536 bytes a double tree)."""
     chunks: int = 1
-    """Of collectives for which algorithms says none."""
+    """Chunks of a collective, if algorithms does not give their number."""
     alpha_s: float = 0.0
-    """Latency of every message, beside the propagation of its path."""
+    """Latency of every message, in addition to the propagation of its path."""
     absent: Literal["refuse", "assume"] = "refuse"
-    """A collective or message of which some ranks are not in the file: refuse, or assume that they are there."""
+    """What to do if the file lacks some ranks of a collective or message: refuse, or assume that they take part."""
     lanes: Literal["ordered", "free"] = "ordered"
-    """What a rank runs one at a time (a stream): ordered beforehand, or free, all at once."""
+    """How a rank runs the tasks of a lane (a stream): ordered, one at a time in an order chosen in advance; free, all
+    at once."""
     compute_scale: float = 1.0
-    """Every computation takes so many times as long as the graph says."""
+    """Factor on the duration of every computation."""
 
     def __post_init__(self):
         for field, allowed in CHOICES.items():
@@ -88,7 +92,7 @@ class Replay:
         if self.graph is not None:
             for field in OF_CLUSTERS:
                 if getattr(self, field) != USUAL[field]:
-                    raise InputError(f"{field} is not used on a graph, which says all of its fabric; leave it out.")
+                    raise InputError(f"{field} is not used on a graph, which replaces the fabric; leave it out.")
         check_order(self.ranks_on)
         if self.ranks_on.endswith(".json") and self.first_gpu:
             raise InputError(f"first_gpu is not used beside a file of ranks_on, got {self.first_gpu}; leave it out.")
@@ -99,7 +103,7 @@ class Replay:
             not_negative(field, getattr(self, field))
 
     def on(self, case: Case) -> "Replay":
-        """These settings on the graph of a case whose fabric is one."""
+        """Return these settings with the network graph of the case, if its fabric is a graph."""
         if self.graph is not None or case.network.fabric != GRAPH:
             return self
         if case.network.graph is None:

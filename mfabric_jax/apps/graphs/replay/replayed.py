@@ -1,4 +1,4 @@
-"""Results of a replay as rows: ranks, links, the critical path, and what more of each resource would bring."""
+"""Results of a replay as rows: ranks, links, the critical path, and the gain from more of each resource."""
 
 import dataclasses
 from collections.abc import Collection
@@ -20,13 +20,13 @@ from mfabric_jax.routing.transfers import INSIDE, link_bytes
 PER_CENT = 0.01
 STEP_GBPS = 100.0
 COMPUTATION, LATENCY, LAG, START, SWITCH = "computation", "latency", "lag", "start", "reconfiguration"
-BEFORE = "configuration before"  # of a schedule, while it is shown
+BEFORE = "configuration before"  # the time for which the previous configuration of a schedule lasts
 OF_SWITCHES = {TURN: SWITCH, SHOWN: BEFORE}
-NOISE = 1e3  # times the precision: parts of the makespan that are rounding
+NOISE = 1e3  # in units of the precision: smaller parts of the makespan are rounding
 
 
 class Spent(NamedTuple):
-    """Seconds of every rank [R]: computing, only sending or receiving, and neither; their sum is the makespan."""
+    """Seconds in which each rank [R] computes, only sends or receives, or does neither; they sum to the makespan."""
 
     compute_s: np.ndarray
     exposed_comm_s: np.ndarray
@@ -34,10 +34,10 @@ class Spent(NamedTuple):
 
 
 class UnderWay(NamedTuple):
-    """N intervals in which a message is under way, latency included, lags of tasks excluded.
+    """N intervals in which messages are under way, with their latency and without the lags of tasks.
 
-    - `flow` [N]: the message's flow, or the marker of a latency behind its end. `src`, `dst` [N]: ranks.
-    - `begin`, `end` [N] s. `latency` [N] s: the latency in front, part of the interval.
+    - `flow` [N]: the message's flow, or the marker of a latency after it. `src`, `dst` [N]: ranks.
+    - `begin`, `end` [N] s. `latency` [N] s: the latency at the beginning of the interval.
     """
 
     flow: np.ndarray
@@ -70,7 +70,7 @@ def spent(done: Replayed) -> Spent:
 
 
 class Gains(NamedTuple):
-    """Derivative of the makespan [s] by the capacity of links [L], and by the size, lag and start of flows [F]."""
+    """Derivatives of the makespan [s] by the capacity of links [L] and by the size, lag and start of flows [F]."""
 
     capacity: np.ndarray
     size: np.ndarray
@@ -79,8 +79,10 @@ class Gains(NamedTuple):
 
 
 def gains(done: Replayed) -> Gains:
-    """The derivative of the makespan. Scaling all times scales the makespan, so `size * Gains.size` of all flows (or
-    `-capacity * Gains.capacity` of links), `lag * Gains.lag` and `start * Gains.start` add up to the makespan.
+    """Return the derivatives of the makespan.
+
+    Scaling all times scales the makespan. So the sums of `size * Gains.size` over flows (or of
+    `-capacity * Gains.capacity` over links), `lag * Gains.lag` and `start * Gains.start` add up to the makespan.
     """
     prepared = done.prepared
     problem = prepared.problem()
@@ -95,14 +97,16 @@ def gains(done: Replayed) -> Gains:
 
 
 def gain_rows(done: Replayed, slopes: Gains) -> list[dict[str, Any]]:
-    """What holds the makespan, and what more of it would bring: a row for every kind of link (one for both directions
-    where both hold something, since that is often a tie), for computation, latency, lags of tasks, the switch and
-    starts.
+    """Return a row for each resource that limits the makespan, with the gain from more of it.
 
-    - `holds_s`: seconds of the makespan in proportion to the resource; they add up to the makespan.
-    - `saved_per_percent_s`: saved if all such links had 1 % more capacity (computations, latency: took 1 % less).
-    - `saved_per_100_gbps_s`: saved, to first order, if every NIC, and so such links, had 100 Gbps more (inside servers:
-      every GPU; on a user's graph: every such link).
+    Resources are the kinds of links, computation, latency, lags of tasks, the switch and starts. Both directions of a
+    kind of link share a row if both limit the makespan, since that is often a tie.
+
+    - `holds_s`: seconds of the makespan that are proportional to the resource; they add up to the makespan.
+    - `saved_per_percent_s`: seconds saved if all such links had 1 % more capacity, or computation or latency took 1 %
+      less.
+    - `saved_per_100_gbps_s`: seconds saved, to first order, if every NIC, and with it these links, had 100 Gbps more
+      (inside servers: every GPU; on a user's network graph: every such link).
     """
     prepared = done.prepared
     network = prepared.network
@@ -154,14 +158,15 @@ def _noise_s(done: Replayed) -> float:
 
 
 def at_a_tie(done: Replayed, rows: list[dict[str, Any]]) -> bool:
-    """Whether a part of the makespan is negative, or more than all of it."""
+    """Return whether a resource holds a negative part of the makespan, or more than the whole."""
     most = done.makespan_s + _noise_s(done)
     return any(row["holds_s"] < 0 or row["holds_s"] > most for row in rows)
 
 
 def saved_rows(done: Replayed, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of `gain_rows` with `saved_at_1_percent_s`: seconds saved when the graph runs again with 1 % more of the
-    resource (links in both directions); negative if the run is longer.
+    """Return the rows of `gain_rows` with `saved_at_1_percent_s`, measured by running the graph again.
+
+    It is the time saved with 1 % more of the resource (links in both directions); negative if the run takes longer.
     """
     return [row | {"saved_at_1_percent_s": _saved(done, row["what"])} for row in rows]
 
@@ -185,13 +190,13 @@ def _saved(done: Replayed, what: str) -> float:
 
 
 def path_of(done: Replayed) -> CriticalPath:
-    """The critical path: the flows that the makespan waited for, in order."""
+    """Return the critical path: the flows that determine the makespan, in order of time."""
     flows = done.prepared.flows
     return critical_path(flows.after, flows.start, done.begin, done.finish)
 
 
 def path_rows(done: Replayed) -> list[dict[str, Any]]:
-    """A row for every step of the critical path that takes time: what it is, begin and end, what holds it."""
+    """Return a row for each step of the critical path that takes time: its task, its times, and what limits it."""
     path, flows = path_of(done), done.prepared.flows
     rows = []
     for step in np.flatnonzero(path.finish > path.released).tolist():
@@ -220,7 +225,7 @@ def _held_by(done: Replayed, flow: int) -> str:
 
 
 def rank_rows(done: Replayed) -> list[dict[str, Any]]:
-    """A row for every rank: its GPU, how it spends the makespan, bytes sent and received."""
+    """Return a row for each rank: its GPU, how it spends the makespan, and the bytes it sends and receives."""
     prepared, parts = done.prepared, spent(done)
     flows, ranks = prepared.flows, prepared.graph.ranks
     moves = flows.transfers & (flows.src != flows.dst)
@@ -231,7 +236,7 @@ def rank_rows(done: Replayed) -> list[dict[str, Any]]:
 
 
 def carried_rows(done: Replayed, slopes: Gains | None = None) -> list[dict[str, Any]]:
-    """A row for every link with traffic: ends, capacity, bytes, use, seconds of the makespan due to the link."""
+    """Return a row for each link with traffic: ends, capacity, bytes, use, and seconds of the makespan due to it."""
     prepared = done.prepared
     network = prepared.network
     carried = link_bytes(network, prepared.routed.routes, prepared.flows.bytes)
@@ -247,7 +252,7 @@ def carried_rows(done: Replayed, slopes: Gains | None = None) -> list[dict[str, 
 
 
 def replay_row(done: Replayed, slopes: Gains | None = None) -> dict[str, Any]:
-    """One row of results: the makespan, the mean of how ranks spend it, and what holds most of it."""
+    """Return the row of a replay: the makespan, how ranks spend it on average, and what holds most of it."""
     prepared, parts = done.prepared, spent(done)
     flows = prepared.flows
     return {
@@ -277,7 +282,7 @@ def _most_held(done: Replayed, slopes: Gains) -> dict[str, Any]:
 
 
 def spans(done: Replayed, ranks: Collection[int] | None = None) -> list[dict[str, Any]]:
-    """Spans of `ranks` (None: all) by rank and track, and of the critical path, for `report.write_task_trace`."""
+    """Return the spans of `ranks` (None: all) and of the critical path for `report.write_task_trace`."""
     flows, bars = done.prepared.flows, []
     own = np.full(done.prepared.graph.ranks, ranks is None)
     own[[*(ranks or ())]] = True

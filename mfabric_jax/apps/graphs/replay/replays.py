@@ -1,4 +1,4 @@
-"""Sweeps of replays: a row is that of `replay` with the same settings."""
+"""Sweeps of replays: each row equals the row of `replay` with the same settings."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ from mfabric_jax.evaluate.sharded import Estimate
 from mfabric_jax.support.text_files import cached_by_files
 
 GIVEN = {"ranks": int, "communicators": str, "tflops": float, "memory_gigabytes_per_s": float}
-GIVEN |= {"unbounded_bytes": float, "weights": str}  # of `LeftOut`, as a file of a sweep has them
+GIVEN |= {"unbounded_bytes": float, "weights": str}  # fields of `LeftOut`, with their types in the file of a sweep
 SCHEDULES = ("circuits.schedule", "circuits.switches", "circuits.all_stop", "circuits.directed")
 OF_CASES = ("gpu.", "network.", "circuits.policy", "circuits.delay_s", "circuits.ocs", *SCHEDULES, "run.seed")
 PLAIN = (int, float, str, bool, type(None))
@@ -53,7 +53,7 @@ def _settings() -> dict[str, Setting]:
 
 
 class Replays:
-    """Replays of one file on one case."""
+    """Replays of one file of tasks on variants of one case."""
 
     SETTINGS: ClassVar = _settings()
     ROWS_PER_SHARD = 64
@@ -63,7 +63,9 @@ class Replays:
         if not code["workload"]:
             raise InputError("workload must be the file of a graph of tasks, got none; give it in [fixed].")
         if dtype != DTYPE:
-            raise InputError(f"dtype of a sweep of replays must be {DTYPE!r}, in which all of them are, got {dtype!r}.")
+            raise InputError(
+                f"dtype of a sweep of replays must be {DTYPE!r}, in which replays are computed, got {dtype!r}."
+            )
         self._asked(data)
 
     def _asked(self, data: Mapping[str, Any]) -> tuple[Case, Replay]:
@@ -73,7 +75,7 @@ class Replays:
         return Case().with_(of_case), Replay(**own)
 
     def check(self, data: Mapping[str, np.ndarray]) -> None:
-        """`InputError` for settings that `Replay` or a case refuses."""
+        """Raise `InputError` for settings that `Replay` or a case refuses."""
         for row in {tuple(row.items()): row for row in _rows(data)}.values():
             self._asked(row)
 
@@ -81,7 +83,7 @@ class Replays:
         return {name: value for name, value in {**self.code, **self.data}.items() if value is not None}
 
     def shown(self) -> dict[str, Any]:
-        """Columns of every row, even if constant."""
+        """Return the columns that every row shows, even if they are constant."""
         return {"workload": self.code["workload"]}
 
     def rows(
@@ -100,7 +102,7 @@ def _rows(data: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def _files(workload: str, communicators: str | None = None, weights: str | None = None, **rest: Any) -> tuple:
-    """What a graph of tasks is read from; a set is the files that begin with its prefix."""
+    """The files that a graph of tasks is read from; for a prefix, the folder of its set."""
     path = Path(workload)
     return path if path.exists() else path.parent, communicators, weights
 

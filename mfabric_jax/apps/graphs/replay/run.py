@@ -19,8 +19,11 @@ from mfabric_jax.units import to_us
 
 
 class Replayed(NamedTuple):
-    """Times `begin`, `finish` [F] s; `holder` [F]: link that limited a flow at its end, -1: its cap, or nothing.
-    `build_s`, `solve_s`: run time, compilation included.
+    """The result of a replay.
+
+    - `begin`, `finish` [F]: times of flows in s. `holder` [F]: the link that limited a flow at its end; -1: its cap, or
+      nothing.
+    - `events`: number of events of the solver. `build_s`, `solve_s`: run time, compilation included.
     """
 
     prepared: Prepared
@@ -43,11 +46,11 @@ def replay(
     *,
     progress: Callable[[str], None] = lambda words: None,
 ) -> Iterator[Replayed]:
-    """Run a graph of tasks on the GPUs and the network of every case; yields results in order, as they are ready.
+    """Run a graph of tasks on the GPUs and the network of each case; yield results in order, as soon as they are ready.
 
-    - `case`: the gpu, network, circuits.policy, circuits.delay_s and run.seed are used; with a user's network graph
-      (`config.graph`) the network.payload, network.paths and run.seed of the first case.
-    - `progress` is called with a text at each stage.
+    - `case`: only gpu, network, circuits.policy, circuits.delay_s and run.seed are used; with a user's network graph
+      (`config.graph`), only network.payload, network.paths and run.seed of the first case.
+    - `progress`: called with a text at each stage.
 
     Everything is computed in float64: `jax_enable_x64` must be on.
     """
@@ -55,7 +58,7 @@ def replay(
     each = list(several(Case() if case is None else case))
     check_dtype(DTYPE)
     if not graph.tasks:
-        raise InputError("a graph must have a task or more, got none: there is nothing to run.")
+        raise InputError("a graph must have at least one task, got none.")
     for one in each if config.graph is None else each[:1]:
         network = one.network
         own = config.on(one).graph is None
@@ -76,12 +79,13 @@ def replay(
 
 # -- assumptions of a replay, in words: servers, NICs and their users, latency, lanes
 
-NICS_ALONE = 'sprayed over switches that never block, only NICs hold messages back (the page "Fabrics").'
+NICS_ALONE = 'with spraying over switches that never block, only NICs limit messages (the page "Fabrics").'
 
 
 def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
-    """Assumptions of one replay as rows for `report.replay_text.assumptions_text`. `like`: the reason why it ends as
-    others with the same reason do; None: no such reason.
+    """Return the assumptions of one replay as a row for `report.replay_text.assumptions_text`.
+
+    `like`: the reason, in words, why all replays with this reason take equally long; None: there is no such reason.
     """
     cluster = done.prepared.cluster
     row = {
@@ -89,7 +93,7 @@ def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
         "nic_gbps": done.prepared.nic_gbps,
         "makespan_s": done.makespan_s,
     }
-    lanes = "one task of a lane at a time, in an order set beforehand" if config.lanes == "ordered" else "lanes free"
+    lanes = "one task of a lane at a time, in an order set in advance" if config.lanes == "ordered" else "lanes free"
     rest = f", {config.alpha_s:g} s a message; {lanes}" if config.alpha_s else f"; {lanes}"
     if cluster is None:
         return row | {

@@ -1,9 +1,9 @@
 """Circuits that change between the all-to-alls of a graph: the order of all-to-alls, and the waits for the switch.
 
-An all-to-all has circuits between its own servers, chosen for its own bytes; nothing else uses them. The all-to-alls of
-a server take turns, in a feasible order; where the circuits of one of its servers differ, the switch turns once the
-all-to-alls before have ended. The first circuits are those in place at the end. `evaluate.circuits` has this rule
-for all-to-alls in sequence; a test compares both.
+Each all-to-all has circuits between its own servers, chosen for its own bytes; nothing else uses them. The all-to-alls
+of a server run one after another in a feasible order. If the circuits of one of its servers change, the switch
+reconfigures once the earlier all-to-alls have ended. A run begins with the circuits that it ends with.
+`evaluate.circuits` applies this rule to all-to-alls in sequence; a test compares both.
 """
 
 import heapq
@@ -17,12 +17,13 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.flows.dependencies import successors
 from mfabric_jax.flows.flows import COLUMNS, Flows, flows_of
 
-TURN, SHOWN = -1, -2  # `task` of the markers of turns, and of configurations of a schedule while they are shown
+TURN, SHOWN = -1, -2  # `task` of markers: of reconfigurations, and of the time in which a configuration lasts
 
 
 class Phases(NamedTuple):
-    """P all-to-alls between servers, in the order of their turns. `of` [F]: the all-to-all of a flow, -1: none.
-    `demand` [P S S]: bytes between servers.
+    """P all-to-alls between servers, in the order in which they run.
+
+    `of` [F]: the all-to-all of each flow; -1: none. `demand` [P S S]: bytes between servers.
     """
 
     of: np.ndarray
@@ -32,7 +33,10 @@ class Phases(NamedTuple):
 def phases_of(
     graph: TaskGraph, flows: Flows, demand: Callable[[np.ndarray], np.ndarray], seconds: np.ndarray
 ) -> Phases:
-    """All-to-alls of a graph. `demand`: mask of flows -> bytes between servers [S S]. `seconds` [F]: estimates."""
+    """Return the all-to-alls of a graph.
+
+    `demand` returns the bytes between servers [S S] of a mask of flows. `seconds` [F]: estimated times of flows.
+    """
     of = exchanges_of(graph)[flows.task]
     between = {int(which): demand(of == which) for which in np.unique(of[of >= 0])}
     kept = [which for which in between if between[which].any()]
@@ -46,8 +50,9 @@ def phases_of(
 
 
 def exchanges_of(graph: TaskGraph) -> np.ndarray:
-    """The all-to-all of each task [T], -1: none: an ALL_TO_ALL collective, or the messages within a group for all of
-    which one BARRIER of that group waits.
+    """Return the all-to-all of each task [T]; -1: none.
+
+    An all-to-all is an ALL_TO_ALL collective, or all messages within a group for which one BARRIER of the group waits.
     """
     tasks = np.arange(graph.tasks)
     one = np.where(graph.match >= 0, graph.match, graph.match.max(initial=0) + 1 + tasks)
@@ -63,8 +68,10 @@ def exchanges_of(graph: TaskGraph) -> np.ndarray:
 
 
 def turns_in_order(of: np.ndarray, flows: Flows, seconds: np.ndarray) -> np.ndarray:
-    """An order in which each all-to-all can wait for all before it; the earliest comes first, as if nothing were
-    shared. `InputError` where two wait for parts of each other.
+    """Return an order in which each all-to-all can wait for all earlier ones.
+
+    All-to-alls are ordered by their begins, estimated as if flows shared no links. Raise `InputError` if two wait for
+    parts of each other.
     """
     count, every = int(of.max(initial=-1)) + 1, len(of)
     node = np.where(of >= 0, of, count + np.arange(every))
@@ -90,19 +97,23 @@ def turns_in_order(of: np.ndarray, flows: Flows, seconds: np.ndarray) -> np.ndar
                 heapq.heappush(ready, (begin[follower] + lag[follower], follower))
     if done < len(there):
         raise InputError(
-            "circuits_for 'all-to-all' needs all-to-alls of which none waits for a part of another and it for this one."
+            "circuits_for 'all-to-all' needs all-to-alls that can run in sequence, but some wait for parts of each "
+            "other."
         )
     return np.array(order, np.int64)
 
 
 def inside_regions(phases: Phases, size: int) -> Phases:
-    """Bytes that circuits can carry: those between servers of one region of `size`."""
+    """Keep only the bytes that circuits can carry: those between servers of one region of `size` servers."""
     region = np.arange(phases.demand.shape[-1]) // size
     return phases._replace(demand=phases.demand * (region[:, None] == region))
 
 
 def circuits_of_each(demand: np.ndarray, size: int, choose: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Circuits [P S S] of all-to-alls inside regions of `size`; `choose` maps demands [N s s] to circuits."""
+    """Return the circuits [P S S] of all-to-alls inside regions of `size` servers.
+
+    `choose` maps demands [N s s] to circuits [N s s].
+    """
     circuits = np.zeros(demand.shape, np.int64)
     busy: dict[int, list[tuple[int, np.ndarray]]] = {}
     for phase, one in enumerate(demand):
@@ -120,9 +131,11 @@ def circuits_of_each(demand: np.ndarray, size: int, choose: Callable[[np.ndarray
 def with_turns(
     flows: Flows, phases: Phases, circuits: np.ndarray, optical: np.ndarray, delay_s: float, *, ahead: bool
 ) -> Flows:
-    """The graph in which flows on circuits wait for the switch. `circuits` [P S S]: of every all-to-all. `optical` [F]:
-    mask of the flows that use them. `ahead`: the switch turns as soon as the all-to-alls before have ended, so it must
-    know what comes next; else once everything that the all-to-all itself waits for has ended.
+    """Return the graph in which flows on circuits wait for the switch.
+
+    - `circuits` [P S S]: of every all-to-all. `optical` [F]: mask of the flows that use them.
+    - `ahead`: the switch reconfigures as soon as the earlier all-to-alls have ended, so the next demand must be known;
+      else everything that the all-to-all waits for must have ended, too.
     """
     members = [np.flatnonzero(phases.of == phase) for phase in range(len(circuits))]
     from_outside = phases.of[flows.after[:, 0]] != phases.of[flows.after[:, 1]]
@@ -157,7 +170,7 @@ def with_turns(
 
 
 def at_work(demand: np.ndarray) -> np.ndarray:
-    """Servers that send or receive [S]."""
+    """Return the mask [S] of servers that send or receive."""
     return np.any(demand + demand.T, axis=0).astype(bool)
 
 

@@ -1,7 +1,7 @@
-"""The critical path of a job: back from the last flow, each time to the wait that ended last.
+"""The critical path of a job: from the last flow back, at each step to the predecessor that ended last.
 
-A flow is released by its start or by the end of the last flow it waits for; then its lag passes, then it runs. The
-steps have no gaps between them, so their seconds add up to the end of the job.
+A flow is released at its start or when the last flow that it waits for ends; then its lag passes, then it runs. Steps
+have no gaps between them, so their seconds add up to the end of the job.
 """
 
 import itertools
@@ -13,8 +13,10 @@ from mfabric_jax.flows.dependencies import successors
 
 
 class CriticalPath(NamedTuple):
-    """K steps in order of time: `flow` [K]; `released`, `begin`, `finish` [K] s, with the lag between the first two.
-    Each flow is released when the flow before it finishes; the first flow, by its own start.
+    """K steps in order of time: `flow` [K]; `released`, `begin`, `finish` [K] s.
+
+    Each flow is released when the previous flow finishes, the first one at its own start. Its lag lies between
+    `released` and `begin`.
     """
 
     flow: np.ndarray
@@ -24,7 +26,7 @@ class CriticalPath(NamedTuple):
 
 
 def critical_path(after: np.ndarray, start: np.ndarray, begin: np.ndarray, finish: np.ndarray) -> CriticalPath:
-    """The chain of flows that ends last; ties go to the lowest number. `after` [D 2]: waits, as in `Flows`."""
+    """Return the chain of flows that ends last; ties go to the lowest number. `after` [D 2]: waits, as in `Flows`."""
     flows = len(finish)
     if not flows:
         return CriticalPath(np.zeros(0, np.int64), *np.zeros((3, 0)))
@@ -41,7 +43,7 @@ def critical_path(after: np.ndarray, start: np.ndarray, begin: np.ndarray, finis
 
 
 def covered_s(begin: np.ndarray, end: np.ndarray, owner: np.ndarray, owners: int) -> np.ndarray:
-    """Seconds [owners] that the union of each owner's intervals [N] from `begin` to `end` covers."""
+    """Return the seconds [owners] that the union of each owner's intervals covers, from `begin` to `end` [N]."""
     found = np.zeros(owners)
     order = np.lexsort((begin, owner))
     begin, end, owner = begin[order], end[order], owner[order]

@@ -1,6 +1,4 @@
-"""A job as a graph of tasks, independent of any fabric: computations, messages, collectives, and the waits between
-them.
-"""
+"""A job as a graph of tasks, independent of any fabric: computations, messages, collectives, and their dependencies."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from mfabric_jax.flows.dependencies import checked_after, run_order
 class TaskKind(IntEnum):
     """Kind of a task."""
 
-    MARKER = 0  # takes no time: a barrier, metadata, an end
+    MARKER = 0  # takes no time: a barrier, metadata, or an end
     COMPUTE = 1
     SEND = 2
     RECV = 3  # ends when its message has arrived
@@ -38,26 +36,26 @@ class Op(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class TaskGraph:
-    """T tasks of `ranks` ranks (GPUs, or whatever computes and sends). Arrays stay on the host.
+    """T tasks of `ranks` ranks, which are GPUs or whatever computes and sends. Arrays stay on the host.
 
     - `kind` [T]: `TaskKind`.
-    - `rank` [T]: the rank that runs the task; a SEND's source. -1 only for a MARKER without a rank.
+    - `rank` [T]: the rank that runs the task; the source of a SEND. -1 only for a MARKER without a rank.
     - `after` [D 2]: task `after[d, 1]` waits for the end of task `after[d, 0]`.
-    - `start` [T] s: earliest begin. `lag` [T] s: delay after the last end that the task waits for (or after `start`).
+    - `start` [T] s: earliest begin. `lag` [T] s: delay after the last end that the task waits for, or after `start`.
     - `seconds` [T]: duration of a COMPUTE.
-    - `bytes` [T]: size of a SEND's message. A RECV's counts only if no task sends the message (`absent` of `lowered`).
-      COLLECTIVE: ALL_REDUCE, REDUCE, BROADCAST: the buffer; ALL_GATHER: what every rank has at the end; REDUCE_SCATTER:
-      what every rank has at the beginning; ALL_TO_ALL, SCATTER, GATHER: what a rank (the root) sends to (receives from)
-      all ranks, including its own part.
+    - `bytes` [T]: size of a SEND's message. That of a RECV counts only if no task sends the message (see `absent` of
+      `lowered`). Of a COLLECTIVE: the buffer of an ALL_REDUCE, REDUCE or BROADCAST; what every rank has at the end of
+      an ALL_GATHER or at the beginning of a REDUCE_SCATTER; what each rank of an ALL_TO_ALL or the root of a SCATTER
+      sends, or the root of a GATHER receives, including its own part.
     - `peer` [T]: the destination of a SEND, the source of a RECV, the root of a rooted collective; else -1.
-    - `match` [T]: one number for the tasks of one message (SEND and RECV), or of one collective (a COLLECTIVE of each
-      member); -1: none (a SEND that no RECV waits for).
+    - `match` [T]: one number for the SEND and the RECV of a message, or for all tasks of a collective; -1: none (a SEND
+      that no RECV waits for).
     - `op` [T]: `Op` of a COLLECTIVE, else -1. `group` [T]: index into `groups` of a COLLECTIVE, else -1.
     - `lane` [T]: tasks of one rank on the same lane (0 or more) run one at a time; -1: no lane.
     - `groups`: the ranks of each communicator, in its order. `name` [T]: name of each task.
-    - `file`: where the tasks stand, for messages.
+    - `file`: the file of the tasks, for error messages.
 
-    `InputError` for a wrong shape or value, naming the task, and for a cycle, naming its members.
+    Raise `InputError` for a wrong shape or value (it names the task) and for a cycle (it names the members).
     """
 
     ranks: int
@@ -85,17 +83,17 @@ class TaskGraph:
         return len(self.kind)
 
     def of(self, kind: TaskKind, op: Op | None = None) -> np.ndarray:
-        """[T] mask: the tasks of one kind and, optionally, of one collective."""
+        """Return the mask [T] of the tasks of one kind and, optionally, of one kind of collective."""
         of_kind = self.kind == kind
         return of_kind if op is None else of_kind & (self.op == op)
 
     def named(self, task: int) -> str:
-        """The task as messages name it."""
+        """Return the name of a task for error messages: its number, name and file."""
         name = f" ({self.name[task]!r})" if self.name[task] else ""
         return f"task {task}{name}{f' of {self.file!r}' if self.file else ''}"
 
     def equals(self, other: "TaskGraph") -> bool:
-        """Whether both graphs agree task by task; the order of `after` and the numbers of `match` do not matter."""
+        """Return whether both graphs have equal tasks; the order of `after` and the numbers in `match` may differ."""
         arrays = [name for name in FIELDS if name not in ("after", "match")]
         same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
         labels = [numbered(graph.match.tolist()) for graph in (self, other)]
@@ -105,7 +103,7 @@ class TaskGraph:
 
 
 def numbered(labels: list) -> list[int]:
-    """Number of each label by first appearance, 0, 1, ...; -1 for None and -1."""
+    """Number labels by first appearance, 0, 1, ...; None and -1 become -1."""
     seen: dict = {}
     return [-1 if label in (None, -1) else seen.setdefault(label, len(seen)) for label in labels]
 
@@ -118,7 +116,7 @@ USUAL = {"start": 0.0, "lag": 0.0, "seconds": 0.0, "bytes": 0.0, "peer": -1, "ma
 
 
 class Tasks:
-    """Collects tasks one by one: `add` returns a task's number, `wait` adds what it waits for."""
+    """Collects tasks one by one."""
 
     def __init__(self, ranks: int, groups: tuple[tuple[int, ...], ...] = ()):
         self.ranks, self.groups = ranks, groups
@@ -126,7 +124,7 @@ class Tasks:
         self._columns: dict[str, list] = {name: [] for name in ("name", *FIELDS) if name != "after"}
 
     def add(self, kind: TaskKind, rank: int, name: str = "", after=(), lane: int = -1, **values) -> int:
-        """Add a task and return its number; `values` are fields of `TaskGraph`, with defaults where left out."""
+        """Add a task and return its number; `values` are fields of `TaskGraph`, which have defaults."""
         number = len(self._columns["kind"])
         row = USUAL | {"kind": kind, "rank": rank, "name": name, "lane": lane} | values
         if unknown := set(row) - set(self._columns):
@@ -140,12 +138,12 @@ class Tasks:
         return self._columns[name]
 
     def wait(self, task: int, *others) -> None:
-        """Make the task wait for each of the others (numbers, or lists of numbers)."""
+        """Make the task wait for each of the others, which are numbers or lists of numbers."""
         for other in others:
             self.after += [(one, task) for one in (other if hasattr(other, "__iter__") else (other,))]
 
     def graph(self) -> TaskGraph:
-        """The graph of all tasks; duplicate pairs in `after` count once."""
+        """Return the graph of all tasks; duplicate pairs in `after` count once."""
         pairs = np.array(sorted(set(self.after)), np.int64).reshape(-1, 2)
         arrays = {name: np.array(self._columns[name], kind) for name, kind in FIELDS.items() if name != "after"}
         return TaskGraph(
@@ -163,7 +161,7 @@ def _check(graph: TaskGraph) -> None:
         if array.dtype != dtype:
             raise InputError(f"{name} must be {np.dtype(dtype)}, got {array.dtype}.")
     if len(graph.name) != graph.tasks:
-        raise InputError(f"name must have one for each of {graph.tasks} tasks, got {len(graph.name)}.")
+        raise InputError(f"name must have one entry for each of the {graph.tasks} tasks, got {len(graph.name)}.")
     for name, most in LARGEST.items():
         wrong = ~((getattr(graph, name) >= 0) & (getattr(graph, name) <= most))
         _refuse(graph, wrong, name, f"a number from 0 to {most:g}")
@@ -188,13 +186,11 @@ def _refuse(graph: TaskGraph, wrong: np.ndarray, field: str, allowed: str) -> No
         raise InputError(f"{field} of {graph.named(task)} must be {allowed}, got {getattr(graph, field)[task]}.")
 
 
-# -- tasks in columns: many at a time, where adding them one by one (`Tasks`) would take too long
+# -- tasks in columns, for adding many at a time: `Tasks`, which adds them one by one, would take too long
 
 
 class TaskColumns:
-    """Collects tasks in arrays: `add` returns their numbers, `wait` adds what they wait for. `more`: further columns
-    (name: default), read with `column`.
-    """
+    """Collects tasks in arrays, many at a time. `more`: further columns (name: default), which `column` reads."""
 
     def __init__(self, ranks: int, groups: tuple[tuple[int, ...], ...] = (), **more: float):
         self.ranks, self.groups, self.tasks, self.matches = ranks, list(groups), 0, 0
@@ -204,7 +200,7 @@ class TaskColumns:
         self._names: list[tuple[str, int]] = []
 
     def add(self, kind: TaskKind, rank, name: str = "", after: Iterable = (), **values) -> np.ndarray:
-        """Add N tasks on `rank` [N] and return their numbers [N]; `values`: [N] or scalar; `after`: as for `wait`."""
+        """Add N tasks on `rank` [N] and return their numbers [N]. `values`: [N] or scalars; `after`: as in `wait`."""
         rank = np.atleast_1d(np.asarray(rank, np.int64))
         for field in values:
             one_of("field of a task", field, self._usual)
@@ -217,17 +213,17 @@ class TaskColumns:
         return numbers
 
     def grouped(self, members: np.ndarray) -> np.ndarray:
-        """Numbers [G] of new groups of ranks [G n]."""
+        """Add groups of ranks [G n] and return their numbers [G]."""
         self.groups += [tuple(row) for row in members.tolist()]
         return np.arange(len(self.groups) - len(members), len(self.groups))
 
     def matched(self, count: int) -> np.ndarray:
-        """`count` new numbers for messages or collectives."""
+        """Return `count` new values of `match`, for messages or collectives."""
         self.matches += count
         return np.arange(self.matches - count, self.matches)
 
     def wait(self, tasks: np.ndarray, *others) -> None:
-        """Make each of `tasks` [N] wait for its entries in `others`: [N], [K N], or one number for all."""
+        """Make each of `tasks` [N] wait for its entry in each of `others`: [N], [K N], or one number for all."""
         for other in others:
             first = np.asarray(other, np.int64)
             first = np.broadcast_to(first, np.broadcast_shapes(first.shape, tasks.shape))

@@ -1,8 +1,8 @@
-"""Lanes run one task at a time: choose an order in advance and add it to the graph as waits.
+"""Choose an order for the tasks of each lane, which run one at a time, and add it to the graph as waits.
 
-The order is that of begins in a run with lanes only, where links are free and messages and collectives have one guessed
-rate. A ready task begins once its lanes are free, the lowest number first. A collective takes the lanes of all its
-members at once; along a tree each member begins after those it receives from. The run is feasible, so the added waits
+The order is that in which tasks begin if links have no limits and messages and collectives have one guessed rate. A
+ready task begins once its lanes are free, the lowest number first. A collective takes the lanes of all its members at
+once; along a tree, each member begins after those from which it receives. That run is feasible, so the added waits
 close no cycle.
 """
 
@@ -15,10 +15,10 @@ from mfabric_jax.flows.dependencies import successors
 
 
 def one_for_each_collective(graph: TaskGraph, which: np.ndarray, *more: np.ndarray):
-    """(node [T], after [D 2]): the graph with the tasks of each collective merged into its first task.
+    """Merge the tasks of each collective into its first task; return (node of each task [T], waits of nodes [D 2]).
 
     - `which` [T]: the collective of a task; -1: none, or its members begin one by one.
-    - `more` [N 2]: further pairs of tasks, the second of which waits for the first.
+    - `more` [N 2]: further pairs of tasks; the second waits for the first.
     """
     node = np.arange(graph.tasks)
     own = np.flatnonzero(which >= 0)
@@ -29,8 +29,9 @@ def one_for_each_collective(graph: TaskGraph, which: np.ndarray, *more: np.ndarr
 
 
 def lane_waits(graph: TaskGraph, node: np.ndarray, after: np.ndarray, bytes_per_s: float) -> np.ndarray:
-    """[D 2] pairs of neighbours on a lane: the second task waits for the first. `node`, `after`: as
-    `one_for_each_collective` returns them, without a cycle. `bytes_per_s`: the guessed rate.
+    """Return the pairs [D 2] of successive tasks on a lane: the second waits for the first.
+
+    `node`, `after`: as `one_for_each_collective` returns them, without a cycle. `bytes_per_s`: the guessed rate.
     """
     tasks = np.flatnonzero(graph.lane >= 0)
     if not tasks.size:
@@ -48,7 +49,7 @@ def lane_waits(graph: TaskGraph, node: np.ndarray, after: np.ndarray, bytes_per_
 
 
 def held_up(graph: TaskGraph, lane: np.ndarray) -> np.ndarray:
-    """Tasks with a lag whose lane may become free last. `lane` [D 2]: `lane_waits`."""
+    """Return the tasks with a lag whose lane may become free only after their other waits end. `lane`: `lane_waits`."""
     lane = lane[graph.lag[lane[:, 1]] > 0]
     neighbour = np.full(graph.tasks, -1)
     neighbour[lane[:, 1]] = lane[:, 0]
@@ -71,11 +72,11 @@ def _times(graph: TaskGraph, node: np.ndarray, bytes_per_s: float):
 def _begun(lanes: list[list[int]], start: list, lag: list, duration: list, after: np.ndarray) -> list[int]:
     first, then, waits = (part.tolist() for part in successors(after, len(lanes)))
     taken: set[int] = set()
-    queues: dict[int, list[int]] = {}  # of each lane: what waits for it
+    queues: dict[int, list[int]] = {}  # the nodes that wait for each lane
     order: list[int] = []
     free_from = list(start)
     events = [(start[one] + lag[one], False, one) for one, others in enumerate(waits) if not others]
-    heapq.heapify(events)  # (time, whether it ends, node)
+    heapq.heapify(events)  # (time, whether the node ends, node)
     while events:
         now, tries, freed = events[0][0], [], []
         while events and events[0][0] == now:

@@ -1,8 +1,8 @@
 """Lower tasks to flows: collectives become messages, lanes become waits.
 
-A rank sends nothing of a collective before its own task may begin; its task ends when all that the rank sends and
-receives has ended. A SEND transfers its bytes whether or not the other side waits for them (eager); a RECV ends when
-what it waits for has ended and its message has arrived.
+A rank takes part in a collective only once its own task may begin; the task ends when everything that the rank sends
+and receives has ended. A SEND is eager: it transfers its bytes whether or not the receiver waits for them. A RECV ends
+when the tasks that it waits for have ended and its message has arrived.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ from mfabric_jax.flows.flows import Flows, Latency, flows_of
 
 
 class SamePattern(NamedTuple):
-    """`collectives` [I] with one algorithm, whose members are placed alike on `servers` [n]."""
+    """The `collectives` [I] that share one pattern: same algorithm, and members spread alike over `servers` [n]."""
 
     op: Op
     choice: Choice
@@ -44,7 +44,10 @@ class SamePattern(NamedTuple):
 def same_patterns(
     graph: TaskGraph, found: Collectives, choices: dict[Op, tuple[Choice, ...]], server: np.ndarray
 ) -> Iterator[SamePattern]:
-    """Sets of collectives with one pattern. `InputError` for members with different bytes if the algorithm forwards."""
+    """Yield sets of collectives that share one pattern.
+
+    Raise `InputError` if the members of a collective have different bytes and its algorithm forwards bytes.
+    """
     most = np.maximum.reduceat(found.bytes, found.first[:-1]) if len(found.op) else np.zeros(0)
     for op in Op:
         of_op = np.flatnonzero(found.op == op)
@@ -86,15 +89,14 @@ def _numbered(servers: list[int]) -> tuple[int, ...]:
     return tuple(first[server] for server in servers)
 
 
-# -- collectives whose members begin one after the other: with a root, along a tree
+# -- collectives whose members begin one after another: those with a root, along a tree
 
 
 def trees_of(found: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) -> tuple[np.ndarray, np.ndarray]:
-    """(mask [C], pairs [D 2] of tasks): the tree collectives with all their members, and the waits between their
-    members.
+    """Return the mask [C] of tree collectives that have all members, and the waits between their members' tasks [D 2].
 
-    The second task of a pair receives from the first, or sends after it. Letting it begin after the end of the first
-    closes no cycle beyond those of the messages: its own end waits for the first anyway.
+    The second task of a pair receives from the first, or sends after it. Its own end waits for the first anyway, so
+    letting it begin after the first closes no cycle that the messages do not close.
     """
     tree = np.zeros(len(found.op), bool)
     pairs = [np.zeros((0, 2), np.int64)]
@@ -114,14 +116,14 @@ def trees_of(found: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) 
     return tree, np.concatenate(pairs)
 
 
-# -- the flows of a graph while they are collected: first one for each task, then those of collectives
+# -- collect the flows of a graph: first one for each task, then those of collectives
 
 
 class CollectedFlows:
-    """The flows so far; `lane` [D 2]: waits between tasks on lanes.
+    """The flows collected so far; `lane` [D 2]: waits between tasks on lanes.
 
-    Flow t ends with task t. Each task of a collective has a second flow, which lets the rank begin. A task with a lag
-    that waits for a lane also has one: it ends with the lag, which runs whether or not the lane is free.
+    Flow t ends with task t. Each task of a collective has a second flow, which lets the rank begin. So has a task with
+    a lag that waits for a lane: this flow ends with the lag, which passes whether or not the lane is free.
     """
 
     def __init__(self, graph: TaskGraph, found: Collectives, message, lane: np.ndarray):
@@ -173,7 +175,7 @@ class CollectedFlows:
             tasks[name][own] = tasks[name][held] = 0
 
     def _of_members(self) -> tuple[np.ndarray, np.ndarray]:
-        """[M] the flow that lets a member begin, and the flow that waits for the member's messages."""
+        """For each member [M], the flow that lets it begin and the flow that waits for its messages."""
         found = self.found
         there = found.task >= 0
         collective = np.repeat(np.arange(len(found.op)), found.size)
@@ -190,7 +192,7 @@ class CollectedFlows:
         return np.where(there, enters, joins[collective]), np.where(there, found.task, lead[collective])
 
     def copy(self, template: Template, first: np.ndarray, members: int) -> None:
-        """Copy the template for collectives of `members` members, the first of which are at `first` [I]."""
+        """Add a copy of the template for I collectives of `members` members, whose first members are at `first` [I]."""
         flows = len(template.src)
         member = first[:, None] + np.arange(members)
         base = self.count + flows * np.arange(len(first))[:, None]
@@ -223,7 +225,7 @@ class CollectedFlows:
 
 ABSENT = ("refuse", "assume")
 LANES = ("ordered", "free")
-GUESSED_GBPS = 400.0  # of messages, where an order on lanes is chosen
+GUESSED_GBPS = 400.0  # rate of messages when an order on lanes is chosen
 
 
 def lowered(
@@ -237,21 +239,23 @@ def lowered(
     lanes: str = "ordered",
     lane_gbps: float = GUESSED_GBPS,
 ) -> Flows:
-    """The flows of a graph. Flow t ends with task t, for every one of the T tasks; further flows come behind them.
+    """Return the flows of a graph. Flow t ends with task t, for each of the T tasks; further flows follow these.
 
-    - `algorithms`: "all-reduce=ring*4,all-reduce:<65536=double-tree", see `choices_of`; other collectives run as in
-      `USUAL_ALGORITHM`. Rings and trees follow the order of the group.
-    - `chunks`: of each collective, one after the other, where `algorithms` gives no number.
+    - `algorithms`: such as "all-reduce=ring*4,all-reduce:<65536=double-tree", see `choices_of`; other collectives run
+      as in `USUAL_ALGORITHM`. Rings and trees follow the order of the group.
+    - `chunks`: number of chunks of each collective for which `algorithms` gives none; they follow one another.
     - `alpha_s`: latency of a message [s], or a function of the ranks `src`, `dst` [F] that returns it [F]. With several
-      chunks a sender does not wait for it before the next chunk.
-    - `server`: of each rank [ranks], or the number of consecutive ranks that share one. For hierarchical collectives.
-    - `absent`: "refuse" a collective or message that lacks a task; or "assume" that missing members begin when all
-      others have begun (their flows count for the first of those), and that a missing message is sent when it is waited
-      for, with the bytes of its RECV. "assume" is for a graph of some of the ranks.
-    - `lanes`: "ordered" runs one task at a time on a lane, in an order chosen in advance: that of begins in a run with
-      lanes only, with messages and collectives at `lane_gbps`, the lowest number first; "free" ignores lanes.
+      chunks, a sender does not wait for it before the next chunk.
+    - `server`: the server of each rank [ranks], or the number of consecutive ranks on a server; for algorithms that
+      depend on servers.
+    - `absent`: "refuse" a collective or message that lacks a task, or "assume" it. Missing members then begin when all
+      others have begun, and their flows belong to the first of those; a missing message is sent when its RECV waits for
+      it, with the bytes of the RECV. "assume" is for a graph of some of the ranks.
+    - `lanes`: "ordered" runs one task at a time on a lane, in an order chosen in advance: that in which tasks begin if
+      links have no limits and messages and collectives run at `lane_gbps`, the lowest number first; "free" ignores
+      lanes.
 
-    `InputError` names the task that does not fit, and the tasks that wait for each other.
+    Raise `InputError` that names the task that does not fit, or the tasks that wait for each other.
     """
     one_of("absent", absent, ABSENT)
     one_of("lanes", lanes, LANES)
@@ -274,7 +278,7 @@ def lowered(
     flows = collected.flows().delayed(latency)
     if stuck:
         run_order(flows.after, flows.flows, lambda flow: graph.named(flows.task[flow]))
-    if stuck and ordered:  # what is a cycle of whole collectives may run, but has no order on lanes
+    if stuck and ordered:  # a cycle of whole collectives may run member by member, but has no order on lanes
         run_order(waits, graph.tasks, graph.named)
     return flows
 

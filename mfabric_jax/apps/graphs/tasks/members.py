@@ -1,4 +1,4 @@
-"""Find the tasks of each collective and message, and what is missing."""
+"""Find the tasks of each collective and message, and those that are missing."""
 
 from typing import NamedTuple
 
@@ -10,12 +10,11 @@ from mfabric_jax.checks import InputError
 
 
 class Collectives(NamedTuple):
-    """C collectives with M members in total; members of one collective are adjacent, in the order of its group, root
-    first.
+    """C collectives with M members in total; the members of one are adjacent, in the order of its group, root first.
 
     - `op`, `group`, `size` [C]; `first` [C+1]: collective c has the members `first[c] : first[c + 1]`.
-    - `rank`, `task` [M]: `task` -1 is a member whose task the graph lacks.
-    - `bytes` [M]: for a missing member the largest of the others. `even` [C]: whether all members have the same bytes.
+    - `rank`, `task` [M]: of each member; `task` is -1 if the graph lacks it.
+    - `bytes` [M]: of each member; a missing one has the most bytes of the others. `even` [C]: whether all are equal.
     """
 
     op: np.ndarray
@@ -29,7 +28,7 @@ class Collectives(NamedTuple):
 
 
 def collectives_of(graph: TaskGraph) -> Collectives:
-    """Group collective tasks by `match`; a task without one stands alone. `InputError` where members disagree."""
+    """Group collective tasks by `match`; a task without one is alone. Raise `InputError` if members disagree."""
     task = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
     match = graph.match[task]
     match = np.where(match < 0, graph.match.max(initial=0) + 1 + np.arange(len(task)), match)
@@ -52,7 +51,7 @@ def collectives_of(graph: TaskGraph) -> Collectives:
         a, b = task[own == twice[0]][:2].tolist()
         raise InputError(
             f"a collective must have one task of each rank, but {graph.named(a)} and {graph.named(b)} are both of rank "
-            f"{graph.rank[a]} and have one match."
+            f"{graph.rank[a]} and have the same match."
         )
     collective = np.repeat(np.arange(len(op)), size)
     within = (np.arange(first[-1]) - first[collective] + root[collective]) % size[collective]
@@ -110,7 +109,7 @@ def _same(graph: TaskGraph, name: str, task: np.ndarray, lead: np.ndarray) -> No
 
 
 def check_all_there(graph: TaskGraph, found: Collectives) -> None:
-    """`InputError` that names the first collective with a missing member."""
+    """Raise `InputError` that names the first collective with a missing member, if there is one."""
     missing = np.flatnonzero(found.task < 0)
     if not missing.size:
         return
@@ -118,9 +117,9 @@ def check_all_there(graph: TaskGraph, found: Collectives) -> None:
     members = slice(found.first[collective], found.first[collective + 1])
     there = found.task[members][found.task[members] >= 0]
     raise InputError(
-        f"{graph.named(int(there[0]))} is a collective of {found.size[collective]} ranks, but the graph has a task of "
-        f"{len(there)} of them, not of rank {found.rank[missing[0]]}; read the files of all ranks, or let the missing "
-        "ones join with absent='assume'."
+        f"{graph.named(int(there[0]))} is a collective of {found.size[collective]} ranks, but the graph has tasks of "
+        f"only {len(there)} of them, none of rank {found.rank[missing[0]]}; read the files of all ranks, or let the "
+        "missing ones join with absent='assume'."
     )
 
 
@@ -128,14 +127,15 @@ def _check_sizes(graph: TaskGraph, receive: np.ndarray) -> None:
     unknown = receive[graph.bytes[receive] == 0]
     if unknown.size:
         raise InputError(
-            f"bytes of {graph.named(unknown[0])} must be above 0, those of a message of rank {graph.peer[unknown[0]]} "
-            "that no task sends and absent='assume' sends when it is waited for."
+            f"bytes of {graph.named(unknown[0])} must be above 0: no task sends its message from rank "
+            f"{graph.peer[unknown[0]]}, so absent='assume' sends these bytes."
         )
 
 
 def messages_of(graph: TaskGraph, assume: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(SEND, RECV) task numbers [P] of each message that has both. `InputError` where the two do not fit together, and
-    for a RECV without a SEND unless `assume`.
+    """Return the numbers of the SEND [P] and the RECV [P] of each message that has both.
+
+    Raise `InputError` if the two do not fit, and for a RECV without a SEND unless `assume`.
     """
     send, receive = (np.flatnonzero(graph.of(kind)) for kind in (TaskKind.SEND, TaskKind.RECV))
     send = send[graph.match[send] >= 0]
@@ -157,7 +157,7 @@ def messages_of(graph: TaskGraph, assume: bool) -> tuple[np.ndarray, np.ndarray]
         lost = receive[np.argmin(known)]
         raise InputError(
             f"{graph.named(lost)} waits for a message of rank {graph.peer[lost]} that no task sends; read the files of "
-            "all ranks, or let it be sent when it is waited for with absent='assume'."
+            "all ranks, or assume with absent='assume' that it is sent in time."
         )
     pair = order[at[known]], receive[known]
     wrong = np.flatnonzero((graph.peer[pair[0]] != graph.rank[pair[1]]) | (graph.rank[pair[0]] != graph.peer[pair[1]]))

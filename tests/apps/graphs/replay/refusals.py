@@ -16,7 +16,7 @@ REFUSED = [
     (run(compute_scale=-1.0), "compute_scale must be finite and not negative"),
     (run(algorithms="all-reduce=star"), "'star' is unknown"),
     (run(circuits_for="stage"), "circuits_for 'stage' is unknown"),
-    (run(graph=Tasks(4).graph()), "a graph must have a task or more, got none"),
+    (run(graph=Tasks(4).graph()), "a graph must have at least one task, got none"),
     (lambda: Replay(graph="own.json", servers=3), "servers is not used on a graph"),
     (run(ranks_on="ranks.json", first_gpu=5), "first_gpu is not used beside a file"),
     (run({"network.paths": "weighted"}), "routing 'weighted' is unknown"),

@@ -201,7 +201,7 @@ def test_turns_are_taken_in_an_order_in_which_everything_can_run():
     assert turns_in_order(of, waiting([[4, 0]]), seconds).tolist() == [1, 0]  # the earlier first
     assert turns_in_order(of, waiting([[4, 0]], start=[0, 0, 0, 10, 0]), seconds).tolist() == [0, 1]
     assert turns_in_order(of, waiting([[4, 0]], lag=[0, 0, 0, 10, 0]), seconds).tolist() == [0, 1]
-    check_refused("none waits for a part of another", turns_in_order, of, waiting([[0, 2], [3, 1]]), seconds)
+    check_refused("some wait for parts of each other", turns_in_order, of, waiting([[0, 2], [3, 1]]), seconds)
 
 
 def waiting(after, start=(0,) * 5, lag=(0,) * 5):

@@ -188,7 +188,7 @@ def test_start_and_lag_of_a_task_are_in_front_of_it():
 def test_a_missing_member_is_named_or_assumed():
     graph = collective(4, Op.ALL_REDUCE, ranks=[2, 1], arrive=[0, 1, 3, 0])
     with pytest.raises(
-        InputError, match=r"^task 3 \('of 1'\) is a collective of 4 ranks, but the graph has a task of 2 "
+        InputError, match=r"^task 3 \('of 1'\) is a collective of 4 ranks, but the graph has tasks of only 2 "
     ):
         lowered(graph)
     last, flows = ends(graph, absent="assume")
@@ -209,7 +209,7 @@ def test_a_missing_message_is_named_or_assumed():
     assert (flows.src[3], flows.dst[3]) == (0, 1)
     tasks = Tasks(2)
     tasks.add(TaskKind.RECV, 1, "wanted", peer=0)
-    with pytest.raises(InputError, match=r"^bytes of task 0 \('wanted'\) must be above 0, those of .* of rank 0 that"):
+    with pytest.raises(InputError, match=r"^bytes of task 0 \('wanted'\) must be above 0: no task sends its message"):
         lowered(tasks.graph(), absent="assume")
 
 

@@ -1,1 +1,1 @@
-"""Algorithms of collectives."""
+"""Algorithms of collectives as patterns of messages."""

@@ -1,6 +1,6 @@
-"""Patterns: the messages of one collective among n members, which messages wait for which, and how to combine patterns.
+"""Patterns: the messages of one collective among n members and their dependencies, and how to combine patterns.
 
-A member is numbered by its place 0..n-1 in the group; the root of a rooted collective is at place 0. Array sizes: n
+A member is numbered by its position 0..n-1 in the group; the root of a rooted collective is member 0. Array sizes: n
 members, F messages, D waits, K steps.
 """
 
@@ -14,9 +14,9 @@ from mfabric_jax.apps.graphs.tasks.graph import Op
 
 
 class Pattern(NamedTuple):
-    """F messages between members. It leaves out that a member sends nothing before it has entered the collective.
+    """F messages between members. It is implied that a member sends only once it has entered the collective.
 
-    - `src`, `dst` [F]: places. `dst` -1 is a marker of `src`, which ends when everything it waits for has ended.
+    - `src`, `dst` [F]: members. `dst` is -1 for a marker of `src`, which ends when everything it waits for has ended.
     - `part` [F]: bytes of the message as a part of the collective's bytes.
     - `after` [D 2]: message `after[d, 1]` waits for the end of message `after[d, 0]`.
     """
@@ -28,19 +28,21 @@ class Pattern(NamedTuple):
 
 
 Build = Callable[[tuple[int, ...]], Pattern]
-Builds = dict[Op, Build]  # a pattern from the servers [n] of the members
+Builds = dict[Op, Build]  # each builds a pattern from the servers [n] of the members
 
 
 def of_messages(src: ArrayLike, dst: ArrayLike, part: ArrayLike, after: ArrayLike = ()) -> Pattern:
-    """Make a pattern of arrays, broadcast and flattened; `after` has no row for a message that waits for nothing."""
+    """Return the pattern of arrays, which are broadcast and flattened; `after` is a list of pairs."""
     src, dst, part = (array.ravel() for array in np.broadcast_arrays(src, dst, part))
     waits = np.asarray(after, np.int64).reshape(-1, 2)
     return Pattern(src.astype(np.int64), dst.astype(np.int64), part.astype(float), waits)
 
 
 def rounds(to: np.ndarray, part: ArrayLike) -> Pattern:
-    """K steps; in each step every member sends one message and receives one. `to` [K n]: one permutation of the members
-    for each step. `part` broadcasts to [K n]. A message waits for what its sender sent and received in the step before.
+    """Return the pattern of K steps, in each of which every member sends one message and receives one.
+
+    `to` [K n]: the destinations, a permutation of the members for each step. `part` broadcasts to [K n]. A message
+    waits for what its sender sent and received in the previous step.
     """
     steps, n = to.shape
     flow = np.arange(steps * n).reshape(steps, n)
@@ -51,12 +53,12 @@ def rounds(to: np.ndarray, part: ArrayLike) -> Pattern:
 
 
 def backwards(forward: Pattern) -> Pattern:
-    """Reverse every message and the order: turns a broadcast into a reduction, a scatter into a gather."""
+    """Reverse all messages and their order: a broadcast becomes a reduction, a scatter a gather."""
     return Pattern(forward.dst, forward.src, forward.part, forward.after[:, ::-1])
 
 
 def on_each(inner: Pattern, members: np.ndarray, part: float = 1.0) -> Pattern:
-    """Run the pattern on every row of `members` [G m] (places of a larger group), each row with `part` of the bytes."""
+    """Run the pattern in each of G groups of members [G m] of a larger group, with `part` of the bytes in each."""
     groups = len(members)
     dst = np.where(inner.dst >= 0, members[:, inner.dst], -1)
     offset = len(inner.src) * np.arange(groups)[:, None, None]
@@ -64,7 +66,7 @@ def on_each(inner: Pattern, members: np.ndarray, part: float = 1.0) -> Pattern:
 
 
 def in_turn(n: int, *phases: Pattern) -> Pattern:
-    """Join phases: a member begins a phase when all that it sent and received in the phase before has ended."""
+    """Join phases: a member begins a phase when everything it sent and received in the previous phase has ended."""
     whole = phases[0]
     markers = (np.arange(n), np.full(n, -1), np.zeros(n))
     for phase in phases[1:]:
@@ -79,6 +81,7 @@ def in_turn(n: int, *phases: Pattern) -> Pattern:
 
 
 def begins(whole: Pattern) -> np.ndarray:
+    """Return the messages that wait for no earlier message of their sender."""
     before, then = whole.after.T
     waits = np.zeros(len(whole.src), bool)
     waits[then[whole.src[before] == whole.src[then]]] = True
@@ -86,7 +89,7 @@ def begins(whole: Pattern) -> np.ndarray:
 
 
 def ends(whole: Pattern) -> tuple[np.ndarray, np.ndarray]:
-    """(message, place) [E]: messages of a member that none of its later messages wait for."""
+    """Return (message, member) [E]: the messages of a member that none of its later messages wait for."""
     before, then = whole.after.T
     open_at = []
     for place in (whole.src, whole.dst):
@@ -97,20 +100,20 @@ def ends(whole: Pattern) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(open_at), np.concatenate([whole.src[open_at[0]], whole.dst[open_at[1]]])
 
 
-# Chunks are copies of the pattern, each with a part of the bytes: every message waits for the same message of the chunk
-# before. With one chunk, latency precedes every message. With several, latency lies between the end of a message and
-# its use, as a marker (an arrival), so that the sender can go on with the next chunk.
+# Chunks are copies of the pattern, each with a part of the bytes. Every message waits for the same message of the
+# previous chunk. With one chunk, latency precedes every message. With several, latency follows the end of a message as
+# a marker (an arrival), so that the sender can continue with the next chunk.
 
 
 class Template(NamedTuple):
-    """F flows of one collective; places as in `Pattern`.
+    """F flows of one collective; members are numbered as in `Pattern`.
 
-    - `src`, `dst` [F]: places, both -1 for a marker. `part` [F]: of the collective's bytes.
-    - `whose` [F]: the place that the flow counts for: the sender, or the receiver of an arrival.
-    - `message` [F]: the flow whose latency this flow begins with, else -1.
+    - `src`, `dst` [F]: members, both -1 for a marker. `part` [F]: part of the collective's bytes.
+    - `whose` [F]: the member to which the flow belongs: the sender, or the receiver of an arrival.
+    - `message` [F]: the flow whose latency precedes this flow, else -1.
     - `after` [D 2]: flow `after[d, 1]` waits for flow `after[d, 0]`.
-    - `enters` [B 2]: (place, flow): the flow waits until the member enters.
-    - `leaves` [E 2]: (flow, place): the member leaves after the flow.
+    - `enters` [B 2]: (member, flow): the flow waits until the member enters.
+    - `leaves` [E 2]: (flow, member): the member leaves after the flow.
     """
 
     src: np.ndarray
@@ -124,7 +127,7 @@ class Template(NamedTuple):
 
 
 def in_chunks(pattern: Pattern, chunks: int, latency: bool) -> Template:
-    """Split a pattern into chunks. `latency`: whether a message arrives later than it ends."""
+    """Split a pattern into chunks. `latency`: whether messages have a latency."""
     sent = pattern.dst >= 0
     apart = latency and chunks > 1
     flows, arrivals = len(sent), int(sent.sum()) if apart else 0

@@ -1,6 +1,6 @@
 """The algorithms of collectives by name, and the choice of an algorithm for each collective.
 
-To add an algorithm, write a function that builds a `Pattern` and enter it in `ALGORITHMS`.
+To add an algorithm, write a function that builds a `Pattern` and register it in `ALGORITHMS`.
 """
 
 import math
@@ -22,7 +22,7 @@ from mfabric_jax.apps.graphs.tasks.graph import Op
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.support.rings import onward, ring_steps
 
-# Every member sends to every other member at once; with a root, the root sends to all, or all send to the root.
+# Direct: every member sends to every other member at once; with a root, the root sends to all, or all to the root.
 
 
 def _exchange(server) -> Pattern:
@@ -56,9 +56,9 @@ DIRECT: Builds = {
 }
 
 
-# Around a ring in the order of the group: n - 1 steps for a reduce-scatter or an all-gather, twice that for both.
-# All-reduce as in Patarasu & Yuan (JPDC 2009): every member sends 2 (n - 1) / n of the bytes. The all-to-all sends one
-# block at a time; the block for the k-th next member crosses k links of the ring: n (n - 1) / 2 steps.
+# A ring in the order of the group: n - 1 steps for a reduce-scatter or an all-gather, 2 (n - 1) for an all-reduce,
+# which is both (Patarasu & Yuan, JPDC 2009): every member sends 2 (n - 1) / n of the bytes. The all-to-all sends one
+# block at a time. The block for the k-th next member crosses k links of the ring: n (n - 1) / 2 steps.
 
 
 def _steps(count) -> Build:
@@ -77,9 +77,9 @@ RING: Builds = {
 }
 
 
-# As many rings as a server has members, each with a part of the bytes, so that all NICs work (channels of NCCL). Every
-# ring visits the servers in order; ring k enters each server at its k-th member (modulo the number of members) and
-# leaves at the member before. Members within one server need one ring.
+# Parallel rings, one for each member of the largest server, so that all NICs work (channels of NCCL); each carries an
+# equal part of the bytes. Every ring visits the servers in order. Ring k enters each server at its k-th member (modulo
+# the number of members) and leaves at the previous member. Members of a single server need one ring.
 
 
 def _built(op: Op) -> Build:
@@ -95,23 +95,23 @@ def _built(op: Op) -> Build:
 RINGS: Builds = {op: _built(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER)}
 
 
-# Directly inside servers (their GPUs share a switch); on a ring or directly between servers, rail by rail. A rail is
-# the i-th members of all servers. All-reduce: reduce-scatter inside, a ring between, all-gather inside. All-to-all:
-# member i of a server collects what its server sends to the i-th members and sends it along the rail. A group within
-# one server, or with one member in each server, needs only one of the two parts.
+# Hierarchical: direct inside servers, whose GPUs share a switch; by ring or direct between servers, rail by rail. A
+# rail consists of the i-th members of all servers. All-reduce: reduce-scatter inside servers, ring all-reduce on rails,
+# all-gather inside. All-to-all: member i of a server collects what its server sends to the i-th members of other
+# servers, and sends it along the rail. A group in one server, or with one member per server, needs only one part.
 
 
 def _rows(server: tuple[int, ...]) -> np.ndarray:
     _, row, count = np.unique(server, return_inverse=True, return_counts=True)
     if len(set(count)) > 1:
         raise InputError(
-            f"a hierarchical collective needs as many members in each server, got {count.min()} to {count.max()}."
+            f"a hierarchical collective needs equally many members on each server, got {count.min()} to {count.max()}."
         )
     return np.argsort(row, kind="stable").reshape(len(count), -1)
 
 
 def _hierarchical_built(*phases) -> Build:
-    """`phases`: (inside, builds, op) in order. Bytes are a member's inside a server, and a rail's between servers."""
+    """Join `phases`: (whether inside servers, builds, op, part of the bytes as a function of a server's members)."""
 
     def build(server) -> Pattern:
         rows = _rows(server)
@@ -147,7 +147,7 @@ HIERARCHICAL: Builds = {
 }
 
 
-# All-to-all with one partner at a time: in step k every member sends to the k-th next member, n - 1 steps.
+# All-to-all with one partner at a time, in n - 1 steps: in step k, every member sends to the k-th next member.
 
 
 def _all_to_all(server) -> Pattern:
@@ -158,8 +158,9 @@ def _all_to_all(server) -> Pattern:
 PAIRWISE: Builds = {Op.ALL_TO_ALL: _all_to_all}
 
 
-# A binomial tree: in step k each of the first 2^k members sends to the member 2^k places further. A scatter sends what
-# the whole subtree needs. Messages of one member follow each other. Reductions and gathers run the tree backwards.
+# A binomial tree: in step k, each of the first 2^k members sends to the member 2^k positions further. A scatter sends
+# the bytes of the whole subtree. A member sends its messages one after another. Reductions and gathers run the tree
+# backwards.
 
 
 def _tree(server, scatter: bool) -> Pattern:
@@ -183,8 +184,8 @@ BINOMIAL_TREE: Builds = {
 }
 
 
-# From the root along the order of the group, or back to the root: every member forwards all bytes. Meant for many
-# chunks.
+# A chain from the root along the order of the group, or back to the root: every member forwards all bytes. Meant for
+# many chunks.
 
 
 def _chain_broadcast(server) -> Pattern:
@@ -195,8 +196,8 @@ def _chain_broadcast(server) -> Pattern:
 CHAIN: Builds = {Op.BROADCAST: _chain_broadcast, Op.REDUCE: lambda server: backwards(_chain_broadcast(server))}
 
 
-# A barrier: in step k every member signals the member 2^k places further, without bytes. Source: Hensgen, Finkel,
-# Manber, Two algorithms for barrier synchronization (1988).
+# A barrier: in step k, every member sends a message without bytes to the member 2^k positions further. Source: Hensgen,
+# Finkel, Manber, Two algorithms for barrier synchronization (1988).
 
 
 def _barrier(server) -> Pattern:
@@ -208,11 +209,10 @@ def _barrier(server) -> Pattern:
 DISSEMINATION: Builds = {Op.BARRIER: _barrier}
 
 
-# All-reduce on two binary trees: each tree reduces one half of the bytes to its root and broadcasts it. Meant for
-# chunks. A member that forwards in one tree is a leaf of the other (except one member of each), so every member sends
-# about the bytes once up and once down. Source: Sanders, Speck, Träff, Two-tree algorithms for full bandwidth
-# broadcast, reduction and scan (2009), numbered as in NCCL: the second tree is the first one mirrored, or shifted where
-# n is odd.
+# All-reduce on two binary trees: each reduces one half of the bytes to its root and broadcasts it. Meant for chunks. A
+# member that forwards in one tree is a leaf of the other (except one member of each), so every member sends about all
+# bytes once up and once down. Source: Sanders, Speck, Träff, Two-tree algorithms for full bandwidth broadcast,
+# reduction and scan (2009); numbered as in NCCL: the second tree is the first one mirrored, or shifted if n is odd.
 
 
 def _double_tree_all_reduce(server) -> Pattern:
@@ -237,7 +237,7 @@ def _up_and_down(n: int) -> Pattern:
 
 
 def _parents(n: int) -> np.ndarray:
-    """Parents [n - 1] of places 1, 2, ... in an in-order tree, whose leaves are the odd places."""
+    """Parents [n - 1] of positions 1, 2, ... in an in-order tree, whose leaves are the odd positions."""
     place = np.arange(1, n)
     low = place & -place
     parent = (place ^ low) | (2 * low)
@@ -247,10 +247,10 @@ def _parents(n: int) -> np.ndarray:
 DOUBLE_TREE: Builds = {Op.ALL_REDUCE: _double_tree_all_reduce}
 
 
-# Recursive halving and doubling: log2 n steps with partners at distances n/2, ..., 1, or back. Source: Thakur,
-# Rabenseifner, Gropp, Optimization of collective communication operations in MPICH (2005). The core is the first 2^k
-# members, where 2^k is the largest power of two up to n; each member beyond the core first sends its data to a member
-# of the core, and gets the result back at the end.
+# Recursive halving and doubling: log2 n steps with partners at distances n/2, ..., 1 (halving) or 1, ..., n/2
+# (doubling). Source: Thakur, Rabenseifner, Gropp, Optimization of collective communication operations in MPICH (2005).
+# The core consists of the first 2^k members, where 2^k is the largest power of two up to n. Each other member first
+# sends its data to a member of the core, and gets the result back at the end.
 
 
 def _core(n: int) -> int:
@@ -325,8 +325,8 @@ ALGORITHMS: dict[str, Builds] = {
     "chain": CHAIN,
     "dissemination": DISSEMINATION,
 }
-BY_SERVER = ("rings", "hierarchical")  # whose pattern depends on which members share a server
-OWN_BYTES = (("direct", Op.ALL_TO_ALL), ("pairwise", Op.ALL_TO_ALL))  # nothing forwarded: members' bytes may differ
+BY_SERVER = ("rings", "hierarchical")  # their patterns depend on which members share a server
+OWN_BYTES = (("direct", Op.ALL_TO_ALL), ("pairwise", Op.ALL_TO_ALL))  # forward nothing, so members' bytes may differ
 ROOTED = (Op.REDUCE, Op.GATHER, Op.SCATTER, Op.BROADCAST)
 USUAL_ALGORITHM = {
     Op.ALL_REDUCE: "ring",
@@ -341,9 +341,9 @@ USUAL_ALGORITHM = {
 }
 
 
-# Choices as text: `all-reduce=ring*4,all-reduce:<65536=double-tree`. An item is OP=ALGORITHM, with `:<BYTES` after OP
-# for collectives of fewer bytes, and `*CHUNKS` after ALGORITHM. Collectives that are not named keep their usual
-# algorithm.
+# Choices as text: `all-reduce=ring*4,all-reduce:<65536=double-tree`. An item is OP=ALGORITHM. `:<BYTES` after OP limits
+# it to collectives of fewer bytes; `*CHUNKS` after ALGORITHM sets the number of chunks. Other collectives keep their
+# usual algorithm.
 
 BY_WORD = {op.name.lower().replace("_", "-"): op for op in Op}
 
@@ -357,13 +357,16 @@ class Choice(NamedTuple):
 
 
 def choices_of(algorithms: str = "", chunks: int = 1) -> dict[Op, tuple[Choice, ...]]:
-    """The choices for each collective, by ascending `below`; `chunks` applies where an algorithm names no number."""
+    """Return the choices for each kind of collective by ascending `below`.
+
+    `chunks` applies where an item gives no number of chunks.
+    """
     found: dict[Op, dict[float, Choice]] = {op: {} for op in Op}
     whole("chunks", chunks)
     for item in filter(None, (part.strip() for part in algorithms.split(","))):
         op, choice = _item(item, chunks)
         if choice.below in found[op]:
-            raise InputError(f"algorithms must name each collective and size once, but {item!r} is the second of both.")
+            raise InputError(f"algorithms must name each collective and size once, but {item!r} repeats both.")
         found[op][choice.below] = choice
     for op, usual in USUAL_ALGORITHM.items():
         found[op].setdefault(math.inf, Choice(math.inf, usual, chunks))
@@ -371,7 +374,7 @@ def choices_of(algorithms: str = "", chunks: int = 1) -> dict[Op, tuple[Choice, 
 
 
 def which_choice(choices: tuple[Choice, ...], bytes: np.ndarray) -> np.ndarray:
-    """Index [C] of the choice for collectives of `bytes` [C]."""
+    """Return the index [C] of the choice for collectives of `bytes` [C]."""
     return np.searchsorted([choice.below for choice in choices], bytes, side="right")
 
 

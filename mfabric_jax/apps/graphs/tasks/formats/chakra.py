@@ -1,11 +1,13 @@
 """Read Chakra execution traces, `PREFIX.{rank}.et`, and the JSON form of their feeder: a whole set, or one file.
 
-Nodes mean what they mean in ASTRA-sim: both kinds of dependencies count, durations are in microseconds, `comm_size` of
-an all-gather is a rank's own part. Of the ready nodes of an NPU, one CPU operation, one GPU computation, one send or
-collective and one memory access run at a time, and receives at any time. Differences: a duration of 0 takes no time (1
-ns in ASTRA-sim), a broadcast is sent (ASTRA-sim uses its recorded time), and waits for itself, for a missing node or in
-a cycle are dropped (such nodes never run in ASTRA-sim). Sources: Workload.cc, HardwareResource.cc, feeder_v3 of
-github.com/astra-sim/astra-sim; src/feeder/JSONNode.cpp of github.com/mlcommons/chakra.
+Nodes have the meaning of ASTRA-sim: both kinds of dependencies count, durations are in microseconds, and `comm_size` of
+an all-gather is a rank's own part. Of an NPU's ready nodes, one CPU operation, one GPU computation, one send or
+collective and one memory access run at a time; receives run at any time.
+
+Differences: a duration of 0 takes no time (1 ns in ASTRA-sim). A broadcast is simulated (ASTRA-sim uses its recorded
+time). A node's wait for itself, for a missing node or in a cycle is dropped (ASTRA-sim never runs such nodes). Sources:
+Workload.cc, HardwareResource.cc, feeder_v3 of github.com/astra-sim/astra-sim; src/feeder/JSONNode.cpp of
+github.com/mlcommons/chakra.
 
 A file, gzipped or not, is a GlobalMetadata and then Nodes, each preceded by its length as a varint. Field numbers are
 those of schema/protobuf/et_def.proto of github.com/mlcommons/chakra since May 2024 (its "0.0.4").
@@ -33,7 +35,7 @@ from mfabric_jax.support.unread import name_unread
 
 
 def stored() -> Any:
-    """`chakra_messages`; `InputError` without the extra `formats`."""
+    """Return the module `chakra_messages`. Raise `InputError` without the extra `formats`."""
     return needed("formats", "a Chakra trace", "mfabric_jax.apps.graphs.tasks.formats.chakra_messages")
 
 
@@ -60,7 +62,7 @@ class NodeType(IntEnum):
 
 
 class Node(NamedTuple):
-    """A node of a trace; `data`, `control`: ids that it waits for; `inputs`: text with PyTorch's communicators."""
+    """A node of a trace. `data`, `control`: ids that it waits for; `inputs`: text with PyTorch's communicators."""
 
     place: Spot
     number: int
@@ -73,12 +75,12 @@ class Node(NamedTuple):
     inputs: str = ""
 
     def whole(self, name: str) -> int | None:
-        """An attribute of any integer type; None if it is missing."""
+        """Return an attribute of any integer type; None if it is missing."""
         value = self.attributes.get(name)
         return None if value is None else self.place.whole(name, int(value) if isinstance(value, bool) else value)
 
     def number_of(self, name: str) -> float | None:
-        """An attribute of any numeric type; None if it is missing."""
+        """Return an attribute of any numeric type; None if it is missing."""
         value = self.attributes.get(name)
         return None if value is None else self.place.number(name, value)
 
@@ -93,16 +95,16 @@ class Node(NamedTuple):
 
 READ = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "root_rank", "pg_name", "num_ops", "tensor_size")
 READ += ("is_cpu_op",)
-HARMLESS = re.compile(  # other attributes that converters and generators write, which say nothing of bytes or time
+HARMLESS = re.compile(  # attributes of converters and generators that affect neither bytes nor time
     r"mfabric_.*|inputs|outputs|op_type|op_schema|tid|fw_tid|fw_parent|seq_id|rf_id|scope|cid|stream|correlation"
     r"|kernel_backend|kernel_file|involved_dim|pg_desc|rank|python_.*|ts|cat|ph|pid|external_id|record_.*"
 )
 OF_FEEDER = ("Id", "Name", "NodeType", "runtime", "data_deps", "ctrlDeps")
-BESIDE = ("workload_graph", "workload_name", "ngpus", "soc")  # of the feeder's file
+BESIDE = ("workload_graph", "workload_name", "ngpus", "soc")  # fields of the feeder's file
 
 
 def name_left_out(path: Path, nodes: Iterable[Node]) -> None:
-    """Name the attributes of nodes that are not read, though they could change a number."""
+    """Report the attributes of nodes that are not read but could affect results."""
     read = (node for node in nodes if node.kind != NodeType.METADATA)
     found = dict.fromkeys(name for node in read for name in node.attributes)
     left = [name for name in found if name not in (*READ, *OF_FEEDER) and not HARMLESS.fullmatch(name)]
@@ -120,7 +122,10 @@ def of_message(message: Any, path: str) -> Node:
 
 
 def of_json(said: Any, order: int, path: str) -> Node:
-    """Make a node of the feeder's JSON: Id, Name, NodeType, runtime (us), data_deps, ctrlDeps, attributes by name."""
+    """Return the node of an object of the feeder's JSON.
+
+    Its fields are Id, Name, NodeType, runtime (us), data_deps, ctrlDeps, and attributes by name.
+    """
     place = Spot(f"node {order} (counted from 0) of {path!r}")
     if not isinstance(said, dict):
         place.refuse("must be an object")
@@ -141,9 +146,11 @@ def of_json(said: Any, order: int, path: str) -> Node:
 
 
 def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
-    """Pairs (id waited for, id that waits) of one rank's nodes. Drops waits that can never end, counted in `dropped`: a
-    node's wait for itself or for a missing node; in a cycle the control waits, which PyTorch's recorder derives from
-    the call stack; and, if a cycle remains, every wait in it for a higher id.
+    """Return the waits of one rank's nodes as pairs (id waited for, id that waits).
+
+    Waits that can never end are dropped and counted in `dropped`: a node's wait for itself or for a missing node; in a
+    cycle the control waits, which PyTorch's recorder derives from the call stack; and, if a cycle remains, every wait
+    in it for a higher id.
     """
     there = {node.number: order for order, node in enumerate(sorted(nodes, key=lambda node: node.number))}
     data = {(first, node.number) for node in nodes for first in node.data}
@@ -169,9 +176,9 @@ def _components(after: np.ndarray, count: int) -> np.ndarray:
     return graphs.connected_components(waits, connection="strong")[1]
 
 
-# -- communicators of a set: from the JSON beside it, or from METADATA nodes of PyTorch's recorder
+# -- communicators of a set: from the JSON file beside it, or from METADATA nodes of PyTorch's recorder
 
-ALL = ("", "0")  # names of the communicator of all ranks, where nothing else is said of them
+ALL = ("", "0")  # names of the communicator of all ranks, unless the set defines them
 LISTED = re.compile(r"\[\s*\{.*\}\s*\]", re.S)
 
 Groups = dict[str, tuple[int, ...]]
@@ -202,7 +209,7 @@ def groups_in(nodes: list[Node]) -> Groups:
 
 
 class Communicators:
-    """The ranks of every communicator of a rank, by name, and its number among all communicators, `groups`."""
+    """The communicators of all ranks, with their members in `groups`; a name may differ in meaning between ranks."""
 
     def __init__(self, shared: Groups, of_rank: Mapping[int, Groups], ranks: int):
         self._shared, self._of_rank = shared, of_rank
@@ -220,7 +227,7 @@ class Communicators:
         return number
 
     def of(self, node: Node, rank: int) -> int:
-        """The number of a node's communicator. `InputError` if its name is unknown or `rank` is not a member."""
+        """Return the number of a node's communicator. Raise `InputError` if it is unknown or `rank` is not a member."""
         name = str(node.attributes.get("pg_name") or "")
         if (rank, name) not in self._found:
             self._found[rank, name] = self._find(node, rank, name)
@@ -229,19 +236,19 @@ class Communicators:
     def _find(self, node: Node, rank: int, name: str) -> int:
         said = self._of_rank.get(rank, {}).get(name, self._shared.get(name))
         if said is None and name not in ALL:
-            node.place.refuse(f"is of communicator {name!r}, which neither a JSON file nor a METADATA node says")
+            node.place.refuse(f"is of communicator {name!r}, which neither a JSON file nor a METADATA node defines")
         members = said or self.everyone
         if rank not in members:
             node.place.refuse(
-                f"is of communicator {name!r} of the ranks {list(members)[:8]}, which do not have rank {rank}"
+                f"is of communicator {name!r} of the ranks {list(members)[:8]}, which do not include rank {rank}"
             )
         return self._number_of("" if said is None else name, members)
 
 
 # -- nodes of all ranks together: match collectives and messages, resolve waits
 
-CPU, GPU, COMM, MEMORY = range(4)  # lanes: one at a time of each, on each rank
-OURS = "mfabric_"  # attributes that hold exactly what Chakra's own cannot
+CPU, GPU, COMM, MEMORY = range(4)  # lanes of each rank, each with one task at a time
+OURS = "mfabric_"  # prefix of attributes for values that Chakra's own attributes cannot hold exactly
 EXACT = ("seconds", "bytes", "start", "lag")
 REDUCE_SCATTER_BLOCK = 8
 
@@ -265,11 +272,11 @@ class _Work(NamedTuple):
 def put_together(
     ranks: list[list[Node]], known: Communicators, given: LeftOut, by_id: bool = False, absent: Iterable[int] = ()
 ) -> PutTogether:
-    """A task for every node of every rank, ordered by rank and id, or by id alone; `absent` ranks have no file.
+    """Return a graph with one task for each node, ordered by rank and id, or by id alone; `absent` ranks have no file.
 
-    The nth collective of a communicator on one rank matches the nth on its other ranks, by id; so do messages of one
-    source, destination and tag. `InputError` for collectives that differ or lack members, and messages without a
-    sender.
+    In the order of ids, the nth collective of a communicator on one rank matches the nth on its other ranks, and the
+    nth send matches the nth receive of the same source, destination and tag. Raise `InputError` for collectives that
+    differ or lack members, and for messages without a sender.
     """
     work = _Work(Tasks(len(ranks)), known, given, Counter(), Messages(), Counter(), {}, frozenset(absent))
     every = [(node.number, rank, node) for rank, nodes in enumerate(ranks) for node in nodes]
@@ -357,7 +364,7 @@ def _receive(node: Node, rank: int, work: _Work) -> int:
 def _message(node: Node, rank: int, other: str, own: str, ranks: int) -> tuple[int, int, int]:
     there, size = node.whole(other), node.whole("comm_size")
     if there is None or size is None:
-        node.place.refuse(f"must say {other} and comm_size, without which a message cannot be simulated")
+        node.place.refuse(f"must have {other} and comm_size, without which a message cannot be simulated")
     if node.whole(own) not in (None, rank):
         node.place.refuse(f"must have its own rank, {rank}, for {own}, got {node.whole(own)}")
     return node.place.rank(other, there, ranks), size, node.whole("comm_tag") or 0
@@ -416,7 +423,7 @@ def _match_collectives(work: _Work) -> None:
         if len(set(count.values())) > 1:
             most, least = (pick(count, key=lambda rank: count[rank]) for pick in (max, min))
             raise InputError(
-                f"communicator {list(members)[:8]} must have as many collectives on all its ranks, "
+                f"communicator {list(members)[:8]} must have equally many collectives on all its ranks, "
                 f"got {count[most]} on rank {most} and {count[least]} on rank {least}."
             )
 
@@ -425,7 +432,7 @@ def _match_messages(work: _Work, nodes: list[Node]) -> None:
     found = work.messages.matched()
     for receive, source in found.unsent:
         if source not in work.absent:
-            nodes[receive].place.refuse(f"receives from rank {source}, which does not send it")
+            nodes[receive].place.refuse(f"receives a message from rank {source}, which does not send it")
         work.tasks.column("bytes")[receive] = nodes[receive].whole("comm_size")
     for send, receive, _ in found.pairs:
         work.label[send] = work.label[receive] = ("message", send)
@@ -433,9 +440,9 @@ def _match_messages(work: _Work, nodes: list[Node]) -> None:
 
 
 SAID = {
-    "self": ("node that waits for itself does not", "nodes that wait for themselves do not"),
-    "missing": ("wait for a node that is not there is left out", "waits for nodes that are not there are left out"),
-    "cycle": ("wait in a cycle is left out", "waits in cycles are left out"),
+    "self": ("wait of a node for itself is dropped", "waits of nodes for themselves are dropped"),
+    "missing": ("wait for a missing node is dropped", "waits for missing nodes are dropped"),
+    "cycle": ("wait in a cycle is dropped", "waits in cycles are dropped"),
     "no comm_type": (
         "collective without comm_type or comm_size takes its recorded time",
         "collectives without comm_type or comm_size take their recorded time",
@@ -444,12 +451,15 @@ SAID = {
         "computation has operations and no duration: it takes no time without tflops",
         "computations have operations and no duration: they take no time without tflops",
     ),
-    "no root": ("collective says no root: the first rank", "collectives say no root: the first rank"),
+    "no root": (
+        "collective has no root: it takes the first rank",
+        "collectives have no root: they take the first rank",
+    ),
     "memory": (
         "memory access has no duration: it takes no time",
         "memory accesses have no duration: they take no time",
     ),
-    "no receive": ("send has no receive: nobody waits for it", "sends have no receive: nobody waits for them"),
+    "no receive": ("send has no receive: no task waits for it", "sends have no receive: no task waits for them"),
 }
 
 
@@ -461,7 +471,7 @@ def _remarks(noted: Counter) -> tuple[str, ...]:
 
 ONE = re.compile(r"(?P<prefix>.*)\.(?P<rank>\d{1,8})\.(?P<kind>et|json)(\.(gz|xz))?")
 BY_ID = "mfabric_ids_over_all_ranks"  # attribute of the GlobalMetadata: ids order the tasks of all ranks
-EMPTY = "mfabric_empty"  # attribute of a node that is there because ASTRA-sim stops at a rank without any
+EMPTY = "mfabric_empty"  # attribute of a placeholder node: ASTRA-sim stops at a rank without nodes
 
 
 def tells(head: bytes) -> bool:
@@ -469,16 +479,16 @@ def tells(head: bytes) -> bool:
 
 
 def is_set(path: Path) -> bool:
-    """Whether a path that is not a file is PREFIX, PREFIX.et or the folder of a set."""
+    """Return whether a path that is not a file is PREFIX, PREFIX.et or the folder of a set."""
     return bool(_set_of(path))
 
 
 def read(path: Path, given: LeftOut) -> Reading:
-    """The tasks of all ranks. `path` is a file of the set, its prefix, or its folder.
+    """Return the tasks of all ranks. `path` is a file of the set, its prefix, or its folder.
 
     Communicators come from `given.communicators`, PREFIX.json beside the set, or METADATA nodes. A single file is
     copied to `given.ranks` ranks, or to as many as its communicators name. For a set of several files, `given.ranks` is
-    the number of ranks, some of which then have no file.
+    the number of ranks of the job; ranks without a file are then absent.
     """
     found = _set_of(path)
     if not found:
@@ -520,14 +530,14 @@ def _nodes(path: Path) -> tuple[list[Node], bool]:
         told = mapping_in(files.unpacked(path), repr(str(path)), "tasks")
         said = told.get("workload_graph")
         if not isinstance(said, list):
-            raise InputError(f"{str(path)!r} must hold a list workload_graph of Chakra nodes.")
+            raise InputError(f"{str(path)!r} must have a list of Chakra nodes, workload_graph.")
         listed = [of_json(one, order, str(path)) for order, one in enumerate(said)]
         name_unread(repr(str(path)), "fields", [name for name in told if name not in BESIDE])
         return listed, False
     metadata, messages = stored().read_stream(path)
     nodes = [of_message(one, str(path)) for one in messages]
     if not any(node.attributes for node in nodes) and any(node.kind >= NodeType.COMM_SEND for node in nodes):
-        raise InputError(f"{str(path)!r} must have attributes, none of its nodes has: it is of an old schema.")
+        raise InputError(f"{str(path)!r} must have nodes with attributes, got none: its schema is too old.")
     told = {one.name: value_of(one) for one in metadata.attr}
     return [node for node in nodes if EMPTY not in node.attributes], bool(told.get(BY_ID))
 
@@ -541,12 +551,12 @@ def _some(name: Path, traces: dict[int, list[Node]], shared: Groups, given: Left
     if beyond >= ranks or (absent and not given.ranks):
         lost = absent[0] if absent else beyond
         place.refuse(
-            f"must have a file for every rank, got {len(traces)} without rank {lost}; without the others it is read "
-            f"when ranks says how many there are, {beyond + 1} or more"
+            f"must have a file for every rank, got {len(traces)} files without rank {lost}; to read it without the "
+            f"other files, set ranks to the number of all ranks, at least {beyond + 1}"
         )
     nodes = [traces.get(rank, []) for rank in range(ranks)]
     graph, remarks = put_together(nodes, Communicators(shared, of_rank, ranks), given, by_id, absent)
-    some = f"files of {len(traces)} of {ranks} ranks: the others are left out, for absent='assume'."
+    some = f"files of {len(traces)} of {ranks} ranks: the others are absent, which absent='assume' allows."
     return Reading(graph, "Chakra", (some, *remarks) if absent else remarks)
 
 
@@ -558,12 +568,12 @@ def _alone(path: Path, nodes: list[Node], groups: dict, given: LeftOut) -> Readi
     known = Communicators(groups, {}, ranks)
     for node in nodes:
         if node.kind in (NodeType.COMM_SEND, NodeType.COMM_RECV):
-            node.place.refuse("must name its other end, in a set with a file for every rank, PREFIX.RANK.et")
+            node.place.refuse("is a message, which needs a set with a file for every rank, PREFIX.RANK.et")
         if node.kind == NodeType.COMM_COLL and groups and "comm_type" in node.attributes:
             members = len(known.groups[known.of(node, 0)])
             if members != ranks:
-                said = f"is a collective of {members} ranks, not of all {ranks} that its file is copied to"
+                said = f"is a collective of {members} ranks, not of all {ranks} to which its file is copied"
                 node.place.refuse(f"{said}: its set needs a file for every rank")
     graph, remarks = put_together([nodes] * ranks, known, given)
-    said = "ranks copies it to more" if ranks == 1 else "each does the same"
+    said = "set ranks to copy it to more" if ranks == 1 else "each runs the same tasks"
     return Reading(graph, "Chakra", (f"one file for {files.so_many(ranks, 'rank')}: {said}.", *remarks))

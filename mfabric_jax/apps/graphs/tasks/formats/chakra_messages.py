@@ -1,6 +1,7 @@
-"""The protobuf messages of a Chakra trace, created on first use, and the stream of them.
+"""The protobuf messages of a Chakra trace, created on first use, and how to read and write streams of them.
 
-Loaded by `extras.needed`, since protobuf is an extra."""
+`extras.needed` loads this module, since protobuf is an extra.
+"""
 
 import io
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ from mfabric_jax.checks import InputError
 
 SCALARS = ("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64")
 SCALARS += ("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes")
-FIRST_SCALAR = 3  # field number of AttributeProto: then its list, then the next scalar
+FIRST_SCALAR = 3  # first field number of values in AttributeProto; scalars and lists of them alternate
 MESSAGES = {
     "IOInfo": (("values", 1, "string", 0), ("shapes", 2, "string", 0), ("types", 3, "string", 0)),
     "GlobalMetadata": (("version", 1, "string", 0), ("attr", 2, "AttributeProto", 1)),
@@ -33,7 +34,7 @@ MESSAGES = {
 
 @cache
 def messages() -> SimpleNamespace:
-    """The protobuf classes GlobalMetadata, Node and AttributeProto."""
+    """Return the protobuf classes GlobalMetadata, Node and AttributeProto."""
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package="ChakraProtoMsg", syntax="proto3")
 
@@ -64,7 +65,7 @@ def messages() -> SimpleNamespace:
 
 
 def read_stream(path: Path) -> tuple[Any, list[Any]]:
-    """The GlobalMetadata and the Nodes of a file. `InputError`, with the node's position, for invalid bytes."""
+    """Return the GlobalMetadata and the Nodes of a file. Raise `InputError` with the node's number for wrong bytes."""
     kinds, found = messages(), []
     stream = io.BytesIO(files.unpacked(path))
     try:
@@ -73,10 +74,10 @@ def read_stream(path: Path) -> tuple[Any, list[Any]]:
     except (DecodeError, EOFError, ValueError, OverflowError) as error:
         node = max(len(found), 1)
         raise InputError(
-            f"node {node} (counted from 1) of {str(path)!r} is cut off, or no Chakra node of schema 0.0.4."
+            f"node {node} (counted from 1) of {str(path)!r} is cut off, or not a Chakra node of schema 0.0.4."
         ) from error
     if not found:
-        raise InputError(f"{str(path)!r} must begin with a Chakra GlobalMetadata, it is empty.")
+        raise InputError(f"{str(path)!r} must begin with a Chakra GlobalMetadata, got an empty file.")
     metadata, *nodes = found
     if not any(node.attr for node in nodes) and any(len(UnknownFieldSet(node)) for node in nodes):
         raise InputError(f"{str(path)!r} is of Chakra's schema 0.0.1, which is not read; convert it to 0.0.4.")

@@ -1,8 +1,8 @@
 """Write Chakra execution traces: PREFIX.{rank}.et for every rank, and the communicators in PREFIX.json.
 
-Chakra has whole bytes and whole microseconds. Attributes of our own, which other readers ignore, hold what rounding
-loses and what Chakra lacks (lag, start, other lanes), so that the graph is the same when it is read again. Ids count
-the tasks of all ranks; a message's tag is its number.
+Chakra has whole bytes and whole microseconds. Additional attributes, which other readers ignore, hold what rounding
+loses and what Chakra lacks (lag, start, other lanes). So the graph is the same when it is read again. Ids count the
+tasks of all ranks; a message's tag is its number.
 """
 
 import json
@@ -32,14 +32,17 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.flows.dependencies import run_order
 from mfabric_jax.support.atomic import replacing
 
-# -- a graph in which tasks wait only for tasks of their own rank, as formats with a file for every rank need it
+# -- a graph in which tasks wait only for tasks of their own rank, for formats with a file for every rank
 
 SAID = {
-    "home": ("marker of nobody is given a rank", "markers of nobody are given ranks"),
-    "message": ("message is received where a rank waited for it", "messages are received where ranks waited for them"),
+    "home": ("marker without a rank is put on a rank", "markers without a rank are put on ranks"),
+    "message": (
+        "receive is added for a message that another rank waits for",
+        "receives are added for messages that other ranks wait for",
+    ),
     "empty": (
-        "message of no bytes says that another rank is done",
-        "messages of no bytes say that another rank is done",
+        "message of no bytes is added for a wait between ranks",
+        "messages of no bytes are added for waits between ranks",
     ),
 }
 
@@ -50,9 +53,10 @@ class WithinRanks(NamedTuple):
 
 
 def within_ranks(graph: TaskGraph) -> WithinRanks:
-    """Make tasks wait only for tasks of their own rank: a wait for another rank becomes a message from it, that of a
-    SEND without a RECV, else one of no bytes. A MARKER without a rank goes to the rank of the first task it waits for,
-    else to rank 0.
+    """Make tasks wait only for tasks of their own rank.
+
+    A wait for a task of another rank becomes a message from that rank: the task's own, if it is a SEND without a RECV,
+    else a message of no bytes. A MARKER without a rank goes to the rank of the first task it waits for, else to rank 0.
     """
     rank = _homes(graph)
     inside = rank[graph.after[:, 0]] == rank[graph.after[:, 1]]
@@ -109,9 +113,10 @@ SLOTS = {bool: "bool_val", int: "int64_val", float: "double_val", str: "string_v
 
 
 def write(graph: TaskGraph, path: Path) -> tuple[str, ...]:
-    """Write the files of all ranks; `path` is PREFIX.et. Returns remarks on attributes of our own and on added tasks.
+    """Write the files of all ranks; `path` is PREFIX.et. Return remarks on additional attributes and added tasks.
 
-    `InputError` for messages without a sender, and for collectives that lack members or differ in order between ranks.
+    Raise `InputError` for messages without a sender, and for collectives that lack members or whose order differs
+    between ranks.
     """
     inside, remarks = within_ranks(graph)
     _check_collectives(inside)
@@ -122,7 +127,7 @@ def write(graph: TaskGraph, path: Path) -> tuple[str, ...]:
     for file in beside:
         if (one := ONE.fullmatch(file.name)) and one["prefix"] == prefix and file not in files:
             raise InputError(
-                f"{str(file)!r} is of another set; remove it, or write to another name than {path.name!r}."
+                f"{str(file)!r} is of another set; remove it, or write to a name other than {path.name!r}."
             )
     nodes = _nodes(inside)
     metadata = stored().messages().GlobalMetadata(version=VERSION)
@@ -147,7 +152,7 @@ def _check_collectives(graph: TaskGraph) -> None:
     alone = alone[members[graph.group[alone]] > 1]
     if alone.size:
         raise InputError(
-            f"match of {graph.named(alone[0])} must be that of the other members of its collective, to be written as "
+            f"match of {graph.named(alone[0])} must be that of the other members of its collective to be written as "
             "Chakra, got -1."
         )
     order: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -158,7 +163,7 @@ def _check_collectives(graph: TaskGraph) -> None:
         for rank in members:
             if ranks.get(rank, []) != ranks.get(members[0], []):
                 raise InputError(
-                    f"ranks {members[0]} and {rank} must have the same collectives of group {group} in the same order, "
+                    f"ranks {members[0]} and {rank} must have the same collectives of group {group} in the same order "
                     "to be written as Chakra."
                 )
 
@@ -169,7 +174,7 @@ def _check_messages(graph: TaskGraph) -> None:
     lost = receive[~np.isin(graph.match[receive], sent)]
     if lost.size:
         raise InputError(
-            f"{graph.named(lost[0])} must have a task that sends its message, to be written as Chakra; none has its "
+            f"{graph.named(lost[0])} must have a task that sends its message to be written as Chakra; no SEND has its "
             f"match, {graph.match[lost[0]]}."
         )
 

@@ -1,4 +1,4 @@
-"""What all formats of task graphs share: reading (packed) files, error messages with positions, matching messages."""
+"""Shared parts of the formats of task graphs: reading (packed) files, errors with positions, matching of messages."""
 
 import re
 from collections import defaultdict
@@ -12,7 +12,7 @@ from mfabric_jax.support import unpacking
 from mfabric_jax.support.text_files import read_bytes
 
 LARGEST = 1 << 32  # bytes of a file
-LARGEST_WHOLE = 1 << 53  # whole numbers that a float64 holds
+LARGEST_WHOLE = 1 << 53  # up to it, a float64 holds every whole number
 MOST_TASKS = 1 << 24
 PACKED = re.compile(r"\.(gz|xz)$")
 
@@ -23,9 +23,10 @@ class LeftOut:
 
     - `ranks`: GPUs of the job. A single Chakra file is copied to all of them; a Chakra set may lack some of them.
     - `communicators`: JSON file of a Chakra set's communicators; default: PREFIX.json, or METADATA nodes.
-    - `tflops`, `memory_gigabytes_per_s`: of a GPU, for computations with operations and bytes but no duration:
-      operations / min(tflops, memory bandwidth x operations / bytes), the roofline of ASTRA-sim.
-    - `unbounded_bytes`: bytes of a flow that never ends.
+    - `tflops`, `memory_gigabytes_per_s`: speed and memory bandwidth of a GPU, for computations with operations and
+      bytes but no duration. They take operations / min(tflops, memory bandwidth x operations / bytes), the roofline of
+      ASTRA-sim.
+    - `unbounded_bytes`: bytes that replace an htsim flow that never ends.
     - `weights`: MixNet's matrix of weights, a .txt file, for the all-to-alls of its task graphs.
     """
 
@@ -75,7 +76,10 @@ def plain_name(path: Path) -> str:
 
 
 def unpacked(path: str | Path) -> bytes:
-    """The bytes of a file, decompressed if its first bytes say .gz or .xz. `InputError` if it cannot be read."""
+    """Return the bytes of a file, decompressed if its first bytes are those of .gz or .xz.
+
+    Raise `InputError` if it cannot be read.
+    """
     give = "give a file of tasks, plain, .gz or .xz"
     data = read_bytes(path, give, LARGEST)
     try:
@@ -90,7 +94,7 @@ def lines_of(path: str | Path) -> list[str]:
     try:
         text = unpacked(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{str(path)!r} must be text in UTF-8, it is not from byte {error.start} on.") from error
+        raise InputError(f"{str(path)!r} must be UTF-8 text, got other bytes from byte {error.start} on.") from error
     return text.splitlines()
 
 
@@ -107,11 +111,11 @@ def so_many(count: int, one: str, several: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
-ANY = -1  # a receive takes from any source, or with any tag
+ANY = -1  # source or tag of a receive that accepts any
 
 
 class Ends(NamedTuple):
-    """The sends and receives of one source, destination and tag, in order."""
+    """Sends and receives with one source, destination and tag, in order."""
 
     sends: list[int]
     receives: list[int]
@@ -128,7 +132,7 @@ class Messages:
         self._ends[source, destination, tag].sends.append(task)
 
     def receive(self, task: int, source: int, destination: int, tag: int) -> None:
-        """Task `task` receives; source and tag may be `ANY`."""
+        """Add a task that receives; `source` and `tag` may be `ANY`."""
         if ANY in (source, tag):
             self._wild.append((task, source, destination, tag))
         else:
@@ -139,7 +143,7 @@ class Messages:
         return len(self._wild)
 
     def matched(self) -> "Matched":
-        """Match every send with its receive; a receive with any source or tag takes the first send that is left."""
+        """Match every send with its receive; then receives of any source or tag take the first sends that remain."""
         found = Matched([], [], 0)
         left: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for (source, destination, tag), (sends, receives) in self._ends.items():
@@ -160,7 +164,9 @@ class Messages:
 
 
 class Matched(NamedTuple):
-    """`pairs`: (send, receive, source). `unsent`: (receive, source) without send. `unheard`: sends without receive."""
+    """`pairs`: (send, receive, source). `unsent`: (receive, source) without a send. `unheard`: number of sends without
+    a receive.
+    """
 
     pairs: list[tuple[int, int, int]]
     unsent: list[tuple[int, int]]

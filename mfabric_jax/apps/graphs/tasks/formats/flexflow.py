@@ -1,12 +1,13 @@
-"""Read task graphs of FlexFlow as TopoOpt and MixNet write them, `.fbuf`: a flatbuffer without an identifier.
+"""Read FlexFlow's task graphs, `.fbuf`, as TopoOpt and MixNet write them: a flatbuffer without an identifier.
 
 A computation runs on its GPU, one at a time, for its `runtime` [ms]. A NOMINAL_COMM sends between two nodes, whose
-numbers are in its device. An ALLREDUCE lists its nodes in place of the tasks that follow it (TopoOpt) or in
-`to_node_ids` (MixNet). Estimated runtimes of communication are not used. MixNet's ALLTOALL sends `xfersize` between
-ranks at the same place of the tensor-parallel groups; its simulator weights them by a matrix that the file lacks. Slots
-and types of TopoOpt are those of its published graphs. Those of MixNet follow its writer (Graph::get_taskgraph_flatbuf)
-and its simulator's FFTaskType, untested because no file is published. Sources: github.com/hipersys-team/TopoOpt, the
-packet simulator released with arXiv 2501.03905.
+numbers are in its device. An ALLREDUCE lists its nodes in `to_node_ids` (MixNet) or instead of the tasks that follow it
+(TopoOpt). Estimated runtimes of communication are not used. MixNet's ALLTOALL sends `xfersize` between ranks at the
+same position of the tensor-parallel groups; its simulator weights these bytes by a matrix that the file lacks.
+
+Slots and types of TopoOpt are those of its published graphs. Those of MixNet follow its writer
+(Graph::get_taskgraph_flatbuf) and its simulator's FFTaskType; they are untested, since no file is published. Sources:
+github.com/hipersys-team/TopoOpt, the packet simulator released with arXiv 2501.03905.
 """
 
 import math
@@ -27,9 +28,9 @@ from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.support.text_files import value_in
 
-# -- tables of a flatbuffer by slot number, without a schema's generated code; everything is checked
+# -- tables of a flatbuffer by slot number, without code generated from a schema; everything is checked
 
-BROKEN = (struct.error, IndexError, ValueError, OverflowError, TypeError, EOFError)  # what damaged bytes raise
+BROKEN = (struct.error, IndexError, ValueError, OverflowError, TypeError, EOFError)  # errors from damaged bytes
 
 
 class FlatTable(NamedTuple):
@@ -45,7 +46,7 @@ class FlatTable(NamedTuple):
         return (encode.Get(packer.voffset, self.inner.Bytes, table) - 4) // 2
 
     def number(self, slot: int, kind: str) -> Any:
-        """A number of the kind int16, uint32, uint64, float32, ...; 0 where it is left out."""
+        """Return a number of a NumPy type such as "i2", "u4", "u8" or "f4"; 0 if the slot is empty."""
         at = self._at(slot)
         if not at:
             return 0
@@ -107,11 +108,11 @@ OPS = dict.fromkeys(range(FlexType.SUB_ALLREDUCE, FlexType.ALLREDUCE + 1), Op.AL
 OPS |= {FlexType.REDUCESCATTER: Op.REDUCE_SCATTER, FlexType.ALLGATHER: Op.ALL_GATHER, FlexType.ALLTOALL: Op.ALL_TO_ALL}
 NETWORK = (13, 14)  # types of devices: a connection of two nodes, physical or nominal
 GPU = 0
-WEIGHT_ROW = 32768  # what a row of MixNet's matrix adds up to
+WEIGHT_ROW = 32768  # sum of a row of MixNet's matrix
 
 
 class FlexDevice(NamedTuple):
-    """`property`: the number of a GPU; for a connection, both nodes in one number."""
+    """A device of a file. `property`: the number of a GPU; for a connection, one number for both nodes."""
 
     kind: int
     node: int
@@ -134,9 +135,11 @@ class FlexTask(NamedTuple):
 
 
 class FlexSystem(NamedTuple):
-    """`ends`: number of nodes and switches, the base of a connection's number. `tp`: ranks that each send alike.
-    `step`: ranks per number in a collective (TopoOpt numbers nodes, MixNet GPUs). `weights`: of all-to-alls; None:
-    even.
+    """The system of a file.
+
+    - `ends`: number of nodes and switches, the base in which a connection's number holds its two nodes.
+    - `tp`: the tensor-parallel degree. `step`: ranks per number in a collective (TopoOpt numbers nodes, MixNet GPUs).
+    - `weights`: of all-to-alls; None: all equal.
     """
 
     gpus: int
@@ -156,14 +159,14 @@ class _Built(NamedTuple):
 
 
 def tasks_of(said: dict[int, FlexTask], system: FlexSystem) -> Tasks:
-    """The tasks of a file by id. A collective is a MARKER without a rank, and behind it a task for every member."""
+    """Return the tasks of a file. A collective becomes a MARKER without a rank, and after it a task of each member."""
     built = _Built(Tasks(system.ranks), {}, {}, {})
     for key, task in said.items():
         _BUILD[task.kind](key, task, system, built)
     for key, task in said.items():
         for other in task.follows:
             if other not in said:
-                task.spot.refuse(f"is followed by task {other}, which is not there")
+                task.spot.refuse(f"is followed by task {other}, which is not in the file")
             for begin in built.begin[other]:
                 built.tasks.wait(begin, built.end[key])
     built.tasks.groups = tuple(built.groups)
@@ -173,7 +176,7 @@ def tasks_of(said: dict[int, FlexTask], system: FlexSystem) -> Tasks:
 def _compute(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
     device = system.devices.get(task.device)
     if device is None:
-        task.spot.refuse(f"runs on device {task.device}, which is not there")
+        task.spot.refuse(f"runs on device {task.device}, which is not in the file")
     if device.kind in NETWORK:
         _send(key, task, system, built)
         return
@@ -218,10 +221,11 @@ def _reduce(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None
 
 
 def _all_to_all(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> None:
-    """All-to-all among ranks at one place of their tensor-parallel groups: even, or by MixNet's matrix of weights.
+    """Add an all-to-all among ranks at one position of their tensor-parallel groups, even or by MixNet's weights.
 
-    With weights W of `ep` ranks, s sends d ceil(xfersize ep W[s][d] / 32768), or W[d][s] where tokens go back (an
-    AGGREGATE forward, a GROUP_BY backward). Deviation: MixNet's simulator takes indices modulo 8 for any `ep`.
+    With weights W of `ep` ranks, s sends ceil(xfersize ep W[s][d] / 32768) bytes to d. Where tokens return (AGGREGATE
+    forward, GROUP_BY backward), W[d][s] replaces W[s][d]. Deviation: MixNet's simulator takes indices modulo 8 for any
+    `ep`.
     """
     ranks, tp, weights = _ranks(task, task.targets, system), system.tp, system.weights
     if task.sources != task.targets or len(ranks) % tp:
@@ -232,7 +236,7 @@ def _all_to_all(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> 
         return
     ep, backward = len(weights), "backward" in task.info.lower()
     if len(parts[0]) != ep:
-        task.spot.refuse(f"is an all-to-all of {len(parts[0])} ranks, for which weights must be as many, got {ep}")
+        task.spot.refuse(f"is an all-to-all of {len(parts[0])} ranks, but weights has {ep} rows")
     goes = ("AGGREGATE" in task.info.upper()) == backward
     pairs = []
     for part in parts:
@@ -258,7 +262,7 @@ def _collective(key: int, task: FlexTask, parts: list[list[int]], size: int, bui
     built.begin[key], built.end[key] = [marker], []
     for part in map(tuple, parts):
         if not part or len(set(part)) < len(part):
-            task.spot.refuse(f"must have nodes, none twice, got {list(part)[:8]}")
+            task.spot.refuse(f"must have nodes, each once, got {list(part)[:8]}")
         group, match = built.groups.setdefault(part, len(built.groups)), len(built.tasks.column("kind"))
         values = {"op": OPS[task.kind], "bytes": size, "group": group, "match": match}
         built.end[key] += [built.tasks.add(TaskKind.COLLECTIVE, rank, task.name, marker, **values) for rank in part]
@@ -272,7 +276,7 @@ _BUILD |= {FlexType.ALLTOALL: _all_to_all}
 
 GPUS, NODES, SWITCHES, TASKS, DEVICES = 0, 1, 2, 8, 9  # slots of the graph
 DEGREES = 4  # last slots of MixNet's graph: dp, tp, pp, ep
-TOPOOPT_SLOTS = 6  # of a task; more: MixNet's
+TOPOOPT_SLOTS = 6  # slots of a task; MixNet's tasks have more
 TOPOOPT_ALLREDUCE = 6
 
 
@@ -293,10 +297,10 @@ def read(path: Path, given: LeftOut) -> Reading:
     except InputError:
         raise
     except BROKEN as error:
-        raise InputError(f"{str(path)!r} is cut off or no FlexFlow task graph.") from error
+        raise InputError(f"{str(path)!r} is cut off or not a FlexFlow task graph.") from error
     whole = Spot(repr(str(path)))
     if not said:
-        whole.refuse("must be a FlexFlow task graph with tasks, it has none")
+        whole.refuse("must be a FlexFlow task graph with tasks, got none")
     gpus, nodes = whole.whole("ngpupernode", gpus, 1, 2**12), whole.whole("nnode", nodes, 1, COUNTS["servers"])
     files.few_enough(path, sum(1 + len(task.targets) * max(len(task.sources), 1) for task in said.values()))
     weights = None if given.weights is None else _weights(Path(given.weights))
@@ -311,9 +315,7 @@ def _read(said: dict[int, FlexTask], system: FlexSystem, mixnet: bool) -> Readin
         used = [rank for task in said.values() for rank in (*task.sources, *task.targets)]
         tasks.ranks = min(system.ranks, 1 + max([*used, *tasks.column("rank"), *tasks.column("peer")]))
         if system.weights is None and any(task.kind == FlexType.ALLTOALL for task in said.values()):
-            remarks += (
-                "of an all-to-all every pair has the same, without the weights of MixNet's simulator (weights).",
-            )
+            remarks += ("all pairs of an all-to-all have equal bytes, since weights, MixNet's matrix, is not given.",)
     return Reading(tasks.graph(), "FlexFlow task graph", remarks)
 
 
@@ -335,7 +337,7 @@ def _of_mixnet(one: FlatTable, spot: Spot) -> FlexTask:
     if not 0 <= kind <= max(FlexType):
         spot.refuse(f"must have a type from 0 to {max(FlexType)}, got {kind}")
     if kind == FlexType.ALLTOALL and not ("GROUP_BY" in info.upper() or "AGGREGATE" in info.upper()):
-        spot.refuse(f"must say GROUP_BY or AGGREGATE, as MixNet's all-to-alls do, got {info[:40]!r}")
+        spot.refuse(f"must have GROUP_BY or AGGREGATE in its info, as MixNet's all-to-alls do, got {info[:40]!r}")
     follows, sources, targets = (one.numbers(slot, "u8") for slot in (6, 7, 8))
     task = _task(one, spot, FlexType(kind), one.text(9) or info)
     return task._replace(follows=follows, sources=sources, targets=targets, info=info)
@@ -350,7 +352,7 @@ def _weights(path: Path) -> list[list[int]]:
     spot, matrix = Spot(repr(str(path))), value_in(files.unpacked(path), repr(str(path)), "weights")
     rows = matrix if isinstance(matrix, list) else []
     if not rows or not all(isinstance(row, list) and len(row) == len(rows) for row in rows):
-        spot.refuse("must be one nested list of as many rows as columns")
+        spot.refuse("must be one nested list with equally many rows and columns")
     return [
         [spot.whole("weights", weight if isinstance(weight, int) else str(weight)) for weight in row] for row in rows
     ]

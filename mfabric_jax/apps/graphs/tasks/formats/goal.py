@@ -1,8 +1,8 @@
 """Read GOAL, the text format of LogGOPSim, Schedgen and ATLAHS: sends, receives and calculations of each rank.
 
-A `calc` is in nanoseconds, as Schedgen writes it, and occupies its `cpu`, one at a time. Sends and receives take no
-processor time (LogGOPSim's o and g belong to its own network model); a send ends when the message has arrived. B
-irequires A means that B waits for everything that A waits for. Source: the grammar of github.com/spcl/LogGOPSim.
+A `calc` is in nanoseconds, as Schedgen writes it; a `cpu` runs one at a time. Sends and receives take no processor time
+(LogGOPSim's o and g belong to its own network model). A send ends when the message has arrived. "B irequires A" means
+that B waits for everything that A waits for. Source: the grammar of github.com/spcl/LogGOPSim.
 """
 
 import re
@@ -32,7 +32,7 @@ class _Rank(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """The statements of a file. `early`: (first, then) of irequires; `receives`: position and bytes of each."""
+    """The statements of a file. `early`: (first, then) of each irequires; `receives`: position and bytes by task."""
 
     tasks: Tasks
     messages: Messages
@@ -45,7 +45,10 @@ def tells(head: bytes) -> bool:
 
 
 def read(path: Path, given: LeftOut) -> Reading:
-    """The tasks of all ranks; `InputError` for a receive that no send matches, by (source, destination, tag)."""
+    """Return the tasks of all ranks.
+
+    Raise `InputError` for a receive without a send of the same source, destination and tag.
+    """
     source = "\n".join(files.lines_of(path))
     text = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), source)
     job, rank, place = _Job(Tasks(0), Messages(), [], {}), None, Spot(repr(str(path)))
@@ -64,7 +67,7 @@ def read(path: Path, given: LeftOut) -> Reading:
             elif rank and (found := TASK.fullmatch(part)):
                 _add(place, job, rank, found)
             else:
-                place.refuse(f"is no statement of GOAL, got {part[:60]!r}")
+                place.refuse(f"must be a statement of GOAL, got {part[:60]!r}")
     if not tasks.ranks:
         Spot(repr(str(path))).refuse("must begin with num_ranks N")
     if rank:
@@ -115,8 +118,8 @@ def _matched(job: _Job) -> Reading:
     if unsent:
         first, _ = min(unsent)
         job.receives[first][0].refuse(
-            f"receives on rank {tasks.column('rank')[first]} what no send of this source, destination and tag is for, "
-            f"as {len(unsent)} of {len(unsent) + len(pairs)} receives do"
+            f"receives on rank {tasks.column('rank')[first]}, but no send has this source, destination and tag; "
+            f"{len(unsent)} of {len(unsent) + len(pairs)} receives have no send"
         )
     for number, (send, receive, source) in enumerate(sorted(pairs)):
         tasks.column("match")[send] = tasks.column("match")[receive] = number
@@ -125,20 +128,18 @@ def _matched(job: _Job) -> Reading:
     remarks = []
     if job.messages.wild:
         said = files.so_many(job.messages.wild, "receive takes any source or tag", "receives take any source or tag")
-        remarks.append(f"{said}: the sends left, in the order of the file.")
+        remarks.append(f"{said}: the remaining sends match in the order of the file.")
     if unheard:
-        remarks.append(f"{files.so_many(unheard, 'send has', 'sends have')} no receive: nobody waits for them.")
+        remarks.append(f"{files.so_many(unheard, 'send has', 'sends have')} no receive: no task waits for them.")
     other = sum(tasks.column("bytes")[send] != job.receives[receive][1] for send, receive, _ in pairs)
     if other:
-        said = files.so_many(
-            other, "receive has another size than its send", "receives have other sizes than their sends"
-        )
-        remarks.append(f"{said}: those of sends count.")
+        said = files.so_many(other, "receive differs in size from its send", "receives differ in size from their sends")
+        remarks.append(f"{said}: the sizes of sends count.")
     return Reading(tasks.graph(), "GOAL", tuple(remarks))
 
 
 def _wait_like(tasks: Tasks, early: list[tuple[int, int]]) -> None:
-    """The second task of each pair waits for all that the first waits for, through any number of pairs."""
+    """Make the second task of each pair wait for everything that the first waits for, through any number of pairs."""
     before: dict[int, set[int]] = defaultdict(set)
     for first, then in tasks.after:
         before[then].add(first)

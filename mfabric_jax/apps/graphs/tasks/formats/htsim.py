@@ -1,7 +1,7 @@
 """Read connection matrices of htsim, `.cm`: a SEND for every connection, released at a time or by a trigger.
 
-`start` is in picoseconds, as in htsim's loader (its saver prints microseconds). A connection ends, for both of its
-triggers, when its last byte has arrived. Source: connection_matrix.cpp and trigger.cpp of
+`start` is in picoseconds, as in htsim's loader (its saver prints microseconds). A connection fires both its send and
+its receive trigger when its last byte has arrived. Source: connection_matrix.cpp and trigger.cpp of
 github.com/Broadcom/csg-htsim.
 """
 
@@ -29,7 +29,7 @@ class _Trigger(NamedTuple):
 
 
 class _Matrix(NamedTuple):
-    """Position and words of each connection, and for each trigger the connections that fire it and that it releases."""
+    """The connections as tasks, the triggers, and the connections that fire each trigger or that it releases."""
 
     tasks: Tasks
     triggers: dict[int, _Trigger]
@@ -42,7 +42,7 @@ def tells(head: bytes) -> bool:
 
 
 def read(path: Path, given: LeftOut) -> Reading:
-    """A SEND for every connection, in the order of the file."""
+    """Return a SEND for every connection, in the order of the file."""
     said: dict[str, int] = {}
     rows = dict.fromkeys(COUNTED, 0)
     matrix = _Matrix(Tasks(0), {}, defaultdict(list), defaultdict(list))
@@ -62,14 +62,14 @@ def read(path: Path, given: LeftOut) -> Reading:
             rows["Connections"] += 1
             _connection(place, found, words[1:], said.get("Nodes", 0), matrix, given, counts)
         else:
-            place.refuse(f"is no row of a connection matrix, got {text.strip()[:60]!r}")
+            place.refuse(f"must be a row of a connection matrix, got {text.strip()[:60]!r}")
     whole = Spot(repr(str(path)))
     for word in ("Nodes", "Connections"):
         if word not in said:
-            whole.refuse(f"must say how many {COUNTED[word]} there are, {word} N")
+            whole.refuse(f"must have the number of {COUNTED[word]}, {word} N")
     for word, count in rows.items():
         if word != "Nodes" and said.get(word, 0) != count:
-            whole.refuse(f"must have as many rows of {COUNTED[word]} as it says, {said.get(word, 0)}, got {count}")
+            whole.refuse(f"must have {said.get(word, 0)} rows of {COUNTED[word]}, the number it declares, got {count}")
     matrix.tasks.ranks = max(said["Nodes"], 1)
     _release(matrix)
     return Reading(matrix.tasks.graph(), "htsim connection matrix", _remarks(matrix, counts, rows, given))
@@ -83,7 +83,7 @@ def _trigger(place: Spot, words: list[str], matrix: _Matrix) -> None:
         place.refuse(f"declares trigger {key} a second time")
     count = place.whole("count", words[4], 1) if len(words) == 5 else None
     if words[2] == "barrier" and count is None:
-        place.refuse("must say the count of a barrier")
+        place.refuse("must have the count of its barrier")
     matrix.triggers[key] = _Trigger(place, words[2], count)
 
 
@@ -93,13 +93,15 @@ def _connection(
     source, destination = (place.rank("nodes", text, nodes) for text in pair.groups())
     words = [word for word in words if word != "addon"]
     if len(words) % 2 or len(set(words[::2])) < len(words) // 2 or not set(words[::2]) <= {*NUMBERS, "start"}:
-        place.refuse(f"must have pairs of {', '.join(('start', *NUMBERS))} and a number, got {' '.join(words)[:60]!r}")
+        place.refuse(
+            f"must have pairs NAME NUMBER with the names {', '.join(('start', *NUMBERS))}, got {' '.join(words)[:60]!r}"
+        )
     said = dict(zip(words[::2], words[1::2], strict=True))
     values = {word: place.whole(word, said[word], int(word in ("id", "trigger"))) for word in NUMBERS if word in said}
     if ("start" in said) == ("trigger" in said):
         place.refuse("must have either start or trigger")
     if "trigger" in values and "id" not in values:
-        place.refuse("must have an id, for its trigger")
+        place.refuse("must have an id, since it has a trigger")
     start, size = units.ps(place.number("start", said.get("start", 0))), values.get("size", 0)
     counts["unbounded"] += size == 0
     counts["prio"] += "prio" in values
@@ -113,7 +115,7 @@ def _connection(
 
 
 def _release(matrix: _Matrix) -> None:
-    """Waits by the rules of each trigger. `InputError` where htsim would stop or a flow would never start."""
+    """Add waits by the rules of each trigger. Raise `InputError` where htsim would stop or a flow would never start."""
     for key in sorted({*matrix.fired_by, *matrix.releases}):
         fires, waiting = matrix.fired_by[key], matrix.releases[key]
         if key not in matrix.triggers:
@@ -121,9 +123,9 @@ def _release(matrix: _Matrix) -> None:
         place, kind, count = matrix.triggers[key]
         needed = {"oneshot": 1, "multishot": len(waiting), "barrier": count}[kind]
         if len(fires) < needed:
-            place.refuse(f"declares a {kind} that must fire {needed} times and is fired {len(fires)} times")
+            place.refuse(f"declares a {kind} that needs {needed} firings, but is fired {len(fires)} times")
         if len(fires) > needed and kind != "multishot":
-            place.refuse(f"declares a {kind} for {needed} firings that is fired {len(fires)} times, where htsim stops")
+            place.refuse(f"declares a {kind} for {needed} firings, but is fired {len(fires)} times: htsim would stop")
         for order, (task, _) in enumerate(waiting):
             others = fires[order : order + 1] if kind == "multishot" else fires
             matrix.tasks.wait(task, [other for other, _ in others])
@@ -134,15 +136,15 @@ def _remarks(matrix: _Matrix, counts: dict[str, int], rows: dict[str, int], give
     if counts["unbounded"]:
         size = "nothing" if given.unbounded_bytes is None else f"{given.unbounded_bytes:g} bytes"
         said = files.so_many(counts["unbounded"], "connection has", "connections have")
-        remarks.append(f"{said} size 0, which never ends in htsim: {size} is sent here (unbounded_bytes).")
+        remarks.append(f"{said} size 0, which never ends in htsim: here it sends {size} (unbounded_bytes).")
     shots = [key for key, trigger in matrix.triggers.items() if trigger.kind == "multishot" and matrix.fired_by[key]]
     if any(len(matrix.fired_by[key]) > 1 for key in shots):
         remarks.append(
-            f"{files.so_many(len(shots), 'multishot trigger')}: what fires first, second, ... is taken from the order "
-            "of the file; htsim goes by which connection ends first."
+            f"{files.so_many(len(shots), 'multishot trigger')}: connections fire in the order of the file; in htsim, "
+            "in the order in which they end."
         )
     if counts["prio"]:
         remarks.append(f"{files.so_many(counts['prio'], 'connection has', 'connections have')} a priority: not used.")
     if rows["Failures"]:
-        remarks.append(f"{files.so_many(rows['Failures'], 'failure')} of links not used: say them of the fabric.")
+        remarks.append(f"{files.so_many(rows['Failures'], 'failure')} of links not used: give failures to the fabric.")
     return tuple(remarks)

@@ -1,8 +1,9 @@
-"""The project's own files of tasks: JSON, to write by hand, and parquet, for large graphs.
+"""Read and write the project's own files of tasks: JSON, for files written by hand, and parquet, for large graphs.
 
 JSON: `{"format": "mfabric tasks", "version": 1, "ranks": 2, "groups": [[0, 1]], "tasks": [{"kind": "send", "rank": 0,
-"peer": 1, "bytes": 1e6, "after": [0]}, ...]}`. Fields are those of `TaskGraph`, with `kind` and `op` as words; `after`
-lists the numbers, from 0, of the tasks waited for; missing fields have defaults. Parquet has a column for each field.
+"peer": 1, "bytes": 1e6, "after": [0]}, ...]}`. The fields are those of `TaskGraph`; `kind` and `op` are words. `after`
+lists the numbers, from 0, of the tasks that a task waits for. Missing fields have defaults. Parquet has a column for
+each field.
 """
 
 import json
@@ -18,7 +19,7 @@ from mfabric_jax.support.extras import PARQUET, needed
 from mfabric_jax.support.text_files import mapping_in, parsed_json
 
 FORMAT, VERSION = "mfabric tasks", 1
-META = b"mfabric-tasks"  # key of the parquet footer that holds the rest
+META = b"mfabric-tasks"  # key in the parquet footer for format, version, ranks and groups
 HEAD = ("format", "version", "ranks", "groups")
 DEFAULT: dict[str, Any] = USUAL | {"op": "", "lane": -1, "name": "", "after": []}
 COLUMNS = ("kind", "rank", *DEFAULT)
@@ -45,17 +46,17 @@ def read_parquet(path: Path, given: LeftOut) -> Reading:
         rows = table.to_pylist()
     except InputError:
         raise
-    except Exception as error:  # whatever the bytes make of a table
+    except Exception as error:  # damaged bytes raise errors of any type
         raise InputError(f"{str(path)!r} must be a readable .parquet file, got {type(error).__name__}.") from error
     if not isinstance(said, dict):
-        raise InputError(f"{str(path)!r} must say {META.decode()} in its footer: it is no table of tasks.")
+        raise InputError(f"{str(path)!r} must have {META.decode()} in its footer: it is not a table of tasks.")
     return _read(path, said, rows)
 
 
 def _read(path: Path, said: dict[str, Any], rows: list[dict[str, Any]]) -> Reading:
     file = Spot(repr(str(path)))
     if said.get("format") != FORMAT or said.get("version") != VERSION or set(said) - set(HEAD):
-        file.refuse(f"must say format {FORMAT!r}, version {VERSION}, ranks and groups, got {str(said)[:80]}")
+        file.refuse(f"must have format {FORMAT!r}, version {VERSION}, ranks and groups, got {str(said)[:80]}")
     files.few_enough(path, len(rows))
     ranks = _value(file, "ranks", said.get("ranks"), 1, COUNTS["gpus"])
     groups = said.get("groups", [])
@@ -70,7 +71,7 @@ def _read(path: Path, said: dict[str, Any], rows: list[dict[str, Any]]) -> Readi
 
 def _add(place: Spot, tasks: Tasks, row: dict[str, Any], count: int) -> None:
     if unknown := set(row) - set(COLUMNS):
-        place.refuse(f"must have no other fields than {', '.join(COLUMNS)}, got {', '.join(map(str, unknown))[:60]}")
+        place.refuse(f"must have only the fields {', '.join(COLUMNS)}, got {', '.join(map(str, unknown))[:60]}")
     row = DEFAULT | row
     for field, words in WORDS.items():
         if not isinstance(row.get(field), str) or row[field] not in words:

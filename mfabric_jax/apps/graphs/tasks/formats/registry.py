@@ -1,4 +1,4 @@
-"""The formats of task graphs that are read and written."""
+"""Read and write task graphs in all formats."""
 
 import dataclasses
 import re
@@ -13,11 +13,11 @@ from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.atomic import check_file
 
-HEAD = 1 << 12  # bytes of a file that tell its format
+HEAD = 1 << 12  # first bytes of a file, from which its format is recognized
 
 
 class _Format(NamedTuple):
-    """A format: its `suffix` or `tells` recognises a file, `takes` lists the fields of `LeftOut` that it uses."""
+    """A format: `suffix` or `tells` recognizes a file, `takes` lists the fields of `LeftOut` that it uses."""
 
     suffix: str
     read: Callable[[Path, LeftOut], Reading]
@@ -35,11 +35,11 @@ READERS = {
     OWN_JSON: _Format("", own.read_json, own.tells),
     "mfabric tasks, parquet": _Format(".parquet", own.read_parquet),
 }
-NO_TASKS = {  # what lies beside such files, by what is in it, and what it is
+NO_TASKS = {  # files that are not graphs of tasks but are found beside them: pattern of the contents, description
     rb'\s*\{\s*"schema".*"nodes"\s*:': "a PyTorch execution trace, the input of Chakra's converter: convert it to .et",
     rb'\s*\{\s*("[^"]*"\s*:\s*\[[\d\s,]*\]\s*,?\s*)+\}?': "a list of communicators: give the .et files beside it",
-    rb"(\[rank[^\n]*\n)?comm_type,comm_group": "AICB's log of a run, without what waits for what: give its .txt",
-    rb"\s*\[\s*\[": "a matrix of weights: it is traffic, for --trace",
+    rb"(\[rank[^\n]*\n)?comm_type,comm_group": "AICB's log of a run, which lacks dependencies: give its .txt",
+    rb"\s*\[\s*\[": "a matrix of weights, which is traffic: use it with --trace",
 }
 WRITERS: dict[str, Callable[[TaskGraph, Path], tuple[str, ...]]] = {
     ".et": chakra_write.write,
@@ -49,18 +49,18 @@ WRITERS: dict[str, Callable[[TaskGraph, Path], tuple[str, ...]]] = {
 
 
 def read_tasks(path: str | Path, **given: Any) -> TaskGraph:
-    """The tasks of a file (`read_with_remarks`)."""
+    """Return the tasks of a file; parameters as in `read_with_remarks`."""
     return read_with_remarks(path, **given).graph
 
 
 def read_with_remarks(path: str | Path, **given: Any) -> Reading:
-    """The tasks of a file, its format, and what was dropped or assumed, in sentences.
+    """Return the tasks of a file, its format, and remarks on what was dropped or assumed.
 
     - `path`: plain, .gz or .xz; the extension, else the content, decides the format.
-    - `given`: fields of `files.LeftOut`, values that the file leaves out.
+    - `given`: fields of `files.LeftOut`, for values that the file leaves out.
 
-    `InputError` for a file that cannot be read, has an unknown format, is broken (names the line or node) or cannot run
-    (a message without a sender), and for a given value that the format does not leave out.
+    Raise `InputError` for a file that cannot be read, has an unknown format, is broken (it names the line or node) or
+    cannot run (a message without a sender), and for a given value that the format does not leave out.
     """
     path = Path(path)
     name = _format_of(path)
@@ -95,13 +95,13 @@ def _format_of(path: Path) -> str:
             return name
     for pattern, what in NO_TASKS.items():
         if re.match(pattern, head, re.S):
-            raise InputError(f"{str(path)!r} is no file of tasks, but {what}.")
+            raise InputError(f"{str(path)!r} is not a file of tasks, but {what}.")
     if plain.lower().endswith(".json"):
         return OWN_JSON
-    raise InputError(f"{str(path)!r} is no file of tasks; formats that are read: {', '.join(READERS)}.")
+    raise InputError(f"{str(path)!r} must be a file of tasks in one of the formats {', '.join(READERS)}.")
 
 
 def write_tasks(graph: TaskGraph, path: str | Path) -> tuple[str, ...]:
-    """Write the tasks in the format of the extension; returns remarks on what that format cannot express."""
+    """Write the tasks in the format of the extension; return remarks on what that format cannot express."""
     path = Path(path)
     return WRITERS[check_file("path", path, tuple(WRITERS))](graph, path)

@@ -1,15 +1,17 @@
 """Read text workloads of SimAI (AICB) and of ASTRA-sim 1.0: the layers of one rank, which all ranks run alike.
 
-`HYBRID_TRANSFORMER[_FWD_IN_BCKWD]` orders the rows: forward through all rows, each computation and then its collective;
-backward from the last row, the gradient of the inputs and its collective, then that of the weights, whose collective
-only the end waits for. A layer that starts a checkpoint first runs forward again from the last checkpoint. `DATA` has
-collectives of weights only; those of `MICRO` run one after the other (SimAI runs only the first row). The update time
-follows every collective. Collectives of weights run one at a time on a rank, in order.
+`HYBRID_TRANSFORMER[_FWD_IN_BCKWD]` sets the order. Forward, each row runs its computation and then its collective.
+Backward, from the last row on, each row runs the gradient of its inputs and its collective, then the gradient of its
+weights, whose collective only the end of the iteration waits for. A layer that starts a checkpoint first runs forward
+again from the last checkpoint. `DATA` has collectives of weights only; those of `MICRO` run one after another (SimAI
+runs only the first row). The update time follows every collective. A rank runs collectives of weights one at a time, in
+order.
 
-Ranks are those of one pipeline stage: tensor-parallel groups are consecutive, data-parallel groups have one place in
-each of them, an expert-parallel group (_EP) takes one place of `ep` consecutive groups, _DP_EP one place of those.
-Bytes of an all-gather are what every rank has at the end, of an all-to-all what a rank sends, as in SimAI (its issue
-74). Sources: Workload.cc, Layer.cc, MockNcclGroup.cc of github.com/aliyun/SimAI.
+Ranks are those of one pipeline stage. Tensor-parallel groups are consecutive ranks; a data-parallel group has the ranks
+at one position of all of them; an expert-parallel group (_EP) has those at one position of `ep` consecutive groups, and
+_DP_EP has the ranks at one position of all expert-parallel blocks. Bytes of an all-gather are what every rank has at
+the end, those of an all-to-all what a rank sends, as in SimAI (its issue 74). Sources: Workload.cc, Layer.cc,
+MockNcclGroup.cc of github.com/aliyun/SimAI.
 """
 
 from collections.abc import Callable
@@ -33,9 +35,9 @@ WORDS = {
     "ALLTOALL": Op.ALL_TO_ALL,
     "BROADCAST": Op.BROADCAST,
 }
-GROUPS = {"": None, "_EP": "ep", "_DP_EP": "dp_ep"}  # of a word's ending; without one: by what it is for
+GROUPS = {"": None, "_EP": "ep", "_DP_EP": "dp_ep"}  # by the ending of a word; without one the phase decides
 COMPUTE, WEIGHTS = 0, 1  # lanes
-AT_ONCE = 1 << 20  # tasks: a stage that needs more is cut down to a block, unless ranks says otherwise
+AT_ONCE = 1 << 20  # tasks; a stage with more is cut to one block of tp x ep ranks, unless ranks is given
 
 
 class _Phase(NamedTuple):
@@ -72,15 +74,18 @@ def tells(head: bytes) -> bool:
 
 
 def read(path: Path, given: LeftOut) -> Reading:
-    """Tasks of `given.ranks` ranks of a stage; default: all ranks, or a block of a TP and an EP group if many."""
+    """Return the tasks of `given.ranks` ranks of a stage.
+
+    The default is all ranks, or one block of tp x ep ranks if all need too many tasks.
+    """
     lines = [(files.line(path, number), text.split()) for number, text in enumerate(files.lines_of(path), start=1)]
     lines = [(spot, words) for spot, words in lines if words]
     if len(lines) < 2:
-        Spot(repr(str(path))).refuse("must have a policy, a number of rows, and the rows")
+        Spot(repr(str(path))).refuse("must have a policy, a number of rows, and the rows themselves")
     head = _head(*lines[0])
     spot, words = lines[1]
     if spot.whole("the number of rows", " ".join(words)) != len(lines) - 2:
-        spot.refuse(f"says {words[0]} rows, but {len(lines) - 2} follow")
+        spot.refuse(f"declares {words[0]} rows, but {len(lines) - 2} follow")
     rows = [_row(spot, words) for spot, words in lines[2:]]
     for index in head.checkpoints | head.initiates:
         lines[0][0].whole("a checkpoint", index, 0, max(len(rows) - 1, 0))
@@ -101,7 +106,7 @@ def _head(spot: Spot, words: list[str]) -> _Head:
             count = spot.whole(key, rest[0] if rest else "")
             indices, rest = rest[1 : 1 + count], rest[1 + count :]
             if len(indices) < count:
-                spot.refuse(f"says {count} for {key}, but {len(indices)} follow")
+                spot.refuse(f"declares {count} numbers of {key}, but {len(indices)} follow")
             lists[key] = frozenset(spot.whole(key, index) for index in indices)
         elif key in DEGREES or key == "pp_comm":
             value, rest = spot.whole(key, rest[0] if rest else "", int(key != "pp_comm")), rest[1:]
@@ -115,7 +120,7 @@ def _head(spot: Spot, words: list[str]) -> _Head:
 
 
 def _row(spot: Spot, words: list[str]) -> _Row:
-    """Name, dependency (not used), nanoseconds, collective and bytes of each phase, then the update."""
+    """Read name, dependency (not used), nanoseconds, collective and bytes of each phase, and the update time."""
     if len(words) != 12:
         spot.refuse(f"must have 12 fields, got {len(words)}")
     spot.whole("the dependency", words[1], -1)
@@ -136,11 +141,11 @@ def _collective(spot: Spot, word: str, usual: str) -> tuple[Op | None, str]:
         name = word.removesuffix(ending) if ending else word
         if word.endswith(ending) and name in WORDS:
             return WORDS[name], GROUPS[ending] or usual
-    spot.refuse(f"must have NONE or {', '.join(WORDS)}, with _EP or _DP_EP behind it or not, got {word[:40]!r}")
+    spot.refuse(f"must have NONE or {', '.join(WORDS)}, optionally with _EP or _DP_EP at its end, got {word[:40]!r}")
 
 
 def _transformer(rows: list[_Row], head: _Head) -> list[_Step]:
-    """Forward; then for each row from the last: recomputation of a checkpoint, inputs, weights."""
+    """Forward; then, for each row from the last on, recomputation of a checkpoint, inputs, weights."""
     steps = [_Step(row.forward, True) for row in rows]
     for index in range(len(rows) - 1, -1, -1):
         if index in head.initiates:
@@ -151,7 +156,7 @@ def _transformer(rows: list[_Row], head: _Head) -> list[_Step]:
 
 
 def _data(rows: list[_Row], head: _Head) -> list[_Step]:
-    """Computations forward; then from the last row weights and inputs, without the inputs of the first row."""
+    """Computations forward; then, from the last row on, weights and inputs, but no inputs of the first row."""
     steps = [_Step(row.forward._replace(op=None), True) for row in rows]
     for index in range(len(rows) - 1, -1, -1):
         steps.append(_Step(rows[index].weights, False))
@@ -174,13 +179,13 @@ def _ranks(spot: Spot, head: _Head, given: LeftOut, steps: int) -> tuple[int, tu
     tp, ep, pp = (max(head.degree[name], 1) for name in ("tp", "ep", "pp"))
     block, stage = tp * ep, head.degree["all_gpus"] // pp
     if head.degree["all_gpus"] and (head.degree["all_gpus"] % pp or stage % block):
-        spot.refuse(f"must have all_gpus of pp stages of whole groups of tp x ep, got {head.degree['all_gpus']}")
+        spot.refuse(f"must have a multiple of pp x tp x ep for all_gpus, got {head.degree['all_gpus']}")
     ranks = given.ranks or (block if 2 * steps * stage > AT_ONCE else stage) or block
     if ranks % block or (stage and ranks > stage):
         spot.refuse(f"needs a multiple of tp x ep, {block}, for ranks, at most those of a stage ({stage}), got {ranks}")
     remarks = []
     if not stage:
-        remarks.append(f"all_gpus is not said: {ranks} {'ranks' if ranks > 1 else 'rank'} (ranks).")
+        remarks.append(f"all_gpus is missing: {ranks} {'ranks are' if ranks > 1 else 'rank is'} assumed (ranks).")
     elif ranks < stage:
         remarks.append(
             f"{ranks} of the {stage} ranks of a stage: data-parallel groups are cut from {stage // tp} to "
@@ -188,7 +193,7 @@ def _ranks(spot: Spot, head: _Head, given: LeftOut, steps: int) -> tuple[int, tu
         )
     if pp > 1:
         remarks.append(
-            f"one of {pp} pipeline stages: without the {head.pipeline_bytes:,} bytes between them (pp_comm)."
+            f"only one of {pp} pipeline stages, without the {head.pipeline_bytes:,} bytes between stages (pp_comm)."
         )
     return ranks, tuple(remarks)
 

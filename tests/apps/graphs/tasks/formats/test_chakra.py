@@ -85,7 +85,7 @@ def test_messages_are_matched_in_order_of_their_tag(tmp_path):
     assert graph.match.tolist() == [0, 1, 2, -1, 0, 1, 2]
     assert graph.bytes.tolist() == [8, 9, 10, 1, 0, 0, 0]
     assert (graph.peer.tolist(), graph.lane.tolist()) == ([1] * 4 + [0] * 3, [2] * 4 + [-1] * 3)
-    assert remarks == ("1 send has no receive: nobody waits for it.",)
+    assert remarks == ("1 send has no receive: no task waits for it.",)
 
 
 def test_communicators_of_a_file_and_of_metadata(tmp_path):
@@ -103,7 +103,7 @@ def test_communicators_of_a_file_and_of_metadata(tmp_path):
     assert graph.group.tolist() == [1, -1, 1]
     (tmp_path / "mine.json").write_text(json.dumps({"4": [0, 1, 2]}))
     mine = tmp_path / "mine.json"
-    check_refused("as many collectives on all its ranks, got 1 on rank 0", read_tasks, path, communicators=mine)
+    check_refused("equally many collectives on all its ranks, got 1 on rank 0", read_tasks, path, communicators=mine)
     check_refused("or a folder of one set", read_tasks, tmp_path)
 
 
@@ -111,8 +111,8 @@ def test_a_file_alone_is_copied_to_all_ranks(tmp_path):
     path = put(tmp_path, [node(1, COLL, comm_type=2, comm_size=8)])
     graph, _, remarks = read_with_remarks(path, ranks=4)
     assert (graph.ranks, graph.tasks, graph.bytes.tolist()) == (4, 4, [32] * 4)
-    assert remarks == ("one file for 4 ranks: each does the same.",)
-    assert "one file for 1 rank: ranks copies it to more." in read_with_remarks(path).remarks
+    assert remarks == ("one file for 4 ranks: each runs the same tasks.",)
+    assert "one file for 1 rank: set ranks to copy it to more." in read_with_remarks(path).remarks
     put(tmp_path, [node(1, SEND, comm_dst=1, comm_size=8)], prefix="alone")
     check_refused("^node 1 of .* a file for every rank", read_tasks, tmp_path / "alone.0.et")
 
@@ -144,9 +144,9 @@ def test_waits_that_cannot_be_are_left_out_and_counted(tmp_path):
     graph, _, remarks = read_with_remarks(put(tmp_path, nodes))
     assert graph.after.tolist() == [[1, 0], [1, 4], [2, 3], [3, 4], [6, 5]]
     assert remarks[1:] == (
-        "1 node that waits for itself does not.",
-        "1 wait for a node that is not there is left out.",
-        "2 waits in cycles are left out.",
+        "1 wait of a node for itself is dropped.",
+        "1 wait for a missing node is dropped.",
+        "2 waits in cycles are dropped.",
     )
 
 
@@ -158,7 +158,7 @@ def test_the_feeder_s_json(tmp_path):
     (tmp_path / "trace.0.json").write_text(json.dumps({"workload_graph": rows}))
     graph, _, remarks = read_with_remarks(tmp_path / "trace.0.json", ranks=2)
     assert (graph.tasks, graph.after.tolist(), graph.lane.tolist()) == (4, [[0, 1], [2, 3]], [0, 2, 0, 2])
-    assert remarks[1] == "2 waits for nodes that are not there are left out."
+    assert remarks[1] == "2 waits for missing nodes are dropped."
 
 
 def test_collectives_that_differ_and_gaps_are_refused(tmp_path):
@@ -167,7 +167,7 @@ def test_collectives_that_differ_and_gaps_are_refused(tmp_path):
     check_refused("must be the same on all ranks, but those of ranks 0 and 1 differ", read_tasks, path)
     (tmp_path / "trace.1.et").unlink()
     check_refused(
-        r"trace.RANK.et' must have a file for every rank, got 2 without rank 1; .* 3 or more\.", read_tasks, path
+        r"trace.RANK.et' must have a file for every rank, got 2 files without rank 1; .* at least 3\.", read_tasks, path
     )
 
 
@@ -179,23 +179,23 @@ def test_some_files_of_a_set(tmp_path):
     ]
     path = put(tmp_path, first, [node(1, RECV, comm_src=0, comm_size=9, comm_tag=5)])
     (tmp_path / "trace.json").write_text(json.dumps({"4": [0, 2, 3]}))
-    check_refused(r"^'.*trace.RANK.et' must .*, got 2 without rank 3; .* 4 or more\.$", read_tasks, path)
-    check_refused("got 2 without rank 2; .* 4 or more", read_tasks, path, ranks=3)
+    check_refused(r"^'.*trace.RANK.et' must .*, got 2 files without rank 3; .* at least 4\.$", read_tasks, path)
+    check_refused("got 2 files without rank 2; .* at least 4", read_tasks, path, ranks=3)
     check_refused("for ranks, got '1000000000'", read_tasks, path, ranks=10**9)
     graph, _, remarks = read_with_remarks(path, ranks=4)
-    assert remarks == ("files of 2 of 4 ranks: the others are left out, for absent='assume'.",)
+    assert remarks == ("files of 2 of 4 ranks: the others are absent, which absent='assume' allows.",)
     assert (graph.ranks, graph.bytes.tolist(), graph.match.tolist()) == (4, [8, 70, 9, 0], [0, -1, 1, 1])
     flows = lowered(graph, absent="assume")
     assert (flows.src[1], flows.dst[1], flows.bytes[1]) == (3, 0, 70)
     first[1] = node(2, RECV, comm_src=1, comm_size=70)
-    check_refused("receives from rank 1, which does not", read_tasks, put(tmp_path, first, []), ranks=4)
+    check_refused("receives a message from rank 1, which does not", read_tasks, put(tmp_path, first, []), ranks=4)
 
 
 def test_a_communicator_of_another_size_than_the_job(tmp_path):
     put(tmp_path, [node(1, COLL, comm_type=0, comm_size=8, pg_name="4")], prefix="alone")
     (tmp_path / "alone.json").write_text(json.dumps({"4": [0, 1, 2]}))
     for ranks in (2, 4):
-        said = f"is a collective of 3 ranks, not of all {ranks} that its file is copied to: its set"
+        said = f"is a collective of 3 ranks, not of all {ranks} to which its file is copied: its set"
         check_refused(said, read_tasks, tmp_path / "alone.0.et", ranks=ranks)
 
 
@@ -281,9 +281,9 @@ def across():
 def test_waits_across_ranks_become_messages(tmp_path):
     graph, remarks = within_ranks(across())
     assert remarks == (
-        "1 marker of nobody is given a rank.",
-        "1 message is received where a rank waited for it.",
-        "3 messages of no bytes say that another rank is done.",
+        "1 marker without a rank is put on a rank.",
+        "1 receive is added for a message that another rank waits for.",
+        "3 messages of no bytes are added for waits between ranks.",
     )
     assert (graph.rank[graph.after[:, 0]] == graph.rank[graph.after[:, 1]]).all()
     assert graph.tasks == 7 + 1 + 2 * 3

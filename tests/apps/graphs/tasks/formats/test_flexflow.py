@@ -123,10 +123,10 @@ def test_mixnet_s_collectives_and_messages(tmp_path, first):
     assert (graph.peer[6], graph.bytes[6]) == (2, 7)
     assert graph.op[9:11].tolist() == [Op.ALL_REDUCE] * 2
     assert {tuple(pair) for pair in graph.after.tolist()} >= {(2, 6), (5, 7), (6, 8), (7, 8), (9, 11), (10, 11)}
-    assert "without the weights of MixNet's simulator (weights)" in remarks[1]
+    assert "since weights, MixNet's matrix, is not given" in remarks[1]
     tasks[1] = mixnet(2, 13, [3], [0, 1], [0, 1], size=10, info="all of them")
     wrong = graph_of(path, tasks, GPUS, degrees=(1, 2, 1, 2))
-    check_refused("^task 1 .* must say GROUP_BY or AGGREGATE", read_with_remarks, wrong)
+    check_refused("^task 1 .* must have GROUP_BY or AGGREGATE", read_with_remarks, wrong)
 
 
 @pytest.mark.parametrize(("info", "back"), [("forward GROUP_BY", False), ("forward AGGREGATE", True)])
@@ -147,7 +147,7 @@ def test_mixnet_s_weights(tmp_path, info, back, turned):
         (s, 2) for s in range(3, 7)
     }
     (tmp_path / "w.txt").write_text("[[1]]")
-    check_refused("for which weights must be as many, got 1", read_with_remarks, path, weights=tmp_path / "w.txt")
+    check_refused("but weights has 1 rows", read_with_remarks, path, weights=tmp_path / "w.txt")
 
 
 def test_damaged_bytes_get_a_sentence(tmp_path):

@@ -42,13 +42,13 @@ def test_tasks_waits_and_messages(tmp_path):
     assert graph.match.tolist() == [-1, 0, 1, 2, -1, 0, 1, 2]
     assert graph.peer.tolist() == [-1, 1, 1, 1, -1, 0, 0, 0]  # l3 took any source: rank 1
     assert graph.bytes[graph.of(TaskKind.SEND)].tolist() == [8, 9, 1]
-    assert remarks == ("1 receive takes any source or tag: the sends left, in the order of the file.",)
+    assert remarks == ("1 receive takes any source or tag: the remaining sends match in the order of the file.",)
 
 
 def test_sizes_that_differ_are_said(tmp_path):
     graph, _, remarks = read(tmp_path, TWO.replace("recv 9b", "recv 20b"))
     assert graph.bytes[graph.of(TaskKind.SEND)].tolist() == [8, 9, 1]
-    assert remarks[1] == "1 receive has another size than its send: those of sends count."
+    assert remarks[1] == "1 receive differs in size from its send: the sizes of sends count."
 
 
 def test_a_text_of_another_name_is_known_by_what_is_in_it(tmp_path):

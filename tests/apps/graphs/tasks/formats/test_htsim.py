@@ -44,14 +44,14 @@ def test_the_nth_firing_releases_the_nth_of_a_multishot(tmp_path):
     rows += ["0->3 id 3 trigger 1 size 1", "0->1 id 4 trigger 1 size 1", "trigger id 1 multishot"]
     reading = read(tmp_path, "Nodes 4\nConnections 4\nTriggers 1\n" + "\n".join(rows))
     assert reading.graph.after.tolist() == [[0, 2], [1, 3]]
-    assert "taken from the order of the file" in reading.remarks[0]
+    assert "connections fire in the order of the file" in reading.remarks[0]
 
 
 def test_a_flow_that_never_ends_is_said(tmp_path):
     text = "Nodes 2\nConnections 1\n0->1 start 0.000000 size 0\n"
     graph, _, remarks = read(tmp_path, text)
     assert graph.bytes.tolist() == [0]
-    assert remarks == ("1 connection has size 0, which never ends in htsim: nothing is sent here (unbounded_bytes).",)
+    assert remarks == ("1 connection has size 0, which never ends in htsim: here it sends nothing (unbounded_bytes).",)
     assert read(tmp_path, text, unbounded_bytes=7.0).graph.bytes.tolist() == [7]
 
 

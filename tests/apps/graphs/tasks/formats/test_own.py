@@ -51,6 +51,6 @@ def test_a_table_of_something_else_is_refused(tmp_path):
 
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"kind": ["send"]}), path)
-    check_refused("must say mfabric-tasks in its footer", read_tasks, path)
+    check_refused("must have mfabric-tasks in its footer", read_tasks, path)
     path.write_bytes(b"PAR1")
     check_refused("must be a readable .parquet file", read_tasks, path)

@@ -13,13 +13,13 @@ from mfabric_jax.checks import InputError
 from tests.apps.graphs.tasks.formats import contents
 
 REFUSED = {
-    "chakra_et/et_generator/one_comm_recv_node.0.et": "must name its other end",
-    "chakra_et/et_generator/one_comm_send_node.0.et": "must name its other end",
+    "chakra_et/et_generator/one_comm_recv_node.0.et": "is a message, which needs a set",
+    "chakra_et/et_generator/one_comm_send_node.0.et": "is a message, which needs a set",
     "chakra_et/mlcommons_feeder_test/pytorch_et_1.0.2-chakra.0.0.4.json.xz": "the input of Chakra's converter",
     "chakra_et/stg_moe_dp2tp2pp2ep2_16npus/workload.json": "a list of communicators",
-    "goal/schedgen_resnet152_16r.goal": "as 640 of 640 receives do",
-    "htsim_cm/gen_butterfly_16n_g8_1MB.cm": "must have as many rows of triggers as it says, 32, got 31",
-    "simai_txt/aicb_Workload_spec_v1.1.csv": "is no file of tasks",
+    "goal/schedgen_resnet152_16r.goal": "640 of 640 receives have no send",
+    "htsim_cm/gen_butterfly_16n_g8_1MB.cm": "must have 32 rows of triggers, the number it declares, got 31",
+    "simai_txt/aicb_Workload_spec_v1.1.csv": "must be a file of tasks",
     "simai_txt/aicb_physical_L7B-M1-C04_tp2_pp1.csv": "AICB's log of a run",
 }
 CUSTOM = "chakra_et/custom_ring_allreduce_8npus_1MB/custom_allreduce.0.et"
@@ -112,9 +112,9 @@ def test_the_real_trace_is_mended_as_much_as_its_summary_says(summary, reading):
     said, found = summary[REAL], reading(REAL)
     assert (said["self_dep_nodes"], said["dangling_deps"], said["cycle_edges"]) == (383, 1277, 599)
     assert found.remarks[1:5] == (
-        "383 nodes that wait for themselves do not.",
-        "1,277 waits for nodes that are not there are left out.",
-        "599 waits in cycles are left out.",
+        "383 waits of nodes for themselves are dropped.",
+        "1,277 waits for missing nodes are dropped.",
+        "599 waits in cycles are dropped.",
         "14 collectives without comm_type or comm_size take their recorded time.",
     )
     # The longest chain depends on which waits of a cycle are left out: the data's alone have one of 1966.

@@ -24,7 +24,7 @@ def read(tmp_path, text, **given):
 def test_the_layers_of_one_rank(tmp_path):
     graph, kind, remarks = read(tmp_path, HEAD + ROWS)
     assert (kind, graph.ranks) == ("SimAI workload", 8)
-    assert remarks == ("one of 2 pipeline stages: without the 0 bytes between them (pp_comm).",)
+    assert remarks == ("only one of 2 pipeline stages, without the 0 bytes between stages (pp_comm).",)
     mine = graph.rank == 0
     assert [name.replace(" gradient", "") for name, own in zip(graph.name, mine, strict=True) if own] == [
         *("first forward", "first forward", "second forward", "second forward", "second input"),
@@ -78,7 +78,7 @@ def test_a_layer_that_initiates_a_checkpoint_runs_forward_again(tmp_path):
     graph, _, remarks = read(tmp_path, HEAD + LISTS + ROWS)
     names = [name for name, rank in zip(graph.name, graph.rank, strict=True) if rank == 0]
     assert names[4:7] == ["first forward", "first forward", "second input gradient"]
-    assert remarks == ("one of 2 pipeline stages: without the 64 bytes between them (pp_comm).",)
+    assert remarks == ("only one of 2 pipeline stages, without the 64 bytes between stages (pp_comm).",)
 
 
 def test_fewer_ranks_cut_data_parallel_groups(tmp_path):
@@ -91,7 +91,7 @@ def test_other_policies(tmp_path):
     graph, _, remarks = read(tmp_path, "MICRO" + ROWS, ranks=4)
     assert [Op(op).name for op in graph.op[:2]] == ["ALL_REDUCE", "ALL_GATHER"]
     assert (graph.after[:2].tolist(), graph.groups[graph.group[0]]) == ([[0, 1], [1, 2]], (0, 1, 2, 3))
-    assert remarks == ("all_gpus is not said: 4 ranks (ranks).",)
+    assert remarks == ("all_gpus is missing: 4 ranks are assumed (ranks).",)
     graph = read(tmp_path, "DATA" + ROWS, ranks=2).graph
     assert bytes_by_kind(graph) == {"ALL_REDUCE": 64, "ALL_GATHER": 256}
     np.testing.assert_allclose(graph.seconds[graph.rank == 0].sum(), 130e-9)
