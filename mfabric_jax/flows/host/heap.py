@@ -1,4 +1,4 @@
-"""A binary heap of numbered items, each at most once, with keys that may change."""
+"""A binary heap of numbered items with changeable keys; each item is in it at most once."""
 
 from typing import NamedTuple
 
