@@ -53,7 +53,7 @@ def stacked(many: Sequence[Schedule]) -> Schedule:
     some have their own delay_s.
     """
     if not many:
-        raise InputError("stacked needs one schedule at least, got none.")
+        raise InputError("stacked needs at least one schedule, got none.")
     for number, one in enumerate(many):
         of_type(f"[{number}] of the schedules", one, Schedule)
     names = ("switches", "all_stop", "directed", "first_free")
@@ -63,7 +63,9 @@ def stacked(many: Sequence[Schedule]) -> Schedule:
         for name, value in (*rules.items(), ("servers", many[0].configurations.shape[-1])):
             got = one.configurations.shape[-1] if name == "servers" else getattr(one, name)
             if got != value:
-                raise InputError(f"schedules to stack must have the same {name}: {value} and, in [{number}], {got}.")
+                raise InputError(
+                    f"schedules to stack must have the same {name}, got {value} and, in [{number}], {got}."
+                )
         if (one.delay_s is not None) != own:
             raise InputError(f"schedules to stack must all have a delay_s, or none; [{number}] differs from [0].")
     most = max(len(one.seconds) for one in many)

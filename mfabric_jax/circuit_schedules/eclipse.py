@@ -2,7 +2,7 @@
 
 Until the window is full, every step takes the duration alpha (from a grid of the entries left) and the matching that
 carry most bytes per second of alpha plus delay; it is a heaviest matching of min(left, alpha). Within a fixed window,
-one switch carries at least half of what is possible (submodular; proven for all values of alpha, not for a grid).
+one switch carries at least half of what is possible (submodular; stated for all values of alpha, not for a grid).
 
 The choice of window is ours: the shortest, by doubling and bisection, at whose end packet NICs are done; several
 switches or ports share its time. Without packet NICs, it is the best of a few windows, and whole-pair matchings carry

@@ -123,9 +123,9 @@ def _solved(problem: Problem, most: int, limit_s: float, known_s: float) -> np.n
         options={"time_limit": limit_s, "mip_rel_gap": GAP},
     )
     if done.status == 1:
-        raise Misfit(f"no schedule was proven best within limit_s = {limit_s:g}: allow more seconds or fewer of most.")
+        raise Misfit(f"no schedule was proven best within limit_s = {limit_s:g}: raise limit_s or lower most.")
     if done.x is None:
-        raise Misfit(f"no schedule of most = {most} configurations on each switch carries everything: allow more.")
+        raise Misfit(f"no schedule of most = {most} configurations on each switch carries everything: raise most.")
     return np.rint(done.x[at.circuit]).astype(np.int64).sum(1)
 
 

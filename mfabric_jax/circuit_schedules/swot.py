@@ -19,7 +19,7 @@ import numpy as np
 from mfabric_jax.checks import InputError, Misfit, not_negative, positive, whole
 from mfabric_jax.support.extras import extra
 
-with extra("exact", "overlapping turns with sending"):
+with extra("exact", "overlapping reconfiguration with sending"):
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -111,7 +111,7 @@ def overlapped(steps: Steps, switches: Switches, limit_s: float = 60.0) -> Overl
     programme = _Programme(steps, switches, unit)
     done = programme.solved(positive("limit_s", limit_s))
     if done.x is None:
-        raise Misfit("no schedule was found in limit_s: give it more seconds or fewer steps.")
+        raise Misfit("no schedule was found within limit_s: allow more seconds or use fewer steps.")
     return Overlap(
         done.fun * unit,
         done.mip_dual_bound * unit,

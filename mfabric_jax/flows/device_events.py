@@ -104,7 +104,7 @@ def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
             begin, finish = release.known(size, finish)
             begins |= jnp.any((begin <= later[0]) & (after[0] > 0) & ~active)
         lowest = jnp.where(ended, filled.level, jnp.inf).min(initial=jnp.inf)
-        # Links that are full at one level differ in it by rounding: only flows clearly below it are surely on others.
+        # Equal levels of several links differ by rounding: only flows clearly below are surely limited by other links.
         changed = jnp.where(begins, 0, lowest * (1 - jnp.finfo(lowest.dtype).eps ** 0.5))
         return Clock(
             now=later,

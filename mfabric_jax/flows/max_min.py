@@ -47,7 +47,7 @@ class Filling(NamedTuple):
 
 
 def max_min_rates(problem: FlowProblem) -> Rates:
-    """Return max-min fair rates: no flow can go faster without slowing one with no more rate per unit of weight.
+    """Return max-min fair rates: no flow can go faster without slowing one whose rate / weight is not higher.
 
     A flow over a zero-capacity link has rate 0 (`Outcome.starved`). A flow without hops runs at its cap; without a cap
     its rate is infinite. A flow of weight 0 has rate 0. Differentiable once, forward and reverse, in capacity, share,

@@ -21,7 +21,7 @@ class Outcome(eqx.Enumeration):
     """How a solve ended; the members are the sentences shown to users."""
 
     solved = ""
-    starved = "A flow never finishes: its cap or a link on its way is zero, or it waits for one that never finishes."
+    starved = "A flow never finishes: its cap or a link on its path is zero, or it waits for one that never finishes."
     nonfinite = "A capacity, share, weight, cap, size, start or lag is NaN or not allowed, or a hop names no link."
     unfinished = "The solver reached its bound on rounds: please report this instance."
 
@@ -30,7 +30,7 @@ class FlowProblem(eqx.Module):
     """Flows that share links.
 
     - `capacity` [L]: capacity of each link [bytes/s], 0 or more.
-    - `hops` [F H]: links that each flow crosses; -1 pads, anywhere; no link twice in a row.
+    - `hops` [F H]: links that each flow crosses, none of them twice; -1 pads, anywhere.
     - `share` [F H]: fraction of the flow's rate on the hop (multipath splitting), above 0; ignored at padding.
     - `weight` [F]: fair-share weight; the allocation is max-min on rate / weight. 0 means absent.
     - `cap` [F]: limit on the flow's own rate [bytes/s].
@@ -161,6 +161,6 @@ def _identity(primals):
 @_identity.defjvp
 def _refuse(primals, tangents):
     raise InputError(
-        "rates and completion times of flows have first derivatives alone; take the second by finite differences of "
+        "rates and completion times of flows have only first derivatives; take the second by finite differences of "
         "the first, or put jax.lax.stop_gradient around the inputs of a first derivative that is meant as a constant."
     )

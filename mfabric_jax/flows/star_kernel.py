@@ -62,7 +62,7 @@ def high(a, b):
 
 
 def lowest(x):
-    """Minimum over axis 0, by a reducer that vectorises."""
+    """Return the minimum over axis 0, by a reducer that vectorises."""
     top = jnp.asarray(BIG if jnp.issubdtype(x.dtype, jnp.floating) else 1 << 30, x.dtype)
     return barrier(lax.reduce(x, top, lambda a, b: lax.select(a < b, a, b), (0,)))
 

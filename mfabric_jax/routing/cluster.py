@@ -40,7 +40,7 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
     of_type("cluster", cluster, Cluster)
     src, dst = _gpus("src", src, cluster), _gpus("dst", dst, cluster)
     if src.shape != dst.shape:
-        raise InputError(f"src and dst must be of one length, got {len(src)} and {len(dst)}.")
+        raise InputError(f"src and dst must have the same length, got {len(src)} and {len(dst)}.")
     size = None if size is None else host_floats("size", size, NOT_NEGATIVE)
     if size is not None and size.shape != src.shape:
         raise InputError(f"size must have the shape [{len(src)}], got {list(size.shape)}.")

@@ -136,7 +136,7 @@ def rail_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[
 
 
 def of_ports(group: RailRings, ranks_per_server: int) -> float:
-    """Return the time factor for a rank whose rails together have ports of half a NIC each, relative to one NIC."""
+    """Return the time on all of a rank's rails, with ports of half a NIC each, over the time on one whole NIC."""
     return PORTS * ranks_per_server / group.nics
 
 
@@ -247,7 +247,7 @@ def away_from_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> 
 
 
 def on_planes(between: Float[Array, "... R R"], planes: int) -> Float[Array, "... N N"]:
-    """Return the bytes between ports of ranks on planes, N = R x planes; pair (i, j) uses plane (i + j) mod `planes`."""
+    """Return the bytes between ports on planes, N = R x planes; ranks i and j use plane (i + j) mod `planes`."""
     xp, ranks = array_module(between), np.arange(between.shape[-1])
     taken = np.eye(planes)[(ranks[:, None] + ranks) % planes]  # [R R planes]
     both = taken.transpose(0, 2, 1)[..., None] * np.eye(planes)[:, None, :]  # [R planes R planes]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-NEARLY = 1e-9  # of loads
+NEARLY = 1e-9  # relative difference of loads that counts as none
 MostAtOnce = Callable[[np.ndarray, np.ndarray, float], float]
 
 
@@ -26,5 +26,5 @@ def gradient_nics(most: MostAtOnce, ports: float, servers: int, stage: int) -> f
     away = i != j
     src, dst = (
         np.add.outer(np.arange(0, servers, stage), x[away]).ravel() for x in (j, i)
-    )  # a target's pairs together
+    )  # pairs with the same target are adjacent
     return max(around, most(src, dst, 1 / (stage - 1)))

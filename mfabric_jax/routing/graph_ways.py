@@ -142,9 +142,9 @@ def _side_by_side(solve: Callable[[np.ndarray], np.ndarray], size: np.ndarray) -
         return np.concatenate(list(pool.map(solve, np.array_split(size, workers))))
 
 
-# ------------------------------------------------------------------------------------------------------ cut into parts
+# ---------------------------------------------------------------------------------------------- division into parts
 class _Hops(NamedTuple):
-    """Hops in order of flows: `flow`, `link` [N], and `share` [N]: fraction of the flow's rate, over the link's NICs."""
+    """Hops in order of flows: `flow`, `link` [N]; `share` [N]: fraction of the flow's rate over the link's NICs."""
 
     flow: np.ndarray
     link: np.ndarray

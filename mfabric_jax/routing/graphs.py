@@ -138,7 +138,7 @@ def _ways(links: Links, shape: _Shape, pxn: bool) -> GraphWays:
     moved = None if links.moved is None else links.moved % shape.stage
     src, dst = leaving(shape.server, groups, shape.ranks, shape.slices, moved)
     pxn = pxn and moved is None  # a moved GPU's flows are no longer those of its server
-    if pxn:  # from the NIC of the destination's rank
+    if pxn:  # bytes leave by the NIC of the destination's rank
         own_rail = src % shape.server == dst % shape.server
         src, dst = src[own_rail], dst[own_rail]
     first = _slowest_stage(links, src, dst, shape)

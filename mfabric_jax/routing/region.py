@@ -216,7 +216,7 @@ def _relay_seconds(region: Region, circuits: Circuits, demand, shares) -> tuple[
     return seconds[: demand.size], seconds[demand.size :]
 
 
-# ------------------------------------------------------------------------------------------ what a region is made of
+# ------------------------------------------------------------------------------------ circuits, rates, ports, shares
 def _widened(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
     """Return the demand in the widest dtype of itself and the region's arrays; Python numbers do not count."""
     with jax.numpy_dtype_promotion("standard"):
@@ -340,7 +340,7 @@ def _before_last_step(demand, circuit, port) -> Float[Array, ""]:
     return lax.while_loop(rising, climb, first)[0]
 
 
-# ------------------------------------------------------------------------------------------------------- as messages
+# --------------------------------------------------------------------------------------------------------- messages
 class Ways(NamedTuple):
     """Bytes of every pair on circuits and on electrical ports [S S], with rate limits [bytes/s] (infinity: max-min
     sharing)."""

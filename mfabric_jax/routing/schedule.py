@@ -65,7 +65,7 @@ def circuit_part(
 
 
 def spans(region: Region, schedule: Schedule, dtype) -> "Shown":
-    """Return the spans in which circuits carry: those of configurations, in order, then those during reconfigurations."""
+    """Return the spans in which circuits carry: those of configurations, in order, then those of kept circuits."""
     numbers = _numbers(region, schedule, dtype)
     return _in_time(schedule.switch, *numbers, schedule.switches, schedule.all_stop)
 
@@ -184,9 +184,9 @@ def _lower_bound(demand, region: Region, delay, *, switches, all_stop, directed,
 
 
 class Lines(NamedTuple):
-    """What servers send or receive: bytes of each partner in rising order [N S], most circuits [N], packet NICs [N] B/s.
+    """What servers send or receive, as arrays of NumPy or of JAX.
 
-    Arrays are of NumPy or of JAX.
+    `bytes` [N S] of each partner, rising; `degree` [N]: most circuits; `packet` [N]: packet NICs [bytes/s].
     """
 
     bytes: Float[Array, "N S"]

@@ -140,7 +140,7 @@ def shortest_loads(
     seed: int = 0,
     relay: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return what every link [L] carries of `amount` [F] on the `shortest_routes` of flows, without a table of routes."""
+    """Return what every link [L] carries of `amount` [F] on flows' `shortest_routes`, without a table of routes."""
     one_of("routing", routing, ("spray", "ecmp", "weighted"))
     src, dst = _ends(network, src, dst)
     load = np.zeros(len(network.tail))
@@ -180,7 +180,7 @@ def _relays(network: Network, relay: np.ndarray | None) -> np.ndarray:
 def _ends(network: Network, src: ArrayLike, dst: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     src, dst = (_as_nodes(field, value, network) for field, value in (("src", src), ("dst", dst)))
     if src.shape != dst.shape:
-        raise InputError(f"src and dst must be of one length, got {len(src)} and {len(dst)}.")
+        raise InputError(f"src and dst must have the same length, got {len(src)} and {len(dst)}.")
     return src, dst
 
 
@@ -226,8 +226,8 @@ def _check_reached(dag: _Dag, src: np.ndarray, dst: np.ndarray, to: np.ndarray, 
 def _no_path(network: Network, src: np.ndarray, dst: np.ndarray, flow: int) -> InputError:
     start, end = (network.node_name(int(node[flow])) for node in (src, dst))
     return InputError(
-        f"no path leads from {start} to {end} (flow {flow}): a link leads from its source to its target (both "
-        "ways in a graph that is not directed), and one of capacity 0 is broken."
+        f"no path leads from {start} to {end} (flow {flow}): a link leads from its source to its target (in both "
+        "directions if the graph is undirected), and a link of capacity 0 is broken."
     )
 
 

@@ -26,7 +26,7 @@ def new_heap(things: int) -> Heap:
 
 @compiled
 def least(heap):
-    """The smallest key; infinity if the heap is empty."""
+    """Return the smallest key; infinity if the heap is empty."""
     return heap.entries[0].key if heap.size[0] else np.inf
 
 
