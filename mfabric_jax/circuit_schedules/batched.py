@@ -63,9 +63,7 @@ def stacked(many: Sequence[Schedule]) -> Schedule:
         for name, value in (*rules.items(), ("servers", many[0].configurations.shape[-1])):
             got = one.configurations.shape[-1] if name == "servers" else getattr(one, name)
             if got != value:
-                raise InputError(
-                    f"schedules to stack must have the same {name}, got {value} and, in [{number}], {got}."
-                )
+                raise InputError(f"schedules to stack must have the same {name}: {value} and, in [{number}], {got}.")
         if (one.delay_s is not None) != own:
             raise InputError(f"schedules to stack must all have a delay_s, or none; [{number}] differs from [0].")
     most = max(len(one.seconds) for one in many)
