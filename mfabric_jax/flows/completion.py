@@ -26,7 +26,7 @@ ENGINES = ("auto", "host", "device")
 
 
 class Completion(eqx.Module):
-    """Result of `completion_times`.
+    """Begin and end of each flow: the result of `completion_times`.
 
     - `begin`, `finish` [F] s: infinity where a flow never begins or ends.
     - `holder` [F]: the full link that limited a flow as it ended; -1: its cap, or nothing.

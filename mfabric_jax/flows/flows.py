@@ -19,7 +19,7 @@ Latency = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (src, dst) [F] -> se
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """F flows (transfers between endpoints, computations and markers) and what each waits for.
+    """F flows and what each waits for: transfers between endpoints, computations and markers.
 
     - `src`, `dst` [F]: endpoints (GPUs, ranks); a computation has `dst` = -1, a marker (no work) has both -1.
     - `size` [F]: bytes of a transfer, seconds of a computation.

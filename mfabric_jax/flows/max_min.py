@@ -21,7 +21,7 @@ SMALL = 512  # tables of up to this many flows are not packed
 
 
 class Rates(eqx.Module):
-    """Result of `max_min_rates`.
+    """Rates of flows and the link that limits each: the result of `max_min_rates`.
 
     - `rate` [F] bytes/s.
     - `bottleneck` [F]: the full link that limits the flow (lowest index on a tie); -1: its cap, or nothing.

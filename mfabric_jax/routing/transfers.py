@@ -69,7 +69,7 @@ def wired_graph(
 
 
 class Transfers(NamedTuple):
-    """Solved flows.
+    """Ends, rates and loads of solved flows.
 
     - `finish` [F] s, with propagation. `rate` [F] bytes/s, `bottleneck` [F] (link, -1: none): while all flows run.
     - `link_bytes` [L]: total bytes. `utilisation` [L]: from the first start to the last end.
