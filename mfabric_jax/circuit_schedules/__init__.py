@@ -1,4 +1,4 @@
-"""Circuits over time: schedules for optical switches that turn while an all-to-all runs, their time and its bound."""
+"""Schedules of optical switches that reconfigure while an all-to-all runs, with their time and its lower bound."""
 
 from mfabric_jax.circuit_schedules.batched import schedules, stacked
 from mfabric_jax.circuit_schedules.registry import NAMES, get

@@ -1,7 +1,7 @@
-"""Matchings of rows and columns, compiled by numba: the cheapest one, and any one above a threshold.
+"""Matchings of rows and columns, compiled by numba: the cheapest, or any above a threshold.
 
-The cheapest: augmenting row reduction from given prices of columns, then shortest augmenting paths. Prices that
-an alike problem left behind save most paths. Source: Jonker and Volgenant, Computing 38 (1987).
+The cheapest: augmenting row reduction that starts from column prices, then shortest augmenting paths. Prices of a
+similar problem save most of the paths. Source: Jonker and Volgenant, Computing 38 (1987).
 """
 
 import numpy as np
@@ -13,8 +13,10 @@ compiled = part_of_loops(set(), inlined=False)
 
 @compiled
 def assign(cost, price, column, row, length, index):
-    """The cheapest assignment of a square `cost` [S S]: `column` of each row, `row` of each column. `price` [S] is read
-    as a start and written; `length` [2 S] and `index` [2 S] are room."""
+    """Find the cheapest assignment of a square `cost` [S S]: write the `column` of each row, the `row` of each column.
+
+    `price` [S] is the start and is updated; `length` [2 S] and `index` [2 S] are working arrays.
+    """
     size = len(cost)
     column[:] = -1
     row[:] = -1
@@ -27,7 +29,7 @@ def assign(cost, price, column, row, length, index):
 
 @compiled
 def _reduce(cost, price, column, row, most):
-    """Give free rows their cheapest columns at prices that just hold; whoever stood there is free again."""
+    """Give free rows their cheapest columns at the highest prices that allow it; a displaced row is free again."""
     size = len(cost)
     for start in range(size):
         i = start
@@ -59,7 +61,7 @@ def _reduce(cost, price, column, row, most):
 
 @compiled
 def _augment(cost, price, column, row, start, length, before, order):
-    """The shortest way from a free row to a free column, and everyone on it moves on. Source: as above."""
+    """Find the shortest path from a free row to a free column, and shift every row on it to its next column."""
     size = len(cost)
     for j in range(size):
         length[j] = cost[start, j] - price[j]
@@ -115,8 +117,11 @@ def _augment(cost, price, column, row, start, length, before, order):
 
 @compiled
 def matched_above(value, threshold, column, row, index):
-    """Whether a perfect matching of entries at or above the threshold exists; `column` and `row` keep the largest part
-    found, which they start with. `index` [2 S] is room."""
+    """Return whether entries at or above the threshold allow a perfect matching.
+
+    `column` and `row` hold a matching to start from, and receive the largest one found. `index` [2 S] is a working
+    array.
+    """
     size = len(value)
     before, queue = index[:size], index[size : 2 * size]
     for i in range(size):

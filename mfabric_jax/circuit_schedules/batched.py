@@ -1,4 +1,4 @@
-"""Many schedules at once: one array for all, to be timed under `vmap`."""
+"""Batches of schedules: shared arrays that are timed under `vmap`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,10 +24,10 @@ def schedules(
     all_stop: bool = True,
     first_free: bool = False,
 ) -> Schedule:
-    """`get("quick")` of every demand in one call: a `Schedule` whose arrays are [B K S S] and [B K].
+    """Return the `get("quick")` schedules of all demands: one `Schedule` with arrays [B K S S] and [B K].
 
-    `demands` [B S S]: bytes from server i to server j, known, not traced. Circuits are directed. K is the most that one
-    of them shows; shorter ones are filled up as by `stacked`.
+    `demands` [B S S]: bytes from server i to server j, known and not traced. Circuits are directed. K is the largest
+    number of configurations; shorter schedules are padded as in `stacked`.
     """
     demands, servers = host_floats("demands", demands), of_type("region", region, Region).servers
     if demands.ndim != 3 or demands.shape[1:] != (servers, servers):
@@ -46,14 +46,14 @@ def schedules(
 
 
 def stacked(many: Sequence[Schedule]) -> Schedule:
-    """One `Schedule` with arrays [B K S S] and [B K] of some that differ in numbers alone, for `jax.vmap`.
+    """Stack schedules that differ only in numbers into one `Schedule` with arrays [B K S S] and [B K], for `jax.vmap`.
 
-    K is the most that one of them shows. Others show no circuits for no time behind their last, on switch 0: what comes
-    after the last byte costs nothing. `InputError` for different servers, switches or rules, or if only some have a
-    delay of their own.
+    K is the largest number of configurations. Shorter schedules are padded with empty configurations of 0 s on switch
+    0: what comes after the last byte costs nothing. Raise `InputError` if servers, switches or rules differ, or if only
+    some have their own delay_s.
     """
     if not many:
-        raise InputError("stacked needs one schedule at least, got none.")
+        raise InputError("stacked needs at least one schedule, got none.")
     for number, one in enumerate(many):
         of_type(f"[{number}] of the schedules", one, Schedule)
     names = ("switches", "all_stop", "directed", "first_free")

@@ -1,4 +1,4 @@
-"""Which bytes of every pair each configuration of a schedule carries, and which are left to packet NICs."""
+"""The part of every pair's bytes that each configuration of a schedule carries, and that packet NICs carry."""
 
 from typing import NamedTuple
 
@@ -9,8 +9,10 @@ from mfabric_jax.circuit_schedules.placing import Placed, Problem
 
 
 class Carried(NamedTuple):
-    """What circuits carry, as `schedule_time` has it: `spans` [I], every switch's in the order of time; `part` [I S S]
-    of a pair's bytes; `left` [S S], the part that packet NICs carry. `first_free`: as of `Schedule`.
+    """What circuits carry, by the rules of `schedule_time`.
+
+    - `spans` [I]: switch by switch, each in the order of time. `part` [I S S]: fraction of a pair's bytes in a span.
+    - `left` [S S]: fraction that packet NICs carry. `first_free`: as in `Schedule`.
     """
 
     spans: list[Span]
@@ -20,8 +22,9 @@ class Carried(NamedTuple):
 
 
 def carried(problem: Problem, schedule: Placed) -> Carried:
-    """A pair's bytes go over its circuits from the moment that these are there until none are left; circuits of several
-    switches carry them in proportion to their number.
+    """Return what each span carries: a pair's circuits carry its bytes whenever they are up, until none are left.
+
+    Circuits of several switches carry them in proportion to their number.
     """
     spans = list(spans_of(problem, schedule))
     need, shape = problem.need, problem.need.shape

@@ -1,17 +1,17 @@
-"""The linear programme of `joint`, compiled by numba: the best durations of given configurations.
+"""The linear programme of `joint`, compiled by numba: the best durations of known configurations.
 
-    min T:  turns + sum of t on each switch <= T,  sum of t_k C_k + e >= need,  lines of e <= packet T.
+    min T:  delays + sum of t on each switch <= T,  sum of t_k C_k + e >= need,  lines of e <= packet T.
 
-With e left out, in cuts: for a line (what one server sends, or receives) and any of its partners J,
+Without e, as cuts: for a line (what one server sends, or receives) and any set J of its partners,
 
-    sum over J of (sum of t_k C_k) + packet T >= sum over J of need;
+    sum over J of (sum of t_k C_k) + packet T >= sum over J of need.
 
-without packet NICs for every pair alone, and packet = 0. At given t and T the partners of which something is left are
-the cut of a line that is missed by most. So the dual, with a row for each t and for T, is solved by the primal simplex
-method, cuts being its columns, made as they enter. Its value rises from 0 to the least T and is below it all the way:
-what cannot end before `limit` is abandoned as soon as that is proven. Rows have a right side of 0, which stalls:
-they are perturbed by NUDGE, as if a second of circuits cost that much of T. Source: column generation (Gilmore and
-Gomory, Operations Research 9, 1961); the cuts are those of a flow with supplies.
+Without packet NICs there is a cut for every pair, with packet = 0. At known t and T, the most violated cut of a line
+has as J the partners with bytes left. So the primal simplex method solves the dual, which has a row for each t and for
+T; cuts are its columns, generated as they enter. The dual value rises from 0 to the least T, so a programme that cannot
+end before `limit` is abandoned as soon as that is proven. Right sides of 0 would stall the method: they are perturbed
+by NUDGE, as if a second of circuits added that much to T. Source: column generation (Gilmore and Gomory, Operations
+Research 9, 1961); the cuts are those of a flow with supplies.
 """
 
 import numpy as np
@@ -20,17 +20,18 @@ from mfabric_jax.circuit_schedules.assignment_loops import compiled
 from mfabric_jax.circuit_schedules.loop_rooms import ENDED, LATER, LOST, NEVER
 
 NUDGE = 1e-9  # of T, for a second of each configuration
-MISSED = 1e-10  # of the least time of any schedule: less is no missed cut
-PIVOT = 1e-11  # entries of a column from here on may leave
-PIVOTS = 40  # for each duration and server, at the most
+MISSED = 1e-10  # of the least time of any schedule: a smaller violation is none
+PIVOT = 1e-11  # smallest entry of a column that may be a pivot
+PIVOTS = 40  # most pivots for each duration and server
 EVEN = 1e-13  # ratios that differ by less are equal: the larger pivot leaves
-NO_LINE, NOTHING = -1, -2  # of what is missed: a clock or a sign; nothing is
+NO_LINE, NOTHING = -1, -2  # a clock or a sign is violated; nothing is
 
 
 def solve(need, circuits, turns, packet, limit, room, price):
-    """How it ended: `room.primal` holds t and T; `price` [S S] of a second of circuit, over T.
+    """Solve the programme and return how it ended (`loop_rooms`).
 
-    `need` [S S], `turns` [switches] of each and `limit` in units of the least time of any schedule.
+    `room.primal` receives t and T, `price` [S S] the seconds of T that one more second of circuit saves. `need` [S S],
+    `turns` [switches] (delays of each switch) and `limit` are in units of the least time of any schedule.
     """
     many = len(room.level)
     _begin(room)
@@ -50,7 +51,7 @@ def solve(need, circuits, turns, packet, limit, room, price):
 
 @compiled
 def _value(room):
-    """Of the dual; `room.primal` becomes t and T."""
+    """Return the value of the dual; write t and T to `room.primal`."""
     value = 0.0
     room.primal[:] = 0
     for r in range(len(room.level)):
@@ -63,8 +64,8 @@ def _value(room):
 
 @compiled
 def _leaving(room):
-    """The basic variable that is the first to be 0 as the entering column rises, -1: none; `room.primal` becomes the
-    direction of all."""
+    """Return the basic variable that reaches 0 first as the entering column rises, or -1; write the direction of all to
+    `room.primal`."""
     leaving, step, most = -1, np.inf, 0.0
     for r in range(len(room.level)):
         along = 0.0
@@ -92,7 +93,7 @@ def _begin(room):
 
 @compiled
 def _pivot(room, leaving, line, more):
-    """The entering column takes the place of a basic one; `room.primal` is its direction."""
+    """Replace the `leaving` basic column by the entering one, whose direction is `room.primal`."""
     inverse, level, along = room.inverse, room.level, room.primal
     many = len(level)
     scale = 1 / along[leaving]
@@ -111,7 +112,7 @@ def _pivot(room, leaving, line, more):
 
 @compiled
 def _missed(need, circuits, turns, packet, room):
-    """(Line, right side) of what is missed by most, its column in `room.entering`; or `NO_LINE`, or `NOTHING`."""
+    """Write the most violated constraint to `room.entering`; return its (line, right side), `NO_LINE` or `NOTHING`."""
     many, primal = len(room.level), room.primal
     _leave(need, circuits, turns, room)
     worst, line, sign, lane = MISSED, NOTHING, -1, -1
@@ -138,7 +139,7 @@ def _missed(need, circuits, turns, packet, room):
 
 @compiled
 def _leave(need, circuits, turns, room):
-    """What circuits leave of every pair, negative where they carry more; when every switch ends."""
+    """Write what circuits leave of every pair (negative where they carry more), and when every switch ends."""
     size = len(need)
     for lane in range(len(turns)):
         room.clock[lane] = turns[lane]
@@ -155,7 +156,7 @@ def _leave(need, circuits, turns, room):
 
 @compiled
 def _missed_line(need, packet, worst, line, room):
-    """The line missed by more than `worst`, and its partners; without packet NICs one pair."""
+    """Return the largest violation above `worst` and its line; write its partners (without packet NICs one)."""
     size, left, budget, pair = len(need), room.left, packet * room.primal[-1], -1
     for i in range(size):
         sent = received = -budget
@@ -178,7 +179,7 @@ def _missed_line(need, packet, worst, line, room):
 
 @compiled
 def _column(need, circuits, room, line):
-    """Circuits of every configuration to the partners of a line; what these need."""
+    """Write the circuits of every configuration to a line's partners; return what the partners need."""
     size, more = len(need), 0.0
     for j in range(size):
         if room.partners[j]:

@@ -1,4 +1,4 @@
-"""The best durations of given configurations on given switches, and what they say a new one is worth."""
+"""The best durations of known configurations on known switches, and the prices that value a new configuration."""
 
 from typing import NamedTuple
 
@@ -16,15 +16,15 @@ _gains = at_first_call("mfabric_jax.circuit_schedules.trade_loops:gains")
 
 class Programme(NamedTuple):
     seconds: np.ndarray  # [K]
-    price: np.ndarray  # [S S] of T, for a second of circuit of each pair
+    price: np.ndarray  # [S S] seconds of T that one more second of each pair's circuit saves
 
 
 def programme(
     problem: Problem, configurations: np.ndarray, switch: np.ndarray, packet: float, limit_s: float = np.inf
 ) -> Programme | None:
-    """None where the best durations do not end before `limit_s`, or circuits and packet NICs reach too few pairs.
+    """Return the best durations; None if they do not end before `limit_s`, or some pair with bytes is not reached.
 
-    `configurations` [K S S], `switch` [K]; `packet`: rate of a server's packet NICs over a circuit's, paced. See
+    `configurations` [K S S], `switch` [K]; `packet`: rate of a server's paced packet NICs over that of a circuit. See
     `duration_loops`.
     """
     unit, servers, many = problem.busiest_s, len(problem.need), len(switch) + 1
@@ -40,7 +40,7 @@ def programme(
 
 
 def shown(problem: Problem, configurations: np.ndarray, seconds: np.ndarray, switch: np.ndarray) -> Placed:
-    """The schedule of a programme's durations: those of use, without packet NICs raised until all is carried."""
+    """Return the configurations with nonzero seconds; without packet NICs, seconds are raised until all is carried."""
     used = seconds > USED * problem.busiest_s
     configurations, seconds, switch = configurations[used], seconds[used], switch[used]
     if not problem.packet:
@@ -49,7 +49,7 @@ def shown(problem: Problem, configurations: np.ndarray, seconds: np.ndarray, swi
 
 
 def trade_gains(configurations: np.ndarray, seconds: np.ndarray, switch: np.ndarray, over: np.ndarray) -> np.ndarray:
-    """[K K], of k < l; `over` [S S]: see `trade_loops`."""
+    """Return the gain [K K] of a trade between configurations k < l; for `over` [S S] see `trade_loops`."""
     count, servers = len(seconds), len(over)
     gain, circuits = np.zeros((count, count)), circuits_of(configurations, switch)
     _gains(circuits, seconds, over, np.empty((2, servers)), np.empty((2, servers), np.int64), gain)
@@ -57,7 +57,7 @@ def trade_gains(configurations: np.ndarray, seconds: np.ndarray, switch: np.ndar
 
 
 def circuits_of(configurations: np.ndarray, switch: np.ndarray) -> Circuits:
-    """As loops read them."""
+    """Return configurations as lists of circuits, the form that the loops read."""
     which, row, column = np.nonzero(configurations)
     first = np.searchsorted(which, np.arange(len(switch) + 1))
     return Circuits(first, row, column, configurations[which, row, column].astype(float), np.asarray(switch))

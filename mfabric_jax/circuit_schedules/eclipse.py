@@ -1,12 +1,12 @@
-"""Eclipse: most bytes in a window, by steps of the most bytes per second of circuit and turn.
+"""Eclipse: carry most bytes within a window, greedily by bytes per second of circuit and delay.
 
-Repeat until the window is spent: of all durations alpha (a grid of the entries left) and matchings, the one that
-carries most of what is left per second of alpha and turn; a heaviest matching of min(left, alpha) finds it. For a given
-window one switch carries at least half of what is possible (submodular; stated for all values of alpha, not a grid).
+Until the window is full, every step takes the duration alpha (from a grid of the entries left) and the matching that
+carry most bytes per second of alpha plus delay; it is a heaviest matching of min(left, alpha). Within a fixed window,
+one switch carries at least half of what is possible (submodular; stated for all values of alpha, not for a grid).
 
-The window is ours: the shortest found by doubling and bisection for which packet NICs finish by its end; several
-switches or ports share its time. Without packet NICs: the best of a few windows, then whole-pair matchings. Source:
-SIGMETRICS 2016, with a grid where its search of alpha is binary.
+The choice of window is ours: the shortest, by doubling and bisection, at whose end packet NICs are done; several
+switches or ports share its time. Without packet NICs, it is the best of a few windows, and whole-pair matchings carry
+the remainder. Source: SIGMETRICS 2016, with a grid instead of its binary search for alpha.
 """
 
 import itertools
@@ -22,11 +22,11 @@ from mfabric_jax.support.loops import at_first_call
 
 BISECTIONS = 8
 _steps_of_window = at_first_call("mfabric_jax.circuit_schedules.eclipse_loops:steps")
-WINDOWS = (1.0, 1.2, 1.4, 1.7, 2.0, 3.0)  # in least times, without packet NICs
+WINDOWS = (1.0, 1.2, 1.4, 1.7, 2.0, 3.0)  # without packet NICs, in units of the least time
 
 
 def eclipse(demand, *, alphas: int = 24, **network: Unpack[Network]) -> Placed:
-    """`alphas`: how many durations each step compares."""
+    """Schedule by Eclipse; each step compares `alphas` durations."""
     problem = problem_of(demand, **network)
     whole("alphas", alphas)
     if not problem.wanted.any():
@@ -38,7 +38,7 @@ def eclipse(demand, *, alphas: int = 24, **network: Unpack[Network]) -> Placed:
 
 
 def _searched(problem: Problem, alphas: int) -> list[Placed]:
-    """Schedules of all windows tried."""
+    """Return the schedules of all windows tried."""
     tried, short, long = [], 0.0, problem.busiest_s
     for _ in itertools.count():
         tried.append(problem.place(*windowed(problem, long, alphas)))
@@ -60,7 +60,7 @@ def _fits(problem: Problem, schedule: Placed, window: float) -> bool:
 
 
 def windowed(problem: Problem, window: float, alphas: int) -> tuple[list[np.ndarray], list[float]]:
-    """The steps of one window [s] of all switches and ports."""
+    """Return the matchings and seconds that fill one `window` [s] on all switches and ports."""
     left, matchings, seconds = problem.wanted.copy(), [], []
     least = ROUNDING * busiest(left)
     room = problem.lanes * (window + problem.delay_s * problem.first_free)

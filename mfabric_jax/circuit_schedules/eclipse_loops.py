@@ -1,4 +1,4 @@
-"""The steps of `eclipse` for directed circuits, compiled by numba: an assignment starts from the prices of the last."""
+"""The steps of `eclipse` for directed circuits, compiled by numba. An assignment starts from the last one's prices."""
 
 import numpy as np
 
@@ -6,8 +6,10 @@ from mfabric_jax.circuit_schedules.assignment_loops import assign, compiled
 
 
 def steps(wanted, room, delay, least, alphas, columns, seconds):
-    """How many steps there are: column of every row `columns` [K S], `seconds` [K] of each. `room` [s] of all switches
-    and ports; `least`: entries below count as none. See `eclipse.windowed`."""
+    """Fill a window and return the number of steps; write every row's column to `columns` [K S], and `seconds` [K].
+
+    `room` [s]: time of all switches and ports together; `least`: smaller entries count as 0. See `eclipse.windowed`.
+    """
     size, found = len(wanted), 0
     left, cost, price = wanted.copy(), np.empty((size, size)), np.zeros(size)
     column, row = np.empty(size, np.int64), np.empty(size, np.int64)
@@ -57,7 +59,7 @@ def steps(wanted, room, delay, least, alphas, columns, seconds):
 
 @compiled
 def _most(left, alpha, lines):
-    """No matching carries more in `alpha`: the largest entries of rows, or of columns."""
+    """Return an upper bound on what a matching carries in `alpha`: the sum of rows' or columns' largest entries."""
     rows = columns = 0.0
     lines[:] = 0
     for i in range(len(left)):

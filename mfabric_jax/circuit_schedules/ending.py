@@ -1,4 +1,4 @@
-"""When an all-to-all ends under a schedule: the last byte of circuits or of packet NICs."""
+"""The end of an all-to-all under a schedule: when circuits and packet NICs carry their last byte."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,8 +14,10 @@ from mfabric_jax.routing.schedule import bound_of, lines_of
 
 
 class Span(NamedTuple):
-    """Circuits [S S] of one switch that carry from a start for some seconds. `turn_s`: of the turn that ends at the
-    start; `kept`: what a turn leaves, while it lasts.
+    """Circuits [S S] of one switch that carry bytes for `seconds` from `start_s`.
+
+    - `turn_s`: length of the reconfiguration that ends at the start.
+    - `kept`: these circuits do not change, and carry while their switch reconfigures.
     """
 
     start_s: float
@@ -27,13 +29,16 @@ class Span(NamedTuple):
 
 
 def end_s(problem: Problem, schedule: Placed) -> float:
-    """The later of `part_ends_s`."""
+    """Return the later of `part_ends_s`."""
     return max(part_ends_s(problem, schedule))
 
 
 def part_ends_s(problem: Problem, schedule: Placed) -> tuple[float, float]:
-    """Of circuits and of packet NICs. Circuits carry a pair's bytes from time 0 on while they are up. What all of them
-    leave shares the packet NICs max-min fairly from time 0; infinite where there are none."""
+    """Return when circuits and when packet NICs carry their last byte [s].
+
+    Circuits carry a pair's bytes whenever they are up. From time 0, the bytes that no circuit will carry share the
+    packet NICs max-min fairly; their end is infinite without packet NICs.
+    """
     spans = list(spans_of(problem, schedule))
     room = sum((span.seconds * span.circuits for span in spans), np.zeros(problem.need.shape))
     left = problem.without_rounding(problem.need - room, len(spans))
@@ -41,12 +46,13 @@ def part_ends_s(problem: Problem, schedule: Placed) -> tuple[float, float]:
 
 
 def ended(region: Region, schedule: Schedule, demand: np.ndarray) -> float:
-    """`schedule_time` on the host, in float64, of equal servers: no program for each number of configurations."""
+    """Return `schedule_time` for equal servers, computed on the host in float64: no XLA program per configuration
+    count."""
     return end_s(*asked(region, schedule, demand))
 
 
 def asked(region: Region, schedule: Schedule, demand: np.ndarray) -> tuple[Problem, Placed]:
-    """What a schedule answers, and the answer, in the form of schedulers."""
+    """Return the problem that a schedule solves, and the schedule, in the form that schedulers use."""
     names = ("switches", "all_stop", "directed", "first_free")
     how = {name: getattr(schedule, name) for name in names}
     delay = region.delay_s if schedule.delay_s is None else schedule.delay_s
@@ -59,7 +65,7 @@ def asked(region: Region, schedule: Schedule, demand: np.ndarray) -> tuple[Probl
 
 
 def _circuits_s(need: np.ndarray, spans: list[Span]) -> float:
-    """When circuits carry their last byte."""
+    """Return when circuits carry their last byte."""
     times = np.unique([0.0, *(at for span in spans for at in (span.start_s, span.start_s + span.seconds))])
     count = np.zeros((len(times) - 1, *need.shape), np.int64)
     for span in spans:
@@ -84,7 +90,7 @@ def _packets_s(problem: Problem, left: np.ndarray) -> float:
 
 
 def spans_of(problem: Problem, schedule: Placed) -> Iterator[Span]:
-    """Everything that carries bytes, switch by switch."""
+    """Yield all spans in which circuits carry bytes, switch by switch."""
     configurations, seconds, switch = schedule
     for lane in range(problem.switches):
         clock, before = 0.0, None
@@ -99,7 +105,7 @@ def spans_of(problem: Problem, schedule: Placed) -> Iterator[Span]:
 
 
 def least_s(problem: Problem) -> float:
-    """`lower_bound` on the host."""
+    """Return `lower_bound`, computed on the host."""
     servers = len(problem.need)
     degree, packet = np.full(servers, problem.lanes), np.full(servers, problem.packet)
     lines = lines_of(problem.need, degree, packet, problem.directed)

@@ -1,12 +1,13 @@
-"""The schedule that provably ends first, of a few servers and configurations: a mixed-integer linear programme (HiGHS).
+"""The provably earliest schedule for a few servers and configurations: a mixed-integer linear programme (HiGHS).
 
-    min T:  sum of t on each switch + its turns <= T,  sum of s_k + e >= demand,  lines of e <= packet rate T,
+    min T:  sum of t on each switch + its delays <= T,  sum of s_k + e >= demand,  lines of e <= packet rate T,
             s_k,ij <= t_k,  s_k,ij <= demand_ij x_k,ij,  lines of s_k <= ports t_k,  lines of x_k <= ports,
 
-with binary circuits x and a binary u_k for each configuration in use, which turns. s_k are the seconds that one circuit
-of each pair carries in configuration k; lines of s_k are implied, and make the relaxation tight. Parallel circuits of a
-pair are layers of x. Configurations of a switch are alike, so the longest come first. T is the end that schedulers plan
-with (`placing.Problem.planned_s`): packet NICs are paced, turns stop all circuits. Derived here.
+with binary circuits x and a binary u_k for each configuration in use, which costs a reconfiguration. s_k are the
+seconds that one circuit of each pair carries in configuration k; the bounds on lines of s_k are redundant, and tighten
+the relaxation. Parallel circuits of a pair are layers of x. Configurations of a switch are interchangeable, so the
+longest come first. T is the end that schedulers plan with (`placing.Problem.planned_s`): packet NICs are paced, and a
+reconfiguration stops all circuits. Derived here.
 """
 
 import itertools
@@ -25,16 +26,16 @@ with extra("exact", "an exact schedule"):
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-MOST = 400  # binary circuits
+MOST = 400  # limit on binary circuits
 GAP = 1e-6  # relative gap at which HiGHS calls a solution optimal
-MARGIN = 1e-6  # relative, above the end of a known schedule
+MARGIN = 1e-6  # relative: the limit on T lies this far above the end of a known schedule
 
 
 def exact(demand, *, most: int = 4, limit_s: float = 60.0, **network: Unpack[Network]) -> Placed:
-    """`most`: configurations on each switch; `limit_s`: seconds for the proof.
+    """Return the schedule that provably ends first, of at most `most` configurations on each switch.
 
-    `InputError` for more circuits than `MOST`, `Misfit` where so few configurations do not carry everything, or no
-    proof was found in time.
+    `limit_s`: seconds for the proof. Raise `InputError` for more binary circuits than `MOST`, and `Misfit` if `most`
+    configurations cannot carry everything or no proof is found in time.
     """
     problem = problem_of(demand, **network)
     positive("limit_s", limit_s)
@@ -55,7 +56,7 @@ def exact(demand, *, most: int = 4, limit_s: float = 60.0, **network: Unpack[Net
 
 
 class _Columns(NamedTuple):
-    """Numbers of the variables."""
+    """Numbers (columns) of the variables."""
 
     seconds: np.ndarray  # [K]
     used: np.ndarray  # [K]
@@ -74,7 +75,7 @@ def _columns(problem: Problem, most: int) -> _Columns:
 
 
 class _Rows:
-    """low <= sum of coefficient * variable <= high."""
+    """Constraints low <= sum of coefficient * variable <= high."""
 
     def __init__(self):
         self.variables, self.values, self.low, self.high = [], [], [], []
@@ -94,7 +95,7 @@ class _Rows:
 
 
 def _solved(problem: Problem, most: int, limit_s: float, known_s: float) -> np.ndarray:
-    """Circuits [K S S] of the best configurations, those of each switch together."""
+    """Return the circuits [K S S] of the best configurations, switch by switch."""
     unit, at = problem.busiest_s, _columns(problem, most)
     need, rows = problem.need / unit, _Rows()
     for i, j in np.argwhere(need):
@@ -122,9 +123,9 @@ def _solved(problem: Problem, most: int, limit_s: float, known_s: float) -> np.n
         options={"time_limit": limit_s, "mip_rel_gap": GAP},
     )
     if done.status == 1:
-        raise Misfit(f"no schedule was proven best within limit_s = {limit_s:g}: allow more seconds or fewer of most.")
+        raise Misfit(f"no schedule was proven best within limit_s = {limit_s:g}: raise limit_s or lower most.")
     if done.x is None:
-        raise Misfit(f"no schedule of most = {most} configurations on each switch carries everything: allow more.")
+        raise Misfit(f"no schedule of most = {most} configurations on each switch carries everything: raise most.")
     return np.rint(done.x[at.circuit]).astype(np.int64).sum(1)
 
 
@@ -146,7 +147,7 @@ def _configuration(rows: _Rows, at: _Columns, k: int, problem: Problem, need: np
 
 
 def _clock(rows: _Rows, at: _Columns, own: slice, turn: float, first_free: bool) -> None:
-    """A switch ends by T; the longest of its configurations come first."""
+    """Require that a switch ends by T, and that its configurations come in falling order of length."""
     turns = at.used[own][1:] if first_free else at.used[own]
     rows.add([(at.end, 1), (at.seconds[own], -1), (turns, -turn)], 0)
     for part in (at.seconds[own], at.used[own]):

@@ -1,8 +1,8 @@
-"""Demands to compare schedulers on, `family(servers, seed) -> [S S]`; the busiest line adds up to 1 (bytes, say).
+"""Demands to compare schedulers on, `family(servers, seed) -> [S S]`; the busiest line sums to 1.
 
 `standard`: the matrix that Solstice, Eclipse and Spectra are published on: a few heavy and many light permutations with
-a little noise. Its parameters are as commonly cited, not read in a source. `moe`: hot and cold servers send to hot and
-cold experts. Zipf exponents of real all-to-alls: 0.4 to 0.8 (FAST, arXiv 2505.09764).
+a little noise. Its parameters are those commonly cited; no source was checked. `moe`: hot and cold servers send to hot
+and cold experts. Zipf exponents of real all-to-alls: 0.4 to 0.8 (FAST, arXiv 2505.09764).
 """
 
 import numpy as np
@@ -11,7 +11,10 @@ import numpy as np
 def standard(
     servers: int, seed: int, *, heavy: int = 4, light: int = 12, share: float = 0.7, noise: float = 0.003
 ) -> np.ndarray:
-    """`heavy` permutations of `share` / `heavy` and `light` of the rest; entries vary by `noise`; all lines equal."""
+    """Return a sum of permutations: `heavy` share `share`, `light` share the remainder; all lines sum to 1.
+
+    Entries vary by the relative `noise`.
+    """
     random = np.random.default_rng(seed)
     weights = [share / heavy] * heavy + [(1 - share) / light] * light
     matrix = np.sum([weight * _permutation(servers, random) for weight in weights], axis=0)
@@ -19,9 +22,9 @@ def standard(
 
 
 def moe(servers: int, seed: int, *, skew: float = 0.4, senders: float | None = None, shape: float = 4.0) -> np.ndarray:
-    """Outer product of Zipf shares of senders and receivers, times gamma noise of this `shape` and mean 1.
+    """Return the outer product of senders' and receivers' Zipf shares, times gamma noise of this `shape` and mean 1.
 
-    `skew`: of receivers, and of senders where `senders` is None; `senders=0`: all servers have as many tokens.
+    `skew`: Zipf exponent of receivers. `senders`: that of senders, `skew` if None; 0: all servers send equally much.
     """
     random = np.random.default_rng(seed)
     sent = _shares(servers, skew if senders is None else senders, random)
@@ -30,23 +33,23 @@ def moe(servers: int, seed: int, *, skew: float = 0.4, senders: float | None = N
 
 
 def uniform(servers: int, seed: int) -> np.ndarray:
-    """Every pair between 0 and 1."""
+    """Return entries drawn uniformly between 0 and 1, scaled."""
     return _scaled(np.random.default_rng(seed).random((servers, servers)))
 
 
 def zipf(servers: int, seed: int, *, skew: float = 0.8) -> np.ndarray:
-    """Zipf over pairs: the r-th largest pair has r^-skew of the largest."""
+    """Return a Zipf distribution over pairs: the r-th largest pair has r^-skew of the largest."""
     random = np.random.default_rng(seed)
     return _scaled(_shares(servers * servers, skew, random).reshape(servers, servers))
 
 
 def permutation(servers: int, seed: int) -> np.ndarray:
-    """Every server sends to one other."""
+    """Return a demand in which every server sends to one other."""
     return _permutation(servers, np.random.default_rng(seed))
 
 
 def one_hot(servers: int, seed: int) -> np.ndarray:
-    """Every server sends to one same receiver, who sends to all."""
+    """Return a demand in which all servers send to one server, which sends to all."""
     matrix = np.zeros((servers, servers))
     hot = int(np.random.default_rng(seed).integers(servers))
     matrix[:, hot] = matrix[hot, :] = 1
@@ -69,7 +72,7 @@ def _shares(count: int, skew: float, random: np.random.Generator) -> np.ndarray:
 
 
 def _permutation(servers: int, random: np.random.Generator) -> np.ndarray:
-    """A random permutation [S S] in which nobody sends to itself."""
+    """Return a random permutation [S S] in which no server sends to itself."""
     while True:
         targets = random.permutation(servers)
         if (targets != np.arange(servers)).all():
@@ -82,7 +85,7 @@ def _scaled(matrix: np.ndarray) -> np.ndarray:
 
 
 def _levelled(matrix: np.ndarray) -> np.ndarray:
-    """All lines scaled to 1 in turn (Sinkhorn)."""
+    """Scale rows and columns to 1 alternately (Sinkhorn)."""
     for _ in range(200):
         matrix = matrix / matrix.sum(1, keepdims=True)
         matrix = matrix / matrix.sum(0)

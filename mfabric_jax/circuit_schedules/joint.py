@@ -1,23 +1,23 @@
-"""Configurations, durations and packet share together: linear programmes inside of a local search. Ours.
+"""Choose configurations, durations and packet shares together: linear programmes within a local search. Ours.
 
-For fixed configurations on fixed switches the best durations and packet shares are a linear programme,
+For fixed configurations on fixed switches, a linear programme gives the best durations and packet shares,
 
-    min T:  sum of t on each switch + its turns <= T,  sum of t_m C_m + e >= demand,  lines of e <= packet rate T.
+    min T:  sum of t on each switch + its delays <= T,  sum of t_m C_m + e >= demand,  lines of e <= packet rate T.
 
-Its prices say what one more second of a circuit is worth to each pair; a heaviest matching by price is the best new
-configuration but for its turn. `duration_loops` solves it, and gives up as soon as it is proven not to end sooner. From
-each of Spectra, whole pairs, Solstice and Eclipse that is near the best, with the durations of its programme, single
-moves are taken while they end the schedule earlier:
+Its prices value one more second of each pair's circuit; a heaviest matching by price is the best new configuration,
+delay aside. `duration_loops` solves the programme, and stops as soon as a sooner end is proven impossible. The search
+starts from each of Spectra, whole pairs, Solstice and Eclipse whose end, with the programme's durations, is near the
+best. It takes single moves while they end the schedule earlier:
 
 - drop a short configuration, replace it by the best new one, or add that one;
-- trade circuits between two configurations: where both are joined to a cycle or path of servers, the longer one takes
-  the side of it with the larger entry, and both cover together what they did;
+- trade circuits between two configurations: their union falls into cycles and paths of servers; on each, the longer
+  configuration takes the side with the larger entry, so both together cover the same pairs;
 - move a configuration from the fullest to the emptiest switch;
-- plan with slower packet NICs than there are: the programme paces them, but they share fairly, and may end later.
+- plan with slower packet NICs than there are: the programme paces them, but they share fairly and may end later.
 
-Where none does, some configurations drawn at random are rebuilt together, from what the others leave (large
-neighbourhood search: Shaw, CP 1998). So it ends no later than any of the four. It stops at the lower bound, if it gets
-there; otherwise no optimum is proven.
+When no move helps, the search rebuilds some random configurations together, from what the others leave (large
+neighbourhood search: Shaw, CP 1998). So the result ends no later than any of the four starts. If it reaches the lower
+bound, the search stops; otherwise no optimum is proven.
 """
 
 from collections.abc import Iterator
@@ -36,32 +36,32 @@ from mfabric_jax.circuit_schedules.spectra import decomposed, spectra
 from mfabric_jax.circuit_schedules.whole_pair import whole_pair, whole_pairs
 
 STARTS = (spectra, whole_pair, solstice, eclipse)
-NEAR = 1.05  # starts that end later than this, times the best, are not searched
+NEAR = 1.05  # starts that end later than this times the best are not searched
 SHORTEST = 4  # configurations that a move tries to drop or replace
-TRADES = 8  # pairs of configurations that try to trade, those that promise most
-SLOWER = 0.96  # times the packet rate planned with
-REBUILT = 5  # configurations at most that are rebuilt together
-IN_VAIN = 4  # rebuilt sets for each programme, at most, of which nothing is left to rebuild
-GAIN = 1e-6  # relative: less is no move
+TRADES = 8  # pairs of configurations that try to trade, the most promising first
+SLOWER = 0.96  # factor of one move on the planned packet rate
+REBUILT = 5  # most configurations that are rebuilt together
+IN_VAIN = 4  # most rebuilds tried for each programme of the limit, those with nothing to rebuild included
+GAIN = 1e-6  # relative: a smaller gain is no move
 
 
 class Move(NamedTuple):
-    """What a programme is solved for."""
+    """The input of one linear programme."""
 
     configurations: np.ndarray  # [K S S]
     switch: np.ndarray  # [K]
-    pace: float = 1.0  # packet rate planned with, over that there is
+    pace: float = 1.0  # planned packet rate over the real one
 
 
 class Durations(NamedTuple):
     schedule: Placed
     pace: float
     end_s: float
-    price: np.ndarray  # [S S] of a second of circuit
+    price: np.ndarray  # [S S] value of a second of circuit
 
 
 def joint(demand, *, programmes: int = 200, **network: Unpack[Network]) -> Placed:
-    """`programmes`: how many linear programmes the search may solve from each start, at the most."""
+    """Return the best schedule that a local search finds with at most `programmes` linear programmes per start."""
     problem = problem_of(demand, **network)
     whole("programmes", programmes)
     starts = [start(demand, **network) for start in STARTS]
@@ -79,7 +79,7 @@ def joint(demand, *, programmes: int = 200, **network: Unpack[Network]) -> Place
 
 
 class _Search:
-    """From one start: `best` so far, programmes `left` to be solved."""
+    """The search from one start: the `best` so far, and the number of programmes `left` to solve."""
 
     def __init__(self, problem: Problem, best: Durations, programmes: int):
         self.problem, self.best, self.left = problem, best, programmes
@@ -100,14 +100,14 @@ class _Search:
                 self.descend()
 
     def descend(self) -> None:
-        """Moves while they end sooner."""
+        """Take moves while they end the schedule sooner."""
         moves = _moves(self.problem, self.best)
         while self.left and not self.proven and (move := next(moves, None)) is not None:
             if self.better(move):
                 moves = _moves(self.problem, self.best)
 
     def better(self, move: Move) -> bool:
-        """Whether the move ends sooner, and is taken."""
+        """Take the move if it ends sooner; return whether it does."""
         self.left -= 1
         limit = self.best.end_s * (1 - GAIN)
         found = _durations(self.problem, move, limit)
@@ -118,8 +118,10 @@ class _Search:
 
 
 def _rebuilt(problem: Problem, best: Durations, random: np.random.Generator) -> Move | None:
-    """Other configurations instead of some, from what the others leave, its entries weighed at random: those of all
-    that is left, or with packet NICs as many as there were, or one less."""
+    """Replace some random configurations by new ones, made from what the others leave, with randomly weighted entries.
+
+    Without packet NICs the new ones cover all that is left; else there are as many as were replaced, or one fewer.
+    """
     configurations, seconds, switch = best.schedule
     some = random.permutation(len(seconds))[: random.integers(2, REBUILT + 1)]
     others, on = np.delete(configurations, some, 0), np.delete(switch, some)
@@ -140,7 +142,7 @@ def _rebuilt(problem: Problem, best: Durations, random: np.random.Generator) -> 
 
 
 def _moves(problem: Problem, best: Durations) -> Iterator[Move]:
-    """All that is one step away, the most promising first."""
+    """Yield all single moves, the most promising first."""
     (configurations, seconds, switch), pace = best.schedule, best.pace
     if problem.packet:
         yield Move(configurations, switch, pace * SLOWER)
@@ -163,7 +165,7 @@ def _moves(problem: Problem, best: Durations) -> Iterator[Move]:
 
 
 def _trades(problem: Problem, best: Durations) -> Iterator[np.ndarray]:
-    """Configurations [K S S] after one trade each, the largest gain first."""
+    """Yield configurations [K S S] after one trade, the largest gain first."""
     configurations, seconds, switch = best.schedule
     shown = np.tensordot(seconds, configurations, 1)
     carried = np.minimum(problem.need, shown)
@@ -179,9 +181,10 @@ def _trades(problem: Problem, best: Durations) -> Iterator[np.ndarray]:
 
 
 def _traded(both: np.ndarray, entries: np.ndarray) -> np.ndarray:
-    """Two configurations [2 S S]: the first takes the side with the larger entry of every component of their union."""
+    """Trade circuits of two configurations [2 S S]: in every component of their union, the first takes the side with
+    the larger entry."""
     servers = len(entries)
-    joined = both.sum(0) @ both.sum(0).T > 0  # rows that share a column, then those that those share one with
+    joined = both.sum(0) @ both.sum(0).T > 0  # rows that share a column; then through other rows
     for _ in range(servers.bit_length()):
         joined = joined.astype(np.float32) @ joined > 0
     component = joined.argmax(1)
@@ -193,7 +196,7 @@ def _traded(both: np.ndarray, entries: np.ndarray) -> np.ndarray:
 
 
 def _dearest(problem: Problem, price: np.ndarray) -> np.ndarray:
-    """The configuration [S S] worth most: a heaviest matching for each port, of pairs that have none yet."""
+    """Return the configuration [S S] of highest price: a heaviest matching for each port, of pairs without one yet."""
     price = price if problem.directed else price + price.T
     new = np.zeros(price.shape, np.int64)
     for _ in range(problem.ports):
@@ -202,8 +205,7 @@ def _dearest(problem: Problem, price: np.ndarray) -> np.ndarray:
 
 
 def _durations(problem: Problem, move: Move, limit_s: float = np.inf) -> Durations | None:
-    """The best durations of these configurations, those of no use left out; None if they do not end before the
-    limit."""
+    """Return the best durations of a move, without unused configurations; None if they do not end before the limit."""
     found = programme(problem, move.configurations, move.switch, move.pace * problem.packet, limit_s)
     if found is None:
         return None

@@ -1,14 +1,15 @@
-"""Keep the topology or turn, step by step: the best choice for a fixed sequence of steps.
+"""Keep the topology or reconfigure, step by step: the best choice for a fixed sequence of steps.
 
-Each step of a collective, or of an all-to-all cut into steps, may use any of a few topologies; another one than that of
-the last step costs a turn. `topologies` finds the best sequence by dynamic programming over steps.
+Each step of a collective, or of an all-to-all cut into steps, may use any of a few topologies; a change of topology
+costs a reconfiguration. `topologies` finds the best sequence by dynamic programming over steps.
 
-- `shifts`: a uniform all-to-all in S - 1 shift steps. On the ring of its own shift a step goes one hop; on the ring of
-  another it is relayed, and every circuit carries as many flows as a flow has hops. The trade of arXiv 2602.10468 (turn
-  where shorter paths save more than the turn takes; abstract only), rule and closed form derived here.
+- `shifts`: a uniform all-to-all in S - 1 shift steps. On the ring of its own shift a step takes one hop. On another
+  ring it is relayed, and every circuit carries as many flows as a flow has hops. The trade-off is that of arXiv
+  2602.10468 (reconfigure if shorter paths save more than the delay; abstract only); rule and closed form derived here.
 - `keep_or_turn`: a scheduler of the common form, without relaying. The steps are the whole-pair matchings; a step
-  turns to its matching, or keeps the circuits and leaves its bytes to the packet NICs. Steps are chosen as if they
-  waited for each other; they do not, so that the schedule ends no later. Without packet NICs it always turns.
+  reconfigures to its matching, or keeps the circuits and leaves its bytes to the packet NICs. Steps are chosen as if
+  each waited for the last; in fact they do not wait, so the schedule ends no later. Without packet NICs every step
+  reconfigures.
 """
 
 from typing import Unpack
@@ -21,7 +22,7 @@ from mfabric_jax.circuit_schedules.whole_pair import whole_pairs
 
 
 def topologies(cost_s: np.ndarray, delay_s: float, first_free: bool) -> tuple[float, np.ndarray]:
-    """Least seconds of all steps, and the topology [N] of each.
+    """Return the least total seconds, and the topology [N] of each step.
 
     `cost_s` [C N]: seconds of each step on each topology, infinite where it cannot run.
     """
@@ -46,8 +47,10 @@ def topologies(cost_s: np.ndarray, delay_s: float, first_free: bool) -> tuple[fl
 
 
 def shifts(servers: int, pair_bytes: float, circuit_Bps: float, circuits: int = 1, step_s: float = 0.0) -> np.ndarray:
-    """Seconds [S-1 S-1] of the step of shift m + 1 on the ring of shift c + 1 in cell [c, m]; inf where the ring does
-    not get there. `circuits`: parallel ones of every server; `step_s`: latency of a hop.
+    """Return the seconds [S-1 S-1] of shift m + 1 on the ring of shift c + 1, in cell [c, m].
+
+    A cell is infinite if the ring does not reach the partner. `circuits`: parallel circuits of every server; `step_s`:
+    latency of a hop.
     """
     whole("servers", servers, at_least=2)
     hop_s = not_negative("step_s", step_s) + not_negative("pair_bytes", pair_bytes) / (
@@ -62,7 +65,7 @@ def shifts(servers: int, pair_bytes: float, circuit_Bps: float, circuits: int = 
 
 
 def keep_or_turn(demand, **network: Unpack[Network]) -> Placed:
-    """Whole-pair matchings, of which a turn is paid where it ends sooner; arguments as of `registry`."""
+    """Schedule those whole-pair matchings whose reconfiguration pays; arguments as in `registry`."""
     problem = problem_of(demand, **network)
     matchings, seconds = whole_pairs(problem.wanted, problem.directed)
     if not matchings:

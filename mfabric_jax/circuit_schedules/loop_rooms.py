@@ -1,15 +1,15 @@
-"""What compiled loops read and write, as tuples of arrays, and how they end: for files that load no compiler."""
+"""Arrays that compiled loops read and write, and the codes of how they end. Importing this file loads no compiler."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-# Of a programme: solved; not before the limit; circuits reach too few pairs; out of pivots.
+# How a programme ended: solved; no end before the limit; circuits reach too few pairs; out of pivots.
 ENDED, LATER, NEVER, LOST = 0, 1, 2, 3
 
 
 class Circuits(NamedTuple):
-    """Circuits of configurations, those of k from first[k] to first[k + 1]."""
+    """Circuits of configurations; those of configuration k are numbers first[k] to first[k + 1]."""
 
     first: np.ndarray  # [K + 1]
     row: np.ndarray  # [N]
@@ -19,12 +19,12 @@ class Circuits(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What `duration_loops` keep; n = K + 1 rows of the dual."""
+    """Working arrays of `duration_loops`; the dual has n = K + 1 rows."""
 
     inverse: np.ndarray  # [n n] of the basis
-    level: np.ndarray  # [n] of basic variables: prices
-    gain: np.ndarray  # [n] what one of each adds
-    line: np.ndarray  # [n] of a basic cut; -1: none
+    level: np.ndarray  # [n] values of the basic variables: prices
+    gain: np.ndarray  # [n] objective coefficients of the basic variables
+    line: np.ndarray  # [n] line of a basic cut; -1: none
     members: np.ndarray  # [n S] partners of a basic cut
     primal: np.ndarray  # [n] t, T
     entering: np.ndarray  # [n] column
@@ -34,18 +34,18 @@ class Room(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Matchings with room for K, and where they come to be shown: groups of `ports`, the first of them the longest."""
+    """At most K matchings, and the configurations that show them: groups of `ports` matchings, the longest first."""
 
     column: np.ndarray  # [K S]
     seconds: np.ndarray  # [K] of each matching
-    order: np.ndarray  # [K] matchings, the longest first: group g holds those from g ports on
-    shown: np.ndarray  # [K] which group every configuration is
+    order: np.ndarray  # [K] matchings, the longest first: group g begins at position g * ports
+    shown: np.ndarray  # [K] the group that every configuration shows
     length: np.ndarray  # [K] seconds of every configuration
     switch: np.ndarray  # [K]
 
 
 class Work(NamedTuple):
-    """Room for what `quick_loops` keep."""
+    """Working arrays of `quick_loops`."""
 
     left: np.ndarray  # [S S]
     cost: np.ndarray  # [S S]

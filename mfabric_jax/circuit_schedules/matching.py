@@ -1,7 +1,8 @@
-"""Matchings of servers, and what schedulers do to matrices with them.
+"""Matchings of servers, and the operations of schedulers that use them.
 
-A matching is a 0/1 matrix [S S]: a permutation where circuits are directed, whose diagonal means an idle port; else
-symmetric with a zero diagonal. Heaviest matchings: SciPy's assignment (directed), the blossom algorithm of networkx.
+A matching is a 0/1 matrix [S S]. If circuits are directed, it is a permutation whose diagonal means an idle port;
+otherwise it is symmetric with a zero diagonal. Heaviest matchings come from SciPy's assignment (directed) or the
+blossom algorithm of networkx.
 """
 
 import numpy as np
@@ -10,12 +11,12 @@ from mfabric_jax.support.extras import needed
 
 
 def heaviest(weight: np.ndarray, directed: bool) -> np.ndarray:
-    """A matching of the largest total weight; `weight` [S S] is not negative (and symmetric if not directed)."""
+    """Return a matching of the largest total weight; `weight` [S S] is 0 or more (and symmetric if not directed)."""
     return _assigned(weight) if directed else _paired(weight, most_pairs=False)
 
 
 def largest(allowed: np.ndarray, directed: bool) -> np.ndarray:
-    """A matching of the most allowed cells [S S]; the rest of a permutation may lie on others."""
+    """Return a matching of the most `allowed` cells [S S]; a permutation may also use cells that are not allowed."""
     return _assigned(allowed.astype(float)) if directed else _paired(allowed.astype(float), most_pairs=True)
 
 
@@ -38,9 +39,9 @@ def _paired(weight: np.ndarray, most_pairs: bool) -> np.ndarray:
 
 
 def stuffed(matrix: np.ndarray) -> np.ndarray:
-    """The matrix [S S] with every row and column filled up to the busiest: positive entries first, then the others.
+    """Raise entries until every row and column sums to the busiest: positive entries first, then the others.
 
-    The diagonal may be filled: an idle port. Source: QuickStuff of Solstice (CoNEXT 2015).
+    The diagonal may be raised: an idle port. Source: QuickStuff of Solstice (CoNEXT 2015).
     """
     full = matrix.astype(float)
     rows, columns = full.sum(1), full.sum(0)
@@ -56,7 +57,7 @@ def stuffed(matrix: np.ndarray) -> np.ndarray:
 
 
 def refined(wanted: np.ndarray, matchings: list[np.ndarray], seconds: list[float]) -> np.ndarray:
-    """Seconds [K], raised in order to what is left on the cells of each matching. Source: step 2 of Spectra."""
+    """Raise the seconds [K], matching by matching, until all of `wanted` is carried. Source: step 2 of Spectra."""
     raised = np.array(seconds, float)
     left = wanted - sum((m * t for m, t in zip(matchings, raised, strict=True)), np.zeros(wanted.shape))
     for position, matching in enumerate(matchings):

@@ -1,14 +1,15 @@
-"""What a scheduler is asked, and how its matchings come onto parallel switches.
+"""The problem that schedulers solve, and the placement of their matchings on parallel switches.
 
 Every scheduler here is `scheduler(demand, **network, **settings) -> (configurations, seconds, switch)`:
 
-- `demand` [S S]: bytes from each server to each other; the diagonal is ignored;
+- `demand` [S S]: bytes from server i to server j; the diagonal is ignored;
 - `configurations` [K S S]: circuits from server to server, in the order in which each switch shows them. Directed: a
-  (partial) permutation for each port; else symmetric, and a circuit carries both directions at full rate;
-- `seconds` [K]: how long each stays up; `switch` [K]: which switch shows it, after a turn of `delay_s`.
+  (partial) permutation for each port. Otherwise symmetric; a circuit then carries both directions at full rate;
+- `seconds` [K]: how long each stays up; `switch` [K]: the switch that shows it, after a delay of `delay_s`.
 
-What no circuit carries uses the packet NICs from time 0. Without packet NICs the circuits carry everything. Schedulers
-plan as if no circuit carried bytes during a turn; where only changing circuits stop, the same circuits carry no less.
+The bytes that no circuit carries use the packet NICs from time 0. Without packet NICs circuits carry everything.
+Schedulers plan as if no circuit carried bytes during a reconfiguration; if only changing circuits stop, the circuits
+carry at least as much.
 """
 
 import math
@@ -25,19 +26,19 @@ Placed = tuple[np.ndarray, np.ndarray, np.ndarray]  # configurations [K S S], se
 class Network(TypedDict):
     circuit_Bps: float  # of one circuit, in each of its directions
     packet_Bps: float  # of all packet NICs of a server; 0: none
-    switches: int  # parallel, each with a clock of its own
+    switches: int  # parallel switches, which reconfigure independently
     ports: int  # of every server at every switch
-    delay_s: float  # of a turn
-    all_stop: bool  # no circuit of a switch carries bytes while it turns; else only those that change stop
+    delay_s: float  # of a reconfiguration
+    all_stop: bool  # a switch carries nothing while it reconfigures; else only changing circuits stop
     directed: bool
     first_free: bool  # every switch holds its first configuration at time 0
 
 
 class Problem(NamedTuple):
-    """One demand in seconds of a single circuit."""
+    """One demand, in seconds that a single circuit takes."""
 
     need: np.ndarray  # [S S] zero diagonal
-    wanted: np.ndarray  # [S S] of a circuit: `need`, or the larger of both directions where a circuit has both
+    wanted: np.ndarray  # [S S] `need`, or the larger of both directions if a circuit carries both
     packet: float  # rate of a server's packet NICs over that of a circuit
     switches: int
     ports: int
@@ -45,23 +46,23 @@ class Problem(NamedTuple):
     all_stop: bool
     directed: bool
     first_free: bool
-    digit: float = float(np.finfo(float).eps)  # the last one of seconds
+    digit: float = float(np.finfo(float).eps)  # relative rounding of seconds
 
     @property
     def lanes(self) -> int:
-        """Circuits that a server can have at a time."""
+        """Most circuits of a server at a time."""
         return self.switches * self.ports
 
     @property
     def busiest_s(self) -> float:
-        """Least time of any schedule: a server's bytes over all that it has."""
+        """Lower bound on any schedule: the busiest server's bytes over all of its circuits and packet NICs."""
         return busiest(self.need) / (self.lanes + self.packet)
 
     def place(self, matchings, seconds) -> Placed:
-        """Matchings [K S S] on switches: the longest first, each on the switch that is free first.
+        """Place matchings [K S S] on switches, the longest first, each on the switch that is free first.
 
-        A switch of p ports shows p matchings at a time, which turn together: as long as the longest needs. Source:
-        step 3 of Spectra (arXiv 2603.07373); p ports are ours.
+        A switch of p ports shows p matchings at a time, for as long as the longest needs, and reconfigures them
+        together. Source: step 3 of Spectra (arXiv 2603.07373); p ports are ours.
         """
         servers = len(self.need)
         matchings = np.asarray(matchings, np.int64).reshape(-1, servers, servers) * (
@@ -83,38 +84,40 @@ class Problem(NamedTuple):
         )
 
     def clocks(self, seconds: np.ndarray, switch: np.ndarray) -> np.ndarray:
-        """When each switch ends [switches]."""
+        """Return when each switch ends [switches]."""
         turns = np.bincount(switch, minlength=self.switches)
         turns = np.maximum(turns - 1, 0) if self.first_free else turns
         return np.bincount(switch, seconds, self.switches) + turns * self.delay_s
 
     def left(self, configurations: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-        """What the circuits do not carry [S S], in seconds of a circuit."""
+        """Return what the circuits do not carry [S S], in seconds of a circuit."""
         return self.without_rounding(self.need - np.tensordot(seconds, configurations, 1), len(seconds))
 
     def without_rounding(self, left: np.ndarray, terms: int) -> np.ndarray:
-        """`left` [S S] without negative entries and without errors of a sum of so many terms."""
+        """Return `left` [S S] with 0 for negative entries and for rounding errors of a sum of `terms` terms."""
         return np.where(left <= (terms + 8) * self.digit * self.need, 0, left)
 
     def packet_s(self, left: np.ndarray) -> float:
-        """Least time of the packet NICs for what is left [S S]; infinite where there are none."""
+        """Return the least time in which packet NICs carry `left` [S S]; infinite without packet NICs."""
         if self.packet:
             return busiest(left) / self.packet
         return math.inf if left.any() else 0.0
 
     def planned_s(self, schedule: Placed) -> float:
-        """The end that schedulers plan with: of the last configuration, and of packet NICs that are paced to end
-        together. `ending.end_s` is what comes of it: circuits may be done sooner, shared packet NICs later."""
+        """Return the end that schedulers plan with: the later of the last configuration and of paced packet NICs.
+
+        `ending.end_s` is the actual end: circuits may finish sooner, and packet NICs shared max-min fairly later.
+        """
         configurations, seconds, switch = schedule
         clock = float(self.clocks(seconds, switch).max())
         return max(clock, self.packet_s(self.left(configurations, seconds)))
 
 
-ROUNDING = 1e-9  # of the busiest line: steps do not go below it
+ROUNDING = 1e-9  # of the busiest line: smaller entries count as 0
 
 
 def busiest(matrix: np.ndarray) -> float:
-    """The largest sum of a row or column."""
+    """Return the largest sum of a row or column."""
     return float(max(matrix.sum(0).max(), matrix.sum(1).max()))
 
 
@@ -130,7 +133,7 @@ def problem_of(
     directed: bool,
     first_free: bool,
 ) -> Problem:
-    """`InputError` for a demand that is not square, or values outside of their ranges."""
+    """Return the problem of a demand [S S] in bytes. Raise `InputError` if it is not square or a value is invalid."""
     demand = host_floats("demand", demand)
     if demand.ndim != 2 or demand.shape[0] != demand.shape[1]:
         raise InputError(f"demand must be square, [servers servers], got the shape {list(demand.shape)}.")

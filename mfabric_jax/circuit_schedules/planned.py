@@ -17,17 +17,17 @@ from mfabric_jax.policies.own import heard, load_function
 from mfabric_jax.support.host_arrays import once_each_row
 from mfabric_jax.timing.scheduled import Planned, Planner, ends_of_switches
 
-TRIED = 1e8  # bytes of every pair of the demand on which a user's scheduler is tried
+TRIED = 1e8  # bytes of every pair in the demand that tests a user's scheduler
 
 
 def planner(name: str, region: Region, **how: Any) -> Planner:
-    """When all-to-alls end under the `schedulers` of a name."""
+    """Return the planner that gives the ends of all-to-alls under the `schedulers` of a name."""
     region = jax.tree.map(np.asarray, region)
     return planner_of(schedulers(name, region, **how), region)
 
 
 def carrier(name: str, region: Region, **how: Any) -> Callable[[np.ndarray, bool], Carried]:
-    """What each configuration carries under the `schedulers` of a name: (demand [S S] bytes, known before) -> it."""
+    """Return a function (demand [S S] bytes, known ahead) -> what each configuration carries under the `schedulers`."""
     region = jax.tree.map(np.asarray, region)
     scheduler = schedulers(name, region, **how)
 
@@ -40,11 +40,11 @@ def carrier(name: str, region: Region, **how: Any) -> Callable[[np.ndarray, bool
 def schedulers(
     name: str, region: Region, *, switches: int = 1, all_stop: bool = True, directed: bool = True
 ) -> Callable[[bool], Scheduler]:
-    """Whether demand is known before -> the scheduler of that name, whose first turn is then free, or the function of
-    FILE.py:FUNCTION.
+    """Return a function of whether demand is known ahead: the scheduler of that name, or the one in FILE.py:FUNCTION.
 
-    Demand and region are NumPy arrays. `InputError` where the switches do not share a server's ports evenly, or a
-    user's scheduler fails, or gives what the region cannot show, on a uniform demand.
+    If demand is known ahead, the named scheduler's first reconfiguration is free. Demand and region are NumPy arrays.
+    Raise `InputError` if the switches do not share a server's ports evenly, or if a user's scheduler fails or returns
+    an illegal schedule for a uniform demand.
     """
     uniform = TRIED * (1.0 - np.eye(region.servers))
     facts_of(region, switches)
@@ -58,12 +58,12 @@ def schedulers(
 
 
 def scheduler_named(name: str) -> Scheduler:
-    """By name on one switch, its first turn paid, or the function of FILE.py:FUNCTION."""
+    """Return a scheduler by name, on one switch with its first reconfiguration paid, or the one in FILE.py:FUNCTION."""
     return load_function(name, "scheduler") if is_function(name) else get(name)
 
 
 def planner_of(scheduler: Callable[[bool], Scheduler], region: Region) -> Planner:
-    """`scheduler`: demand is known before -> scheduler."""
+    """Return the planner of `scheduler`, a function of whether demand is known ahead."""
 
     def planned(demand: np.ndarray, known: bool) -> Planned:
         plan = scheduler(known)

@@ -1,11 +1,11 @@
 """The best of three fast schedulers, compiled, for one demand or thousands in one call.
 
-Spectra's permutations, whole-pair matchings, and Solstice's slices, of which the one counts that ends first as planned
-(`placing.Problem.planned_s`). Where several matchings are as good as each other, others may be taken than by the
-schedulers of these names: Solstice's slices keep what they can of the matching before.
+The three are Spectra's permutations, whole-pair matchings and Solstice's slices; the earliest planned end
+(`placing.Problem.planned_s`) wins. Among equally good matchings the choice may differ from the schedulers of these
+names: Solstice's slices keep what they can of the matching before.
 
-Assignments start from the prices of the round before, and slices from its matching, which is why it is faster than the
-same by SciPy's assignment. Circuits of both directions: the three by themselves.
+Assignments start from the prices of the round before, and slices from its matching; so this is faster than SciPy's
+assignment. If circuits carry both directions, the three schedulers themselves run.
 """
 
 from typing import NamedTuple, Unpack
@@ -19,13 +19,16 @@ from mfabric_jax.circuit_schedules.spectra import spectra
 from mfabric_jax.circuit_schedules.whole_pair import whole_pair
 from mfabric_jax.support.loops import at_first_call
 
-MOST = 10  # configurations, in servers; Spectra needs one a server, those that would need more are left out
+MOST = 10  # most matchings per server; Spectra needs one per server; plans that need more are left out
 _plans = at_first_call("mfabric_jax.circuit_schedules.quick_loops:plans")
 
 
 class Several(NamedTuple):
-    """Schedules of B demands: matchings [B K ports S] (the partner of every server, itself: none), seconds and switch
-    [B K], how many of K are shown [B]."""
+    """Schedules of B demands.
+
+    - `partner` [B K ports S]: the server that each server sends to; itself: none.
+    - `seconds`, `switch` [B K]; `count` [B]: number of configurations of each schedule.
+    """
 
     partner: np.ndarray
     seconds: np.ndarray
@@ -33,7 +36,7 @@ class Several(NamedTuple):
     count: np.ndarray
 
     def configurations(self) -> np.ndarray:
-        """Circuits [B K S S], none beyond `count`."""
+        """Return the circuits [B K S S], none beyond `count`."""
         many, most, ports, servers = self.partner.shape
         found = np.zeros((many, most, servers, servers), np.int32)
         shown = np.arange(most)[None, :, None] < self.count[:, None, None]
@@ -44,7 +47,7 @@ class Several(NamedTuple):
 
 
 def quick(demand, **network: Unpack[Network]) -> Placed:
-    """The earliest end of Spectra, whole pairs and slices; arguments as of `registry`."""
+    """Schedule by Spectra, whole pairs or slices, whichever ends first; arguments as in `registry`."""
     problem = problem_of(demand, **network)
     if not problem.directed:
         return min((one(demand, **network) for one in (spectra, whole_pair, solstice)), key=problem.planned_s)
@@ -53,7 +56,7 @@ def quick(demand, **network: Unpack[Network]) -> Placed:
 
 
 def several(need: np.ndarray, facts: Problem) -> Several:
-    """Of directed circuits, for every demand [B S S] in seconds of a circuit; `facts`: what they have in common."""
+    """Return directed schedules for demands [B S S], in seconds of a circuit; `facts` holds what they share."""
     many, servers = need.shape[:2]
     most, ports = MOST * servers, facts.ports
     if not ports:

@@ -1,7 +1,7 @@
-"""The loops of `quick`, compiled by numba: three schedulers of one directed demand, and the one that ends first.
+"""The loops of `quick`, compiled by numba: three schedulers for one directed demand; the earliest end wins.
 
-Bytes are seconds of a circuit. A matching is the column [S] of every row, on the diagonal an idle port. `Plan` (of
-`loop_rooms`) holds matchings in the order found; `placed` puts them on switches, `ports` at a time, as
+Demand is in seconds of a circuit. A matching is the column [S] of every row; the diagonal is an idle port. `Plan` (of
+`loop_rooms`) holds matchings in the order in which they are made; `placed` puts them on switches, `ports` at a time, as
 `placing.Problem.place` does.
 """
 
@@ -11,12 +11,12 @@ from mfabric_jax.circuit_schedules.assignment_loops import assign, compiled, mat
 
 ROUNDING = 1e-9  # of the busiest line, as in `placing`
 DIGIT = float(np.finfo(float).eps)
-LEVEL = 1e-12  # of the load, as in `spectra`
+LEVEL = 1e-12  # of the load: smaller moves are rounding, as in `spectra`
 
 
 @compiled
 def largest(values):
-    """Of a row of numbers."""
+    """Return the largest number of a row."""
     found = values[0]
     for value in values:
         found = max(found, value)
@@ -25,7 +25,7 @@ def largest(values):
 
 @compiled
 def largest_of(matrix):
-    """Of all entries."""
+    """Return the largest entry of a matrix."""
     found = matrix[0, 0]
     for row in matrix:
         found = max(found, largest(row))
@@ -34,7 +34,7 @@ def largest_of(matrix):
 
 @compiled
 def busiest(matrix, lines):
-    """The largest sum of a row or column; `lines` [2 S] are all."""
+    """Return the largest sum of a row or column; `lines` [2 S] receives all sums."""
     size = len(matrix)
     lines[:] = 0
     for i in range(size):
@@ -53,7 +53,7 @@ def copied(matrix, into):
 
 @compiled
 def remaining(need, plan, found, left):
-    """What so many matchings leave [S S], negative where they have room."""
+    """Write to `left` [S S] what the first `found` matchings leave, negative where they have room."""
     copied(need, left)
     for k in range(found):
         for i in range(len(need)):
@@ -62,7 +62,10 @@ def remaining(need, plan, found, left):
 
 @compiled
 def spectra(need, plan, work):
-    """Matchings that cover every entry, as many as the busiest line has; how many. See `spectra.decomposed`."""
+    """Cover every entry by as many matchings as the busiest line has entries; return their number.
+
+    See `spectra.decomposed`.
+    """
     size, found = len(need), 0
     rows, columns = work.index[:size], work.index[size : 2 * size]
     left, uncovered, most = work.left, work.uncovered, largest_of(need)
@@ -105,7 +108,7 @@ def spectra(need, plan, work):
 
 @compiled
 def whole_pairs(need, plan, work, found):
-    """Heaviest matchings of what so many leave, each as long as its largest entry; how many there are then."""
+    """Add heaviest matchings of what the first `found` leave, each as long as its largest entry; return their total."""
     size, left = len(need), work.left
     remaining(need, plan, found, left)
     for i in range(size):
@@ -129,11 +132,11 @@ def whole_pairs(need, plan, work, found):
 
 @compiled
 def slices(need, plan, work, facts):
-    """Slices of falling thresholds; how many. See `solstice.sliced`."""
+    """Add slices of falling thresholds; return their number. See `solstice.sliced`."""
     size, left, lines, found = len(need), work.left, work.lines, 0
     most = busiest(need, lines)
     copied(need, left)
-    for empty in range(2):  # entries that there are first, then the others
+    for empty in range(2):  # positive entries first, then the others
         for i in range(size):
             for j in range(size):
                 if (need[i, j] <= 0) == empty:
@@ -165,7 +168,7 @@ def slices(need, plan, work, facts):
 
 @compiled
 def refine(need, plan, work, found):
-    """Raise seconds in order until everything is carried. See `matching.refined`."""
+    """Raise seconds, matching by matching, until everything is carried. See `matching.refined`."""
     size, left = len(need), work.left
     remaining(need, plan, found, left)
     for k in range(found):
@@ -180,7 +183,7 @@ def refine(need, plan, work, found):
 
 @compiled
 def placed(plan, found, work, facts):
-    """(configurations, end of the last): the longest first, on the switch that is free first."""
+    """Place matchings, the longest first, on the switch that is free first; return (configurations, last end)."""
     for k in range(found):  # by falling seconds, stable
         place = k
         while place > 0 and plan.seconds[plan.order[place - 1]] < plan.seconds[k]:
@@ -201,7 +204,7 @@ def placed(plan, found, work, facts):
 
 @compiled
 def level(plan, count, work, facts):
-    """Even out switches; (configurations, end of the last). See `spectra.equalised`."""
+    """Even out the switches; return (configurations, last end). See `spectra.equalised`."""
     free = work.free
     while 0 < count < len(plan.length):
         full, empty = 0, 0
@@ -224,7 +227,7 @@ def level(plan, count, work, facts):
 
 @compiled
 def packets(need, plan, count, found, work, facts):
-    """Seconds of packet NICs for what the configurations leave."""
+    """Return the seconds in which packet NICs carry what the configurations leave."""
     size, left = len(need), work.left
     copied(need, left)
     for k in range(count):
@@ -241,7 +244,7 @@ def packets(need, plan, count, found, work, facts):
 
 @compiled
 def fewest(need, plan, start, found, work, facts):
-    """(matchings, configurations, end): of those found, as many beyond `start` as end first with packet NICs."""
+    """Return (matchings, configurations, end) for the number of matchings, at least `start`, that ends first."""
     best, end = start, np.inf
     for some in range(start, found + 1):
         count, clock = placed(plan, some, work, facts)
@@ -253,7 +256,7 @@ def fewest(need, plan, start, found, work, facts):
 
 @compiled
 def one_plan(need, how, plan, work, facts):
-    """(matchings, configurations, end) of Spectra, whole pairs or slices, by `how`."""
+    """Plan by Spectra (`how` 0), whole pairs (1) or slices (2); return (matchings, configurations, end)."""
     if how == 0:
         found = spectra(need, plan, work)
         refine(need, plan, work, found)
@@ -272,8 +275,10 @@ def one_plan(need, how, plan, work, facts):
 
 
 def plans(need, facts, plan, work, matchings, length, switch, counts):
-    """The best of three for every demand [B S S] of seconds, written to `matchings` [B K ports S], `length` and
-    `switch` [B K]; `counts` [B]: configurations."""
+    """Write the best of three plans for every demand [B S S] in seconds.
+
+    It fills `matchings` [B K ports S], `length` and `switch` [B K], and `counts` [B], the number of configurations.
+    """
     for b in range(len(need)):
         first = np.inf
         counts[b] = 0

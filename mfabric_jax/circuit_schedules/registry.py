@@ -35,10 +35,10 @@ def get(
     first_free: bool = False,
     **settings: Any,
 ) -> Scheduler:
-    """The scheduler of that name: `get("rotor", switches=2, slot_s=0.001)(demand, region)` is a `Schedule`.
+    """Return a scheduler by name: `get("rotor", switches=2, slot_s=0.001)(demand, region)` returns a `Schedule`.
 
-    Arguments as of `Schedule`, settings those of the scheduler; `demand` [S S] bytes, known, not traced. `InputError`
-    for an unknown name or setting, and for a region that the switches do not fit.
+    Arguments are those of `Schedule`; `settings` are the scheduler's own. `demand` [S S] is in bytes, known and not
+    traced. Raise `InputError` for an unknown name or setting, or if the switches do not fit the region.
     """
     function = _function(name)
     known = settings_of(name)
@@ -60,7 +60,7 @@ def get(
 
 
 def settings_of(name: str) -> list[str]:
-    """Names of a scheduler's arguments beyond those that every scheduler has."""
+    """Return the names of a scheduler's own settings."""
     every = inspect.signature(_function(name)).parameters.values()
     return [one.name for one in every if one.kind != one.VAR_KEYWORD and one.name != "demand"]
 
@@ -71,7 +71,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def used_of(demand: Any, region: Region) -> np.ndarray:
-    """The demand without its diagonal in float64."""
+    """Return the demand in float64 with a zero diagonal. Raise `InputError` if it is traced or invalid."""
     if not concrete(demand):
         raise InputError(TRACED)
     used, servers = host_floats("demand", demand), of_type("region", region, Region).servers
@@ -83,7 +83,7 @@ def used_of(demand: Any, region: Region) -> np.ndarray:
 
 
 def facts_of(region: Region, switches: int) -> dict[str, Any]:
-    """What a scheduler has to know about the region."""
+    """Return the arguments of a scheduler that depend on the region: rates and ports."""
     if not all(map(concrete, (region.nic_gbps, region.optical_degree, region.electrical_nics))):
         raise InputError(TRACED)
     degree, packet = (_same(field, getattr(region, field)) for field in ("optical_degree", "electrical_nics"))

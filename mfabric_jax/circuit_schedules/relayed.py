@@ -1,11 +1,11 @@
-"""Configurations, durations and relay shares together: few turns that reach every pair in two hops. Ours.
+"""Choose configurations, durations and relay shares together: few reconfigurations reach every pair in two hops. Ours.
 
-Two stages as of `valiant`, but what goes which way is chosen. With the shifts 1 to a - 1 in the first stage and the
-multiples of a in the second, every server reaches every other by two turns at most, one of each: some 2 sqrt(S)
-configurations instead of S - 1. For each a a linear programme chooses the bytes of every pair that go directly in one
-of the stages, and those by way of each other server, so that both stages together are short; `joint` then plans each
-stage for what it has to carry. Of all a, and of `joint` without relays and `valiant`, the one that ends first is taken.
-The shifts of two digits are those of Bruck's all-to-all (IEEE TPDS 8, 1997) to the base a.
+There are two stages as in `valiant`, but the path of each byte is chosen. The first stage shows the shifts 1 to a - 1,
+the second the multiples of a. So every server reaches every other in at most two hops, one in each stage, with some
+2 sqrt(S) configurations instead of S - 1. For each a, a linear programme divides every pair's bytes between the direct
+path in either stage and the paths through each other server, so that the sum of both stages is shortest. `joint` then
+plans each stage for the bytes that it has to carry. The result is the earliest end over all a, `joint` without relays
+and `valiant`. The shifts are the two digits of Bruck's all-to-all (IEEE TPDS 8, 1997) to the base a.
 """
 
 from collections.abc import Iterator
@@ -20,17 +20,18 @@ from mfabric_jax.circuit_schedules.valiant import Stage, valiant
 from mfabric_jax.fabric.region import Region
 from mfabric_jax.support.extras import needed
 
-ROUNDING = 1e-9  # of the busiest line: fewer bytes of a pair are errors of the programme
+ROUNDING = 1e-9  # of the busiest line: fewer bytes of a pair are numerical errors of the linear programme
 
 
 def relayed(demand: Any, region: Region, switches: int = 1, *, programmes: int = 200, **how: Any) -> list[Stage]:
-    """Stages that wait for each other, for `staged_time`: one where relaying does not pay, then that of `joint`.
+    """Return stages that run one after the other, for `staged_time`; if relaying does not pay, one stage by `joint`.
 
-    - `demand` [S S]: bytes from server i to server j, known.   - `programmes`: of `joint`, for each stage.
-    - `how`: delay_s, all_stop, directed, first_free, as of `get`.
+    - `demand` [S S]: bytes from server i to server j, known before tracing.
+    - `programmes`: limit of `joint` on linear programmes, for each stage.
+    - `how`: delay_s, all_stop, directed, first_free, as for `get`.
 
-    Never later than `joint` or `valiant` (by `ended`, in float64). Where circuits join both ways, no ways of two hops
-    are tried but those of `valiant`. `InputError` as of `get`.
+    The stages never end later than `joint` or `valiant` (by `ended`, in float64). If circuits carry both directions,
+    `valiant` alone provides two-hop paths. Raise `InputError` as `get` does.
     """
     bytes_, given = used_of(demand, region), {"switches": switches, **how}
     plans = [get("joint", programmes=programmes, **given)]
@@ -44,7 +45,7 @@ def relayed(demand: Any, region: Region, switches: int = 1, *, programmes: int =
 
 
 def _loads(demand: np.ndarray, facts: dict[str, Any], switches: int) -> Iterator[np.ndarray]:
-    """Bytes [2 S S] of both stages, for each base of the shifts."""
+    """Yield the bytes [2 S S] of both stages, for each base of the shifts."""
     servers = len(demand)
     for base in range(2, servers):
         shifts = [range(1, base), range(base, servers, base)]
@@ -58,10 +59,10 @@ def _loads(demand: np.ndarray, facts: dict[str, Any], switches: int) -> Iterator
 
 
 def _shares(demand: np.ndarray, reach: np.ndarray, circuits_Bps: float, packet_Bps: float) -> np.ndarray | None:
-    """Bytes [2 S S] of both stages where circuits only reach those pairs [2 S S]; None: some pair is not reached.
+    """Return the bytes [2 S S] of both stages if circuits reach the pairs `reach` [2 S S]; None if they miss a pair.
 
-    Variables: bytes of each way (a pair's first stage, its second, or both by way of a server), seconds of each shift,
-    bytes of packet NICs [2 S S], seconds of both stages, whose sum is least.
+    Variables: bytes on each path (direct in the first or the second stage, or through a server), seconds of each
+    shift, bytes on packet NICs [2 S S], and seconds of both stages, whose sum is minimised.
     """
     optimize, sparse = (needed("exact", "relay shares", f"scipy.{part}") for part in ("optimize", "sparse"))
     servers, unit = len(demand), busiest(demand)

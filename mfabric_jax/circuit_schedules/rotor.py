@@ -1,4 +1,4 @@
-"""Round robin, whatever the demand is: switches that show the same matchings again and again."""
+"""Round robin, whatever the demand: switches show the same matchings again and again."""
 
 import math
 from typing import Unpack
@@ -15,11 +15,12 @@ ROUNDING = 1e-12  # of a cycle
 
 
 def rotor(demand: Float[np.ndarray, "S S"], *, slot_s: float | None = None, **network: Unpack[Network]) -> Placed:
-    """Every pair has one circuit for `slot_s` seconds a cycle; as many cycles as the largest pair needs.
+    """Give every pair one circuit for `slot_s` seconds a cycle, for as many cycles as the largest pair needs.
 
-    The matchings of a cycle (shifts by 1 to S - 1; those of a tournament where circuits join both ways) are dealt to
-    the switches, a switch shows as many at once as it has ports. `slot_s` None: one cycle. Direct, as RotorNet (SIGCOMM
-    2017) without its second hop. `Misfit` for slots so short that the cycles do not fit.
+    The matchings of a cycle are shifts by 1 to S - 1, or those of a tournament if circuits carry both directions. They
+    are dealt to the switches; a switch shows one per port at a time. `slot_s` None: one cycle. All paths are direct, as
+    in RotorNet (SIGCOMM 2017) without its second hop. Raise `Misfit` if slots are so short that there are more than
+    `MOST_SHOWN` configurations.
     """
     largest, ports = demand.max(initial=0) / network["circuit_Bps"], network["ports"]
     if not largest or not ports:
@@ -30,7 +31,7 @@ def rotor(demand: Float[np.ndarray, "S S"], *, slot_s: float | None = None, **ne
     cycles = math.ceil(largest / slot * (1 - ROUNDING))
     if cycles * len(cycle) > MOST_SHOWN:
         need = f"{cycles:,} cycles of {len(cycle)} configurations"
-        raise Misfit(f"slot_s must be longer: {slot:g} s needs {need}, at most {MOST_SHOWN:,} are shown.")
+        raise Misfit(f"slot_s must be longer: {slot:g} s needs {need}, at most {MOST_SHOWN:,} are allowed.")
     configurations = np.tile(cycle, (cycles, 1, 1))
     return (
         configurations,
@@ -40,6 +41,6 @@ def rotor(demand: Float[np.ndarray, "S S"], *, slot_s: float | None = None, **ne
 
 
 def shifts(servers: int) -> Int[np.ndarray, "S-1 S S"]:
-    """Server i sends to server i + r, r from 1 to S - 1."""
+    """Return the matchings in which server i sends to server i + r, for r from 1 to S - 1."""
     one = np.eye(servers, dtype=int)
     return np.array([np.roll(one, r, axis=1) for r in range(1, servers)]).reshape(-1, servers, servers)

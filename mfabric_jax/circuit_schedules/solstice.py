@@ -1,14 +1,15 @@
 """Solstice: slices of power-of-two thresholds for one circuit switch beside a packet switch.
 
-1. Fill every line up to the busiest (QuickStuff); the threshold is the largest power of two below the largest entry.
-2. While a line of what is left exceeds what packet NICs carry by the end of the circuits: a permutation of entries of
-   the threshold or more (BigSlice) is subtracted, as long as its smallest; where there is none, the threshold halves.
-3. What is left of the real demand uses the packet NICs, all along.
+1. Fill every line up to the busiest (QuickStuff). The first threshold is the largest power of two (of a circuit's
+   seconds) below the largest entry.
+2. Repeat until packet NICs can carry what is left by the end of the circuits: subtract a permutation of entries at or
+   above the threshold (BigSlice), kept for its smallest entry. If there is none, halve the threshold.
+3. What is left of the real demand uses the packet NICs from the start.
 
-Powers of two of a circuit's seconds. Deviations, where the source does not apply: without packet NICs slices stop at
-thresholds below a turn, and whole-pair matchings finish. So too for circuits of both directions: nothing is filled, a
-slice is a largest matching that leaves no server with an entry at or above the threshold out. Several switches or
-ports share the slices. Source: CoNEXT 2015, steps as checked in an ns-3 port.
+Deviations, where the source does not apply: without packet NICs, slices stop once the threshold is below a delay, and
+whole-pair matchings carry the remainder. The same holds for circuits that carry both directions; there nothing is
+filled, and a slice is a largest matching that includes every server with an entry at or above the threshold. Several
+switches or ports share the slices. Source: CoNEXT 2015, steps as checked in an ns-3 port.
 """
 
 import math
@@ -22,7 +23,7 @@ from mfabric_jax.circuit_schedules.whole_pair import first_to_end
 
 
 def solstice(demand, **network: Unpack[Network]) -> Placed:
-    """Slices of halving thresholds, the rest on packet NICs; arguments as of `registry`."""
+    """Schedule slices of halving thresholds, and leave the remainder to packet NICs; arguments as in `registry`."""
     problem = problem_of(demand, **network)
     if not problem.wanted.any():
         return problem.place([], [])
@@ -35,7 +36,7 @@ def _as_published(problem: Problem) -> bool:
 
 
 def sliced(problem: Problem) -> tuple[list[np.ndarray], list[float]]:
-    """Slices of falling thresholds, in order."""
+    """Return slices of falling thresholds, in order, and their seconds."""
     left = stuffed(problem.wanted) if problem.directed else problem.wanted.copy()
     least = ROUNDING * busiest(left)
     if not _as_published(problem):

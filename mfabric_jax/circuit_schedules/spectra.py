@@ -1,13 +1,14 @@
-"""Spectra: as many permutations as the busiest line has partners, levelled over parallel switches.
+"""Spectra: as many permutations as the busiest line has partners, evened out over parallel switches.
 
-1. Decompose: in every round the heaviest permutation of what is left that covers each line with as many uncovered
-   partners as rounds left by one of them; as long as its smallest positive entry.
-2. Refine: raise the durations in order until everything is carried.
-3. Schedule: the longest first, on the least loaded switch.
-4. Equalise: move a part of the longest permutation of the fullest switch to the emptiest, while that pays a turn.
+1. Decompose: every round takes the heaviest permutation of what is left and keeps it for its smallest positive entry.
+   A line with as many uncovered partners as there are rounds left must have one of them covered.
+2. Refine: raise the durations, permutation by permutation, until everything is carried.
+3. Schedule: place the longest first, on the least loaded switch.
+4. Equalise: move a part of the fullest switch's longest permutation to the emptiest, while that saves more than a
+   delay.
 
-Packet NICs are not used. Circuits of both directions may need more matchings than partners (a triangle needs three):
-rounds go on until every pair is covered. Source: arXiv 2603.07373, algorithms as read in its code.
+Packet NICs are not used. Circuits that carry both directions may need more matchings than partners (a triangle needs
+three): rounds continue until every pair is covered. Source: arXiv 2603.07373, algorithms as read in its code.
 """
 
 from typing import Unpack
@@ -19,20 +20,20 @@ from mfabric_jax.circuit_schedules.placing import Network, Placed, Problem, prob
 
 
 def spectra(demand, **network: Unpack[Network]) -> Placed:
-    """As many permutations as the busiest line has partners, evened out over switches; arguments as of `registry`."""
+    """Schedule by Spectra: few permutations, evened out over switches; arguments as in `registry`."""
     problem = problem_of(demand, **network)
     matchings, seconds = decomposed(problem.wanted, problem.directed)
     return equalised(problem, problem.place(matchings, refined(problem.wanted, matchings, seconds)))
 
 
 def partners(wanted: np.ndarray) -> int:
-    """The most entries of a row or column."""
+    """Return the largest number of positive entries in a row or column."""
     positive = wanted > 0
     return int(max(positive.sum(0).max(), positive.sum(1).max()))
 
 
 def decomposed(wanted: np.ndarray, directed: bool) -> tuple[list[np.ndarray], list[float]]:
-    """Matchings that cover every positive entry of `wanted` [S S], and how long each may be in full use."""
+    """Return matchings that cover every positive entry of `wanted` [S S], and how long each is in full use."""
     left, uncovered = wanted.copy(), wanted > 0
     matchings, seconds = [], []
     while uncovered.any():
@@ -48,7 +49,7 @@ def decomposed(wanted: np.ndarray, directed: bool) -> tuple[list[np.ndarray], li
     return matchings, seconds
 
 
-ROUNDING = 1e-12  # of the load: below it levelling moves errors of rounding
+ROUNDING = 1e-12  # of the load: smaller moves are rounding
 
 
 def equalised(problem: Problem, schedule: Placed) -> Placed:

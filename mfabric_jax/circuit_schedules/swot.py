@@ -1,14 +1,14 @@
-"""SWOT: a collective in steps over parallel optical switches, some of which turn while others send.
+"""SWOT: a collective in steps over parallel optical switches; some reconfigure while others send.
 
-Step i has `step_bytes` [N] a node and its configuration [N]; it begins when the step before has ended. Its bytes are
-split over the switches that show its configuration. A switch does one thing at a time, turns whenever it is idle, and
-the others send meanwhile. `overlapped` finds the split that ends first, as a mixed-integer linear programme (HiGHS):
+In step i each node sends `step_bytes` [N] over its configuration [N]; a step begins when the one before has ended. Its
+bytes are split over the switches that show its configuration. A switch either sends or reconfigures; it may reconfigure
+while others send. `overlapped` finds the split that ends first, by a mixed-integer linear programme (HiGHS):
 
-- x[i, j] seconds of sending, u[i, j] whether switch j serves step i, which adds `step_s`; sum_j x = bytes / rate;
-- a[j, h, i]: step i is the next that switch j serves after step h, a turn later if their configurations differ.
+- x[i, j]: seconds of sending; u[i, j]: whether switch j serves step i, which adds `step_s`; sum_j x = bytes / rate;
+- a[j, h, i]: step i is the next that switch j serves after step h, a delay later if their configurations differ.
 
-The arcs a are its memory. Deviation: the published programme compares a step with the step before, so that a switch
-that sits a step out turns again to what it still holds. Source: arXiv 2510.19322 and its code (overlap4ocs).
+The arcs a record what a switch holds. Deviation: the published programme compares each step with the step before, so a
+switch that skips a step reconfigures again to what it still holds. Source: arXiv 2510.19322 and its code (overlap4ocs).
 """
 
 import itertools
@@ -19,7 +19,7 @@ import numpy as np
 from mfabric_jax.checks import InputError, Misfit, not_negative, positive, whole
 from mfabric_jax.support.extras import extra
 
-with extra("exact", "overlapping turns with sending"):
+with extra("exact", "overlapping reconfiguration with sending"):
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -34,9 +34,9 @@ class Steps(NamedTuple):
 class Switches(NamedTuple):
     count: int
     circuit_Bps: float
-    delay_s: float  # of a turn
+    delay_s: float  # of a reconfiguration
     step_s: float = 0.0  # latency of a step
-    first_free: bool = False  # every switch holds the configuration that it serves first
+    first_free: bool = False  # every switch begins with the configuration that it serves first
 
 
 class Overlap(NamedTuple):
@@ -47,25 +47,25 @@ class Overlap(NamedTuple):
 
 
 def reduce_scatter(nodes: int, buffer_bytes: float) -> Steps:
-    """Recursive halving: half of what is left goes to the partner at half of the distance."""
+    """Return the steps of recursive halving: half of what is left goes to the partner at half the distance."""
     rounds = _rounds(nodes)
     return Steps(buffer_bytes / 2.0 ** np.arange(1, rounds + 1), np.arange(rounds))
 
 
 def all_reduce(nodes: int, buffer_bytes: float) -> Steps:
-    """Halving, then doubling by the same partners in reverse."""
+    """Return the steps of halving, then doubling by the same partners in reverse."""
     half = reduce_scatter(nodes, buffer_bytes)
     return Steps(*(np.concatenate([part, part[::-1]]) for part in half))
 
 
 def pairwise(nodes: int, buffer_bytes: float) -> Steps:
-    """An all-to-all in as many shift steps as there are others."""
+    """Return an all-to-all in nodes - 1 shift steps."""
     others = whole("nodes", nodes, at_least=2) - 1
     return Steps(np.full(others, buffer_bytes / others), np.arange(others))
 
 
 def bruck(nodes: int, buffer_bytes: float) -> Steps:
-    """Bruck's all-to-all as the source counts it: the whole buffer in every step."""
+    """Return Bruck's all-to-all as the source counts it: the whole buffer in every step."""
     rounds = _rounds(nodes)
     return Steps(np.full(rounds, float(buffer_bytes)), np.arange(rounds))
 
@@ -77,21 +77,21 @@ def _rounds(nodes: int) -> int:
 
 
 def without_turns(steps: Steps, switches: Switches) -> float:
-    """Seconds if no switch had to turn: all send in every step."""
+    """Return the seconds without any reconfiguration: all switches send in every step."""
     _check(steps, switches)
     return _sending(steps, switches).sum() / switches.count + len(steps.step_bytes) * switches.step_s
 
 
 def strawman(steps: Steps, switches: Switches) -> float:
-    """Seconds if all switches turn together before every step of another configuration."""
+    """Return the seconds if all switches reconfigure together whenever the configuration changes."""
     turns = int((np.diff(steps.configuration) != 0).sum()) + (not switches.first_free)
     return without_turns(steps, switches) + turns * switches.delay_s
 
 
 def one_shot(steps: Steps, switches: Switches) -> float:
-    """Seconds if every configuration has its switches for good, all equally many: one turn at the start.
+    """Return the seconds if every configuration keeps an equal number of switches: one reconfiguration at the start.
 
-    `Misfit` where there are more configurations than switches. Deviation: the source rounds their switches up.
+    Raise `Misfit` for more configurations than switches. Deviation: the source rounds the number of switches up.
     """
     _check(steps, switches)
     each = switches.count // len(np.unique(steps.configuration))
@@ -102,7 +102,7 @@ def one_shot(steps: Steps, switches: Switches) -> float:
 
 
 def overlapped(steps: Steps, switches: Switches, limit_s: float = 60.0) -> Overlap:
-    """The best split found in `limit_s` seconds, and the bound that is proven by then."""
+    """Return the best split found in `limit_s` seconds, and the lower bound proven by then."""
     _check(steps, switches)
     unit = without_turns(steps, switches)
     if not unit:
@@ -111,7 +111,7 @@ def overlapped(steps: Steps, switches: Switches, limit_s: float = 60.0) -> Overl
     programme = _Programme(steps, switches, unit)
     done = programme.solved(positive("limit_s", limit_s))
     if done.x is None:
-        raise Misfit("no schedule was found in limit_s: give it more seconds or fewer steps.")
+        raise Misfit("no schedule was found within limit_s: allow more seconds or use fewer steps.")
     return Overlap(
         done.fun * unit,
         done.mip_dual_bound * unit,
@@ -135,7 +135,7 @@ def _check(steps: Steps, switches: Switches) -> None:
 
 
 class _Programme:
-    """Seconds in units of `unit`; rows are low <= sum of coefficient * variable."""
+    """The linear programme in units of `unit` seconds; rows are low <= sum of coefficient * variable <= high."""
 
     def __init__(self, steps: Steps, switches: Switches, unit: float):
         count, lanes = len(steps.step_bytes), switches.count
@@ -166,7 +166,7 @@ class _Programme:
             self.row([(self.end[step], 1.0), (start, -1.0), (x, -1.0), (used, -self.latency)], 0)
 
     def _switch(self, lane: int, count: int) -> None:
-        """A chain of arcs over the steps that a switch serves."""
+        """Require one chain of arcs over the steps that a switch serves."""
         arcs = {pair: self.variables + n for n, pair in enumerate(itertools.combinations(range(-1, count), 2))}
         self.variables += len(arcs)
         for step in range(count):

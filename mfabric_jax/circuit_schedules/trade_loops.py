@@ -1,15 +1,17 @@
-"""What two configurations gain by trading circuits, compiled by numba: see `joint`."""
+"""The gain of two configurations that trade circuits, compiled by numba: see `joint`."""
 
 from mfabric_jax.circuit_schedules.assignment_loops import compiled
 
 
 def gains(circuits, seconds, over, largest, whole, gain):
-    """`gain` [K K] of pairs k < l: seconds that both together have to stay less, each as long as its largest entry.
+    """Write to `gain` [K K] the seconds that a trade saves for pairs k < l, each as long as its largest entry.
 
-    `circuits`: `loop_rooms.Circuits`; `seconds` [K] of each; `over` [S S] what all of them leave, negative where
-    they carry more. Rows that share a column in either configuration belong together, and so do those that
-    these share one with: of every such component the longer configuration takes the side with the larger entry.
-    `largest` [2 S] and `whole` [2 S] are room.
+    - `circuits`: `loop_rooms.Circuits`; `seconds` [K] of each.
+    - `over` [S S]: what all of them leave, negative where they carry more than the demand.
+    - `largest`, `whole` [2 S]: working arrays.
+
+    Rows that share a column in either configuration, directly or through other rows, form a component. In every
+    component the longer configuration takes the side with the larger entry.
     """
     for one in range(len(seconds)):
         for two in range(one + 1, len(seconds)):

@@ -1,15 +1,15 @@
-"""Round robin with two hops: what a pair's own circuits would carry too slowly goes by way of all servers.
+"""Round robin with two hops: bytes that a pair's own circuits would carry too slowly go through all servers.
 
-RotorNet and Sirius relay because direct circuits give a heavy pair one slot in S - 1. Here in two stages:
+RotorNet and Sirius relay because direct circuits give a heavy pair one slot in S - 1. Here relaying takes two stages:
 
 1. Circuits of every pair carry its own bytes up to a threshold. A server cuts what is left of each pair into S equal
-   parts, one for each server (its own part waits), and sends them in the same slots.
-2. When all have arrived, every server sends what it holds to where it belongs.
+   parts, one for each server (it keeps its own part), and sends them in the same slots.
+2. When all parts have arrived, every server sends what it holds to its destination.
 
-Every slot of stage 2 is as full as that of stage 1: demand whose lines are at most L takes at most 2 (S - 1) / S x L
-over all circuits of a server, and turns, which is half of the full rate times the share of time that circuits are up.
+Every slot of stage 2 is as full as that of stage 1. If no line exceeds L, both stages take at most 2 (S - 1) / S x L
+over all circuits of a server, plus delays: half of the full rate, times the share of time that circuits are up.
 Uniform demand is all below the threshold, and loses nothing. Source: Valiant 1982; as RotorLB in RotorNet (SIGCOMM
-2017), whose servers agree on offers slot by slot instead of a threshold, and send on without waiting for all.
+2017), whose servers agree on offers slot by slot instead of a threshold, and forward without waiting for all.
 """
 
 import math
@@ -28,20 +28,20 @@ from mfabric_jax.routing.schedule import schedule_time
 
 
 class Stage(NamedTuple):
-    """What switches show, and the bytes [S S] that their circuits carry meanwhile, one hop each."""
+    """A schedule of switches, and the bytes [S S] that its circuits carry over one hop."""
 
     schedule: Schedule
     demand: Float[ArrayLike, "S S"]
 
 
 def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | None = None, **how: Any) -> list[Stage]:
-    """The stages of a two-hop round robin: two, or one where relaying does not pay.
+    """Return the stages of a two-hop round robin: two, or one if relaying does not pay.
 
-    - `demand` [S S]: bytes from server i to server j, known.
-    - `slot_s`: of every configuration; None: in each stage as long as one cycle needs.
-    - `how`: delay_s, all_stop, directed, first_free, as of `get`.
+    - `demand` [S S]: bytes from server i to server j, known before tracing.
+    - `slot_s`: seconds of every configuration; None: in each stage, as long as one cycle needs.
+    - `how`: delay_s, all_stop, directed, first_free, as for `get`.
 
-    The threshold is the entry of the demand (or 0) that makes the slots of both stages shortest. Packet NICs rest.
+    The threshold is the entry of the demand (or 0) that makes both stages together shortest. Packet NICs are not used.
     """
     bytes_ = used_of(demand, region)
     given = {"switches": switches, **how}
@@ -51,8 +51,10 @@ def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | N
 
 
 def staged_time(region: Region, stages: list[Stage]) -> Float[Array, ""]:
-    """Completion time of stages that wait for each other [s]: the sum of their `schedule_time`. A stage turns to its
-    first configuration unless that is free to it."""
+    """Return the completion time of stages that run one after the other [s]: the sum of their `schedule_time`.
+
+    A stage pays for its first configuration unless its schedule is `first_free`.
+    """
     for number, stage in enumerate(stages):
         of_type(f"stages[{number}]", stage, Stage)
     times = [schedule_time(region, stage.schedule, stage.demand) for stage in stages]
@@ -60,7 +62,7 @@ def staged_time(region: Region, stages: list[Stage]) -> Float[Array, ""]:
 
 
 def _spread(demand: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes [S S] of circuits in stage 1 and stage 2."""
+    """Return the bytes [S S] that circuits carry in stage 1 and in stage 2."""
     direct = np.minimum(demand, threshold)
     rest = (demand - direct) / len(demand)
     other = 1 - np.eye(len(demand))
@@ -68,7 +70,7 @@ def _spread(demand: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarra
 
 
 def _threshold(demand: np.ndarray, region: Region, slot_s: float | None, given: dict[str, Any]) -> float:
-    """The one with the least slots: their seconds, and turns."""
+    """Return the threshold whose slots and delays take the fewest seconds."""
     delay = float(region.delay_s if given.get("delay_s") is None else given["delay_s"])
     circuit = float(region.nic_Bps)
 

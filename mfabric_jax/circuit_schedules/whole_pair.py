@@ -1,8 +1,9 @@
-"""Heaviest matchings in which every matched pair sends all that it has: few, bounded configurations.
+"""Heaviest matchings in which every matched pair sends all of its bytes: few configurations, of bounded number.
 
-Repeat: the heaviest matching of what is left, as long as its largest entry. With packet NICs the matchings stop where
-they take over best: of all numbers of matchings the one that ends first. Source: a reading of the greedy max-weight
-decomposition of arXiv 2605.26845 (its other reading subtracts the smallest entry, which needs more than Birkhoff).
+Every step takes the heaviest matching of what is left, and keeps it for its largest entry. With packet NICs, the number
+of matchings is the one with the earliest end; packet NICs carry what they leave. Source: one reading of the greedy
+max-weight decomposition of arXiv 2605.26845. (The other reading subtracts the smallest entry, and needs more
+configurations than Birkhoff.)
 """
 
 import math
@@ -15,13 +16,13 @@ from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, Pro
 
 
 def whole_pair(demand, **network: Unpack[Network]) -> Placed:
-    """Matchings of most bytes, each as long as its slowest pair; arguments as of `registry`."""
+    """Schedule heaviest matchings, each as long as its slowest pair; arguments as in `registry`."""
     problem = problem_of(demand, **network)
     return first_to_end(problem, [], [])
 
 
 def whole_pairs(wanted: np.ndarray, directed: bool, most: float = math.inf) -> tuple[list[np.ndarray], list[float]]:
-    """Matchings of everything wanted [S S], or the first `most` of them, and their largest entries."""
+    """Return at most `most` matchings that carry all of `wanted` [S S], and the largest entry of each."""
     left, matchings, seconds = wanted.copy(), [], []
     while left.any() and len(matchings) < most:
         matchings.append(heaviest(left, directed))
@@ -32,9 +33,9 @@ def whole_pairs(wanted: np.ndarray, directed: bool, most: float = math.inf) -> t
 
 
 def first_to_end(problem: Problem, matchings: list, seconds: list) -> Placed:
-    """The given matchings, and as many whole pairs of what they leave as make the schedule end first.
+    """Place the matchings, then whole-pair matchings of what they leave, in the number that ends first.
 
-    Without packet NICs all, and everything is carried.
+    Without packet NICs, place all of them, so that circuits carry everything.
     """
     shown = sum((m * t for m, t in zip(matchings, seconds, strict=True)), np.zeros(problem.wanted.shape))
     rest = problem.wanted - shown

@@ -1,4 +1,4 @@
-"""The engine: exact max-min fair rates, exact fluid completion times and their derivatives, on plain arrays."""
+"""The engine: exact max-min fair rates and fluid completion times on plain arrays, with their derivatives."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
 """Completion times of flows under max-min sharing, by exact event-driven fluid simulation with dependencies.
 
-Two engines give the same times: `host` runs compiled loops on the CPU (`flows.host`); `device` is one XLA program for
-accelerators and batches of small problems (`flows.device_events`).
+Two engines compute the same times: `host` runs compiled loops on the CPU (`flows.host`); `device` is one XLA program
+for accelerators and batches of small problems (`flows.device_events`).
 """
 
 import equinox as eqx
@@ -26,7 +26,7 @@ ENGINES = ("auto", "host", "device")
 
 
 class Completion(eqx.Module):
-    """Result of `completion_times`.
+    """Begin and end of each flow: the result of `completion_times`.
 
     - `begin`, `finish` [F] s: infinity where a flow never begins or ends.
     - `holder` [F]: the full link that limited a flow as it ended; -1: its cap, or nothing.
@@ -49,18 +49,18 @@ def completion_times(
     *,
     engine: str = "auto",
 ) -> Completion:
-    """When each flow begins and has moved its bytes.
+    """Return when each flow begins, and when it has moved all of its bytes.
 
     - `size` [F]: bytes, 0 or more. `start` [F]: seconds. A single number applies to every flow.
     - `after` [D 2]: flow `after[d, 1]` waits for the end of flow `after[d, 0]`; known before tracing, the same for a
       whole batch.
     - `lag` [F] s: a flow begins that long after the later of `start` and the last end it waits for; 0 or more.
-    - `engine`: host | device | auto. Auto: host on a CPU if flows wait for others or number more than a few hundred.
+    - `engine`: host | device | auto. Auto takes host on a CPU if flows wait for others or there are over 512 flows.
 
     A flow without bytes ends as it begins and takes no bandwidth. A flow without hops runs at its cap, as a computation
-    does. Raises `InputError` for a wrong shape, a cycle (naming its members) or a second derivative. Differentiable
-    once, forward and reverse, in capacity, share, weight, cap, size, start and lag; at ties the derivative is that of
-    one possible order.
+    does. Raise `InputError` for a wrong shape, a cycle (with its members) or a second derivative. Differentiable once,
+    forward and reverse, in capacity, share, weight, cap, size, start and lag; at ties the derivative is that of one
+    possible order.
     """
     of_type("problem", problem, FlowProblem)
     flows, dtype = problem.weight.shape, problem.capacity.dtype
@@ -114,7 +114,7 @@ def _on_host(problem: FlowProblem, size, start, lag, order: Successors) -> Compl
 
 
 def _nothing_to_do(problem: FlowProblem, size):
-    """Flows without bytes or links. They replace an ill-posed problem, so that the host never indexes by wrong hops."""
+    """Return flows without bytes or links. They replace an ill-posed problem: the host must not use wrong hops."""
     xp = array_module(problem, size)
     return eqx.tree_at(lambda one: one.hops, problem, xp.full_like(problem.hops, -1)), xp.zeros_like(size)
 

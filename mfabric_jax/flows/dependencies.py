@@ -1,4 +1,4 @@
-"""Dependencies between flows as arrays: a run order, and cycles by their members."""
+"""Dependencies between flows as arrays: a run order, and the members of a cycle."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,12 +10,12 @@ from mfabric_jax.support.host_arrays import real_numbers
 from mfabric_jax.support.loops import at_first_call
 
 SHOWN = 8  # most members of a cycle named in a message
-MANY = 10_000  # number of flows above which the compiled walk pays
+MANY = 10_000  # number of flows above which compiling the walk pays off
 _compiled_walk = at_first_call("mfabric_jax.flows.dependencies:_walk")
 
 
 class Successors(NamedTuple):
-    """The flows waiting for f are `flow[first[f] : first[f + 1]]` [D]; `waits` [F] counts what f waits for."""
+    """The flows that wait for f are `flow[first[f] : first[f + 1]]` [D]; `waits` [F]: number of flows that f awaits."""
 
     first: np.ndarray
     flow: np.ndarray
@@ -23,7 +23,7 @@ class Successors(NamedTuple):
 
 
 def checked_after(after, flows: int) -> np.ndarray:
-    """`after` as int64 [D 2]; raises `InputError` for a wrong shape or an unknown flow."""
+    """Return `after` as int64 [D 2]. Raise `InputError` for a wrong shape or an unknown flow."""
     pairs = np.zeros((0, 2), np.int64) if after is None else np.asarray(real_numbers("after", after))
     if pairs.size == 0:
         return np.zeros((0, 2), np.int64)
@@ -42,8 +42,10 @@ def successors(after: np.ndarray, flows: int) -> Successors:
 
 
 def run_order(after: np.ndarray, flows: int, named: Callable[[int], str] = str) -> np.ndarray:
-    """All flows [F], each after everything it waits for; raises `InputError` that names the members of a cycle. `named`
-    gives a flow's name in the message; consecutive equal names are shown once."""
+    """Return all flows [F], each after everything it waits for. Raise `InputError` with the members of a cycle.
+
+    `named` gives a flow's name in the message; equal names are shown once.
+    """
     order, _ = _walked(after, flows)
     if len(order) < flows:
         members = list(dict.fromkeys(named(member) for member in cycle_of(after, flows)))
@@ -79,7 +81,7 @@ def _walk(first, then, waits, order):
 
 
 def cycle_of(after: np.ndarray, flows: int) -> list[int]:
-    """Members of one cycle, each waited for by the next; empty if there is no cycle."""
+    """Return the members of one cycle, each before the one that waits for it; empty if there is no cycle."""
     _, waits = _walked(after, flows)
     stuck = waits > 0
     if not stuck.any():

@@ -1,7 +1,7 @@
-"""The engine as one XLA program, for accelerators, batches and small problems; every event sweeps all flows.
+"""The engine as one XLA program, for accelerators, batches and small problems; every event updates all flows.
 
-Rates are constant between two events (a flow begins or ends). When a flow of level x ends, flows frozen clearly below x
-keep their rates, since no link on its path was full below x. Flows that end together are one event. Solves one
+Rates are constant between two events (the begin or end of a flow). When a flow of level x ends, flows frozen clearly
+below x keep their rates, since no link on its path was full below x. Flows that end together are one event. Solves one
 instance; use `jax.vmap` for batches.
 """
 
@@ -18,7 +18,7 @@ from mfabric_jax.flows.problem import FlowProblem, is_ill_posed, once
 
 
 class Release(NamedTuple):
-    """When flows may begin: `start`, `lag` [F] s; pairs `after` [D 2], and an `order` [F] in which all can run."""
+    """When flows may begin: `start`, `lag` [F] s; pairs `after` [D 2]; `order` [F]: one in which all can run."""
 
     start: Float[Array, "F"]
     lag: Float[Array, "F"]
@@ -26,12 +26,12 @@ class Release(NamedTuple):
     order: Int[Array, "F"]
 
     def begin(self, finish: Float[Array, "F"]) -> Float[Array, "F"]:
-        """Begin times from the finish times known so far; infinity where one is unknown."""
+        """Return begin times for the finish times known so far; infinity while a needed one is unknown."""
         ready = jnp.full_like(finish, -jnp.inf).at[self.after[:, 1]].max(finish[self.after[:, 0]])
         return jnp.maximum(self.start, ready) + self.lag
 
     def known(self, size: Float[Array, "F"], finish: Float[Array, "F"]) -> tuple[Array, Array]:
-        """Begin and finish times; flows without bytes end as they begin, which may release others."""
+        """Return begin and finish times; flows without bytes end as they begin, which may release others."""
 
         def further(state):
             begin, finish, _ = state
@@ -52,7 +52,7 @@ class Clock(NamedTuple):
     begin: Float[Array, "F"]
     finish: Float[Array, "F"]
     holder: Int[Array, "F"]  # the link that limited a flow as it ended
-    filled: Filling  # in the interval before
+    filled: Filling  # of the interval before
     keep: Bool[Array, "F"]  # flows whose rate the last event cannot have changed
     floor: Float[Array, ""]  # the level below which nothing changed
     moving: Bool[Array, ""]
@@ -104,7 +104,7 @@ def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
             begin, finish = release.known(size, finish)
             begins |= jnp.any((begin <= later[0]) & (after[0] > 0) & ~active)
         lowest = jnp.where(ended, filled.level, jnp.inf).min(initial=jnp.inf)
-        # Links that are full at one level differ in it by rounding: only flows clearly below it are surely on others.
+        # Equal levels of several links differ by rounding: only flows clearly below are surely limited by other links.
         changed = jnp.where(begins, 0, lowest * (1 - jnp.finfo(lowest.dtype).eps ** 0.5))
         return Clock(
             now=later,
@@ -140,7 +140,7 @@ def only(problem: FlowProblem, active: Bool[Array, "F"]) -> FlowProblem:
 
 @jax.custom_jvp
 def with_tangents(times, problem: FlowProblem, size, release: Release):
-    """`times` (begins and ends [F]) with the derivative of the simulation attached."""
+    """Return `times` (begins and ends [F]) with the derivative of the simulation attached."""
     return times
 
 
@@ -159,7 +159,7 @@ def _tangents(primals, tangents):
 
 
 def in_known_order(known: tuple[Array, Array], problem: FlowProblem, size, release: Release) -> tuple[Array, Array]:
-    """Begins and ends as a differentiable function, with events in the order of the `known` times."""
+    """Return begins and ends as a differentiable function, with events in the order of the `known` times."""
     if not (flows := size.size):
         return known
     k_begin, k_finish = lax.stop_gradient(known)
@@ -191,7 +191,9 @@ def in_known_order(known: tuple[Array, Array], problem: FlowProblem, size, relea
 
 
 def _events_in_order(begin: Float[Array, "F"], finish: Float[Array, "F"], release: Release) -> Int[Array, "E"]:
-    """Events by time, 2 f for the begin of flow f and 2 f + 1 for its end; ties by `release.order`, begins first."""
+    """Return events in order of time: 2 f for the begin of flow f, 2 f + 1 for its end.
+
+    Ties follow `release.order`, begins first."""
     if not len(release.after):  # any order can run
         return jnp.argsort(_in_turn(begin, finish), stable=True).astype(jnp.int32)
     times = _in_turn(begin[release.order], finish[release.order])

@@ -19,13 +19,13 @@ Latency = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (src, dst) [F] -> se
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """F flows: transfers between endpoints, computations and markers, and what each waits for.
+    """F flows and what each waits for: transfers between endpoints, computations and markers.
 
     - `src`, `dst` [F]: endpoints (GPUs, ranks); a computation has `dst` = -1, a marker (no work) has both -1.
     - `size` [F]: bytes of a transfer, seconds of a computation.
-    - `start` [F] s: earliest begin. `lag` [F] s: delay after `start` and after the last end waited for.
-    - `latency` [F] s: the part of `lag` that is message latency; `message` [F]: that message (a transfer itself; for a
-      marker, one that it waits for), -1: none.
+    - `start` [F] s: earliest begin. `lag` [F] s: delay after the later of `start` and the last end waited for.
+    - `latency` [F] s: the part of `lag` that is message latency. `message` [F]: the message with that latency (a
+      transfer itself; for a marker, one that it waits for); -1: none.
     - `weight` [F]: max-min weight. `cap` [F]: highest rate [bytes/s]; 1 for a computation.
     - `after` [D 2]: flow `after[d, 1]` waits for the end of flow `after[d, 0]`.
     - `task` [F]: the task of a graph, or the index in `labels`, to which the flow belongs.
@@ -78,12 +78,12 @@ class Flows:
 
     @property
     def arrivals(self) -> np.ndarray:
-        """[A 2] messages whose latency follows their end, and the markers that represent the arrival."""
+        """[A 2] messages whose latency follows their end, and the markers that stand for their arrival."""
         markers = np.flatnonzero((self.latency > 0) & ~self.transfers)
         return np.stack([self.message[markers], markers], axis=1)
 
     def delayed(self, latency: "Latency") -> "Flows":
-        """The flows with the latency of every message."""
+        """Return the flows with the latency of every message added; `latency` maps (src, dst) to seconds."""
         late, seconds = self.message >= 0, np.zeros(self.flows)
         seconds[late] = latency(*(end[self.message[late]] for end in (self.src, self.dst)))
         return replace(self, lag=self.lag + seconds, latency=seconds)
@@ -92,19 +92,19 @@ class Flows:
         return replace(self, src=self.dst, dst=self.src)
 
     def only(self, which: np.ndarray) -> "Flows":
-        """The flows under a mask [F], without dependencies."""
+        """Return the flows under a mask [F], without dependencies."""
         columns = {name: getattr(self, name)[which] for name in COLUMNS}
         return flows_of(**columns, labels=self.labels)
 
     def of(self, label: str) -> np.ndarray:
-        """[F] mask of the flows with a label; raises `InputError` for an unknown label."""
+        """Return the mask [F] of the flows with a label. Raise `InputError` for an unknown label."""
         return self.task == self.labels.index(one_of("label", label, self.labels))
 
 
 def flows_of(
     src: np.ndarray, dst: np.ndarray, size: np.ndarray, *, after: ArrayLike = (), labels=(), **columns: Any
 ) -> Flows:
-    """Flows of these columns; a single number applies to all flows."""
+    """Return flows with these columns; a single number applies to all flows."""
     usual = USUAL | {"cap": np.where(np.asarray(dst) >= 0, np.inf, 1.0)}
     every = {name: x if np.ndim(x) else np.broadcast_to(x, np.shape(src)) for name, x in (usual | columns).items()}
     return Flows(src, dst, size, **every, after=checked_after(after, len(src)), labels=labels)

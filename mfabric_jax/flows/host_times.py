@@ -1,4 +1,4 @@
-"""The CPU engine inside JAX programs: a callback with `vmap` batching and first derivatives in both modes."""
+"""The CPU engine inside JAX programs: a callback that supports `vmap` and first derivatives, forward and reverse."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.platforms import cores
 
-# Its loops, and their compiler, are loaded with the first instance.
+# Its loops, and their compiler, load at the first instance.
 _host = LazyModule("mfabric_jax.flows.host.instance")
 
 
@@ -35,12 +35,12 @@ class Terms(NamedTuple):
 
 
 def times(problem: FlowProblem, size, start, lag, order: Successors) -> tuple[Array, Array, Array, Array]:
-    """Begin and end [F] s, the link that limited each flow as it ended [F] (-1: none), number of events."""
+    """Return begin and end [F] s, the link that limited each flow as it ended [F] (-1: none), and the event count."""
     return _times(_terms(problem, size, start, lag), problem.hops, order)
 
 
 def times_now(problem: FlowProblem, size, start, lag, order: Successors) -> tuple[np.ndarray, ...]:
-    """`times` for concrete arrays, as NumPy arrays."""
+    """Return `times` for concrete arrays, as NumPy arrays."""
     terms, hops, order = jax.tree.map(np.asarray, (_terms(problem, size, start, lag), problem.hops, order))
     begin, finish, holder, events = _solved(terms, hops, order)
     dtype = terms.size.dtype
@@ -53,7 +53,7 @@ def finish_times_now(
     share: Float[np.ndarray, "F H"],
     size: Float[np.ndarray, "B F"],
 ) -> Float[np.ndarray, "B F"]:
-    """When the flows of B instances over the same paths end [s]; all of them start at 0. Infinity: never."""
+    """Return when the flows of B instances over the same paths end [s], infinity for never; all start at 0."""
     flows = len(hops)
     order, nothing = successors(checked_after(None, flows), flows), np.zeros(flows)
     alike, unlimited = np.ones(flows), np.full(flows, np.inf)
@@ -84,10 +84,10 @@ def _(primals, tangents):
 
 
 def _change(d: Terms, terms: Terms, hops: Array, order: Successors) -> tuple[Array, Array]:
-    """The linear change of begin and end as the solution of a linear system, so that JAX can transpose and batch it."""
+    """Return the linear change of begin and end, as the solution of a linear system: JAX can transpose and batch it."""
     shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), terms)
 
-    together, apart = ravel_pytree(d)  # one operand, since some inputs have changes known to be zero
+    together, apart = ravel_pytree(d)  # a single operand, since some inputs have changes known to be zero
 
     def solve(_, change: Array) -> Array:
         begin, finish = _called(_pushed, (shapes.start, shapes.size), terms, hops, order, apart(change))
@@ -104,7 +104,7 @@ def _change(d: Terms, terms: Terms, hops: Array, order: Successors) -> tuple[Arr
 def _called(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any:
     """Call the function on the host, once per instance of a batch.
 
-    It receives the program's own memory: `jax.pure_callback` would copy large operands on threads that the program may
+    It reads the program's own memory: `jax.pure_callback` would copy large operands on threads that the program may
     occupy, and deadlock on a single core.
     """
     ranks = [np.ndim(leaf) for leaf in jax.tree.leaves(operands)]

@@ -1,8 +1,8 @@
-"""Which kernel computes stars on which platform: a name and a number, such as "xla:256" or "fused:1".
+"""The choice of the kernel that computes stars: a name and a number, such as "xla:256" or "fused:1".
 
 - "xla:N": `star_kernel` as plain XLA, N instances at a time; 0: the whole batch.
-- "fused:W": `star_fused`, one program of W warps per instance; slow interpretation without a GPU.
-- "auto": the row of `TABLE` for the platform that a program is lowered for, and for the number of endpoints.
+- "fused:W": `star_fused`, one program of W warps per instance; without a GPU it is interpreted, slowly.
+- "auto": the row of `TABLE` for the platform for which the program is lowered and for the number of endpoints.
 """
 
 import math
@@ -14,9 +14,9 @@ from mfabric_jax.support import platforms
 from mfabric_jax.support.lazily import LazyModule
 
 AUTO = "auto"
-MOST_FUSED = 64  # most endpoints that fit a program's registers
+MOST_FUSED = 64  # most endpoints that fit into a program's registers
 FIRST_FUSED = 8.0  # compute capability of NVIDIA GPUs for which Triton compiles
-SHOWN = (8, 16, 32, 64, 128)  # endpoints for which results and `mfabric doctor` say what is chosen
+SHOWN = (8, 16, 32, 64, 128)  # numbers of endpoints for which results and `mfabric doctor` show the choice
 SAME = {"cuda": "gpu", "rocm": "gpu"}  # platform of a lowering -> platform of its devices
 
 
@@ -34,7 +34,7 @@ class Kernel(NamedTuple):
 
 
 def kernel_of(text: str, n: int) -> Kernel | None:
-    """The kernel of that name for `n` endpoints, None for "auto"; raises `InputError` for an unknown name."""
+    """Return the kernel of that name for `n` endpoints, None for "auto". Raise `InputError` for an unknown name."""
     if text == AUTO:
         return None
     name, _, number = text.partition(":")
@@ -60,7 +60,7 @@ TABLE = (
 
 
 def usual(platform: str, n: int) -> Kernel:
-    """The kernel for "auto": the first row that fits. GPUs for which Triton does not compile take "xla:0"."""
+    """Return the kernel for "auto": the first row that fits, or "xla:0" on GPUs for which Triton does not compile."""
     kind = SAME.get(platform, platform)
     if kind != "gpu":
         kind = "cpu"

@@ -1,8 +1,9 @@
 """Max-min fair rates of flows on fixed paths, by progressive filling with local bottlenecks.
 
-All unfrozen flows rise together. A link is a bottleneck once none of its flows is held lower elsewhere; its flows
-freeze at its fair share. Fair shares never fall, so all bottlenecks may freeze in one round; F rounds suffice, usually
-a few do. Source: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2. Solves one instance; use `jax.vmap` for batches.
+All unfrozen flows rise together. A link is a bottleneck once no other link holds any of its flows lower; its flows
+then freeze at its fair share. Fair shares never fall, so all bottlenecks may freeze in one round. F rounds suffice;
+usually a few do. Source: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2. Solves one instance; use `jax.vmap` for
+batches.
 """
 
 from typing import NamedTuple
@@ -16,12 +17,16 @@ from jaxtyping import Array, Bool, Float, Int
 from mfabric_jax.checks import of_type
 from mfabric_jax.flows.problem import FlowProblem, Outcome, Paths, is_ill_posed, once, paths_of
 
-SMALL = 512  # tables of fewer flows are not packed
+SMALL = 512  # tables of up to this many flows are not packed
 
 
 class Rates(eqx.Module):
-    """`rate` [F] bytes/s; `bottleneck` [F]: the full link that limits the flow (lowest index on a tie), or -1 for its
-    cap or nothing; `rounds` of filling; `outcome`: how the solve ended."""
+    """Rates of flows and the link that limits each: the result of `max_min_rates`.
+
+    - `rate` [F] bytes/s.
+    - `bottleneck` [F]: the full link that limits the flow (lowest index on a tie); -1: its cap, or nothing.
+    - `rounds`: rounds of filling; `outcome`: how the solve ended.
+    """
 
     rate: Float[Array, "F"]
     bottleneck: Int[Array, "F"]
@@ -42,12 +47,12 @@ class Filling(NamedTuple):
 
 
 def max_min_rates(problem: FlowProblem) -> Rates:
-    """Rates that no flow can raise without lowering one that has no more per unit of weight.
+    """Return max-min fair rates: no flow can go faster without slowing one whose rate / weight is not higher.
 
     A flow over a zero-capacity link has rate 0 (`Outcome.starved`). A flow without hops runs at its cap; without a cap
     its rate is infinite. A flow of weight 0 has rate 0. Differentiable once, forward and reverse, in capacity, share,
     weight and cap; a second derivative raises `InputError`. At a tie the derivative is that of the reported bottleneck.
-    Memory is linear in the number of hops, in the reverse pass too.
+    Memory is linear in the number of hops, also in the reverse pass.
     """
     return _max_min_rates(of_type("problem", problem, FlowProblem))
 
@@ -64,13 +69,13 @@ def _max_min_rates(problem: FlowProblem) -> Rates:
 
 
 def nothing_frozen(problem: FlowProblem) -> Filling:
-    """The start of filling: all flows at level 0, absent ones frozen."""
+    """Return the start of filling: all flows at level 0, absent ones frozen."""
     weight = problem.weight
     return Filling(jnp.zeros_like(weight), weight == 0, jnp.full(weight.size, -1, jnp.int32), jnp.zeros((), jnp.int32))
 
 
 def fill(problem: FlowProblem, start: Filling, floor: Array | float = 0.0) -> Filling:
-    """The filling loop, without derivatives; flows frozen in `start` stay frozen, and no level is below `floor`."""
+    """Fill until all flows are frozen, without derivatives; those frozen in `start` stay so; levels are >= `floor`."""
     problem = lax.stop_gradient(problem)
     if problem.weight.size <= SMALL:
         return _rounds(problem, start, floor, 0)
@@ -87,7 +92,7 @@ def fill(problem: FlowProblem, start: Filling, floor: Array | float = 0.0) -> Fi
 
 
 def pack(problem: FlowProblem, row: Int[Array, "R"]) -> FlowProblem:
-    """The problem reduced to flows `row`; a row beyond the table becomes an absent flow."""
+    """Return the problem reduced to the flows `row`; a row beyond the table becomes an absent flow."""
 
     def take(x, fill):
         return jnp.take(x, row, axis=0, mode="fill", fill_value=fill)
@@ -97,12 +102,12 @@ def pack(problem: FlowProblem, row: Int[Array, "R"]) -> FlowProblem:
 
 
 def room_left(paths: Paths, capacity: Float[Array, "L"], rate: Float[Array, "F"]) -> Float[Array, "L"]:
-    """Capacity that flows at these rates leave on every link, summed anew to avoid drift."""
+    """Return the capacity that flows at these rates leave on every link, summed anew to avoid drift."""
     return jnp.where(jnp.isinf(capacity), jnp.inf, jnp.maximum(capacity - paths.link_sum(rate), 0))
 
 
 def fair_shares(paths: Paths, capacity, rate: Float[Array, "F"], rising: Float[Array, "F"]) -> Float[Array, "L"]:
-    """The level at which each link would be full: room over the weights `rising` on it, or infinity."""
+    """Return the level at which each link would be full: its room over the weights `rising` on it, or infinity."""
     load = paths.link_sum(rising)
     return jnp.where(load > 0, room_left(paths, capacity, rate) / jnp.where(load > 0, load, 1), jnp.inf)
 
@@ -144,8 +149,8 @@ def _with_tangents(rate, bottleneck, problem) -> Float[Array, "F"]:
 
 @_with_tangents.defjvp
 def _rate_tangents(primals, tangents):
-    """Differentiate the linear system of the known bottlenecks: on each, the sum of share * rate is the capacity, and a
-    rate is the flow's cap or weight * level of its bottleneck."""
+    """Differentiate the linear system of the known bottlenecks: on each, the shares * rates sum to the capacity, and a
+    rate is the flow's cap, or weight * level of its bottleneck."""
     (rate, bottleneck, problem), d = once(primals), tangents[2]
     paths = paths_of(problem)
     held = bottleneck >= 0
@@ -160,8 +165,10 @@ def _rate_tangents(primals, tangents):
 
 
 def _solve_levels(paths: Paths, bottleneck, weight, rhs: Float[Array, "L"]) -> Float[Array, "L"]:
-    """Solve for levels x: own[l] x[l] + sum over flows of l held at other links of share * weight * x[there] = rhs.
-    Triangular in freezing order: exact after as many fixed-point sweeps as rounds; the transpose mirrors the sweep."""
+    """Solve for levels x: own[l] x[l] + (sum of share * weight * x[there], over flows of l held at other links) = rhs.
+
+    The system is triangular in freezing order, so one fixed-point sweep per round solves it exactly; the transpose
+    mirrors the sweep."""
     held, holder = bottleneck >= 0, jnp.maximum(bottleneck, 0)
     own_hop = (paths.slot == paths.spread(bottleneck)) & paths.present
     other_hop = paths.present & ~own_hop

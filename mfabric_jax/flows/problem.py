@@ -14,14 +14,14 @@ from mfabric_jax.support.arrays import floats, indices, known_values
 from mfabric_jax.support.host_arrays import NAN_OR_NOT_NEGATIVE, Rule, whole_numbers
 from mfabric_jax.support.platforms import platform
 
-COMPARED = 1 << 18  # largest links * hops for which an accelerator compares instead of scattering
+COMPARED = 1 << 18  # largest links * hops for which an accelerator compares instead of scattering (`Paths`)
 
 
 class Outcome(eqx.Enumeration):
     """How a solve ended; the members are the sentences shown to users."""
 
     solved = ""
-    starved = "A flow never finishes: its cap or a link on its way is zero, or it waits for one that never finishes."
+    starved = "A flow never finishes: its cap or a link on its path is zero, or it waits for one that never finishes."
     nonfinite = "A capacity, share, weight, cap, size, start or lag is NaN or not allowed, or a hop names no link."
     unfinished = "The solver reached its bound on rounds: please report this instance."
 
@@ -30,14 +30,14 @@ class FlowProblem(eqx.Module):
     """Flows that share links.
 
     - `capacity` [L]: capacity of each link [bytes/s], 0 or more.
-    - `hops` [F H]: links that each flow crosses; -1 pads, anywhere; no link twice in a row.
+    - `hops` [F H]: links that each flow crosses, none of them twice; -1 pads, anywhere.
     - `share` [F H]: fraction of the flow's rate on the hop (multipath splitting), above 0; ignored at padding.
     - `weight` [F]: fair-share weight; the allocation is max-min on rate / weight. 0 means absent.
     - `cap` [F]: limit on the flow's own rate [bytes/s].
 
-    Scalars broadcast to [F]. One instance; use `jax.vmap` for batches. In float32, weights and capacities of an
-    instance may span a factor of about 1e6 before digits are lost. Raises `InputError` for wrong shapes and kinds of
-    numbers, and for wrong values known before tracing; traced ones end in `Outcome.nonfinite`, as NaN does.
+    Scalars broadcast to [F]. This is one instance; use `jax.vmap` for batches. In float32, weights and capacities of an
+    instance may span a factor of about 1e6 before digits are lost. Raise `InputError` for wrong shapes and kinds of
+    numbers, and for wrong values known before tracing. Wrong traced values, and NaN, end in `Outcome.nonfinite`.
     """
 
     capacity: Float[Array, "L"]
@@ -64,7 +64,7 @@ class FlowProblem(eqx.Module):
 
 
 def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...], rule: Rule | None = None) -> Array:
-    """Numbers of that dtype, broadcast to the shape; `InputError` for another shape, or where `rule` does not hold."""
+    """Return `value` in that dtype, broadcast to the shape. Raise `InputError` for a wrong shape or a broken `rule`."""
     array = floats(field, value, rule, dtype, wait=True)
     if array.ndim not in (0, len(shape)) or any(a not in (1, b) for a, b in zip(array.shape, shape, strict=False)):
         raise InputError(f"{field} must be a number or have the shape {list(shape)}, got {list(array.shape)}.")
@@ -72,7 +72,7 @@ def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...], rule: 
 
 
 def _check_rows(hops: ArrayLike, share: ArrayLike) -> None:
-    """`InputError` for a share of 0 or less, or for a link twice in a row, where they are known."""
+    """Raise `InputError` for a share of 0 or less, or for a link twice in one row, if the values are known."""
     rows, part = known_values(hops, wait=True), known_values(share, wait=True)
     if rows is None or part is None or not rows.size:
         return
@@ -86,8 +86,9 @@ def _check_rows(hops: ArrayLike, share: ArrayLike) -> None:
 
 
 def is_ill_posed(problem: "FlowProblem", size: Any = 0.0, start: Any = 0.0, lag: Any = 0.0) -> Bool[Array, ""]:
-    """Whether a value is NaN or forbidden, or a hop names no link: the checks of `FlowProblem` and `completion_times`
-    inside of a program."""
+    """Return whether a value is NaN or forbidden, or a hop names no link.
+
+    These are the checks of `FlowProblem` and `completion_times` inside a program."""
     xp = array_module(problem, size, start, lag)
     hops, share, links = problem.hops, problem.share, len(problem.capacity)
     crossed = (hops >= 0) & (hops < links) & (share > 0)
@@ -97,8 +98,12 @@ def is_ill_posed(problem: "FlowProblem", size: Any = 0.0, start: Any = 0.0, lag:
 
 
 class Paths(eqx.Module):
-    """Sums and minima between flows and their links. `slot` holds the link of every hop, L at padding. `compared`: sum
-    by comparing every hop with every link; scattering on a GPU adds in an order that varies from run to run."""
+    """Sums and minima between flows and their links.
+
+    - `slot`: the link of every hop, L at padding.
+    - `compared`: sum by comparing every hop with every link. (Scattering on a GPU adds in an order that varies from run
+      to run.)
+    """
 
     slot: Int[Array, "F H"]
     share: Float[Array, "F H"]
@@ -113,7 +118,7 @@ class Paths(eqx.Module):
         return jnp.broadcast_to(value[:, None], self.slot.shape)
 
     def at_hops(self, value: Float[Array, "L"], fill: float) -> Array:
-        """Values of links [L] at their hops [F H]; `fill` at padding."""
+        """Return the values of links [L] at their hops [F H]; `fill` at padding."""
         return jnp.concatenate([value, jnp.full(1, fill, value.dtype)])[self.slot]
 
     def hop_sum(self, hop: Array) -> Float[Array, "L"]:
@@ -122,11 +127,11 @@ class Paths(eqx.Module):
         return jnp.zeros(self.links + 1, hop.dtype).at[self.slot].add(hop)[:-1]
 
     def link_sum(self, value: Float[Array, "F"]) -> Float[Array, "L"]:
-        """Sum of share * value over the flows of every link."""
+        """Return the sum of share * value over the flows of every link."""
         return self.hop_sum(jnp.where(self.present, self.share * self.spread(value), 0))
 
     def link_min(self, value: Float[Array, "F"]) -> Float[Array, "L"]:
-        """Smallest value among the flows of every link; infinity without flows."""
+        """Return the smallest value among the flows of every link; infinity without flows."""
         if self.compared:
             return self._on_link(self.spread(value), jnp.inf).min(1, initial=jnp.inf)
         return jnp.full(self.links + 1, jnp.inf, value.dtype).at[self.slot].min(self.spread(value))[:-1]
@@ -144,7 +149,7 @@ def paths_of(problem: FlowProblem) -> Paths:
 
 # --------------------------------------------------------------------------------------------------- first derivatives
 def once(primals: Any) -> Any:
-    """The `primals` of a derivative rule, with second derivatives refused."""
+    """Return the `primals` of a derivative rule; differentiating them again raises `InputError`."""
     return _identity(primals)
 
 
@@ -156,6 +161,6 @@ def _identity(primals):
 @_identity.defjvp
 def _refuse(primals, tangents):
     raise InputError(
-        "rates and completion times of flows have first derivatives alone; take the second by finite differences of "
+        "rates and completion times of flows have only first derivatives; take the second by finite differences of "
         "the first, or put jax.lax.stop_gradient around the inputs of a first derivative that is meant as a constant."
     )

@@ -1,4 +1,4 @@
-"""Completion times and rates on a star of ports, for one instance; `jax.vmap` runs the batched kernel."""
+"""Completion times and rates on a star of ports. A call solves one instance; `jax.vmap` runs the batched kernel."""
 
 import functools
 
@@ -21,15 +21,15 @@ from mfabric_jax.support.host_arrays import NAN_OR_NOT_NEGATIVE, NOT_NEGATIVE
 
 
 def star_completion(size, up, down, group_up=None, group_down=None, *, kernel: str = AUTO) -> Float[Array, "N N"]:
-    """When each flow of a star ends [s]: all start at 0 and share the ports max-min fairly.
+    """Return when each flow of a star ends [s]; all start at 0 and share the ports max-min fairly.
 
     - `size` [N N]: bytes from endpoint i to endpoint j (the diagonal is a flow like any other).
     - `up`, `down` [N]: port capacities [bytes/s], finite.
     - `group_up`, `group_down` [G]: capacities of the ports that N/G neighbouring endpoints share; infinity is no limit.
-    - `kernel`: a kernel of `flows.kernels`, or "auto": the one of the table there.
+    - `kernel`: a kernel of `flows.kernels`; "auto" chooses by the table there.
 
-    0 where there are no bytes, infinity at a dead port, NaN throughout where an input is NaN or a size infinite, and
-    inside of a program where an input is negative. Differentiable once, forward and reverse, by replay through
+    The result is 0 without bytes, and infinity at a dead port. All of it is NaN if an input is NaN, a size is infinite,
+    or (inside a program) an input is negative. Differentiable once, forward and reverse, by replay through
     `completion_times`; a second derivative raises `InputError`.
     """
     inputs = _checked(size, up, down, group_up, group_down)
@@ -43,7 +43,7 @@ def _finish(kernel: Kernel | None, *inputs) -> Float[Array, "N N"]:
 
 
 def star_rates(flows, up, down, group_up=None, group_down=None, *, kernel: str = AUTO) -> Float[Array, "N N"]:
-    """Max-min fair rates [bytes/s] of a star's flows; ports and kernel as in `star_completion`.
+    """Return the max-min fair rates [bytes/s] of a star's flows; ports and kernel as in `star_completion`.
 
     - `flows` [N N]: above 0 where there is a flow (e.g. bytes). Rates are 0 elsewhere and at dead ports.
     """
@@ -76,7 +76,7 @@ def _checked(size, up, down, group_up, group_down):
 
 
 def _batchable(make):
-    """Turn a kernel into a function of [B ...] arrays whose `vmap` merges the new axis into the batch."""
+    """Make a kernel a function of [B ...] arrays whose `vmap` merges the new axis into the batch."""
 
     @functools.cache
     def batched(kernel: Kernel | None):
@@ -98,13 +98,13 @@ def _batchable(make):
 
 
 def largest(x):
-    """Largest value per instance, [B ...] -> [B 1 1], 1 instead of 0; instances are divided by it."""
+    """Return the largest value per instance, [B ...] -> [B 1 1], or 1 if it is 0; instances are divided by it."""
     top = jnp.max(x, axis=(1, 2))
     return jnp.where(top > 0, top, 1)[:, None, None]
 
 
 def dead_flows(size, leaf, groups):
-    """Flows over a port without capacity [B N N]; instances with a NaN, negative or infinite size or port [B 1 1]."""
+    """Return the flows over a port without capacity [B N N], and the instances with an invalid size or port [B 1 1]."""
     n, racks = size.shape[1], groups.shape[2]
     reach = leaf if not racks else jnp.minimum(leaf, jnp.repeat(groups, n // racks, axis=2))
     port = jnp.concatenate([leaf, groups], axis=2)
@@ -208,7 +208,7 @@ def _(primals, tangents):
 
 
 def as_problem(leaf: Float[Array, "2 N"], groups: Float[Array, "2 G"]) -> FlowProblem:
-    """The star's N*N flows (row-major) as a `FlowProblem` over ports up, ports down, groups up, groups down."""
+    """Return the star's N*N flows (row-major) as a `FlowProblem` over ports up, ports down, groups up, groups down."""
     n, racks = leaf.shape[1], groups.shape[1]
     source, to = np.divmod(np.arange(n * n), n)
     hops = [source, n + to]

@@ -1,7 +1,7 @@
 """The star kernel fused for a GPU: one Pallas program (Triton) per instance simulates in registers.
 
-The algorithm is that of `star_kernel`, except that flows ending at the same instant share an event. Ports are [2 N], up
-before down. Exact without tolerances, although Triton's float32 division is not correctly rounded.
+The algorithm is that of `star_kernel`, except that flows that end at the same instant share an event. Ports are [2 N],
+up before down. Exact without tolerances, although Triton's float32 division is not correctly rounded.
 """
 
 import functools
@@ -17,13 +17,13 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Bool, Float, Int
 
 ABSENT = -1  # `left` where there is no flow
-TINY = 1e-37  # least finish time of an ended flow, so that its sign is known
+TINY = 1e-37  # least finish time of an ended flow: `left` holds its negative, which must not be 0
 WORD = 32  # bits per word; signed, which Triton can count
 Words = tuple[Int[Array, "2 N"], ...]
 
 
 class _Ports(NamedTuple):
-    """Port capacities; each port's group capacity and the ports of one group, both None without groups."""
+    """Port capacities, each port's group capacity, and which ports share a group (both None without groups)."""
 
     leaf: Float[Array, "2 N"]
     group: Float[Array, "2 N"] | None
@@ -36,7 +36,7 @@ class _Ports(NamedTuple):
 
 
 class _Filling(NamedTuple):
-    """Levels so far; infinity where a port has not saturated. `share` is infinity where no flow is left to share."""
+    """Filling in progress. `level` is infinite until a port saturates; `share` is infinite if no flow is left."""
 
     level: Float[Array, "2 N"]
     room: Float[Array, "2 N"]  # capacity left to unsettled flows
@@ -59,14 +59,16 @@ class _State(NamedTuple):
 
 
 def fused_finish_times(size, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
-    """When each flow of each star ends, scaled to about 1 and without flows on dead ports. Inputs: `size` [B N N],
-    `leaf` [B 2 N] and `groups` [B 2 G] capacities, a power of two of `warps`; `interpret` runs it slowly as JAX
-    operations."""
+    """Return when each flow of each star ends, for inputs scaled to about 1 and without flows on dead ports.
+
+    `size` [B N N]; capacities `leaf` [B 2 N] and `groups` [B 2 G]; `warps`: a power of two; `interpret`: run it as JAX
+    operations, slowly.
+    """
     return _programs(_simulate, "star", size, leaf, groups, warps, interpret)
 
 
 def fused_rates(flows, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
-    """Max-min fair rates; arguments as for `fused_finish_times`. 0 where `flows` is 0."""
+    """Return max-min fair rates, 0 where `flows` is 0; arguments as in `fused_finish_times`."""
     return _programs(_share_out, "star_rates", flows, leaf, groups, warps, interpret)
 
 
@@ -113,7 +115,7 @@ def _simulate(size, leaf, *rest, per: int) -> None:
 
     last = lax.while_loop(running, lambda state: _event(state, ports), start)
     ended = jnp.where(last.left < 0, -last.left, math.inf)
-    finish[...] = jnp.where(size[...] > 0, ended, 0)  # reading again is cheaper than holding
+    finish[...] = jnp.where(size[...] > 0, ended, 0)  # reading `size` again is cheaper than keeping it in registers
 
 
 def _share_out(flows, leaf, *rest, per: int) -> None:
@@ -128,7 +130,7 @@ def _share_out(flows, leaf, *rest, per: int) -> None:
 def _event(state: _State, ports: _Ports) -> _State:
     sends = state.left >= 0
     level = _filled(sends, state.level, state.rate, ports)
-    rate = jnp.minimum(level, ports.leaf)  # not saturated: the capacity is no limit
+    rate = jnp.minimum(level, ports.leaf)  # an unsaturated port limits no flow
     (row, column), (slow_row, slow_column) = _sides(rate), _sides(1 / rate)  # divisions per port, not per flow
     rates = jnp.minimum(_per_row(row), _per_column(column))
     slow = jnp.maximum(_per_row(slow_row), _per_column(slow_column))
@@ -142,7 +144,7 @@ def _event(state: _State, ports: _Ports) -> _State:
 
 
 def _filled(sends: Bool[Array, "N N"], level, floor, ports: _Ports) -> Float[Array, "2 N"]:
-    """Levels of all ports, filled from `floor` on; lower levels are kept."""
+    """Return the levels of all ports, filled from `floor` on; levels below it are kept."""
     words = _words(sends)
 
     def unsettled(filling: _Filling):

@@ -1,9 +1,8 @@
-"""The star kernel: N endpoints, each with a port up and a port down, ports optionally grouped.
+"""The star kernel: N endpoints, each with a port up and a port down; ports may form groups.
 
-The max-min rate of flow i -> j is the smaller of two levels, x_ij = min(row_i, column_j), so ports are filled lowest
-first, and a completion changes only ports above the ended flow's rate. The batch is on the last axis; lanes still
-filling do not hold up the others. Exact without tolerances. Source: Bertsekas & Gallager, Data Networks, 2nd ed.,
-6.5.2.
+The max-min rate of flow i -> j is the smaller of two levels, x_ij = min(row_i, column_j). So ports fill lowest first,
+and a completion changes only ports above the ended flow's rate. The batch is the last axis; its lanes do not wait for
+a few that still fill. Exact without tolerances. Source: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2.
 """
 
 import functools
@@ -14,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, UInt32
 
 BIG = 1e30  # stands for "none" and "no limit"; instances are scaled to about 1
-WAIT = 0.3  # fraction of lanes that may still fill while the others continue
+WAIT = 0.3  # largest fraction of lanes that may still fill while the others continue
 barrier = lax.optimization_barrier  # keeps the CPU backend from computing a producer once per consumer
 
 
@@ -39,7 +38,7 @@ class Levels(NamedTuple):
     count: Float[Array, "P B"]  # number of unfrozen flows
     group_room: Float[Array, "Q B"]
     group_count: Float[Array, "Q B"]
-    shares: Float[Array, "P B"]  # room / count, or the group's where that is less; BIG where none are left
+    shares: Float[Array, "P B"]  # room / count, or the group's if that is less; BIG if no flow is left
     share: Float[Array, "B"]  # the smallest share
     last: Float[Array, "B"]  # level frozen last: levels never fall
 
@@ -63,13 +62,13 @@ def high(a, b):
 
 
 def lowest(x):
-    """Minimum over axis 0, by a reducer that vectorises."""
+    """Return the minimum over axis 0, by a reducer that vectorises."""
     top = jnp.asarray(BIG if jnp.issubdtype(x.dtype, jnp.floating) else 1 << 30, x.dtype)
     return barrier(lax.reduce(x, top, lambda a, b: lax.select(a < b, a, b), (0,)))
 
 
 def unrolled(op, n: int, term):
-    """op(term(0), term(1), ...) written out: one elementwise pass instead of a slow reduction."""
+    """Return op(term(0), term(1), ...), unrolled: one elementwise pass instead of a slow reduction."""
     total = term(0)
     for i in range(1, n):
         total = op(total, term(i))
@@ -202,7 +201,7 @@ def _level(ports: Ports, levels: Levels):
 
 
 def rates(flows, ports: Ports) -> Float[Array, "N N B"]:
-    """Max-min fair rates of one chunk, capacities scaled to about 1. flows [N N B]: which are present."""
+    """Return max-min fair rates of one chunk, for capacities scaled to about 1. flows [N N B]: which are present."""
     bits = Bits(n := flows.shape[0])
     words = bits.at_ports(flows)
     count = bits.count(words, ports.leaf.dtype)
@@ -212,7 +211,7 @@ def rates(flows, ports: Ports) -> Float[Array, "N N B"]:
 
 
 def finish_times(size, ports: Ports) -> Float[Array, "N N B"]:
-    """Finish times of one chunk, scaled to about 1. size [N N B], 0 without a flow."""
+    """Return the finish times of one chunk, scaled to about 1. size [N N B]: 0 without a flow."""
     n, batch = size.shape[0], size.shape[-1]
     bits, sends = Bits(n), size > 0
     words, left = bits.at_ports(sends), jnp.where(sends, size, BIG)

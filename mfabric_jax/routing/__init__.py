@@ -1,4 +1,4 @@
-"""Routing: which links carry a demand, and when an all-to-all completes."""
+"""Routing: the links that carry a demand, and the completion time of an all-to-all."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What has arrived at every server when: parts of an all-to-all, of equal size or one for each configuration."""
+"""Arrival times of an all-to-all's bytes at every server, in parts: equal parts, or one for each configuration."""
 
 from typing import NamedTuple
 
@@ -18,11 +18,11 @@ from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NOT_NEGATIVE
 
 
 class Arrivals(NamedTuple):
-    """Parts of one all-to-all, in the order in which they arrive, and what their answers take on the way back.
+    """Parts of one all-to-all, in the order in which they arrive, and the times of their return.
 
-    - `time` [P S] s: when the last byte of a part is at its server; 0 where it has none. `bytes` [P S].
-    - `turn_s`, `circuit_s` [P]: for how long circuits turn before the part, and carry it. `packet_s` [P]: how long its
-      answers take on packet NICs, where they have these to themselves.
+    - `time` [P S] s: when the last byte of a part arrives at a server; 0 where it has none. `bytes` [P S].
+    - `turn_s`, `circuit_s` [P]: how long circuits reconfigure before the part, and how long they carry it.
+    - `packet_s` [P]: how long the part's return takes on packet NICs alone.
     """
 
     time: Float[Array, "P S"]
@@ -32,7 +32,7 @@ class Arrivals(NamedTuple):
     packet_s: Float[Array, "P"]
 
     def merged(self, parts: int) -> "Arrivals":
-        """Neighbouring parts together as at most `parts`, of about equal numbers: a part is there when its last is."""
+        """Merge neighbouring parts into at most `parts` of about equal numbers; a part arrives with its last member."""
         first = np.array_split(np.arange(len(self.time)), min(whole("parts", parts), len(self.time)))
         turn_s, both_s = self.turn_s, self.turn_s + self.circuit_s
         rows = [
@@ -49,8 +49,10 @@ class Arrivals(NamedTuple):
 
 
 def equal_parts(first_s, second_s, received: Float[Array, "S"], parts: int) -> Arrivals:
-    """An all-to-all of `first_s` seconds in equal parts one after the other, its answers in `second_s` [s]; `received`
-    [S]: bytes of all parts at every server."""
+    """Return an all-to-all of `first_s` seconds in equal parts, one after the other; their return takes `second_s` [s].
+
+    `received` [S]: bytes of all parts at every server.
+    """
     received = floats_or_nan("received", received, NOT_NEGATIVE)
     if received.ndim != 1:
         raise InputError(f"received must be [S], bytes at every server, got {list(received.shape)}.")
@@ -65,14 +67,14 @@ def equal_parts(first_s, second_s, received: Float[Array, "S"], parts: int) -> A
 
 
 def arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"]) -> Arrivals:
-    """Of an all-to-all whose circuits follow a schedule of K configurations: K + 2 parts, exact as `schedule_time`.
+    """Return the K + 2 parts of an all-to-all whose circuits follow K configurations; exact, as `schedule_time`.
 
-    - `demand` [S S]: bytes from server i to server j; the diagonal stays, and is the first part, there at 0.
+    - `demand` [S S]: bytes from server i to server j; the diagonal stays in its server and is the first part, at 0 s.
 
-    A part is what circuits deliver between the ends of two configurations (of any switch), and every pair's packets if
-    the last of them arrives in that time; the last part is of packets that arrive after all configurations. The way
-    back replays the same times over reversed circuits. Infinite where bytes are left that packet NICs do not reach.
-    `InputError` and derivatives as of `schedule_time`; under `vmap` a batch.
+    A part is what circuits deliver between the ends of two configurations (of any switch), plus the packets of every
+    pair whose last packet arrives in that time. The last part is packets that arrive after all configurations. The
+    return replays the same times over reversed circuits. Times are infinite if packet NICs do not reach bytes that
+    circuits leave. `InputError` and derivatives are those of `schedule_time`; under `vmap` a batch.
     """
     of_type("schedule", schedule, Schedule)
     between = between_servers(of_type("region", region, Region), demand, rule=FROM_0_TO_INFINITY)
@@ -121,7 +123,7 @@ def _arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"], o
 
 
 def _by(shown: Shown, nic, times: Float[Array, "K"], most: Float[Array, "S S"]) -> Float[Array, "K S S"]:
-    """Bytes that circuits have delivered by these times, at most `most`."""
+    """Return the bytes that circuits have delivered by these times, at most `most`."""
 
     def one(time):
         lasted = jnp.clip(time - (shown.end - shown.length), 0, shown.length)

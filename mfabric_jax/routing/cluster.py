@@ -1,9 +1,9 @@
 """The links that flows between the GPUs of a cluster cross.
 
-Flows inside a server cross the NVSwitch. Between servers, a flow takes the ways of unchanging links if there are any;
-else a direct circuit if the pair has one, else the NICs on the tree, else circuits of other servers, which forward.
-Where a GPU does not own the NIC its data uses, the data crosses the NVSwitch to (or from) the delegate GPU that does,
-spread over the pair's delegates by their parts. Source: arXiv 2501.03905, topology-aware routing.
+Flows inside a server cross the NVSwitch. Between servers, a flow takes the first that exists of: paths over links that
+do not change; a direct circuit of the pair; the NICs on the tree; circuits of other servers, which forward. If a GPU
+does not own the NIC that its data uses, the data crosses the NVSwitch to (or from) the delegate GPU that does; the data
+is spread over the pair's delegates by their shares. Source: arXiv 2501.03905, topology-aware routing.
 """
 
 import numpy as np
@@ -23,24 +23,24 @@ Heirs = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def links_of(cluster: Cluster, routing: str = "spray") -> Network:
-    """The network whose link numbers the routes use: parallel links pooled for "spray", else every link separate."""
+    """Return the network whose link numbers the routes use: parallel links are pooled for "spray", else separate."""
     return cluster.sprayed if one_of("routing", routing, PATHS) == "spray" else cluster.network
 
 
 def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: int = 0, size=None) -> Routes:
-    """The links of `links_of(cluster, routing)` that each flow from GPU `src` to GPU `dst` [F] crosses.
+    """Return the links of `links_of(cluster, routing)` that each flow from GPU `src` to GPU `dst` [F] crosses.
 
     - `routing` on the tree: "spray" divides evenly over all shortest paths; "ecmp" picks one path per flow by a hash
-      with `seed`; "least-loaded" picks one path per flow, in falling order of `size` [F bytes]. Where servers forward,
+      with `seed`; "least-loaded" picks one path per flow, in falling order of `size` [F bytes]. If servers forward,
       "spray" divides over all shortest paths and the others pick one by hash.
 
-    A flow from a GPU to itself crosses no link. Raises `InputError` if two servers have no path to each other.
+    A flow from a GPU to itself crosses no link. Raise `InputError` if two servers have no path to each other.
     """
     one_of("routing", routing, PATHS)
     of_type("cluster", cluster, Cluster)
     src, dst = _gpus("src", src, cluster), _gpus("dst", dst, cluster)
     if src.shape != dst.shape:
-        raise InputError(f"src and dst must be of one length, got {len(src)} and {len(dst)}.")
+        raise InputError(f"src and dst must have the same length, got {len(src)} and {len(dst)}.")
     size = None if size is None else host_floats("size", size, NOT_NEGATIVE)
     if size is not None and size.shape != src.shape:
         raise InputError(f"size must have the shape [{len(src)}], got {list(size.shape)}.")
@@ -61,7 +61,7 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
             parts.append((one, _over_circuits(cluster, src[one], dst[one], ways[some], share[some], first)))
     elif cluster.tree is not None and len(flow):
         ends = _Ends(cluster, src[flow], dst[flow], routing, seed)
-        path = None  # aggregation switch and core [F] of every flow; None: sprayed over all
+        path = None  # aggregation switch and core [F] of every flow; None: sprayed over all of them
         if routing == "ecmp":
             path = ecmp(cluster.tree, ends.out[0], ends.into[0], seed)
         elif routing == "least-loaded":
@@ -73,9 +73,10 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
 
 
 def nic_routes(cluster: Cluster, src: np.ndarray, dst: np.ndarray, heirs: Heirs = ()) -> Routes:
-    """The links of `links_of(cluster)` from NIC to NIC that sprayed flows between GPUs of different servers cross.
+    """Return the links of `links_of(cluster)`, from NIC to NIC, that sprayed flows between servers cross.
 
-    `heirs`: tree ports that are lost, each with as many ports that carry its bytes in equal parts.
+    `src`, `dst` [F]: GPUs of different servers. `heirs`: lost tree ports, each with the ports that carry its bytes in
+    equal parts; each lost port has the same number of them.
     """
     ends = _Ends(cluster, src, dst, "spray", 0)
     if heirs:
@@ -120,7 +121,7 @@ def _inside(cluster: Cluster, src, dst) -> Routes:
 
 
 class _Ends:
-    """NICs on the tree by which each flow leaves and enters: tree hosts [U F], and the GPUs that own them [U F]."""
+    """NICs on the tree by which each flow leaves (`out`) and enters (`into`), as tree hosts [U F]."""
 
     def __init__(self, cluster: Cluster, src, dst, routing: str, seed: int):
         per_server = cluster.gpus_per_server
@@ -136,7 +137,7 @@ class _Ends:
         self.out, self.into = cluster.host(src // per_server, out), cluster.host(dst // per_server, into)
         tree = cluster.nic_tree
         if tree.parts > 1 and np.any(tree.part_of(self.out) != tree.part_of(self.into)):
-            raise InputError(f"{cluster.name}: GPUs of different rails have no way to each other without pxn.")
+            raise InputError(f"{cluster.name}: GPUs of different rails have no path to each other without pxn.")
 
 
 def _over_tree(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> Routes:
@@ -152,7 +153,7 @@ def _over_tree(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> Routes:
 
 
 def _between_nics(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Hops and shares from NIC to NIC, for each NIC that a flow is spread over."""
+    """Return hops and shares from NIC to NIC, for each NIC over which a flow is spread."""
     tree, ports, blocks = cluster.nic_tree, 2 * cluster.gpus, []
     out, into = ends.out[:, some], ends.into[:, some]
     for up, down in zip(out, into, strict=True):
@@ -200,7 +201,7 @@ def _forwarding(cluster: Cluster, here, there, routing: str, seed: int) -> tuple
 
 # -------------------------------------------------------------------------------------------- single paths over a tree
 def hashed(*keys) -> np.ndarray:
-    """64-bit hash of integers, element by element."""
+    """Return a 64-bit hash of integers, element by element."""
     value = np.uint64(0)
     with np.errstate(over="ignore"):
         for key in keys:
@@ -209,13 +210,14 @@ def hashed(*keys) -> np.ndarray:
 
 
 def ecmp(tree: Tree, src: np.ndarray, dst: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Aggregation switch and core of every flow, by a hash of flow number, hosts and seed."""
+    """Return the aggregation switch and core of every flow, by a hash of flow number, hosts and seed."""
     draw = hashed(seed, np.arange(len(src)), src, dst) % np.uint64(tree.paths)
     return np.divmod(draw.astype(np.int64), tree.pod_ports[UP])
 
 
 def least_loaded(tree: Tree, src, dst, size, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Aggregation switch and core of each flow, largest first: the path whose fullest link is emptiest."""
+    """Return the aggregation switch and core of each flow; largest first, each takes the path whose fullest link is
+    emptiest."""
     if size is None:
         raise InputError("routing 'least-loaded' needs size, the bytes of every flow.")
     up, climb = tree.edge_ports[UP], tree.pod_ports[UP]

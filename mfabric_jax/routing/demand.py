@@ -1,4 +1,4 @@
-"""What an all-to-all asks of a network: the bytes between its servers, checked, and seconds of loads."""
+"""The demand of an all-to-all: checked bytes between servers, and the seconds that loads take."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +15,10 @@ from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NAN_OR_NOT_NEGAT
 def between_servers(
     region: Region | DirectLinks, demand, field: str = "demand", rule: Rule = NAN_OR_NOT_NEGATIVE
 ) -> Float[Array, "S S"]:
-    """The demand as floats with zero diagonal. `InputError` where bytes between servers break the rule; where they are
-    not known, negative ones are NaN."""
+    """Return the demand as floats with a zero diagonal.
+
+    Raise `InputError` if bytes between servers break the rule; if values are traced, negative ones become NaN.
+    """
     demand, servers = floats(field, demand), region.servers
     if demand.shape != (servers, servers):
         raise InputError(f"{field} must be [S S] with S = {servers} servers, got {list(demand.shape)}.")
@@ -24,7 +26,7 @@ def between_servers(
 
 
 def demands_between_servers(region: Region, demands, field: str, axis: str = "K") -> Float[Array, "K S S"]:
-    """`between_servers` of each of several demands, at least one; none is NaN."""
+    """Return `between_servers` of one or more demands; NaN is not allowed."""
     demands, servers = floats(field, demands), region.servers
     if demands.ndim != 3 or demands.shape[1:] != (servers, servers) or not len(demands):
         wanted = f"[{axis} S S] with S = {servers} servers and at least one demand"

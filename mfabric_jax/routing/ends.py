@@ -1,7 +1,7 @@
-"""When the flows of one all-to-all end, and its busiest link, on the host in float64.
+"""The ends of all flows of one all-to-all, and its busiest link, on the host in float64.
 
-A flow is what the fabric moves as one: bytes of a pair of GPUs, ranks, or servers where NICs are pooled or bytes take
-circuits. The busiest link is the one whose own bytes would take longest at its whole capacity.
+A flow is the bytes of a pair of GPUs or ranks, or of a pair of servers where these pool NICs or use circuits. The
+busiest link is the one whose own bytes would take longest at its full capacity.
 """
 
 import functools
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from mfabric_jax.routing.graph_ways import GraphWays
 
 WAYS = "out", "in"
-KEPT = 1 + 1e-6  # of circuits' time: pairs that best paths keep on their circuits
+KEPT = 1 + 1e-6  # best-path keeps a pair on its circuits up to this multiple of the circuits' end
 
 
 class Ends(NamedTuple):
-    """`seconds` [F]: when each flow with bytes ends. `busiest`: a link, whose bytes take `busiest_s` alone; None where
-    all ways are paced to end together."""
+    """Ends of flows.
+
+    - `seconds` [F]: when each flow with bytes ends.
+    - `busiest`: the busiest link, whose bytes alone take `busiest_s`; None if all paths are paced to end together.
+    """
 
     seconds: np.ndarray
     busiest: str | None
@@ -36,17 +39,20 @@ class Ends(NamedTuple):
 
     @classmethod
     def of(cls, seconds: Float[np.ndarray, "F"], alone: Float[np.ndarray, "L"], name: Callable[[int], str]) -> "Ends":
-        """`alone`: seconds that the bytes of every link take at its whole capacity; `name`: of a link by its number."""
+        """Return the ends with the busiest link.
+
+        `alone`: seconds that each link's bytes take at its full capacity; `name` maps a link's number to its name.
+        """
         at = int(alone.argmax()) if len(alone) else 0
         return cls(seconds, name(at) if len(seconds) else None, float(alone.max(initial=0)))
 
     def quantile(self, part: float) -> float | None:
-        """When this part of the flows has ended; None without flows."""
+        """Return when this fraction of the flows has ended; None without flows."""
         return float(np.quantile(self.seconds, part, method="inverted_cdf")) if len(self.seconds) else None
 
     @property
     def busiest_use(self) -> float | None:
-        """Part of the time until the last flow ends that the busiest link needs for its bytes."""
+        """Fraction of the time until the last end that the busiest link needs for its bytes."""
         last = self.seconds.max(initial=0)
         return None if self.busiest is None or not np.isfinite(last) or last == 0 else float(self.busiest_s / last)
 
@@ -55,7 +61,7 @@ QUANTILES = {"flow_p50_s": 0.5, "flow_p99_s": 0.99}
 
 
 def columns_of_ends(found: Ends | None, rate: float = 1.0) -> dict[str, Any]:
-    """Columns of a row; `rate`: how many times as fast links are; None: not known."""
+    """Return the columns of a row; `rate`: factor by which links are faster. `found` None: the ends are not known."""
     if found is None:
         return dict.fromkeys((*QUANTILES, "busiest_link", "busiest_link_use"))
     seconds = {name: found.quantile(part) for name, part in QUANTILES.items()}
@@ -65,7 +71,7 @@ def columns_of_ends(found: Ends | None, rate: float = 1.0) -> dict[str, Any]:
 
 @functools.singledispatch
 def ends(group, demand: Float[np.ndarray, "R R"], ranks_per_server: int) -> Ends:
-    """When the flows of one all-to-all of `demand` bytes end on links that do not change, by the group's own rule."""
+    """Return when the flows of an all-to-all of `demand` bytes end on links that do not change, by the group's rule."""
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
 
@@ -91,7 +97,7 @@ def _(group: DirectLinks, demand, ranks_per_server) -> Ends:
 def ends_on_paths(
     carry: SinglePaths, nic_Bps: float, demand: Float[np.ndarray, "R R"], name: Callable[[int], str]
 ) -> Ends:
-    """When the flows of one all-to-all end on paths of their own; `name`: of a link by its number."""
+    """Return when the flows of an all-to-all end, each on a single path; `name` maps a link's number to its name."""
     size = demand[np.asarray(carry.source), np.asarray(carry.target)] / carry.slices
     capacity = np.asarray(carry.capacity, float) * float(nic_Bps)
     return _on_paths(capacity, np.asarray(carry.hops), np.asarray(carry.share, float), size, name)
@@ -100,7 +106,7 @@ def ends_on_paths(
 def ends_on_graph(
     ways: "GraphWays", nic_Bps: float, demand: Float[np.ndarray, "R R"], name: Callable[[int], str]
 ) -> Ends:
-    """When the flows of the slowest groups of a graph end; `name`: of a link by its number."""
+    """Return when the flows of a graph's slowest groups end; `name` maps a link's number to its name."""
     seconds, busiest, demand = [np.zeros(0)], Ends(np.zeros(0), None, 0.0), ways.at_nics(demand)
     for part in ways.parts:
         size = demand[part.source, part.target] / ways.slices
@@ -120,8 +126,10 @@ def ends_on_circuits(
     optical_s: float,
     electrical_s: float,
 ) -> Ends:
-    """When the bytes of pairs of servers end on circuits `count` and packet switches, which finish their parts at
-    `optical_s` and `electrical_s` (`routing.region.part_times`)."""
+    """Return when each pair of servers ends on circuits `count` and packet switches.
+
+    Circuits end at `optical_s`, packet switches at `electrical_s` (`routing.region.part_times`).
+    """
     demand = np.where(np.eye(len(demand), dtype=bool), 0.0, demand)
     some, last = demand > 0, max(optical_s, electrical_s)
     if routing == "relay":
@@ -146,7 +154,7 @@ def ends_on_circuits(
 
 
 def _name_in_region(servers: int, link: int) -> str:
-    """Of circuits from server to server, then of electrical NICs, out and in."""
+    """Return the name of a link: circuits from server to server come first, then electrical NICs, out and in."""
     if link < servers**2:
         return "circuits of server {} to server {}".format(*divmod(link, servers))
     way, server = divmod(link - servers**2, servers)
@@ -165,7 +173,7 @@ def _on_ports(ports: Ports, names: Sequence[str]) -> Ends:
 
 
 def _star_ends(ports: Ports) -> Float[np.ndarray, "N N"]:
-    """When every flow of a star of ports ends [s]; 0 without bytes."""
+    """Return when every flow of a star of ports ends [s]; 0 without bytes."""
     both = np.stack([ports.port, ports.port])
     return flow_ends(ports.size[None], both, None if ports.edge is None else np.stack([ports.edge, ports.edge]))[0]
 

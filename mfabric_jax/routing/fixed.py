@@ -1,7 +1,7 @@
 """Time of all-to-alls on links that do not change: packet switches, direct links with forwarding, NVSwitches.
 
 Bytes spread over all shortest paths, or (`single_paths`) each flow takes one random path, drawn once from a seed, as in
-packet simulators without spraying. A flow joins two GPUs: each pair of ranks has one flow per tensor-parallel slice.
+packet simulators without spraying. A flow connects two GPUs: each pair of ranks has one per tensor-parallel slice.
 """
 
 import dataclasses
@@ -37,8 +37,11 @@ MOST_CIRCUITS = 64  # most circuits per pair for which draws are stored
 
 
 class Ports(NamedTuple):
-    """All-to-alls on a star: bytes `size` [... N N] between ports of capacity `port` [N] [bytes/s], up and down alike,
-    and of neighbouring ports together, `edge` [G]; None: no limit."""
+    """All-to-alls on a star.
+
+    `size` [... N N]: bytes between ports. `port` [N]: capacity [bytes/s], the same up and down. `edge` [G]: common
+    capacity of neighbouring ports; None: no limit.
+    """
 
     size: Float[Array, "... N N"]
     port: Float[Array, "N"]
@@ -46,25 +49,27 @@ class Ports(NamedTuple):
 
     @property
     def capacities(self) -> tuple[Array, ...]:
-        """As `star_completion` takes them."""
+        """The port capacities, as arguments of `star_completion`."""
         return (self.port, self.port) if self.edge is None else (self.port, self.port, self.edge, self.edge)
 
 
 @functools.singledispatch
 def fixed_time(group, demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, ""]:
-    """Exact fluid completion time of one all-to-all between ranks of different servers [s]. `group`: `Electrical` ports
-    under spraying, the `Star` of ports left by a failure, or `DirectLinks`."""
+    """Return the exact fluid completion time of one all-to-all between ranks of different servers [s].
+
+    `group`: `Electrical` ports under spraying, the `Star` of ports that remain after a failure, or `DirectLinks`.
+    """
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
 
 @functools.singledispatch
 def fixed_times_now(group, demand: Float[np.ndarray, "B R R"], ranks_per_server: int) -> Float[np.ndarray, "B"]:
-    """`fixed_time` of many all-to-alls, by compiled loops of the host in float64: no XLA program."""
+    """Return `fixed_time` for many all-to-alls, by compiled loops of the host in float64: no XLA program."""
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
 
 def latest_ends_on(ports: Ports) -> Float[np.ndarray, "B"]:
-    """When the last byte of every all-to-all [B N N] is through [s]."""
+    """Return when every all-to-all [B N N] ends [s]."""
     both = np.stack([ports.port, ports.port])
     return latest_ends(ports.size, both, None if ports.edge is None else np.stack([ports.edge, ports.edge]))
 
@@ -125,19 +130,21 @@ def _(group: RailsLeft, demand, ranks_per_server: int):
 
 
 def rail_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... g S S"]:
-    """Bytes between servers on the rails of each rank of a server, which are those of the destination."""
+    """Return the bytes between servers on the rails of each local rank; the destination's rank decides the rail."""
     of_server = by_server(away_from_server(demand, ranks_per_server), ranks_per_server).sum(-3)  # [... s t g]
     return array_module(demand).moveaxis(of_server, -1, -3)
 
 
 def of_ports(group: RailRings, ranks_per_server: int) -> float:
-    """Seconds on ports of half a NIC, on all rails of a rank, over those on a NIC."""
+    """Return the time on all of a rank's rails, with ports of half a NIC each, over the time on one whole NIC."""
     return PORTS * ranks_per_server / group.nics
 
 
 def wired(fabric: DirectLinks, count=None) -> DirectLinks:
-    """The fabric with every pair's paths over its links, or over circuits `count` [W W]. Runs on the host; raises
-    `InputError` if the links do not connect all servers."""
+    """Return the fabric with every pair's paths over its links, or over circuits `count` [W W].
+
+    Runs on the host. Raise `InputError` if the links do not connect all servers.
+    """
     mesh, servers, groups = fabric.mesh, fabric.servers, fabric.groups
     if count is not None:
         mesh, groups = mesh_of(count), len(np.asarray(count)) // servers
@@ -167,8 +174,8 @@ def _shared_rates(fabric: DirectLinks, mesh: Mesh) -> dict[str, float]:
 
 
 def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """Exact fluid time of one all-to-all of `demand` [S S] bytes per group, with forwarding [s]; the mean over
-    groups."""
+    """Return the exact fluid time of one all-to-all of `demand` [S S] bytes per group, with forwarding [s]: the mean
+    over groups."""
     if fabric.mesh is None or not fabric.joined:
         raise InputError("direct links need circuits before they carry anything; see wired(group, count).")
     size = jnp.tile(between_servers(fabric, demand).reshape(-1), fabric.groups)
@@ -178,7 +185,7 @@ def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Arra
 
 
 def forward_times_now(fabric: DirectLinks, demand: Float[np.ndarray, "B S S"]) -> Float[np.ndarray, "B"]:
-    """`forward_time` of many all-to-alls, by compiled loops of the host in float64."""
+    """Return `forward_time` for many all-to-alls, by compiled loops of the host in float64."""
     assert fabric.mesh is not None
     size = np.tile(_to_others(demand).reshape(len(demand), -1), fabric.groups)
     return _means_of_groups_now(fabric.mesh.nics, fabric.nic_Bps, fabric.hops, fabric.share, size, fabric.groups)
@@ -201,9 +208,11 @@ def _mean_of_groups(nics, nic_Bps, hops, share, size, groups: int) -> Float[Arra
 @fixed_time.register(Electrical)
 @functools.partial(jax.jit, static_argnames="ranks_per_server")
 def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, ""]:
-    """Exact fluid completion time of one all-to-all of `demand` [R R] bytes between ranks under spraying [s]. Pairs
-    inside a server are ignored. Each rank owns the NICs of its GPUs, or a server's ranks pool them; with pxn, bytes
-    leave by the NIC of the destination's rank."""
+    """Return the exact fluid completion time of one all-to-all of `demand` [R R] bytes between ranks, sprayed [s].
+
+    Pairs inside a server are ignored. Each rank owns the NICs of its GPUs, or a server's ranks pool them; with pxn,
+    bytes leave by the NIC of the destination's rank.
+    """
     ports = spray_ports(fabric, demand, ranks_per_server)
     return flows.star_completion(ports.size, *ports.capacities).max(initial=0)
 
@@ -214,7 +223,7 @@ def _(group: Electrical, demand, ranks_per_server: int):
 
 
 def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_server: int) -> Ports:
-    """The ports that carry all-to-alls between ranks, and their bytes."""
+    """Return the ports that carry all-to-alls between ranks, with their bytes."""
     xp = array_module(fabric, demand)
     ranks = demand.shape[-1]
     between = away_from_server(demand, ranks_per_server)
@@ -227,7 +236,7 @@ def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_s
         between, port = on_planes(between, fabric.planes), xp.repeat(port, fabric.planes) / fabric.planes
     if fabric.pxn:
         between = by_rail(between, ranks_per_server)
-    below = fabric.oversubscription is None or fabric.pxn  # the edge switches, on their rails
+    below = fabric.oversubscription is None or fabric.pxn  # bytes stay below the edge switches, on their rails
     return Ports(between, port, None if below else edge)
 
 
@@ -238,7 +247,7 @@ def away_from_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> 
 
 
 def on_planes(between: Float[Array, "... R R"], planes: int) -> Float[Array, "... N N"]:
-    """Bytes between the ports of ranks on planes, N = R planes: pair (i, j) has plane (i + j) mod `planes`."""
+    """Return the bytes between ports on planes, N = R x planes; ranks i and j use plane (i + j) mod `planes`."""
     xp, ranks = array_module(between), np.arange(between.shape[-1])
     taken = np.eye(planes)[(ranks[:, None] + ranks) % planes]  # [R R planes]
     both = taken.transpose(0, 2, 1)[..., None] * np.eye(planes)[:, None, :]  # [R planes R planes]
@@ -247,7 +256,7 @@ def on_planes(between: Float[Array, "... R R"], planes: int) -> Float[Array, "..
 
 
 def by_rail(between: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... R R"]:
-    """Bytes between NICs under pxn: a server's bytes for rank g elsewhere leave by its own g-th NICs."""
+    """Return the bytes between NICs under pxn: a server's bytes for rank g elsewhere leave by its own rank g's NICs."""
     rail = np.eye(ranks_per_server, dtype=between.dtype)
     of_server = by_server(between, ranks_per_server).sum(-3)  # [... s t g]
     wide = of_server[..., :, None, :, :]
@@ -257,9 +266,11 @@ def by_rail(between: Float[Array, "... R R"], ranks_per_server: int) -> Float[Ar
 def delegated(
     fabric: Electrical | Region | DirectLinks, demand: Float[Array, "... R R"], ranks_per_server: int
 ) -> Float[Array, "... S g g"]:
-    """Bytes that cross each server's NVSwitch to or from the NICs that carry them [... S g g], by the group's
-    `handover`. "none": GPUs use their own NICs; "to the rail": bytes go to the rank of the destination; "levelled":
-    only a rank's excess above the mean moves; "spread": bytes go to all ranks equally."""
+    """Return the bytes that cross each server's NVSwitch to or from the NICs that carry them [... S g g].
+
+    The group's `handover` decides. "none": GPUs use their own NICs; "to the rail": bytes go to the destination's rank;
+    "levelled": only a rank's excess over the mean moves; "spread": bytes go to all ranks equally.
+    """
     blocks = by_server(away_from_server(demand, ranks_per_server), ranks_per_server)
     gather, scatter = fabric.handover
     if gather in ("none", "to the rail"):
@@ -284,7 +295,7 @@ def _levelled(load: Float[Array, "... S g"]) -> Float[Array, "... S g g"]:
 
 @jax.jit
 def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
-    """Time of the slowest all-to-all inside a server [s]: `demand` [S G G] bytes, `gpu_Bps` bytes/s per rank."""
+    """Return the time of the slowest all-to-all inside a server [s]: `demand` [S G G] bytes, `gpu_Bps` per rank."""
     rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # else XLA folds every copy of a constant
     port = jnp.broadcast_to(rate, demand.shape[1])
     finish = jax.vmap(lambda one: flows.star_completion(one, port, port))(_to_others(demand))
@@ -292,7 +303,7 @@ def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
 
 
 def inside_times_now(demand: Float[np.ndarray, "B S G G"], gpu_Bps: float) -> Float[np.ndarray, "B"]:
-    """`inside_time` of many, by compiled loops of the host in float64."""
+    """Return `inside_time` for many demands, by compiled loops of the host in float64."""
     *many, ranks, _ = demand.shape
     ports = Ports(_to_others(demand).reshape(-1, ranks, ranks), np.full(ranks, float(gpu_Bps)), None)
     return latest_ends_on(ports).reshape(many).max(axis=-1, initial=0)
@@ -302,10 +313,12 @@ def _to_others(demand: Float[Array, "... G G"]) -> Float[Array, "... G G"]:
     return demand * aligned(1 - np.eye(demand.shape[-1], dtype=demand.dtype), demand)
 
 
-# ------------------------------------------------------------------------------------------------ one path a flow
+# ------------------------------------------------------------------------------------------------ one path per flow
 class SinglePaths(eqx.Module):
-    """One fixed path per flow, for equal expert-parallel groups on shared links; capacity [L] is relative to one NIC.
-    Each flow carries 1 / `slices` of the bytes between its `source` and `target` rank."""
+    """One fixed path per flow, for equal expert-parallel groups on shared links; `capacity` [L] is in NICs.
+
+    Each flow carries 1 / `slices` of the bytes between its `source` and `target` rank.
+    """
 
     source: Int[Array, "F"]
     target: Int[Array, "F"]
@@ -316,20 +329,22 @@ class SinglePaths(eqx.Module):
     groups: int = eqx.field(static=True, default=1)
 
     def time(self, fabric: Electrical | DirectLinks, demand: Float[Array, "R R"]) -> Float[Array, ""]:
-        """Exact fluid completion time of one all-to-all between ranks [s]; the mean over groups."""
+        """Return the exact fluid completion time of one all-to-all between ranks [s]: the mean over groups."""
         size = demand[self.source, self.target] / self.slices
         return _mean_of_groups(self.capacity, fabric.nic_Bps, self.hops, self.share, size, self.groups)
 
     def times_now(self, fabric: Electrical | DirectLinks, demand: Float[np.ndarray, "B R R"]) -> Float[np.ndarray, "B"]:
-        """`time` of many all-to-alls, by compiled loops of the host in float64."""
+        """Return `time` for many all-to-alls, by compiled loops of the host in float64."""
         size = demand[:, np.asarray(self.source), np.asarray(self.target)] / self.slices
         return _means_of_groups_now(self.capacity, fabric.nic_Bps, self.hops, self.share, size, self.groups)
 
 
 def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, seed: int = 0) -> SinglePaths:
-    """Draw the path of every flow between the servers of `groups` groups of `ranks`, each rank of `slices` GPUs.
-    `cluster` holds these groups' servers only. Keeps the groups that share links with the first, directly or through
-    others."""
+    """Draw the path of every flow between the servers of `groups` groups of `ranks` ranks, each of `slices` GPUs.
+
+    `cluster` holds the servers of these groups only. The result keeps the groups that share links with the first,
+    directly or through others.
+    """
     src, dst = leaving(cluster.gpus_per_server, groups, ranks, slices)
     routes = routing.cluster_routes(cluster, src, dst, routing="ecmp", seed=seed)
     return first_and_its_neighbours(
@@ -338,9 +353,9 @@ def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, 
 
 
 def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: int, *, seed: int = 0) -> SinglePaths:
-    """`single_paths` for circuits with forwarding only: one shortest path per flow."""
+    """Draw `single_paths` on circuits with forwarding only: one shortest path per flow."""
     if links.mesh is None:
-        raise InputError("direct links need circuits before ways are drawn; see wired(group, count).")
+        raise InputError("direct links need circuits before paths are drawn; see wired(group, count).")
     network = links.mesh.network
     src, dst = leaving(gpus_per_server, links.groups, ranks, slices)
     routes = routing.shortest_routes(network, src // gpus_per_server, dst // gpus_per_server, routing="ecmp", seed=seed)
@@ -350,7 +365,7 @@ def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: in
 def leaving(
     gpus_per_server: int, groups: int, ranks: int, slices: int, moved: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """GPUs [F] of the flows between servers of all groups; `moved`: a GPU that moved to a spare server."""
+    """Return the GPUs [F] of all groups' flows between servers; `moved`: a GPU that moved to a spare server."""
     group, source, target, slice_ = (x.ravel() for x in np.mgrid[:groups, :ranks, :ranks, :slices])
     src, dst = ((group * ranks + rank) * slices + slice_ for rank in (source, target))
     away = src // gpus_per_server != dst // gpus_per_server
@@ -376,8 +391,10 @@ def first_and_its_neighbours(ends, routes: "Routes", capacity: np.ndarray, slice
 
 @functools.lru_cache(maxsize=32)
 def single_part_times(many: int, nics: int, *, seed: int = 0) -> Callable:
-    """`part_times` of an unsplit region whose flows do not spread, as a function of (region, circuits, demand). Each of
-    the `many` of a pair of servers takes one circuit, or one of the `nics` electrical NICs at either end."""
+    """Return the function (region, circuits, demand) -> `part_times` of an unsplit region whose flows do not spread.
+
+    Each of a pair's `many` flows takes one circuit, or one of the `nics` electrical NICs at either end.
+    """
     whole("flows", many)
     whole("nics", nics)
 

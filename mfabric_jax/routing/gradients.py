@@ -1,21 +1,21 @@
-"""How fast the servers of every stage reduce gradients over links that they share, all stages at once."""
+"""Bandwidth of gradient reductions, if the servers of all stages reduce at once over shared links."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-NEARLY = 1e-9  # of loads
+NEARLY = 1e-9  # relative difference of loads that counts as none
 MostAtOnce = Callable[[np.ndarray, np.ndarray, float], float]
 
 
 def gradient_nics(most: MostAtOnce, ports: float, servers: int, stage: int) -> float:
-    """NICs with which each server sends gradients if all servers, stages of `stage` in a row, do so at once.
+    """Return the bandwidth, in NICs, at which each server sends gradients if all servers do so at once.
 
-    The faster of two ways: around the ring of the stage, to the next server in order; or in equal parts to all other
-    servers of the stage. Either moves the bytes of a ring all-reduce.
+    A stage is `stage` servers in a row. A server sends either to the next server on the ring of its stage, or in equal
+    parts to all other servers of the stage, whichever is faster. Both move the bytes of a ring all-reduce.
 
     - `most(src, dst, part)`: NICs of a server that fill the busiest link if each pair [F] carries `part` of them.
-    - `ports`: NICs of a server, more than which no way can use.
+    - `ports`: NICs of a server, an upper bound.
     """
     server = np.arange(servers)
     first = server // stage * stage
@@ -26,5 +26,5 @@ def gradient_nics(most: MostAtOnce, ports: float, servers: int, stage: int) -> f
     away = i != j
     src, dst = (
         np.add.outer(np.arange(0, servers, stage), x[away]).ravel() for x in (j, i)
-    )  # a target's pairs together
+    )  # pairs with the same target are adjacent
     return max(around, most(src, dst, 1 / (stage - 1)))

@@ -1,8 +1,9 @@
-"""All-to-alls of equal groups on shared links, cut into parts that share none; equal parts are solved once.
+"""All-to-alls of equal groups on shared links, cut into parts without common links; equal parts are solved once.
 
-Exact: of links that the same flows cross, only the narrowest can hold them; flows without a common link, directly or
-through others, do not change each other's rates; and parts that differ in nothing but the numbers of their links take
-equal times. A part whose flows each cross one port out and one port in is a star, for which there is a faster loop.
+This is exact, because among links with the same flows only the narrowest can limit them; because flows that share no
+link, directly or through other flows, do not change each other's rates; and because parts that differ only in the
+numbers of their links take equal times. A part whose flows each cross one port out and one port in is a star, which a
+faster loop solves.
 """
 
 import collections
@@ -27,12 +28,12 @@ from mfabric_jax.support.platforms import cores
 if TYPE_CHECKING:
     from mfabric_jax.routing.shortest import Routes
 
-EQUAL = 1e-12  # relative difference that counts as rounding
-BITS = 2.0**40  # of shares that are compared
+EQUAL = 1e-12  # largest relative difference that is rounding
+BITS = 2.0**40  # shares are rounded to 40 bits before they are compared
 
 
 class Star(NamedTuple):
-    """Ports out and in [F] of every flow of a part, and what all of them carry [2 N] in NICs."""
+    """Ports out and in [F] of every flow of a part, and the capacities of all ports [2 N] in NICs."""
 
     up: np.ndarray
     down: np.ndarray
@@ -40,9 +41,12 @@ class Star(NamedTuple):
 
 
 class Part(eqx.Module):
-    """Flows that share links: ranks `source`, `target` [F] of every one, and `group` [F], its group among those of the
-    part; `hops`, `share` [F H] on links of the capacity of one NIC; `links_of` [L]: these links in the network, for the
-    first of equal parts; `many`: equal parts."""
+    """Flows that share links.
+
+    - `source`, `target` [F]: ranks of each flow; `group` [F]: its group, numbered within the part.
+    - `hops`, `share` [F H]: on links with the capacity of one NIC.
+    - `links_of` [L]: these links in the network, for the first of equal parts; `many`: number of equal parts.
+    """
 
     source: Any
     target: Any
@@ -56,7 +60,7 @@ class Part(eqx.Module):
     many: int = eqx.field(static=True)
 
     def finish_now(self, nic_Bps: float, size: Float[np.ndarray, "F"]) -> Float[np.ndarray, "F"]:
-        """When every flow ends [s]."""
+        """Return when every flow ends [s], on the host."""
         if self.star is None:
             capacity = np.full(self.links, nic_Bps)
             return finish_times_now(capacity, np.asarray(self.hops), np.asarray(self.share, float), size[None])[0]
@@ -67,10 +71,11 @@ class Part(eqx.Module):
 
 
 class GraphWays(eqx.Module):
-    """The parts of all-to-alls of `groups`. Each flow carries 1 / `slices` of the bytes between its two ranks.
+    """The parts of the all-to-alls of `groups` groups. Each flow carries 1 / `slices` of the bytes between its ranks.
 
-    - `of`, `column` [E]: the end of a group `of` is the last of these columns; columns are the groups of all parts.
-    - `per_rail`: ranks of a server, whose bytes for a rank elsewhere leave by the NIC of equal rank; 0: by their own.
+    - `of`, `column` [E]: columns are the groups of all parts, in order; the end of group `of` is the latest of its
+      columns.
+    - `per_rail`: ranks of a server whose bytes leave by the NIC of the destination's rank; 0: by their own NICs.
     """
 
     parts: tuple[Part, ...]
@@ -81,13 +86,13 @@ class GraphWays(eqx.Module):
     per_rail: int = eqx.field(static=True, default=0)
 
     def at_nics(self, demand: Float[Array, "... R R"]) -> Float[Array, "... R R"]:
-        """The bytes between ranks as bytes between their NICs."""
+        """Return the bytes between NICs for the bytes between ranks."""
         if not self.per_rail:
             return demand
         return by_rail(away_from_server(demand, self.per_rail), self.per_rail)
 
     def time(self, fabric: Any, demand: Float[Array, "R R"]) -> Float[Array, ""]:
-        """Exact fluid completion time of one all-to-all between ranks [s]; the mean over groups."""
+        """Return the exact fluid completion time of one all-to-all between ranks [s]: the mean over groups."""
         if not self.parts:
             return jnp.zeros((), demand.dtype)
         demand, ends = self.at_nics(demand), []
@@ -101,7 +106,7 @@ class GraphWays(eqx.Module):
         return jnp.zeros(self.groups, every.dtype).at[self.of].max(every).mean()
 
     def times_now(self, fabric: Any, demand: Float[np.ndarray, "B R R"]) -> Float[np.ndarray, "B"]:
-        """`time` of many all-to-alls, by compiled loops of the host in float64."""
+        """Return `time` for many all-to-alls, by compiled loops of the host in float64."""
         if not self.parts:
             return np.zeros(len(demand))
         nic_Bps, demand = float(fabric.nic_Bps), self.at_nics(demand)
@@ -116,7 +121,7 @@ class GraphWays(eqx.Module):
 
 
 def _ends(part: Part, nic_Bps: float, size: np.ndarray) -> np.ndarray:
-    """When every group of a part ends [B G] s."""
+    """Return when every group of a part ends [B G] s."""
     if part.star is not None:
         up, down, port = part.star
         between = np.zeros((len(size), port.shape[1], port.shape[1]))
@@ -129,7 +134,7 @@ def _ends(part: Part, nic_Bps: float, size: np.ndarray) -> np.ndarray:
 
 
 def _side_by_side(solve: Callable[[np.ndarray], np.ndarray], size: np.ndarray) -> np.ndarray:
-    """`solve` of sizes [B F], a part of them on each core."""
+    """Return `solve` of sizes [B F], divided over the cores."""
     workers = min(cores(), len(size))
     if workers < 2:
         return solve(size)
@@ -137,9 +142,9 @@ def _side_by_side(solve: Callable[[np.ndarray], np.ndarray], size: np.ndarray) -
         return np.concatenate(list(pool.map(solve, np.array_split(size, workers))))
 
 
-# ------------------------------------------------------------------------------------------------------ cut into parts
+# ---------------------------------------------------------------------------------------------- division into parts
 class _Hops(NamedTuple):
-    """Hops in order of flows: `flow`, `link` [N], and the part `share` [N] of a flow's rate over the link's NICs."""
+    """Hops in order of flows: `flow`, `link` [N]; `share` [N]: fraction of the flow's rate over the link's NICs."""
 
     flow: np.ndarray
     link: np.ndarray
@@ -157,8 +162,11 @@ def ways_of(
     ranks: int,
     per_rail: int = 0,
 ) -> GraphWays:
-    """Ways of flows between GPUs `ends`, [F] each, on links of `capacity` [L] NICs: those of the group whose links have
-    most to carry in an even all-to-all, and of all groups that share links with it, directly or through others."""
+    """Return the paths of the slowest groups, for flows between GPUs `ends` ([F] each) on links of `capacity` [L] NICs.
+
+    The slowest groups are the one whose busiest link carries most in an even all-to-all, and all groups that share
+    links with it, directly or through others.
+    """
     groups, group = np.unique(ends[0] // (slices * ranks), return_inverse=True)
     hops = narrowest(_hops_of(routes, capacity))
     part = joined(hops, len(group), len(capacity))
@@ -194,11 +202,11 @@ def _hops_of(routes: "Routes", capacity: np.ndarray) -> _Hops:
     flow, column = np.nonzero(routes.hops >= 0)
     link = routes.hops[flow, column].astype(np.int64)
     share = routes.share[flow, column] / capacity[link]
-    return _Hops(flow, link, share).some(share > 0)  # infinite links hold no flow
+    return _Hops(flow, link, share).some(share > 0)  # infinite links limit no flow
 
 
 def _slowest(hops: _Hops, part: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
-    """Groups that share links with the one whose busiest link carries most, if all flows have the same bytes [G]."""
+    """Return the mask [G] of groups that share links with the slowest one, if all flows carry the same bytes."""
     load = np.bincount(hops.link, hops.share)
     worst = np.zeros(groups)
     np.maximum.at(worst, group[hops.flow], load[hops.link])
@@ -208,7 +216,7 @@ def _slowest(hops: _Hops, part: np.ndarray, group: np.ndarray, groups: int) -> n
 
 
 def narrowest(hops: _Hops) -> _Hops:
-    """Hops without links that others hold back before: those with the same flows, all of them narrower."""
+    """Drop hops on links that never limit: another link has the same flows and is narrower for all of them."""
     by_link = np.lexsort((hops.flow, hops.link))
     flow, link, share = hops.some(by_link)
     if not len(flow):
@@ -238,7 +246,7 @@ def narrowest(hops: _Hops) -> _Hops:
 
 
 def joined(hops: _Hops, flows: int, links: int) -> np.ndarray:
-    """The least flow [F] with which each one shares links, directly or through others."""
+    """Return, for each flow, the least flow [F] with which it shares links, directly or through others."""
     least = np.arange(flows)
     while True:
         of_link = np.full(links, flows)
@@ -254,7 +262,7 @@ def joined(hops: _Hops, flows: int, links: int) -> np.ndarray:
 def _form(
     source: np.ndarray, target: np.ndarray, group: np.ndarray, flows: np.ndarray, hops: _Hops
 ) -> tuple[np.ndarray, ...]:
-    """A part with its links numbered in the order in which flows reach them: equal parts have equal forms."""
+    """Return a part with its links numbered in the order of first use: equal parts have equal forms."""
     order = _in_order(hops.link)
     place = np.argsort(order)
     number = place[np.searchsorted(order, hops.link, sorter=place)]
@@ -265,7 +273,7 @@ def _form(
 
 
 def _in_order(link: np.ndarray) -> np.ndarray:
-    """Links [L] in the order in which they first appear."""
+    """Return the links [L] in the order in which they first appear."""
     seen, first = np.unique(link, return_index=True)
     return seen[np.argsort(first, kind="stable")]
 
@@ -283,8 +291,8 @@ def _part(form: tuple[np.ndarray, ...], links_of: np.ndarray) -> Part:
 
 
 def _star(hops: np.ndarray, share: np.ndarray) -> Star | None:
-    """The star of flows over two links each; None where links do not fall in ports out and in, or two flows of equal
-    ports would be one."""
+    """Return the star of flows with two links each; None if links do not divide into ports out and ports in, or if two
+    flows use the same ports."""
     if (hops < 0).any():
         return None
     links = int(hops.max()) + 1
@@ -306,7 +314,7 @@ def _star(hops: np.ndarray, share: np.ndarray) -> Star | None:
 
 
 def _sides(hops: np.ndarray, links: int) -> np.ndarray | None:
-    """0 or 1 for each link so that every flow crosses one of both; None where there are no such numbers."""
+    """Return 0 or 1 for each link, so that every flow crosses one link of each; None if that is impossible."""
     side = np.full(links, -1)
     side[0] = 0
     while (side < 0).any():

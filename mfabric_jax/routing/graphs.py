@@ -1,9 +1,9 @@
-"""Bytes of a job on links that its groups share: all-to-alls, rings of gradients, sends between stages.
+"""Traffic of a job on links that its groups share: all-to-alls, gradient rings, sends between stages.
 
 The links are those of a graph, or of a switch tree whose edge switches hold several servers. Ranks are on GPUs in
 order: stage by stage, expert-parallel group by group. All groups of a stage run the same all-to-all at once. A time is
-that of the slowest groups: those that share links with the link which has most to carry in an even all-to-all of any
-stage; the mean over these groups.
+the mean over the slowest groups: the group on the link that carries most in an even all-to-all of any stage, and the
+groups that share links with it.
 """
 
 import dataclasses
@@ -28,16 +28,16 @@ from mfabric_jax.routing.transfers import binding
 from mfabric_jax.workload import Workload
 
 SIZED = "least-loaded"  # needs the bytes of every flow, which differ from one all-to-all to the next
-PAIRS_AT_ONCE = 1 << 22  # of GPUs that reduce gradients
-_ONE = threading.Lock()  # scenarios are solved side by side, over the same routes
+PAIRS_AT_ONCE = 1 << 22  # pairs of GPUs that reduce gradients, per batch
+_ONE = threading.Lock()  # scenarios are solved in parallel, over the same routes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Links:
     """Links that the groups of a stage share, and the paths of flows between GPUs.
 
-    - `network`: its capacities in NICs; `ports`: NICs of a GPU; `moved`: a GPU that works on a spare server.
-    - `routes(src, dst)`: of flows between GPUs [F]; `load(src, dst, amount)`: what every link carries [L].
+    - `network`: capacities in NICs; `ports`: NICs of a GPU; `moved`: a GPU that works on a spare server.
+    - `routes(src, dst)`: routes of flows between GPUs [F]; `load(src, dst, amount)`: amount on every link [L].
     """
 
     network: Network
@@ -47,14 +47,14 @@ class Links:
     moved: int | None = None
 
     def over(self, load: np.ndarray) -> float:
-        """The most that a link carries over its bandwidth."""
+        """Return the largest ratio of a link's load to its capacity."""
         used = load > 0
         return float((load[used] / self.network.capacity[used]).max(initial=0))
 
 
 @functools.singledispatch
 def shared_links(group, paths: str, seed: int = 0) -> Links:
-    """The links of a graph, or of a tree whose edge switches hold several servers."""
+    """Return the links of a graph, or of a tree whose edge switches hold several servers."""
     raise TypeError(f"group must be GraphLinks or Electrical, got {type(group).__name__}.")
 
 
@@ -110,16 +110,16 @@ def _of_tree(cluster: Cluster, damage: Damage) -> Links:
 
 
 def ways_on_links(group: GraphLinks | Electrical, job: Workload, paths: str, seed: int = 0) -> GraphWays:
-    """Links and shares of every flow between GPUs of different servers, for the slowest groups of the slowest stage.
+    """Return links and shares of every flow between servers, for the slowest groups of the slowest stage.
 
-    `paths`, of a graph: spray (equal shares at every node), weighted, or ecmp (one path, drawn by `seed`).
+    `paths` on a graph: spray (equal shares at every node), weighted, or ecmp (one path, drawn by `seed`).
     """
     with _ONE:
         return _ways(shared_links(group, paths, seed), _Shape.of(job), group.pxn)
 
 
 class _Shape(NamedTuple):
-    """Of a job: GPUs of all, of a `stage`, of a server; ranks of a group, GPUs of a rank."""
+    """Sizes of a job: GPUs of the job, of a `stage`, of a `server`; ranks of a group; GPUs (`slices`) of a rank."""
 
     gpus: int
     stage: int
@@ -137,8 +137,8 @@ def _ways(links: Links, shape: _Shape, pxn: bool) -> GraphWays:
     groups = shape.stage // (shape.ranks * shape.slices)
     moved = None if links.moved is None else links.moved % shape.stage
     src, dst = leaving(shape.server, groups, shape.ranks, shape.slices, moved)
-    pxn = pxn and moved is None  # else flows of that GPU are not those of its server
-    if pxn:  # from the NIC of the destination's rank
+    pxn = pxn and moved is None  # a moved GPU's flows are no longer those of its server
+    if pxn:  # bytes leave by the NIC of the destination's rank
         own_rail = src % shape.server == dst % shape.server
         src, dst = src[own_rail], dst[own_rail]
     first = _slowest_stage(links, src, dst, shape)
@@ -148,7 +148,7 @@ def _ways(links: Links, shape: _Shape, pxn: bool) -> GraphWays:
 
 
 def _slowest_stage(links: Links, src: np.ndarray, dst: np.ndarray, shape: _Shape) -> int:
-    """First GPU of the stage whose busiest link carries most in an even all-to-all, the first of equals."""
+    """Return the first GPU of the (first) stage whose busiest link carries most in an even all-to-all."""
     if not len(src):
         return 0
     if links.moved is not None:
@@ -159,8 +159,10 @@ def _slowest_stage(links: Links, src: np.ndarray, dst: np.ndarray, shape: _Shape
 
 
 def rated(group: Any, job: Workload, paths: str, seed: int = 0) -> Any:
-    """The group with what its servers can send of gradients (`gradient_nics`), and to the next stage, all at once: GPUs
-    to those of equal rank in the other server."""
+    """Return the group with the bandwidth of its servers for gradients (`gradient_nics`) and to the next stage.
+
+    All servers send at once, each GPU to the one of equal rank in the other server.
+    """
     with _ONE:
         rates = _rates(shared_links(group, paths, seed), _Shape.of(job))
     every = {name: float(group.nics if rate is None else rate * job.gpus_per_server) for name, rate in rates.items()}
@@ -172,7 +174,7 @@ def _rates(links: Links, shape: _Shape) -> dict[str, float | None]:
     stage, servers = shape.stage // shape.server, shape.gpus // shape.server
 
     def most(src: np.ndarray, dst: np.ndarray, part: float) -> float:
-        """NICs of each GPU if servers send to servers, at once and GPU to GPU."""
+        """Return the NICs of each GPU if servers send to servers at once, GPU to GPU."""
         step = max(1, PAIRS_AT_ONCE // shape.server)
         parts = [slice(first, first + step) for first in range(0, len(src), step)]
         ends = ([_gpus_of(shape.server, server[some]) for server in (src, dst)] for some in parts)
@@ -191,7 +193,7 @@ def _gpus_of(per_server: int, server: np.ndarray) -> np.ndarray:
 
 
 def _ports(graph: OwnGraph, network: Network) -> float:
-    """NICs of a GPU: links that leave the server which has fewest, over its GPUs."""
+    """Return the NICs of a GPU: the links that leave a server, over its GPUs, for the server with the fewest."""
     server = np.full(network.size, -1)
     server[graph.nodes] = np.arange(len(graph.nodes)) // graph.per_server
     up = np.isin(network.tail, graph.nodes) & (kinds_of(network)[network.head] == "nvswitch")

@@ -1,4 +1,4 @@
-"""The links that flows between the servers of a mesh cross: by named paths, shortest paths, or area to area."""
+"""The links that flows between the servers of a mesh cross: by a table of next servers, shortest paths, or areas."""
 
 from typing import Any
 
@@ -13,8 +13,10 @@ PAIRS_AT_ONCE = 1 << 16
 
 
 def mesh_routes(mesh: Mesh, src: np.ndarray, dst: np.ndarray, *, routing: str = "spray", seed: int = 0) -> Routes:
-    """Links of `mesh.network` that flows from server `src` to `dst` [F] cross, by the mesh's routing rule. Where the
-    rule is shortest paths, "spray" uses all of them and any other `routing` picks one by hash."""
+    """Return the links of `mesh.network` that flows from server `src` to `dst` [F] cross, by the mesh's routing rule.
+
+    If the rule is shortest paths, "spray" uses all of them and any other `routing` picks one by hash.
+    """
     if mesh.following is not None:
         return _followed(mesh, src, dst)
     if mesh.areas is None:
@@ -28,7 +30,7 @@ def mesh_routes(mesh: Mesh, src: np.ndarray, dst: np.ndarray, *, routing: str = 
 
 
 def most_at_once(mesh: Mesh, src: np.ndarray, dst: np.ndarray, part: float = 1.0) -> float:
-    """NICs per server that fill the busiest link if all pairs send a fraction `part` of a server's bytes at once."""
+    """Return the NICs per server that fill the busiest link if all pairs send `part` of a server's bytes at once."""
     network = mesh.network
     load = np.zeros(len(network.tail))
     for first in range(0, len(src), PAIRS_AT_ONCE):
@@ -53,7 +55,7 @@ def _followed(mesh: Mesh, src: np.ndarray, dst: np.ndarray) -> Routes:
 
 
 def _with_detours(mesh: Mesh, steps: Routes) -> Routes:
-    """Every step also over each server that is joined with both of its ends, in equal shares."""
+    """Spread every step, in equal shares, over its link and each server that is connected to both ends."""
     used, place = np.unique(steps.hops[steps.hops >= 0], return_inverse=True)
     ways = _ways_of(mesh, used)
     row = np.full(steps.hops.shape, -1)
@@ -64,7 +66,7 @@ def _with_detours(mesh: Mesh, steps: Routes) -> Routes:
 
 
 def _ways_of(mesh: Mesh, link: np.ndarray) -> Routes:
-    """The direct way of some links, and those of two links over a server that is joined with both ends."""
+    """Return the direct path of some links, and the two-link paths through a server that is connected to both ends."""
     network, size = mesh.network, sum(count for _, count in mesh.nodes)
     number = np.full((size, size), -1)
     there = network.capacity > 0
@@ -77,7 +79,7 @@ def _ways_of(mesh: Mesh, link: np.ndarray) -> Routes:
 
 
 class _Areas:
-    """Routes from area to area: all links between two areas by their widths, shortest paths inside each."""
+    """Routes from area to area: over all links between two areas, by their capacities; shortest paths inside areas."""
 
     def __init__(self, mesh: Mesh):
         self.network, self.of, self.thirds = mesh.network, np.asarray(mesh.areas), mesh.thirds
@@ -94,7 +96,7 @@ class _Areas:
         return max(1, int(np.diff(self.first).max(initial=0)) * (self.count if self.thirds else 1))
 
     def links(self, one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Links from area to area of K pairs: the pair [N] and link [N] of each, and NICs of all of a pair's [K]."""
+        """Return the links between K pairs of areas: pair [N] and number [N] of each link, NICs of every pair [K]."""
         key = one * self.count + other
         count = self.first[key + 1] - self.first[key]
         place = np.repeat(np.arange(len(key)), count)
@@ -125,7 +127,7 @@ class _Areas:
         return _summed([*legs, (plain, *rest)], len(src))
 
     def direct(self, src: np.ndarray, dst: np.ndarray) -> Routes:
-        """Routes without a third area; all shortest paths where every link between two areas is broken."""
+        """Return routes without a third area; all shortest paths if every link between the two areas is broken."""
         flow, link, nics = self.links(self.of[src], self.of[dst])
         part = 1 / nics[flow] * self.network.capacity[link]
         first = shortest_routes(self.inside, src[flow], self.network.tail[link])
@@ -147,7 +149,7 @@ def _scaled(routes: Routes, part: np.ndarray) -> Routes:
 
 
 def _summed(parts: list[Any], flows: int) -> Routes:
-    """One row for each flow from legs (flow [N], hops, share [N H]); the shares of a link in several legs add up."""
+    """Return one row per flow for legs (flow [N], hops, share [N H]); a link's shares in several legs add up."""
     triples = []
     for flow, hops, share in parts:
         row, column = np.nonzero(hops >= 0)

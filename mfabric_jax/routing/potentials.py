@@ -1,7 +1,7 @@
 """Relay shares from one potential per link: gradient steps on O(S^2) numbers instead of S^3 shares.
 
-A path's share of a pair's bytes is proportional to the product of e^potential over its links. The best, most even
-shares have this form: e^(-path price / temperature) as temperature falls, where prices add up over links.
+A path's share of a pair's bytes is proportional to the product of e^potential over its links. The best and most even
+shares have this form, e^(-path price / temperature), as the temperature falls; a path's price is the sum over links.
 """
 
 from collections.abc import Callable
@@ -14,32 +14,33 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.routing.relay import is_path
 
-HOT, COLD = 0.4, 0.001  # first and last temperature, relative to the least time so far
+HOT, COLD = 0.4, 0.001  # first and last temperature, relative to the shortest time so far
 RATE, LAST_RATE = 0.15, 0.003  # first and last step size
 SLOPES, SQUARES = 0.8, 0.9  # Adam's decay rates: short memory, because the temperature falls
-FARTHEST = 20.0  # bound on |potential|, so that products stay within float32
+FARTHEST = 20.0  # bound on |potential|: products stay within float32
 SMALLEST = 1e-8  # Adam's epsilon
-DIRECT = 7.0  # initial preference for a direct circuit over another path of equal width
+DIRECT = 7.0  # initial weight of a direct circuit over that of another path of equal width
 
 Potentials = Float[Array, "3S+2 S"]  # first, second, direct circuits; ports up, ports down
 
 
 class Links(NamedTuple):
     demand: Float[Array, "S S"]  # 0 where a pair has no path
-    circuit: Float[Array, "S S"]  # bytes/s; 0: there is none
+    circuit: Float[Array, "S S"]  # bytes/s; 0: no circuit
     port: Float[Array, "S"]
     efficiency: Float[Array, ""]
 
     def factors(self, potentials: Potentials):
-        """Factors of first, second, direct circuits [S S] and ports up, down [S]; a path's weight is their product."""
+        """Return factors of first, second, direct circuits [S S] and ports up, down [S]; a path's weight is their
+        product."""
         first, second, direct, up, down = split(jnp.exp(potentials))
         typical = _inverse(self.circuit.sum()) * (self.circuit**2).sum()
-        wide = self.circuit * jnp.sqrt(_inverse(self.circuit + typical))  # a path is as narrow as its narrowest circuit
+        wide = self.circuit * jnp.sqrt(_inverse(self.circuit + typical))  # a path is as wide as its narrowest circuit
         own, port = jnp.asarray(DIRECT, wide.dtype) * self.circuit, jnp.sqrt(self.port)
         return wide * first, wide * second, own * direct, port * up, port * down
 
     def shares(self, potentials: Potentials) -> Float[Array, "S S S+2"]:
-        """Share of every pair's bytes on every path; sums to 1, or to 0 where there is no path."""
+        """Return the share of every pair's bytes on every path; a pair's shares sum to 1, or to 0 without a path."""
         first, second, direct, up, down = self.factors(potentials)
         via = first[:, None, :] * second.T[None]
         ways = jnp.concatenate([via, direct[..., None], (up[:, None] * down[None])[..., None]], axis=2)
@@ -47,7 +48,7 @@ class Links(NamedTuple):
         return ways * _inverse(ways.sum(2, keepdims=True))
 
     def seconds(self, potentials: Potentials) -> Float[Array, "S+2 S"]:
-        """Time until every link is done [s]: circuits, ports up, ports down."""
+        """Return the time that every link needs for its bytes [s]: circuits, ports up, ports down."""
         return jnp.concatenate(self._seconds(self.factors(potentials))[:2])
 
     def _seconds(self, factors):
@@ -60,7 +61,7 @@ class Links(NamedTuple):
         return circuits, ports, onto, sent, ways
 
     def softened(self, potentials: Potentials, temperature: Float[Array, ""]) -> tuple[Float[Array, ""], Potentials]:
-        """Time of the busiest link [s], and the gradient of temperature * logsumexp(seconds / temperature)."""
+        """Return the busiest link's time [s] and the gradient of temperature * logsumexp(seconds / temperature)."""
         first, second, direct, up, down = factors = self.factors(potentials)
         seconds, ports, (onto_first, onto_second, onto_up, onto_down), sent, ways = self._seconds(factors)
         latest = jnp.maximum(seconds.max(), ports.max())
@@ -68,7 +69,7 @@ class Links(NamedTuple):
         every = price.sum() + dear.sum()
         price, dear = price * _inverse(self.circuit) / every, dear * _inverse(self.port)[None] / every
         dear_up, dear_down = dear
-        # Mean path price of each pair; a path gains weight if its own price is lower.
+        # Mean path price of each pair; a path whose own price is lower gains weight.
         one, other = first * price, second * price / self.efficiency
         cost = (one @ second + first @ other + direct * price) * ways
         cost += up[:, None] * down[None] * (dear_up[:, None] + dear_down[None]) * ways
@@ -102,8 +103,10 @@ Softened = Callable[[Array, Float[Array, ""]], tuple[Float[Array, ""], Array]]
 def descended(
     softened: Softened, start: Array, steps: int, *, enough: Float[Array, ""] | float = 0.0, hot=HOT, rate=RATE
 ) -> tuple[Array, Float[Array, ""]]:
-    """The best parameters within at most `steps` Adam steps, and their time; stops once the time is at most `enough`.
-    `softened` maps parameters and temperature to a time and a gradient, as `Links.softened`."""
+    """Return the best parameters of at most `steps` Adam steps, and their time; stop once it is at most `enough`.
+
+    `softened` maps parameters and temperature to a time and a gradient, as `Links.softened` does.
+    """
     dtype = start.dtype
     hot, cold, rate, last = (jnp.asarray(x, dtype) for x in (hot, COLD, rate, LAST_RATE))
     slopes, squares, enough = (jnp.asarray(x, dtype) for x in (SLOPES, SQUARES, enough))

@@ -1,6 +1,6 @@
-"""All-to-all between the servers of an optical region under unsplit, best-path, split or relay routing.
+"""All-to-alls between the servers of an optical region, under unsplit, best-path, split or relay routing.
 
-A circuit is private to its pair; all other traffic shares the electrical star (EPS): one port up and one down per
+A circuit serves its pair alone; all other traffic shares the electrical star (EPS): one port up and one down per
 server.
 """
 
@@ -30,21 +30,21 @@ from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
 def all_to_all_time(
     region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"], *, routing: str = "unsplit"
 ) -> Float[Array, ""]:
-    """Exact fluid completion time of one all-to-all between servers [s]: the later of `part_times`.
+    """Return the exact fluid completion time of one all-to-all between servers [s]: the later of `part_times`.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored (it stays on the NVSwitch).
     - `routing`: "unsplit": pairs with circuits use only circuits, others only the EPS; "best-path": each pair uses
-      either its circuits or the EPS, whichever ends the whole first (`kept_on_circuits`); "split": each pair divides
+      either its circuits or the EPS, so that the all-to-all ends first (`kept_on_circuits`); "split": each pair divides
       its bytes so that both end together (`split_seconds`); "relay": bytes follow `plan.shares` over the EPS, direct
       circuits and circuits through a third server (`relay_finish`).
 
-    `InputError` for circuits that are not legal in this region; where traced, a runtime error that names the rule on
-    CPUs (`Circuits.checked`), and NaN elsewhere. Inside of a loop that is sure of its circuits, `part_times` does not
-    check them.
+    Raise `InputError` for circuits that are not legal in this region. If they are traced, a CPU raises a runtime error
+    that names the rule (`Circuits.checked`); other platforms return NaN. `part_times` does not check circuits: use it
+    in loops whose circuits are surely legal.
 
     Flows on the EPS share ports max-min fairly, except under split, where each is paced to end at the common time
-    (max-min sharing would end later, see `port_bound`). Infinity where bytes have no path. Works under `vmap`;
-    differentiable in demand, bandwidth, real-valued circuits and shares. The time is the latest pair's alone, so the
+    (max-min sharing would end later, see `port_bound`). The time is infinite if bytes have no path. Works under `vmap`;
+    differentiable in demand, bandwidth, real-valued circuits and shares. The latest pair alone decides the time, so the
     derivative is 0 for nearly every other pair under "unsplit" and "best-path"; under "split" and "relay" it reaches
     all pairs of the busiest ports and links. A plan with a schedule takes its `schedule_time`, whatever the routing.
     The result has the wider dtype of demand and the region's arrays, at least float32.
@@ -66,8 +66,10 @@ def _scheduled(region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"
 def part_times(
     region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"], *, routing: str = "unsplit"
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Completion times of the circuits and of the EPS for their parts of one all-to-all [s]. Under relay, the times of
-    the last pair that uses any circuit and of the last pair that uses the EPS."""
+    """Return the completion times of circuits and EPS for their parts of one all-to-all [s].
+
+    Under relay, these are the times of the last pair that uses any circuit, and of the last pair that uses the EPS.
+    """
     one_of("routing", routing, ROUTINGS)
     circuits, demand = _circuits(region, plan), between_servers(region, demand)
     shares = _shares(region, plan) if routing == "relay" else None
@@ -107,7 +109,7 @@ def _without_relay(
 def _on_circuits(
     joined: Bool[Array, "S S"], direct: Float[Array, "S S"], demand: Float[Array, "S S"], port: Any, routing: str
 ) -> Bool[Array, "S S"]:
-    """Pairs whose bytes all use their circuits, of the pairs `joined` by some; the others use the EPS."""
+    """Return which of the pairs `joined` by circuits send all bytes over them; the others use the EPS."""
     if routing == "best-path":
         return kept_on_circuits(direct, demand, port)
     if routing == "unsplit":
@@ -118,7 +120,7 @@ def _on_circuits(
 def unsplit_times_now(
     region: Region, count: Int[np.ndarray, "B S S"], demand: Float[np.ndarray, "B S S"]
 ) -> tuple[Float[np.ndarray, "B"], Float[np.ndarray, "B"]]:
-    """`part_times` of many unsplit all-to-alls, by compiled loops of the host in float64."""
+    """Return `part_times` for many unsplit all-to-alls, by compiled loops of the host in float64."""
     demand, optical = np.where(np.eye(region.servers, dtype=bool), 0, demand), count > 0
     direct = np.where(optical & (demand != 0), _over_circuits(count, demand, region.nic_Bps), 0)
     port = np.broadcast_to(np.asarray(region.eps_Bps, float), region.servers)
@@ -129,8 +131,11 @@ def unsplit_times_now(
 def parts_that_wait(
     region: Region, plan: Plan, demand: Float[Array, "S S"], turning: Bool[Array, "S S"], *, routing: str = "unsplit"
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-    """`part_times` (relay: `relay_part_bounds`), and the time of circuit traffic that waits for the pairs `turning` [S
-    S], whose circuits are reconfigured [s]; a relayed path waits if either circuit does."""
+    """Return `part_times` (relay: `relay_part_bounds`), and the time of circuit traffic that waits [s].
+
+    Traffic waits for the pairs `turning` [S S], whose circuits reconfigure; a relayed path waits if either circuit
+    does.
+    """
     demand = between_servers(region, demand)
     if routing != "relay":
         pairs, electrical = _without_relay(region, plan.circuits, demand, one_of("routing", routing, ROUTINGS))
@@ -145,7 +150,7 @@ def parts_that_wait(
 
 # ------------------------------------------------------------------------------------------------------- lower bounds
 def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Array, "N"]) -> Float[Array, ""]:
-    """Busiest port's bytes over its capacity [s]: a lower bound on `star_completion`, reached by paced flows."""
+    """Return the busiest port's bytes over its capacity [s]: a lower bound on `star_completion`, tight if paced."""
     size = jnp.asarray(size)
     out, into = (over(size.sum(axis), jnp.asarray(port, size.dtype)) for axis, port in ((1, up), (0, down)))
     return jnp.maximum(out.max(initial=0), into.max(initial=0))
@@ -154,10 +159,10 @@ def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Arr
 def fluid_lower_bound(
     region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"], *, routing: str = "unsplit"
 ) -> Float[Array, ""]:
-    """Completion time of one all-to-all whose flows are paced to end together [s]: the busiest circuit or EPS port.
+    """Return the completion time of one all-to-all with flows paced to end together [s]: the busiest circuit or port.
 
-    A cheap lower bound of `all_to_all_time` (equal under split and for a schedule), with the same arguments; use it to
-    optimise circuits.
+    It is a cheap lower bound on `all_to_all_time` (equal under split and for a schedule), with the same arguments; use
+    it to optimise circuits.
     """
     one_of("routing", routing, ROUTINGS)
     circuits = _circuits(region, plan)
@@ -181,9 +186,9 @@ def _paced(region: Region, circuits: Circuits, demand: Float[Array, "S S"], rout
 
 
 def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """Lower bound for any circuits and routing [s]: the busiest server's bytes, out or in, over all of its NICs.
+    """Return the lower bound for any circuits and routing [s]: the busiest server's bytes, out or in, over its NICs.
 
-    Infinity where a server without NICs has bytes.
+    It is infinite if a server without NICs has bytes.
     """
     demand = between_servers(of_type("region", region, Region), demand)
     every = (jnp.asarray(nics, demand.dtype) for nics in (region.optical_degree, region.electrical_nics))
@@ -193,14 +198,14 @@ def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""
 
 
 def relay_bound(region: Region, plan: Plan, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """Busiest link's bytes over its capacity under relay routing [s]: a lower bound, piecewise linear in the shares."""
+    """Return the busiest link's bytes over its capacity under relay routing [s]: a piecewise linear lower bound."""
     return jnp.maximum(*relay_part_bounds(region, plan, demand))
 
 
 def relay_part_bounds(
     region: Region, plan: Plan, demand: Float[Array, "S S"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Completion times of circuits and EPS under relay routing with paced flows [s]: the busiest link of each kind."""
+    """Return the times of circuits and EPS under relay routing with paced flows [s]: the busiest link of each kind."""
     circuits, eps = _relay_seconds(region, plan.circuits, between_servers(region, demand), _shares(region, plan))
     return circuits.max(initial=0), eps.max(initial=0)
 
@@ -211,9 +216,9 @@ def _relay_seconds(region: Region, circuits: Circuits, demand, shares) -> tuple[
     return seconds[: demand.size], seconds[demand.size :]
 
 
-# ------------------------------------------------------------------------------------------ what a region is made of
+# ------------------------------------------------------------------------------------ circuits, rates, ports, shares
 def _widened(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
-    """The demand in the wider dtype of its own and of the region's arrays; Python's numbers have none."""
+    """Return the demand in the widest dtype of itself and the region's arrays; Python numbers do not count."""
     with jax.numpy_dtype_promotion("standard"):
         numbers = region.nic_gbps, region.electrical_nics, region.relay_efficiency
         floats = (number for number in numbers if jnp.issubdtype(jnp.result_type(number), jnp.floating))
@@ -221,7 +226,7 @@ def _widened(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "S S"]
 
 
 def _circuits(region: Region, plan: Plan | Circuits) -> Circuits:
-    """The circuits of a plan, or the circuits themselves; `InputError` unless they join the region's servers."""
+    """Return the circuits of a plan, or the circuits themselves. Raise `InputError` unless they fit the region."""
     servers = of_type("region", region, Region).servers
     of_type("plan", plan, Plan, Circuits, hint="Circuits(count) holds the circuits of an array")
     circuits = plan.circuits if isinstance(plan, Plan) else plan
@@ -240,12 +245,12 @@ def _shares(region: Region, plan: Plan | Circuits) -> Float[Array, "S S S+2"]:
 
 
 def circuit_rates(region: Region, circuits: Circuits, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
-    """Capacity of every pair's circuits [bytes/s], in the demand's dtype."""
+    """Return the capacity of every pair's circuits [bytes/s], in the demand's dtype."""
     return circuits.count.astype(demand.dtype) * jnp.asarray(region.nic_Bps, demand.dtype)
 
 
 def direct_seconds(region: Region, circuits: Circuits, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
-    """Time of every pair's bytes on its circuits alone [s]; infinity without a circuit."""
+    """Return the time of every pair's bytes on its circuits alone [s]; infinity without a circuit."""
     return _over_circuits(circuits.count, demand, region.nic_Bps)
 
 
@@ -264,8 +269,9 @@ def _port(region: Region, demand) -> Float[Array, ""] | Float[Array, "S"]:
 def kept_on_circuits(
     direct: Float[Array, "S S"], demand: Float[Array, "S S"], port: Float[Array, ""] | Float[Array, "S"]
 ) -> Bool[Array, "S S"]:
-    """Pairs that stay on their circuits under best-path routing: all up to a threshold on their circuit time. Bisection
-    finds where the slowest kept pair takes as long as the busiest EPS port of the rest (port bound)."""
+    """Return the pairs that stay on their circuits under best-path routing: those whose circuit time is at most a
+    threshold. Bisection finds where the slowest kept pair takes as long as the EPS (`port_bound`) takes for the others.
+    """
     steps = jnp.concatenate([jnp.zeros(1, direct.dtype), jnp.sort(direct.reshape(-1))])
     ports = jnp.broadcast_to(port, demand.shape[0])
 
@@ -273,7 +279,7 @@ def kept_on_circuits(
         return port_bound(jnp.where(direct <= threshold, 0, demand), ports, ports)
 
     def halve(_, window):
-        low, high = window  # steps[high] >= bound there; steps[low] is below it
+        low, high = window  # steps[high] is at or above its bound, steps[low] below its own
         middle = (low + high) // 2
         enough = steps[middle] >= bound(steps[middle])
         return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
@@ -290,11 +296,11 @@ def kept_on_circuits(
 def split_seconds(
     demand: Float[Array, "S S"], circuit: Float[Array, "S S"], port: Float[Array, ""] | Float[Array, "S"]
 ) -> Float[Array, ""]:
-    """Time T [s] at which every pair's circuits and the EPS end together under split routing.
+    """Return the time T [s] at which every pair's circuits and the EPS end together under split routing.
 
     The EPS carries what circuits leave: sum_j max(D_j - C_j T, 0) <= E T at every server, out and in. So T is the
     maximum, over ports and sets A of a port's pairs, of sum_A D / (E + sum_A C). Dinkelbach's iteration rises to T in
-    at most S * S + 1 steps, and only positive numbers are added, so float32 keeps its digits. Derivatives hold the sets
+    at most S * S + 1 steps. It adds only positive numbers, so float32 keeps its digits. Derivatives treat the sets as
     fixed.
     """
     circuit = jnp.where(circuit < 0, 0, circuit)
@@ -334,9 +340,9 @@ def _before_last_step(demand, circuit, port) -> Float[Array, ""]:
     return lax.while_loop(rising, climb, first)[0]
 
 
-# ------------------------------------------------------------------------------------------------------- as messages
+# --------------------------------------------------------------------------------------------------------- messages
 class Ways(NamedTuple):
-    """Bytes of every pair on circuits and electrical ports [S S], and rate limits [bytes/s] (infinity: max-min
+    """Bytes of every pair on circuits and on electrical ports [S S], with rate limits [bytes/s] (infinity: max-min
     sharing)."""
 
     optical: Float[Array, "S S"]
@@ -346,8 +352,11 @@ class Ways(NamedTuple):
 
 
 def ways_of(region: Region, plan: Plan, demand: Float[Array, "S S"], *, routing: str = "unsplit") -> Ways:
-    """Messages that end at `part_times` (relay: `relay_part_bounds`) on ports shared max-min fairly. Under relay,
-    circuits run at the pace of the busiest one; under split and relay, electrical ports are paced to end together."""
+    """Return messages that end at `part_times` (relay: `relay_part_bounds`) on ports shared max-min fairly.
+
+    Under relay, all circuits are paced to end with the busiest; under split and relay, electrical ports are paced to
+    end together.
+    """
     one_of("routing", routing, ROUTINGS)
     demand = between_servers(region, demand)
     rate, port = circuit_rates(region, plan.circuits, demand), _port(region, demand)
@@ -374,8 +383,10 @@ def _pace(size: Float[Array, "S S"], seconds: Float[Array, ""]) -> Float[Array, 
 def relayed_part_times(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], *, server: int
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Unsplit `part_times` where `server` lost its electrical ports and the peer with most circuits to it relays;
-    infinity where it has no circuit."""
+    """Return unsplit `part_times` if `server` lost its electrical ports and the peer with most circuits to it relays.
+
+    Times are infinite if `server` has no circuit.
+    """
     demand, servers = between_servers(region, demand), region.servers
     i, j = (x.ravel() for x in np.mgrid[:servers, :servers])
     links = servers * servers

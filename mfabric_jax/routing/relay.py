@@ -1,4 +1,4 @@
-"""Relay routing with given shares: bytes may also take two circuits, forwarded by a third server.
+"""Relay routing with fixed shares: bytes may also take two circuits, forwarded by a third server.
 
 A pair sends all its parts together, at rates proportional to its shares, and pairs share links max-min fairly. The
 links are the circuits of every ordered pair of servers and every server's EPS ports, up and down.
@@ -21,12 +21,12 @@ TOLERANCE = 1e-4  # on the sum of a pair's shares
 
 
 class Plan(eqx.Module):
-    """What a policy decides: circuits and, for relay routing, the shares of every pair's paths.
+    """The decision of a policy: circuits and, for relay routing, the shares of every pair's paths.
 
     - `circuits`: number of circuits between each pair of servers.
     - `shares` [S S S+2]: fraction of each pair's bytes (via server k, direct circuits, EPS); None for other routings.
-    - `schedule`: what the switches show while the all-to-all runs, in the place of `circuits`, which are then those in
-      place when it has ended.
+    - `schedule`: what the switches show during the all-to-all, instead of `circuits`. `circuits` are then those that
+      are up when it has ended.
     """
 
     circuits: Circuits
@@ -41,7 +41,7 @@ class Plan(eqx.Module):
 
     @staticmethod
     def of_schedule(schedule: Schedule) -> "Plan":
-        """Without circuits that stay: whatever comes next turns the switches."""
+        """Return a plan of the schedule that leaves no circuits up: the next plan must reconfigure."""
         nothing = jnp.zeros(schedule.configurations.shape[1:], jnp.int32)
         return Plan(Circuits(nothing), schedule=schedule)
 
@@ -54,9 +54,11 @@ def relay_finish(
     shares: Float[Array, "S S S+2"],
     efficiency,
 ) -> Float[Array, "S S"]:
-    """Finish time of each pair [s]; 0 without bytes, infinity where a share uses a missing circuit, NaN throughout if
-    the shares of a pair with bytes miss 1 by more than 1e-4. A relayed byte counts 1 / `efficiency` on its second
-    hop. Differentiable in demand, capacities, shares."""
+    """Return the finish time of each pair [s]: 0 without bytes, infinity if a share uses a missing circuit.
+
+    All times are NaN if the shares of a pair with bytes do not sum to 1 within 1e-4. A relayed byte counts
+    1 / `efficiency` on its second hop. Differentiable in demand, capacities, shares.
+    """
     shares = on_paths(shares.astype(demand.dtype))
     problem = relay_problem(circuit, port, shares, efficiency)
     finish = flows.completion_times(problem, demand.reshape(-1)).finish.reshape(demand.shape)
@@ -65,7 +67,7 @@ def relay_finish(
 
 
 def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) -> "flows.FlowProblem":
-    """S*S flows (row-major) over S*S circuits (row-major), S ports up and S ports down."""
+    """Return S*S flows (row-major) over S*S circuits (row-major), S ports up and S ports down."""
     servers = circuit.shape[0]
     i, j, k = np.ogrid[:servers, :servers, :servers]
     one, links = np.ones_like(i + j + k), servers * servers
@@ -84,7 +86,7 @@ def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) ->
 
 
 def link_seconds(demand, circuit, port, shares: Float[Array, "S S S+2"], efficiency) -> Float[Array, "L"]:
-    """Load over capacity [s] of the links of `relay_problem` [S*S + 2S]; the largest is a lower bound on the time."""
+    """Return load over capacity [s] of the links of `relay_problem` [S*S + 2S]; the largest bounds the time below."""
     load = on_paths(shares.astype(demand.dtype)) * demand[:, :, None]
     via, direct, eps = load[..., :-2], load[..., -2], load[..., -1]
     onward = jnp.swapaxes(via.sum(0), 0, 1) / jnp.asarray(efficiency, demand.dtype)  # [k j]
@@ -99,7 +101,7 @@ def _capacities(circuit: Float[Array, "S S"], port) -> Float[Array, "L"]:
 
 
 def on_paths(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
-    """The shares, set to 0 where no such path exists: inside a server, or via either end."""
+    """Return the shares with 0 where no path exists: inside a server, or via either end."""
     return jnp.where(is_path(shares.shape[0]), shares, 0)
 
 
@@ -109,7 +111,7 @@ def is_path(servers: int) -> np.ndarray:
 
 
 def checked_shares(shares, servers: int):
-    """The shares; raises `InputError` for a wrong shape, or for wrong values if they are known before tracing."""
+    """Return the shares. Raise `InputError` for a wrong shape, or for wrong values known before tracing."""
     shares, shape = floats("shares", shares), (servers, servers, servers + 2)
     if shares.shape != shape:
         raise InputError(f"shares must be [S S S+2] = {list(shape)}, got {list(shares.shape)}.")

@@ -1,7 +1,7 @@
 """Near-optimal shares for relay routing, by gradient steps on the busiest link's time (`relay_bound`).
 
-The bound is reached with paced flows, whose rates are proportional to bytes. Plain max-min sharing (`all_to_all_time`)
-ends later with the same shares, since a pair waits for its slowest part: 1.4 times the bound on average, 1.9 at worst.
+Paced flows, whose rates are proportional to bytes, reach the bound. Plain max-min sharing (`all_to_all_time`) ends
+later with the same shares, since a pair waits for its slowest part: 1.4 times the bound on average, 1.9 at worst.
 """
 
 import functools
@@ -23,21 +23,21 @@ from mfabric_jax.support.arrays import known_values
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
 
 DROPPED = 1e-4  # shares below this are dropped
-NEAR = 1e-5  # stop within this relative distance of the degree bound
+NEAR = 1e-5  # steps stop within this relative distance of the degree bound
 
 
 def relay_shares(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], *, steps: int = 200
 ) -> Float[Array, "S S S+2"]:
-    """Near-optimal shares by at most `steps` Adam steps on the links' `potentials`; never worse than the shares of
-    split routing.
+    """Return near-optimal shares, found by at most `steps` Adam steps on the links' `potentials`.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
 
-    Rows sum to 1, rows of a server to itself are 0; a pair without bytes uses its circuits or else the EPS. The
-    objective is a log-sum-exp of link times with falling temperature; the best step is returned, and steps stop within
-    1e-5 of the degree bound. Shares below 1e-4 are dropped. Works under `vmap`. Derivatives do not flow through: at the
-    optimum, the time changes with the inputs as if the shares were fixed.
+    The shares are never worse than those of split routing. A pair's shares sum to 1, those of a server to itself are 0;
+    a pair without bytes uses its circuits, or else the EPS. The objective is a log-sum-exp of link times with falling
+    temperature; the best step is returned, and steps stop within 1e-5 of the degree bound. Shares below 1e-4 are
+    dropped. Works under `vmap`. No derivatives flow through the shares: at the optimum, the time changes with the
+    inputs as if the shares were fixed.
     """
     whole("steps", steps, at_least=0)
     of_type("circuits", circuits, Circuits, hint="Circuits(count) holds the circuits of an array")

@@ -1,4 +1,4 @@
-"""How long an all-to-all takes while optical switches turn, and lower bounds of it."""
+"""The time of an all-to-all while optical switches reconfigure, and its lower bound."""
 
 import functools
 from typing import NamedTuple
@@ -17,27 +17,28 @@ from mfabric_jax.support.array_module import Array, array_module
 
 
 def schedule_time(region: Region, schedule: Schedule, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """Exact fluid completion time of one all-to-all whose circuits follow a schedule [s].
+    """Return the exact fluid completion time of one all-to-all whose circuits follow a schedule [s].
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored (it stays on the NVSwitch).
 
-    Every switch begins at time 0 and shows its configurations in the order listed, for exactly their seconds. A turn of
-    delay_s goes before each, except the first under `first_free`. During a turn none of the switch's circuits carry;
-    without `all_stop` the smaller of the two counts of a pair's circuits, before and after, carries on. Other switches
-    do not wait. A circuit runs at nic_gbps in each direction and carries bytes of its own pair alone (one hop, no
-    relay), from the moment that it is there until none of the pair's are left.
+    Every switch begins at time 0 and shows its configurations in the order listed, for exactly their seconds. It
+    reconfigures for delay_s before each, except before the first under `first_free`. Meanwhile none of its circuits
+    carry; without `all_stop`, the smaller of a pair's circuit counts before and after still carries. Other switches do
+    not wait. A circuit runs at nic_gbps in each direction and carries only bytes of its own pair (one hop, no relay),
+    whenever it is up, until none are left.
 
-    The schedule is known in advance, so the packet NICs begin at time 0 with what it leaves: of every pair the bytes
-    above its circuits' rate times their seconds, max-min fair (`star_completion`); what is left by rounding (K + 8
-    digits' worth) counts as carried. The end is the later of the last moment that a circuit carries a byte and the end
-    of the packet part; turns and configurations after it cost nothing. Infinity where bytes are left that packet NICs
-    do not reach.
+    The schedule is known in advance, so at time 0 the packet NICs begin with the bytes that it leaves: those of every
+    pair above its circuits' rate times their seconds. They share the NICs max-min fairly (`star_completion`). A
+    remainder within rounding (K + 8 units of the last digit) counts as carried. The end is the later of the last byte
+    on circuits and the last on packet NICs; whatever the switches do after it costs nothing. It is infinite if packet
+    NICs do not reach bytes that circuits leave.
 
-    One configuration, `first_free`, for as long as its slowest pair needs is `all_to_all_time` unsplit. For the seconds
-    T that split takes, the end is not before T: split paces packets to end together, here they share max-min fair.
+    A single configuration, `first_free` and as long as its slowest pair needs, gives `all_to_all_time` unsplit. If it
+    stays for the seconds T of split routing, the end is T or later: split paces packets to end together, whereas here
+    they share max-min fairly.
 
-    `InputError` for an illegal schedule (`Schedule.checked`). One trace per shape; under `vmap` a batch; differentiable
-    in seconds, delay, bandwidth, demand and real-valued configurations.
+    Raise `InputError` for an illegal schedule (`Schedule.checked`). One trace per shape; under `vmap` a batch;
+    differentiable in seconds, delay, bandwidth, demand and real-valued configurations.
     """
     return jnp.maximum(*schedule_part_times(region, schedule, demand))
 
@@ -45,7 +46,7 @@ def schedule_time(region: Region, schedule: Schedule, demand: Float[Array, "S S"
 def schedule_part_times(
     region: Region, schedule: Schedule, demand: Float[Array, "S S"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """When circuits and when packet NICs carry their last byte [s]; `schedule_time` is the later."""
+    """Return when circuits and when packet NICs carry their last byte [s]; `schedule_time` is the later."""
     of_type("schedule", schedule, Schedule, hint="a plan's is plan.schedule")
     demand = between_servers(of_type("region", region, Region), demand)
     last, left = circuit_part(region, schedule.checked(region), demand)
@@ -56,7 +57,7 @@ def schedule_part_times(
 def circuit_part(
     region: Region, schedule: Schedule, demand: Float[Array, "S S"]
 ) -> tuple[Float[Array, "S S"], Float[Array, "S S"]]:
-    """When circuits carry every pair's last byte of theirs [s], 0 without one; and the bytes that they leave [S S]."""
+    """Return when circuits carry their last byte of every pair [s] (0 without one), and the bytes that they leave."""
     if not len(schedule.seconds):
         return jnp.zeros_like(demand), demand
     arrays, nic = _numbers(region, schedule, demand.dtype), jnp.asarray(region.nic_Bps).astype(demand.dtype)
@@ -64,13 +65,13 @@ def circuit_part(
 
 
 def spans(region: Region, schedule: Schedule, dtype) -> "Shown":
-    """When circuits carry: one span for each configuration, in the order listed, then what turns leave."""
+    """Return the spans in which circuits carry: those of configurations, in order, then those of kept circuits."""
     numbers = _numbers(region, schedule, dtype)
     return _in_time(schedule.switch, *numbers, schedule.switches, schedule.all_stop)
 
 
 def _numbers(region: Region, schedule: Schedule, dtype) -> tuple[Array, Array, Array, Array]:
-    """Configurations, their seconds, the first turn and the other turns [s]."""
+    """Return the configurations, their seconds, the first delay and the other delays [s]."""
     delay = region.delay_s if schedule.delay_s is None else schedule.delay_s
     values = schedule.configurations, schedule.seconds, 0.0 if schedule.first_free else delay, delay
     configurations, seconds, first, rest = (jnp.asarray(value).astype(dtype) for value in values)
@@ -104,7 +105,7 @@ class Shown(NamedTuple):
 
 
 def _own(here: Bool[Array, "K W"], value: Array) -> Array:
-    """Of each configuration's own switch, from [K W] of all switches."""
+    """Return the value of each configuration's own switch, from values [K W] of all switches."""
     return jnp.where(here, value, 0).sum(1)
 
 
@@ -115,7 +116,8 @@ def _shown(
     here: Bool[Array, "K W"],
     all_stop: bool,
 ) -> Shown:
-    """The configurations, and what turns to them leave; `turn` [K] s: the turn before each."""
+    """Return the spans of configurations, and of the circuits kept while a switch reconfigures to them; `turn` [K] s:
+    the delay before each."""
     end = _own(here, jnp.cumsum(jnp.where(here, (turn + seconds)[:, None], 0), axis=0))
     if all_stop:
         return Shown(end, seconds, configurations)
@@ -130,10 +132,9 @@ def _shown(
 def _emptied(
     shown: Shown, need: Float[Array, "S S"], rounding: float
 ) -> tuple[Float[Array, "S S"], Bool[Array, "S S"]]:
-    """When the circuits of each pair have been there for `need` [S S] seconds of one circuit, and whether they ever
-    have."""
+    """Return when each pair's circuits have been up for `need` [S S] circuit seconds, and whether they ever are."""
     time = jnp.concatenate([shown.end - shown.length, shown.end])
-    order = jnp.argsort(time, stable=True)  # what begins stands before what ends at once
+    order = jnp.argsort(time, stable=True)  # at equal times, begins come before ends
     time = time[order]
     count = jnp.cumsum(jnp.concatenate([shown.count, -shown.count])[order], axis=0)[:-1]
     given = jnp.cumsum(count * jnp.diff(time)[:, None, None], axis=0)
@@ -158,14 +159,14 @@ def lower_bound(
     directed: bool = True,
     first_free: bool = False,
 ) -> Float[Array, ""]:
-    """No schedule of whole circuits on these switches makes `schedule_time` less [s]; arguments as of `Schedule`.
+    """Return a lower bound on `schedule_time` for any whole circuits on these switches [s]; arguments as in `Schedule`.
 
-    For every line (what one server sends, or receives): with m turns' worth of configurations it meets at most m times
-    its ports partners, so the packet NICs carry all of the others' bytes, the smallest ones at best; turns take their
-    seconds from circuits; and m configurations on these switches turn one after the other. The best m counts, one for
-    all lines if turns stop all circuits; else a line loses only ports that change, once for each new partner, and
-    each line has its best. Where circuits join both ways, the mean of what a server sends and receives is a line, too.
-    O(S^2 log S). Known for one all-stop switch without packets as L / B + k delay (largest line, most partners).
+    A line is what one server sends, or receives; if circuits carry both directions, the mean of both is a line, too.
+    With m configurations, a line has at most m times its ports partners; packet NICs carry the bytes of all others, at
+    best the smallest. Delays take their seconds from circuits, and m configurations on these switches follow one
+    another. The bound takes the best m. If a reconfiguration stops all circuits, m is common to all lines. Otherwise a
+    line loses only the ports that change, once for each new partner, and each line has its own best m. O(S^2 log S).
+    For one all-stop switch without packet NICs this is the known L / B + k delay (largest line L, most partners k).
     """
     demand = between_servers(of_type("region", region, Region), demand)
     whole("switches", switches)
@@ -183,22 +184,24 @@ def _lower_bound(demand, region: Region, delay, *, switches, all_stop, directed,
 
 
 class Lines(NamedTuple):
-    """What servers send or receive: bytes of each partner, rising [N S]; circuits at most [N]; packet NICs [N] B/s.
-    Of NumPy or of JAX."""
+    """What servers send or receive, as arrays of NumPy or of JAX.
+
+    `bytes` [N S] of each partner, rising; `degree` [N]: most circuits; `packet` [N]: packet NICs [bytes/s].
+    """
 
     bytes: Float[Array, "N S"]
     degree: Int[Array, "N"]
     packet: Float[Array, "N"]
 
     def besides(self, partners: Int[Array, "M N"]) -> Float[Array, "M N"]:
-        """Seconds of the packet NICs for the bytes of all but so many partners."""
+        """Return the seconds in which packet NICs carry the bytes of all but the largest `partners` partners."""
         xp, servers = array_module(*self), self.bytes.shape[1]
         rising = xp.concatenate([xp.zeros_like(self.bytes[:, :1]), xp.cumsum(self.bytes, axis=1)], axis=1)
         rest = xp.take_along_axis(rising.T, servers - xp.clip(partners, 0, servers), axis=0)
         return over(rest, xp.broadcast_to(self.packet[None], rest.shape))
 
     def loaded(self, nic: Float[Array, ""], lost: Float[Array, "M N"]) -> Float[Array, "M N"]:
-        """Seconds of all NICs where circuits are away for `lost` seconds of one circuit."""
+        """Return the seconds of all NICs together if circuits lose `lost` circuit seconds."""
         total = self.bytes.sum(1)[None] + nic * lost
         speed = nic * self.degree.astype(nic.dtype) + self.packet
         return over(total, array_module(*self).broadcast_to(speed[None], total.shape))
@@ -211,12 +214,12 @@ def lines_of(demand: Float[Array, "S S"], degree: Int[Array, "S"], packet: Float
 
 
 def bound_of(lines: Lines, nic, delay, switches: int, all_stop: bool, first_free: bool) -> Float[Array, ""]:
-    """`lower_bound` of lines; `nic`, `delay`: arrays of one number."""
+    """Return the `lower_bound` of lines; `nic`, `delay`: arrays of one number."""
     return (_all_stop_bound if all_stop else _kept_bound)(lines, nic, delay, switches, first_free)
 
 
 def _all_stop_bound(lines: Lines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
-    xp, shown = array_module(*lines), _counts(lines)  # configurations on all switches, those that count
+    xp, shown = array_module(*lines), _counts(lines)  # number of configurations on all switches
     some, ports = shown > 0, lines.degree[None] // switches
     turns = xp.maximum(shown - switches, 0) if first_free else xp.maximum(shown, switches)
     loaded = lines.loaded(nic, delay * (turns * ports).astype(nic.dtype))
@@ -226,7 +229,7 @@ def _all_stop_bound(lines: Lines, nic, delay, switches: int, first_free: bool) -
 
 
 def _kept_bound(lines: Lines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
-    xp, met, degree = array_module(*lines), _counts(lines), lines.degree[None]  # partners by circuits
+    xp, met, degree = array_module(*lines), _counts(lines), lines.degree[None]  # met: number of partners by circuits
     changed = xp.maximum(met - degree, 0) if first_free else xp.maximum(met, degree)
     loaded = lines.loaded(nic, delay * changed.astype(nic.dtype))
     in_turn = xp.maximum(-(-met // xp.maximum(degree, 1)) - int(first_free), 0)

@@ -1,8 +1,8 @@
 """Routes by hop count on any network: equal-cost multipath, packet spraying, weighted splits, least-loaded paths.
 
-NumPy on the host. Links of capacity 0 are ignored, parallel links are separate choices. The *next* links of a node are
-those on a shortest path to the destination. Letters: F flows, N nodes, L links, D distinct destinations, R distinct
-pairs of nodes.
+They are computed by NumPy on the host. Links of capacity 0 are ignored; parallel links are separate choices. The *next*
+links of a node are those on a shortest path to the destination. Letters: F flows, N nodes, L links, D distinct
+destinations, R distinct pairs of nodes.
 """
 
 from typing import NamedTuple
@@ -17,19 +17,19 @@ from mfabric_jax.support.loops import at_first_call
 ROUTINGS = ("spray", "ecmp", "weighted", "least-loaded")
 _hops_to = at_first_call("mfabric_jax.routing.shortest_loops:hops_to")
 _spread = at_first_call("mfabric_jax.routing.shortest_loops:spread")
-AT_ONCE = 1 << 26  # nodes x destinations whose distances are known at once
+AT_ONCE = 1 << 26  # nodes x destinations whose distances are held at a time
 GOLDEN, FIRST, SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 class Routes(NamedTuple):
-    """Links of each flow: `hops` [F H] (-1 pads) and `share` [F H], the fraction of the flow's rate on each hop."""
+    """Links of each flow: `hops` [F H] (-1 pads), and `share` [F H], the fraction of the flow's rate on each hop."""
 
     hops: np.ndarray
     share: np.ndarray
 
 
 def compact(hops: np.ndarray, share: np.ndarray) -> Routes:
-    """Merge repeated links of a row and drop shares of 0; links in falling order, padding last."""
+    """Merge repeated links of a row and drop shares of 0; links are in falling order, padding last."""
     hops = np.where(share > 0, hops, -1)
     order = np.argsort(-hops, axis=1, kind="stable")
     hops, share = np.take_along_axis(hops, order, 1), np.take_along_axis(share, order, 1)
@@ -62,7 +62,7 @@ class _Fan(NamedTuple):
     link: np.ndarray
 
     def of(self, node: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Links of each listed node, concatenated: (index of the node in the list, link)."""
+        """Return the links of all listed nodes: (index of the node in the list, link)."""
         count = self.first[node + 1] - self.first[node]
         owner = np.repeat(np.arange(len(node)), count)
         within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
@@ -79,7 +79,7 @@ class _Dag(NamedTuple):
     relay: np.ndarray
 
     def next(self, to: np.ndarray, node: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Next links from each node to destination number `to`: (index of the node in the list, link)."""
+        """Return the next links from each node to destination number `to`: (index of the node in the list, link)."""
         owner, link = self.out.of(node)
         left = self.distance[to, node]
         head = self.network.head[link]
@@ -98,16 +98,16 @@ def shortest_routes(
     size: ArrayLike | None = None,
     relay: np.ndarray | None = None,
 ) -> Routes:
-    """Links that flows between nodes `src`, `dst` [F] cross, in the order in which they cross them.
+    """Return the links that flows between nodes `src`, `dst` [F] cross, in the order in which they cross them.
 
     - `spray`: an equal share on each next link at every node.
     - `weighted`: shares proportional to the capacity of the next links (Zhou et al., WCMP, EuroSys 2014).
     - `ecmp`: one path, each next link drawn by a hash of (`seed`, flow number, src, dst, node).
-    - `least-loaded`: flows in decreasing `size` [F] (bytes), each on the one path with the smallest maximum of (load so
-      far + size) / capacity; ties by the smallest sum, then by hash.
+    - `least-loaded`: in decreasing order of `size` [F] (bytes), each flow takes the one path with the smallest maximum
+      of (load so far + size) / capacity; ties go to the smallest sum, then by hash.
     - `relay` [N]: nodes that forward for others; None: all.
 
-    A flow to its own node crosses no link. Raises `InputError` where there is no path.
+    A flow to its own node crosses no link. Raise `InputError` if a flow has no path.
     """
     one_of("routing", routing, ROUTINGS)
     seed = whole("seed", seed, at_least=0)
@@ -140,7 +140,7 @@ def shortest_loads(
     seed: int = 0,
     relay: np.ndarray | None = None,
 ) -> np.ndarray:
-    """What every link [L] carries of `amount` [F] on the `shortest_routes` of flows, without a table of routes."""
+    """Return what every link [L] carries of `amount` [F] on flows' `shortest_routes`, without a table of routes."""
     one_of("routing", routing, ("spray", "ecmp", "weighted"))
     src, dst = _ends(network, src, dst)
     load = np.zeros(len(network.tail))
@@ -161,7 +161,7 @@ def shortest_loads(
 
 
 def distances(network: Network, targets: np.ndarray, relay: np.ndarray | None = None) -> np.ndarray:
-    """[D N] hops from every node to each node of `targets` [D]; -1 where there is no path."""
+    """Return the hops [D N] from every node to each node of `targets` [D]; -1 without a path."""
     found = np.empty((len(targets), network.size), np.int32)
     fan = _fan(network, network.head)
     tail = network.tail.astype(np.int64)
@@ -180,12 +180,12 @@ def _relays(network: Network, relay: np.ndarray | None) -> np.ndarray:
 def _ends(network: Network, src: ArrayLike, dst: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     src, dst = (_as_nodes(field, value, network) for field, value in (("src", src), ("dst", dst)))
     if src.shape != dst.shape:
-        raise InputError(f"src and dst must be of one length, got {len(src)} and {len(dst)}.")
+        raise InputError(f"src and dst must have the same length, got {len(src)} and {len(dst)}.")
     return src, dst
 
 
 def _weights(network: Network, routing: str) -> np.ndarray:
-    """By which flows split [L]."""
+    """Return the weights [L] by which flows split."""
     weight = network.capacity if routing == "weighted" else np.ones(len(network.tail))
     if not np.all(np.isfinite(weight)):
         raise InputError("routing 'weighted' needs links of finite capacity.")
@@ -226,13 +226,13 @@ def _check_reached(dag: _Dag, src: np.ndarray, dst: np.ndarray, to: np.ndarray, 
 def _no_path(network: Network, src: np.ndarray, dst: np.ndarray, flow: int) -> InputError:
     start, end = (network.node_name(int(node[flow])) for node in (src, dst))
     return InputError(
-        f"no path leads from {start} to {end} (flow {flow}): a link leads from its source to its target (both "
-        "ways in a graph that is not directed), and one of capacity 0 is broken."
+        f"no path leads from {start} to {end} (flow {flow}): a link leads from its source to its target (in both "
+        "directions if the graph is undirected), and a link of capacity 0 is broken."
     )
 
 
 def splitmix64(x: np.ndarray) -> np.ndarray:
-    """splitmix64 of uint64 numbers (Steele et al., OOPSLA 2014; constants of Vigna's splitmix64.c)."""
+    """Return splitmix64 of uint64 numbers (Steele et al., OOPSLA 2014; constants of Vigna's splitmix64.c)."""
     x = x + GOLDEN
     x = (x ^ (x >> np.uint64(30))) * FIRST
     x = (x ^ (x >> np.uint64(27))) * SECOND
@@ -274,7 +274,7 @@ def _split(dag: _Dag, src: np.ndarray, to: np.ndarray, weight: np.ndarray) -> Ro
 
 
 def _parts(dag: _Dag, src: np.ndarray, to: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Split by `weight` [L] at every node: (row, link, share) of every hop, nearest to the source first."""
+    """Split by `weight` [L] at every node; return (row, link, share) of every hop, nearest to the source first."""
     row = np.flatnonzero(dag.distance[to, src] > 0)
     node, share, crossed = src[row], np.ones(len(row)), [(row[:0], row[:0], np.zeros(0))]
     while row.size:

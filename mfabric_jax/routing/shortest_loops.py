@@ -1,14 +1,14 @@
 """The loops of `shortest`: breadth-first searches from destinations, compiled by numba.
 
-`first`, `link`: usable links by node, as in `shortest._Fan`, of those that lead `into` it and `out` of it. `relay` [N]:
-nodes that forward for others.
+`first`, `link`: usable links by node, as in `shortest._Fan`; prefix `into`: links that lead into the node, `out`: out
+of it. `relay` [N]: nodes that forward for others.
 """
 
 import numpy as np
 
 
 def hops_to(targets, first, link, tail, relay, distance):
-    """Fill `distance` [D N]: hops from every node to each target; -1 where there is no path."""
+    """Write to `distance` [D N] the hops from every node to each target; -1 without a path."""
     queue = np.empty(distance.shape[1], np.int64)
     for d in range(len(targets)):
         hops = distance[d]
@@ -28,8 +28,10 @@ def hops_to(targets, first, link, tail, relay, distance):
 
 
 def spread(targets, flows, source, amount, into_first, into_link, out_first, out_link, ends, relay, weight, load):
-    """Add to `load` [L] what each link carries of amounts from `source` [F] to targets, split by `weight` [L] at every
-    node; flows `flows[d]` to `flows[d + 1]` go to target d. Returns a flow without a path, or -1."""
+    """Add to `load` [L] the part of each `amount` [F] that every link carries; return a flow without a path, or -1.
+
+    Flows `flows[d]` to `flows[d + 1]` go from `source` [F] to target d; every node splits them by `weight` [L].
+    """
     tail, head = ends
     nodes = len(relay)
     hops, queue, left = np.full(nodes, -1, np.int32), np.empty(nodes, np.int64), np.zeros(nodes)
@@ -43,7 +45,7 @@ def spread(targets, flows, source, amount, into_first, into_link, out_first, out
                 waits[source[f]] = True
         hops[target], queue[0] = 0, target
         begin, end = 0, 1
-        while begin < end and sources > 0:  # all nodes nearer than the last source are known
+        while begin < end and sources > 0:  # stop once all sources are reached
             node = queue[begin]
             begin += 1
             if relay[node] or node == target:

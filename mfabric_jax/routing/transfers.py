@@ -1,4 +1,4 @@
-"""Solve flows on a network: finish times, bytes per link, and the bottleneck of every flow."""
+"""Solve flows on a network: finish times, bytes of every link, and the bottleneck of every flow."""
 
 import dataclasses
 import functools
@@ -23,22 +23,22 @@ from mfabric_jax.routing.shortest import Routes, compact, shortest_routes
 from mfabric_jax.support.arrays import floats
 from mfabric_jax.support.host_arrays import FINITE, NOT_NEGATIVE, host_floats, host_indices
 
-ROUNDING = 1e-9  # relative tolerance when a link is judged slack
+ROUNDING = 1e-9  # relative tolerance of the test for slack links
 
 _rates, _completion = eqx.filter_jit(max_min_rates), eqx.filter_jit(completion_times)
 
 
 class Wired(NamedTuple):
-    """A network, and `routes(src, dst, size)`, which gives the links that flows between its endpoints [F] cross."""
+    """A network, and `routes(src, dst, size)`, which returns the links that flows between its endpoints [F] cross."""
 
     network: Network
     routes: Callable[[np.ndarray, np.ndarray, np.ndarray], Routes]
 
 
 def wired_cluster(cluster: Cluster, paths: str, seed: int = 0) -> Wired:
-    """Routing between the GPUs of a cluster; `paths`: how flows use equal paths, drawn by `seed`.
+    """Return routing between the GPUs of a cluster; `paths`: how flows use equal paths; `seed` of random ones.
 
-    `Misfit` for links that are those of one kind of communication alone.
+    Raise `Misfit` if links serve one kind of communication at a time.
     """
     if cluster.phases:
         raise Misfit(
@@ -54,8 +54,11 @@ def wired_cluster(cluster: Cluster, paths: str, seed: int = 0) -> Wired:
 def wired_graph(
     network: Network, paths: str, seed: int = 0, goodput: float = 1.0, *, forward: np.ndarray | None = None, node=None
 ) -> Wired:
-    """Routing between the gpu or host nodes of a user's network; `goodput`: payload fraction of capacity, `forward`
-    [N]: nodes that forward for others (None: as `relays_of`); `node` [E]: of every endpoint (None: in order)."""
+    """Return routing between the gpu or host nodes of a user's network.
+
+    - `goodput`: payload fraction of capacity. `forward` [N]: nodes that forward for others (None: by `relays_of`).
+    - `node` [E]: node of every endpoint (None: in order).
+    """
     node = endpoints(network) if node is None else node
     forward = relays_of(network).forward if forward is None else forward
 
@@ -66,8 +69,11 @@ def wired_graph(
 
 
 class Transfers(NamedTuple):
-    """Solved flows: `finish` [F] s includes propagation; `rate` [F] bytes/s and `bottleneck` [F] (link, -1: none) hold
-    while all flows run together; `link_bytes` [L] in total; `utilisation` [L] from first start to last end."""
+    """Ends, rates and loads of solved flows.
+
+    - `finish` [F] s, with propagation. `rate` [F] bytes/s, `bottleneck` [F] (link, -1: none): while all flows run.
+    - `link_bytes` [L]: total bytes. `utilisation` [L]: from the first start to the last end.
+    """
 
     finish: np.ndarray
     rate: np.ndarray
@@ -77,7 +83,7 @@ class Transfers(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """Flows and the links each one crosses: everything the engine reads besides capacities."""
+    """Flows and the links that each crosses: everything that the engine reads besides capacities."""
 
     flows: Flows
     routes: Routes
@@ -86,7 +92,7 @@ class Routed(NamedTuple):
         return flow_problem(capacity, self.routes, dtype, weight=self.flows.weight, cap=self.flows.cap)
 
     def completion(self, problem: FlowProblem, size: Any = None, start: Any = None, lag: Any = None) -> Completion:
-        """When every flow begins and ends; `size`, `start`, `lag` [F] default to those of the flows."""
+        """Return when every flow begins and ends; `size`, `start`, `lag` [F] default to those of the flows."""
         flows = self.flows
         given = (size, flows.size), (start, flows.start), (lag, flows.lag)
         size, start, lag = (own if x is None else x for x, own in given)
@@ -94,13 +100,13 @@ class Routed(NamedTuple):
 
 
 def flow_problem(capacity: np.ndarray, routes: Routes, dtype: Any = None, **terms: Any) -> FlowProblem:
-    """The max-min problem of flows on their routes; `terms`: `weight`, `cap` [F]."""
+    """Return the max-min problem of flows on their routes; `terms`: `weight`, `cap` [F]."""
     share = np.where(routes.hops >= 0, routes.share, 1)
     return FlowProblem(floats("capacity", capacity, dtype=dtype), routes.hops, share, **terms)
 
 
 def latency(network: Network, routes: Routes) -> np.ndarray:
-    """Propagation along each flow's path [F] s; for spread paths the mean over their bytes."""
+    """Return the propagation time along each flow's path [F] s; if its bytes take several paths, their mean."""
     delay_s = np.where(routes.hops >= 0, network.delay_s[routes.hops] * routes.share, 0)
     return delay_s.sum(axis=1)
 
@@ -108,8 +114,8 @@ def latency(network: Network, routes: Routes) -> np.ndarray:
 def transfer(network: Network, routes: Routes, size, start: Any = 0.0, *, dtype: Any = None) -> Transfers:
     """Move `size` [F] bytes along the routes from `start` [F] s on, by exact max-min fluid completion.
 
-    Links that can never limit a flow are left out (`binding`), which changes no result. Raises `InputError` if a flow
-    cannot end because a link carries nothing.
+    Links that can never limit a flow are left out (`binding`), which changes no result. Raise `InputError` if a flow
+    cannot end because a link has no capacity.
     """
     of_type("network", network, Network)
     hops = host_indices("hops of routes", of_type("routes", routes, Routes).hops, -1, len(network.capacity) - 1)
@@ -136,15 +142,18 @@ def transfer(network: Network, routes: Routes, size, start: Any = 0.0, *, dtype:
 
 
 def link_bytes(network: Network, routes: Routes, size: np.ndarray) -> np.ndarray:
-    """Bytes that cross every link [L]."""
+    """Return the bytes that cross every link [L]."""
     here = routes.hops >= 0
     carried = (routes.share * np.asarray(size)[:, None])[here]
     return np.bincount(routes.hops[here], carried, minlength=len(network.capacity)).astype(float)
 
 
 def binding(network: Network, routes: Routes) -> Routes:
-    """The routes without hops on links that can never limit a flow: same rates, shorter tables. A link is slack if the
-    narrowest links of its flows together cannot fill it; in a non-blocking tree only the NICs remain."""
+    """Return the routes without hops on slack links, which can never limit a flow: same rates, shorter tables.
+
+    A link is slack if the narrowest links of its flows together cannot fill it; in a non-blocking tree only the NICs
+    remain.
+    """
     hops, share = routes
     here = hops >= 0
     narrow = np.minimum(network.capacity[hops] / np.where(here, share, 1), np.finfo(float).max)
@@ -171,14 +180,16 @@ def _brought(network: Network, routes: Routes, port: np.ndarray, port_share: np.
     return np.bincount(each // links, most * network.capacity[each % links], minlength=links)
 
 
-# -------------------------------------------------------------------------------------------- what a transport carries
+# -------------------------------------------------------------------------------------------- effects of a transport
 INSIDE = ("nvswitch", "nvlink", "pci", "cpu")  # links inside servers, where the transport does not apply
 
 
 def under(transport: Transport, network: Network, routes: Routes, size: np.ndarray) -> tuple[Network, np.ndarray]:
-    """The network as payload sees it under a transport, and every flow's extra delay [F] s. A link that carries B
-    bytes, and A the opposite way, is as slow as if it moved B / pacing + acks x A; pacing applies to links into GPUs
-    and optical NICs."""
+    """Return the network with its payload capacities under a transport, and every flow's extra delay [F] s.
+
+    A link that carries B bytes, and A in the opposite direction, is as slow as if it moved B / pacing + acks x A;
+    pacing applies to links into GPUs and optical NICs.
+    """
     if transport == NONE:
         return network, np.zeros(len(routes.hops))
     outside = ~_of_kind(network.links, lambda kind: kind.startswith(INSIDE))

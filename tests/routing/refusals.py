@@ -64,13 +64,13 @@ def apart():
 
 REFUSED = [
     (shortest(routing="ecpm"), "routing 'ecpm' is unknown (did you mean 'ecmp'?)"),
-    (shortest(src=[0, 1, 2]), "src and dst must be of one length, got 3 and 2"),
+    (shortest(src=[0, 1, 2]), "src and dst must have the same length, got 3 and 2"),
     (shortest(src=[0, 24]), "src must lie in 0..23, got 0..24"),
     (shortest(routing="least-loaded"), "needs the size of every flow"),
     (shortest(routing="least-loaded", size=[1]), "size must have the shape [2], got [1]"),
     (lambda: shortest_routes(leaf_spine(np.inf), [0], [5], routing="weighted"), "needs links of finite capacity"),
     (on_tree((0, 32), (1, 1)), "src must lie in 0..31, got 0..32"),
-    (on_tree((0, 1), (1,)), "of one length"),
+    (on_tree((0, 1), (1,)), "the same length"),
     (on_tree(routing="sprai"), "routing 'sprai' is unknown"),
     (on_tree(routing="least-loaded"), "needs size"),
     (on_tree(routing="least-loaded", size=[1.0]), "size must have the shape [2], got [1]"),
@@ -78,7 +78,7 @@ REFUSED = [
     (apart, "no path leads from server 0 to server 2"),
     (
         lambda: cluster_routes(Cluster("rails", 2, 100.0, 4, Tree(8, 8, 2, parts=4), rails=True), [0], [5]),
-        "different rails have no way to each other without pxn",
+        "different rails have no path to each other without pxn",
     ),
     (made(name="fattree"), "fabric 'fattree' is unknown (did you mean 'fat-tree'?)"),
     (made(regions=np.zeros((1, 4, 4), int)), "fat-tree has no circuits; regions was [1, 4, 4]."),
@@ -120,5 +120,5 @@ REFUSED = [
         lambda: forward_time(DirectLinks(4, 1.0), np.ones((4, 4))),
         "direct links need circuits before they carry anything",
     ),
-    (lambda: single_ways(DirectLinks(4, 8.0), 4, 1, 1), "direct links need circuits before ways are drawn"),
+    (lambda: single_ways(DirectLinks(4, 8.0), 4, 1, 1), "direct links need circuits before paths are drawn"),
 ]

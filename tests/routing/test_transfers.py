@@ -224,7 +224,7 @@ def test_flows_that_cannot_end_and_nothing_to_move():
     made = hosts()
     routes = cluster_routes(made, [0, 1], [2, 3], routing="ecmp")
     broken = made.network.without(np.setdiff1d(routes.hops[0], routes.hops[1]))
-    said = "the flows cannot all end: A flow never finishes: its cap or a link on its way is zero"
+    said = "the flows cannot all end: A flow never finishes: its cap or a link on its path is zero"
     assert said in refused(solved, broken, routes, [1.0, 1.0])
     np.testing.assert_allclose(solved(broken, routes, [0.0, 1e9]).finish, [0, 1e9 / NIC], rtol=1e-12)
     done = solved(made.sprayed, cluster_routes(made, [], []), [])

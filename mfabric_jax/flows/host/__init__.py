@@ -1,1 +1,1 @@
-"""The engine for a CPU: compiled loops (numba, imported on first use) that touch only what an event changes."""
+"""The engine for a CPU: compiled loops (numba, imported on first use) that update only what an event changes."""

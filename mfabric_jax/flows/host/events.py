@@ -1,4 +1,4 @@
-"""Event loop: a flow begins or ends; rates are constant between events."""
+"""Event loop: an event is the begin or the end of a flow; rates are constant between events."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ from mfabric_jax.flows.host.tape import AT_ONCE, BEGIN, CAPPED, END, note
 
 
 class Waiting(NamedTuple):
-    """Dependencies: `start`, `lag` [F] s; flow f releases `then[first[f] : first[f + 1]]`; `waits` [F]: flows still
-    waited for; `ready` [F]: last end so far of those, `last` [F]: the flow that ended then (-1: its own start)."""
+    """Dependencies: `start`, `lag` [F] s; flow f releases `then[first[f] : first[f + 1]]`; `waits` [F]: number of flows
+    still awaited; `ready` [F]: their last end so far; `last` [F]: the flow that ended then (-1: its own start)."""
 
     start: np.ndarray
     lag: np.ndarray
@@ -24,7 +24,7 @@ class Waiting(NamedTuple):
 
 
 class Heaps(NamedTuple):
-    """`clock`: flows by next begin or end; `links` and `caps` by level, for filling."""
+    """`clock`: flows by their next begin or end; `links`, `caps`: by level, for filling."""
 
     clock: Heap
     links: Heap
@@ -40,7 +40,7 @@ class Times(NamedTuple):
 
 
 def run(s: Sharing, size, waiting: Waiting, heaps: Heaps, times: Times) -> int:
-    """Fill `times`; returns the number of distinct event times."""
+    """Fill in `times`; return the number of distinct event times."""
     clock, of_links, of_caps = heaps
     for flow in range(len(size)):
         if waiting.waits[flow] == 0:

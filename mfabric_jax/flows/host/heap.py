@@ -1,4 +1,4 @@
-"""A binary heap of numbered items, each at most once, with keys that may change."""
+"""A binary heap of numbered items with changeable keys; each item is in it at most once."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ def new_heap(things: int) -> Heap:
 
 @compiled
 def least(heap):
-    """The smallest key; infinity if the heap is empty."""
+    """Return the smallest key; infinity if the heap is empty."""
     return heap.entries[0].key if heap.size[0] else np.inf
 
 

@@ -1,4 +1,4 @@
-"""Run one instance given as NumPy arrays, or its derivative."""
+"""Run one instance of NumPy arrays, or compute its derivative."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from mfabric_jax.support.loops import kept, made_once
 
 
 class HostInstance(NamedTuple):
-    """`capacity` [L]; hops `flow`, `link`, `share` [N] in order of flows; `weight`, `cap`, `size`, `start`, `lag` [F];
-    flow f releases `then[first[f] : first[f + 1]]` [D]; `waits` [F]: number of flows waited for."""
+    """One instance: `capacity` [L]; hops `flow`, `link`, `share` [N] in order of flows; `weight`, `cap`, `size`,
+    `start`, `lag` [F]; flow f releases `then[first[f] : first[f + 1]]` [D]; `waits` [F]: number of flows waited for."""
 
     capacity: np.ndarray
     flow: np.ndarray
@@ -51,7 +51,7 @@ def _run(one: HostInstance, tape: Tape) -> tuple[Times, int]:
 
 
 def taped(one: HostInstance) -> Tape:
-    """Run twice: first to count, then to write the tape."""
+    """Run twice and return the tape: the first run counts its entries, the second writes them."""
     counted = new_tape(0, 0)
     _run(one, counted)
     tape = new_tape(*(int(length) for length in counted.length))
@@ -60,12 +60,12 @@ def taped(one: HostInstance) -> Tape:
 
 
 def changes(one: HostInstance, d: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Change of all begins and ends [2F] for changes of capacity, share, weight, cap, size, start and lag."""
+    """Return the change of all begins and ends [2F] for changes of capacity, share, weight, cap, size, start, lag."""
     _, forward, _ = _programs()
     return forward(taped(one), one.flow, one.share, one.weight, d)
 
 
 def counts(one: HostInstance, of_time: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The transpose of `changes`."""
+    """Return the transpose of `changes`, applied to cotangents of begins and ends [2F]."""
     _, _, back = _programs()
     return back(taped(one), one.flow, one.share, one.weight, len(one.capacity), of_time)

@@ -1,9 +1,9 @@
-"""Max-min rates, updated where flows begin or end, and only as far as rates change.
+"""Max-min rates, updated when flows begin or end, and only as far as rates change.
 
-Links fill in order of level (rate / weight) with the rising flows; all others keep their rates. At level x, a link that
-fills makes its fixed flows above x rise from x on; a link on which a flow rises or has ended, and which holds fixed
-flows at x, makes these rise. A flow joins before any link on its path fills above its level, so nothing decided below
-is undone.
+Links fill with the rising flows in order of level (rate / weight); all other flows keep their rates. Two rules make
+fixed flows rise at level x: a link that fills at x releases its fixed flows above x; a link that holds fixed flows at
+x, and on which a flow rises or has ended, releases these. A flow joins before any link on its path fills above its
+level, so no lower decision is ever undone.
 """
 
 from typing import NamedTuple
@@ -15,8 +15,8 @@ from mfabric_jax.flows.host.rounding import NEAR
 from mfabric_jax.flows.host.tape import CAPPED, CLOSE, LEVEL, Tape, note, note_member
 
 FIXED, RISING, FROZEN = 0, 1, 2
-ROUNDING = 1e-15  # error of a sum after a change, relative to its largest term
-MOST = 1e-6  # a sum that falls below this fraction of its former value is renewed
+ROUNDING = 1e-15  # error that one change adds to a sum, relative to the largest term
+MOST = 1e-6  # a sum that falls below this fraction of the term just subtracted is computed anew
 
 
 _FLOW = {"weight": float, "cap": float, "rate": float, "level": float, "left": float, "since": float}
@@ -37,13 +37,14 @@ _HOP = {"link": np.int32, "flow": np.int32, "share": float, "place": np.int32, "
 class Sharing(NamedTuple):
     """Running flows: records of flows [F], links [L] and hops [N], laid out in memory as they are used.
 
-    - A flow has hops `first` to `end`, the link that limits it (`holder`; -1: its cap, -2: nothing), `left` bytes
-      `since` its rate began.
-    - A link has `members` hops, listed in the hops' field `member` from `first` on; bandwidth `used` by fixed flows
-      (`changes` since the sum was renewed); `risers` of total weight `rising`; flows `held` at the level at which it is
-      `full`, of total weight `bound`, who may have to rise (`waits`). A hop is the `place`-th member.
+    - A flow has hops `first` to `end`, the link that limits it (`holder`; -1: its cap, -2: nothing), and `left` bytes
+      at the time `since` which its rate holds.
+    - A link has `members` hops, listed in the hops' field `member` from `first` on; a hop is the `place`-th member.
+      Fixed flows have bandwidth `used` (`changes`: changes of this sum since it was last computed anew). `risers` flows
+      of total weight `rising` rise. The link holds `held` flows of total weight `bound` at the level at which it is
+      `full`; they may have to rise (`waits`).
     - `flow.changed`, `link.listed`, `link.stale` are lists of lengths `counts` [3]: flows that rose, links touched,
-      links that need a key. `now` [2]: time, and event (flow number for a begin, plus F for an end).
+      links that need a new key. `now` [2]: time, and event (flow number for a begin, plus F for an end).
     """
 
     flows: np.ndarray
@@ -65,7 +66,7 @@ def _records(count: int, fields: dict[str, type], **values: np.ndarray | int) ->
 
 
 def nothing_shared(capacity, weight, cap, flow, link, share, tape: Tape) -> Sharing:
-    """The state before the first flow. Hops `flow`, `link`, `share` [N] in order of flows, without infinite links."""
+    """Return the state before the first flow. Hops `flow`, `link`, `share` [N] in order of flows, on finite links."""
     first, first_hop = _firsts(link, len(capacity)), _firsts(flow, len(weight))
     return Sharing(
         _records(len(weight), _FLOW, weight=weight, cap=cap, first=first_hop[:-1], end=first_hop[1:], holder=-2),
@@ -83,7 +84,7 @@ def _firsts(of: np.ndarray, many: int) -> np.ndarray:
 
 @compiled
 def enter(s, flow):
-    """Begin a flow: put it on its links, rising from 0."""
+    """Begin a flow: add it to its links, rising from 0."""
     for hop in range(s.flows[flow].first, s.flows[flow].end):
         link = s.hops[hop].link
         place = s.links[link].members
@@ -130,7 +131,7 @@ def _touch(s, link):
 
 @compiled
 def _sum(s, link):
-    """Renew the sums over the link's flows; returns the highest level of its fixed flows."""
+    """Compute the sums over the link's flows anew; return the highest level of its fixed flows."""
     used, rising, risers, highest = 0.0, 0.0, 0, 0.0
     for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
         hop = s.hops[at].member
@@ -239,7 +240,7 @@ def _find_keys(s, links):
 
 @compiled
 def refill(s, links, caps):
-    """Update rates after flows entered and left; `changed` lists the flows that rose. `links`, `caps`: empty heaps."""
+    """Update rates after flows entered and left, and list the flows that rose. `links`, `caps`: empty heaps."""
     for at in range(s.counts[CHANGED]):
         flow = s.flows[at].changed
         if s.flows[flow].cap < np.inf:
@@ -285,7 +286,7 @@ def _wake(s, link, caps):
 
 @compiled
 def _fill(s, link, reached, caps):
-    """If the link is full by now, make flows above its level rise and hold the others. Returns the level reached."""
+    """If the link is full by now, make flows above its level rise, or else hold its flows; return the level reached."""
     expected = max(_room_ends(s, link), reached)
     highest = _sum(s, link)
     _ask(s, link)

@@ -1,4 +1,4 @@
-"""What counts as equal in the loops of the host, as relative differences."""
+"""Relative differences below which the loops of the host treat numbers as equal."""
 
-AT_ONE_TIME = 2e-15  # ends
-NEAR = 1e-12  # levels of filling, and rooms of links
+AT_ONE_TIME = 2e-15  # for the ends of flows
+NEAR = 1e-12  # for levels of filling, and for the room on links

@@ -1,4 +1,4 @@
-"""Stars of ports on the host: when all-to-alls end, one instance after the other, in double precision."""
+"""Stars of ports on the host: ends of all-to-alls, one instance after the other, in double precision."""
 
 from typing import Any
 
@@ -6,17 +6,17 @@ import numpy as np
 
 from mfabric_jax.support.loops import at_first_call
 
-# Of stars [B N N], ports, groups and the room for every flow's end: when the last of each ends [B].
+# (stars [B N N], ports, groups, array for every flow's end) -> end of each star's last flow [B]
 _ends = at_first_call("mfabric_jax.flows.host.star_loops:ends_of_all")
 
 
 def latest_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
-    """When the last flow of each star ends [B] s: `star_completion(...).max()` in float64, without an XLA program.
+    """Return when the last flow of each star ends [B] s: `star_completion(...).max()` in float64, without XLA.
 
     - `size` [B N N]: bytes from endpoint i to endpoint j. `leaf` [2 N]: capacities up and down [bytes/s].
     - `groups` [2 G]: capacities that N/G neighbouring endpoints share; infinity is no limit.
 
-    0 without bytes, infinity where bytes cross a dead port, NaN where an input is NaN or a size infinite.
+    The result is 0 without bytes, infinity if bytes cross a dead port, NaN if an input is NaN or a size infinite.
     """
     size, leaf, groups = _arrays(size, leaf, groups)
     if not np.isfinite(size).all() or np.isnan(leaf).any() or np.isnan(groups).any():
@@ -26,8 +26,10 @@ def latest_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
 
 
 def flow_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
-    """When every flow of each star ends [B N N] s, 0 without bytes; finite inputs as of `latest_ends`, ports that
-    carry."""
+    """Return when every flow of each star ends [B N N] s, 0 without bytes.
+
+    Inputs are those of `latest_ends`, but finite, and every port has capacity.
+    """
     size, leaf, groups = _arrays(size, leaf, groups)
     each = np.zeros(size.shape)
     _ends(size, leaf, groups, each)

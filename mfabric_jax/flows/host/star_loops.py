@@ -1,8 +1,8 @@
-"""The loop of `star`: compiled by numba.
+"""The loop of `star`, compiled by numba.
 
-The rate of a flow is the smaller of the levels of its two ports. Ports freeze lowest first (water filling); a flow that
-ends leaves the ports below its rate as they are, so filling resumes from what was kept behind them. Source: Bertsekas &
-Gallager, Data Networks, 2nd ed., 6.5.2.
+The rate of a flow is the smaller of the levels of its two ports. Ports freeze lowest first (water filling). The end of
+a flow does not change the ports below its rate, so filling resumes from the state stored after them. Source: Bertsekas
+& Gallager, Data Networks, 2nd ed., 6.5.2.
 """
 
 from typing import NamedTuple
@@ -14,8 +14,8 @@ from mfabric_jax.support.loops import part_of_loops
 
 NONE = 1e300  # no flow, or no level
 UNLIMITED = 1e30  # level of a port that limits no flow
-FAST = {"nsz", "contract", "nnan", "reassoc", "ninf"}  # else minima and sums are not vectorised
-WINDOW = 6  # ports that are compared for who freezes next, in the order of the event before
+FAST = {"nsz", "contract", "nnan", "reassoc", "ninf"}  # without these, minima and sums are not vectorised
+WINDOW = 6  # ports, in the order of the event before, among which the next to freeze is sought
 compiled = part_of_loops(FAST)
 
 
@@ -23,9 +23,9 @@ class Star(NamedTuple):
     """One star: flows [N N], ports [2 N] (0: up, 1: down) and groups of ports [2 G].
 
     - `left` [N N]: bytes left (`NONE` without a flow); `has` [2 N N]: 1 where a flow runs, from either side.
-    - `degree`, `group_degree`: running flows. `open`: 1 for ports that are not frozen yet. `level`: rates of ports.
-    - Filling, kept behind every freeze: `order` [2N 2]: side and port; `reached` [2N]: its level; `version` [2N+1 2]:
-      which row of `room` and `frozen` [2 N+1 N] (capacity left, flows frozen by the opposite side) holds for a side.
+    - `degree`, `group_degree`: numbers of running flows. `open`: 1 for ports that are not frozen yet. `level`: rates.
+    - Filling, stored after every freeze: `order` [2N 2]: side and port; `reached` [2N]: its level; `version` [2N+1 2]:
+      the row of `room` and `frozen` [2 N+1 N] (capacity left, flows frozen by the opposite side) valid for a side.
     """
 
     left: np.ndarray
@@ -65,7 +65,7 @@ def _sum_of(row, free, begin, end):
 
 @compiled
 def _soonest(left, levels, level, step, slow, pace):
-    """Take the bytes of a step at the old levels off a source's flows; seconds until the next of them ends."""
+    """Subtract a step's bytes, at the old levels, from a source's flows; return the seconds until the next one ends."""
     low = NONE
     for j in range(len(left)):
         rest = max(left[j] - step * min(level, levels[j]), 0.0)
@@ -75,8 +75,10 @@ def _soonest(left, levels, level, step, slow, pace):
 
 
 def ends_of_all(size, leaf, groups, each):
-    """When the last flow of each star ends [B]; arguments as of `star.latest_ends`, without NaN. `each` [B N N] takes
-    the end of every flow, [0 0 0] of none."""
+    """Return when the last flow of each star ends [B]; arguments as in `star.latest_ends`, without NaN.
+
+    `each` [B N N] receives the end of every flow; with the shape [0 0 0], of none.
+    """
     n, racks = size.shape[1], groups.shape[1]
     star = Star(
         *(np.empty((n, n)), np.empty((2, n, n)), np.empty((2, n)), np.empty((2, n)), np.empty((2, n))),
@@ -114,7 +116,7 @@ def ends_of_all(size, leaf, groups, each):
                 for p in range(n):
                     old[s, p] = star.level[s, p]
             first = 0
-            least *= 1 - NEAR  # a port kept at a level that differs by rounding alone would stay too slow
+            least *= 1 - NEAR  # else a port whose level differs only by rounding would be kept, and stay too slow
             while first < steps and star.reached[first] < least:
                 first += 1
         ends[b] = now * (most / fastest)
@@ -123,7 +125,7 @@ def ends_of_all(size, leaf, groups, each):
 
 @compiled
 def _begin(star, size, leaf, groups):
-    """Fill in one star, scaled to about 1: the number of flows (-1: one crosses a dead port), and both scales."""
+    """Set up one star, scaled to about 1; return the number of flows (-1: one crosses a dead port) and both scales."""
     n, racks = len(size), groups.shape[1]
     share = n // racks if racks else 1
     most, fastest, flows = 0.0, 0.0, 0
@@ -169,8 +171,8 @@ def _count(star, i, j, change):
 
 @compiled
 def _end(star, until, slow, border, each, now):
-    """End the flows that are through at the border: how many, and the least of their rates. `each` [1 N N] or [0 N N]
-    takes their seconds."""
+    """End the flows that finish by `border`; return their number and their least rate. `each` [1 N N] or [0 N N]
+    receives their ends."""
     ended, least = 0, NONE
     for i in range(len(until)):
         if until[i] > border:
@@ -189,11 +191,11 @@ def _end(star, until, slow, border, each, now):
 
 @compiled
 def _fill(star, first, steps, hint):
-    """Freeze ports from step `first` on, lowest first; returns the number of steps.
+    """Freeze ports from step `first` on, lowest first; return the number of steps.
 
-    The order of the event before is a hint: of its next few ports the lowest freezes. Levels that come out ascending
-    are the only max-min ones. Where one does not, filling goes back to the step to which it belongs, and compares all
-    ports up to here.
+    The order of the event before is a hint: the lowest of its next few ports freezes. If the levels ascend, they are
+    the max-min levels. If one falls, filling goes back to the step to which it belongs, and compares all ports up to
+    this step.
     """
     every, racks = len(star.order), star.group_degree.shape[1]
     window = WINDOW + (len(star.left) // racks if racks else 0)  # ports of a group move together
@@ -205,7 +207,7 @@ def _fill(star, first, steps, hint):
             value = _share(star, at, hint[k, 0], hint[k, 1])
             if value < x:
                 x, place = value, k
-            if value >= NONE:  # all its flows are frozen: it limits nothing any more
+            if value >= NONE:  # all its flows are frozen, so it no longer limits any
                 hint[k, 0], hint[k, 1] = hint[begin, 0], hint[begin, 1]
                 place = k if place == begin else place
                 begin += 1
@@ -230,7 +232,7 @@ def _fill(star, first, steps, hint):
 
 @compiled
 def _hinted(star, back, at, hint):
-    """Open the ports frozen in steps `back` to `at` again; they and all other open ones are the hint. Their number."""
+    """Reopen the ports frozen in steps `back` to `at`; list all open ports in `hint`, and return their number."""
     many = 0
     for k in range(back, at):
         hint[many, 0], hint[many, 1] = star.order[k, 0], star.order[k, 1]
@@ -247,7 +249,7 @@ def _hinted(star, back, at, hint):
 
 @compiled
 def _overfull(star, at):
-    """Whether a port or group whose flows are all frozen by others carries more than it can."""
+    """Return whether a port or group whose flows are all frozen by others carries more than its capacity."""
     for s in range(2):
         for p in range(len(star.left)):
             if star.open[s, p] == 1.0 and star.room[s, star.version[at, s], p] < -NEAR:
@@ -260,7 +262,7 @@ def _overfull(star, at):
 
 @compiled
 def _share(star, at, side, port):
-    """Level at which a port would fill, `NONE` where all its flows are frozen."""
+    """Return the level at which a port would be full, or `NONE` if all its flows are frozen."""
     version, racks = star.version[at, side], star.group_degree.shape[1]
     count = star.degree[side, port] - star.frozen[side, version, port]
     if count <= 0.0:

@@ -1,7 +1,7 @@
 """Replay of a recorded event run for first derivatives, forward and reverse, in time linear in the tape.
 
-Every number of the run is a sum, product or quotient of earlier ones, and the order of events does not change with an
-infinitesimal change of the input. At ties the derivative is that of the run's order.
+Every number of the run is a sum, product or quotient of earlier ones, and an infinitesimal change of the input does not
+change the order of events. At ties the derivative is that of the order of the run.
 """
 
 from typing import NamedTuple
@@ -14,13 +14,15 @@ BEGIN, AT_ONCE, CLOSE, CAPPED, LEVEL, END = range(6)
 
 
 class Tape(NamedTuple):
-    """- `steps` [K 3] and `values` [K 2]: what happened. `length` [2]: steps and members written, or counted.
-    - `hop`, `held`, `rate` [M]: hops on a link as it became full: whether held by it, else the rate [bytes/s] of the
-      flow.
+    """The record of a run.
 
-    Steps: BEGIN flow, predecessor or -1. AT_ONCE flow: it ends as it begins. CLOSE flow, event (flow number for a
-    begin, plus F for an end); its rate and the rate's duration. CAPPED flow. LEVEL link, members; level and weights on
-    it. END flow; bytes left when its last rate began, and that rate.
+    - `steps` [K 3] and `values` [K 2]: what happened. `length` [2]: steps and members written, or only counted.
+    - `hop`, `held`, `rate` [M]: the hops on a link when it became full: whether the link holds the flow, else the
+      flow's rate [bytes/s].
+
+    Steps, as integers; values. BEGIN flow, predecessor or -1. AT_ONCE flow: it ends as it begins. CLOSE flow, event
+    (flow number for a begin, plus F for an end); the flow's rate and its duration. CAPPED flow. LEVEL link, members;
+    level and rising weight. END flow; bytes left when its last rate began, and that rate.
     """
 
     steps: np.ndarray
@@ -32,7 +34,7 @@ class Tape(NamedTuple):
 
 
 def new_tape(steps: int, members: int) -> Tape:
-    """A tape of this capacity; without capacity it counts what it would hold."""
+    """Return a tape of this capacity; a tape of capacity 0 only counts what it would hold."""
     return Tape(
         *(np.zeros((steps, 3), np.int64), np.zeros((steps, 2)), np.zeros(2, np.int64)),
         *(np.zeros(members, np.int64), np.zeros(members, np.bool_), np.zeros(members)),
@@ -57,7 +59,8 @@ def note_member(tape, hop, held, rate):
 
 
 def pushed(tape, hop_flow, share, weight, d):
-    """Change of all begins and ends [2F] for changes `d` of capacity, share (by hop), weight, cap, size, start, lag."""
+    """Return the change of all begins and ends [2F] for changes `d` of capacity, share (by hop), weight, cap, size,
+    start and lag."""
     d_capacity, d_share, d_weight, d_cap, d_size, d_start, d_lag = d
     flows = len(weight)
     time, left, since, rate = np.zeros(2 * flows), np.zeros(flows), np.zeros(flows), np.zeros(flows)
@@ -95,7 +98,7 @@ def pushed(tape, hop_flow, share, weight, d):
 
 
 def pulled(tape, hop_flow, share, weight, links, of_time):
-    """The transpose of `pushed`: cotangents of begins and ends [2F] to cotangents of each input."""
+    """Return the cotangents of each input for cotangents of begins and ends [2F]: the transpose of `pushed`."""
     flows, hops = len(weight), len(share)
     capacity, of_share, of_weight = np.zeros(links), np.zeros(hops), np.zeros(flows)
     cap, size, start, lag = np.zeros(flows), np.zeros(flows), np.zeros(flows), np.zeros(flows)
