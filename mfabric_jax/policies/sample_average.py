@@ -71,10 +71,10 @@ def sample_average(
     - `demand` [K S S]: bytes from server i to server j in K samples, or [S S] in one; the diagonal is ignored.
     - `previous`: its circuits are kept if they are within 0.1 % of the best. `key`: random key; None: a fixed one.
     - `weights` [K]: weight of each sample; None: equal weights.
-    - `routes`: "adaptive": relay shares for each sample [K S S S+2] ([S S S+2] for one); "fixed": one set [S S S+2].
+    - `routes`: "adaptive": relay shares per sample, [K S S S+2] ([S S S+2] for one); "fixed": one set [S S S+2].
     - `risk`: what to minimise: the "mean" time, the mean of the worst fraction Q ("cvar:Q"), or the "worst".
     - `routing`: "relay"; or "unsplit" or "split", whose plans have no shares.
-    - `rounds`, `swaps`: limits of the search. `steps`, `starts`: limits of the relaxation. `share_steps`: gradient steps
+    - `rounds`, `swaps`: limits of the search. `steps`, `starts`: of the relaxation. `share_steps`: gradient steps
       towards the shares.
 
     Legal for any demand; works in `vmap`.

@@ -30,7 +30,7 @@ class OneOf(NamedTuple):
 
 
 def one_dispatch(workload: Workload, tokens: Tokens, which: OneOf) -> Num[np.ndarray, "R R"]:
-    """Return the bytes [R R] from EP rank to EP rank in one dispatch. Raise `InputError` if the run has no such one."""
+    """Return the bytes [R R] from EP rank to EP rank in one dispatch. Raise `InputError` if it does not exist."""
     sent = sent_tokens(workload, tokens)
     for name, at, many in zip(OneOf._fields, which, sent.shape, strict=False):
         if whole(name, at, at_least=0) >= many:

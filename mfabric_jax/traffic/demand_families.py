@@ -210,8 +210,8 @@ def gate_trace(trace: str, records: tuple[int, int] | None, axes: str | None = N
 def record_digests(trace: str, records: tuple[int, int] | None, axes: str | None = None) -> list[tuple[int, str]]:
     """Return the number and digest of every record.
 
-    The digest covers each source rank's shares of experts. They are rounded to 1 / `GRID`, so float32 rarely changes it,
-    and other formats of the same routing have the same digest.
+    The digest covers each source rank's shares of experts. They are rounded to 1 / `GRID`, so float32 rarely changes
+    it, and other formats of the same routing have the same digest.
     """
     recording = recording_of(workload.get(TRACED), trace, axes).chosen(records)
     count = recording.fitted(workload.get(TRACED)).count

@@ -116,9 +116,7 @@ def decide(policy: policies.Policy, region: Region, seen: Float[Array, "N ..."],
 
 def legal(name: str, plans: Plan, region: Region) -> Plan:
     if plans.schedule is not None:
-        raise InputError(
-            f"policies must return circuits that stay; {name!r} returns a schedule: see schedules."
-        )
+        raise InputError(f"policies must return circuits that stay; {name!r} returns a schedule: see schedules.")
     policies.check_legal(name, np.asarray(plans.circuits.count), int(region.optical_degree))
     return plans
 
@@ -343,9 +341,7 @@ def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: s
         over = over_bound(region, circuits, demand, routing, RELAY_STEPS)
         if routing == "relay":
             return bound, over, over
-        fair = jnp.maximum(
-            *part_times(region, circuits, demand, routing=routing)
-        )  # the circuits are known to be legal
+        fair = jnp.maximum(*part_times(region, circuits, demand, routing=routing))  # the circuits are known to be legal
         return bound, over, fair / jnp.where(bound > 0, bound, 1)
 
     return jax.vmap(one)(count, true)
