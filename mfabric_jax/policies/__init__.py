@@ -97,7 +97,7 @@ def get(name: str, **settings: Any) -> Policy:
     """
     name, stated = split(name)
     if several := next((setting for setting, value in stated.items() if isinstance(value, list)), None):
-        raise InputError(f"policy {joined(name, stated)!r}: setting {several!r} must be one value here, got several.")
+        raise InputError(f"policy {joined(name, stated)!r}: its setting {several!r} is one value here, got several.")
     if is_function(name):
         policy: Policy = __getattr__("load_function")(name)
     else:

@@ -91,7 +91,7 @@ def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | No
             left = _last_run([(number, digest not in seen) for number, digest in judged]) or learned.get("held_out")
             allowed = f"; allowed: {left[0]}-{left[1]}" if left else ", and this trace has no others"
             raise InputError(
-                f"records must be none of those that {name!r} was trained on, got {judged[0][0]}-{judged[-1][0]}"
+                f"records must not overlap those that {name!r} was trained on, got {judged[0][0]}-{judged[-1][0]}"
                 f"{allowed}."
             )
 

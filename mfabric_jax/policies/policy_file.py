@@ -78,5 +78,5 @@ def read(path: str | os.PathLike | Traversable) -> Stored:
     if version != VERSION:
         raise InputError(f"policy file {name!r} must have the layout {VERSION}, got {version!r}.")
     if hashlib.sha256(body).hexdigest() != header.get("digest"):
-        raise InputError(f"policy file {name!r} is damaged: what follows its first line is not what was written.")
+        raise InputError(f"policy file {name!r} is damaged: the bytes after its first line have changed.")
     return Stored(header, body, name)

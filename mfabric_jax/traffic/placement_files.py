@@ -50,7 +50,7 @@ def check_given(placement: Placement, workload: Workload) -> None:
         raise InputError(f"placement.given must be of {workload.ep} ranks (ep), got {placement.ranks}.")
     if placement.slots.shape[1] % workload.ep:
         slots = placement.slots.shape[1]
-        raise InputError(f"placement.given must have as many slots on each of {workload.ep} ranks (ep), got {slots}.")
+        raise InputError(f"placement.given must have a multiple of {workload.ep} slots (ranks, ep), got {slots}.")
 
 
 def is_placement(told: Mapping[str, Any]) -> bool:

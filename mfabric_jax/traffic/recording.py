@@ -25,8 +25,8 @@ DESTINATION = "destination"  # an axis of ranks instead of experts
 COUNTS, META = "tokens", "meta"  # keys of our own files
 SCHEMA_VERSION = 1
 SPREAD = (
-    "sources not recorded: spread equally over source ranks (all rows of a demand are alike, so it cannot judge "
-    "circuits)"
+    "sources not recorded: spread equally over source ranks (all rows of a demand are alike, so circuits cannot be "
+    "judged by it)"
 )
 
 
@@ -162,12 +162,12 @@ class Recording:
         sent, received = (self.count[:, used].sum(axis=axis, dtype=np.float64) for axis in (-1, -2))
         filled = sent.any(axis=-1)
         if not filled.any():
-            raise InputError(f"tokens of trace {self.path} must not all be 0, got no others in {self._range}.")
+            raise InputError(f"tokens of trace {self.path} must not all be 0, got only zeros in {self._range}.")
         if not filled.all():
             yield f"{np.sum(~filled)} of {filled.size} all-to-alls without tokens"
         from_ranks = (self.sources, self.targets) == (Sources.RANKS, Targets.EXPERTS)
         if from_ranks and np.ptp(sent, axis=-1).any() and not np.ptp(received, axis=-1).any():
-            yield "experts receive alike and source ranks do not send alike: are these two axes swapped?"
+            yield "experts receive equally but source ranks send unequally: are these two axes swapped?"
 
     def _rows(self, count: np.ndarray, ep: int) -> tuple[np.ndarray, str]:
         recorded = count.shape[3]

@@ -142,8 +142,8 @@ def sampler(
 ) -> Sampler:
     """Return a sampler of one family of demand in one of its fixed splits: train, validation or test.
 
-    - `family`: a name in `samplers.SAMPLED` (drawn), or the path of a recording. Each record, layer and micro-batch of a
-      recording is a demand. It must fold to the requested servers. `records`: its first and last one.
+    - `family`: a name in `samplers.SAMPLED` (drawn), or the path of a recording. Each of its records, layers and
+      micro-batches is a demand. It must fold to the requested servers. `records`: its first and last one.
     - `skew`, `pairs`, `memory`: as in `drifting`, for steps of drawn families. "drift" is even demand that drifts.
 
     Example: `traffic.sampler("zipf", "test")(jax.random.key(0), 8)`. Raise `InputError` if the family or split is

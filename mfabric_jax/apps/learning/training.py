@@ -395,7 +395,7 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
     folder, record = Path(folder), record_of(config)
     check_folder(folder)
     for name in (CHECKPOINT, METRICS, TRAINED_POLICY):
-        check_place("file", folder / name, "give out another folder")
+        check_place("file", folder / name, "set out to another folder")
     run, step, lines = resumed(config, record, folder)
     pools, others = _pools(config, "train"), _pools(config, "validation")
     chained = config.objective != "all-to-all" or config.method != "gradient"
@@ -478,7 +478,7 @@ def _check_finite(line: Line, run: Run, config: Training) -> None:
     broken += [] if all(bool(jnp.isfinite(x).all()) for x in weights) else ["a weight"]
     if broken:
         allowed = f"less than {config.learning_rate:g}: {broken[0]} is not finite at step {line['step']}"
-        raise InputError(f"learning_rate must be {allowed}. Use a new folder.")
+        raise InputError(f"learning_rate must be {allowed}. Set out to another folder.")
 
 
 def _line(step: int, seen: list[dict[str, jax.Array]]) -> Line:
@@ -544,13 +544,13 @@ def resumed(config: Training, record: dict[str, Any], folder: Path) -> tuple[Run
     stored = policy_file.read(folder / CHECKPOINT)
     then, step = stored.header.get("configuration"), stored.header.get("step")
     if stored.header.get("kind") != CHECKPOINT or not isinstance(then, dict) or not isinstance(step, int):
-        raise InputError(f"{stored.path!r} is no checkpoint of `mfabric train`; give out another folder.")
+        raise InputError(f"{stored.path!r} is no checkpoint of `mfabric train`; set out to another folder.")
     now = json.loads(json.dumps(record))
     if now.pop("learned_from") != then.get("learned_from", {}):
-        raise InputError(f"trace must be unchanged since the run in {folder} began; give out another folder.")
+        raise InputError(f"trace must be unchanged since the run in {folder} began; set out to another folder.")
     for field, value in now.items():
         if then.get(field) != value:
-            allowed = f"{then.get(field)!r}, as in the run in {folder}, or out another folder"
+            allowed = f"{then.get(field)!r}, as in the run in {folder}, or out must be another folder"
             raise InputError(f"{field} must be {allowed}; got {value!r}.")
     return stored.leaves(first_run(config)), step, [line for line in _metrics(folder / METRICS) if line["step"] <= step]
 
@@ -562,4 +562,4 @@ def _metrics(path: Path) -> list[Line]:
             raise ValueError("a line has no step")
         return lines
     except (OSError, ValueError) as error:
-        raise InputError(f"metrics {str(path)!r} cannot be read ({error}); give out another folder.") from error
+        raise InputError(f"metrics {str(path)!r} cannot be read ({error}); set out to another folder.") from error

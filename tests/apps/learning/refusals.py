@@ -11,7 +11,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
 from tests.timing.refusals import REGION, TOKENS
 
-UNNAMED = "for workload 'recorded', which workloads do not name, got zipf"
+UNNAMED = "needs the workload 'recorded'; workloads do not name it, got zipf"
 PARAMS = Params(Region(4, 8.0, 3), Drift(8e9))
 SCORES, CHOICE = RegionEnv(), RegionEnv(policies=(greedy, uniform))
 
@@ -52,7 +52,7 @@ REFUSED = [
     (lambda: SCORES.reset(jax.random.key(0), Params(PARAMS.region, Recorded(np.zeros((2, 5, 5))))), "4 servers"),
     (lambda: best_trajectory(np.zeros((0, 4, 4)), REGION, TOKENS[0]), "demands must be [T S S] with S = 4 servers"),
     (lambda: best_trajectory(np.zeros((3, 4, 4)), REGION, np.ones((4, 4))), "candidates must be [N S S]", "[4, 4]"),
-    (lambda: acted(SCORES, 1), "action must be a dict of scores and change, or policies be given, got int."),
+    (lambda: acted(SCORES, 1), "action must be a dict of scores and change, unless policies are set, got int."),
     (lambda: acted(SCORES, {"scores": np.ones((4, 4))}), "action must be a dict", "the keys ['scores']"),
     (
         lambda: acted(SCORES, {"scores": np.ones((2, 4, 4)), "change": 1}),
