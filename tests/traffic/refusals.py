@@ -113,7 +113,10 @@ REFUSED = [
     (slots(phy2log=[[0, -1]]), "p.json: phy2log must be experts by number, [[...]] of layer and slot, got [[0, -1]]."),
     (slots(phy2log=[[0, 7]]), "p.json: experts must be below the 2 slots, got 7."),
     (slots(phy2log=[[0, 1, 2], [0, 2, 2]]), "p.json, layer 1: expert 1 of 3 has no slot."),
-    (slots(phy2log=[[0, 1, 1]], logcnt=[[2, 1]]), "logcnt must be the number of slots of phy2log that hold each expert"),
+    (
+        slots(phy2log=[[0, 1, 1]], logcnt=[[2, 1]]),
+        "logcnt must be the number of slots of phy2log that hold each expert",
+    ),
     (slots(phy2log=[[0, 1]], log2phy=[[[1], [0]]]), "log2phy must list the slots of phy2log that hold each expert"),
     (slots(phy2log=[[0, 1]], log2phy=[3]), "log2phy must list the slots of phy2log that hold each expert"),
     (slots(layer_list=[{"layer_id": 1}]), "layer_list must be a list of mappings whose layer_id counts from 0"),

@@ -77,7 +77,9 @@ def test_a_stopped_run_ends_as_one_that_was_left_alone_and_what_was_trained_is_a
 
 def test_a_run_of_another_configuration_is_left_alone(runs):
     folder, before = runs[0], (runs[0] / "whole" / training.CHECKPOINT).read_bytes()
-    with pytest.raises(InputError, match=r"seed must be 0, as in the run in .*whole, or out must be another folder; got 1\."):
+    with pytest.raises(
+        InputError, match=r"seed must be 0, as in the run in .*whole, or out must be another folder; got 1\."
+    ):
         train(Training(**TINY, seed=1), folder / "whole")
     (folder / "torn").mkdir()
     trained = (folder / "whole" / training.TRAINED_POLICY).read_bytes()
