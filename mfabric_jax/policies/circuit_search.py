@@ -180,7 +180,7 @@ def most_promising(
 # ------------------------------------------------------------------------------------------ how demands are routed
 @functools.cache
 def adaptive() -> Delivery:
-    """Return relay routing with near-best shares for each demand."""
+    """Return the delivery by relay routing with near-best shares for each demand."""
 
     def settle(samples: Samples, count, state, warm: bool):
         steps, hot, rate = FROM_WARM if warm else FROM_COLD
@@ -206,7 +206,7 @@ def adaptive() -> Delivery:
 
 @functools.cache
 def fixed(tail: float) -> Delivery:
-    """Return relay routing with one set of shares for all demands."""
+    """Return the delivery by relay routing with one set of shares for all demands."""
 
     def cold(samples: Samples):
         servers = samples.pairs.shape[-1]
@@ -271,7 +271,7 @@ def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float
 
 @functools.cache
 def paced(routing: str) -> Delivery:
-    """Return unsplit or split routing, which has no shares; a circuit's worth is measured by trying it."""
+    """Return the delivery by unsplit or split routing, without shares; the worth of circuits is measured by trial."""
 
     def late(samples: Samples, count):
         where = samples.region(UNIT_GBPS)

@@ -366,11 +366,11 @@ def _relay_time(instance: Instance, count: np.ndarray, shares: np.ndarray) -> fl
 
 
 def matching(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
-    """Repeatedly give one circuit to each pair of a heaviest matching, while NICs are free.
+    """Repeatedly give one circuit to each pair of the heaviest set of pairs that the free NICs allow.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
 
-    A pair's weight is its bytes in both directions. Each matching is exact. Works in `jit` and `vmap`, which solve one
+    A pair's weight is its bytes in both directions; each set is exact. Works in `jit` and `vmap`, which solve one
     instance at a time. `previous` and `key` are not used.
     Source: the baseline of Helios and c-Through, SIGCOMM 2010, extended to several circuits per server.
     """

@@ -1,8 +1,8 @@
 """Circuits for unsplit and split routing: `threshold` bisects a greedy rule's time; `local_search` is tabu search.
 
-The unit of bytes is the largest pair's; a NIC carries it in one unit of time (`scaled`). `carried` is what a pair sends
-over the EPS to end by T. Unsplit: all its bytes, or none if its circuits suffice. Split: the bytes beyond its
-circuits. A port of E NICs is in time if it carries at most E T.
+The unit of bytes is the largest pair's demand, which a NIC carries in one unit of time (`scaled`). `carried` is what a
+pair sends over the EPS to end by T. Unsplit: all its bytes, or none if its circuits suffice. Split: the bytes beyond
+its circuits. A port of E NICs is in time if it carries at most E T.
 
 A move gives circuits to a pair (w, b) of a late server w. Their NICs are free, or come at w from (w, c) and at b from
 (b, d). If both come from other pairs, (c, d) gets what the freed NICs allow. c and d are among the K partners of a

@@ -69,7 +69,7 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
             except NOT_TRACED as error:
                 raise InputError(
                     f"policy {name} must be a function that JAX can trace (jax.numpy, no `if` or `range` on "
-                    "demand or on the region's numbers but servers): "
+                    "demand or on the region's numbers except servers): "
                     f"{_first_line(error)}"
                 ) from error
         if not isinstance(plan, Plan) or not isinstance(plan.circuits, Circuits):

@@ -74,7 +74,7 @@ def read(path: str | os.PathLike | Traversable) -> Stored:
         header = mapping_in(line, repr(name), "what a policy is")
         version = header[NAMED]
     except (InputError, KeyError):
-        raise InputError(f"{name!r} is no policy file: its first line must be JSON of `mfabric train`.") from None
+        raise InputError(f"{name!r} is not a policy file: its first line must be JSON of `mfabric train`.") from None
     if version != VERSION:
         raise InputError(f"policy file {name!r} must have the layout {VERSION}, got {version!r}.")
     if hashlib.sha256(body).hexdigest() != header.get("digest"):

@@ -264,7 +264,7 @@ def axes_of(words: str | Sequence[str]) -> tuple[str, ...]:
     plain = [word.strip().lower().replace("_", "-").removesuffix("-rank") for word in listed]
     names = tuple(one_of("axis", word, (*AXES, DESTINATION)) for word in plain)
     if len(set(names)) < len(names) or len({"expert", DESTINATION} & set(names)) != 1:
-        raise InputError(f"axes must name expert (or destination), and none twice, got {', '.join(names)}.")
+        raise InputError(f"axes must name expert (or destination), and no axis twice, got {', '.join(names)}.")
     return names
 
 

@@ -54,7 +54,7 @@ def likely_demands(
     """
     forecast = floats_or_nan("forecast", forecast, NOT_NEGATIVE)
     if forecast.ndim != 2:
-        raise InputError(f"forecast must be [S S], got {list(forecast.shape)}; a batch is one forecast under vmap.")
+        raise InputError(f"forecast must be [S S], got {list(forecast.shape)}; use vmap for a batch.")
     return _drawn(key, forecast, floats_or_nan("sigma", sigma, NOT_NEGATIVE, forecast.dtype), whole("count", count))
 
 
@@ -126,7 +126,7 @@ def error_of(past: Float[np.ndarray, "H S S"], true: Float[np.ndarray, "H S S"])
     """Return the standard deviation of past forecasts' log errors, after removing their common scale."""
     past, true = np.asarray(past, float), np.asarray(true, float)
     if past.shape != true.shape or past.ndim != 3 or not len(past):
-        raise InputError(f"past must be [H S S] as true is, got {list(past.shape)} and {list(true.shape)}.")
+        raise InputError(f"past and true must both be [H S S], got {list(past.shape)} and {list(true.shape)}.")
     both = (past > 0) & (true > 0)
     log = np.log(np.where(both, past, 1)) - np.log(np.where(both, true, 1))
     count = np.maximum(both.sum((1, 2), keepdims=True), 1)

@@ -221,7 +221,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path):
     whole = stored.read_bytes()
     for content in (b"", b"no json\n", b"[1]\n", b"{}\n", b"\x93NUMPY\x01\x00", whole[:20]):
         stored.write_bytes(content)
-        assert "is no policy file: its first line must be JSON" in refused(load, stored)
+        assert "is not a policy file: its first line must be JSON" in refused(load, stored)
     for content in (whole[:-1], whole + b"0", whole[:-9] + b"x" + whole[-8:]):
         stored.write_bytes(content)
         assert refused(load, stored).endswith("is damaged: the bytes after its first line have changed.")

@@ -173,7 +173,7 @@ REFUSED = [
     (lambda: predictor.get("uniform")(PAST, NOW[0]), "must be [T L E] and [L E]", "got [3, 2, 2] and [2]."),
     (lambda: hit_rate(np.ones(3), np.ones(3), 4), "k must be at most the 3 experts, got 4."),
     (lambda: total_variation(np.ones(3), np.ones(4)), "must be [... E]", "got [3] and [4]."),
-    (lambda: error_of(np.ones((2, 3, 3)), np.ones((3, 3, 3))), "past must be [H S S] as true is, got [2, 3, 3] and"),
+    (lambda: error_of(np.ones((2, 3, 3)), np.ones((3, 3, 3))), "past and true must both be [H S S], got [2, 3, 3] and"),
     # flows and demands
     (lambda: point_to_point(0, 1, 5, label="PP").of("P"), "label 'P' is unknown (did you mean 'PP'?); allowed: PP."),
     (lambda: expert_flows(job(4, 8), np.zeros((1, 2, 1, 3, 8))), "tokens must be [replica 2 M 4 8], got [1, 2, 1, 3"),

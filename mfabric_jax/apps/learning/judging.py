@@ -382,7 +382,7 @@ class Evaluation(OnRegions):
     share_steps: int = RELAY_STEPS
     """Gradient steps towards relay shares."""
     scenarios: int = 64
-    """Demands that sample-average samples for each forecast: the forecast shrunk towards its mean, with new errors."""
+    """Scenarios per forecast for which sample-average plans: the forecast, shrunk, with new errors."""
     schedules: tuple[str, ...] = ()
     """Schedulers that reconfigure during an all-to-all, by name or FILE.py:FUNCTION, whose code is run."""
     turn: float = 0.01

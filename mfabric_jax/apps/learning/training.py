@@ -47,7 +47,7 @@ from mfabric_jax.traffic.scenarios import expected
 CHECKPOINT, METRICS, TRAINED_POLICY = "checkpoint", "metrics.jsonl", "trained.policy"
 HELD_OUT_STEPS = 60  # gradient steps towards shares on held-out demand
 HELD_OUT = 96  # held-out demands per size
-BEHIND = 2**32 - 1  # less the number of servers: random stream of held-out batches, beyond all steps
+BEHIND = 2**32 - 1  # minus the number of servers: random stream of held-out batches, beyond all steps
 CERTAIN = 1 / 5  # fraction of forecasts without errors
 OBJECTIVES = ("all-to-all", "forecast", "iteration")
 TOLD = 0.5  # fraction of chains whose forecasts are the true demand with errors; the rest predict
@@ -72,7 +72,7 @@ class Training:
     """network, or index: a rule of five numbers."""
     objective: str = "all-to-all"
     """What training makes faster. all-to-all: one all-to-all whose forecast has errors. forecast: half of the forecasts
-    are predictions from the previous all-to-all; the network may spread circuits evenly. iteration: a chain of
+    are predictions from the previous all-to-all; circuits are even where the network is unsure. iteration: a chain of
     all-to-alls in which each change of circuits costs the delay."""
     method: str = "gradient"
     """gradient goes through real-valued circuits; reinforce and evolution try whole circuits."""
@@ -259,7 +259,7 @@ def _started(config: Training) -> PolicyNetwork | None:
         allowed = f"{config.width} and depth {config.depth}"
         raise InputError(f"start must have width {allowed}, got {model.width} and {model.depth}.")
     if model.weighs and config.objective == "all-to-all":
-        raise InputError(f"start {config.start!r} weighs circuits; objective must be forecast or iteration for it.")
+        raise InputError(f"start {config.start!r} weighs changes, so objective must be forecast or iteration.")
     return model if config.objective == "all-to-all" else model.weighing()
 
 
@@ -544,7 +544,7 @@ def resumed(config: Training, record: dict[str, Any], folder: Path) -> tuple[Run
     stored = policy_file.read(folder / CHECKPOINT)
     then, step = stored.header.get("configuration"), stored.header.get("step")
     if stored.header.get("kind") != CHECKPOINT or not isinstance(then, dict) or not isinstance(step, int):
-        raise InputError(f"{stored.path!r} is no checkpoint of `mfabric train`; set out to another folder.")
+        raise InputError(f"{stored.path!r} is not a checkpoint of `mfabric train`; set out to another folder.")
     now = json.loads(json.dumps(record))
     if now.pop("learned_from") != then.get("learned_from", {}):
         raise InputError(f"trace must be unchanged since the run in {folder} began; set out to another folder.")

@@ -83,7 +83,7 @@ def test_a_run_of_another_configuration_is_left_alone(runs):
         train(Training(**TINY, seed=1), folder / "whole")
     (folder / "torn").mkdir()
     trained = (folder / "whole" / training.TRAINED_POLICY).read_bytes()
-    contents = ((before[:-1], "is damaged"), (trained, "is no checkpoint"), (before, "metrics .* cannot be read"))
+    contents = ((before[:-1], "is damaged"), (trained, "is not a checkpoint"), (before, "metrics .* cannot be read"))
     for content, sentence in contents:
         (folder / "torn" / training.CHECKPOINT).write_bytes(content)
         check_refused(sentence, train, Training(**TINY), folder / "torn")
