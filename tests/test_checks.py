@@ -158,7 +158,7 @@ def test_every_file_is_read_by_it(text, sentence, tmp_path, monkeypatch):
     assert sentence in refused(read_rows, tmp_path / "rows.csv")
     assert sentence in refused(query, [tmp_path / "rows.csv"], Asked())
     (tmp_path / "one.policy").write_text(text + "\n")
-    assert "is no policy file" in refused(load, tmp_path / "one.policy")
+    assert "is not a policy file" in refused(load, tmp_path / "one.policy")
 
 
 @pytest.mark.parametrize("footer", ["[1]", "no JSON", DEEP[".json"], b"\xff"])

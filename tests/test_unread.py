@@ -60,7 +60,7 @@ REFUSED = [
         "placement of vLLM-Ascend",
         '"device_count": 2',
         '"device_count": 3',
-        "device_count must be 2, as many as are listed",
+        "device_count must be 2, the number listed",
     ),
     ("placement of vLLM-Ascend", '"moe_layer_count": 1', '"moe_layer_count": 0', "p.json: moe_layer_count must be 1"),
     ("requests of Azure", ",310,", ",310,9,", "line 2 must have 3 columns, as its header has, got 4"),

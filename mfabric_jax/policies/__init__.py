@@ -1,4 +1,4 @@
-"""Policies: `policy(demand, region, *, previous=None, key=None) -> Plan`. `REGISTRY` names those of the package."""
+"""Policies: `policy(demand, region, *, previous=None, key=None) -> Plan`. `REGISTRY` holds those of the package."""
 
 import functools
 import inspect
@@ -83,16 +83,16 @@ OPTIMISES = {
     "topologies": WITHOUT_RELAY,
     "sample-average": ROUTINGS,
 }
-SETTLE_TIES = ("joint", "sample-average")  # ties are settled by the previous plan and a key
-WEIGH = ("learned", "untrained")  # the previous plan may stay
+SETTLE_TIES = ("joint", "sample-average")  # the previous plan and a key settle ties
+WEIGH = ("learned", "untrained")  # they may keep the previous plan
 NEAREST = {"best-path": "unsplit", "relay": "split"}
 
 
 def get(name: str, **settings: Any) -> Policy:
-    """The policy of that name with its settings fixed: `get("greedy", rule="next")`, or `get("greedy(rule=next)")`.
+    """Return the named policy with fixed settings: `get("greedy", rule="next")` or `get("greedy(rule=next)")`.
 
-    A name of `REGISTRY`, the path of a trained policy, or FILE.py:FUNCTION; settings in the name win. The same name and
-    settings return the same object, so that JAX reuses its compiled programs. `InputError` for an unknown name or
+    `name` is a key of `REGISTRY`, the path of a trained policy, or FILE.py:FUNCTION. Settings in the name win. Equal
+    arguments return the same object, so JAX reuses its compiled programs. Raise `InputError` for an unknown name or
     setting.
     """
     name, stated = split(name)
@@ -110,7 +110,7 @@ def get(name: str, **settings: Any) -> Policy:
                 raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
     try:
         hash(tuple(settings.values()))
-    except TypeError:  # arrays, as the mean of "static"
+    except TypeError:  # arrays, such as the mean of "static"
         return _with.__wrapped__(policy, **settings)
     return _with(policy, **settings)
 
@@ -121,7 +121,7 @@ def _with(policy: Policy, /, **settings: Any) -> Policy:
 
 
 def settings_of(policy: Policy) -> list[str]:
-    """Names of a policy's arguments beyond those that every policy has."""
+    """Return the names of a policy's own arguments, beyond those that every policy has."""
     named = [name for name, one in _parameters(policy).items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
     return [name for name in named if name not in ("demand", "region", "previous", "key")]
 
@@ -131,9 +131,9 @@ def _parameters(policy: Policy) -> Mapping[str, inspect.Parameter]:
 
 
 def suited(policy: str | Policy, **settings: Any) -> Policy:
-    """`get` with only those settings that the policy has: `suited(name, rule="next", routing="split")`.
+    """Return `get` with only the settings that the policy has: `suited(name, rule="next", routing="split")`.
 
-    A policy that cannot optimise for `routing` does so for the nearest: unsplit for best-path, split for relay. A
+    A policy that cannot optimise for `routing` takes the nearest one: unsplit for best-path, split for relay. A
     function is returned unchanged.
     """
     if callable(policy):
@@ -148,13 +148,13 @@ def suited(policy: str | Policy, **settings: Any) -> Policy:
 
 
 def knows_place(name: str | Policy) -> bool:
-    """Whether a policy of the package may choose by the previous plan, and can do without."""
+    """Return whether a policy of the package can use the previous plan but does not need it."""
     return bare(name) in SETTLE_TIES or weighs_turns(name)
 
 
 @functools.lru_cache(maxsize=64)
 def for_demand_alone(policy: Policy) -> Policy:
-    """The policy, called without the previous plan and without a key."""
+    """Return the policy, called without the previous plan and without a key."""
     return functools.partial(_alone, policy)
 
 
@@ -163,7 +163,7 @@ def _alone(policy: Policy, demand, region, *, previous=None, key=None) -> Plan:
 
 
 def reads_of(policy: Policy, region: Region) -> Reads:
-    """What a policy reads beside the demand; users' own and trained policies are traced."""
+    """Return what a policy reads besides the demand; own and trained policies are traced to find out."""
     plain = policy_of(policy)
     if plain is _alone:
         return ALONE
@@ -172,25 +172,25 @@ def reads_of(policy: Policy, region: Region) -> Reads:
 
 
 def policy_of(policy: Policy) -> Policy:
-    """The policy without its settings."""
+    """Return the policy without its settings."""
     while hasattr(policy, "func"):
         policy = policy.func
     return policy
 
 
 def takes_many(policy: Policy) -> bool:
-    """Whether a policy takes several demands [K S S] at once; such a policy has the keyword `weights`."""
+    """Return whether a policy takes several demands [K S S] at once; such a policy has the keyword `weights`."""
     return "weights" in inspect.signature(policy).parameters
 
 
 def of_package(policy: Policy) -> bool:
-    """Whether a policy is one of `REGISTRY` with its settings, or a trained one: its plans hold no schedule."""
+    """Return whether a policy is from `REGISTRY` or trained; the plans of these have no schedule."""
     plain = policy_of(policy)
     return plain is _alone or isinstance(plain, Trained) or REGISTRY.name_of(plain) is not None
 
 
 def weighs_turns(name: Any) -> bool:
-    """Whether a policy weighs its circuits against those in place by what a turn takes: `WEIGH`, or a file."""
+    """Return whether a policy weighs new circuits against the delay of changing to them: `WEIGH`, or a file."""
     return isinstance(name, str) and (bare(name) in WEIGH or is_file(name))
 
 
@@ -199,7 +199,10 @@ def is_own(policy: str | Policy) -> bool:
 
 
 def tried(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: Any) -> Policy:
-    """`suited`; the user's own policy is also tried for regions of these sizes, with `InputError` if it is illegal."""
+    """Return `suited`; first try the user's own policy on regions of these sizes.
+
+    Raise `InputError` if its plans are not legal.
+    """
     chosen = suited(policy, **settings)
     if is_own(policy):
         for servers in sizes:

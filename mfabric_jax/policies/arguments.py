@@ -1,4 +1,4 @@
-"""The arguments that all policies share, checked; and circuits for demand that is not a number."""
+"""Checks of the arguments that all policies share, and circuits for demand that is NaN."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ ROUTINGS = (*WITHOUT_RELAY, "relay")
 def demand_of(
     demand: Any, region: Region, field: str = "demand", rule: Rule = FROM_0_TO_INFINITY
 ) -> Float[Array, "S S"]:
-    """`between_servers`, of a region alone, and refusing NaN where it is known: circuits could not show it."""
+    """Return the checked demand of one region; refuse known NaN, which circuits could not show."""
     return between_servers(of_type("region", region, Region), demand, field, rule)
 
 
@@ -29,7 +29,7 @@ def demands_of(demands: Any, region: Region, field: str = "demand") -> Float[Arr
 
 
 def circuits_before(previous: Plan | None, region: Region) -> Array | None:
-    """The circuits [S S] of the previous plan."""
+    """Return the circuits [S S] of the previous plan, None without one."""
     if previous is None:
         return None
     count = of_type("previous", previous, Plan, hint="Plan(Circuits(count)) is the plan of an array").circuits.count
@@ -40,9 +40,9 @@ def circuits_before(previous: Plan | None, region: Region) -> Array | None:
 
 
 def unless_nan(count: Int[Array, "S S"], demand: Float[Array, "S S"]) -> Int[Array, "S S"]:
-    """The circuits, and `NO_CIRCUITS` for the pairs whose demand is NaN in either direction.
+    """Return the circuits, with `NO_CIRCUITS` for pairs whose demand is NaN in either direction.
 
-    Demand that is known has been checked; demand inside of a program is NaN where it is not allowed.
+    Known demand has been checked before. Inside a compiled program, NaN marks demand that is not allowed.
     """
     if known_values(demand) is not None:
         return count

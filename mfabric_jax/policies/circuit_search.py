@@ -1,8 +1,8 @@
 """Searches one set of circuits for many demands, in rounds of circuit swaps.
 
-Swaps are ranked by link prices: how much earlier the all-to-all ends per capacity added to the link (the dual of the
-linear programme of `best_relay_shares`). A circuit that opens a new path is worth the price of the dearest pair's
-cheapest path, less the price of the rest of the new path.
+Swaps are ranked by link prices: how much earlier the all-to-all ends per unit of capacity added to the link. These are
+the dual of the linear programme of `best_relay_shares`. A circuit that opens a new path for a pair is worth the price
+of the pair's cheapest path minus the price of the other links of the new path; the largest difference counts.
 """
 
 import functools
@@ -23,26 +23,29 @@ from mfabric_jax.routing.relay import is_path, link_seconds
 from mfabric_jax.support.platforms import mapped
 
 SOFTNESS = 0.1  # of the softmax of link prices, relative to the latest time
-BLUR = 0.3  # standard deviation of the logarithm of the noise on the worths of swaps
+BLUR = 0.3  # standard deviation of the log noise on the worth of swaps
 ENOUGH = 1e-3  # relative gap to the bound at which the search stops
-PATIENCE = 4  # rounds without improvement before the search stops
-TRIED = 16  # demands on which swaps are compared
-COLD_STEPS, WARM_STEPS = 60, 40  # gradient steps towards shares: first, and after a swap
+PATIENCE = 4  # rounds without improvement after which the search stops
+TRIED = 16  # number of demands that compare swaps
+COLD_STEPS, WARM_STEPS = 60, 40  # gradient steps towards shares: at first and after a swap
 WARM, WARM_RATE = 0.2, 0.1  # softness and step size after a swap
-LANES = 8  # demands that run together on a CPU, until the last is done
+LANES = 8  # demands that a CPU runs together until all are done
 FROM_COLD, FROM_WARM = (COLD_STEPS, HOT, RATE), (WARM_STEPS, WARM, WARM_RATE)
-UNIT_GBPS = 8e-9  # 1 byte/s: what a NIC carries of demand counted in NICs
+UNIT_GBPS = 8e-9  # 1 byte/s: the speed of a NIC if demand is counted in NICs
 
 
 class Worth(NamedTuple):
     """Relative change of the completion time per circuit; symmetric, as a circuit is capacity in both directions."""
 
-    held: Float[Array, "S S"]  # increase of the time by one circuit less; infinite without a circuit
-    added: Float[Array, "S S"]  # decrease of the time by one circuit more
+    held: Float[Array, "S S"]  # time lost by removing a circuit; infinite without one
+    added: Float[Array, "S S"]  # time saved by one more circuit
 
 
 def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
-    """First-order worth of circuits; `seconds` (circuits, ports up, ports down) are nearly best. About S^3 floats."""
+    """Return the first-order worth of circuits for nearly best `seconds` of circuits, ports up and ports down.
+
+    It needs about S^3 floats.
+    """
     latest = seconds.max()
     late = seconds / jnp.where(latest > 0, latest, 1)
     price = jax.nn.softmax(late.reshape(-1) / SOFTNESS).reshape(seconds.shape)
@@ -53,7 +56,7 @@ def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
     cheapest = jnp.minimum(circuit, port[0][:, None] + port[1][None])
     cheapest = jnp.minimum(cheapest, (circuit[:, None, :] + circuit.T[None] / efficiency).min(2))
     cheapest = jnp.where((links.demand > 0) & jnp.isfinite(cheapest), cheapest, 0)
-    first_hop = (cheapest[:, None, :] - circuit[None] / efficiency).max(2)  # a -> b, then b -> j as before
+    first_hop = (cheapest[:, None, :] - circuit[None] / efficiency).max(2)  # new circuit a -> b, then b -> j as before
     second_hop = (cheapest.T[None] - circuit.T[:, None, :]).max(2) * efficiency  # i -> a as before, then a -> b
     opened = jnp.maximum(jnp.maximum(cheapest, first_hop), jnp.maximum(second_hop, 0))
     added = jnp.where(jnp.isfinite(circuit), circuit, opened)
@@ -63,11 +66,11 @@ def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
 def swaps(
     count: Int[Array, "S S"], degrees: Int[Array, "S"], worth: Worth, key: PRNGKeyArray, many: int
 ) -> Int[Array, "K S S"]:
-    """The `many` most promising circuits [K S S] one swap away; if fewer swaps exist, the rest repeat `count`.
+    """Return the `many` most promising circuits [K S S] one swap away; if fewer swaps exist, the rest equal `count`.
 
-    A swap adds a circuit a-c. If a has no free NIC, it gives up a circuit a-b; c likewise gives up c-d. Then b and d
-    are joined, unless they are the same server. If a has two free NICs, a takes the place of b; c likewise. Only the 2
-    S dearest pairs a-c are tried. Noise on the worths lets each round find other swaps.
+    A swap adds a circuit a-c. If a has no free NIC, it gives up a circuit a-b; likewise c gives up c-d. Then b and d
+    get a circuit unless they are the same server. If a has two free NICs, it takes the role of b; likewise c that of d.
+    Only the 2 S dearest pairs a-c are tried. Noise on the worth lets each round find other swaps.
     """
     servers, dtype = len(degrees), worth.added.dtype
     noise = jnp.triu(jnp.exp(BLUR * jax.random.normal(key, (servers, servers), dtype)), 1)
@@ -107,7 +110,7 @@ def swaps(
 
 
 class Delivery(NamedTuple):
-    """How demands run over circuits: with relay shares per demand, with one set of shares, or without shares."""
+    """How demands use circuits: relay shares for each demand, one set of relay shares, or no shares."""
 
     cold: Callable[[Samples], Any]
     settle: Callable[[Samples, Int[Array, "S S"], Any, bool], tuple[Any, Float[Array, "K"]]]  # warm: after a swap
@@ -121,7 +124,7 @@ class Found(NamedTuple):
     seconds: Float[Array, "K"]  # over each demand's degree bound
 
 
-export.register_namedtuple_serialization(Found, serialized_name="Found")  # for programs that are kept on disk
+export.register_namedtuple_serialization(Found, serialized_name="Found")  # for programs stored on disk
 
 
 def settled_each(samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, warm: bool) -> Found:
@@ -129,7 +132,7 @@ def settled_each(samples: Samples, how: Delivery, counts: Int[Array, "C S S"], s
 
 
 def best(samples: Samples, found: Found, tail: float, stay: bool = False) -> Found:
-    """The candidate of [C ...] with the least risk. `stay`: prefer the first if it is within 0.1 %."""
+    """Return the candidate of [C ...] with the least risk; with `stay`, the first if it is within 0.1 % of it."""
     late = jax.vmap(lambda seconds: risk_of(seconds, samples.weight, tail))(found.seconds)
     place = jnp.argmin(late.at[0].divide(1 + ENOUGH) if stay else late)
     return jax.tree.map(lambda x: x[place], found)
@@ -164,7 +167,7 @@ def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, ma
 def most_promising(
     samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, turn, tail: float, warm: bool
 ) -> Found:
-    """The best candidate, judged by 16 of the demands, which change every turn."""
+    """Return the best candidate, judged by 16 of the demands; each round takes other demands."""
     demands = len(samples.pairs)
     if demands <= TRIED:
         return best(samples, settled_each(samples, how, counts, state, warm), tail)
@@ -177,7 +180,7 @@ def most_promising(
 # ------------------------------------------------------------------------------------------ how demands are routed
 @functools.cache
 def adaptive() -> Delivery:
-    """Relay routing, near-best shares for each demand."""
+    """Return the delivery by relay routing with near-best shares for each demand."""
 
     def settle(samples: Samples, count, state, warm: bool):
         steps, hot, rate = FROM_WARM if warm else FROM_COLD
@@ -203,7 +206,7 @@ def adaptive() -> Delivery:
 
 @functools.cache
 def fixed(tail: float) -> Delivery:
-    """Relay routing with one set of shares for all demands."""
+    """Return the delivery by relay routing with one set of shares for all demands."""
 
     def cold(samples: Samples):
         servers = samples.pairs.shape[-1]
@@ -255,7 +258,7 @@ def fixed(tail: float) -> Delivery:
 
 
 def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
-    """Shares of the existing paths by logits and path width; 0 for a pair without a path."""
+    """Return each path's share, in proportion to its width times exp(logit); 0 for a pair without a path."""
     circuit, port = count.astype(logits.dtype), samples.ports
     via = jnp.minimum(circuit[:, None, :], circuit.T[None])
     own = jnp.asarray(DIRECT, circuit.dtype) * circuit[..., None]
@@ -268,7 +271,7 @@ def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float
 
 @functools.cache
 def paced(routing: str) -> Delivery:
-    """Unsplit or split routing, without shares; the worth of a circuit is measured by trying it."""
+    """Return the delivery by unsplit or split routing, without shares; the worth of circuits is measured by trial."""
 
     def late(samples: Samples, count):
         where = samples.region(UNIT_GBPS)

@@ -1,13 +1,13 @@
-"""Provably best circuits and heaviest matchings, as mixed-integer linear programmes on the host (SciPy's HiGHS).
+"""Provably best circuits and heaviest matchings, by mixed-integer linear programmes on the host (SciPy's HiGHS).
 
-`exact` chooses the number of circuits c of every pair, x[pair, c] in {0, 1}, within the degrees, and minimises the time
-T of paced flows (`routing.fluid_lower_bound`). Bytes are in units that a NIC carries in one unit of time:
+`exact` chooses the number of circuits c of every pair within the degrees (x[pair, c] in {0, 1}). It minimises the time
+T of paced flows (`routing.fluid_lower_bound`). In one unit of time a NIC carries one unit of bytes:
 
 - unsplit: T >= max(D_ij, D_ji) / c where x[pair, c], and E T >= the bytes of all pairs with c = 0 at every port;
-- split: e_ij >= D_ij - c T bytes use the EPS, within E T at every port. The product y[pair, c] = T x[pair, c] is exact
+- split: e_ij >= D_ij - c T bytes use the EPS, at most E T at every port. The product y[pair, c] = T x[pair, c] is exact
   by sum_c y = T and x T_low <= y <= x T_high (McCormick; T_low: degree bound, T_high: time of a known plan);
 - relay: y is also the capacity c T of a pair's circuits in each direction. Bytes flow over the EPS, direct circuits, or
-  two circuits through a third server; the second of these carries 1 / efficiency times the bytes.
+  two circuits through a third server; the second of the two carries 1 / efficiency times the bytes.
 """
 
 import functools
@@ -63,9 +63,9 @@ def highs(what: str) -> Any:
 def solved(
     instance: Instance, routing: str, known: float, seconds: float
 ) -> tuple[np.ndarray | None, np.ndarray | None, float]:
-    """Circuits [S S] and relay shares [S S S+2] (or None) with a time below `known`, and a lower bound on T.
+    """Return circuits [S S] and relay shares [S S S+2] (or None) faster than `known`, and a lower bound on T.
 
-    The best solution after `seconds`; the bound is infinite if no plan has a finite time.
+    They are the best found in `seconds`. The bound is infinite if no plan has a finite time.
     """
     programme = _Programme(instance, _latest(instance, known))
     carried = {"unsplit": _unsplit, "split": _split, "relay": _relay}[routing](programme)
@@ -238,14 +238,14 @@ def exact(
     routing: str = "unsplit",
     seconds: float = 60.0,
 ) -> Plan:
-    """The circuits that minimise the time of one all-to-all with paced flows, or the best ones found in `seconds`.
+    """Return the circuits that minimise the time of one all-to-all with paced flows, or the best found in `seconds`.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
     - `routing`: "unsplit", "split", or "relay", whose plan also has the best shares.
-    - `seconds`: limit of the search; falls back to `greedy_next`.
+    - `seconds`: time limit; if the search finds nothing better, the circuits are those of `greedy_next`.
 
-    Works in `jit` and `vmap`, one instance after the other. `previous` and `key` are not used. `exact_circuits` also
-    returns the lower bound.
+    Works in `jit` and `vmap`, which solve one instance at a time. `previous` and `key` are not used. `exact_circuits`
+    also returns the lower bound.
     """
     one_of("routing", routing, ROUTINGS)
     positive("seconds", seconds)
@@ -274,9 +274,10 @@ def _on_host(demand, region: Region, routing: str, seconds: float):
 def exact_circuits(
     region: Region, demand, *, routing: str = "unsplit", seconds: float = 60.0
 ) -> tuple[np.ndarray, float, float]:
-    """The best circuits [S S], their time and a lower bound for any circuits [s]; equal times prove the optimum.
+    """Return the best circuits [S S], their time, and a lower bound for all circuits [s].
 
-    Arguments as for `exact`. Runs on the host, not in `jit`. Times are infinite if some bytes have no path.
+    If both times are equal, the circuits are proved optimal. Arguments are those of `exact`. It runs on the host, not
+    in `jit`. Times are infinite if some bytes have no path.
     """
     one_of("routing", routing, ROUTINGS)
     positive("seconds", seconds)
@@ -315,7 +316,7 @@ def _best(instance: Instance, start: np.ndarray, routing: str, seconds: float) -
 
 
 def _time(instance: Instance, count: np.ndarray, shares: np.ndarray | None, routing: str) -> float:
-    """`routing.fluid_lower_bound` in NumPy [units]."""
+    """Return `routing.fluid_lower_bound` in NumPy [units]."""
     demand = instance.demand
     if shares is not None:
         return _relay_time(instance, count, shares)
@@ -365,12 +366,12 @@ def _relay_time(instance: Instance, count: np.ndarray, shares: np.ndarray) -> fl
 
 
 def matching(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
-    """Repeatedly gives one circuit each to a heaviest set of pairs, within the NICs that are left.
+    """Repeatedly give one circuit to each pair of the heaviest set of pairs that the free NICs allow.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
 
-    A pair's weight is its bytes in both directions; each matching is exact. Works in `jit` and `vmap`, one instance
-    after the other. `previous` and `key` are not used.
+    A pair's weight is its bytes in both directions; each set is exact. Works in `jit` and `vmap`, which solve one
+    instance at a time. `previous` and `key` are not used.
     Source: the baseline of Helios and c-Through, SIGCOMM 2010, extended to several circuits per server.
     """
     highs("policy 'matching'")
@@ -398,7 +399,7 @@ def _matched(demand, degree) -> np.ndarray:
 
 
 def _heaviest(weight: np.ndarray, i: np.ndarray, j: np.ndarray, free: np.ndarray) -> np.ndarray:
-    """Indices of a heaviest set of pairs in which server s has at most free[s]; never empty."""
+    """Return the indices of a heaviest set of pairs with at most free[s] of server s; never empty."""
     bounds, constraint, milp, csr_array = highs("policy 'matching'")
     pairs = np.arange(len(i))
     ends = csr_array((np.ones(2 * len(i)), (np.concatenate([i, j]), np.tile(pairs, 2))), shape=(len(free), len(i)))

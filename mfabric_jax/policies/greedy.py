@@ -1,4 +1,4 @@
-"""The paper's greedy policy: give one more circuit to the slowest pair until no pair with demand can take one."""
+"""The paper's greedy policy: give one circuit at a time to the slowest pair until no pair with demand can take one."""
 
 import functools
 from typing import NamedTuple
@@ -18,7 +18,7 @@ PLENTY = 2**30  # circuits: more than any server has
 
 
 class _Allocation(NamedTuple):
-    score: Float[Array, "S S"]  # upper triangle; the released rule divides it in place
+    score: Float[Array, "S S"]  # upper triangle; the released rule divides it
     count: Int[Array, "S S"]  # upper triangle
     free: Int[Array, "S"]
 
@@ -27,36 +27,36 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     """Give circuits one at a time to the pair that needs one most and has free NICs at both ends.
 
     - `demand` [S S]: bytes from server i to server j in one phase; both directions are added, the diagonal is ignored.
-    - `rule`: "printed": the largest time D/C, infinite without a circuit; "next": the largest D/(C+1); "released": the
-      largest score, D at first and divided by 100 c when the pair gets its c-th circuit.
+    - `rule`: "printed": the pair with the largest time D/C, infinite without a circuit; "next": with the largest
+      D/(C+1); "released": with the largest score, which starts as D and is divided by 100 c at the pair's c-th circuit.
 
-    Ties under "printed" go to the pair that allows most further circuits between pairs with demand (an upper bound,
-    exact up to four servers and where all pairs have demand); then to the one that leaves every other server the
-    partners that it needs; then to the larger demand; then to the lower (i, j). So 8 servers of degree 6 get 24
-    circuits from any demand between all pairs, as the paper reports. Ties under "next" go to the larger demand, then to
-    the lower (i, j); under "released" to the lower (i, j).
+    Ties under "printed" go to the pair that leaves room for most further circuits between pairs with demand (an upper
+    bound, exact up to four servers and if all pairs have demand). Further ties go to the pair that leaves every other
+    server the partners that it needs, then to the larger demand, then to the lower (i, j). So 8 servers of degree 6 get
+    24 circuits from any demand between all pairs, as the paper reports. Ties under "next" go to the larger demand, then
+    to the lower (i, j); ties under "released" go to the lower (i, j).
 
     At most S * degree / 2 rounds. `previous` and `key` are not used.
-    Source: arXiv 2501.03905, algorithm 1; "released" as the authors' simulator runs it. Deviations: the printed loop
-    stops at a pair without a free NIC, this one skips the pair; the paper does not say how ties are broken.
+    Source: arXiv 2501.03905, algorithm 1; "released" follows the authors' simulator. Deviations: the printed loop stops
+    at a pair without a free NIC, this one skips the pair. The paper does not say how ties are broken.
     """
     one_of("rule", rule, RULES)
     return Plan(Circuits(allocated_greedily(demand_of(demand, region), region.degrees, rule)))
 
 
 def greedy_released(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
-    """`greedy` with the rule "released", that of the authors' simulator."""
+    """Run `greedy` with the rule "released", that of the authors' simulator."""
     return greedy(demand, region, rule="released")
 
 
 def greedy_next(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
-    """`greedy` with the rule "next"."""
+    """Run `greedy` with the rule "next"."""
     return greedy(demand, region, rule="next")
 
 
 @functools.partial(jax.jit, static_argnames="rule")
 def allocated_greedily(demand: Float[Array, "S S"], degree: Int[Array, "S"], rule: str) -> Int[Array, "S S"]:
-    """The circuits of `greedy`; -1 where the demand is NaN."""
+    """Return the circuits of `greedy`; -1 where the demand is NaN."""
     servers = len(demand)
     total = jnp.triu(demand + demand.T, 1)
     dense = (total > 0).sum(dtype=jnp.int32) == servers * (servers - 1) // 2
@@ -89,7 +89,7 @@ def allocated_greedily(demand: Float[Array, "S S"], degree: Int[Array, "S"], rul
 
     nothing = jnp.zeros((servers, servers), jnp.int32)
     start = _Allocation(total, nothing, degree)
-    count = lax.while_loop(lambda state: eligible(state).any(), allocate, start).count  # free NICs run out
+    count = lax.while_loop(lambda state: eligible(state).any(), allocate, start).count  # ends when no NIC is free
     return unless_nan(count + count.T, total)
 
 
@@ -103,7 +103,7 @@ def _slowness(rule: str, state: _Allocation, total) -> Float[Array, "S S"]:
 
 
 def _doubtful(free: Int[Array, "S"], tied: Bool[Array, "S S"], dense, pair) -> Bool[Array, ""]:
-    """Whether another tied pair may lose less than this one."""
+    """Return whether another tied pair may lose fewer circuits than this one."""
     i, j = jnp.divmod(pair, len(free))
     half = (2 * free >= free.sum(dtype=free.dtype)) & (free > 0)
     left_out = half.sum(dtype=jnp.int32) > half[i].astype(jnp.int32) + half[j].astype(jnp.int32)
@@ -118,9 +118,9 @@ def _doubtful(free: Int[Array, "S"], tied: Bool[Array, "S S"], dense, pair) -> B
 
 
 def _least_loss(free: Int[Array, "S"], eligible: Bool[Array, "S S"], tied: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
-    """Tied pairs (upper triangle) with the least loss: `_loses_two` counts 2, `_needs_its_partners` 1."""
+    """Return the tied pairs (upper triangle) with the least loss; `_loses_two` counts 2, `_needs_its_partners` 1."""
     active, partners = free > 0, eligible | eligible.T
-    half = (active & (2 * free >= free.sum(dtype=free.dtype))).astype(jnp.int32)  # decides where all pairs have demand
+    half = (active & (2 * free >= free.sum(dtype=free.dtype))).astype(jnp.int32)  # sufficient if all pairs have demand
     left_out = half.sum(dtype=half.dtype) - half[:, None] - half[None, :] > 0
     silent = (active[:, None] & active[None, :] & ~partners & ~jnp.eye(len(free), dtype=bool)).any()
     loses_two = _where(silent, lambda free: _loses_two(free, partners), left_out, free)
@@ -130,7 +130,7 @@ def _least_loss(free: Int[Array, "S"], eligible: Bool[Array, "S S"], tied: Bool[
 
 
 def _where(needed: Bool[Array, ""], compute, otherwise, free: Int[Array, "S"]):
-    """`lax.cond` that skips `compute` if no member of a batch needs it."""
+    """Return `compute(free)` if needed; unlike `lax.cond`, skip it if no member of a batch needs it."""
 
     def once(state):  # `free` depends on the state; otherwise XLA moves the computation out of the loop
         needed, _ = state
@@ -140,15 +140,16 @@ def _where(needed: Bool[Array, ""], compute, otherwise, free: Int[Array, "S"]):
 
 
 def _loses_two(free: Int[Array, "S"], partners: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
-    """Pairs whose next circuit reduces the number of circuits that can follow by two instead of one.
+    """Return the pairs whose next circuit costs two of the circuits that could follow instead of one.
 
     - `partners` [S S]: pairs with demand and free NICs at both ends.
 
-    The number of circuits is at most half of the free NICs of each connected component. For every server it is also at
-    most the `scarce` NICs of its partners (and of the partners of servers with more free NICs than all their partners),
-    which serve all `alike` servers without other partners, plus half of the other servers' NICs. If the least of these
-    bounds is tight, a circuit costs two when it joins scarce servers, or a scarce server to the others while those have
-    an even number of NICs. (Tutte-Berge formula, over these sets only.)
+    A connected component can get at most half as many circuits as it has free NICs. Each server gives a second bound.
+    Its `scarce` servers are its partners, and the partners of servers with more free NICs than all their partners. Its
+    `alike` servers have only scarce partners. The bound is the NICs of the scarce servers plus half of the NICs of the
+    other servers. If the least of these bounds is tight, a circuit costs two when it joins two scarce servers, or joins
+    a scarce server to the others while these have an even number of NICs. This is the Tutte-Berge formula over these
+    sets only.
     """
     active = partners.any(1)
     component = _components(partners)
@@ -168,7 +169,7 @@ def _loses_two(free: Int[Array, "S"], partners: Bool[Array, "S S"]) -> Bool[Arra
 
 
 def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
-    """Tied pairs whose circuit takes the last NIC of a partner that another server needs."""
+    """Return the tied pairs whose circuit takes the last NIC of a partner that another server needs."""
     critical, twice = _critical(free, tied)
 
     def needs(free):
@@ -180,7 +181,10 @@ def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Bool
 
 
 def _critical(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> tuple[Bool[Array, "S"], Int[Array, "S"]]:
-    """Servers that need all their tied pairs, or all but one if the second result is odd; bounds as in `_loses_two`."""
+    """Return the servers that need all their tied pairs, or all but one if the second result is odd.
+
+    Bounds as in `_loses_two`.
+    """
     active = free > 0
     pairs = tied.sum(1, dtype=free.dtype)
     total = free.sum(dtype=free.dtype)
@@ -190,13 +194,13 @@ def _critical(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> tuple[Bool[Arr
 
 
 def _both_ways(first: Bool[Array, "N S"], second: Bool[Array, "N S"]) -> Bool[Array, "S S"]:
-    """Pairs with one end in `first[n]` and the other in `second[n]`, for any n."""
+    """Return the pairs with one end in `first[n]` and the other in `second[n]`, for any n."""
     some = _some(first.T, second)
     return some | some.T
 
 
 def _some(first: Bool[Array, "N M"], second: Bool[Array, "M K"]) -> Bool[Array, "N K"]:
-    """Boolean matrix product; 32 entries are packed in a word."""
+    """Return the Boolean matrix product, computed on words of 32 entries."""
     word = min(second.shape[0], 32)
 
     def sets(members):
@@ -207,7 +211,7 @@ def _some(first: Bool[Array, "N M"], second: Bool[Array, "M K"]) -> Bool[Array, 
 
 
 def _components(joined: Bool[Array, "S S"]) -> Int[Array, "S"]:
-    """The lowest server in each server's connected component."""
+    """Return the lowest server in each server's connected component."""
     servers = len(joined)
     own = jnp.arange(servers, dtype=jnp.int32)
     reach = joined | jnp.eye(servers, dtype=bool)

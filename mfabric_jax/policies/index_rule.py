@@ -1,4 +1,4 @@
-"""A learned index rule of five numbers, which gives circuits one at a time."""
+"""A learned index rule of five numbers that gives circuits one at a time."""
 
 import dataclasses
 import functools
@@ -26,14 +26,14 @@ DATA = importlib.resources.files("mfabric_jax.policies") / "data"
 class Index(eqx.Module):
     """Score of one more circuit for a pair: y (1 + relief r) / (count + offset)^power.
 
-    - y: circuits that the pair needs (`NormalisedDemand`): `larger` times its larger direction plus 1 - `larger` times
-      the mean of both. A fraction `spread` of y is what the pair would need if each server sent to all others in
-      proportion to their total bytes.
-    - r: sum over both servers of the load of their EPS ports (the busier direction), relative to what the ports carry
-      within the degree bound.
+    - y: circuits that the pair needs (`NormalisedDemand`): `larger` times the larger direction plus 1 - `larger` times
+      the mean of both. A fraction `spread` of y assumes instead that each server sends to all others in proportion to
+      the bytes that they receive.
+    - r: load of both servers' EPS ports (the busier direction), relative to what the ports carry within the degree
+      bound.
 
-    Offset 1, power 1 and zeros are greedy's rule "next". `spread` above 0 hedges against wrong forecasts and gives
-    spare NICs to pairs without bytes, where relays may use them.
+    With offset 1, power 1 and zeros, the rule is greedy's "next". `spread` above 0 hedges against wrong forecasts. It
+    also gives spare NICs to pairs without bytes, where relays may use them.
     """
 
     offset: float | Float[Array, ""] = 1.0
@@ -71,7 +71,7 @@ def index(
     """Give circuits one at a time to the pair with the largest `Index` score and a free NIC at both ends.
 
     - `demand` [S S]: bytes from server i to server j, exact or a forecast; the diagonal is ignored.
-    - `parameters`: None: those of the package, trained by `mfabric train --kind index`.
+    - `parameters`: None takes those of the package, trained by `mfabric train --kind index`.
 
     Ties go to the lower (i, j). At most S * degree / 2 rounds. `previous` and `key` are not used.
     """
@@ -87,7 +87,7 @@ def shipped() -> Index:
 def allocated(
     rule: Index, need: NormalisedDemand, worth: Float[Array, "S S"], degree: Int[Array, "S"]
 ) -> Int[Array, "S S"]:
-    """Circuits by the rule; `worth` is y of `Index` (upper triangle)."""
+    """Return the circuits of the rule; `worth` is y of `Index` (upper triangle)."""
     rule = _typed(rule, need)
     servers = len(need.pairs)
     worth = jnp.triu(worth, 1)
@@ -107,12 +107,12 @@ def allocated(
 
     start = _Allocation(jnp.zeros((servers, servers), jnp.int32), degree)
     (count, _), _ = lax.while_loop(lambda state: (state[1] > 0).any(), deal, (start, scores(start)))
-    return count  # ends: free NICs run out
+    return count  # the loop ends when no NIC is free
 
 
 @jax.jit
 def pair_worth(rule: Index, need: NormalisedDemand) -> Float[Array, "S S"]:
-    """y of `Index`, symmetric."""
+    """Return y of `Index`, symmetric."""
     rule = _typed(rule, need)
     out, into, total = need.pairs.sum(1), need.pairs.sum(0), need.pairs.sum()
     even = out[:, None] * into[None, :] / jnp.where(total > 0, total, 1)
@@ -125,6 +125,6 @@ def _typed(rule: Index, need: NormalisedDemand) -> Index:
 
 
 def _port_load(need: NormalisedDemand, count: Float[Array, "S S"]) -> Float[Array, "S"]:
-    """EPS load of every server over what its ports carry within the degree bound."""
+    """Return every server's EPS load over what its ports carry within the degree bound."""
     left, some = jnp.maximum(need.pairs - count, 0), need.ports > 0
     return jnp.where(some, jnp.maximum(left.sum(0), left.sum(1)) / jnp.where(some, need.ports, 1), 0)

@@ -1,4 +1,4 @@
-"""Learned policies by name and in files: what `mfabric train` writes, and `learned`, the network of the package."""
+"""Learned policies: files that `mfabric train` writes, and `learned`, the network of the package."""
 
 import functools
 import itertools
@@ -24,7 +24,7 @@ from mfabric_jax.routing import Plan
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.traffic.demand_families import record_digests
 
-KINDS = ("network", "index")  # of `mfabric train`
+KINDS = ("network", "index")  # kinds of `mfabric train`
 OWN = "module"
 
 
@@ -40,12 +40,13 @@ def save(
 
     - `policy`: a network or index of `mfabric train`, or your own Equinox module, called as
       `policy(demand, region, *, previous=None, key=None) -> Plan`.
-    - `configuration`: how it was trained; must fit in JSON.
-    - `build`, `settings`: of your own module. FILE.py:FUNCTION or MODULE:NAME of what makes a module of the same shapes
-      from the settings (a `key`, where it takes one, is given); None: the module's class. `load` calls them again, in
-      another process only where the command line or `allow_code` states their file or module.
+    - `configuration`: how the policy was trained; JSON must be able to hold it.
+    - `build`, `settings`: how to build your own module again. `build` is FILE.py:FUNCTION or MODULE:NAME; called with
+      the settings, and with a `key` if it takes one, it returns a module of the same shapes. None means the module's
+      class. `load` calls it again; in another process, only if the command line or `allow_code` names its file or
+      module.
 
-    `InputError` for what could not be built again.
+    Raise `InputError` if the policy cannot be built again.
     """
     header: dict[str, Any]
     if isinstance(policy, PolicyNetwork | Index):
@@ -58,9 +59,9 @@ def save(
 
 
 def load(path: str | os.PathLike) -> Trained:
-    """The policy in a file written by `save`; the same object until the file changes.
+    """Return the policy in a file written by `save`; the same object until the file changes.
 
-    `InputError` for a missing or damaged file, one that holds no policy, or one whose module cannot be built or names
+    Raise `InputError` if the file is missing, is damaged or holds no policy, or if its module cannot be built or needs
     code that is not allowed (`allow_code`).
     """
     return _loaded(os.fspath(path), allowed_code())
@@ -73,7 +74,7 @@ def _loaded(path: str, allowed: tuple[str, ...]) -> Trained:
 
 
 def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | None, axes: str | None = None) -> None:
-    """`InputError` if a policy was trained on records that it would be judged by, even from another file."""
+    """Raise `InputError` if a policy was trained on the records that judge it, even from another file."""
     for name in filter(is_file, names):
         configuration = load(name).configuration
         if configuration.get("trace") is None:
@@ -90,7 +91,7 @@ def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | No
             left = _last_run([(number, digest not in seen) for number, digest in judged]) or learned.get("held_out")
             allowed = f"; allowed: {left[0]}-{left[1]}" if left else ", and this trace has no others"
             raise InputError(
-                f"records must be none of those that {name!r} was trained on, got {judged[0][0]}-{judged[-1][0]}"
+                f"records must not overlap those that {name!r} was trained on, got {judged[0][0]}-{judged[-1][0]}"
                 f"{allowed}."
             )
 
@@ -110,14 +111,12 @@ def learned(
     share_steps: int = SHARE_STEPS,
     hidden_s: float | Float[Array, ""] = 0.0,
 ) -> Plan:
-    """Circuits by the network of the package, and relay shares for the expected demand.
+    """Return the circuits of the package's network, and relay shares for the expected demand.
 
     - `demand` [S S]: bytes from server i to server j, exact or a forecast; the diagonal is ignored.
-    - `sigma`: standard deviation of the logarithm of the forecast's errors. `share_steps`: gradient steps of the
-      shares.
-
-    - `previous`: its circuits are kept unless others save more than `region.delay_s` less `hidden_s`, which computation
-      hides.
+    - `sigma`: standard deviation of the forecast's log errors. `share_steps`: gradient steps towards the shares.
+    - `previous`: its circuits are kept unless others save more than the exposed delay, `region.delay_s` minus
+      `hidden_s`, the part that computation hides.
 
     Trained for relay routing at 8 and 16 servers with sigma up to 1. `key` is not used.
     """
@@ -135,8 +134,10 @@ def untrained(
     share_steps: int = SHARE_STEPS,
     hidden_s: float | Float[Array, ""] = 0.0,
 ) -> Plan:
-    """`learned` before its training: circuits follow the expected demand, kept or changed as there. What training adds
-    is the difference of the two."""
+    """Return the plan of `learned` before its training, which shows what training adds.
+
+    Circuits follow the expected demand and are kept or changed as in `learned`.
+    """
     given = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
     return first_network()(demand, region, previous=previous, **given)
 

@@ -1,11 +1,12 @@
-"""Circuits for unsplit and split routing: `threshold`, a rule with bisection, and `local_search`, tabu search by moves.
+"""Circuits for unsplit and split routing: `threshold` bisects a greedy rule's time; `local_search` is tabu search.
 
-Bytes are in units of the largest pair, which a NIC carries in one unit of time (`scaled`). `carried` is what a pair
-leaves to the EPS to end by T. Unsplit: all bytes, or none if its circuits suffice. Split: what its circuits cannot
-carry. A port of E NICs is in time if it carries at most E T.
+The unit of bytes is the largest pair's demand, which a NIC carries in one unit of time (`scaled`). `carried` is what a
+pair sends over the EPS to end by T. Unsplit: all its bytes, or none if its circuits suffice. Split: the bytes beyond
+its circuits. A port of E NICs is in time if it carries at most E T.
 
-A move gives circuits to a pair (w, b) of a late server w. The NICs are free, or taken at w from (w, c) and at b from
-(b, d); if both are taken, (c, d) gets what its NICs allow. c and d are among the K pairs of a server that lose least.
+A move gives circuits to a pair (w, b) of a late server w. Their NICs are free, or come at w from (w, c) and at b from
+(b, d). If both come from other pairs, (c, d) gets what the freed NICs allow. c and d are among the K partners of a
+server that lose least.
 """
 
 import functools
@@ -24,13 +25,13 @@ from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
 
 ROUNDING = 4  # units in the last place by which D / T may exceed a whole number
 PLENTY = 1e6  # circuits: more than any server has
-SLOTS = 8  # pairs of a server that a move may take from: its degree, as a rule
+SLOTS = 8  # K: pairs of a server that a move may take from; usually its degree suffices
 BISECTIONS = 14  # bisections of T between the degree bound and the best time so far
-NOISE = 1.0  # standard deviation of the logarithms of scores in the last start; first: 0
-STARTS = 4  # runs of `threshold`, whose best is one start of the search
-CLOSER = 1e-4  # relative improvement that the target asks for
-TENURE = 2  # rounds that a pair keeps its last change; random up to twice as many
-PATIENCE = 20  # rounds without a better plan before the search returns to the best plan
+NOISE = 1.0  # standard deviation of the log noise on scores in the last start; the first has none
+STARTS = 4  # runs of `threshold`; the best of them is one start of the search
+CLOSER = 1e-4  # relative gain over the best time that the target asks for
+TENURE = 2  # least rounds for which a changed pair stays fixed; random up to twice as many
+PATIENCE = 20  # rounds without a better plan after which the search returns to the best one
 CHANCE = 0.3  # exponent of the uniform random factors on the servers
 
 
@@ -40,27 +41,27 @@ class Scaled(NamedTuple):
     unit_s: Float[Array, ""]  # seconds in which a NIC carries one unit
 
     def excess(self, carried: Float[Array, "S S"], at) -> tuple[Float[Array, "S"], Float[Array, "S"]]:
-        """Bytes out and in beyond what each server's ports carry by `at`; negative where there is room."""
+        """Return the bytes out and in beyond what each server's ports carry by `at`; negative if there is room."""
         return carried.sum(1) - self.port * at, carried.sum(0) - self.port * at
 
 
 class Step(NamedTuple):
-    """Effect of every pair's next circuits, gained or lost."""
+    """Effect of giving every pair its next circuits, or of taking them away."""
 
-    nics: Int[Array, "S S"]  # at each end; 0: no such step
-    after: Int[Array, "S S"]  # the pair's circuits then
-    moved: Float[Array, "S S"]  # bytes that leave the EPS (given) or come to it (taken)
+    nics: Int[Array, "S S"]  # NICs at each end; 0 if there is no such step
+    after: Int[Array, "S S"]  # the pair's circuits after the step
+    moved: Float[Array, "S S"]  # bytes that leave the EPS (circuits given) or come to it (circuits taken)
 
 
 def scaled(demand: Float[Array, "S S"], region: Region) -> Scaled:
-    """Remove the diagonal and scale to the largest pair."""
+    """Return the demand in units of the largest pair."""
     largest = jnp.maximum(demand.max(initial=0), jnp.finfo(demand.dtype).tiny)
     port = jnp.broadcast_to(jnp.asarray(region.electrical_nics, demand.dtype), region.servers)
     return Scaled(demand / largest, port, largest / jnp.asarray(region.nic_Bps, demand.dtype))
 
 
 def scaled_time(work: Scaled, region: Region, demand, count: Int[Array, "S S"], routing: str) -> Float[Array, ""]:
-    """Time of paced flows over the circuits [units]."""
+    """Return the time of paced flows over the circuits [units]."""
     return fluid_lower_bound(region, Circuits(count), demand, routing=routing) / work.unit_s
 
 
@@ -73,12 +74,12 @@ def circuits_needed(size: Float[Array, "S S"], at) -> Int[Array, "S S"]:
 
 
 def used(count: Int[Array, "S S"], size, at, routing: str) -> Int[Array, "S S"]:
-    """The circuits in use: under unsplit routing a pair whose circuits are too few to end by `at` uses none."""
+    """Return the circuits in use: under unsplit routing, a pair with too few circuits to end by `at` uses none."""
     return count if routing == "split" else jnp.where(count < circuits_needed(size, at), 0, count)
 
 
 def steps(count: Int[Array, "S S"], size, at, routing: str) -> tuple[Step, Step, Float[Array, "S S"]]:
-    """Every pair's next step up and next step down from `count` circuits, and its bytes on the EPS now."""
+    """Return every pair's next step up and down from `count` circuits, and its current bytes on the EPS."""
     return (_split if routing == "split" else _unsplit)(count, size, at)
 
 
@@ -94,7 +95,7 @@ def _split(count, size, at):
 
 
 def _unsplit(count, size, at):
-    """A step is all circuits that a pair needs. Circuits that are too few or beyond the need cost nothing to take."""
+    """Return steps of all circuits that a pair needs; circuits too few or beyond the need cost nothing to take."""
     enough = circuits_needed(size, at)
     done = count >= enough
     carried = jnp.where(done, 0, size)
@@ -114,15 +115,16 @@ def threshold(
     routing: str = "unsplit",
     starts: int = 16,
 ) -> Plan:
-    """Circuits for the least time T at which a greedy rule keeps every EPS port in time.
+    """Return the circuits for the least time T at which a greedy rule keeps every EPS port in time.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
-    - `routing`: "unsplit": a pair gets all the circuits that it needs to end by T; "split": one at a time.
-    - `starts`: number of runs; all but the first have noise on the scores, ever more. `key`: random key of the noise.
+    - `routing`: "unsplit" gives a pair at once all circuits that it needs to end by T; "split" gives one at a time.
+    - `starts`: number of runs; the first has no noise on its scores, later ones have more and more. `key`: random key
+      of the noise.
 
     The rule: while some EPS port cannot carry its bytes by T, give circuits to the pair that takes most bytes per NIC
-    off such ports. T is bisected. Starts from `greedy_next` and is never later. `previous` is not used.
-    Source: ATRO bisects T for its one-hop optimum; the rule is ours.
+    off such ports. T is bisected. The result is never slower than `greedy_next`, where the bisection starts. `previous`
+    is not used. Source: ATRO bisects T for its one-hop optimum; the rule is ours.
     """
     one_of("routing", routing, WITHOUT_RELAY)
     whole("starts", starts)
@@ -154,7 +156,7 @@ def _bisected(demand, region: Region, first, favour, routing: str) -> tuple[Int[
     least = scaled_time(work, region, demand, first, routing)
     bound = degree_bound(region, demand) / work.unit_s
     low = jnp.where(jnp.isfinite(bound), bound, 0)
-    high = jnp.where(jnp.isfinite(least), least, jnp.maximum(low, 1))  # by 1 a circuit has carried any pair
+    high = jnp.where(jnp.isfinite(least), least, jnp.maximum(low, 1))  # one circuit carries any pair by time 1
     return lax.fori_loop(0, BISECTIONS, halve, (low, high, first, least))[2:]
 
 
@@ -183,7 +185,7 @@ def _allocated(work: Scaled, degree: Int[Array, "S"], at, favour, routing: str) 
 
 # ---------------------------------------------------------------------------------------------------- moves
 class Limit(NamedTuple):
-    """At most `most` circuits removed from `origin`, and as many added."""
+    """At most `most` circuits may be removed from `origin`, and at most `most` added."""
 
     origin: Int[Array, "S S"]
     most: Int[Array, ""]
@@ -193,17 +195,17 @@ class Limit(NamedTuple):
 
 
 class _Moves(NamedTuple):
-    """All moves around server w [K+1 S K+1]; c = w or d = b means that nothing is taken there."""
+    """All moves around server w [K+1 S K+1]; c = w (or d = b) takes nothing from a pair of w (or b)."""
 
     w: Int[Array, ""]
     b: Int[Array, "..."]
     c: Int[Array, "..."]
     d: Int[Array, "..."]
-    closes: Bool[Array, "..."]  # (c, d) gets circuits as well
+    closes: Bool[Array, "..."]  # (c, d) gets circuits too
 
 
 def changed(count: Int[Array, "S S"], previous: Int[Array, "S S"]) -> Int[Array, ""]:
-    """Circuits removed or added, whichever are more."""
+    """Return the larger of the numbers of removed and of added circuits."""
     more = jnp.triu(count - previous)
     up, down = (jnp.maximum(side, 0).sum(dtype=more.dtype) for side in (more, -more))
     return jnp.maximum(up, down)
@@ -219,11 +221,11 @@ def best_move(
     routing: str,
     limit: Limit | None,
 ) -> tuple[Int[Array, "S S"], Bool[Array, "S S"]]:
-    """Circuits after the best move around the latest server, and the pairs [S S] that changed.
+    """Return the circuits after the best move around the latest server, and the pairs [S S] that changed.
 
-    Only `loose` pairs may change. `favour` [S] scales the ports' excess bytes, by which the latest server is chosen.
-    The best move may be for the worse; nothing changes if no port is late or no move exists. A circuit beyond the limit
-    costs as many bytes as it carries by `at`.
+    Only `loose` pairs may change. The latest server is the one with most excess bytes at its ports, scaled by `favour`
+    [S]. Even the best move may make the plan slower. Nothing changes if no port is late or no move exists. A circuit
+    beyond the limit costs as many bytes as it carries by `at`.
     """
     give, take, carried = steps(count, work.size, at, routing)
     give, take = (step._replace(nics=jnp.where(loose, step.nics, 0)) for step in (give, take))
@@ -266,7 +268,7 @@ def _moves(w, give: Step, take: Step, free: Int[Array, "S"]) -> tuple[_Moves, Bo
 
 
 def _rise(moves: _Moves, give: Step, take: Step, excess) -> Float[Array, "..."]:
-    """Change of the ports' excess bytes by each move."""
+    """Return how much each move adds to the ports' excess bytes."""
     w, b, c, d, closes = moves
     up, down, (out, into) = give.moved, take.moved, excess
 
@@ -275,7 +277,7 @@ def _rise(moves: _Moves, give: Step, take: Step, excess) -> Float[Array, "..."]:
         return jnp.maximum(out[server] + more_out, 0) + jnp.maximum(into[server] + more_in, 0) - before
 
     cd, dc = jnp.where(closes, up[c, d], 0), jnp.where(closes, up[d, c], 0)
-    both = (c == d) & (c != w) & (d != b)  # one server loses to w and to b
+    both = (c == d) & (c != w) & (d != b)  # one server gives circuits to both w and b
     from_b = jnp.where(both, down[c, b], 0), jnp.where(both, down[b, c], 0)
     rise = at(w, down[w, c] - up[w, b], down[c, w] - up[b, w]) + at(b, down[b, d] - up[b, w], down[d, b] - up[w, b])
     rise += jnp.where(c != w, at(c, down[c, w] - cd + from_b[0], down[w, c] - dc + from_b[1]), 0)
@@ -283,7 +285,7 @@ def _rise(moves: _Moves, give: Step, take: Step, excess) -> Float[Array, "..."]:
 
 
 def _beyond(limit: Limit, moves: _Moves, count, give: Step, take: Step) -> tuple[_Moves, Int[Array, "..."]]:
-    """Circuits that each move adds beyond the limit; (c, d) gets circuits only if that adds none."""
+    """Return the circuits that each move adds beyond the limit; (c, d) gets circuits only if that adds none."""
     w, b, c, d, closes = moves
 
     def differs(step: Step, sign: int):
@@ -306,8 +308,8 @@ def _beyond(limit: Limit, moves: _Moves, count, give: Step, take: Step) -> tuple
 # --------------------------------------------------------------------------------------------------- search
 class _Search(NamedTuple):
     count: Int[Array, "S S"]
-    fixed: Int[Array, "S S"]  # round up to which a pair keeps its circuits
-    stale: Int[Array, ""]  # rounds since the last better plan, or since the search went back to it
+    fixed: Int[Array, "S S"]  # last round in which a pair keeps its circuits
+    stale: Int[Array, ""]  # rounds since the last better plan or the last return to it
     best: Int[Array, "S S"]
     least: Float[Array, ""]  # its time
 
@@ -322,15 +324,15 @@ def local_search(
     most_changed: int | None = None,
     rounds: int = 100,
 ) -> Plan:
-    """The best circuits that tabu search (`improved`) finds from `greedy_next`, `threshold` and the previous circuits.
+    """Return the best circuits of tabu search (`improved`) from `greedy_next`, `threshold` and the previous plan.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
     - `previous`: the plan in use. `key`: random key; None: a fixed one.
     - `routing`: "unsplit" or "split". `rounds`: moves from every start.
-    - `most_changed`: remove at most this many of the previous circuits, then the only start, and add at most this many.
-      Circuits beyond the region's degrees are removed first, whatever the limit.
+    - `most_changed`: remove at most this many of the previous circuits and add at most this many; the search
+      then starts only from them. Circuits beyond the region's degrees are removed first, whatever the limit.
 
-    The paced time is never later than that of its starts.
+    The result is never slower than the search's starts under paced flows.
     """
     one_of("routing", routing, WITHOUT_RELAY)
     whole("rounds", rounds, at_least=0)
@@ -342,7 +344,7 @@ def local_search(
     if most_changed is not None:
         if not isinstance(most_changed, jax.Array):
             whole("most_changed", most_changed, at_least=0)
-        most = jnp.asarray(most_changed).astype(jnp.int32)  # traced: another limit does not compile anew
+        most = jnp.asarray(most_changed).astype(jnp.int32)  # traced, so that another limit needs no new program
     return Plan(Circuits(unless_nan(_best(demand, region, before, most, key, routing, rounds), demand)))
 
 
@@ -365,12 +367,12 @@ def _best(demand, region: Region, previous, most, key, routing: str, rounds: int
 def improved(
     start: Int[Array, "S S"], demand: Float[Array, "S S"], region: Region, most, key, routing: str, rounds: int
 ) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
-    """The best circuits of `rounds` moves from `start`, and their paced time [units]. `most` may change; None: any
-    number.
+    """Return the best circuits of `rounds` moves from `start`, and their paced time [units].
 
-    Tabu search. The target is a time just below the best so far. A round makes the best move, even a worsening one,
-    around the server whose ports are latest (with some noise); the changed pairs then keep their circuits for a few
-    rounds. When all ports meet the target, the circuits become the best.
+    At most `most` circuits may change; None: any number. This is tabu search towards a time just below the best so far.
+    Each round makes the best move, even if the plan gets slower, around the server whose ports are latest (with some
+    noise). The changed pairs then keep their circuits for a few rounds. When all ports meet the target, the circuits
+    become the best.
     Source: tabu search after Glover, ORSA J. Computing 1(3), 1989; objective and moves are ours.
     """
     work, degree = scaled(demand, region), region.degrees
@@ -380,7 +382,7 @@ def improved(
 
     def move(state: _Search, now) -> tuple[_Search, None]:
         turn, chance = now
-        at = jnp.where(jnp.isfinite(state.least), state.least * (1 - CLOSER), 1)  # by 1 a circuit carries any pair
+        at = jnp.where(jnp.isfinite(state.least), state.least * (1 - CLOSER), 1)  # by 1, one circuit carries any pair
         loose = state.fixed < turn
         favour = chance[1:] ** CHANCE
         count, moved = best_move(state.count, loose, favour, work, degree, at, routing, limit)
@@ -405,7 +407,7 @@ def improved(
 
 
 def _fitted(count, demand, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """Removes the circuits that carry least until every server is within its degree."""
+    """Remove the circuits with least demand until every server is within its degree."""
     wanted = jnp.maximum(jnp.rint(jnp.minimum(count, count.T)), 0).astype(jnp.int32)
     legal = jnp.where(jnp.eye(len(degree), dtype=bool), 0, wanted)
     both = jnp.maximum(demand, demand.T)

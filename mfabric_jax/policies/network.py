@@ -1,8 +1,8 @@
 """The network policy.
 
-The network is permutation-equivariant, so one set of weights serves any region. Messages pass between pairs of servers
-over rows and columns (Hartford et al., ICML 2018, exchangeable matrices) and over third servers (Maron et al., NeurIPS
-2019, provably powerful graph networks). The output shifts the logarithms of circuits proportional to demand.
+The network is permutation-equivariant, so one set of weights serves any region. Pairs of servers exchange messages over
+rows and columns (Hartford et al., ICML 2018, exchangeable matrices) and over third servers (Maron et al., NeurIPS 2019,
+provably powerful graph networks). The output corrects the logarithm of circuits that are proportional to demand.
 """
 
 import equinox as eqx
@@ -22,7 +22,7 @@ from mfabric_jax.traffic.scenarios import expected
 
 PAIR_FEATURES = 15
 WEIGHED_FEATURES = 2
-MOST_SCORE = 6.0  # largest change of the logarithm of a pair's circuits by the network
+MOST_SCORE = 6.0  # largest correction to the logarithm of a pair's circuits
 FIRST_SCORE = 0.01  # factor on the initial weights of the output layer
 SHARE_STEPS = 60
 
@@ -56,9 +56,9 @@ class Layer(eqx.Module):
 class PolicyNetwork(eqx.Module):
     """The network policy: `network(demand, region, sigma=0.0) -> Plan`. Before training, circuits follow demand.
 
-    `weighs`: the network sees the circuits in place and the delay of a change, and what it proposes is `weighed`
-    against these circuits and even ones. `patience`: logarithm of the all-to-alls for which a change is worth its
-    saving.
+    `weighs`: the network sees the current circuits and the delay of a change. Its proposal is then `weighed` against
+    the current circuits and evenly spread ones. `patience`: logarithm of the number of all-to-alls within
+    which a change must pay for itself.
     """
 
     lift: eqx.nn.Linear
@@ -80,7 +80,7 @@ class PolicyNetwork(eqx.Module):
         self.layers = tuple(Layer(width, key=layer_key) for layer_key in keys[2:])
 
     def weighing(self) -> "PolicyNetwork":
-        """The network as one that weighs, with the same logits: weights of what it did not see are 0."""
+        """Return this network as one that weighs, with the same logits; the weights of its new inputs are 0."""
         if self.weighs:
             return self
         wide = PolicyNetwork(self.width, self.depth, True, key=jax.random.key(0))
@@ -103,7 +103,7 @@ class PolicyNetwork(eqx.Module):
         share_steps: int = SHARE_STEPS,
         hidden_s: float | Float[Array, ""] = 0.0,
     ) -> Plan:
-        """Circuits and relay shares; arguments as for `learned`."""
+        """Return circuits and relay shares; arguments as for `learned`."""
         demand, before = demand_of(demand, region), circuits_before(previous, region)
         given = {"sigma": not_negative("sigma", sigma), "hidden_s": not_negative("hidden_s", hidden_s)}
         circuits = Circuits(unless_nan(self.chosen(demand, region, before, **given), demand))
@@ -121,7 +121,7 @@ class PolicyNetwork(eqx.Module):
         hidden_s: float | Float[Array, ""] = 0.0,
         noise: Float[Array, "S S"] | float = 0.0,
     ) -> Int[Array, "S S"]:
-        """The circuits of a plan; `noise` is added to the logits, for methods of training that try other circuits."""
+        """Return the circuits of a plan; training adds `noise` to the logits to try other circuits."""
         count = self.proposed(demand, region, before, sigma=sigma, hidden_s=hidden_s, noise=noise)
         if not self.weighs:
             return count
@@ -139,7 +139,7 @@ class PolicyNetwork(eqx.Module):
         hidden_s: float | Float[Array, ""] = 0.0,
         noise: Float[Array, "S S"] | float = 0.0,
     ) -> Int[Array, "S S"]:
-        """`chosen` before it is weighed."""
+        """Return the proposed circuits, before they are weighed against the current ones."""
         seen, spread = expected(demand, sigma)
         need, degrees = normalised(seen, region), region.degrees
         delay = relative_delay(region, seen, hidden_s)
@@ -153,10 +153,10 @@ class PolicyNetwork(eqx.Module):
         before: Float[Array, "S S"] | Int[Array, "S S"] | None = None,
         delay: Float[Array, ""] | float = 0.0,
     ) -> Float[Array, "S S"]:
-        """Symmetric logits for `soft_circuits`.
+        """Return symmetric logits for `soft_circuits`.
 
         - `spread`: standard deviation of the logarithm of the demand.
-        - `before`: circuits in place; `delay` of a change in degree bounds. Only a network that weighs sees them.
+        - `before`: current circuits. `delay`: of a change, in degree bounds. Only a network that weighs sees both.
         """
         need = need.single()
         features = _pair_features(need, degrees, spread)

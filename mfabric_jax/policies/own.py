@@ -1,4 +1,4 @@
-"""The user's own policies, as functions or `FILE.py:FUNCTION`, tried out before use."""
+"""The user's own policies, as functions or `FILE.py:FUNCTION`; they are tried out before use."""
 
 import contextlib
 import functools
@@ -21,21 +21,24 @@ from mfabric_jax.routing import Plan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats
 from mfabric_jax.support.text_files import cached_by_files
 
-TRIES = 2  # demands; the second call gets the plan of the first as `previous`
+TRIES = 2  # number of demands; the second call gets the first plan as `previous`
 NOT_TRACED = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
 NOT_TRACED += (jax.errors.TracerIntegerConversionError,)
 
 
 def load_function(name: str, kind: str = "policy") -> Callable[..., Any]:
-    """The function in a file, of a policy or another `kind`. `InputError` if the file or the function is missing, the
-    file does not run, or a command runs whose words do not state it."""
+    """Return the function in a file, for a policy or another `kind`.
+
+    Raise `InputError` if the file or the function is missing, if the file does not run, or if a command runs that does
+    not name the file.
+    """
     path, _, function = check_name(name, kind).rpartition(":")
     check_stated(name, kind)
     file = Path(path).resolve()
     try:
         str(file).encode()
-    except UnicodeEncodeError:  # JAX names files of functions, and only such
-        raise InputError(f"{kind} {name!r} must stand in a path that is text in UTF-8, got {str(file)!r}.") from None
+    except UnicodeEncodeError:  # JAX needs the file names of functions in UTF-8
+        raise InputError(f"{kind} {name!r} must have a path in UTF-8, got {str(file)!r}.") from None
     return _loaded(f"{kind} {name!r}", file, function)
 
 
@@ -55,7 +58,7 @@ def _loaded(named: str, file: Path, function: str) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=64)
 def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -> None:
-    """`InputError` unless JAX can trace the policy and its circuits are legal for two demands of such a region."""
+    """Raise `InputError` unless JAX can trace the policy and its circuits are legal for two demands of the region."""
     region, previous = Region(servers, 400.0, degree), None
     for seed in range(TRIES):
         demand = jnp.asarray(np.random.default_rng(seed).pareto(1.2, (servers, servers)), jnp.float32)
@@ -66,7 +69,7 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
             except NOT_TRACED as error:
                 raise InputError(
                     f"policy {name} must be a function that JAX can trace (jax.numpy, no `if` or `range` on "
-                    "demand or on the region's numbers but servers): "
+                    "demand or on the region's numbers except servers): "
                     f"{_first_line(error)}"
                 ) from error
         if not isinstance(plan, Plan) or not isinstance(plan.circuits, Circuits):
@@ -83,7 +86,7 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
 
 
 def check_legal(name: str, count: np.ndarray, degree: ArrayLike) -> None:
-    """`InputError` that names the rule which circuits [... S S] break. `degree`: one number for all servers, or [S]."""
+    """Raise `InputError` if circuits [... S S] break a rule. `degree`: one number for all servers, or [S]."""
     count, degree = host_floats("count", count), host_floats("degree", degree, NOT_NEGATIVE)
     if count.ndim < 2 or count.shape[-1] != count.shape[-2]:
         raise InputError(f"count must be [... S S], circuits from server to server, got {list(count.shape)}.")
@@ -103,8 +106,10 @@ def check_legal(name: str, count: np.ndarray, degree: ArrayLike) -> None:
 
 @contextlib.contextmanager
 def heard(what: str) -> Iterator[None]:
-    """`InputError` for anything else that code of a user's raises, which `what` names: an exit of the program, too.
-    Interrupts go on."""
+    """Turn every error of the user's code into an `InputError` that starts with `what`.
+
+    This includes an exit of the program, but not interrupts.
+    """
     try:
         yield
     except (InputError, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Files of your own policies that are Equinox modules: what builds the module again stands beside its arrays."""
+"""Files of your own policies that are Equinox modules; the header says how to build the module of the arrays."""
 
 import importlib
 import inspect
@@ -18,20 +18,20 @@ from mfabric_jax.policies.own import load_function
 
 
 def recipe(policy: Any, build: str | None, settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The part of a file's header that builds such a policy; `InputError` for one that cannot be built again."""
+    """Return the part of a file's header that builds the policy. Raise `InputError` if it cannot be built again."""
     kind = type(policy)
     if not isinstance(policy, eqx.Module) or not callable(policy):
         raise InputError(f"policy must be an Equinox module that can be called, got {kind.__name__}.")
     if build is None and (kind.__module__ == "__main__" or "<locals>" in kind.__qualname__):
         raise InputError(
-            f"build must be FILE.py:FUNCTION or MODULE:NAME of what makes a {kind.__name__}: its class stands in no "
+            f"build must be the FILE.py:FUNCTION or MODULE:NAME that makes a {kind.__name__}: its class is in no "
             f"module that can be imported."
         )
     build = f"{kind.__module__}:{kind.__qualname__}" if build is None else _absolute(build)
     try:
         known = json.loads(json.dumps(dict(settings or {})))
     except TypeError as error:
-        raise InputError(f"settings of {build!r} must be what JSON can hold: {error}.") from error
+        raise InputError(f"settings of {build!r} must be valid JSON: {error}.") from error
     allow_code(_code_of(build))
     if not _alike(policy, like := skeleton(build, known, "build")):
         raise InputError(
@@ -42,9 +42,9 @@ def recipe(policy: Any, build: str | None, settings: Mapping[str, Any] | None) -
 
 
 def skeleton(build: str, settings: Mapping[str, Any], named: str) -> Any:
-    """What `build` makes of the settings, and of a random key where it takes one and has none.
+    """Return what `build` makes from the settings, with a random key if it takes one and the settings have none.
 
-    `InputError` where its code is not allowed: `named` asks for it.
+    Raise `InputError`, which names `named`, if its code is not allowed.
     """
     check_code(_code_of(build), named)
     function = _function(build)
@@ -64,7 +64,7 @@ def _absolute(build: str) -> str:
 
 
 def _code_of(build: str) -> str:
-    """The file or module of what builds."""
+    """Return the file or module that `build` names."""
     return file_of(build) if ".py:" in build else build.partition(":")[0]
 
 
@@ -87,7 +87,7 @@ def _function(build: str) -> Callable[..., Any]:
 
 
 def _alike(policy: Any, like: Any) -> bool:
-    """By names and arrays: a class that was imported and the same one run from its file are two classes."""
+    """Compare by name and arrays, as an imported class differs from the same class run from its file."""
     return type(policy).__qualname__ == type(like).__qualname__ and _shapes(policy) == _shapes(like)
 
 

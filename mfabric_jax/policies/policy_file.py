@@ -1,4 +1,4 @@
-"""Files of trained policies and checkpoints: one line of JSON (the header), then arrays as Equinox serialises them."""
+"""Files of trained policies and checkpoints: one line of JSON (the header), then arrays in Equinox's format."""
 
 import hashlib
 import io
@@ -15,9 +15,9 @@ from mfabric_jax.support.atomic import replacing
 from mfabric_jax.support.text_files import mapping_in
 
 VERSION = 1
-NAMED = "mfabric_jax"  # key of the header for the layout version
+NAMED = "mfabric_jax"  # header key of the layout version
 NO_ARRAYS = "{!r} does not hold the arrays that its first line announces."
-LEAST_ARRAY = 128  # bytes of an array with nothing in it
+LEAST_ARRAY = 128  # bytes of an empty array
 Tree = TypeVar("Tree")
 
 
@@ -27,12 +27,15 @@ class Stored(NamedTuple):
     path: str
 
     def check_arrays(self, least: int) -> None:
-        """`InputError` where the file is too small for these arrays."""
+        """Raise `InputError` if the file is too small for `least` arrays."""
         if least * LEAST_ARRAY > len(self.body):
             raise InputError(NO_ARRAYS.format(self.path))
 
     def leaves(self, like: Tree) -> Tree:
-        """The arrays, in a tree with the structure, shapes and dtypes of `like`. `InputError` if they do not fit."""
+        """Return the arrays as a tree with the structure, shapes and dtypes of `like`.
+
+        Raise `InputError` if they do not fit.
+        """
         try:
             opened = io.BytesIO(self.body)
             tree = eqx.tree_deserialise_leaves(opened, like)
@@ -44,7 +47,7 @@ class Stored(NamedTuple):
 
 
 def write(path: str | os.PathLike, header: dict[str, Any], tree: Any) -> Path:
-    """Write `header` (must fit in JSON) and the arrays of `tree`, atomically."""
+    """Write `header`, which JSON must be able to hold, and the arrays of `tree`, atomically."""
     path, body = Path(path), io.BytesIO()
     eqx.tree_serialise_leaves(body, tree)
     digest = hashlib.sha256(body.getvalue()).hexdigest()
@@ -53,14 +56,14 @@ def write(path: str | os.PathLike, header: dict[str, Any], tree: Any) -> Path:
 
 
 def replace(path: Path, content: bytes) -> Path:
-    """Write `content` atomically, so that a killed process leaves the old file."""
+    """Write `content` atomically; if the process is killed, the old file stays."""
     with replacing(path) as (part,):
         part.write_bytes(content)
     return path
 
 
 def read(path: str | os.PathLike | Traversable) -> Stored:
-    """A file of `write`. `InputError` for a missing or damaged file, or one with another layout."""
+    """Return the content of a file from `write`. Raise `InputError` if it is missing, damaged or of another layout."""
     path = path if isinstance(path, Traversable) else Path(path)
     name = str(path)
     try:
@@ -71,9 +74,9 @@ def read(path: str | os.PathLike | Traversable) -> Stored:
         header = mapping_in(line, repr(name), "what a policy is")
         version = header[NAMED]
     except (InputError, KeyError):
-        raise InputError(f"{name!r} is no policy file: its first line must be JSON of `mfabric train`.") from None
+        raise InputError(f"{name!r} is not a policy file: its first line must be JSON of `mfabric train`.") from None
     if version != VERSION:
         raise InputError(f"policy file {name!r} must have the layout {VERSION}, got {version!r}.")
     if hashlib.sha256(body).hexdigest() != header.get("digest"):
-        raise InputError(f"policy file {name!r} is damaged: what follows its first line is not what was written.")
+        raise InputError(f"policy file {name!r} is damaged: the bytes after its first line have changed.")
     return Stored(header, body, name)

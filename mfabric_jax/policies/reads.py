@@ -1,4 +1,4 @@
-"""What circuits depend on beside the demand: equal demands are asked once where it is nothing."""
+"""What circuits depend on besides the demand. If nothing else, each distinct demand is planned once."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from mfabric_jax.routing import Plan
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trained:
-    """A trained policy, callable as any other, and its training `configuration`; equal only to itself."""
+    """A trained policy with its training `configuration`; called like any policy and equal only to itself."""
 
     model: Any
     configuration: Mapping[str, Any]
@@ -23,7 +23,7 @@ class Trained:
 
 
 class Reads(NamedTuple):
-    """Whether a policy reads the circuits in place (`before`), and its random `key`."""
+    """Whether a policy reads the current circuits (`before`) and its random `key`."""
 
     before: bool = True
     key: bool = True
@@ -48,7 +48,7 @@ BY_NAME = {
 
 
 def judged(policy: Any, region: Region) -> Reads:
-    """What a policy reads, by its traced program; what it passes to a compiled function counts as read."""
+    """Return what the policy's traced program reads; whatever it passes to a compiled function counts as read."""
     servers = region.servers
     demand, before = jnp.ones((servers, servers)), jnp.zeros((servers, servers), jnp.int32)
 

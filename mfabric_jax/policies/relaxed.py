@@ -1,6 +1,6 @@
 """The policy `relaxed`: Adam lowers a softened all-to-all time over real-valued circuits, which are then rounded.
 
-`soft_circuits` keeps circuits within the degrees. The temperature falls and counts are drawn to whole numbers.
+`soft_circuits` keeps circuits within the degrees. While the temperature falls, counts are drawn to whole numbers.
 """
 
 import functools
@@ -21,23 +21,23 @@ from mfabric_jax.policies.local_search import improved
 from mfabric_jax.policies.samples import NormalisedDemand, Samples, counting, normalised, samples_of
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 
-SCALINGS = 12  # rounds; remaining excess over a degree is cut off
-HOT, COLD = 0.3, 0.005  # softness of the latest time, first and last, in units of the degree bound
-RATE, LAST_RATE = 0.15, 0.0075  # Adam's steps in the logits, first and last
-MEMORY = (0.8, 0.95)  # Adam's decay rates b1, b2: short memory, because the temperature falls
-FLOOR = 0.1  # lower limit of a pair's bytes for its first circuits, relative to the mean pair
-STAIRS_FROM = 1 / 3  # fraction of the steps before counts are drawn to whole numbers
+SCALINGS = 12  # rounds of Sinkhorn scaling; `within_degrees` removes the excess that remains
+HOT, COLD = 0.3, 0.005  # first and last softness of the latest time, in degree bounds
+RATE, LAST_RATE = 0.15, 0.0075  # first and last step size of Adam in the logits
+MEMORY = (0.8, 0.95)  # Adam's decay rates b1, b2: short, because the temperature falls
+FLOOR = 0.1  # bytes added to every pair for the first circuits, relative to the mean pair
+STAIRS_FROM = 1 / 3  # fraction of the steps after which counts are drawn to whole numbers
 INACTIVE = 1e-3  # circuits assumed for a pair without any, to keep times finite
 NEWTON = 6  # iterations for a port's time under split routing; 2 to 5 suffice in practice
 FAINT = 1e-3  # EPS NICs assumed for a server without any, to keep times finite
-HALF = 0.5  # circuits; pairs that lack less may get no further one
+HALF = 0.5  # circuits; some roundings give none to a pair that lacks less
 NOISES = (0.0, 0.15, 0.3)  # standard deviations of the noise of the roundings
 
 Objective = Callable[[Any, Array, Array], Array]
 
 
 def demand_logits(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
-    """Logits of circuits in proportion to the larger direction of a pair's bytes plus a tenth of the mean."""
+    """Return logits of circuits proportional to a pair's bytes (larger direction) plus a tenth of the mean."""
     pairs = jnp.maximum(demand, demand.T)
     mean = pairs.mean()
     usable = (mean > 0) & jnp.isfinite(mean)
@@ -50,7 +50,7 @@ def first_logits(demand: Float[Array, "S S"], key: PRNGKeyArray, samples: int) -
 
 
 def soft_circuits(logits: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Float[Array, "S S"]:
-    """Real-valued circuits: exp(logits), averaged over both directions and scaled to the degrees. Differentiable.
+    """Return real-valued circuits: exp(logits), with both directions averaged, scaled to the degrees; differentiable.
 
     Symmetric Sinkhorn scaling in logarithms: c_ij = exp(l_ij + u_i + u_j), u <- (u + log degree - logsumexp_j(l_ij +
     u_j)) / 2; without the half, u alternates between two solutions.
@@ -75,20 +75,23 @@ def soft_circuits(logits: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Floa
 
 
 def within_degrees(count: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Float[Array, "S S"]:
-    """Scale down the circuits of servers that exceed their degree."""
+    """Return the circuits, scaled down at servers that exceed their degree."""
     used, degree = count.sum(1), degrees.astype(count.dtype)
     fits = jnp.where(used > degree, degree / jnp.where(used > degree, used, 1), 1)
     return count * jnp.minimum(fits[:, None], fits[None, :])
 
 
 def drawn_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Float[Array, "S S"]:
-    """Circuits c as capacities c - strength sin(2 pi c) / (2 pi): at strength 1 a staircase, flat at whole numbers."""
+    """Return capacities c - strength sin(2 pi c) / (2 pi) of circuits c; at strength 1, a staircase flat at whole c."""
     turn = jnp.asarray(2 * np.pi, count.dtype)
     return count - strength * jnp.sin(turn * count) / turn
 
 
 def annealed(objective: Objective, start, steps: int):
-    """Parameters after `steps` of Adam on `objective(parameters, temperature, strength of drawn_to_whole)`."""
+    """Return the parameters after `steps` of Adam on `objective(parameters, temperature, strength)`.
+
+    `strength` is that of `drawn_to_whole`.
+    """
     dtype = jax.tree.leaves(start)[0].dtype
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1), LAST_RATE / RATE), *MEMORY)
     temperature = jnp.asarray(np.geomspace(HOT, COLD, steps), dtype)
@@ -114,11 +117,11 @@ def rounded(
     noise: Float[Array, ""] | float = 0.0,
     key: PRNGKeyArray | None = None,
 ) -> Int[Array, "S S"]:
-    """Round every pair's circuits down, then give one more at a time to the pair that lacks most while NICs are free.
+    """Round circuits down, then give one at a time to the pair that lacks most while NICs are free.
 
-    Legal for any `count` [S S]: both directions are averaged; the diagonal, NaN and negative values count as 0; a
-    server's excess is scaled down. A pair that lacks less than `least` gets no further circuit. `noise` is the standard
-    deviation of what `key` adds to the lacks. Ties go to the lower (i, j).
+    The result is legal for any `count` [S S]: both directions are averaged; the diagonal, NaN and negative values count
+    as 0; a server's excess is scaled down. A pair that lacks less than `least` circuits gets no further one. `key` adds
+    noise of standard deviation `noise` to what pairs lack. Ties go to the lower (i, j).
     """
     servers, dtype = len(degrees), count.dtype
     upper = jnp.triu(jnp.ones((servers, servers), bool), 1)
@@ -150,7 +153,7 @@ def rounded(
 def relaxed_jointly(
     samples: Samples, logits: Float[Array, "S S"], steps: int, tail: float = 1.0
 ) -> Float[Array, "S S"]:
-    """Nearly whole circuits after gradient steps on `softened_time`, in the logits of circuits and relay potentials."""
+    """Return nearly whole circuits after gradient steps on `softened_time` in circuit logits and relay potentials."""
 
     def objective(parameters, temperature, strength):
         logits, potentials = parameters
@@ -167,14 +170,14 @@ def softened_time(
     strength,
     tail: float,
 ) -> Float[Array, ""]:
-    """Softened time over the degree bound, averaged over the samples that count."""
+    """Return the softened time over the degree bound, averaged over the samples that count."""
     return softened_over(samples, width_of(samples, logits, strength), potentials, temperature, tail)
 
 
 def softened_over(
     samples: Samples, width: Float[Array, "S S"], potentials: Float[Array, "K 3S+2 S"], temperature, tail: float
 ) -> Float[Array, ""]:
-    """`softened_time` of real-valued circuits."""
+    """Return `softened_time` of real-valued circuits."""
 
     def one(pairs, potentials):
         links, late = samples.links(pairs, width)
@@ -201,13 +204,13 @@ def relaxed(
     samples: int = 4,
     rounds: int = 100,
 ) -> Plan:
-    """Circuits by gradient steps on real-valued circuits, then the best of several roundings, then local search.
+    """Return circuits by gradient steps on real-valued circuits, then the best of several roundings, then local search.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
     - `key`: random key; None: a fixed one.
-    - `routing`: "split" by its exact time per port, "unsplit" by a smooth stand-in, "relay" by relaxed shares
-      (`relaxed_jointly`); the relay plan has shares.
-    - `steps`, `samples`: gradient steps, number of starts. `rounds`: of local search, which relay routing does without.
+    - `routing`: "split" minimises its exact time per port, "unsplit" a smooth approximation, "relay" the time of
+      relaxed shares (`relaxed_jointly`); a relay plan has shares.
+    - `steps`, `samples`: gradient steps and number of starts. `rounds`: of local search, which relay routing skips.
 
     `local_search` alone is as good; `joint` is better under relay routing. `previous` is not used.
     """
@@ -247,7 +250,7 @@ def _relaxed(demand, region: Region, key, routing: str, steps: int, samples: int
 
 
 def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
-    """Roundings without and with noise; with all NICs used, and without pairs that lack less than half a circuit."""
+    """Return roundings without and with noise, using all NICs or skipping pairs that lack under half a circuit."""
     noise = jnp.asarray(NOISES, count.dtype)
     keys = jax.random.split(key, len(NOISES))
     least = jnp.asarray((-jnp.inf, HALF), count.dtype)
@@ -259,8 +262,10 @@ def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
 
 
 def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
-    """Split routing's time over the degree bound, softened over ports by a log-sum-exp. A port's time is the root t of
-    sum_j max(D_j - C_j t, 0) = E t, by Newton as in `split_seconds`."""
+    """Return split routing's time over the degree bound, softened over ports by a log-sum-exp.
+
+    A port's time is the root t of sum_j max(D_j - C_j t, 0) = E t, found by Newton as in `split_seconds`.
+    """
     demand = jnp.concatenate([need.pairs, need.pairs.T])
     circuit = jnp.concatenate([count, count])
     port = jnp.tile(jnp.maximum(need.ports, FAINT), 2)
@@ -274,7 +279,7 @@ def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature
 
 
 def unsplit_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
-    """Smooth unsplit time over the degree bound; c < 1 circuits are a whole one with probability c, else the EPS."""
+    """Return a smooth unsplit time over the degree bound: c < 1 circuits count as one with probability c, else EPS."""
     active = jnp.minimum(count, 1)
     on_circuits = need.pairs / jnp.maximum(count, 1)
     rest = need.pairs * (1 - active)

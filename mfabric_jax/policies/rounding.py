@@ -1,4 +1,4 @@
-"""From scores of pairs to legal circuits: the one rounding of the environment, of networks and of your own policies."""
+"""Rounds scores of pairs to legal circuits, for the environment, networks and your own policies."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -18,16 +18,16 @@ FAINT = 1e-4  # circuits added to every pair, so that spare NICs go to pairs wit
 def rounded(
     scores: Float[Array, "S S"], region: Region, *, demand: Float[Array, "S S"] | None = None
 ) -> Int[Array, "S S"]:
-    """Legal circuits from any scores: one at a time, to the pair with the largest score for its next circuit.
+    """Return legal circuits for any scores: one at a time, to the pair with the largest score for its next circuit.
 
-    - `scores` [S S]: both directions count together; negative ones and the diagonal are 0. Their unit does not matter.
-    - `demand` None: a pair's score is divided by its circuits + 1, and pairs with score 0 get none (`greedy`, rule
-      "next"). Demand [S S] bytes: by the learned `Index`, which also prefers servers whose electrical ports are still
-      busy, and gives NICs that are left to pairs without a score; better where scores are real-valued circuits.
+    - `scores` [S S]: both directions are added; negative scores and the diagonal count as 0. The unit does not matter.
+    - `demand`: None divides a pair's score by its circuits + 1 and gives none to pairs with score 0 (`greedy`, rule
+      "next"). Demand [S S] bytes selects the learned `Index` instead. It prefers servers whose electrical ports are
+      still busy, and gives left-over NICs to pairs without a score. It is better if scores are real-valued circuits.
 
     Not differentiable: train through `relaxed.soft_circuits`, or by `mfabric train --method evolution`. Works under
-    `jit` and `vmap`. `InputError` for scores of another shape and for NaN; inside of a program a pair with such a score
-    has -1 circuits, which are illegal.
+    `jit` and `vmap`. Raise `InputError` if scores have another shape or are NaN. Inside a compiled program, a pair with
+    a NaN score has -1 circuits, which is illegal.
     """
     scores, servers = floats("scores", scores, NO_NAN), of_type("region", region, Region).servers
     if scores.shape != (servers, servers):
@@ -43,5 +43,5 @@ def rounded(
 
 
 def dealt(count: Float[Array, "S S"], need: NormalisedDemand, degrees: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """Whole circuits from real-valued symmetric ones, by the index of the package."""
+    """Return whole circuits from real-valued symmetric ones, by the package's index."""
     return allocated(shipped(), need.single(), count.astype(jnp.float32) + FAINT, degrees)

@@ -1,6 +1,7 @@
 """One set of circuits for many demands (`sample_average`), and for one known demand (`joint`).
 
-Simple starts first; if none is within 0.1 % of the bound, relaxed circuits and rounds of swaps (`circuit_search`).
+The search tries simple starts first. If none is within 0.1 % of the bound, it goes on with relaxed circuits and rounds
+of swaps (`circuit_search`).
 Source: sample average approximation; Kleywegt, Shapiro, Homem-de-Mello, SIAM J. Optim. 12(2), 2002.
 """
 
@@ -43,10 +44,10 @@ from mfabric_jax.support.platforms import in_step, mapped
 
 ROUTES = ("adaptive", "fixed")
 ROUTINGS = ("relay", "unsplit", "split")
-POWERS = (1.0, 0.5, 0.25)  # powers of the demand from which circuits are scaled
-RELAXED = 8  # demands in a relaxation
+POWERS = (1.0, 0.5, 0.25)  # circuits are proportional to these powers of the demand
+RELAXED = 8  # most demands in a relaxation
 AGAIN = 2  # further descents for the previous circuits
-APART = 0.12  # circuits between equally loaded servers, relative to the most differently loaded
+APART = 0.12  # circuits of equally loaded servers, relative to the most unequally loaded ones
 
 
 def sample_average(
@@ -65,15 +66,16 @@ def sample_average(
     starts: int = 4,
     share_steps: int = 200,
 ) -> Plan:
-    """One set of circuits for several demands; each demand counts by its time over its own degree bound.
+    """Return one set of circuits for several demands; each counts by its time over its own degree bound.
 
-    - `demand` [K S S]: bytes from server i to server j in K samples, or [S S], one sample; the diagonal is ignored.
+    - `demand` [K S S]: bytes from server i to server j in K samples, or [S S] in one; the diagonal is ignored.
     - `previous`: its circuits are kept if they are within 0.1 % of the best. `key`: random key; None: a fixed one.
-    - `weights` [K]: how much each sample counts; None: equally.
-    - `routes`: "adaptive": relay shares for each sample, [K S S S+2] ([S S S+2] of one); "fixed": one set [S S S+2].
-    - `risk`: minimise the "mean" of the times, the mean of the worst fraction Q ("cvar:Q"), or the "worst".
-    - `routing`: "relay"; or "unsplit", "split", whose plan has no shares.
-    - `rounds`, `swaps`: limits of the search. `steps`, `starts`: of the relaxation. `share_steps`: towards the shares.
+    - `weights` [K]: weight of each sample; None: equal weights.
+    - `routes`: "adaptive": relay shares per sample, [K S S S+2] ([S S S+2] for one); "fixed": one set [S S S+2].
+    - `risk`: what to minimise: the "mean" time, the mean of the worst fraction Q ("cvar:Q"), or the "worst".
+    - `routing`: "relay"; or "unsplit" or "split", whose plans have no shares.
+    - `rounds`, `swaps`: limits of the search. `steps`, `starts`: of the relaxation. `share_steps`: gradient steps
+      towards the shares.
 
     Legal for any demand; works in `vmap`.
     """
@@ -114,7 +116,7 @@ def _whole(shares: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
 
 
 class Search(NamedTuple):
-    """Static settings of a search; `stay`: the previous circuits are preferred, `at_once`: members run together."""
+    """Static settings of a search. `stay` prefers the previous circuits; `at_once` members run together."""
 
     routing: str
     routes: str
@@ -128,7 +130,7 @@ class Search(NamedTuple):
 
     @staticmethod
     def of(policy: str, settings: dict[str, Any]) -> "Search":
-        """That of a policy for one demand without a previous plan: "joint" or "sample-average"."""
+        """Return the search of "joint" or "sample-average" for one demand without a previous plan."""
         given = _defaults(sample_average) | settings
         if policy == "joint":
             own = _defaults(joint) | settings
@@ -142,7 +144,7 @@ def _defaults(policy: Callable) -> dict[str, Any]:
 
 
 def first_of_each(demand: Float[Array, "B S S"], region: Region, search: Search) -> tuple[Found, Array]:
-    """The first stage of the search for each demand alone, and whether it is enough [B]."""
+    """Return the first stage of the search for each demand alone, and whether it suffices [B]."""
 
     def one(demand):
         samples, before, key = _alone(demand, region)
@@ -152,7 +154,7 @@ def first_of_each(demand: Float[Array, "B S S"], region: Region, search: Search)
 
 
 def further_of_each(found: Found, demand: Float[Array, "B S S"], region: Region, search: Search) -> Int[Array, "B S S"]:
-    """Circuits after the second stage, for demands that the first did not settle."""
+    """Return the circuits after the second stage, for demands whose first stage did not suffice."""
 
     def one(found, demand):
         return stages(search)[1](found, *_alone(demand, region)).count
@@ -167,14 +169,14 @@ def _alone(demand: Float[Array, "S S"], region: Region) -> tuple[Samples, Array,
 
 @functools.cache
 def stages(search: Search) -> tuple[Callable, Callable]:
-    """The search in two stages: starts for all; the rest for members that are not done."""
+    """Return the two stages of the search: starts for all members; all other work for those that are not done."""
     routing, routes, tail, rounds, swaps, steps, starts, stay, _ = search
     way = paced(routing) if routing != "relay" else fixed(tail) if routes == "fixed" else adaptive()
 
     def first(samples: Samples, before, key):
         counts = _plain(samples)
         each = settled_each(samples, way, counts, way.cold(samples), False)
-        if stay:  # the previous circuits are judged more exactly, so that they are not replaced needlessly
+        if stay:  # time the previous circuits more exactly, lest they are replaced needlessly
             legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
             placed, state = jnp.where(legal, before, counts[0]), way.cold(samples)
             for warm in (False, *[True] * AGAIN):
@@ -198,7 +200,7 @@ def stages(search: Search) -> tuple[Callable, Callable]:
         then = bettered(samples, way, start, key, rounds, swaps, tail)
         return best(samples, _both(found, then), tail, stay) if stay else then
 
-    # Each is traced once, however often it is batched; inlined, what is before and behind is fused with it.
+    # `jit` traces each once, however often it is batched; `inline` lets XLA fuse it with its neighbours.
     return jax.jit(first, inline=True), jax.jit(further, inline=True)
 
 
@@ -218,7 +220,7 @@ def _plain(samples: Samples) -> Int[Array, "C S S"]:
 
 
 def in_proportion(samples: Samples, power: float) -> Int[Array, "S S"]:
-    """Circuits in proportion to a power of the mean demand, within the degrees."""
+    """Return circuits in proportion to a power of the mean demand, within the degrees."""
     pairs = jnp.maximum(samples.mean, samples.mean.T)
     floor = jnp.asarray(FLOOR, pairs.dtype) * pairs.mean() + jnp.finfo(pairs.dtype).tiny
     logits = jnp.asarray(power, pairs.dtype) * jnp.log(pairs + floor)
@@ -226,7 +228,7 @@ def in_proportion(samples: Samples, power: float) -> Int[Array, "S S"]:
 
 
 def _unlike(samples: Samples) -> Int[Array, "S S"]:
-    """Circuits between busy and idle servers: the idle ones relay."""
+    """Return circuits between busy and idle servers, so that idle servers relay."""
     load = jnp.maximum(samples.mean.sum(0), samples.mean.sum(1))
     load = load / jnp.maximum(load.max(), jnp.finfo(load.dtype).tiny)
     apart = jnp.log(jnp.asarray(APART, load.dtype) + (load[:, None] - load[None]) ** 2)
@@ -243,13 +245,13 @@ def joint(
     samples: int = 4,
     rounds: int = 12,
 ) -> Plan:
-    """Circuits and relay shares [S S S+2] (via server k, direct, EPS) of one all-to-all, by `relay_bound`.
+    """Return circuits and relay shares [S S S+2] (via server k, direct, EPS) of one all-to-all, by `relay_bound`.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
     - `previous`: its circuits are kept if they are within 0.1 % of the best. `key`: random key; None: a fixed one.
-    - `steps`, `samples`: gradient steps and starts of the relaxation. `rounds`: at most, of six swaps each.
+    - `steps`, `samples`: gradient steps and starts of the relaxation. `rounds`: most rounds, each of six swaps.
 
-    At most 0.2 % later than `greedy_next` with `relay_shares`. Legal for any demand; works in `vmap`.
+    At most 0.2 % slower than `greedy_next` with `relay_shares`. Legal for any demand; works in `vmap`.
     """
     whole("samples", samples)
     demand = demand_of(demand, region)
@@ -257,9 +259,10 @@ def joint(
 
 
 def staged(first: Callable[..., Any], further: Callable[..., Any], at_once: int) -> Callable[..., Any]:
-    """Run `first(*given) -> (found, done)` on a whole batch, and `further(found, *given) -> found` on members not done.
+    """Return a function that runs `first(*given) -> (found, done)` on a batch, then `further` on members not done.
 
-    Under `vmap` the unfinished members are gathered into groups of `at_once` on a CPU, one group elsewhere.
+    `further(found, *given)` returns `found`. Under `vmap`, members not done form groups of `at_once` on a CPU and one
+    group elsewhere.
     """
 
     @custom_vmap

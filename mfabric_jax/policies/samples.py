@@ -1,4 +1,4 @@
-"""Demands in units of their degree bound, counted in circuits; and risks (mean, worst, CVaR) of samples."""
+"""Demands in units of circuits, relative to their degree bound, and risks (mean, worst, CVaR) of samples."""
 
 from typing import NamedTuple
 
@@ -13,13 +13,13 @@ from mfabric_jax.routing.demand import between_servers
 from mfabric_jax.routing.potentials import Links, level
 from mfabric_jax.routing.region import joined
 
-NEVER = 1e4  # degree bounds that bytes without a path take: finite, so that circuits can be compared
+NEVER = 1e4  # time of bytes without a path, in degree bounds: finite, to compare circuits
 
 
 class NormalisedDemand(NamedTuple):
     """One demand of one region; the busiest row or column of `pairs` sums to that server's NICs."""
 
-    pairs: Float[Array, "S S"]  # circuits that carry i -> j by the degree bound
+    pairs: Float[Array, "S S"]  # circuits that carry i -> j within the degree bound
     ports: Float[Array, "S"]  # NICs on the EPS
     efficiency: Float[Array, ""]  # of relaying
 
@@ -29,7 +29,7 @@ class NormalisedDemand(NamedTuple):
 
 
 def normalised(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand:
-    """The demand [bytes] over what the region carries; servers without NICs have no bytes."""
+    """Return the demand [bytes] in circuits; servers without NICs send and receive nothing."""
     return _normalised(between_servers(region, demand), region)
 
 
@@ -49,7 +49,7 @@ def _normalised(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand
 
 
 class Samples(NamedTuple):
-    pairs: Float[Array, "K S S"]  # as of `NormalisedDemand`
+    pairs: Float[Array, "K S S"]  # as in `NormalisedDemand`
     weight: Float[Array, "K"]  # sums to 1
     limit: Float[Array, "K"]  # `relay_limit` over the degree bound
     degrees: Int[Array, "S"]
@@ -73,7 +73,7 @@ class Samples(NamedTuple):
         return Region(len(self.ports), nic_gbps, self.degrees, self.ports, relay_efficiency=self.efficiency)
 
     def links(self, pairs: Float[Array, "S S"], count) -> tuple[Links, Float[Array, ""]]:
-        """The links of one demand over circuits (real-valued or whole), and the extra time for bytes without a path."""
+        """Return the links of one demand over real or whole circuits, and the extra time of bytes without a path."""
         circuit = count.astype(pairs.dtype)
         active = (circuit > 0).astype(pairs.dtype)
         served = (active @ active + active > 0) | joined(self.ports)
@@ -82,7 +82,7 @@ class Samples(NamedTuple):
 
 
 def samples_of(demand: Float[Array, "K S S"], region: Region, weights: Float[Array, "K"] | None = None) -> Samples:
-    """Normalise demands [bytes]; `weights` default to equal."""
+    """Return normalised samples of demands [bytes]; None: equal `weights`."""
     demands = jax.vmap(lambda demand: between_servers(region, demand))(demand)
     pairs, ports, efficiency = jax.vmap(lambda demand: normalised(demand, region))(demands)
     weight = jnp.ones(len(demands), demands.dtype) if weights is None else jnp.asarray(weights).astype(demands.dtype)
@@ -111,7 +111,7 @@ def tail_of(risk: str) -> float:
 
 
 def counting(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float) -> Float[Array, "K"]:
-    """Weights of the latest samples that make up the fraction `tail`, summing to 1; ties in order."""
+    """Return the weights, which sum to 1, of the slowest samples that make up the fraction `tail`; ties in order."""
     if tail == 1:
         return weight
     order = jnp.argsort(-jnp.where(weight > 0, seconds, -jnp.inf))
@@ -124,22 +124,22 @@ def counting(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float)
 
 
 def risk_of(seconds: Float[Array, "K"], weight: Float[Array, "K"], tail: float) -> Float[Array, ""]:
-    """Mean time of the worst fraction `tail` of the samples; 1: of all, 0: the worst."""
+    """Return the mean time of the worst fraction `tail` of the samples; 1: the mean of all, 0: the worst."""
     counts = counting(seconds, weight, tail)
     return jnp.where(counts > 0, counts * seconds, 0).sum()
 
 
 @jax.jit
 def relay_limit(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]:
-    """Lower bound on the time T of one all-to-all under relay routing, for any circuits [s].
+    """Return a lower bound on the time T of one all-to-all under relay routing, for any circuits [s].
 
-    The degree bound; or later, below efficiency 1: a server receives the bytes K of its `degree` largest senders
-    directly, E B T over E EPS ports, and the rest by relays: K + (all - K - E B T) / efficiency <= degree B T.
+    It is the degree bound, or more if the efficiency is below 1. A server receives the bytes K of its `degree` largest
+    senders directly, E B T over E EPS ports, and the rest by relays: K + (all - K - E B T) / efficiency <= degree B T.
     """
     demand = between_servers(region, demand)
     dtype, servers = demand.dtype, region.servers
     place = jnp.arange(servers, dtype=jnp.int32)
-    senders = jnp.sort(demand, axis=0, descending=True)  # of every receiver: column
+    senders = jnp.sort(demand, axis=0, descending=True)  # one column per receiver
     near = jnp.where(place[:, None] < region.degrees[None], senders, 0).sum(0)
     far = jnp.maximum(demand.sum(0) - near, 0)
     efficiency = jnp.asarray(region.relay_efficiency, dtype)

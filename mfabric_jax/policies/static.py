@@ -1,4 +1,4 @@
-"""Policies whose circuits ignore the demand of the moment: uniform, previous, static, random, TopoOpt."""
+"""Policies that do not adapt circuits to each demand: uniform, previous, static, random, TopoOpt."""
 
 import math
 
@@ -19,29 +19,30 @@ from mfabric_jax.support.array_module import Array, array_module
 
 
 def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
-    """Circuits spread evenly over all pairs, which differ by one circuit at most.
+    """Return circuits spread evenly over all pairs, which differ by at most one circuit.
 
-    With odd servers and an odd degree one NIC stays idle. In turn t only servers with more than t NICs get circuits.
+    With an odd number of servers and an odd degree, one NIC stays idle. Round t of the spreading gives circuits only to
+    servers with more than t NICs.
     """
     return Plan(Circuits(uniform_circuits(region.degrees)))
 
 
 def uniform_circuits(degree: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """The circuits of `uniform`; a NumPy array where the degrees are."""
+    """Return the circuits of `uniform`; a NumPy array if the degrees are one."""
     turns = _turns(len(degree))
     if not len(turns):
         return np.zeros((len(degree),) * 2, np.int32)
     xp = array_module(degree)
     both = xp.minimum(degree[:, None], degree[None, :])
     turn = np.arange(len(turns), dtype=np.int32)[:, None, None]
-    times = (both[None] - 1 - turn) // len(turns) + 1  # how often each turn is used [turns S S]
+    times = (both[None] - 1 - turn) // len(turns) + 1  # how often each round is used [turns S S]
     return (times * turns).sum(0, dtype=np.int32)
 
 
 def _turns(servers: int) -> np.ndarray:
-    """Circuits that each further NIC of every server gets [turns S S]; all turns together join every pair once.
+    """Return the circuits of each round [turns S S], one per server; all rounds together join every pair once.
 
-    An odd number of servers: rings of servers at equal distance, two turns each.
+    For an odd number of servers, the rounds come from rings of servers at equal distance, two rounds each.
     """
     if servers % 2 == 0:
         return round_robin(servers)
@@ -62,23 +63,23 @@ def keep(demand, region: Region, *, previous: Plan | None = None, key=None) -> P
 
 
 def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array, "S S"] | None = None) -> Plan:
-    """Circuits of `greedy_next` for the `mean` demand [S S] bytes; `Partial(static, mean=mean)` fixes the mean."""
+    """Return the circuits of `greedy_next` for the `mean` demand [S S] bytes; `Partial(static, mean=mean)` fixes it."""
     if mean is None:
         raise InputError("policy 'static' needs mean, the demand [S S] that its circuits are chosen for; got none.")
     return greedy(demand_of(mean, region, "mean"), region, rule="next")
 
 
 def static_for(mean) -> jax.tree_util.Partial:
-    """`static` with the demand that it is for, as a tree of JAX."""
+    """Return `static` with its mean demand, as a pytree."""
     return jax.tree_util.Partial(static, mean=mean)
 
 
 def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
-    """Random circuits from free NIC to free NIC, as many as the degrees allow; `key` is required.
+    """Return random circuits between free NICs, as many as the degrees allow; `key` is required.
 
-    Circuits are drawn one after the other: of all pairs of free NICs at two servers, each is as likely (the
-    configuration model without loops). As soon as one server has as many free NICs as all others together, all further
-    circuits are its own, so that none of its NICs stays idle that could be used.
+    Circuits are drawn one after the other. All pairs of free NICs at two servers are equally likely (the configuration
+    model without loops). As soon as one server has as many free NICs as all others together, all further circuits go
+    to it, so that it leaves no usable NIC idle.
     """
     if key is None:
         raise InputError("policy 'random' needs a key, got none.")
@@ -90,9 +91,9 @@ def _drawn(key, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
     servers = len(degree)
 
     def joinable(free):
-        """Logarithms of how likely each pair is, upper triangle; minus infinity where it may not be next."""
+        """Return the log probability of each pair (upper triangle); minus infinity if it must not be next."""
         total = free.sum(dtype=free.dtype)
-        must = 2 * free >= total - 1  # at most two servers have half, or all but one, of what is free
+        must = 2 * free >= total - 1  # as many as all others together, or one fewer
         own = jnp.where(free > 0, jnp.log(jnp.maximum(free, 1).astype(jnp.float32)), -jnp.inf)
         ends = must[:, None].astype(jnp.int32) + must[None, :].astype(jnp.int32)
         pairs = jnp.where(np.triu(np.ones((servers, servers), bool), 1), own[:, None] + own[None, :], -jnp.inf)
@@ -110,11 +111,11 @@ def _drawn(key, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
         return count.at[i, j].add(1).at[j, i].add(1), free, joinable(free), key
 
     nothing = jnp.zeros((servers, servers), jnp.int32)
-    return lax.while_loop(more, join, (nothing, degree, joinable(degree), key))[0]  # ends: free NICs run out
+    return lax.while_loop(more, join, (nothing, degree, joinable(degree), key))[0]  # ends when no NIC is free
 
 
 def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
-    """A chain of neighbouring servers (part of the all-reduce ring), then matchings of `demand` [S S] bytes.
+    """Return a chain of neighbouring servers (part of the all-reduce ring), plus matchings of `demand` [S S] bytes.
 
     Source: Wang et al., NSDI 2023, topology finder. Deviations: circuits join both directions; the matching is greedy
     (at least half of the maximum weight); the ring's number of interfaces is fixed, not proportional to demand.
@@ -134,7 +135,7 @@ def _wired(demand: Float[Array, "S S"], degree) -> Array:
 
 @jax.jit
 def matchings(demand: Float[Array, "S S"], free: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """Circuits [S S]: repeated matchings within the `free` NICs. A circuit halves the demand that its pair has left."""
+    """Return circuits [S S] by repeated matchings within the `free` NICs; each circuit halves its pair's demand."""
     total = jnp.triu(demand + demand.T, 1)
     total = total + total.T
 

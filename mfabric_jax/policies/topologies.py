@@ -1,7 +1,7 @@
-"""One of a few graphs that are wired beforehand: whichever serves a demand soonest.
+"""Picks the one of a few prewired graphs that serves a demand fastest.
 
-Arrays of small optical switches choose among such graphs. Source of the idea: ACOS, arXiv 2602.17449 (abstract); which
-graphs there are is our choice.
+Arrays of small optical switches choose among such graphs. Source of the idea: ACOS, arXiv 2602.17449 (abstract). The
+graphs are our choice.
 """
 
 import functools
@@ -20,7 +20,7 @@ from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import part_times
 
-STRIDES, MATCHINGS = 4, 16  # different ones, which repeat where a server has more NICs
+STRIDES, MATCHINGS = 4, 16  # how many differ; they repeat if a server has more NICs
 SEED = 0  # of the random matchings
 
 
@@ -33,9 +33,9 @@ def topologies(
     routing: str = "unsplit",
     names: tuple[str, ...] = TOPOLOGIES,
 ) -> Plan:
-    """The circuits of the first graph of `names` under which the all-to-all of `demand` [S S] ends soonest.
+    """Return the circuits of the graph in `names` under which the all-to-all of `demand` [S S] ends first.
 
-    All graphs are timed exactly (`part_times` under `routing`). `previous` and `key` are not used.
+    All graphs are timed exactly (`part_times` under `routing`); ties go to the first. `previous` and `key` are unused.
     """
     demand = demand_of(demand, region)
     every = candidates(region.degrees, names)
@@ -44,10 +44,10 @@ def topologies(
 
 
 def candidates(degree: Int[Array, "S"], names: tuple[str, ...] = TOPOLOGIES) -> Int[Array, "K S S"]:
-    """The circuits of every graph, at most `degree` [S] at a server; a NIC that has failed takes a circuit with it.
+    """Return the circuits of every graph, at most `degree` [S] at a server; a failed NIC loses a circuit.
 
-    - ring: of neighbours, by half of the NICs each way; rings: of as many strides as there are, in turn.
-    - torus: two dimensions, near a square, and the ring of neighbours on NICs that are left.
+    - ring: joins neighbours, with half of the NICs in each direction. rings: cycles through up to four strides.
+    - torus: two dimensions, nearly square; left-over NICs form a ring of neighbours.
     - expander: random matchings, always the same.
     """
     degree = degree.astype(jnp.int32)
@@ -72,14 +72,14 @@ def _rings(servers: int) -> np.ndarray:
 
 
 def _torus(servers: int) -> np.ndarray:
-    """Four NICs of a server: those of a dimension that is not there double the other's."""
+    """Return a torus on four NICs per server; if one dimension is 1, the other gets its NICs."""
     shape = near_square(servers)
     return torus_links((*shape, 1)).astype(np.int32) * (2 if 1 in shape else 1)
 
 
 @functools.cache
 def _matchings(servers: int) -> np.ndarray:
-    """Random perfect matchings [MATCHINGS S S]; of an odd number one server is left out each time."""
+    """Return random perfect matchings [MATCHINGS S S]; with an odd number of servers, each omits one."""
     random, count = np.random.default_rng(SEED), np.zeros((MATCHINGS, servers, servers), np.int32)
     for one in count:
         order = random.permutation(servers)
@@ -89,14 +89,14 @@ def _matchings(servers: int) -> np.ndarray:
 
 
 def _in_turn(graphs: np.ndarray, times: Array) -> Array:
-    """The sum of the first `times` of graphs [N S S], which repeat."""
+    """Return the sum of the first `times` of the endlessly repeated graphs [N S S]."""
     turn = np.arange(len(graphs), dtype=np.int32)
     each = (times - 1 - turn) // len(graphs) + 1
     return (each[:, None, None] * graphs).sum(0, dtype=np.int32)
 
 
 def _within(count: Int[Array, "S S"], degree: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """Without the circuits of a server beyond its NICs, of the pair that has most first."""
+    """Remove circuits beyond a server's NICs, first from the pair that has most."""
 
     def over(count):
         return (count.sum(1, dtype=jnp.int32) > degree).any()

@@ -1,4 +1,4 @@
-"""Keep the circuits, spread them evenly, or take those proposed? By their times for likely demands, and the delay."""
+"""Decides whether to keep the circuits, spread them evenly, or take proposed ones, by their times and the delay."""
 
 import functools
 
@@ -14,16 +14,16 @@ from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.potentials import descended
 from mfabric_jax.traffic.scenarios import likely_demands
 
-SCENARIOS = 2  # demands for which candidates are timed, of opposite noise
-DESCENT = 24  # gradient steps towards the relay shares of each
-RESTING = 0.002  # degree bounds that other circuits must save beyond the delay
-DOUBT = 0.1  # of the variance of errors: further degree bounds that a proposal must save over even circuits
-MOST_DOUBT = 0.02  # degree bounds
+SCENARIOS = 2  # demands that time the candidates, with opposite noise
+DESCENT = 24  # gradient steps towards the relay shares of each demand
+RESTING = 0.002  # degree bounds that other circuits must save in addition to the delay
+DOUBT = 0.1  # degree bounds per variance of errors that a proposal must save over even circuits
+MOST_DOUBT = 0.02  # limit of this, in degree bounds
 
 
 @functools.partial(jax.jit, static_argnames="steps")
 def relay_times(samples: Samples, count: Float[Array, "S S"], steps: int) -> Float[Array, "K"]:
-    """Time of every sample over its degree bound on these circuits, with relay shares after `steps` gradient steps."""
+    """Return each sample's time over its degree bound, with relay shares after `steps` gradient steps."""
 
     def one(pairs, cold, limit):
         links, late = samples.links(pairs, count)
@@ -41,14 +41,14 @@ def weighed(
     sigma: Float[Array, ""] | float = 0.0,
     delay: Float[Array, ""] | float = 0.0,
 ) -> Int[Array, "S S"]:
-    """The circuits with the least expected time: those in place, even ones, or the `proposal`.
+    """Return the circuits with the least expected time: the current ones, even ones, or the `proposal`.
 
-    - `forecast` [S S] bytes, with errors of standard deviation `sigma` in its logarithm; candidates are timed under
-      relay routing for two likely demands.
-    - `previous`: circuits in place, None: none. `delay`: what a change costs, in degree bounds of the forecast.
+    - `forecast` [S S] bytes, whose log errors have standard deviation `sigma`. Candidates are timed under relay routing
+      for two likely demands.
+    - `previous`: current circuits, or None. `delay`: cost of a change, in degree bounds of the forecast.
 
-    Other circuits must save `delay` and 0.002 degree bounds; a proposal must save more than even circuits do, the more
-    the forecast errs. Illegal circuits in place are never kept.
+    Other circuits must save `delay` plus 0.002 degree bounds. The proposal must also beat even circuits, by a margin
+    that grows with the errors of the forecast. Illegal current circuits are never kept.
     """
     degrees = region.degrees
     even = uniform_circuits(degrees).astype(proposal.dtype)
@@ -67,7 +67,7 @@ def weighed(
 
 
 def relative_delay(region: Region, demand: Float[Array, "S S"], hidden_s: Float[Array, ""] | float) -> Float[Array, ""]:
-    """What of the region's delay computation does not hide, in degree bounds of the demand; 0 without demand."""
+    """Return the region's exposed delay, in degree bounds of the demand; 0 without demand."""
     bound = degree_bound(region, demand)
     exposed = jnp.maximum(jnp.asarray(region.delay_s, bound.dtype) - jnp.asarray(hidden_s, bound.dtype), 0)
     return jnp.where(bound > 0, exposed / jnp.where(bound > 0, bound, 1), 0).astype(jnp.float32)

@@ -1,9 +1,10 @@
-"""Circuits that are set before training, by the names of `network.topoopt.wiring`.
+"""Circuits that are set once before training, by the names of `network.topoopt.wiring`.
 
-- demand: one ring for gradients, and matchings for the demand of every expert-parallel group (NSDI 2023, simplified).
-- rings: all NICs in rings over the stage (steps 1, 3, 5, ...); our reading of TopoOpt in arXiv 2501.03905, whose
-  program is not public.
-- totient-perms: rings and matchings share the NICs by bytes of gradients and all-to-alls; ring steps as in NSDI 2023.
+- demand: one ring for gradients and matchings for the demand of every expert-parallel group (NSDI 2023, simplified).
+- rings: all NICs form rings over the stage (steps 1, 3, 5, ...). This is our reading of TopoOpt in arXiv 2501.03905,
+  whose program is not public.
+- totient-perms: rings and matchings divide the NICs in proportion to the bytes of gradients and of all-to-alls; ring
+  steps as in NSDI 2023.
 """
 
 import dataclasses
@@ -27,22 +28,24 @@ from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.volume import PASSES, replica_bytes, replica_ring
 
 DEMAND, RINGS, TOTIENT = "demand", "rings", "totient-perms"
-OVER_STAGE = RINGS, TOTIENT  # their rings are over all servers of a stage
+OVER_STAGE = RINGS, TOTIENT  # wirings whose rings join all servers of a stage
 
 
 class Sent(NamedTuple):
-    """Bytes that a server sends in an iteration, for gradients and in all-to-alls: by these rings get their NICs."""
+    """Bytes that a server sends per iteration, for gradients and in all-to-alls; they decide the NICs of rings."""
 
     gradients: float
     all_to_alls: float
 
 
-ALL_TO_ALLS = Sent(0.0, 1.0)  # where no gradients are sent, or are not told apart
+ALL_TO_ALLS = Sent(0.0, 1.0)  # if no gradients are sent, or if they are not counted apart
 
 
 def sent_by(job: Workload, demand: Float[Array, "S S"]) -> Sent:
-    """For data parallelism, the mean over stages, sharded weights included; and in all-to-alls whose mean dispatch is
-    `demand`."""
+    """Return the bytes that a server sends per iteration, for gradients and in all-to-alls.
+
+    Gradients include sharded weights and are the mean over stages. `demand` is the mean dispatch of the all-to-alls.
+    """
     sizes = [replica_bytes(job, stage) for stage in range(job.pp)]
     gradients = np.mean([replica_ring(job, size.dense, size.expert).between for size in sizes])
     away = np.asarray(demand, float) * (1 - np.eye(len(demand)))
@@ -52,13 +55,13 @@ def sent_by(job: Workload, demand: Float[Array, "S S"]) -> Sent:
 
 
 def wired_as(wiring: str, group: DirectLinks, servers: int, demand: Float[Array, "S S"], sent: Sent) -> DirectLinks:
-    """The group with its circuits; `servers` of a stage, `demand`: the mean all-to-all of every group."""
+    """Return the group with its circuits; the stage has `servers`; `demand` is each group's mean all-to-all."""
     if wiring == DEMAND:
         region = Region(group.servers, jnp.ones(()), jnp.asarray(group.nics, jnp.int32))  # any bandwidth: one program
         return wired(group, programs.run(_for_demand, np.asarray(demand), region))
     groups = servers // group.servers
     nics = np.full((groups, group.servers), np.max(group.nics))
-    nics[0] = group.nics  # the group that is simulated may have lost some
+    nics[0] = group.nics  # only the simulated group may have lost NICs
     count, rings = stage_circuits(wiring, nics, np.broadcast_to(demand, (groups, *demand.shape)), sent)
     return dataclasses.replace(wired(group, count), ring_nics=float(RING_NICS * rings))
 
@@ -70,9 +73,9 @@ def _for_demand(demand: Float[Array, "S S"], region: Region) -> Array:
 def stage_circuits(
     wiring: str, nics: Int[np.ndarray, "G S"], demand: Float[Array, "G S S"], sent: Sent
 ) -> tuple[Int[np.ndarray, "W W"], int]:
-    """Circuits of a stage of W = G S servers, wired by one of `OVER_STAGE`, and the number of its rings.
+    """Return the circuits of a stage of W = G S servers, wired by one of `OVER_STAGE`, and the number of its rings.
 
-    `nics` of every server, `demand` of every group.
+    `nics` has the NICs of every server, `demand` the bytes of every group.
     """
     servers, most = nics.size, int(nics.max())
     if wiring == RINGS:
@@ -92,11 +95,11 @@ def stage_circuits(
 
 
 def circuits_over_stage(wiring: str, nics: int, demand: Float[Array, "G S S"], sent: Sent) -> Int[np.ndarray, "W W"]:
-    """`stage_circuits` of servers that are all whole."""
+    """Return `stage_circuits` for servers that have all their NICs."""
     return stage_circuits(wiring, np.full(demand.shape[:2], nics), demand, sent)[0]
 
 
 def rings_of(nics: int, sent: Sent) -> int:
-    """Number of rings among a server's NICs, in proportion to bytes; at least 1, to connect the stage."""
+    """Return the number of rings over a server's NICs, in proportion to bytes; at least 1, to connect the stage."""
     part = sent.gradients / sum(sent) if sent.gradients else 0.0
     return min(nics // RING_NICS, max(1, math.ceil(part * nics / RING_NICS)))

@@ -1,4 +1,4 @@
-"""Measured, generated and recorded token counts, and the demand matrices that follow from them."""
+"""Measured, generated and recorded token counts, and the demand matrices that they give."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Writes the bytes of one all-to-all as nccl-tests' `alltoallv_perf` reads them, to measure what is predicted.
+"""Writes the bytes of one all-to-all for nccl-tests' `alltoallv_perf`, to measure what is predicted.
 
-A square matrix of whole bytes, a line for each source rank (`NCCL_TESTS_ALLTOALLV_MATRIX_FILE`); the program rounds up
-to 16 bytes. The diagonal is what a rank keeps, which the program copies too.
+The file (`NCCL_TESTS_ALLTOALLV_MATRIX_FILE`) is a square matrix of whole bytes, a line for each source rank. The
+program rounds up to 16 bytes. The diagonal is what a rank keeps; the program copies it too.
 """
 
 from pathlib import Path
@@ -17,12 +17,12 @@ from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
 SUFFIX = ".txt"
-STEP = 16  # bytes to which the program rounds
-MOST_RANKS = 4096  # of a file: its text is 300 MB then
+STEP = 16  # the program rounds up to multiples of so many bytes
+MOST_RANKS = 4096  # most ranks of a file, whose text is then 300 MB
 
 
 class OneOf(NamedTuple):
-    """Which all-to-all of a run: numbers from 0 on; `block` counts blocks with experts."""
+    """Which all-to-all of a run. Numbers start at 0; `block` counts only blocks with experts."""
 
     iteration: int = 0
     block: int = 0
@@ -30,7 +30,7 @@ class OneOf(NamedTuple):
 
 
 def one_dispatch(workload: Workload, tokens: Tokens, which: OneOf) -> Num[np.ndarray, "R R"]:
-    """Bytes that every EP rank dispatches to every EP rank in one all-to-all. `InputError` for one that lacks."""
+    """Return the bytes [R R] from EP rank to EP rank in one dispatch. Raise `InputError` if it does not exist."""
     sent = sent_tokens(workload, tokens)
     for name, at, many in zip(OneOf._fields, which, sent.shape, strict=False):
         if whole(name, at, at_least=0) >= many:
@@ -39,14 +39,14 @@ def one_dispatch(workload: Workload, tokens: Tokens, which: OneOf) -> Num[np.nda
 
 
 def check_alltoallv(path: str | Path, ranks: int) -> None:
-    """`InputError` where the matrix of so many ranks could not be written."""
+    """Raise `InputError` if the matrix of so many ranks cannot be written."""
     check_file("alltoallv", path, (SUFFIX,))
     if ranks > MOST_RANKS:
         raise InputError(f"alltoallv must be of at most {MOST_RANKS:,} ranks (ep), got {ranks:,}.")
 
 
 def write_alltoallv(demand: Num[np.ndarray, "R R"], path: str | Path) -> Path:
-    """Write bytes from rank to rank, rounded to whole ones; returns the path."""
+    """Write the bytes from rank to rank, rounded to whole bytes; return the path."""
     check_alltoallv(path, len(demand))
     lines = (" ".join(map(str, row)) for row in np.rint(demand).astype(np.int64).tolist())
     with replacing(path := Path(path)) as (part,):
@@ -55,6 +55,6 @@ def write_alltoallv(demand: Num[np.ndarray, "R R"], path: str | Path) -> Path:
 
 
 def buffer_bytes(demand: Num[np.ndarray, "R R"]) -> int:
-    """What -b and -e of the program must be: the largest line of the matrix, each cell rounded up."""
+    """Return the value for the program's -b and -e: the largest row or column sum, with each cell rounded up."""
     cells = -(-np.rint(demand).astype(np.int64) // STEP) * STEP
     return int(max(cells.sum(axis=0).max(), cells.sum(axis=1).max()))

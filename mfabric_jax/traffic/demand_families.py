@@ -1,4 +1,4 @@
-"""Families of random demand between servers, on which policies are trained and compared; only proportions matter."""
+"""Families of random demand between servers that train and compare policies; only proportions matter."""
 
 import functools
 import hashlib
@@ -14,14 +14,14 @@ from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.recording import recording_of
 
-# Broader families (`BROAD`): other structures than hot experts make. Networks for scenarios are trained on them.
+# `BROAD`: further families, with structures that hot experts do not cause. They also train networks for scenarios.
 
 Demand = Float[Array, "S S"]
-FACTOR = 6.0  # of hot rows and columns over others
+FACTOR = 6.0  # bytes of hot rows and columns over those of others
 
 
 def near_permutation(key: Key[Array, ""], servers: int) -> Demand:
-    """Every server sends 50 to 90 % to one server, part to a second one, and the rest to all, with noise."""
+    """Every server sends 50 to 90 % to one server and spreads the rest evenly over all, with noise."""
     order, part, noise = jax.random.split(key, 3)
     place = jax.random.permutation(order, servers)
     to = jnp.zeros((servers, servers), jnp.float32).at[place, jnp.roll(place, 1)].set(1)
@@ -30,7 +30,7 @@ def near_permutation(key: Key[Array, ""], servers: int) -> Demand:
 
 
 def bipartite(key: Key[Array, ""], servers: int) -> Demand:
-    """Two random halves that send only to each other, with Pareto 1.5 sizes."""
+    """Two random halves send only to each other, with Pareto 1.5 sizes."""
     order, size = jax.random.split(key)
     half = jax.random.permutation(order, servers) % 2
     return jnp.where(half[:, None] != half[None], _pareto(size, servers, 1.5), 0)
@@ -43,7 +43,7 @@ def low_rank(key: Key[Array, ""], servers: int) -> Demand:
 
 
 def hot_row_and_column(key: Key[Array, ""], servers: int) -> Demand:
-    """Pareto 1.2; one server sends six times as much, and one receives six times as much."""
+    """Pareto 1.2 sizes; one server sends six times as much, and one receives six times as much."""
     size, row, column = jax.random.split(key, 3)
     sends, receives = (jax.random.permutation(part, servers) == 0 for part in (row, column))
     return _pareto(size, servers, 1.2) * _factor(sends)[:, None] * _factor(receives)[None]
@@ -58,7 +58,7 @@ def hot_rows(key: Key[Array, ""], servers: int) -> Demand:
 
 
 def gate(key: Key[Array, ""], servers: int) -> Demand:
-    """Token counts of a gate: logistic-normal popularity of servers, with a common and a per-source part."""
+    """Token counts of a gate: servers' log popularity is normal, with a common and a per-source part."""
     common, apart, tokens = jax.random.split(key, 3)
     logits = jax.random.normal(common, (1, servers), jnp.float32)
     logits += 0.7 * _normal(apart, servers)
@@ -80,7 +80,7 @@ BROAD: dict[str, Callable[[Key[Array, ""], int], Demand]] = {
 def drawn_of(
     keys: Key[Array, "N"], family: Callable[[Key[Array, ""], int], Demand], servers: int
 ) -> Float[Array, "N S S"]:
-    """One demand of `family` per key; diagonals are zero."""
+    """Return one demand of `family` per key; diagonals are zero."""
     demand = jax.vmap(lambda key: family(key, servers))(keys)
     return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
 
@@ -94,12 +94,12 @@ def _factor(hot: Array) -> Array:
 
 
 Scalar = Float[Array, ""]
-GRID = 10_000 / np.pi  # steps of a share in a digest; no share of whole numbers lies half-way between two
-TRACED = "qwen-moe-ep16"  # 16 ranks and 32 experts, as the SmartMoE gate trace has them
+GRID = 10_000 / np.pi  # steps per unit of share in a digest; irrational, so that no ratio of counts is half-way
+TRACED = "qwen-moe-ep16"  # 16 ranks and 32 experts, like the SmartMoE gate trace
 
 
 def zipf(key: Key[Array, ""], servers: int) -> Demand:
-    """Pairs in random order have size rank^-s, s from 0.6 to 1.6."""
+    """The pair of random rank r has size r^-s, with s from 0.6 to 1.6."""
     order, power = jax.random.split(key)
     rank = 1 + jax.random.permutation(order, servers * servers).reshape(servers, servers)
     return rank.astype(jnp.float32) ** -_between(power, 0.6, 1.6)
@@ -136,13 +136,13 @@ def dense(key: Key[Array, ""], servers: int) -> Demand:
 
 
 def lognormal(key: Key[Array, ""], servers: int) -> Demand:
-    """Every pair is exp(s z), with one s from 0.5 to 2."""
+    """Every pair has size exp(s z), with z standard normal and one s from 0.5 to 2."""
     normal, spread = jax.random.split(key)
     return jnp.exp(_between(spread, 0.5, 2.0) * _normal(normal, servers))
 
 
 def skewed(key: Key[Array, ""], servers: int) -> Demand:
-    """Columns have size rank^-s, s from 0.4 to 1.4, like popular experts, with noise on pairs."""
+    """Columns have size rank^-s, s from 0.4 to 1.4, like popular experts; pairs have noise."""
     keys = jax.random.split(key, 4)
     rank = 1 + jax.random.permutation(keys[0], servers).astype(jnp.float32)
     column = rank ** -_between(keys[1], 0.4, 1.4)
@@ -163,19 +163,19 @@ def _normal(key: Key[Array, ""], servers: int) -> Demand:
 
 
 def drawn(key: Key[Array, ""], family: int | Int[Array, ""], servers: int) -> Demand:
-    """One demand of `FAMILIES[family]`; the diagonal is zero."""
+    """Return one demand of the family with index `family` in `FAMILIES`; the diagonal is zero."""
     demand = lax.switch(family, [lambda key, f=f: f(key, servers) for f in FAMILIES.values()], key)
     return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
 
 
 @functools.partial(jax.jit, static_argnames="servers")
 def drawn_each(keys: Key[Array, "N"], families: Int[Array, "N"], servers: int) -> Float[Array, "N S S"]:
-    """One demand per key, of the family at the same index."""
+    """Return one demand per key, each of the family at the same place in `families`."""
     return jax.vmap(lambda key, family: drawn(key, family, servers))(keys, families)
 
 
 def misjudged(key: Key[Array, ""], demand: Demand, sigma: float | Scalar) -> Demand:
-    """A forecast with errors: every pair times exp(sigma z), z standard normal."""
+    """Return a forecast with errors: every pair times exp(sigma z), z standard normal."""
     return demand * jnp.exp(jnp.asarray(sigma, demand.dtype) * jax.random.normal(key, demand.shape, demand.dtype))
 
 
@@ -183,30 +183,36 @@ def misjudged(key: Key[Array, ""], demand: Demand, sigma: float | Scalar) -> Dem
 def misjudged_each(
     keys: Key[Array, "N"], demand: Float[Array, "N S S"], sigma: float | Scalar
 ) -> Float[Array, "N S S"]:
-    """`misjudged` for pairs of key and demand."""
+    """Return `misjudged` of each key and demand."""
     return jax.vmap(misjudged, (0, 0, None))(keys, demand, sigma)
 
 
 def folded(count: Num[np.ndarray, "I L M R E"], servers: int) -> Float[np.ndarray, "N S S"]:
-    """Selections as server demands [N S S], one per iteration, layer and micro-batch; neighbours share a server."""
+    """Return selections as server demands [N S S], one per iteration, layer and micro-batch.
+
+    Neighbouring ranks, and neighbouring experts, share a server.
+    """
     *axes, ranks, experts = count.shape
     shape = (int(np.prod(axes)), servers, ranks // servers, servers, experts // servers)
     return without_diagonal(count.reshape(shape).sum(axis=(2, 4)))
 
 
 def without_diagonal(demand: Num[np.ndarray, "... S S"]) -> Float[np.ndarray, "... S S"]:
-    """The demand as float32 with zero diagonals, for traffic inside a server crosses no fabric."""
+    """Return the demand as float32 with zero diagonals, because traffic inside a server crosses no fabric."""
     return np.where(np.eye(demand.shape[-1], dtype=bool), 0, demand).astype(np.float32)
 
 
 def gate_trace(trace: str, records: tuple[int, int] | None, axes: str | None = None) -> traffic.Tokens:
-    """Selections of a recording, fitted to the ranks and experts of the SmartMoE gate trace."""
+    """Return a recording's selections, fitted to the ranks and experts of the SmartMoE gate trace."""
     return traffic.recorded(workload.get(TRACED), trace, records, axes=axes)
 
 
 def record_digests(trace: str, records: tuple[int, int] | None, axes: str | None = None) -> list[tuple[int, str]]:
-    """Number and digest of every record. The digest covers each source rank's shares of experts, rounded to 1 / `GRID`
-    so that float32 mostly preserves it; other formats of the same routing have the same digest."""
+    """Return the number and digest of every record.
+
+    The digest covers each source rank's shares of experts. They are rounded to 1 / `GRID`, so float32 rarely changes
+    it, and other formats of the same routing have the same digest.
+    """
     recording = recording_of(workload.get(TRACED), trace, axes).chosen(records)
     count = recording.fitted(workload.get(TRACED)).count
     total = count.sum(axis=-1, keepdims=True, dtype=np.float64)
@@ -217,7 +223,7 @@ def record_digests(trace: str, records: tuple[int, int] | None, axes: str | None
 
 
 def check_folds(field: str, sizes: Sequence[int]) -> None:
-    """Raises `InputError` if the ranks of a trace cannot be folded to each number of servers in `sizes`."""
+    """Raise `InputError` unless the ranks of a trace fold to each number of servers in `sizes`."""
     for servers in sizes:
         if workload.get(TRACED).ep % servers:
             raise InputError(f"{field} must divide the {workload.get(TRACED).ep} ranks of a trace, got {servers}.")

@@ -1,8 +1,8 @@
 """Dispatch of tokens: dropped selections, copies per server, and bytes between ranks and between servers.
 
 "per-expert" sends a token once per selected expert. "per-server" sends one copy to every other server with selected
-experts, between ranks at the same place of their servers; NVSwitches then carry it on. Combine is the reverse and
-returns partial sums. Source: DeepEP, github.com/deepseek-ai/DeepEP; arXiv 2412.19437, section 3.2.2.
+experts. The copy goes to the rank at the sender's place in that server; the NVSwitch forwards it. Combine reverses
+this and returns partial sums. Source: DeepEP, github.com/deepseek-ai/DeepEP; arXiv 2412.19437, section 3.2.2.
 
 Neighbouring ranks share a server. N rows, R ranks, E experts, S servers, g ranks per server, C columns of
 `sent_tokens`.
@@ -25,25 +25,25 @@ from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
 PER_SERVER = "per-server"
-SURE = 1e-13  # rounding distance from 1
-_ONE = threading.Lock()  # scenarios are solved side by side, of the same tokens
+SURE = 1e-13  # distance from 1 that counts as rounding
+_ONE = threading.Lock()  # threads that solve scenarios share the same tokens
 _chances = at_first_call("mfabric_jax.traffic.reached_loops:chances_of_all")
 _reached = at_first_call("mfabric_jax.traffic.reached_loops:reached_of_all")
 
 
 # ------------------------------------------------------------------------------------------------------ demand matrices
 def rank_bytes(tokens: Num[Array, "... R E"], bytes_per_selection: float | Float[Array, ""]) -> Float[Array, "... R R"]:
-    """Bytes [... R R] that each rank dispatches to each rank; the diagonal is what a rank keeps.
+    """Return the bytes [... R R] that each rank dispatches to each rank; the diagonal is what a rank keeps.
 
-    `tokens` [... R E] are selections in one all-to-all; expert e lives on rank e // (E / R). `InputError` unless R
-    divides E. NumPy arrays in, NumPy arrays out.
+    `tokens` [... R E] are selections in one all-to-all; expert e lives on rank e // (E / R). NumPy arrays give NumPy
+    arrays. Raise `InputError` unless R divides E.
     """
     bytes_per_selection = floats_alike("bytes_per_selection", bytes_per_selection, NOT_NEGATIVE)
     return between_ranks(floats_alike("tokens", tokens, NOT_NEGATIVE), bytes_per_selection)
 
 
 def between_ranks(tokens: Num[Array, "... R E"], bytes_per_selection: Any) -> Float[Array, "... R R"]:
-    """`rank_bytes` of tokens that are checked."""
+    """Return `rank_bytes` of tokens that have been checked."""
     xp = array_module(tokens, bytes_per_selection)
     tokens = xp.asarray(tokens)
     if tokens.ndim < 2 or tokens.shape[-1] % tokens.shape[-2]:
@@ -56,24 +56,24 @@ def between_ranks(tokens: Num[Array, "... R E"], bytes_per_selection: Any) -> Fl
 
 
 def server_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... S S"]:
-    """Bytes from each server to each server; the diagonal stays inside."""
+    """Return the bytes from each server to each server; the diagonal stays inside a server."""
     return summed_by_server(floats_alike("demand", demand, NOT_NEGATIVE), ranks_per_server)
 
 
 def summed_by_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... S S"]:
-    """`server_bytes` of demand that is checked."""
+    """Return `server_bytes` of demand that has been checked."""
     return by_server(demand, ranks_per_server).sum(axis=(-3, -1))
 
 
 def inside_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... S g g"]:
-    """Bytes between the ranks of each server; the diagonal stays on its rank."""
+    """Return the bytes between the ranks of each server; the diagonal stays on its rank."""
     blocks = by_server(demand, ranks_per_server)
     server = np.arange(blocks.shape[-2])
     return array_module(blocks).moveaxis(blocks, -2, -3)[..., server, server, :, :]
 
 
 def by_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... S g S g"]:
-    """Bytes between ranks, indexed by server and place; `InputError` unless the ranks fill whole servers."""
+    """Return the bytes between ranks, by server and place in it. Raise `InputError` unless ranks fill whole servers."""
     if demand.ndim < 2 or demand.shape[-1] != demand.shape[-2]:
         raise InputError(f"demand must be square, got shape {demand.shape}.")
     *more, ranks, _ = demand.shape
@@ -84,15 +84,16 @@ def by_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[A
 
 
 def dispatched_bytes(workload: Workload, sent: Num[Array, "... R C"]) -> Float[Array, "... R R"]:
-    """Bytes of one dispatch from rank to rank (transposed: of its combine); the diagonal is what a rank keeps.
+    """Return the bytes from rank to rank of one dispatch; transposed, they are those of its combine.
 
-    `sent` [... R C] is `sent_tokens` of one all-to-all. Raises `InputError` if "per-server" copies are missing.
+    The diagonal is what a rank keeps. `sent` [... R C] is `sent_tokens` of one all-to-all. Raise `InputError` if
+    "per-server" copies are missing.
     """
     return dispatch_of(of_type("workload", workload, Workload), floats_alike("sent", sent, NOT_NEGATIVE))
 
 
 def dispatch_of(workload: Workload, sent: Num[Array, "... R C"]) -> Float[Array, "... R R"]:
-    """`dispatched_bytes` of tokens that are checked."""
+    """Return `dispatched_bytes` of tokens that have been checked."""
     size = workload.dispatch_bytes_per_selection
     if workload.dispatch != PER_SERVER:
         return between_ranks(sent, size)
@@ -103,7 +104,7 @@ def dispatch_of(workload: Workload, sent: Num[Array, "... R C"]) -> Float[Array,
 
 
 def even_bytes(workload: Workload, dtype) -> np.ndarray:
-    """The dispatch [R R] if tokens selected all experts equally often."""
+    """Return the bytes [R R] of a dispatch whose tokens select all experts equally often."""
     ranks, row = workload.ep, workload.selections * workload.dispatch_bytes_per_selection
     even = np.full((ranks, ranks), row / ranks, dtype)
     if workload.dispatch != PER_SERVER:
@@ -114,13 +115,15 @@ def even_bytes(workload: Workload, dtype) -> np.ndarray:
 
 
 def even_copies(workload: Workload) -> float:
-    """Copies per selection if dispatch is "per-server" and experts are evenly loaded."""
+    """Return the copies per selection if dispatch is "per-server" and experts are evenly loaded."""
     return sum(_evenly(workload)) / workload.architecture.top_k
 
 
 def forwarded(workload: Workload, selected: Any, copies: Any) -> Any:
-    """Traffic between ranks [... R R] of `selected` [... R R] and `copies` [... R S], with copies between equal places
-    of servers and forwarding inside servers."""
+    """Return the traffic between ranks [... R R] of `selected` [... R R] and `copies` [... R S].
+
+    Copies travel between equal places of two servers and are forwarded inside the receiving one.
+    """
     xp = array_module(selected, copies)
     places, servers, axes = workload.ranks_per_server, _servers(workload), selected.shape[:-2]
     same, place = (xp.eye(size, dtype=copies.dtype) for size in (servers, places))
@@ -132,12 +135,12 @@ def forwarded(workload: Workload, selected: Any, copies: Any) -> Any:
 
 # ------------------------------------------------------------------------------------------- what source ranks send
 def sent_tokens(workload: Workload, tokens: Tokens) -> np.ndarray:
-    """What source ranks send [iteration layer M R C]: kept selections per expert and, under "per-server", copies per
-    server.
+    """Return what source ranks send [iteration layer M R C]: kept selections, and copies under "per-server".
 
     C is E, or E + S with copies. An expert takes at most `capacity_factor` times the all-to-all's mean selections per
-    expert; all sources lose the same part of the excess. Copies for a server count tokens with an expert there: exact
-    if the traffic knows (`Tokens.reached`), else expected (`reached`). Copies for a rank's own server are not sent.
+    expert; all sources lose the same fraction of the excess. Copies for a server count the tokens with an expert there.
+    They are exact if the traffic knows them (`Tokens.reached`), else expected values (`reached`). A rank's own server
+    gets no copies.
     """
     if not _changes(workload):
         return tokens.count
@@ -154,7 +157,7 @@ def _sent(tokens: Tokens, workload: Workload) -> np.ndarray:
 
 
 def sent_as(workload: Workload, count: np.ndarray) -> np.ndarray:
-    """`sent_tokens` for selections [... R E] alone."""
+    """Return `sent_tokens` for selections [... R E] alone."""
     if not _changes(workload):
         return count
     count = np.asarray(count, np.float64)
@@ -166,7 +169,7 @@ def sent_as(workload: Workload, count: np.ndarray) -> np.ndarray:
 
 
 def kept_part(workload: Workload, count: np.ndarray) -> np.ndarray:
-    """Part of every expert's selections that fits its capacity [... 1 E]."""
+    """Return the fraction of every expert's selections that fits its capacity [... 1 E]."""
     received = count.sum(axis=-2, keepdims=True, dtype=np.float64)
     if workload.capacity_factor is None:
         return np.ones_like(received)
@@ -175,7 +178,7 @@ def kept_part(workload: Workload, count: np.ndarray) -> np.ndarray:
 
 
 def dropped_part(workload: Workload, tokens: Tokens) -> float:
-    """Part of all selections that is dropped."""
+    """Return the fraction of all selections that is dropped."""
     if workload.capacity_factor is None:
         return 0.0
     total = tokens.count.sum(dtype=np.float64)
@@ -204,7 +207,7 @@ def _copies(workload: Workload, count: np.ndarray, kept: np.ndarray) -> np.ndarr
     count, kept = count.reshape(-1, experts), kept.reshape(-1, experts)
     selected = (count * kept).reshape(len(count), servers, -1).sum(axis=-1)
     total = count.sum(axis=-1, keepdims=True)
-    open_still = (count > 0).sum(axis=-1) > top_k  # else every token takes all that occur
+    open_still = (count > 0).sum(axis=-1) > top_k  # otherwise every token takes all experts that occur
     share = np.divide(count, total, out=np.full_like(count, 1 / experts), where=open_still[:, None])
     taken = capped(share, 1 / top_k) * top_k
     part = reached(np.where(taken > 1 - SURE, 1, taken), top_k, servers, _limit(workload), kept)[0]
@@ -212,14 +215,15 @@ def _copies(workload: Workload, count: np.ndarray, kept: np.ndarray) -> np.ndarr
     return np.minimum(np.minimum(every, total / top_k), selected).reshape(*axes, servers)
 
 
-# ------------------------------------------------------ how many servers a token reaches that takes k different experts
-# Counts say how often every expert was taken, not which were taken together. So tokens are taken to choose as randomly
-# as those counts allow: a set of k experts has a probability in proportion to the product of its experts' weights, a
-# set that needs more groups than a gate may use has none, and the weights are those with which every expert is taken as
-# often as it was. That is conditional Poisson sampling, the distribution of largest entropy; with even counts every
-# allowed set is equally likely, so a server of E / S experts is missed with probability C(E - E/S, k) / C(E, k).
+# ------------------------------------------------------ servers that a token with k different experts reaches
+# Counts tell how often tokens took each expert, but not which experts they took together. We assume that tokens choose
+# as randomly as the counts allow. A set of k experts then has a probability in proportion to the product of its
+# experts' weights; a set from more groups than a gate may use has probability 0. The weights make every expert as
+# frequent as its count. This is conditional Poisson sampling, the distribution of largest entropy. With even counts
+# every allowed set is equally likely, so a token misses a server of E / S experts with probability
+# C(E - E/S, k) / C(E, k).
 # Source: Chen, Dempster and Liu, Weighted finite population sampling to maximize entropy, Biometrika 81(3), 1994. The
-# groups are ours. Experts of a group, and of a server, are neighbours.
+# groups are our addition. Experts of a group, and of a server, are neighbours.
 
 
 class GroupLimit(NamedTuple):
@@ -244,8 +248,11 @@ def _evenly(workload: Workload) -> tuple[float, ...]:
 def reached(
     taken: np.ndarray, top_k: int, servers: int, limit: GroupLimit, kept: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Probability [N S] that a token reaches a server, and the largest error of the fit [N]. `taken` [N E] are
-    probabilities that a token takes an expert, with sum `top_k`; `kept` [N E] are parts of tokens not dropped."""
+    """Return the probability [N S] that a token reaches a server, and the largest error of the fit [N].
+
+    `taken` [N E] is the probability that a token takes an expert, with sum `top_k`. `kept` [N E] is the fraction of its
+    tokens that are not dropped.
+    """
     many = len(taken)
     alike = bool(np.all(taken == taken[:1]) and np.all(kept == kept[:1]))
     rows = slice(1 if alike else None)
@@ -257,14 +264,16 @@ def reached(
 def chances(
     taken: Float[np.ndarray, "N E"], top_k: int, limit: GroupLimit
 ) -> tuple[Float[np.ndarray, "N E"], Float[np.ndarray, "N"]]:
-    """Chances of each expert alone under which experts are `taken` so often by allowed sets, and the largest error of
-    the fit: a set is then as likely as the product of its experts' chances and of the others' chances to be left."""
+    """Return independent chances of each expert [N E] that reproduce `taken`, and the largest error of the fit [N].
+
+    An allowed set is as likely as the product of its experts' chances and of the others' chances not to be taken.
+    """
     return _chances(np.ascontiguousarray(taken, float), top_k, *limit)
 
 
 @functools.lru_cache(maxsize=64)
 def evenly_reached(experts: int, top_k: int, servers: int, limit: GroupLimit) -> tuple[float, ...]:
-    """Exact probability that a token reaches each server if all allowed sets of experts are equally likely."""
+    """Return the exact probability of reaching each server if all allowed sets of experts are equally likely."""
     expert = np.arange(experts)
     group, server = (expert // (experts // parts) for parts in (limit.groups, servers))
     every = _sets(np.bincount(group, minlength=limit.groups), top_k, limit.most)
@@ -273,7 +282,7 @@ def evenly_reached(experts: int, top_k: int, servers: int, limit: GroupLimit) ->
 
 
 def _sets(sizes: np.ndarray, k: int, most: int) -> int:
-    ways = {(0, 0): 1}  # of (experts, groups) so far
+    ways = {(0, 0): 1}  # number of sets, by (experts, groups) so far
     for size in sizes.tolist():
         following: dict[tuple[int, int], int] = {}
         for (taken, used), many in ways.items():

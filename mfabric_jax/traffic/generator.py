@@ -1,6 +1,8 @@
-"""Generated traffic: from knobs, from measured expert shares, or from the paper authors' matrix. Random numbers are
-keyed by purpose: more iterations or layers leave earlier draws unchanged. T iterations, M micro-batches, R ranks, E
-experts."""
+"""Generated traffic: from knobs, from measured expert shares, or from the paper authors' matrix.
+
+Each purpose has its own random stream, so more iterations or layers leave earlier draws unchanged. Letters: T
+iterations, M micro-batches, R ranks, E experts.
+"""
 
 import enum
 import functools
@@ -19,7 +21,7 @@ from mfabric_jax.workload import Workload
 from mfabric_jax.workload.models import Architecture
 
 ROW_NOISE_PER_SKEW = 0.5
-LEAST = 1e-200  # popularity of an expert that receives anything, over the hottest one's
+LEAST = 1e-200  # least popularity of an expert that receives anything, relative to the hottest one
 
 
 def generated(
@@ -30,9 +32,10 @@ def generated(
     seed: int = 0,
     drift: float = 0.0,
 ) -> Tokens:
-    """Expected selections (reals) with power-law expert popularity: an expert's popularity is rank^-`skew`.
+    """Return expected selections (reals) with power-law popularity: the expert of rank r has popularity r^-`skew`.
 
-    This is `from_knobs` with a `row_noise` of 0.5 `skew` and this `drift`; without both it is exactly balanced.
+    This is `from_knobs` with this `skew` and `drift` and a `row_noise` of 0.5 `skew`; if both are 0, traffic is exactly
+    balanced.
     """
     checks.not_negative("skew", skew)
     knobs = Knobs(skew=skew, row_noise=ROW_NOISE_PER_SKEW * skew, drift=drift)
@@ -41,11 +44,11 @@ def generated(
 
 
 def from_knobs(workload: Workload, knobs: Knobs, iterations: int = 1, micro_batches: int = 4, seed: int = 0) -> Tokens:
-    """Selections [iteration, layer, micro_batch, source_rank, expert] drawn as `knobs` say.
+    """Return selections [iteration, layer, micro_batch, source_rank, expert] drawn by `knobs`.
 
     `seed` decides everything random; more iterations or micro-batches leave the earlier ones unchanged. Every source
-    rank sends `workload.selections`, as int32 if `knobs.sampled`, else as reals. Raises `InputError` for settings out
-    of range, and for a workload with too few experts or ranks for the knobs.
+    rank sends `workload.selections`, as int32 if `knobs.sampled`, else as reals. Raise `InputError` if a setting is out
+    of range or the workload has too few experts or ranks for the knobs.
     """
     _check_run(iterations, micro_batches, seed)
     experts = workload.architecture.experts
@@ -78,11 +81,11 @@ def stream(seed: int, purpose: Purpose, layer: int, iteration: int = 0) -> np.ra
 
 
 def normals(seed: int, purpose: Purpose, layer: int, iteration: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The first standard normal numbers of a stream."""
+    """Return the first standard normal numbers of a stream."""
     return stream(seed, purpose, layer, iteration).standard_normal(shape)
 
 
-Normals = Callable[[int, Purpose, int, int, tuple[int, ...]], np.ndarray]  # `normals`, or one that remembers
+Normals = Callable[[int, Purpose, int, int, tuple[int, ...]], np.ndarray]  # `normals`, or a version that caches
 
 
 class Shape(NamedTuple):
@@ -96,7 +99,7 @@ class Shape(NamedTuple):
 
 
 def draw(shape: Shape, knobs: Knobs, seed: int, at: np.ndarray, normals: Normals = normals) -> np.ndarray:
-    """Selections [T layer micro_batch source_rank expert] in the iterations `at` [T], ascending."""
+    """Return selections [T layer micro_batch source_rank expert] in the iterations `at` [T], ascending."""
     count = np.empty((len(at), *shape[:4]), np.int32 if knobs.sampled else np.float64)
     for layer in range(shape.layers):
         share = _shares(shape, knobs, seed, layer, at, normals)
@@ -110,7 +113,7 @@ def draw(shape: Shape, knobs: Knobs, seed: int, at: np.ndarray, normals: Normals
 
 
 def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, normals: Normals) -> np.ndarray:
-    """Shares [T M R E] of one layer; rows sum to 1."""
+    """Return the shares [T M R E] of one layer; rows sum to 1."""
     popular = base_popularity(knobs, shape.layers, shape.experts, seed, layer)
     with np.errstate(over="ignore", invalid="ignore"):
         amplitude = knobs.phase_floor + (knobs.phase_start - knobs.phase_floor) * 2.0 ** (-at / knobs.half_life)
@@ -137,7 +140,7 @@ def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, n
 
 
 def _receiving(knobs: Knobs, experts: int, seed: int, layer: int) -> np.ndarray:
-    """[E] bool: experts that receive something. `InputError` if fewer are left than a token needs."""
+    """Return which experts receive something [E]. Raise `InputError` if they are fewer than a token needs."""
     left = experts - round(knobs.sparsity * experts)
     if left < knobs.distinct:
         raise InputError(
@@ -150,7 +153,7 @@ def _receiving(knobs: Knobs, experts: int, seed: int, layer: int) -> np.ndarray:
 
 
 def _pairs(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
-    """[R E] bool: pairs of a source rank and an expert with traffic."""
+    """Return which pairs of a source rank and an expert have traffic [R E]."""
     receiving = _receiving(knobs, shape.experts, seed, layer)
     number = int(receiving.sum())
     left = number - round(knobs.pair_sparsity * number)
@@ -176,7 +179,7 @@ def _normal_quantiles(number: int) -> np.ndarray:
 
 
 def base_popularity(knobs: Knobs, layers: int, experts: int, seed: int, layer: int) -> np.ndarray:
-    """Popularity [E] over the largest; 0 for an expert that receives nothing."""
+    """Return the popularity [E] relative to the largest; 0 for an expert that receives nothing."""
     receiving = _receiving(knobs, experts, seed, layer)
     skew = knobs.skew
     if knobs.layer_spread:
@@ -196,12 +199,12 @@ def base_popularity(knobs: Knobs, layers: int, experts: int, seed: int, layer: i
 def _deviation(
     knobs: Knobs, experts: int, seed: int, layer: int, at: np.ndarray, normals: Normals = normals
 ) -> np.ndarray:
-    """Deviation [T E] of the logarithm of popularity by drift and jitter."""
+    """Return the deviation [T E] of log popularity by drift and jitter."""
     if not (knobs.drift or knobs.jitter):
         return np.zeros((len(at), experts))
     last, keep = int(at.max()), knobs.persistence
     drawn = np.zeros((last + 1, 2, experts))
-    for i in range(last + 1) if keep else at:  # without memory the iterations between do not matter
+    for i in range(last + 1) if keep else at:  # without memory, other iterations do not matter
         drawn[i] = normals(seed, Purpose.DRIFT, layer, int(i), (2, experts))
     total = knobs.drift * drawn[:, 0]
     total[0] *= (1 - keep**2) ** -0.5 if keep < 1 else 0
@@ -211,7 +214,7 @@ def _deviation(
 
 
 def _hot_spot(knobs: Knobs, ranks: int, experts: int, seed: int, layer: int, at: np.ndarray) -> np.ndarray:
-    """Part [T E] of a row that each expert gets by being hot; 0 without a hot spot."""
+    """Return the fraction [T E] of a row that each expert gets for being hot; 0 without a hot spot."""
     field, wanted, places = (
         ("hot_ranks", knobs.hot_ranks, ranks) if knobs.hot_ranks else ("hot_experts", knobs.hot_experts, experts)
     )
@@ -235,7 +238,7 @@ def to_shares(weight: np.ndarray) -> np.ndarray:
 
 
 def capped(share: np.ndarray, most: float) -> np.ndarray:
-    """Rows [... E] cut at `most`; others get the excess in proportion, or all share equally if too few remain."""
+    """Return rows [... E] cut at `most`; others share the excess in proportion, or all equally if too few remain."""
     held = np.zeros(share.shape, bool)
     while True:
         free = np.where(held, 0, share)
@@ -254,17 +257,17 @@ def capped(share: np.ndarray, most: float) -> np.ndarray:
 def measured(
     workload: Workload, iterations: int = 1, micro_batches: int = 4, drift: float = 0.05, seed: int = 0
 ) -> Tokens:
-    """Multinomial selections (int32) with measured expert shares of OLMoE or Mixtral.
+    """Return multinomial selections (int32) with the measured expert shares of OLMoE or Mixtral.
 
-    - `micro_batches`: distinct micro-batches to draw per iteration.
-    - `drift`: standard deviation per iteration of a log-normal random walk of each (layer, expert)'s popularity, shared
-      by all source ranks; iteration 0 has the measured shares.
+    - `micro_batches`: number of distinct micro-batches per iteration.
+    - `drift`: the log popularity of each (layer, expert) walks at random with this standard deviation per iteration,
+      for all source ranks alike; iteration 0 has the measured shares.
     - `seed`: decides everything random; more iterations leave the earlier ones unchanged.
 
-    Mixtral models read the Mixtral table, all others OLMoE's. A model with fewer experts than its table gets sums of
-    neighbours, a model with more gets copies; numbers that do not divide use `shares_of_others`. Layer l reads table
-    slot round(2 l / (layers - 1)) with experts permuted per layer; source rank r reads text domain r mod 5. A token may
-    draw the same expert twice. Raises `InputError` for settings out of range.
+    Mixtral models read the Mixtral table, all others OLMoE's. If a model has fewer experts than its table, neighbours
+    are added up; if it has more, shares are copied. If neither number divides the other, `shares_of_others` resamples.
+    Layer l reads table slot round(2 l / (layers - 1)), with experts permuted per layer; source rank r reads text domain
+    r mod 5. A token may draw the same expert twice. Raise `InputError` if a setting is out of range.
     """
     _check_run(iterations, micro_batches, seed)
     checks.not_negative("drift", drift)
@@ -283,7 +286,7 @@ def measured(
 
 
 def layer_shares(architecture: Architecture, layers: int, seed: int) -> tuple[np.ndarray, str]:
-    """Shares [layer, domain, expert] that `measured` draws from, and a note on how they were made."""
+    """Return the shares [layer, domain, expert] that `measured` draws from, and a note on how they were made."""
     table, note, experts = measured_shares()[_table_of(architecture)], "", architecture.experts
     *axes, known = table.shape
     if known % experts == 0:
@@ -305,7 +308,7 @@ def _table_of(architecture: Architecture) -> str:
 
 
 def measured_words(architecture: Architecture) -> str:
-    """Whose shares a model takes, and how they become those of its number of experts."""
+    """Return in words which measured shares a model takes and how they are fitted to its number of experts."""
     name, experts = _table_of(architecture), architecture.experts
     known = measured_shares()[name].shape[-1]
     way = "added up" if known % experts == 0 else "copied" if experts % known == 0 else "resampled"
@@ -315,15 +318,17 @@ def measured_words(architecture: Architecture) -> str:
 
 @functools.cache
 def measured_shares() -> dict[str, np.ndarray]:
-    """Shares [domain, slot, expert] of `olmoe` and `mixtral`; slots are layers."""
+    """Return the shares [domain, slot, expert] of `olmoe` and `mixtral`; slots are layers."""
     file = importlib.resources.files("mfabric_jax.traffic") / "data" / "expert_shares.npz"
     with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
         return {name: to_shares(arrays[name].astype(np.float64)) for name in ("olmoe", "mixtral")}
 
 
 def shares_of_others(table: np.ndarray, experts: int) -> np.ndarray:
-    """Shares [domain, slot, expert] for another number of experts: experts sorted by popularity over all domains fill a
-    line of length 1 that is cut into `experts` equal parts."""
+    """Return shares [domain, slot, expert] for another number of experts.
+
+    The experts, sorted by popularity over all domains, are laid out on a line that is cut into `experts` equal parts.
+    """
     order = np.argsort(-table.mean(axis=0, keepdims=True), axis=-1, kind="stable")
     ordered = np.take_along_axis(table, np.broadcast_to(order, table.shape), axis=-1)
     below = np.concatenate([np.zeros((*table.shape[:-1], 1)), np.cumsum(ordered, axis=-1)], axis=-1)
@@ -334,7 +339,7 @@ def shares_of_others(table: np.ndarray, experts: int) -> np.ndarray:
 
 
 # Selections of 8 sources (rows) for 8 destinations; a row is one micro-batch of 8 x 4096 tokens. Source: mixnet.cpp,
-# Mixnet::weighted_connect, of the simulator released with arXiv 2501.03905. That it made the figures is a guess.
+# Mixnet::weighted_connect, of the simulator released with arXiv 2501.03905. We guess that the figures used it.
 MATRIX = np.array(
     [
         [9810, 5338, 1231, 3042, 4452, 2004, 841, 6050],
@@ -350,10 +355,11 @@ MATRIX = np.array(
 
 
 def authors(workload: Workload, iterations: int = 1) -> Tokens:
-    """Expected selections [iteration layer 1 R E] from the paper authors' matrix, constant over iterations and layers.
+    """Return expected selections [iteration layer 1 R E] from the matrix of the paper's authors.
 
-    Rank s sends rank d in proportion to the matrix at (s mod 8, d mod 8), evenly over d's experts. Every source rank
-    sends `workload.selections`; the released code scales rows by the number of ranks instead.
+    All iterations and layers are equal. Rank s sends to rank d in proportion to the matrix at (s mod 8, d mod 8),
+    evenly over d's experts. Every source rank sends `workload.selections`; the released code instead
+    scales rows by the number of ranks.
     """
     ranks, experts = workload.ep, workload.architecture.experts
     place = np.arange(ranks) % len(MATRIX)

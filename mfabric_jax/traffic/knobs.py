@@ -1,4 +1,4 @@
-"""Settings (knobs) of the traffic generator, and named settings for comparisons."""
+"""Settings (knobs) of the traffic generator, and named sets of them for comparisons."""
 
 import dataclasses
 import json
@@ -25,29 +25,30 @@ VERSION = "schema_version"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Knobs:
-    """Settings of generated traffic; the defaults are exactly balanced.
+    """Settings of generated traffic; the defaults give exactly balanced traffic.
 
     Spreads are standard deviations of the logarithm of an expert's popularity.
 
     - `popularity`, `skew`: "power-law": rank^-skew; "log-normal": quantiles of a log-normal with spread `skew`. The
-      seed assigns ranks to experts per layer. `layer_spread`: skews of layers are quantiles of `skew`
-      exp(`layer_spread` z).
-    - `distinct`: number of different experts per token: none gets more than 1/`distinct` of a row.
-    - `sparsity`: part of the experts that receive nothing; `pair_sparsity`: the same of the rest, per source rank.
-    - `row_noise`: spread between source rows, redrawn every iteration; `row_shared`: part of its variance common to an
-      iteration's micro-batches; `micro_drift`: spread between micro-batches, common to all rows.
-    - `drift`: spread of a step between iterations; `persistence`: part of the deviation kept at each step. 1 is a
-      random walk from 0; below 1 deviations have the stationary spread `drift_spread` and correlation `persistence`^n
+      seed assigns ranks to experts in each layer. `layer_spread`: the layers' skews are quantiles of
+      `skew` exp(`layer_spread` z).
+    - `distinct`: number of different experts per token, so none gets more than 1/`distinct` of a row.
+    - `sparsity`: fraction of the experts that receive nothing. `pair_sparsity`: fraction of the other experts to which
+      a source rank sends nothing.
+    - `row_noise`: spread between source rows, redrawn every iteration. `row_shared`: fraction of its variance that an
+      iteration's micro-batches share. `micro_drift`: spread between micro-batches, common to all rows.
+    - `drift`: spread of a step between iterations. `persistence`: fraction of the deviation kept at each step. 1 is a
+      random walk from 0; below 1, deviations have the stationary spread `drift_spread` and correlation `persistence`^n
       over n iterations. `jitter`: spread redrawn every iteration.
-    - `phase_start`, `phase_floor`, `half_life`: logarithms (before drift and noise) are multiplied by floor + (start -
-      floor) 2^(-iteration / half_life), as a balancing loss reduces imbalance.
-    - `hot_share`: part of every row that goes to hot experts; `hot_experts` or `hot_ranks`: number of neighbours that
-      are hot, the first drawn per layer; `hot_spread`: evenly spaced experts instead.
-    - `rotation`: iterations after which the hot set moves by its own size (if spread: by one expert); 0: never.
+    - `phase_start`, `phase_floor`, `half_life`: log popularity (before drift and noise) is multiplied by floor + (start
+      - floor) 2^(-iteration / half_life); this mimics a balancing loss that reduces imbalance.
+    - `hot_share`: fraction of every row that goes to hot experts. `hot_experts` or `hot_ranks`: number of hot
+      neighbours; the first is drawn per layer. `hot_spread`: hot experts are evenly spaced instead.
+    - `rotation`: iterations after which the hot set moves by its own size (by one expert if spread); 0: never.
     - `burst_every`, `burst_length`: hot only in the last `burst_length` of every `burst_every` iterations; 0: always.
     - `sampled`: draw whole selections (multinomial); else return expectations (reals).
 
-    Raises `InputError` for a value out of range.
+    Raise `InputError` if a value is out of range.
     """
 
     popularity: Popularity = POWER_LAW
@@ -96,14 +97,14 @@ class Knobs:
 
     @property
     def drift_spread(self) -> float:
-        """Stationary standard deviation of logarithms by drift alone; infinite for a random walk."""
+        """Stationary standard deviation of log popularity by drift alone; infinite for a random walk."""
         if not self.drift:
             return 0.0
         return self.drift / (1 - self.persistence**2) ** 0.5 if self.persistence < 1 else math.inf
 
     @property
     def has_phase(self) -> bool:
-        """Whether imbalance changes in the course of a run."""
+        """Whether imbalance changes during a run."""
         return self.phase_start != self.phase_floor
 
     @property
@@ -121,7 +122,7 @@ class Knobs:
 
     @classmethod
     def read(cls, path: str | os.PathLike) -> "Knobs":
-        """Reads knobs from a JSON object; missing fields have their defaults. Raises `InputError` for other content."""
+        """Read knobs from a JSON object; missing fields have their defaults. Raise `InputError` for other content."""
         values = read_mapping(pathlib.Path(path), "knobs", ".json")
         version = values.pop(VERSION, SCHEMA_VERSION)
         with checks.in_file(path):
@@ -132,7 +133,7 @@ class Knobs:
             return cls(**values)
 
     def write(self, path: str | os.PathLike) -> pathlib.Path:
-        """Writes every knob as JSON, atomically; returns the path. Raises `InputError` if it cannot be written."""
+        """Write every knob as JSON, atomically; return the path. Raise `InputError` if it cannot be written."""
         path = pathlib.Path(path)
         text = json.dumps({VERSION: SCHEMA_VERSION} | dataclasses.asdict(self), indent=1)
         with replacing(path) as (part,):
@@ -140,10 +141,10 @@ class Knobs:
         return path
 
 
-# Sources: hot experts and ranks, rotation, bursts and empty experts as in the token-imbalance benchmark proposed to
-# Megatron-LM (pull request 7488, W0 to W7); the exponents of the power laws from aiconfigurator (pull request 134); the
-# log-normal distribution, as the best fit to recorded loads, from DeepEP (pull request 393). What those leave open
-# (shares, periods, the log-normal's deviation) is chosen here. W4, ranks that send unequally, is not offered: every
+# Sources: hot experts and ranks, rotation, bursts and empty experts follow the token-imbalance benchmark proposed to
+# Megatron-LM (pull request 7488, W0 to W7). The exponents of the power laws are from aiconfigurator (pull request 134).
+# The log-normal distribution, the best fit to recorded loads, is from DeepEP (pull request 393). We chose what these
+# leave open (shares, periods, the log-normal's deviation). W4, ranks that send unequally, is missing because every
 # source rank sends the same.
 WORKLOADS: dict[str, Knobs] = {
     "balanced": Knobs(),
@@ -162,5 +163,5 @@ WORKLOADS: dict[str, Knobs] = {
 
 
 def workload_knobs(name: str) -> Knobs:
-    """The knobs of a named workload; `InputError` for an unknown name."""
+    """Return the knobs of a named workload. Raise `InputError` for an unknown name."""
     return WORKLOADS[checks.one_of("traffic workload", name, WORKLOADS)]

@@ -1,7 +1,9 @@
-"""Expert placement: the expert in every physical slot, policies `(selections [R E], Room) -> expert [slots]`, and
-tokens by slot. An expert in c slots gets 1/c of its selections in each. Packing and replication follow
-github.com/deepseek-ai/EPLB: the heaviest item goes first, to the lightest pack with room. Letters: I iterations, R
-ranks, E experts."""
+"""Expert placement: which expert every physical slot holds, placement policies, and tokens by slot.
+
+A placement policy is `(selections [R E], Room) -> expert [slots]`. An expert in c slots gets 1/c of its selections in
+each. Packing and replication follow github.com/deepseek-ai/EPLB: items go in order of weight, each to the lightest pack
+with room. Letters: I iterations, R ranks, E experts.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -27,10 +29,10 @@ class Room(NamedTuple):
         return self.ranks // self.ranks_per_server
 
     def check(self, experts: int) -> None:
-        """Raises `InputError` unless ranks divide slots and groups divide experts."""
+        """Raise `InputError` unless ranks divide slots, every expert gets a slot, and groups divide experts."""
         if self.slots % self.ranks or self.slots < experts:
             raise InputError(
-                f"slots must be a multiple of the {self.ranks} ranks, one for each of {experts} experts at least, "
+                f"slots must be a multiple of the {self.ranks} ranks, at least one for each of {experts} experts, "
                 f"got {self.slots}."
             )
         if experts % self.groups:
@@ -41,19 +43,23 @@ PlacementPolicy = Callable[[Num[np.ndarray, "R E"], Room], Int[np.ndarray, "slot
 
 
 def contiguous(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
-    """Experts in order; with more slots, copies of an expert are neighbours."""
+    """Place experts in order; with more slots than experts, copies of an expert are neighbours."""
     return np.arange(room.slots) * selections.shape[1] // room.slots
 
 
 def longest_processing_time(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
-    """EPLB's global balancing: the heaviest expert (or copy) first, to the least loaded rank with a free slot. Without
-    copies and with enough slots, the largest load is at most 4/3 - 1/(3 R) of the optimum (Graham 1969)."""
+    """Place experts by EPLB's global balancing: in order of load, each to the least loaded rank with a free slot.
+
+    Without copies and with enough slots, the largest load is at most 4/3 - 1/(3 R) of the optimum (Graham 1969).
+    """
     return _balanced(selections.sum(axis=0, dtype=np.float64), room.slots, room.ranks)
 
 
 def hierarchical(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
-    """EPLB's hierarchical balancing: packs groups of experts to servers, copies each server's heaviest experts inside
-    it, and packs copies to its ranks. If servers do not divide groups: `longest_processing_time`."""
+    """Place experts by EPLB's hierarchical balancing, or `longest_processing_time` if servers do not divide groups.
+
+    It packs groups of experts to servers, copies each server's heaviest experts inside it, and packs copies to ranks.
+    """
     load = selections.sum(axis=0, dtype=np.float64)
     servers = room.servers
     if room.groups % servers:
@@ -66,7 +72,7 @@ def hierarchical(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarr
 
 
 def packed(weight: Num[np.ndarray, "N"], packs: int) -> Int[np.ndarray, "packs n"]:
-    """Items in packs of equal size, heaviest first to the lightest pack with room; packs keep arrival order."""
+    """Return items in packs of equal size, heaviest first to the lightest pack with room; packs keep that order."""
     each = len(weight) // packs
     if each == 1:
         return np.arange(packs)[:, None]
@@ -80,7 +86,7 @@ def packed(weight: Num[np.ndarray, "N"], packs: int) -> Int[np.ndarray, "packs n
 
 
 def replicated(load: Num[np.ndarray, "E"], slots: int) -> Int[np.ndarray, "slots"]:
-    """The expert of every copy: first each once, then repeatedly the expert with most load per copy."""
+    """Return the expert of every copy: first each expert once, then repeatedly the one with most load per copy."""
     copies = np.ones(len(load))
     more = []
     for _ in range(slots - len(load)):
@@ -95,20 +101,22 @@ def _balanced(load: Num[np.ndarray, "E"], slots: int, ranks: int) -> Int[np.ndar
     return of[packed(each, ranks)].ravel()
 
 
-# Experts placed so that circuits have least to carry: placement and circuits chosen for each other.
-# Circuits that follow demand, and servers that forward, end an all-to-all near the degree bound: what the busiest
-# server sends or receives, over its ports (docs/policies.md). Experts are swapped between servers as long as that
+# Placement that gives circuits the least to carry.
+# With circuits that follow demand and servers that forward, an all-to-all ends near the degree bound: what the busiest
+# server sends or receives, over its ports (docs/policies.md). So experts are swapped between servers while that bound
 # falls and no rank computes noticeably more. The method is ours.
 
-MORE = 1.02  # limit of the busiest rank's load over its load if placed by load alone
-STEPS = 400  # swaps at most
-LEAST = 1e-4  # least gain of a swap, over the load of the busiest port
-SHARP = 8  # power of the mean that stands for the busiest server: a swap may help while another is as busy
+MORE = 1.02  # limit of the busiest rank's load, relative to placement by load alone
+STEPS = 400  # most swaps
+LEAST = 1e-4  # least gain of a swap, relative to the busiest port's load
+SHARP = 8  # power mean in place of the maximum, so that a swap helps even if another server is as busy
 
 
 def with_circuits(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
-    """`hierarchical`, then swaps that lower what the busiest server sends or receives: first of all experts of two
-    ranks, then of two experts, as long as the busiest rank's load rises by at most 2 %."""
+    """Place experts as `hierarchical`, then swap them to lower what the busiest server sends or receives.
+
+    First all experts of two ranks are swapped, then single experts, while the busiest rank's load rises by at most 2 %.
+    """
     slots = hierarchical(selections, room)
     if room.servers == 1:
         return slots
@@ -117,7 +125,7 @@ def with_circuits(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndar
     load = sent.sum(axis=0)
     most = MORE * load[slots].reshape(room.ranks, -1).sum(axis=1).max()
     for together in (room.slots // room.ranks, 1):
-        units = slots.reshape(-1, together)  # a view: what is swapped, is swapped in slots
+        units = slots.reshape(-1, together)  # a view, so swaps change `slots`
         for _ in range(STEPS):
             swap = _best_swap(units, sent, room, most)
             if swap is None:
@@ -129,7 +137,7 @@ def with_circuits(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndar
 def server_ports(
     slots: Int[np.ndarray, "slots"], selections: Float[np.ndarray, "S E"], servers: int
 ) -> Float[np.ndarray, "S 2"]:
-    """Selections that every server sends to others and receives; `selections` count one copy of each expert."""
+    """Return the selections that every server sends to others and receives; `selections` are per copy of an expert."""
     held = selections[:, slots].reshape(servers, servers, -1).sum(axis=-1)  # from server to server
     kept = np.diagonal(held)
     return np.stack([held.sum(axis=1) - kept, held.sum(axis=0) - kept], axis=-1)
@@ -172,28 +180,28 @@ REGISTRY: dict[str, PlacementPolicy] = {
 
 
 def placement_policy(name: str) -> PlacementPolicy:
-    """The placement policy with this name; `InputError` for an unknown name."""
+    """Return the placement policy with this name. Raise `InputError` for an unknown name."""
     return REGISTRY[one_of("placement", name, REGISTRY)]
 
 
-# Tokens of placed experts: on which loads they are placed, how often again, and what moves between ranks then.
+# Tokens of placed experts: which loads decide the placement, how often it is renewed, and which experts then move.
 # Letters: I iterations, R ranks, E experts.
 
 
 def placed(
     tokens: Tokens, room: Room, policy: PlacementPolicy, *, on: str = "past", every: int = 0, window: int = 1
 ) -> Tokens:
-    """Tokens by physical slot instead of by expert.
+    """Return tokens by physical slot instead of by expert.
 
-    - `on`: "past" places by loads of up to `window` earlier iterations (`tokens.before` for the first, else
-      `contiguous`); "now" places by the loads of the iterations that the placement serves.
+    - `on`: "past" places by the loads of up to `window` earlier iterations. The first iteration uses `tokens.before` if
+      known, else `contiguous`. "now" places by the loads of the iterations that the placement serves.
     - `every`: iterations between placements; 0: place once.
     """
     return placed_alike((tokens,), room, policy, on=on, every=every, window=window)[0]
 
 
 def placed_alike(replicas: Sequence[Tokens], room: Room, policy: PlacementPolicy, **how: Any) -> tuple[Tokens, ...]:
-    """`placed` for several replicas with one common placement, by the sum of their loads; `how` as in `placed`."""
+    """Return `placed` for replicas with one common placement, by the sum of their loads; `how` as in `placed`."""
     before = [tokens.before for tokens in replicas if tokens.before is not None]
     known = np.concatenate(before, axis=1) if len(before) == len(replicas) else None
     count = replicas[0].count if len(replicas) == 1 else np.concatenate([tokens.count for tokens in replicas], axis=2)
@@ -205,9 +213,9 @@ def placed_alike(replicas: Sequence[Tokens], room: Room, policy: PlacementPolicy
 
 
 def placed_at(replicas: Sequence[Tokens], slots: Int[np.ndarray, "L slot"]) -> tuple[Tokens, ...]:
-    """Tokens by physical slot where experts lie as given; one layer of slots stands for all.
+    """Return tokens by physical slot for a given placement; one layer of slots applies to all layers.
 
-    Traffic with fewer layers than the model's repeats them, and has the slots of the first blocks.
+    Traffic with fewer layers than the model repeats its layers; it takes the slots of the first blocks.
     """
 
     def at(tokens: Tokens) -> Tokens:
@@ -245,7 +253,7 @@ def _past(tokens: Tokens, first: int, window: int) -> Num[np.ndarray, "W layer M
 def in_slots(
     count: Num[np.ndarray, "I layer M R E"], slots: Int[np.ndarray, "I layer slot"]
 ) -> Num[np.ndarray, "I layer M R slot"]:
-    """Selections by slot; an expert's selections are split evenly over its copies."""
+    """Return selections by slot; an expert's selections are split evenly over its copies."""
     held = np.take_along_axis(count, slots[:, :, None, None, :], axis=-1)
     if slots.shape[-1] == count.shape[-1]:
         return held
@@ -254,8 +262,11 @@ def in_slots(
 
 
 def copied_experts(slots: Int[np.ndarray, "I layer slot"], room: Room, every: int) -> Float[np.ndarray, "I layer R R"]:
-    """Mean number of experts that move between ranks before an iteration, over the `every` iterations of a placement.
-    Sources are ranks of the same server if possible, then ranks that have sent least; held experts do not move."""
+    """Return how many experts move between ranks per iteration; a placement lasts `every` iterations.
+
+    The source is a rank of the same server if possible, and among those the rank that has sent least. Experts that a
+    rank already holds do not move.
+    """
     moved = np.zeros((*slots.shape[:2], room.ranks, room.ranks))
     for layer in range(slots.shape[1]):
         before = contiguous(np.empty((1, slots.max() + 1)), room)

@@ -1,11 +1,11 @@
-"""Placements of experts as serving engines keep them in JSON: read in any of these forms, written in each.
+"""Placements of experts in the JSON forms of serving engines; all forms are read and written.
 
 - `map`: SGLang (`--init-expert-location`), vLLM: `{"physical_to_logical_map": [[0, 1, 2, 0]]}` [layer, slot].
 - `eplb`: DeepSeek's EPLB: `phy2log` [layer, slot], `log2phy` [layer, expert, copy] padded with -1, `logcnt` [layer,
   expert].
-- `ascend`: vLLM-Ascend (`expert_map_path`): the experts of every device, layer by layer.
+- `ascend`: vLLM-Ascend (`expert_map_path`): the experts of every device, for each layer.
 
-Slot p lives on rank p // (slots / ranks). Only `ascend` says how many ranks there are.
+Slot p lives on rank p // (slots / ranks). Only `ascend` tells the number of ranks.
 """
 
 import json
@@ -22,14 +22,14 @@ from mfabric_jax.support.text_files import cached_by_files, read_mapping
 from mfabric_jax.support.unread import name_unread
 from mfabric_jax.workload import Workload
 
-MAP, SLOTS, LAYERS = "physical_to_logical_map", "phy2log", "layer_list"  # the key by which a form is known
-BESIDE = ("log2phy", "logcnt", "moe_layer_count")  # read with them
+MAP, SLOTS, LAYERS = "physical_to_logical_map", "phy2log", "layer_list"  # keys that identify the forms
+BESIDE = ("log2phy", "logcnt", "moe_layer_count")  # keys read beside them
 LOADS = ("logical_count", "expert_load_window", "records", "global_physical_count")
 MOST = 2**24  # slots of all layers
 
 
 class Placement(NamedTuple):
-    """The expert in each physical slot [layer, slot]; `ranks` None: not known."""
+    """The expert in each physical slot [layer, slot]; `ranks` is None if not known."""
 
     slots: Int[np.ndarray, "L P"]
     ranks: int | None = None
@@ -40,7 +40,7 @@ class Placement(NamedTuple):
 
 
 def check_given(placement: Placement, workload: Workload) -> None:
-    """`InputError` for a placement that is not of the workload's experts, blocks or ranks."""
+    """Raise `InputError` unless the placement fits the workload's experts, blocks and ranks."""
     layers, blocks, experts = len(placement.slots), workload.moe_layers, workload.architecture.experts
     if placement.experts != experts:
         raise InputError(f"placement.given must be of the {experts} experts of the model, got {placement.experts}.")
@@ -50,31 +50,31 @@ def check_given(placement: Placement, workload: Workload) -> None:
         raise InputError(f"placement.given must be of {workload.ep} ranks (ep), got {placement.ranks}.")
     if placement.slots.shape[1] % workload.ep:
         slots = placement.slots.shape[1]
-        raise InputError(f"placement.given must have as many slots on each of {workload.ep} ranks (ep), got {slots}.")
+        raise InputError(f"placement.given must have a multiple of {workload.ep} slots (ranks, ep), got {slots}.")
 
 
 def is_placement(told: Mapping[str, Any]) -> bool:
-    """Whether JSON holds a placement and no loads of experts."""
+    """Return whether JSON holds a placement and no loads of experts."""
     return any(key in told for key in (MAP, SLOTS, LAYERS)) and not any(key in told for key in LOADS)
 
 
 @cached_by_files(lambda path: (path,), maxsize=8)
 def read_placement(path: str | Path) -> Placement:
-    """The placement in a .json file of any form. `InputError` for another file, and where an expert has no slot."""
+    """Return the placement in a .json file of any form. Raise `InputError` for other files or missing experts."""
     found = placement_in(read_mapping(path, "placements of experts", ".json"), str(path))
     found.slots.setflags(write=False)
     return found
 
 
 def placement_in(told: Mapping[str, Any], file: str) -> Placement:
-    """`read_placement` of what a file holds."""
+    """Return `read_placement` of a file's content."""
     if LAYERS in told:
         found = _of_devices(told[LAYERS], file)
         _check_count(told, "moe_layer_count", len(found.slots), file)
     elif key := next((key for key in (MAP, SLOTS) if key in told), None):
         found = Placement(_matrix(told[key], f"{file}: {key}"))
     else:
-        hint = "; it has loads, from which mfabric traces place makes one" if any(key in told for key in LOADS) else ""
+        hint = "; mfabric traces place makes a placement of its loads" if any(key in told for key in LOADS) else ""
         raise InputError(f"{file} must hold {MAP}, {SLOTS} or {LAYERS}{hint}.")
     _check_complete(found, file)
     if SLOTS in told:
@@ -84,7 +84,7 @@ def placement_in(told: Mapping[str, Any], file: str) -> Placement:
 
 
 def _matrix(value: Any, where: str) -> Int[np.ndarray, "L P"]:
-    """Whole numbers from 0 on in lines of one length."""
+    """Return checked whole numbers of at least 0, in rows of equal length."""
     try:
         array = np.array(value)
     except (ValueError, OverflowError):  # lists of unequal lengths
@@ -105,10 +105,10 @@ def _check_complete(found: Placement, file: str) -> None:
 
 
 def _check_same(found: Placement, told: Mapping[str, Any], file: str) -> None:
-    """`logcnt` and `log2phy`, where they stand beside the slots, say the same."""
+    """Raise `InputError` if `logcnt` or `log2phy` contradicts the slots."""
     counted = copies_of(found.slots)
     if "logcnt" in told and not np.array_equal(_matrix(told["logcnt"], f"{file}: logcnt"), counted):
-        raise InputError(f"{file}: logcnt must be how many slots of phy2log hold each expert; it is not.")
+        raise InputError(f"{file}: logcnt must be the number of slots of phy2log that hold each expert; it is not.")
     if "log2phy" in told and not _lists_slots(told["log2phy"], found.slots):
         raise InputError(f"{file}: log2phy must list the slots of phy2log that hold each expert; it does not.")
 
@@ -121,7 +121,7 @@ def _lists_slots(value: Any, slots: np.ndarray) -> bool:
 
 
 def _of_devices(layers: Any, file: str) -> Placement:
-    """Slots of vLLM-Ascend's layers, in the order of `layer_id` and `device_id`."""
+    """Return the slots of vLLM-Ascend's layers, in the order of `layer_id` and `device_id`."""
     rows, devices, beside = [], 0, []
     for layer in _in_order(layers, "layer_id", f"{file}: {LAYERS}"):
         where = f"{file}, layer {layer['layer_id']}"
@@ -134,30 +134,30 @@ def _of_devices(layers: Any, file: str) -> Placement:
         rows.append([expert for some in every for expert in some])
         _check_count(layer, "device_count", len(every), where)
         if devices not in (0, len(every)):
-            raise InputError(f"{where}: device_list must have {devices} devices, as layers before, got {len(every)}.")
+            raise InputError(f"{where}: device_list must have {devices} devices, as before, got {len(every)}.")
         devices = len(every)
     name_unread(repr(file), f"fields of {LAYERS}", beside)
     return Placement(_matrix(rows, f"{file}: device_expert"), devices)
 
 
 def _check_count(told: Mapping[str, Any], field: str, count: int, where: str) -> None:
-    """A number that the file says beside a list, if it does, is that of the list."""
+    """Raise `InputError` if the file states a count that differs from its list."""
     if field in told and (type(told[field]) is not int or told[field] != count):
-        raise InputError(f"{where}: {field} must be {count}, as many as are listed, got {told[field]!r:.80}.")
+        raise InputError(f"{where}: {field} must be {count}, the number listed, got {told[field]!r:.80}.")
 
 
 def _in_order(value: Any, key: str, where: str) -> list[dict[str, Any]]:
-    """Mappings that are numbered 0, 1, ... by a key, in that order."""
+    """Return the mappings that `key` numbers 0, 1, ..., in that order."""
     numbered = isinstance(value, list) and all(isinstance(one, dict) and type(one.get(key)) is int for one in value)
     ordered = sorted(value, key=lambda one: one[key]) if numbered else []
     if not ordered or [one[key] for one in ordered] != [*range(len(ordered))]:
-        raise InputError(f"{where} must be a list of mappings whose {key} count from 0 on, got {value!r:.80}.")
+        raise InputError(f"{where} must be a list of mappings whose {key} counts from 0, got {value!r:.80}.")
     return ordered
 
 
 # -------------------------------------------------------------------------------------------------------------- writing
 def copies_of(slots: Int[np.ndarray, "L P"]) -> Int[np.ndarray, "L E"]:
-    """Slots of every expert in every layer."""
+    """Return the number of slots of every expert in every layer."""
     return (slots[:, :, None] == np.arange(slots.max() + 1)).sum(axis=1)
 
 
@@ -194,13 +194,13 @@ FORMS: dict[str, Callable[[np.ndarray, int | None], dict[str, Any]]] = {
 
 
 def check_placement(path: str | Path, form: str) -> None:
-    """`InputError` where a placement could not be written in this form."""
+    """Raise `InputError` if a placement cannot be written in this form."""
     one_of("form", form, FORMS)
     check_file("placement", path, (".json",))
 
 
 def write_placement(placement: Placement, path: str | Path, form: str = "map") -> Path:
-    """Write a placement as JSON in one of `FORMS`; returns the path. `InputError` where ranks do not divide slots."""
+    """Write a placement as JSON in one of `FORMS`; return the path. Raise `InputError` if ranks do not divide slots."""
     check_placement(path, form)
     slots, ranks = placement
     if ranks is not None and slots.shape[1] % whole("ranks", ranks):

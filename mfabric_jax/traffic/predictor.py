@@ -1,9 +1,9 @@
-"""Predictors of expert load before the gate runs, `predictor(past [T L E], current [L E]) -> shares [L E]`, and errors.
+"""Predictors of expert load before the gate runs: `predictor(past [T L E], current [L E]) -> shares [L E]`.
 
 Layer l's prediction reads earlier iterations (oldest first, T >= 0) and this iteration's layers before l. Only shares
-of loads count. Where a row without load (or layer 0) leaves nothing to predict from, the same layer of the previous
-iteration is repeated, else shares are even. Source: arXiv 2501.03905 (Copilot; "transition", compared with
-"previous-layer"). Letters: T iterations, L layers, M micro-batches, R source ranks, E experts.
+of loads count. If there is nothing to predict from (layer 0, or a row without load), the prediction repeats the same
+layer of the previous iteration; without that, shares are even. Source: arXiv 2501.03905 (Copilot; "transition",
+compared with "previous-layer"). Letters: T iterations, L layers, M micro-batches, R source ranks, E experts.
 """
 
 import functools
@@ -31,8 +31,10 @@ DECAY = 0.9
 
 
 def by_transition(past: History, current: Load, *, window: int = WINDOW, decay: float = DECAY) -> Float[Array, "L E"]:
-    """The previous layer's shares times the matrix fitted to the past of both layers (`transition`). `window` is the
-    number of iterations to fit, `decay` the weight of an iteration over that of the next."""
+    """Return the previous layer's shares times the matrix fitted to the past of both layers (`transition`).
+
+    `window` is the number of iterations to fit, `decay` the weight of an iteration relative to the next one.
+    """
     seen, now, latest = _observed(past, current, window)
     if len(now) == 1:
         return latest
@@ -45,25 +47,25 @@ def by_transition(past: History, current: Load, *, window: int = WINDOW, decay: 
 
 
 def previous_layer(past: History, current: Load) -> Float[Array, "L E"]:
-    """Shares of the previous layer in this iteration."""
+    """Return the shares of the previous layer in this iteration."""
     _, now, latest = _observed(past, current, 1)
     return _first_with_load(jnp.concatenate([latest[:1], now[:-1]]), latest)
 
 
 def previous_iteration(past: History, current: Load) -> Float[Array, "L E"]:
-    """Shares of the same layer in the previous iteration."""
+    """Return the shares of the same layer in the previous iteration."""
     return _observed(past, current, 1)[2]
 
 
 def mean_of_past(past: History, current: Load, *, window: int = WINDOW, decay: float = DECAY) -> Float[Array, "L E"]:
-    """Mean shares of the same layer over the last iterations; `window` and `decay` as in `by_transition`."""
+    """Return the mean shares of the same layer over the last iterations; settings as in `by_transition`."""
     seen, _, latest = _observed(past, current, window)
     weight = _recency(window, decay, seen.dtype)[-len(seen) :]
     return _first_with_load(_shares(jnp.einsum("t,tle->le", weight, seen)), latest)
 
 
 def even(past: History, current: Load) -> Float[Array, "L E"]:
-    """The same share for every expert."""
+    """Return the same share for every expert."""
     _, now, _ = _observed(past, current, 1)
     return jnp.full_like(now, 1 / now.shape[-1])
 
@@ -80,8 +82,10 @@ DEFAULT = "moving-average"  # the most accurate on the SmartMoE gate trace
 
 @functools.lru_cache(maxsize=256)
 def get(name: str = DEFAULT, **settings: Any) -> Predictor:
-    """The named predictor with fixed settings; equal arguments give the same object, so compiled programs are reused.
-    Raises `InputError` for an unknown name or setting and for a setting out of range."""
+    """Return the named predictor with fixed settings; equal arguments return the same object, so programs are reused.
+
+    Raise `InputError` if a name or setting is unknown or a setting is out of range.
+    """
     predictor = REGISTRY[one_of("predictor", name, REGISTRY)]
     known = [p for p in inspect.signature(predictor).parameters if p not in ("past", "current")]
     for setting in settings:
@@ -92,11 +96,11 @@ def get(name: str = DEFAULT, **settings: Any) -> Predictor:
 
 
 def predicted(tokens: Tokens, name: str = DEFAULT, **settings: Any) -> np.ndarray:
-    """Expected selections [iteration, layer, micro_batch, source_rank, expert], in the layout of `Tokens.count`.
+    """Return predicted selections [iteration, layer, micro_batch, source_rank, expert], laid out as `Tokens.count`.
 
-    These are predicted expert shares times what each source rank sends. A prediction uses what is known before the gate
+    They are predicted expert shares times what each source rank sends. A prediction uses what is known before the gate
     runs: earlier iterations (micro-batches summed) and earlier layers of the same micro-batch, but not earlier
-    micro-batches. Iteration 0 is predicted even. `settings` belong to the predictor.
+    micro-batches. The prediction of iteration 0 is even. `settings` belong to the predictor.
     """
     real = jnp.asarray(tokens.count, jnp.result_type(float))
     load = real.sum(axis=3)
@@ -112,8 +116,10 @@ _ALONE = threading.Lock()
 def ahead(
     load: Float[Array, "T L M E"], at: Int[Array, "N"] | np.ndarray, predictor: Predictor, horizon: int = 1
 ) -> Float[Array, "N L M E"]:
-    """Predicted shares for every micro-batch of iterations `at`, from iterations at least `horizon` earlier. Of several
-    threads one predicts at a time."""
+    """Return predicted shares for every micro-batch of iterations `at`, from iterations at least `horizon` earlier.
+
+    Only one thread predicts at a time.
+    """
     if isinstance(load, Tracer):
         return _ahead(load, at, predictor, horizon)
     with _ALONE:
@@ -137,7 +143,7 @@ def _ahead(
 
 
 def hit_rate(predicted: Num[Array, "... E"], true: Num[Array, "... E"], k: int) -> Float[Array, "..."]:
-    """Part of the `k` most loaded experts that are among the `k` predicted ones; ties go to the lower expert."""
+    """Return the fraction of the `k` most loaded experts that are among the `k` predicted ones; ties: lower expert."""
     predicted, true = _same_experts(predicted, true)
     if whole("k", k) > predicted.shape[-1]:
         raise InputError(f"k must be at most the {predicted.shape[-1]} experts, got {k}.")
@@ -146,7 +152,7 @@ def hit_rate(predicted: Num[Array, "... E"], true: Num[Array, "... E"], k: int) 
 
 
 def total_variation(predicted: Num[Array, "... E"], true: Num[Array, "... E"]) -> Float[Array, "..."]:
-    """Half the summed difference of shares, 0 to 1 (the part predicted for a wrong expert); empty rows are even."""
+    """Return half the summed difference of shares, the fraction predicted for wrong experts; empty rows are even."""
     predicted, true = (_first_with_load(_shares(load)) for load in _same_experts(predicted, true))
     return jnp.abs(predicted - true).sum(axis=-1) / 2
 
@@ -160,7 +166,7 @@ def _same_experts(predicted: Num[Array, "... E"], true: Num[Array, "... E"]) -> 
 
 
 def _observed(past, current, window: int):
-    """Shares [T L E] of the last `window` iterations, shares [L E] of the current one, and fallback shares [L E]."""
+    """Return the shares [T L E] of the last `window` iterations, those of the current one, and a fallback [L E]."""
     past, current = jnp.asarray(past), jnp.asarray(current)
     if current.ndim != 2 or 0 in current.shape or past.ndim != 3 or past.shape[1:] != current.shape:
         shapes = f"{list(past.shape)} and {list(current.shape)}"
@@ -184,7 +190,7 @@ def _first_with_load(*choices: Float[Array, "... E"]) -> Float[Array, "... E"]:
 
 
 def _recency(window: int, decay: float, dtype) -> Float[Array, "window"]:
-    """Weights [window]: 1 for the last iteration, `decay` for the one before."""
+    """Return weights [window]: 1 for the last iteration, `decay` for the one before."""
     return jnp.asarray(decay, dtype) ** jnp.arange(window - 1, -1, -1).astype(dtype)
 
 
@@ -194,15 +200,15 @@ def _check_settings(window: int = WINDOW, decay: float = DECAY) -> None:
         raise InputError(f"decay must be at most 1, got {decay}.")
 
 
-# ---------------------------------------- the matrix by which the load of a layer follows from that of the layer before
+# ---------------------------------------- the matrix that gives a layer's load from the previous layer's load
 
 ROUNDS = 60
-TOLERANCE = {"float64": 1e-9, "float32": 1e-5}  # of the gap, over the weighted squares of y
-INSIDE = 0.99  # part of the way to the border that a step may take
+TOLERANCE = {"float64": 1e-9, "float32": 1e-5}  # of the gap, relative to the weighted squares of y
+INSIDE = 0.99  # fraction of the way to the border that a step may go
 
 
 class _Moments(NamedTuple):
-    """X^T W X and Y^T W X [E E], over the weighted squares of y (or over 1 if these are 0)."""
+    """X^T W X and Y^T W X [E E], divided by the weighted squares of y unless these are 0."""
 
     xx: Float[Array, "E E"]
     yx: Float[Array, "E E"]
@@ -217,19 +223,19 @@ class _Moments(NamedTuple):
 
 class _Iterate(NamedTuple):
     matrix: Float[Array, "E E"]
-    reduced: Float[Array, "E E"]  # slope less the price of the column's sum, above 0
+    reduced: Float[Array, "E E"]  # slope minus the price of the column's sum; positive
     rounds: Int[Array, ""]
 
 
 def transition(x: Float[Array, "k E"], y: Float[Array, "k E"], weight: Float[Array, "k"]) -> Float[Array, "E E"]:
-    """P >= 0 with columns that sum to 1 and least sum_i weight_i |y_i - P x_i|^2.
+    """Return P >= 0, with columns that sum to 1, that minimises sum_i weight_i |y_i - P x_i|^2.
 
     `x` and `y` [k E] are shares of experts in the previous layer and in this one, per observation; `weight` [k] is at
-    least 0. Unbatched: callers use `jax.vmap`. Source of the problem: arXiv 2501.03905 (Copilot), which solves it with
-    SciPy's SLSQP. Here a primal-dual interior-point method (Mehrotra, SIAM J. Optim. 2(4), 1992) solves the convex
-    quadratic programme. The Frank-Wolfe gap bounds the error: 1e-9 of the weighted squares of y in float64, 1e-5 (at
-    worst 3e-4) in float32. If many matrices are optimal, the result lies well inside of them; without any weight all
-    entries are 1/E.
+    least 0. The function is unbatched: use `jax.vmap`. Source of the problem: arXiv 2501.03905 (Copilot), which solves
+    it with SciPy's SLSQP. Here a primal-dual interior-point method (Mehrotra, SIAM J. Optim. 2(4), 1992) solves the
+    convex quadratic programme. The Frank-Wolfe gap bounds the error: 1e-9 of the weighted squares of y in float64, 1e-5
+    (at worst 3e-4) in float32. If many matrices are optimal, the result lies well inside their set. If all weights are
+    0, all entries are 1/E.
     """
     dtype = jnp.float32 if x.dtype == jnp.float32 else jnp.result_type(float)
     return _fitted(*(jnp.asarray(values, dtype) for values in (x, y, weight)))
@@ -261,7 +267,7 @@ def _start(moments: _Moments) -> _Iterate:
 
 
 def _round(moments: _Moments, state: _Iterate) -> _Iterate:
-    """A predictor-corrector step that keeps the sums of columns."""
+    """Take a predictor-corrector step that keeps the sums of columns."""
     matrix, reduced, rounds = state
     ratio = jnp.maximum(reduced / matrix, jnp.finfo(matrix.dtype).eps * jnp.trace(moments.xx))
     identity = jnp.eye(len(matrix), dtype=matrix.dtype)
@@ -279,14 +285,14 @@ def _round(moments: _Moments, state: _Iterate) -> _Iterate:
     far = _stay_inside(matrix, step, reduced, rise, 1)
     now, then = (matrix * reduced).mean(), ((matrix + far * step) * (reduced + far * rise)).mean()
     step, rise = towards((then / now) ** 3 * now - step * rise)
-    lost = ~jnp.isfinite(step + rise).all()  # to rounding: stay
+    lost = ~jnp.isfinite(step + rise).all()  # rounding broke the step: stay
     step, rise = (jnp.where(lost, 0, change) for change in (step, rise))
     far = _stay_inside(matrix, step, reduced, rise, INSIDE)
     return _Iterate(matrix + far * step, reduced + far * rise, rounds + 1)
 
 
 def _stay_inside(matrix, step, reduced, rise, part: float):
-    """The longest step, at most 1, that goes `part` of the way to a zero of matrix or reduced slopes."""
+    """Return the longest step, at most 1, that goes `part` of the way to a zero of matrix or reduced slopes."""
     values, changes = jnp.stack([matrix, reduced]), jnp.stack([step, rise])
     falls = changes < 0
     return jnp.minimum(1, part * jnp.where(falls, values / jnp.where(falls, -changes, 1), jnp.inf).min())

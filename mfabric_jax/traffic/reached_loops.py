@@ -1,19 +1,19 @@
-"""The loops of `dispatch.chances` and `dispatch.reached`: compiled by numba; rows run side by side in the lanes of
-vector registers.
+"""The loops of `dispatch.chances` and `dispatch.reached`, compiled by numba; vector lanes process rows side by side.
 
-The chance of a set of experts is a polynomial in the chances of each alone. Products from the first expert (group) on,
-and derivatives of all that follows, give how often every expert is taken without a division.
+The chance of a set of experts is a polynomial in the experts' independent chances. A forward pass multiplies them from
+the first expert (and group) on; a backward pass takes derivatives of all that follow. Together they tell how often
+every expert is taken, without a division.
 """
 
 import numpy as np
 
 from mfabric_jax.support.loops import part_of_loops
 
-LANES = 8  # rows side by side
-ROUNDS = 100  # limit of a fit; impossible rows stay approximate
+LANES = 8  # rows processed side by side
+ROUNDS = 100  # most rounds of a fit; impossible rows stay approximate
 EXACT = 1e-12  # tolerance of a fit
-LONGEST = 3.0  # step of a fit, of the logarithm of odds
-EPS = 2.0**-52  # no chance is closer to 0 or 1 in a step
+LONGEST = 3.0  # longest step of a fit, in log odds
+EPS = 2.0**-52  # in a step, no chance is closer to 0 or 1
 FAST = {"contract"}
 compiled = part_of_loops(FAST)
 
@@ -27,7 +27,7 @@ def _nothing(array):
 
 @compiled
 def _with_experts(left, taken, own, first, last):
-    """`own` [k+1]: chances that so many of the experts `first` to `last` are taken."""
+    """Set `own` [k+1] to the chances that 0 to k of the experts from `first` to before `last` are taken."""
     _nothing(own)
     for lane in range(LANES):
         own[0, lane] = 1.0
@@ -41,7 +41,7 @@ def _with_experts(left, taken, own, first, last):
 
 @compiled
 def _with_group(own, before, after):
-    """`after` [M+1 k+1]: chances of so many groups and experts, with one group more."""
+    """Set `after` [M+1 k+1] to the chances of each number of groups and experts, with one more group than `before`."""
     most, k = before.shape[0] - 1, before.shape[1] - 1
     for m in range(most + 1):
         for i in range(k + 1):
@@ -55,7 +55,7 @@ def _with_group(own, before, after):
 
 @compiled
 def _without_group(own, after, before):
-    """Derivatives by the chances before a group, from those by the chances after it."""
+    """Set `before` to derivatives by the chances before a group, from `after`, those by the chances after it."""
     most, k = before.shape[0] - 1, before.shape[1] - 1
     for m in range(most + 1):
         for i in range(k + 1):
@@ -69,7 +69,7 @@ def _without_group(own, after, before):
 
 @compiled
 def _of_group(before, after, slope):
-    """`slope` [k+1]: derivatives by the chances of a group's own counts."""
+    """Set `slope` [k+1] to derivatives by the chances of a group's own counts."""
     most, k = before.shape[0] - 1, before.shape[1] - 1
     _nothing(slope)
     for m in range(most + 1):
@@ -93,7 +93,7 @@ def _total(of_groups, every):
 
 @compiled
 def _forward(left, taken, own, through, every):
-    """`every`: chance of all allowed sets; `own` [G k+1] and `through` [G+1 M+1 k+1] are kept on the way."""
+    """Set `every` to the chance of all allowed sets; keep `own` [G k+1] and `through` [G+1 M+1 k+1] for later."""
     groups, experts = own.shape[0], taken.shape[0]
     for g in range(groups):
         _with_experts(left, taken, own[g], g * experts // groups, (g + 1) * experts // groups)
@@ -111,7 +111,7 @@ def _begin(through):
 
 @compiled
 def _errors(target, sure, chance, left, own, through, behind, states, slope, every, error):
-    """How much more often each expert is to be taken, `target`, than with the chances of each alone."""
+    """Set `error` to how much more often `target` takes each expert than the independent chances do."""
     groups, experts, size = own.shape[0], chance.shape[0], own.shape[1]
     for e in range(experts):
         for lane in range(LANES):
@@ -172,7 +172,7 @@ def _likely(target, sure, chance, every, lane):
 
 @compiled
 def _moved(target, sure, chance, error, step, groups, move, trial):
-    """Near-Newton ascent of the likelihood: experts of a group vary together as if by its mean."""
+    """Take a near-Newton step of the likelihood; experts of a group vary together as if by its mean."""
     experts = len(target)
     for g in range(groups):
         first, last = g * experts // groups, (g + 1) * experts // groups
@@ -199,8 +199,10 @@ def _moved(target, sure, chance, error, step, groups, move, trial):
 
 
 def chances_of_all(taken, top_k, groups, most):
-    """Chances of each expert alone [N E] under which experts are `taken` so often [N E] by sets of `top_k` experts from
-    at most `most` of `groups` groups; and errors of the fits [N]."""
+    """Return independent chances of each expert [N E] that reproduce `taken` [N E], and errors of the fits [N].
+
+    Sets have `top_k` experts from at most `most` of `groups` groups.
+    """
     many, experts = taken.shape
     size, per_group = top_k + 1, experts // groups
     fitted, off = np.empty((many, experts)), np.empty(many)
@@ -210,7 +212,7 @@ def chances_of_all(taken, top_k, groups, most):
     states = np.zeros((per_group, size, LANES))
     every, total, wrong, worse = np.zeros((4, LANES))
     step = np.zeros((2, LANES))
-    spread = 1 + top_k / most - top_k / groups  # variance of a group's experts, over that of each alone
+    spread = 1 + top_k / most - top_k / groups  # variance of a group's experts, relative to independent ones
     _begin(through)
     for start in range(0, many, LANES):
         for lane in range(LANES):
@@ -249,7 +251,7 @@ def chances_of_all(taken, top_k, groups, most):
 
 
 def reached_of_all(fitted, kept, top_k, servers, groups, most):
-    """Chances [N S] that a token reaches a server, of `chances_of_all` [N E] and of parts of tokens `kept` [N E]."""
+    """Return the chances [N S] that a token reaches a server, for chances `fitted` and fractions `kept` [N E]."""
     many, experts = fitted.shape
     size, per_server = top_k + 1, experts // servers
     reached = np.empty((many, servers))

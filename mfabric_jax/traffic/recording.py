@@ -1,4 +1,4 @@
-"""Recorded routing, its fit to a workload, and `.npz` files of `save_tokens`; `FORMATS` reads all other formats."""
+"""Recorded routing, its fit to a workload, and the `.npz` files of `save_tokens`; `FORMATS` reads other formats."""
 
 import dataclasses
 import enum
@@ -19,9 +19,9 @@ from mfabric_jax.support.unread import name_unread
 from mfabric_jax.traffic.tokens import Reached, Tokens
 from mfabric_jax.workload import RankLayout, Workload
 
-FORMATS = "mfabric_jax.apps.recordings.formats"  # `read(path, layout, axes)`: recordings in files of others
+FORMATS = "mfabric_jax.apps.recordings.formats"  # its `read(path, layout, axes)` reads recordings in others' formats
 AXES = ("iteration", "layer", "micro-batch", "source", "expert")
-DESTINATION = "destination"  # ranks in the place of experts
+DESTINATION = "destination"  # an axis of ranks instead of experts
 COUNTS, META = "tokens", "meta"  # keys of our own files
 SCHEMA_VERSION = 1
 SPREAD = (
@@ -51,10 +51,10 @@ class Recording:
 
     - `count` [iteration, layer, micro_batch, source, target]; an unrecorded axis has length 1.
     - `number` [iteration]: the recorded iteration or step, or the record's index.
-    - `path`, `format`: file and its format in words; `name`: which recording of a file with several.
-    - `sources`, `targets`: the kind of the last two axes. `experts`: number of experts, None if not in the file.
-    - `steady`: default first and last record.
-    - `origin`: the program that wrote the counts; `layout`: of the global ranks. Empty or None if not in the file.
+    - `path`, `format`: the file and its format in words. `name`: selects a recording in a file with several.
+    - `sources`, `targets`: kinds of the last two axes. `experts`: number of experts, None if not in the file.
+    - `steady`: first and last record that are used by default.
+    - `origin`: program that wrote the counts. `layout`: layout of the global ranks. Empty or None if not in the file.
     - `reached`: tokens that reach groups of neighbouring experts, if the file has every token's choices.
     """
 
@@ -78,7 +78,7 @@ class Recording:
         return {n: size for n, size in zip(names, self.count.shape, strict=True) if n != Sources.UNKNOWN.value}
 
     def chosen(self, records: tuple[int, int] | None = None) -> "Recording":
-        """Records whose number lies in [first, last]; `InputError` if there is none."""
+        """Return the records whose number lies in [first, last]. Raise `InputError` if there are none."""
         number = self.number
         asked = records if records is not None else self.steady or (number.min(), number.max())
         if len(tuple(asked)) != 2 or asked[0] > asked[1]:
@@ -96,13 +96,13 @@ class Recording:
         return dataclasses.replace(self, count=self.count[index], number=self.number[index], reached=reached)
 
     def tokens(self) -> Tokens:
-        """Checked counts, with sources and targets on the axes of source ranks and experts."""
+        """Return the checked counts, with sources as source ranks and targets as experts."""
         with checks.in_file(self.path):
             return Tokens(self.count, self.words)
 
     @property
     def words(self) -> str:
-        """A description, for the configuration that a result carries."""
+        """Description for the configuration of a result."""
         where = f"{self.path} {self.name}".rstrip()
         origin = self.origin or (self.layout.words if self.layout is not None else "")
         return f"recorded {where}{f' ({origin})' if origin else ''}, {self._range}"
@@ -112,13 +112,13 @@ class Recording:
         return f"records {self.number[0]} to {self.number[-1]}"
 
     def fitted(self, workload: Workload, iterations: int | None = None) -> Tokens:
-        """Selections for a workload, for `iterations` iterations (default: one per record); records repeat cyclically.
+        """Return selections for `iterations` of a workload (default: one per record); records repeat cyclically.
 
         Layer l reads recorded layer l mod L, or its block's layer if every block of the model was recorded.
         Neighbouring experts and source ranks are summed to the model's numbers, and every source rank is scaled to
-        `workload.selections`. Loads without sources are spread over source ranks, loads of destination ranks over their
-        experts; source rank r reads text domain r mod D. The result's `source` describes all that, and axes that look
-        swapped. Raises `InputError` for ranks or experts that do not fit, and for a recording of zeros.
+        `workload.selections`. Loads without sources are spread over source ranks, and loads of destination ranks over
+        their experts. Source rank r reads text domain r mod D. The result's `source` describes all this and warns of
+        axes that look swapped. Raise `InputError` if ranks or experts do not fit or all counts are 0.
         """
         wanted = len(self.count) if iterations is None else checks.whole("iterations", iterations)
         used = self.some(slice(wanted))
@@ -145,7 +145,7 @@ class Recording:
         return np.arange(len(blocks)) % recorded
 
     def _notes(self, iterations: int, layer: np.ndarray, together: int) -> Iterator[str]:
-        """Notes on experts, records and layers that are merged, repeated, unused or empty."""
+        """Yield notes on experts, records and layers that are merged, repeated, unused or empty."""
         recorded, layers = self.count.shape[1], len(layer)
         if self.targets is Targets.RANKS:
             yield "experts not recorded: what a rank receives is spread equally over its own"
@@ -162,12 +162,12 @@ class Recording:
         sent, received = (self.count[:, used].sum(axis=axis, dtype=np.float64) for axis in (-1, -2))
         filled = sent.any(axis=-1)
         if not filled.any():
-            raise InputError(f"tokens of trace {self.path} must not all be 0, got no others in {self._range}.")
+            raise InputError(f"tokens of trace {self.path} must not all be 0, got only zeros in {self._range}.")
         if not filled.all():
             yield f"{np.sum(~filled)} of {filled.size} all-to-alls without tokens"
         from_ranks = (self.sources, self.targets) == (Sources.RANKS, Targets.EXPERTS)
         if from_ranks and np.ptp(sent, axis=-1).any() and not np.ptp(received, axis=-1).any():
-            yield "experts receive alike and source ranks do not send alike: are these two axes swapped?"
+            yield "experts receive equally but source ranks send unequally: are these two axes swapped?"
 
     def _rows(self, count: np.ndarray, ep: int) -> tuple[np.ndarray, str]:
         recorded = count.shape[3]
@@ -182,7 +182,7 @@ class Recording:
         return folded, "" if recorded == ep else f"{recorded // ep} neighbouring source ranks added up"
 
     def _columns(self, count: np.ndarray, experts: int) -> np.ndarray:
-        """Columns as experts: a destination rank's load is spread evenly over its experts."""
+        """Return counts by expert; a destination rank's load is spread evenly over its experts."""
         targets = count.shape[-1]
         if self.targets is Targets.EXPERTS:
             missing = experts - targets if self.experts is None else 0
@@ -203,14 +203,14 @@ def recorded(
     iterations: int | None = None,
     axes: str | None = None,
 ) -> Tokens:
-    """Recorded selections, fitted to the workload (`Recording.fitted`).
+    """Return recorded selections, fitted to the workload (`Recording.fitted`).
 
-    - `path`: as in `open_trace`, or a `Recording`. Of several, the one with the model's number of experts is used, else
-      one with a multiple of it; PATH/NAME selects one.
-    - `records`: first and last record, inclusive. Default all; for the SmartMoE gate trace 2011 to 5001.
-    - `iterations`: default one per record. `axes`: as in `open_trace`.
+    - `path`: as in `open_trace`, or a `Recording`. If it holds several, the one with the model's number of experts is
+      used, else one with a multiple of it; PATH/NAME selects one.
+    - `records`: first and last record, inclusive. The default is all; for the SmartMoE gate trace, 2011 to 5001.
+    - `iterations`: the default is one per record. `axes`: as in `open_trace`.
 
-    Raises `InputError` for an unreadable file, an empty range of records, and ranks or experts that do not fit.
+    Raise `InputError` if the file is unreadable, no record is in range, or ranks or experts do not fit.
     """
     found = recording_of(workload, path, axes)
     with checks.in_file(found.path):
@@ -218,7 +218,7 @@ def recorded(
 
 
 def recording_of(workload: Workload, path: str | pathlib.Path | Recording, axes: str | None = None) -> Recording:
-    """The recording of a path that belongs to the model, unfitted; arguments as in `recorded`."""
+    """Return the path's recording for the model, not fitted to it; arguments as in `recorded`."""
     if isinstance(path, Recording):
         if axes is not None:
             raise InputError(f"axes are for a file that is one array; this recording has its own, got {axes!r}.")
@@ -237,13 +237,13 @@ def recording_of(workload: Workload, path: str | pathlib.Path | Recording, axes:
 def open_trace(
     path: str | pathlib.Path, layout: RankLayout | None = None, axes: str | None = None
 ) -> tuple[Recording, ...]:
-    """Recordings in a file or folder, unfitted; PATH/NAME selects one of several (OLMoE, LAER-MoE).
+    """Return the recordings in a file or folder, not fitted; PATH/NAME selects one of several (OLMoE, LAER-MoE).
 
-    - `layout`: of the global ranks of a router trace, default one rank; other formats contain it.
+    - `layout`: layout of a router trace's global ranks (default: one rank); other formats contain it.
     - `axes`: names of an array's axes in order, separated by commas: iteration, layer, micro-batch, source, expert (or
       destination, a rank). Axes that are not named were not recorded.
 
-    Raises `InputError` for a missing path or an unknown format.
+    Raise `InputError` if the path is missing or its format is unknown.
     """
     path = pathlib.Path(path)
     with checks.in_file(path):
@@ -256,18 +256,20 @@ def _opened(path: pathlib.Path, layout: RankLayout | None, axes: str | None) -> 
 
 
 def axes_of(words: str | Sequence[str]) -> tuple[str, ...]:
-    """Names of axes from a list or comma-separated text; `InputError` if unknown, repeated or without expert and
-    destination."""
+    """Return the axes named in a list or comma-separated text.
+
+    Raise `InputError` if a name is unknown or repeated, or unless exactly one of expert and destination is named.
+    """
     listed = words.split(",") if isinstance(words, str) else [str(word) for word in words]
     plain = [word.strip().lower().replace("_", "-").removesuffix("-rank") for word in listed]
     names = tuple(one_of("axis", word, (*AXES, DESTINATION)) for word in plain)
     if len(set(names)) < len(names) or len({"expert", DESTINATION} & set(names)) != 1:
-        raise InputError(f"axes must name expert (or destination), and none twice, got {', '.join(names)}.")
+        raise InputError(f"axes must name expert (or destination), and no axis twice, got {', '.join(names)}.")
     return names
 
 
 def counts_in(path: pathlib.Path, count: np.ndarray) -> np.ndarray:
-    """Counts of a file; half precision becomes single so that sums fit. Raises `InputError` for other dtypes."""
+    """Return the counts of a file, half precision as single so that sums fit. Raise `InputError` for other dtypes."""
     if count.dtype.kind not in "iuf":
         raise InputError(f"tokens of trace {path} must be integers or reals, got dtype {count.dtype}.")
     return count.astype(np.float32) if count.dtype == np.float16 else count
@@ -284,7 +286,7 @@ def _saved(path: pathlib.Path) -> Recording | None:
             count, meta, names = np.asarray(arrays[COUNTS]), str(arrays[META][()]), list(arrays)
     except InputError:
         raise
-    except Exception:  # any error of an archive reader: not a file of ours
+    except Exception:  # the archive cannot be read, so it is not one of our files
         return None
     try:
         facts = parsed_json(meta)
@@ -308,12 +310,12 @@ def _saved(path: pathlib.Path) -> Recording | None:
 
 
 def save_tokens(tokens: Tokens | Recording, path: str | pathlib.Path) -> pathlib.Path:
-    """Writes tokens or a recording as `.npz`, atomically; returns the path.
+    """Write tokens or a recording as `.npz`, atomically; return the path.
 
     Keys: `tokens` [iteration, layer, micro_batch, source_rank, expert], and `meta`, a JSON text with `schema_version`,
     `source` (description), `records` (number of each iteration), `sources` and `targets` (kinds of the last two axes)
-    and `experts`. Raises `InputError` for another extension, for counts that are negative, not finite or not numeric,
-    and if the file cannot be written.
+    and `experts`. Raise `InputError` if the extension is another, counts are negative, not finite or not numeric, or
+    the file cannot be written.
     """
     path = pathlib.Path(path)
     if path.suffix != ".npz":

@@ -1,7 +1,7 @@
-"""Samplers of demand with fixed splits: what trains a policy, what chooses among policies, and what judges them.
+"""Samplers of demand with fixed splits: one to train policies, one to choose among them, one to judge them.
 
-Drawn families: the split is folded into the key, so that the same key gives other demand in every split. Recordings:
-the first four fifths of the records train, half of the rest validates, and the last ones test.
+For drawn families, the split is folded into the key, so one key gives different demand in every split. For recordings,
+the first four fifths of the records train, half of the others validate, and the last ones test.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ from mfabric_jax.checks import InputError, not_negative, one_of, part, whole
 from mfabric_jax.traffic.demand_families import BROAD, FAMILIES, check_folds, folded, gate_trace
 
 SPLITS = ("train", "validation", "test")
-TRAINED = 0.8  # fraction of a recording's first records in "train"; "validation" is half of the others
-APART = 0x5B1175  # folded into keys with the split, so that no key of a split is one that others derive
+TRAINED = 0.8  # leading fraction of a recording in "train"; "validation" has half of the others
+APART = 0x5B1175  # folded into keys with the split, so that no other use derives the same keys
 
 
 def even(key: Key[Array, ""], servers: int) -> Float[Array, "S S"]:
-    """The same bytes from every server to every other."""
+    """Return the same bytes from every server to every other."""
     return jnp.ones((servers, servers), jnp.float32)
 
 
@@ -33,12 +33,12 @@ SAMPLED: dict[str, Callable[..., Float[Array, "S S"]]] = FAMILIES | BROAD | {DRI
 
 
 def split_key(key: Key[Array, ""], split: str) -> Key[Array, ""]:
-    """The key of a split; keys of other splits never meet it, whatever is split or folded from either."""
+    """Return the key of a split; no key derived from it equals a key derived for another split."""
     return jax.random.fold_in(jax.random.fold_in(key, APART), SPLITS.index(one_of("split", split, SPLITS)))
 
 
 def split_records(records: int, split: str) -> slice:
-    """Which of so many records belong to the split. Few records: those of "test" are the first to be missing."""
+    """Return which of so many records belong to the split; if there are few, "test" is the first to be empty."""
     trained = max(round(TRAINED * records), 1)
     chosen = trained + -(-(records - trained) // 2)
     first, last = {"train": (0, trained), "validation": (trained, chosen), "test": (chosen, records)}[
@@ -56,12 +56,12 @@ def drifting(
     pairs: Any = 0.5,
     memory: Any = 0.9,
 ) -> Float[Array, "T S S"]:
-    """`steps` demands around one: its pairs times exp(walk), as the popularity of experts drifts.
+    """Return `steps` demands around `demand`: its pairs times exp(walk), as the popularity of experts drifts.
 
-    - `skew`, `pairs`: standard deviations of the walks, common to all senders of a receiver, and of every pair.
+    - `skew`, `pairs`: standard deviations of the walk that all senders to a receiver share and of each pair's walk.
     - `memory`: correlation of a walk from one step to the next.
 
-    Every demand has the bytes of the first argument in all. Diagonals are zero.
+    Every demand has the total bytes of `demand`. Diagonals are zero.
     """
     servers, dtype = len(demand), demand.dtype
     begin, on = jax.random.split(key)
@@ -82,7 +82,7 @@ def drifting(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sampler:
-    """`sampler(key, servers) -> demand [S S]`; with `steps`: demands that follow each other, [steps S S].
+    """`sampler(key, servers) -> demand [S S]`; with `steps`, consecutive demands [steps S S].
 
     Only proportions matter; diagonals are zero. Works under `jit` and `vmap` over keys. Made by `traffic.sampler`.
     """
@@ -92,7 +92,7 @@ class Sampler:
     skew: float = 0.5
     pairs: float = 0.5
     memory: float = 0.9
-    count: np.ndarray | None = None  # of a recording, the records of the split
+    count: np.ndarray | None = None  # a recording's records in the split
 
     def __call__(self, key: Key[Array, ""], servers: int, steps: int | None = None) -> Array:
         whole("servers", servers, at_least=2)
@@ -109,7 +109,7 @@ class Sampler:
         return found[0] if steps is None else found
 
     def recorded(self, servers: int) -> Float[np.ndarray, "T C S S"]:
-        """All demands of a recording's split: its records, and in each the layers and micro-batches."""
+        """Return all demands of a recording's split, [record, layer and micro-batch, S, S]."""
         assert self.count is not None
         return _folded(self, servers)
 
@@ -140,14 +140,14 @@ def sampler(
     pairs: float = 0.5,
     memory: float = 0.9,
 ) -> Sampler:
-    """A sampler of one family of demand, in one of its fixed splits: train, validation or test.
+    """Return a sampler of one family of demand in one of its fixed splits: train, validation or test.
 
-    - `family`: a name of `samplers.SAMPLED` (drawn), or the path of a recording, of which every record, layer and
-      micro-batch is a demand; it must fold to the servers asked for. `records`: its first and last one.
-    - `skew`, `pairs`, `memory`: of `drifting`, for steps of drawn families. "drift" is even demand that drifts.
+    - `family`: a name in `samplers.SAMPLED` (drawn), or the path of a recording. Each of its records, layers and
+      micro-batches is a demand. It must fold to the requested servers. `records`: its first and last one.
+    - `skew`, `pairs`, `memory`: as in `drifting`, for steps of drawn families. "drift" is even demand that drifts.
 
-    Example: `traffic.sampler("zipf", "test")(jax.random.key(0), 8)`. `InputError` for an unknown family or split, and
-    for a recording that has no records of the split.
+    Example: `traffic.sampler("zipf", "test")(jax.random.key(0), 8)`. Raise `InputError` if the family or split is
+    unknown or the recording has no records in the split.
     """
     one_of("split", split, SPLITS)
     not_negative("skew", skew)

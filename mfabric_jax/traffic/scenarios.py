@@ -1,7 +1,7 @@
 """Scenarios of the true demand, given a forecast with log-normal errors, for policies that plan for many demands.
 
-Empirical Bayes: deviations of pairs from row and column means of the logarithms are believed as far as they exceed
-errors.
+Empirical Bayes: the logarithm of a pair deviates from its row and column means. The model believes these deviations
+only as far as they exceed the forecast's errors.
 """
 
 import functools
@@ -16,12 +16,15 @@ from mfabric_jax.checks import InputError, whole
 from mfabric_jax.support.arrays import floats_or_nan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 
-TURNS = 8  # between rows and columns until both means are those of what the others leave
+TURNS = 8  # alternations between fitting row means and column means; both then agree
 
 
 class Belief(NamedTuple):
-    """Logarithms of a forecast: `level` [S S] (row + column) and `rest` [S S] of `variance` with `free` degrees of
-    freedom; `senders` [S 1] and `receivers` [1 S] count pairs (at least 1); `error` is the variance of errors."""
+    """Logarithms of a forecast, divided into `level` [S S] (row + column) and `rest` [S S].
+
+    `rest` has `variance` with `free` degrees of freedom. `senders` [S 1] and `receivers` [1 S] count pairs, at least
+    1. `error` is the variance of errors.
+    """
 
     level: Float[Array, "S S"]
     rest: Float[Array, "S S"]
@@ -32,7 +35,7 @@ class Belief(NamedTuple):
     error: Float[Array, ""]
 
     def own(self, variance: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """For a given variance of the rest: the pairs' own part of it, and the factor by which the rest is believed."""
+        """Return how much of the rest's variance is the pairs' own, and the factor by which to believe the rest."""
         own = jnp.maximum(variance - self.error, 0)
         total = own + self.error
         return own, jnp.where(total > 0, own / jnp.where(total > 0, total, 1), 1)
@@ -44,14 +47,14 @@ def likely_demands(
     sigma: Float[Array, ""] | float,
     count: int,
 ) -> Float[Array, "K S S"]:
-    """`count` plausible true demands, in the forecast's unit; pairs with a forecast of 0 stay 0.
+    """Return `count` plausible true demands, in the forecast's unit; pairs with a forecast of 0 stay 0.
 
-    `sigma` is the standard deviation of the logarithm of an error. Uncertain means and variances are drawn too.
-    Scenarios come in pairs of opposite noise. Takes one forecast; `vmap` over keys and forecasts.
+    `sigma` is the standard deviation of log errors. Uncertain means and variances are drawn too. Scenarios come in
+    pairs of opposite noise. The function takes one forecast; `vmap` it over keys and forecasts.
     """
     forecast = floats_or_nan("forecast", forecast, NOT_NEGATIVE)
     if forecast.ndim != 2:
-        raise InputError(f"forecast must be [S S], got {list(forecast.shape)}; a batch is one forecast under vmap.")
+        raise InputError(f"forecast must be [S S], got {list(forecast.shape)}; use vmap for a batch.")
     return _drawn(key, forecast, floats_or_nan("sigma", sigma, NOT_NEGATIVE, forecast.dtype), whole("count", count))
 
 
@@ -81,9 +84,9 @@ def _drawn(
 def expected(
     forecast: Float[Array, "S S"], sigma: Float[Array, ""] | float
 ) -> tuple[Float[Array, "S S"], Float[Array, ""]]:
-    """Mean of the truth and the standard deviation of its logarithm, as in `believed`."""
+    """Return the mean of the true demand and the standard deviation of its logarithm, as in `believed`."""
     largest = forecast.max(initial=0)
-    relative = forecast / jnp.where(largest > 0, largest, 1)  # whatever the unit, the same numbers
+    relative = forecast / jnp.where(largest > 0, largest, 1)  # so that the unit does not matter
     middle, spread = believed(relative, sigma)
     spread = spread.astype(forecast.dtype)
     log, some = _logarithm(relative)
@@ -93,7 +96,7 @@ def expected(
 def believed(
     forecast: Float[Array, "S S"], sigma: Float[Array, ""] | float
 ) -> tuple[Float[Array, "S S"], Float[Array, ""]]:
-    """Mean and standard deviation of the truth's logarithm, if row and column means and the variance are exact."""
+    """Return the mean and standard deviation of the true demand's logarithm, taking row and column means as exact."""
     belief = _belief(forecast, sigma)
     _, part = belief.own(belief.variance)
     return belief.level + part * belief.rest, jnp.sqrt(part * belief.error)
@@ -120,10 +123,10 @@ def _logarithm(forecast):
 
 
 def error_of(past: Float[np.ndarray, "H S S"], true: Float[np.ndarray, "H S S"]) -> float:
-    """Standard deviation of the logarithm of past forecasts' errors, apart from their common scale."""
+    """Return the standard deviation of past forecasts' log errors, after removing their common scale."""
     past, true = np.asarray(past, float), np.asarray(true, float)
     if past.shape != true.shape or past.ndim != 3 or not len(past):
-        raise InputError(f"past must be [H S S] as true is, got {list(past.shape)} and {list(true.shape)}.")
+        raise InputError(f"past and true must both be [H S S], got {list(past.shape)} and {list(true.shape)}.")
     both = (past > 0) & (true > 0)
     log = np.log(np.where(both, past, 1)) - np.log(np.where(both, true, 1))
     count = np.maximum(both.sum((1, 2), keepdims=True), 1)

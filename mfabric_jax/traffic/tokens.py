@@ -15,22 +15,24 @@ AXES = ("iteration", "layer", "micro_batch", "source_rank", "expert")
 
 
 class Reached(NamedTuple):
-    """Tokens [iteration, layer, micro_batch, source_rank, n] in each of n groups of experts, by n; `of`: matching
-    counts."""
+    """Tokens that reach groups of experts: `groups[n]` [iteration, layer, micro_batch, source_rank, n] for n groups.
+
+    `of` is the array of counts to which they belong.
+    """
 
     of: np.ndarray
     groups: dict[int, np.ndarray]
 
 
 def check_sums(named: str, count: np.ndarray) -> None:
-    """`InputError` where sums of the counts could be beyond `MOST`, or beyond what their type holds."""
+    """Raise `InputError` if sums of the counts could exceed `MOST` or the range of their type."""
     most = min(MOST, 2.0**63 if count.dtype.kind in "iu" else float(np.finfo(count.dtype).max))
     if count.size and not float(count.max()) * count.size <= most:
         raise InputError(f"{named} must have sums of at most {most:g}, got {count.max()} of {count.size:,}.")
 
 
 def summable(named: str, count: np.ndarray) -> np.ndarray:
-    """Counts in a type in which they can be added up. `InputError` where sums could have no room."""
+    """Return the counts in a type that holds their sums. Raise `InputError` if the sums are too large."""
     wide = count.astype(np.int64) if count.dtype.kind in "iu" and count.dtype.itemsize < 8 else count
     check_sums(named, wide)
     return wide
@@ -38,17 +40,17 @@ def summable(named: str, count: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokens:
-    """Selections, i.e. (token, expert) pairs; a token that goes to k experts counts k times.
+    """Selections, i.e. (token, expert) pairs; a token with k experts counts k times.
 
-    - `count` [iteration, layer, micro_batch, source_rank, expert]: integers, or reals if expectations. "layer" counts
-      only MoE blocks. A run with more micro-batches repeats them cyclically.
+    - `count` [iteration, layer, micro_batch, source_rank, expert]: integers, or reals if they are expectations. "layer"
+      counts only MoE blocks. A run with more micro-batches repeats them cyclically.
     - `source`: description in words.
-    - `before` [layer, micro_batch, source_rank, expert]: the iteration before the first, if known.
-    - `slots` [iteration, layer, slot]: expert in each physical slot, if the last axis of `count` is slots; `by_expert`:
-      the same tokens before placement in slots.
+    - `before` [layer, micro_batch, source_rank, expert]: counts of the iteration before the first, if known.
+    - `slots` [iteration, layer, slot]: the expert in each physical slot, if the last axis of `count` is slots.
+      `by_expert`: the same tokens before their experts were placed in slots.
     - `reached`: tokens that reach groups of experts, if known exactly.
 
-    Raises `InputError` unless `count` has five non-empty axes and finite values of at least 0.
+    Raise `InputError` unless `count` has five non-empty axes and finite values of at least 0.
     """
 
     count: np.ndarray
@@ -60,7 +62,7 @@ class Tokens:
 
     def __post_init__(self) -> None:
         count = self.count
-        if isinstance(count, np.ndarray) and count.dtype == np.float16:  # its sums end at 65504
+        if isinstance(count, np.ndarray) and count.dtype == np.float16:  # it holds at most 65504
             count = count.astype(np.float32)
             store_arrays(self, count=count)
         if not isinstance(count, np.ndarray) or count.ndim != len(AXES) or 0 in count.shape:
@@ -80,36 +82,41 @@ class Tokens:
             host_indices("slots", self.slots, 0, MOST_WHOLE)
 
     def scaled_to(self, workload: Workload) -> "Tokens":
-        """Scales every source rank's row to the workload's selections; an empty row stays empty."""
+        """Return tokens with every source rank's row scaled to the workload's selections; empty rows stay empty."""
         total = self.count.sum(axis=-1, keepdims=True, dtype=np.float64)
         factor = np.divide(workload.selections, total, out=np.zeros_like(total), where=total > 0)
         return self.changed(lambda tokens: tokens * factor)
 
     def changed(self, change: Callable[[np.ndarray], np.ndarray], **other: Any) -> "Tokens":
-        """Applies `change` to counts and known groups, along axes before the last; `other` replaces fields."""
+        """Return tokens with `change` applied to counts and known groups, along axes before the last.
+
+        `other` replaces fields.
+        """
         count, reached = change(self.count), self.reached
         if reached is not None:
             reached = Reached(count, {parts: change(tokens) for parts, tokens in reached.groups.items()})
         return dataclasses.replace(self, count=count, reached=reached, **other)
 
     def reached_servers(self, servers: int) -> np.ndarray | None:
-        """Tokens for each server [iteration, layer, micro_batch, source_rank, S], or None if not known."""
+        """Return the tokens that reach each server [iteration, layer, micro_batch, source_rank, S]; None if unknown."""
         return self.reached.groups.get(servers) if self.reached is not None and self.reached.of is self.count else None
 
     def after_the_first(self) -> "Tokens":
-        """All iterations but the first, which becomes `before`."""
+        """Return all iterations except the first, which becomes `before`."""
         if len(self.count) < 2:
             raise InputError(f"tokens ({self.source}) must have an iteration before the first that is timed, got 1.")
         first = {"source": f"{self.source}, the first not timed", "before": self.count[0]}
         return self.changed(lambda tokens: tokens[1:], **first)
 
     def fold_experts(self, experts: int) -> "Tokens":
-        """Sums neighbouring experts to `experts` experts: expert e becomes e // (E / experts)."""
+        """Return tokens with neighbouring experts summed to `experts` ones: expert e becomes e // (E / experts)."""
         return dataclasses.replace(self, count=self._folded(experts, "experts"))
 
     def rank_load_over_mean(self, ep: int) -> np.ndarray:
-        """Load of the busiest of `ep` destination ranks over the mean [iteration, layer, micro_batch]; 1 without
-        tokens."""
+        """Return the busiest of `ep` destination ranks' load over the mean [iteration, layer, micro_batch].
+
+        It is 1 without tokens.
+        """
         return max_over_mean(self._folded(ep, "ep").sum(axis=-2, dtype=np.float64))
 
     def _folded(self, groups: int, field: str) -> np.ndarray:
@@ -122,6 +129,6 @@ class Tokens:
 
 
 def max_over_mean(load: np.ndarray) -> np.ndarray:
-    """The largest value of the last axis over its mean; 1 if all are 0."""
+    """Return the largest value of the last axis over its mean; 1 if all are 0."""
     mean = load.mean(axis=-1)
     return np.divide(load.max(axis=-1), mean, out=np.ones_like(mean), where=mean > 0)

@@ -1,6 +1,8 @@
-"""Flows between GPUs (by global number) of a training job in one iteration, without tensor parallelism inside servers.
-Steps of a collective are pipelined, so every member sends its total bytes from the start. Letters: G groups at once, n
-members of a group, S servers, m members per server."""
+"""Flows between GPUs (by global number) in one iteration of a training job, without tensor parallelism inside servers.
+
+The steps of a collective are pipelined, so every member starts at once and sends its total bytes. Letters: G concurrent
+groups, n members of a group, S servers, m members per server.
+"""
 
 import itertools
 
@@ -17,7 +19,7 @@ from mfabric_jax.workload.volume import context_bytes, context_rounds, pp_bytes,
 
 
 def together(*flows: Flows) -> Flows:
-    """Concatenates concurrent flows in order; equal labels become one."""
+    """Return concurrent flows concatenated in order; equal labels become one."""
     labels = tuple(dict.fromkeys(label for part in flows for label in part.labels))
     task = [np.array([labels.index(label) for label in part.labels], np.int16)[part.task] for part in flows]
     columns = {name: np.concatenate([getattr(part, name) for part in flows]) for name in ("src", "dst", "size")}
@@ -25,7 +27,7 @@ def together(*flows: Flows) -> Flows:
 
 
 def point_to_point(src: ArrayLike, dst: ArrayLike, size: ArrayLike, *, label: str = "point-to-point") -> Flows:
-    """`size` bytes from each `src` to its `dst` (broadcast); drops flows to oneself and of 0 bytes."""
+    """Return `size` bytes from each `src` to its `dst` (broadcast), without flows to oneself or of 0 bytes."""
     src, dst, size = (column.ravel() for column in np.broadcast_arrays(src, dst, size))
     kept = (src != dst) & (size > 0)
     src, dst = (ends[kept].astype(np.int64) for ends in (src, dst))
@@ -33,19 +35,21 @@ def point_to_point(src: ArrayLike, dst: ArrayLike, size: ArrayLike, *, label: st
 
 
 def all_to_all(members: np.ndarray, size: ArrayLike, *, label: str = "all-to-all") -> Flows:
-    """Every member of a group [G n] sends `size` bytes to every other member: a number, or per ordered pair [G n n]."""
+    """Return all-to-alls of groups [G n]; `size` is bytes per ordered pair, a number or [G n n]."""
     return point_to_point(members[:, :, None], members[:, None, :], size, label=label)
 
 
 def ring_all_reduce(members: np.ndarray, size: ArrayLike, *, label: str = "all-reduce") -> Flows:
-    """A reduce-scatter and an all-gather of `size` bytes (a number, or per ring [G]) around rings [G n]."""
+    """Return a reduce-scatter and an all-gather of `size` bytes (a number, or per ring [G]) around rings [G n]."""
     sent = np.reshape(ring_bytes(size, members.shape[1]), (-1, 1))
     return point_to_point(members, onward(members, axis=1), sent, label=label)
 
 
 def hierarchical_all_reduce(members: np.ndarray, size: float, *, label: str = "all-reduce") -> Flows:
-    """Reduce-scatter inside every server, ring all-reduces between servers, all-gather inside; members [S m]. Each
-    ordered pair inside has one flow of 2 `size` / m; i-th members of servers form a ring that all-reduces `size` / m.
+    """Return a reduce-scatter inside servers, ring all-reduces between them, and an all-gather inside; members [S m].
+
+    Each ordered pair inside a server has one flow of 2 `size` / m. The i-th members of all servers form a ring that
+    all-reduces `size` / m.
     """
     part = size / members.shape[1]
     inside = all_to_all(members, 2 * part, label=f"{label} inside")
@@ -56,25 +60,25 @@ def hierarchical_all_reduce(members: np.ndarray, size: float, *, label: str = "a
 
 
 def training_flows(workload: Workload, tokens: np.ndarray) -> Flows:
-    """All flows of one iteration, starting at time 0, labelled "EP", "DP inside", "DP between", "DP experts", "PP" and
-    "CP".
+    """Return all flows of one iteration, starting at time 0.
 
     `tokens` [replica layer M R E] are selections per data-parallel replica and micro-batch (both repeat cyclically),
-    MoE layer, source rank and expert. EP is dispatch and combine of every block and micro-batch, forward and backward,
-    one flow per ordered pair of GPUs (a tensor-parallel rank sends its slice). DP is the hierarchical all-reduce of
-    gradients, and gathered parameters; PP is activations and their gradients; CP is keys and values around rings.
+    MoE layer, source rank and expert. Labels are "EP", "DP inside", "DP between", "DP experts", "PP" and "CP". EP is
+    dispatch and combine of every block and micro-batch, forward and backward, one flow per ordered pair of GPUs (a
+    tensor-parallel rank sends its slice). DP is the hierarchical all-reduce of gradients, and gathered parameters. PP
+    is activations and their gradients. CP is keys and values around rings.
     """
     rings = [context_flows(workload)] if workload.cp > 1 else []
     return together(expert_flows(workload, tokens), gradient_flows(workload), pipeline_flows(workload), *rings)
 
 
 def gpu_grid(workload: Workload) -> np.ndarray:
-    """GPUs by rank [PP DP EP TP]."""
+    """Return the GPUs by rank [PP DP EP TP]."""
     return np.arange(workload.gpus).reshape(workload.pp, workload.dp, workload.ep, workload.tp)
 
 
 def expert_flows(workload: Workload, tokens: np.ndarray) -> Flows:
-    """All-to-alls of every expert-parallel group: bytes of one iteration between ordered pairs of its GPUs."""
+    """Return one flow per ordered pair of GPUs of every expert-parallel group, with the bytes of one iteration."""
     demand = region_bytes(workload, tokens) / workload.tp
     grid = gpu_grid(workload).transpose(0, 1, 3, 2)  # [P D T R]
     size = np.repeat(demand[:, :, None], workload.tp, axis=2)
@@ -83,10 +87,9 @@ def expert_flows(workload: Workload, tokens: np.ndarray) -> Flows:
 
 
 def region_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
-    """Bytes from rank to rank of every expert-parallel group in one iteration [PP DP R R], both passes, with
-    forwarding.
+    """Return the bytes from rank to rank of every expert-parallel group in one iteration [PP DP R R].
 
-    `tokens` as in `training_flows`.
+    They include forward and backward passes and forwarding. `tokens` as in `training_flows`.
     """
     tokens = np.asarray(tokens)
     layers, ranks = workload.moe_layers, workload.ep
@@ -108,12 +111,12 @@ def region_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
     if workload.dispatch == PER_SERVER:
         sent = forwarded(workload, sent, copies_of(workload, each))
     out, back = workload.dispatch_bytes_per_selection, workload.combine_bytes_per_selection
-    again = again_of(workload.recompute).exchanges  # the forward all-to-alls once more
+    again = again_of(workload.recompute).exchanges  # recomputed blocks repeat the forward all-to-alls
     return sent * (out + back + again * out) + sent.swapaxes(-1, -2) * (back + out + again * back)
 
 
 def gradient_flows(workload: Workload) -> Flows:
-    """Gradient all-reduces of all stages: dense gradients over a stage's servers, those of experts over replicas."""
+    """Return the gradient all-reduces of all stages: dense ones over a stage's servers, experts' over replicas."""
     grid, per_server = gpu_grid(workload), workload.gpus_per_server
     parts = []
     for stages in workload.stages_alike:
@@ -128,7 +131,7 @@ def gradient_flows(workload: Workload) -> Flows:
 
 
 def pipeline_flows(workload: Workload) -> Flows:
-    """Activations to the next stage and their gradients back, for all micro-batches."""
+    """Return activations to the next stage and their gradients back, for all micro-batches."""
     grid = gpu_grid(workload)
     size = pp_bytes(workload) / workload.tp * workload.micro_batches / len(workload.paths)
     hops = [hop for path in workload.paths for hop in itertools.pairwise(path) if hop[0] != hop[1]]
@@ -138,7 +141,7 @@ def pipeline_flows(workload: Workload) -> Flows:
 
 
 def context_flows(workload: Workload) -> Flows:
-    """Keys and values, and their gradients, around every context-parallel ring, for all blocks."""
+    """Return keys and values, and their gradients, around every context-parallel ring, for all blocks."""
     rings = gpu_grid(workload).reshape(workload.pp, -1, workload.cp, workload.attention_tp)
     blocks = np.reshape(workload.stage_blocks, (-1, 1, 1, 1))
     each = workload.micro_batches / workload.order.copies

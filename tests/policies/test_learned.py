@@ -221,10 +221,10 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path):
     whole = stored.read_bytes()
     for content in (b"", b"no json\n", b"[1]\n", b"{}\n", b"\x93NUMPY\x01\x00", whole[:20]):
         stored.write_bytes(content)
-        assert "is no policy file: its first line must be JSON" in refused(load, stored)
+        assert "is not a policy file: its first line must be JSON" in refused(load, stored)
     for content in (whole[:-1], whole + b"0", whole[:-9] + b"x" + whole[-8:]):
         stored.write_bytes(content)
-        assert refused(load, stored).endswith("is damaged: what follows its first line is not what was written.")
+        assert refused(load, stored).endswith("is damaged: the bytes after its first line have changed.")
     for fields, said in (
         ({"mfabric_jax": 2}, "must have the layout 1, got 2."),
         ({"kind": "checkpoint"}, "'checkpoint' is unknown; allowed: network, index, module."),

@@ -85,10 +85,10 @@ def test_what_cannot_be_built_again_is_refused(tmp_path):
     for given, options, said in (
         (policies.greedy, {}, "policy must be an Equinox module that can be called, got function."),
         (eqx.nn.Identity, {}, "policy must be an Equinox module that can be called"),
-        (Local(key=jax.random.key(0)), {}, "build must be FILE.py:FUNCTION or MODULE:NAME of what makes a Local"),
+        (Local(key=jax.random.key(0)), {}, "build must be the FILE.py:FUNCTION or MODULE:NAME that makes a Local"),
         (policy, {}, "policy must have the arrays that 'tests.policies.test_own_modules:Weighted' builds with "),
         (policy, {"settings": {"girth": 5}}, "raised "),
-        (policy, {"settings": {"width": jnp.ones(2)}}, "must be what JSON can hold"),
+        (policy, {"settings": {"width": jnp.ones(2)}}, "must be valid JSON"),
         (policy, {"build": "no_such_module:thing"}, "that exists, got 'no_such_module:thing'"),
         (policy, {"build": "mfabric_jax.units:nothing"}, "that exists, got"),
     ):

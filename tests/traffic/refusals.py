@@ -102,9 +102,9 @@ REFUSED = [
     (given(np.arange(2)), "placement.given must be of the 4 experts of the model, got 2."),
     (given(np.arange(12).reshape(3, 4) % 4), "must have one layer or the model's 2 with experts, got 3."),
     (given(np.arange(4), 4), "placement.given must be of 2 ranks (ep), got 4."),
-    (given([0, 1, 2, 3, 0]), "placement.given must have as many slots on each of 2 ranks (ep), got 5."),
+    (given([0, 1, 2, 3, 0]), "placement.given must have a multiple of 2 slots (ranks, ep), got 5."),
     (slots(experts=[[0]]), "p.json must hold physical_to_logical_map, phy2log or layer_list."),
-    (slots(logical_count=[[1]]), "it has loads, from which mfabric traces place makes one."),
+    (slots(logical_count=[[1]]), "mfabric traces place makes a placement of its loads."),
     (
         slots(physical_to_logical_map=[[0, 1], [0]]),
         "p.json: physical_to_logical_map must be experts by number",
@@ -113,12 +113,15 @@ REFUSED = [
     (slots(phy2log=[[0, -1]]), "p.json: phy2log must be experts by number, [[...]] of layer and slot, got [[0, -1]]."),
     (slots(phy2log=[[0, 7]]), "p.json: experts must be below the 2 slots, got 7."),
     (slots(phy2log=[[0, 1, 2], [0, 2, 2]]), "p.json, layer 1: expert 1 of 3 has no slot."),
-    (slots(phy2log=[[0, 1, 1]], logcnt=[[2, 1]]), "logcnt must be how many slots of phy2log hold each expert"),
+    (
+        slots(phy2log=[[0, 1, 1]], logcnt=[[2, 1]]),
+        "logcnt must be the number of slots of phy2log that hold each expert",
+    ),
     (slots(phy2log=[[0, 1]], log2phy=[[[1], [0]]]), "log2phy must list the slots of phy2log that hold each expert"),
     (slots(phy2log=[[0, 1]], log2phy=[3]), "log2phy must list the slots of phy2log that hold each expert"),
-    (slots(layer_list=[{"layer_id": 1}]), "layer_list must be a list of mappings whose layer_id count from 0 on"),
+    (slots(layer_list=[{"layer_id": 1}]), "layer_list must be a list of mappings whose layer_id counts from 0"),
     (devices([0, 1], [2]), "p.json, layer 0: device_expert must be a list, equally long on every device."),
-    (devices([0], device_list=None), "p.json, layer 0 must be a list of mappings whose device_id count from 0 on"),
+    (devices([0], device_list=None), "p.json, layer 0 must be a list of mappings whose device_id counts from 0"),
     (lambda: write_placement(Placement(np.eye(2, dtype=int)), "p.json", "ascend"), "give --ranks."),
     (lambda: write_placement(Placement(np.eye(2, dtype=int), 3), "p.json"), "ranks must divide the 2 slots", "got 3."),
     (
@@ -162,7 +165,7 @@ REFUSED = [
     (sending(node_limit="groups"), "node_limit (beside a number of servers) 'groups'"),
     (sending(dispatch="per-expert", capacity_factor=0.5), "capacity_factor must be at least 1, got 0.5"),
     (lambda: traffic.dispatched_bytes(sending()(), np.ones((8, 8))), "must have copies", "see traffic.sent_tokens."),
-    (in_room(slots=7), "slots must be a multiple of the 2 ranks, one for each of 8 experts at least, got 7."),
+    (in_room(slots=7), "slots must be a multiple of the 2 ranks, at least one for each of 8 experts, got 7."),
     (in_room(groups=3), "placement_groups must divide the 8 experts, got 3."),
     # predictors and scenarios
     (lambda: predictor.get("transition", k=3), "'transition' has no setting 'k'; it has window, decay."),
@@ -170,7 +173,7 @@ REFUSED = [
     (lambda: predictor.get("uniform")(PAST, NOW[0]), "must be [T L E] and [L E]", "got [3, 2, 2] and [2]."),
     (lambda: hit_rate(np.ones(3), np.ones(3), 4), "k must be at most the 3 experts, got 4."),
     (lambda: total_variation(np.ones(3), np.ones(4)), "must be [... E]", "got [3] and [4]."),
-    (lambda: error_of(np.ones((2, 3, 3)), np.ones((3, 3, 3))), "past must be [H S S] as true is, got [2, 3, 3] and"),
+    (lambda: error_of(np.ones((2, 3, 3)), np.ones((3, 3, 3))), "past and true must both be [H S S], got [2, 3, 3] and"),
     # flows and demands
     (lambda: point_to_point(0, 1, 5, label="PP").of("P"), "label 'P' is unknown (did you mean 'PP'?); allowed: PP."),
     (lambda: expert_flows(job(4, 8), np.zeros((1, 2, 1, 3, 8))), "tokens must be [replica 2 M 4 8], got [1, 2, 1, 3"),

@@ -155,18 +155,18 @@ def test_gaps_are_named_and_zeros_refused(tmp_path):
     np.save(file, counts)
     assert recorded(four, file).source.endswith("records 0 to 1, 2 of 4 all-to-alls without tokens")
     assert recorded(four, file, (0, 0)).source.endswith("records 0 to 0")
-    assert "must not all be 0, got no others in records 1 to 1." in unread(file, four, records=(1, 1))
+    assert "must not all be 0, got only zeros in records 1 to 1." in unread(file, four, records=(1, 1))
     counts = np.ones((1, 3, 1, 4, 4))
     counts[:, 2] = 0
     np.save(file, counts)
     assert recorded(four, file).source.endswith("records 0 to 0, the first 2 of 3 layers")
     np.save(file, counts[:, ::-1] * np.asarray([0, 0, 1])[:, None, None, None])  # only in a layer that is not read
-    assert "must not all be 0, got no others in records 0 to 0." in unread(file, four)
+    assert "must not all be 0, got only zeros in records 0 to 0." in unread(file, four)
 
 
 def test_axes_that_look_swapped_are_named(tmp_path):
     to_experts = np.array([[8, 4, 2, 2]] * 4) + np.eye(4, dtype=int)  # every rank sends as much
-    swapped = "experts receive alike and source ranks do not send alike: are these two axes swapped?"
+    swapped = "experts receive equally but source ranks send unequally: are these two axes swapped?"
     for counts, said in ((to_experts, False), (to_experts.T, True), (np.ones((4, 4)), False)):
         np.save(tmp_path / "run.npy", counts[None, None, None])
         assert recorded(job(ep=4, experts=4, layers=1), tmp_path / "run.npy").source.endswith(swapped) == said

@@ -1,8 +1,8 @@
-"""Chains of all-to-alls, in which circuits stay until the policy changes them and a change costs its delay.
+"""Chains of all-to-alls: circuits stay until the policy changes them, and each change costs the delay.
 
-A chain's forecasts are either the truth with log-normal errors, or what the step before tells: its demand, or only the
-popularity of its receivers. `chain_time` is what training lowers, through the whole chain; `served` is what a policy
-with whole circuits takes.
+A chain's forecasts come from one of two sources. They are the true demand with log-normal errors, or they repeat the
+previous step: its demand, or only the popularity of its receivers. Training minimises `chain_time` over the whole
+chain. `served` times a policy with whole circuits.
 """
 
 from typing import NamedTuple
@@ -28,15 +28,15 @@ from mfabric_jax.traffic.demand_families import misjudged
 from mfabric_jax.traffic.samplers import drifting
 from mfabric_jax.traffic.scenarios import expected
 
-TEMPERATURE = 0.03  # of the softened largest link time, in degree bounds
-UNDECIDED = 0.05  # degree bounds over which keeping turns into changing
-LEAST_DELAY, MOST_DELAY = 0.01, 30.0  # of a change in training, in degree bounds; a quarter costs nothing
-AT_ONCE = 0.25  # fraction of chains whose changes cost nothing
-ONLY_POPULAR = 0.5  # fraction of predictions that tell receivers only
+TEMPERATURE = 0.03  # softness of the largest link time, in degree bounds
+UNDECIDED = 0.05  # softness of the choice to keep or change circuits, in degree bounds
+LEAST_DELAY, MOST_DELAY = 0.01, 30.0  # range of training delays, in degree bounds; a quarter of the chains have none
+AT_ONCE = 0.25  # fraction of chains without a delay
+ONLY_POPULAR = 0.5  # fraction of predictions that know only the popularity of receivers
 
 
 class Chain(NamedTuple):
-    """`sigma`: of the errors of `forecast`; `hidden_s` of the region's delay are hidden by computation."""
+    """T all-to-alls. `sigma` measures the errors of `forecast`; computation hides `hidden_s` of the region's delay."""
 
     region: Region
     demand: Float[Array, "T S S"]
@@ -47,14 +47,14 @@ class Chain(NamedTuple):
 
 # ----------------------------------------------------------------------------------------------------------- chances
 def popularity(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
-    """What is left of a demand if only the total bytes of senders and receivers are known."""
+    """Return the demand that follows from the total bytes of senders and receivers alone."""
     total = demand.sum()
     outer = demand.sum(1)[:, None] * demand.sum(0)[None] / jnp.where(total > 0, total, 1)
     return jnp.where(jnp.eye(len(demand), dtype=bool), 0, outer)
 
 
 def apart(forecast: Float[Array, "T S S"], demand: Float[Array, "T S S"]) -> Float[Array, ""]:
-    """Standard deviation of the logarithms of errors, apart from the common scale of every demand."""
+    """Return the standard deviation of the log errors, after removing each demand's common scale."""
     both = (forecast > 0) & (demand > 0)
     log = jnp.where(both, jnp.log(jnp.where(both, forecast, 1)) - jnp.log(jnp.where(both, demand, 1)), 0)
     many = both.sum((1, 2), keepdims=True).astype(demand.dtype)
@@ -63,7 +63,7 @@ def apart(forecast: Float[Array, "T S S"], demand: Float[Array, "T S S"]) -> Flo
 
 
 def predicted(key: Key[Array, ""], demands: Float[Array, "T+1 S S"]) -> tuple[Float[Array, "T S S"], Float[Array, ""]]:
-    """Forecasts of all demands but the first from the one before, and the size of their errors."""
+    """Predict every demand but the first from the previous one; return the forecasts and the size of their errors."""
     popular = jax.random.uniform(key, (), jnp.float32) < ONLY_POPULAR
     before = demands[:-1]
     guess = jnp.where(popular, jax.vmap(popularity)(before), before)
@@ -79,8 +79,10 @@ def drawn_chain(
     sigma: Float[Array, ""],
     told: float,
 ) -> Chain:
-    """A chain of `steps` around `base` (or the recorded one); `told`: the part of chains whose forecasts err by
-    `sigma`, the others are predicted."""
+    """Draw a chain of `steps` that drifts around `base`, or take the `recorded` one.
+
+    A fraction `told` of the chains has forecasts with errors `sigma`. The others predict each demand from the last.
+    """
     keys = jax.random.split(key, 8)
     part = [jax.random.uniform(one, (), jnp.float32) for one in keys[:6]]
     demands = base[None]
@@ -97,7 +99,7 @@ def drawn_chain(
     ratio = LEAST_DELAY * (MOST_DELAY / LEAST_DELAY) ** ((part[4] - AT_ONCE) / (1 - AT_ONCE))
     delay_s = jnp.where(part[4] < AT_ONCE, 0, ratio) * bound if steps > 1 else jnp.zeros((), jnp.float32)
     region = _with_delay(region, delay_s)
-    hidden = jnp.maximum(2 * part[5] - 1, 0) * delay_s  # none in half of the chains
+    hidden = jnp.maximum(2 * part[5] - 1, 0) * delay_s  # half of the chains hide nothing
     return Chain(region, demands, forecast, sigma, hidden.astype(jnp.float32))
 
 
@@ -108,11 +110,11 @@ def _with_delay(region: Region, delay_s: Float[Array, ""]) -> Region:
 
 # ---------------------------------------------------------------------------------------------------------- training
 def chain_time(model: PolicyNetwork, chain: Chain, strength: Float[Array, ""], share_steps: int) -> Float[Array, ""]:
-    """Softened time of the chain over its degree bounds, with real-valued circuits.
+    """Return the softened time of the chain over its degree bounds, with real-valued circuits.
 
-    Whether circuits change is soft, by what the forecast says of both; a choice that knew the truth would train
-    proposals that are only good where they are lucky. The time is expected over both, and what stays is the likelier
-    one, with the slope of a mixture. A chain of one step always takes the proposal.
+    The choice to keep or change circuits is soft and uses only the forecast. A choice that knew the true demand would
+    reward proposals that win by luck. The time is the expectation over both choices. The likelier circuits stay for the
+    next step, with the gradient of the mixture. A chain of one step always takes the proposal.
     """
     region, degrees, patience = chain.region, chain.region.degrees, jnp.exp(_patience(model))
     bound = jax.vmap(lambda one: degree_bound(region, one))(chain.demand)
@@ -142,13 +144,13 @@ def chain_time(model: PolicyNetwork, chain: Chain, strength: Float[Array, ""], s
 
 
 def settled_time(true: Samples, count: Float[Array, "S S"], steps: int) -> Float[Array, ""]:
-    """Softened time of one sample, with relay potentials that took `steps` and are then held."""
+    """Return the softened time of one sample; its relay potentials take `steps` and are then held fixed."""
     width = count + jnp.asarray(INACTIVE, count.dtype)
     return softened_over(true, width, settled(true, width, steps), TEMPERATURE, 1.0)
 
 
 def settled(true: Samples, width: Float[Array, "S S"], steps: int) -> Potentials:
-    """Relay potentials [1 ...] of one sample after `steps`, without derivatives."""
+    """Return the relay potentials [1 ...] of one sample after `steps`, without derivatives."""
     links, _ = true.links(true.pairs[0], lax.stop_gradient(width))
     held, _ = descended(links.softened, true.cold[0], steps, enough=true.limit[0] * (1 + ENOUGH / 2))
     return lax.stop_gradient(held)[None]
@@ -160,9 +162,10 @@ def _patience(model: PolicyNetwork) -> Float[Array, ""]:
 
 # ----------------------------------------------------------------------------------------------------------- judging
 def served(policy: Policy, chain: Chain, key: Key[Array, ""], steps: int) -> Trajectory:
-    """What every step of the chain takes: the policy sees forecasts and the circuits in place, whole circuits serve.
+    """Return the time of every step of the chain under a policy with whole circuits.
 
-    Relay shares take `steps` gradient steps for the true demand. The first circuits in place are uniform.
+    The policy sees the forecast and the current circuits. The chain starts with uniform circuits. Relay shares take
+    `steps` gradient steps for the true demand.
     """
     region = chain.region
     known = settings_of(policy)
@@ -182,6 +185,6 @@ def served(policy: Policy, chain: Chain, key: Key[Array, ""], steps: int) -> Tra
 
 
 def relative(chains: Chain, found: Trajectory) -> Float[Array, "B"]:
-    """Seconds of every chain, changes included, over the sum of its degree bounds."""
+    """Return the seconds of every chain, changes included, over the sum of its degree bounds."""
     bound = jax.vmap(lambda chain: jax.vmap(lambda one: degree_bound(chain.region, one))(chain.demand).sum())(chains)
     return found.total_s / jnp.where(bound > 0, bound, 1)

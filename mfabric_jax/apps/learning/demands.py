@@ -1,4 +1,4 @@
-"""Demands for training policies, and held-out demands for judging them. Only proportions matter to policies."""
+"""Demands for training policies and held-out demands for judging them. Policies depend only on proportions."""
 
 import dataclasses
 from typing import Any
@@ -24,12 +24,12 @@ from mfabric_jax.traffic.predictor import WINDOW
 from mfabric_jax.traffic.samplers import SPLITS, split_key, split_records
 from mfabric_jax.traffic.scenarios import error_of
 
-POOL = 192  # most matrices per source of a pool
-AT_ONCE = 24  # matrices drawn together, because gates take much memory
+POOL = 192  # most matrices that a pool takes from one source
+AT_ONCE = 24  # matrices drawn at a time; gates need much memory
 OTHER_SEEDS = 1_000_003  # added to the seed of NumPy's draws for every split after the first
-FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables, whose ranks are folded to servers
-MEAN_OF = 256  # draws in the mean demand of a drawn workload
-DRIFT, ITERATIONS = 0.1, 8  # for the measured tables: popularity drifts, so that predictions have errors
+FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables; their ranks fold to servers
+MEAN_OF = 256  # draws that the mean demand of a drawn workload averages
+DRIFT, ITERATIONS = 0.1, 8  # for the measured tables: the drift makes predictions err
 
 
 def pool(
@@ -40,8 +40,11 @@ def pool(
     *,
     split: str = "train",
 ) -> Float[np.ndarray, "N S S"]:
-    """Demands of a split (`traffic.samplers`): at most 192 of each drawn family, named workload, fitting measured table
-    and recorded trace. A trace with too few records for the split gives those of training.
+    """Return the demands of a split (`traffic.samplers`).
+
+    The pool takes at most 192 demands from each drawn family, from the named workloads, from each measured table whose
+    ranks fold to these servers, and from the trace. If the trace has no records for the split, its training records
+    are used.
     """
     key, seed = split_key(jax.random.key(seed), split), seed_of(seed, split)
     random = np.random.default_rng(seed)
@@ -57,7 +60,7 @@ def pool(
 def windows(
     trace: str, records: tuple[int, int] | None, split: str, servers: int, steps: int
 ) -> Float[np.ndarray, "N T S S"]:
-    """All runs of `steps` records of a recording's split, for every layer and micro-batch."""
+    """Return all runs of `steps` consecutive records in a recording's split, for every layer and micro-batch."""
     every = gate_trace(trace, records).count
     count = every[split_records(len(every), split)]
     demands = folded(count, servers).reshape(len(count), -1, servers, servers)
@@ -67,19 +70,21 @@ def windows(
 
 
 def records_of(trace: str, records: tuple[int, int] | None, split: str) -> tuple[int, int]:
-    """How many records of a recording are in a split, and in all."""
+    """Return the number of records in a split of the recording and in the whole recording."""
     every = len(gate_trace(trace, records).count)
     return len(range(every)[split_records(every, split)]), every
 
 
 def seed_of(seed: int, split: str) -> int:
-    """The seed of NumPy's draws."""
+    """Return the seed of NumPy's draws for a split."""
     return seed + OTHER_SEEDS * SPLITS.index(split)
 
 
 def learned_from(trace: str | None, records: tuple[int, int] | None) -> dict[str, Any]:
-    """The trace's records for training and validation, those left for tests, and digests of the former; {} without a
-    trace."""
+    """Return the trace's first and last record for training, validation and tests; {} without a trace.
+
+    "digests" identifies the records of training and validation.
+    """
     if trace is None:
         return {}
     numbers, digests = zip(*record_digests(trace, records), strict=True)
@@ -119,15 +124,18 @@ class HeldOut:
 
     name: str
     demand: Float[jax.Array | np.ndarray, "N S S"]  # bytes
-    predicted: Float[np.ndarray, "N S S"] | None  # by `traffic.predicted`; None without a past
+    predicted: Float[np.ndarray, "N S S"] | None  # by `traffic.predicted`; None without earlier iterations
     mean: Float[jax.Array | np.ndarray, "S S"]  # of other demands, for policies that use only the mean
-    error: float = 0.0  # standard deviation of the logarithms of errors of `predicted`, from other demand
+    error: float = 0.0  # standard deviation of the log errors of `predicted`, measured on other demands
 
 
 def held_out(
     servers: int, samples: int, seed: int, trace: str | None, records: tuple[int, int] | None
 ) -> list[HeldOut]:
-    """Workloads "drawn" (all `FAMILIES` in turn), "tables" (measured expert shares, if ranks fold) and "trace"."""
+    """Return the held-out workloads: "drawn" (all `FAMILIES` in turn), "tables" (measured shares) and "trace".
+
+    "tables" needs a measured model whose ranks fold to the servers; "trace" needs a trace.
+    """
     workloads = [_drawn(servers, samples, seed)]
     if jobs := _measured_jobs(servers):
         count = traffic.measured(jobs[-1], ITERATIONS, 2, DRIFT, seed_of(seed, "test")).count
@@ -140,13 +148,13 @@ def held_out(
 def _drawn(servers: int, samples: int, seed: int) -> HeldOut:
     keys = jax.random.split(split_key(jax.random.key(seed), "test"), samples + MEAN_OF)
     demand = np.asarray(drawn_each(keys, jnp.arange(len(keys)) % len(FAMILIES), servers))
-    total = demand.sum(axis=(1, 2), keepdims=True)  # 0 where a sparse one has no pair at all
+    total = demand.sum(axis=(1, 2), keepdims=True)  # 0 if a sparse demand has no pair at all
     share = np.divide(demand, total, out=np.zeros_like(demand), where=total > 0)
     return HeldOut("drawn", demand[:samples], None, share[samples:].mean(axis=0))
 
 
 def _with_past(name: str, tokens: traffic.Tokens, skipped: int, servers: int, samples: int, seed: int) -> HeldOut:
-    """Samples of the iterations after the first `skipped`."""
+    """Return samples of the iterations after the first `skipped`."""
     count = tokens.count
     skipped = min(skipped, len(count) - 1)
     true, guess = (folded(x[skipped:], servers) for x in (count, traffic.predicted(tokens)))

@@ -3,9 +3,10 @@
     obs, state = env.reset(key, params)
     obs, state, reward, done, info = env.step(key, state, action, params)
 
-In each step the agent keeps or changes the circuits, then one all-to-all is served. All methods are pure and work under
-`jit`, `vmap` and `lax.scan`. Sources: interface, Lange, gymnax, 2022 (github.com/RobertTLange/gymnax; not a
-dependency); optimum, metrical task systems, Borodin, Linial, Saks, J. ACM 39(4), 1992.
+In each step the agent keeps or changes the circuits; then the region serves one all-to-all. All methods are pure and
+work under `jit`, `vmap` and `lax.scan`. Source of the interface: Lange, gymnax, 2022
+(github.com/RobertTLange/gymnax; not a dependency). Source of the optimum: metrical task systems, Borodin, Linial, Saks,
+J. ACM 39(4), 1992.
 """
 
 import dataclasses
@@ -85,14 +86,15 @@ class Dict:
 
 
 # --------------------------------------------------------------------------------------------------- sources of demand
-BYTES_PER_SERVER = 268e6  # bytes: 4096 tokens, 8 experts each, 8 kB a time
+BYTES_PER_SERVER = 268e6  # bytes: 4096 tokens, each to 8 experts, 8 kB per copy
 
 
 class Drift(eqx.Module):
-    """Demand that drifts: every server sends the same number of bytes, split by the popularity of the receivers.
+    """Drifting demand: every server sends the same number of bytes, split by the popularity of the receivers.
 
     - `bytes_per_server`: bytes sent by each server in a step without a burst.
-    - `skew`, `pairs`: standard deviation of log popularity, by receiver and pair; `memory`: correlation between steps.
+    - `skew`, `pairs`: standard deviation of the log popularity of receivers and of pairs; `memory`: correlation between
+      steps.
     - `heat`: log factor of one hot receiver; `moves`: probability per step that another server becomes hot.
     - `burst`: probability of a step with `burst_times` the bytes.
     """
@@ -137,7 +139,7 @@ class Drift(eqx.Module):
 
 
 class Recorded(eqx.Module):
-    """A recorded trace, `demands` [T S S] bytes, repeated without end; each episode starts at a random step."""
+    """A recorded trace, `demands` [T S S] bytes, that repeats forever; each episode starts at a random step."""
 
     demands: Float[Array, "T S S"]
 
@@ -159,9 +161,10 @@ class Recorded(eqx.Module):
 
 # ---------------------------------------------------------------------------------------------------- the environment
 class Params(eqx.Module):
-    """Parameters of an episode; traced, except the number of servers and the type of `source`.
+    """Parameters of an episode. All are traced except the number of servers and the type of `source`.
 
-    Computation hides `hidden_s` of `region.delay_s`; each new circuit adds `each_s`; `steps`: length of the episode.
+    Computation hides `hidden_s` of `region.delay_s`. Each new circuit adds `each_s` to the delay. An episode has
+    `steps` steps.
     """
 
     region: Region
@@ -177,7 +180,7 @@ class Params(eqx.Module):
 
 
 class State(NamedTuple):
-    """Steps done, circuits [S S], observed demands [H S S], demand to be served [S S], state of the source."""
+    """Steps done, circuits [S S], observed demands [H S S], the next demand to serve [S S], state of the source."""
 
     step: Int[Array, ""]
     count: Int[Array, "S S"]
@@ -192,20 +195,21 @@ class RegionEnv:
 
     - `routing`: "unsplit", "best-path" or "split", timed by `fluid_lower_bound`.
     - `history`: number H of demands in an observation, newest last.
-    - `ahead`: the agent acts before it sees the demand to be served (prediction).
-    - `policies`: None: the action is scores of pairs. Otherwise an integer: 0 keeps circuits, n applies policy n. The
-      time of a plan with a schedule holds its turns; a first turn that is free there is paid here, where not hidden.
+    - `ahead`: the agent acts before it sees the next demand, so it must predict.
+    - `policies`: None: the action scores pairs. Otherwise the action is an integer: 0 keeps the circuits, n applies
+      policy n. The time of a schedule includes its reconfigurations. If its first one is free, the environment charges
+      the part of it that is not hidden.
     - `dtype`: type of real numbers.
 
-    Score action: {"scores" [S S] in 0..1, "change" 0 or 1}. Circuits go one at a time to the pair with the largest (sum
-    of both directions' scores) / (its circuits + 1); pairs with score 0 get none. Any numbers give legal circuits.
+    Score action: {"scores" [S S] in 0..1, "change" 0 or 1}. Each circuit in turn goes to the pair with the largest
+    (sum of both directions' scores) / (its circuits + 1). Pairs with score 0 get none. All scores give legal circuits.
 
     Observation: {"demand" [H S S] relative to its largest entry, "circuits" [S S] relative to the largest degree,
-    "step" as a part of the episode}, all in 0..1.
+    "step" as a fraction of the episode}, all in 0..1.
 
-    Reward: minus the step's time (all-to-all and exposed reconfiguration) over the degree bound of its demand, so -1 is
-    optimal; 0 without bytes, minus infinity where a demand has no path, NaN where a traced score is NaN. `info`:
-    `exchange_s`, `paid_s`, `bound_s`, `changed`, `discount`.
+    Reward: minus the step's time (all-to-all and exposed reconfiguration) over the degree bound of its demand, so -1
+    is the best possible. It is 0 without bytes, minus infinity if a demand has no path, NaN if a traced score is NaN.
+    `info` has `exchange_s`, `paid_s`, `bound_s`, `changed`, `discount`.
 
     Example: `env = RegionEnv(); obs, state = env.reset(jax.random.key(0), env.default_params)`.
     """
@@ -229,7 +233,7 @@ class RegionEnv:
 
     @functools.partial(jax.jit, static_argnums=0)
     def reset(self, key, params: Params | None = None) -> tuple[dict[str, Array], State]:
-        """(observation, state) of a new episode, with uniform circuits."""
+        """Return (observation, state) of a new episode, which starts with uniform circuits."""
         params = params or self.default_params
         servers = params.region.servers
         source, demand = params.source.first(key, servers, self.dtype)
@@ -241,15 +245,16 @@ class RegionEnv:
         return self.observed(state, params), state
 
     def step(self, key, state: State, action, params: Params | None = None):
-        """(observation, state, reward, done, info); after the last step, the first two are of a new episode.
+        """Return (observation, state, reward, done, info) after one step.
 
-        `InputError` for an action outside `action_space`; traced numbers are clipped instead.
+        After the last step, observation and state belong to a new episode. Raise `InputError` if the action is outside
+        `action_space`; traced numbers are clipped instead.
         """
         params = params or self.default_params
         return self._step(key, state, self._checked(action, params), params)
 
     def step_env(self, key, state: State, action, params: Params | None = None):
-        """`step` without the reset at the end."""
+        """Take a `step` without the reset at the end of an episode."""
         params = params or self.default_params
         return self._step_env(key, state, self._checked(action, params), params)
 
@@ -300,7 +305,7 @@ class RegionEnv:
             return _numbered("action", action, len(self.policies))
         if not isinstance(action, Mapping) or set(action) != {"scores", "change"}:
             got = f"the keys {sorted(map(str, action))}" if isinstance(action, Mapping) else type(action).__name__
-            raise InputError(f"action must be a dict of scores and change, or policies be given, got {got}.")
+            raise InputError(f"action must be a dict of scores and change, unless policies are set, got {got}.")
         scores, shape = _array(action["scores"]), 2 * (params.region.servers,)
         if scores is None or scores.shape != shape:
             raise InputError(f"scores of an action must be numbers {list(shape)}, got {_form(action['scores'])}.")
@@ -308,7 +313,7 @@ class RegionEnv:
         return {"scores": scores, "change": _numbered("change of an action", action["change"], 1)}
 
     def _served(self, key, state: State, action, params: Params):
-        """Circuits in place after the step, seconds of its all-to-all and of waiting for the switch."""
+        """Return the circuits after the step, the seconds of its all-to-all, and those of waiting for the switch."""
         region = params.region
         if self.policies is None:
             scores = action["scores"]
@@ -318,7 +323,7 @@ class RegionEnv:
             return count, jnp.where(jnp.isnan(scores).any(), jnp.nan, exchange), paid
         before = Plan(Circuits(state.count))
         plans = [policy(state.seen[-1], region, previous=before, key=key) for policy in self.policies]
-        if all(plan.schedule is None for plan in plans):  # one all-to-all to time, whichever was chosen
+        if all(plan.schedule is None for plan in plans):  # only the chosen plan needs timing
             every = jnp.stack([state.count, *(plan.circuits.count.astype(state.count.dtype) for plan in plans)])
             return self._timed(Plan(Circuits(every[action])), state, params)
         each = [self._timed(plan, state, params) for plan in (before, *plans)]
@@ -359,7 +364,7 @@ def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
 
 
 def circuits_of(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
-    """Circuits of an action: `policies.rounded` for scores clipped to 0..1; traced NaN is 0."""
+    """Return the circuits of a score action: `policies.rounded` of scores clipped to 0..1; traced NaN counts as 0."""
     return rounded(jnp.nan_to_num(jnp.clip(floats("scores", scores, NO_NAN), 0, 1)), region)
 
 
@@ -368,9 +373,9 @@ Routing = str | Callable[..., Array]
 
 
 class Trajectory(NamedTuple):
-    """Result of T steps: circuits `count` [T S S], and whether they `changed` [T].
+    """Result of T steps: circuits `count` [T S S] and whether they `changed` [T].
 
-    `exchange_s`, `paid_s` [T]: seconds of the all-to-all, and of waiting for the switch.
+    `exchange_s` and `paid_s` [T] are seconds of the all-to-all and of waiting for the switch.
     """
 
     count: Int[Array, "T S S"]
@@ -384,7 +389,7 @@ class Trajectory(NamedTuple):
 
 
 def change_s(before: Int[Array, "S S"], after: Int[Array, "S S"], delay_s: Array, each_s) -> Float[Array, ""]:
-    """Seconds of a change, `each_s` of them for every new circuit; minus infinity where no circuit changes."""
+    """Return the seconds of a change: `delay_s`, plus `each_s` per new circuit; minus infinity if nothing changes."""
     anew = circuits_anew(before, after).astype(delay_s.dtype)
     return jnp.where(jnp.any(after != before), delay_s + each_s * anew, -jnp.inf)
 
@@ -399,14 +404,14 @@ def best_trajectory(
     each_s: Any = 0.0,
     start: Plan | None = None,
 ) -> Trajectory:
-    """The least total time over T known demands with circuits from `candidates` and `start`.
+    """Return the fastest trajectory over T known demands with circuits from `candidates` and `start`.
 
-    Exact dynamic programming: O(T N) all-to-all times (shared by all delays of a `vmap`) and O(T N^2) sums. Ties go to
-    the earlier candidate, `start` first.
+    Exact dynamic programming computes O(T N) all-to-all times, which all delays of a `vmap` share, and O(T N^2) sums.
+    Ties go to the earlier candidate; `start` comes first.
 
     - `demands` [T S S]: bytes of every step.
-    - `routing`: a name, timed by `fluid_lower_bound`, or a function (region, circuits, demand) -> seconds.
-    - `hidden_s` () or [T]: part of the delay that computation hides; `each_s`: further delay for each new circuit.
+    - `routing`: a name, which `fluid_lower_bound` times, or a function (region, circuits, demand) -> seconds.
+    - `hidden_s` () or [T]: part of the delay that computation hides; `each_s`: extra delay per new circuit.
     - `start`: circuits before the first step; None: `uniform`.
     """
     demands = demands_between_servers(of_type("region", region, Region), demands, "demands", "T")

@@ -1,4 +1,4 @@
-"""Judges schedulers as policies are judged: planned for a forecast, timed on the true demand."""
+"""Judges schedulers like policies: they plan for a forecast and are timed on the true demand."""
 
 import jax
 import numpy as np
@@ -10,14 +10,17 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.support.array_module import Array
 
-SCHEDULED = "scheduled"  # stands where other rows have their routing
+SCHEDULED = "scheduled"  # takes the place of a routing in rows
 
 
 def schedules_over_bound(
     name: str, region: Region, seen: Float[Array, "N S S"], true: Float[Array, "N S S"], turn: float
 ) -> Float[np.ndarray, "N"]:
-    """Times of schedules planned for `seen` over the degree bounds of the demands that they carry, `true`; 1 without
-    demand. `turn`: seconds of a turn over that bound; the first is paid."""
+    """Return the times of schedules over the degree bound; 1 without demand.
+
+    Schedules are planned for `seen` and carry `true`. `turn` is the reconfiguration delay over the degree bound of
+    `true`; the first reconfiguration is charged too.
+    """
     scheduler, bounds = scheduler_named(name), np.asarray(jax.vmap(lambda one: degree_bound(region, one))(true), float)
     found = np.ones(len(true))
     for at, (bound, guess, demand) in enumerate(zip(bounds, np.asarray(seen), np.asarray(true), strict=True)):

@@ -1,6 +1,6 @@
 """Judges policies by time over the degree bound. They see a forecast; their circuits then carry the true demand.
 
-`scoreboard` (`mfabric policies bench`) also compares with proved optima and measures speed; `evaluate_policies`
+`scoreboard` (`mfabric policies bench`) also measures speed and compares with proved optima. `evaluate_policies`
 (`mfabric evaluate`) reports confidence intervals on held-out demand.
 """
 
@@ -46,15 +46,15 @@ from mfabric_jax.traffic.scenarios import likely_demands
 
 RECORDED = "recorded"
 STATIC, SAMPLED = "static", "sample-average"
-PLANNED = "relay-planned"  # relay routing whose shares are chosen with the circuits, from the forecast
+PLANNED = "relay-planned"  # relay routing whose shares come from the forecast, like the circuits
 ROUTED = ("unsplit", "split", "relay")
-UNSCORED = ("previous", "exact", SAMPLED)  # sample-average of one demand is joint
+UNSCORED = ("previous", "exact", SAMPLED)  # with one demand, sample-average equals joint
 BENCHED = tuple(name for name in policies.REGISTRY if name not in UNSCORED)
 REFERENCE = "greedy"
-BASELINES = ("untrained", "uniform", "previous")  # without training; "previous" keeps the uniform ones of the start
+BASELINES = ("untrained", "uniform", "previous")  # untrained; "previous" keeps the uniform circuits of the start
 EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", *BASELINES, STATIC)
 PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved
-MOST_PROVED = 16  # most servers for which optima are computed
+MOST_PROVED = 16  # optima are computed up to so many servers
 RESAMPLED, CONFIDENCE = 2000, 0.95  # of the bootstrap
 LATE = functools.partial(np.quantile, q=0.9)
 Row = dict[str, Any]
@@ -64,13 +64,16 @@ Row = dict[str, Any]
 def over_bound(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], routing: str, steps: int
 ) -> Float[Array, ""]:
-    """Time of paced flows over the degree bound; 1 without demand. Relay shares take `steps` gradient steps."""
+    """Return the time of paced flows over the degree bound; 1 without demand.
+
+    Relay shares take `steps` gradient steps.
+    """
     shares = relay_shares(region, circuits, demand, steps=steps) if routing == "relay" else None
     return plan_over_bound(region, Plan(circuits, shares), demand, routing)
 
 
 def plan_over_bound(region: Region, plan: Plan, demand: Float[Array, "S S"], routing: str) -> Float[Array, ""]:
-    """`over_bound` with the plan's own shares."""
+    """Return `over_bound` with the plan's own shares."""
     bound = degree_bound(region, demand)
     seconds = fluid_lower_bound(region, plan, demand, routing=routing)
     return jnp.where(bound > 0, seconds / jnp.where(bound > 0, bound, 1), 1)
@@ -79,17 +82,17 @@ def plan_over_bound(region: Region, plan: Plan, demand: Float[Array, "S S"], rou
 class Forecast(NamedTuple):
     name: str  # the sigma, or "predicted"
     seen: Float[Array, "N S S"]
-    sigma: float  # standard deviation of the logarithms of errors
-    mean: Float[Array, "S S"]  # of other demands of the workload
+    sigma: float  # standard deviation of the log errors
+    mean: Float[Array, "S S"]  # the mean of other demands of the workload
 
 
 def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, risk: str = "mean") -> policies.Policy:
-    """The policy with its settings for that routing."""
+    """Return the policy with its settings for that routing."""
     if name == SAMPLED and routing == PLANNED:
         return policies.get(name, routes="fixed", risk=risk)
     if name == SAMPLED and routing == "relay":
-        return policies.get(name, share_steps=0, risk=risk)  # relay shares are planned for the true demand instead
-    steps = {} if routing == PLANNED else {"share_steps": 0}  # likewise
+        return policies.get(name, share_steps=0, risk=risk)  # shares are planned later, for the true demand
+    steps = {} if routing == PLANNED else {"share_steps": 0}  # shares are planned later here too
     policy = policies.suited(name, routing="unsplit" if routing == "unsplit" else "split", **steps)
     if name == STATIC:
         return jax.tree_util.Partial(policy, mean=mean)
@@ -97,7 +100,7 @@ def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, r
 
 
 def decided_for(name: str, routing: str) -> str:
-    """The routing that the policy optimises for; judged routings may share a plan."""
+    """Return the routing that the policy optimises for; several judged routings may share one plan."""
     own_shares = name == SAMPLED or (routing == PLANNED and takes_sigma(policies.get(name)))
     return routing if own_shares or routing == "unsplit" else "split"
 
@@ -113,9 +116,7 @@ def decide(policy: policies.Policy, region: Region, seen: Float[Array, "N ..."],
 
 def legal(name: str, plans: Plan, region: Region) -> Plan:
     if plans.schedule is not None:
-        raise InputError(
-            f"policies must answer with circuits that stay; {name!r} answers with a schedule: see schedules."
-        )
+        raise InputError(f"policies must return circuits that stay; {name!r} returns a schedule: see schedules.")
     policies.check_legal(name, np.asarray(plans.circuits.count), int(region.optical_degree))
     return plans
 
@@ -126,7 +127,7 @@ def scenarios_of(forecast: Forecast, many: int, seed: int = 0) -> Float[Array, "
 
 
 def plans_from(forecast: Forecast, region: Region, name: str, routing: str, many: int, risk: str = "mean") -> Plan:
-    """One plan per forecast; sample-average sees `many` scenarios of each."""
+    """Return one plan per forecast; sample-average sees `many` scenarios of each."""
     seen = scenarios_of(forecast, many) if name == SAMPLED else forecast.seen
     keys = jax.random.split(jax.random.key(0), len(seen))
     policy = plan_for(name, routing, forecast.mean, forecast.sigma, risk)
@@ -135,12 +136,12 @@ def plans_from(forecast: Forecast, region: Region, name: str, routing: str, many
 
 
 def known_to(name: str, forecast: Forecast) -> Float[Array, "N S S"]:
-    """The demand for which shares are planned if the policy returns none."""
+    """Return the demand for which relay shares are planned if the policy returns none."""
     return jnp.broadcast_to(forecast.mean, forecast.seen.shape) if name == STATIC else forecast.seen
 
 
 def summary_of(times: np.ndarray, reference: np.ndarray, seed: int) -> dict[str, float]:
-    """Mean and 90th percentile of `times` [N], mean gain on `reference` [N], and 95 % intervals."""
+    """Return the mean and 90th percentile of `times` [N], the mean gain over `reference` [N], and 95 % intervals."""
     times, gain = times.astype(float), (reference - times).astype(float)
     low, high = interval(times, seed)
     gain_low, gain_high = interval(gain, seed)
@@ -179,7 +180,7 @@ def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnRegions:
     trace: str | None = None
-    """Recorded routing to judge by too, fitted to 16 expert-parallel ranks, neighbours of which share a server."""
+    """Recorded routing to judge by as well; it is fitted to 16 expert-parallel ranks, and neighbours share a server."""
     records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
     optical_degree: int = 6
@@ -187,7 +188,7 @@ class OnRegions:
     electrical_nics: int = 2
     """NICs of a server on the electrical fabric."""
     relay_efficiency: float = 1.0
-    """Of forwarding, at most 1."""
+    """Efficiency of forwarding by a third server, at most 1."""
     seed: int = 0
 
 
@@ -195,7 +196,7 @@ class OnRegions:
 class Scoreboard(OnRegions):
     """What to score: one row for each combination of policy, workload, servers, routing and sigma.
 
-    The policy "static" uses greedy-next's circuits for the mean of other demands of the workload; it sees no forecast.
+    The policy "static" sees no forecast: it takes greedy-next's circuits for the mean of other demands of the workload.
     """
 
     policies: tuple[str, ...] = BENCHED
@@ -207,15 +208,15 @@ class Scoreboard(OnRegions):
     routings: tuple[str, ...] = ("unsplit", "split", "relay")
     """unsplit, best-path, split, relay."""
     sigmas: tuple[float, ...] = (0.0,)
-    """Standard deviations of the logarithms of forecasts."""
+    """Standard deviations of the forecasts' log errors."""
     instances: int = 60
-    """Demands of a workload; of a recording so many of its iterations, layers and micro-batches, drawn without
-    replacement, or all where there are no more."""
+    """Demands per workload. From a recording, so many all-to-alls are drawn without replacement, or all if it has
+    fewer."""
     optimum_s: float = 0.0
-    """Seconds of exact search for each demand known exactly, unsplit and split, up to 16 servers (0: none)."""
+    """Seconds of exact search per demand (0: none); only for sigma 0, unsplit and split routing, up to 16 servers."""
     axes: str | None = None
-    """Of a trace that is an array, in order: iteration,layer,micro-batch,source,expert (or destination); some may
-    lack."""
+    """Axes of a trace that is an array, in order: iteration,layer,micro-batch,source,expert (or destination). Omit axes
+    that it lacks."""
     nic_gbps: float = 400.0
     """Bandwidth of every NIC."""
     dtype: str = "float32"
@@ -230,7 +231,7 @@ class Scoreboard(OnRegions):
         for field in ("trace", "records", "axes"):
             if getattr(self, field) is not None and RECORDED not in self.scored:
                 given = ", ".join(self.scored)
-                raise InputError(f"{field} is for workload 'recorded', which workloads do not name, got {given}.")
+                raise InputError(f"{field} needs the workload 'recorded'; workloads do not name it, got {given}.")
         for name in listed("routings", self.routings):
             one_of("routings", name, ROUTINGS)
         _check(self, "servers", "instances")
@@ -270,7 +271,7 @@ def scored_demand(config: Scoreboard) -> list[HeldOut]:
 
 
 def _demands(config: Scoreboard, workload: str, servers: int):
-    """Demands of the workload, and others for the mean (the same ones if a recording has no more)."""
+    """Return demands of the workload, and others for the mean (the same if a recording has no more)."""
     if workload != RECORDED:
         keys = jax.random.split(jax.random.key(config.seed), config.instances + MEAN_OF)
         every = drawn_each(keys, np.full(len(keys), list(FAMILIES).index(workload)), servers)
@@ -283,12 +284,11 @@ def _demands(config: Scoreboard, workload: str, servers: int):
 
 
 def scoreboard(config: Scoreboard, *, progress: Callable[[str], None] | None = None, start: int = 0) -> Iterator[Row]:
-    """Rows as they are ready: size by size, workload by workload, routing by routing, then the policies.
+    """Yield each row when it is ready, ordered by size, workload, routing and policy; skip the first `start` rows.
 
-    Times are over the degree bound: `mean`, `median`, `p90` of paced flows (None if no demand has bytes);
-    `max_min_mean` of max-min fair flows (None under relay routing). `of_optimum`, `of_optimum_p90` are over the
-    `proved` optima. `decisions_per_s` is for one batch of all demands, without `compile_s`. The first `start` rows are
-    not computed.
+    Times are relative to the degree bound. `mean`, `median` and `p90` are of paced flows (None if no demand has bytes);
+    `max_min_mean` is of max-min fair flows (None under relay routing). `of_optimum` and `of_optimum_p90` are relative
+    to the `proved` optima. `decisions_per_s` is for one batch of all demands, without `compile_s`.
     """
     tell, cases = progress or (lambda said: None), list(itertools.product(config.policies, config.sigmas))
     for number, (held, routing) in enumerate(itertools.product(scored_demand(config), config.routings)):
@@ -334,23 +334,21 @@ def _timed(work: Callable, *given) -> tuple[Any, float, float]:
 
 @eqx.filter_jit
 def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: str):
-    """Degree bound [N] s; relative to it the times of paced and of max-min fair flows (not for relay) [N]."""
+    """Return the degree bound [N] s, and the times [N] over it of paced and of max-min fair flows (not for relay)."""
 
     def one(count, demand):
         circuits, bound = Circuits(count), degree_bound(region, demand)
         over = over_bound(region, circuits, demand, routing, RELAY_STEPS)
         if routing == "relay":
             return bound, over, over
-        fair = jnp.maximum(
-            *part_times(region, circuits, demand, routing=routing)
-        )  # circuits that are known to be legal
+        fair = jnp.maximum(*part_times(region, circuits, demand, routing=routing))  # the circuits are known to be legal
         return bound, over, fair / jnp.where(bound > 0, bound, 1)
 
     return jax.vmap(one)(count, true)
 
 
 def _optima(config: Scoreboard, held: HeldOut, routing: str, tell: Callable[[int], None]) -> np.ndarray:
-    """The least paced time of every demand [N] s; NaN where not proved or not requested."""
+    """Return the least paced time of every demand [N] s; NaN if it is not proved or not requested."""
     optima, servers = np.full(len(held.demand), np.nan), len(held.mean)
     if not config.optimum_s or servers > MOST_PROVED or routing not in ("unsplit", "split"):
         return optima
@@ -365,26 +363,30 @@ def _optima(config: Scoreboard, held: HeldOut, routing: str, tell: Callable[[int
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation(OnRegions):
-    """What to judge, and on what. Policies with a routing setting optimise for the judged routing (split for relay)."""
+    """What to judge, and on what demand.
+
+    Policies with a routing setting optimise for the judged routing (split for relay).
+    """
 
     policies: tuple[str, ...] = EVALUATED
-    """Names, or files that mfabric train wrote; static: greedy-next, once, from the mean of other demand."""
+    """Names, or files that mfabric train wrote. static plans once, by greedy-next, for the mean of other demand."""
     routings: tuple[str, ...] = (*ROUTED, PLANNED)
-    """relay: shares know the true demand; relay-planned: shares from the forecast, a network's by itself."""
+    """Routings. relay plans shares for the true demand; relay-planned takes the policy's shares or plans for the
+    forecast."""
     sizes: tuple[int, ...] = (8, 16)
     """Servers of the region."""
     sigmas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0)
-    """Standard deviations of the logarithms of forecasts; what has a past is predicted too."""
+    """Standard deviations of the forecasts' log errors. Workloads with earlier iterations are predicted as well."""
     samples: int = 70
     """All-to-alls of each workload."""
     share_steps: int = RELAY_STEPS
     """Gradient steps towards relay shares."""
     scenarios: int = 64
-    """Demands sampled for each forecast, for which sample-average plans: forecasts shrunk, with new errors."""
+    """Scenarios per forecast for which sample-average plans: the forecast, shrunk, with new errors."""
     schedules: tuple[str, ...] = ()
-    """Schedulers of circuits that turn while an all-to-all runs, by name or FILE.py:FUNCTION, whose code is run."""
+    """Schedulers that reconfigure during an all-to-all, by name or FILE.py:FUNCTION, whose code is run."""
     turn: float = 0.01
-    """Of their switch, over the degree bound of a demand."""
+    """Reconfiguration delay of the schedulers' switch, over the degree bound of a demand."""
 
     def __post_init__(self):
         for name in distinct("schedules", listed("schedules", self.schedules)) if self.schedules else ():
@@ -404,7 +406,7 @@ class Evaluation(OnRegions):
             check_unread(self, ("records",), "a trace")
 
     def region(self, servers: int) -> Region:
-        """In float32, like the demands; results do not depend on the bandwidth."""
+        """Return a region in float32, like the demands; results do not depend on its bandwidth."""
         efficiency, electrical = (jnp.float32(x) for x in (self.relay_efficiency, self.electrical_nics))
         return Region(servers, jnp.float32(1), self.optical_degree, electrical, relay_efficiency=efficiency)
 
@@ -415,12 +417,12 @@ class Evaluation(OnRegions):
 def evaluate_policies(
     config: Evaluation, progress: Callable[[str], None] | None = None, *, start: int = 0
 ) -> Iterator[Row]:
-    """A row for each workload, number of servers, forecast, routing and policy.
+    """Yield a row for each workload, number of servers, forecast, routing and policy; skip the first `start` rows.
 
     `forecast` is a sigma such as "0.3", or "predicted". `over_bound` is the mean time over the degree bound, `low` and
-    `high` its 95 % bootstrap interval over demands, `p90` the 90th percentile. `gain`, `gain_low`, `gain_high`: how far
-    the mean is below greedy's on the same demands (split beside schedules, whose routing is "scheduled"), in degree
-    bounds. The first `start` rows are not computed.
+    `high` its 95 % bootstrap interval over demands, `p90` the 90th percentile. `gain` tells how many degree bounds the
+    mean is below greedy's on the same demands; `gain_low` and `gain_high` bound it. Schedules have the routing
+    "scheduled" and are compared with greedy under split routing.
     """
     done = 0
     each = [(routing, config.policies) for routing in config.routings]
@@ -447,7 +449,7 @@ def evaluate_policies(
 def forecasts_of(config: Scoreboard | Evaluation, held: HeldOut) -> Iterator[Forecast]:
     true, mean = jnp.asarray(held.demand), jnp.asarray(held.mean)
     for sigma in config.sigmas:
-        keys = jax.random.split(jax.random.key(config.seed + 1), len(true))  # the same noise for every sigma, scaled
+        keys = jax.random.split(jax.random.key(config.seed + 1), len(true))  # every sigma scales the same noise
         yield Forecast(f"{sigma:g}", misjudged_each(keys, true, sigma), sigma, mean)
     if held.predicted is not None:
         yield Forecast("predicted", jnp.asarray(held.predicted), held.error, mean)
@@ -464,7 +466,7 @@ def _over(config: Evaluation, region: Region, held: HeldOut, forecast: Forecast,
 def times_over_bound(
     region: Region, plans: Plan, true: Float[Array, "N S S"], known: Float[Array, "N S S"], routing: str, steps: int
 ) -> Float[np.ndarray, "N"]:
-    """Time over the degree bound of every demand; for relay-planned, with the plan's shares or shares for `known`."""
+    """Return every demand's time over its degree bound; relay-planned takes the plan's shares or plans for `known`."""
     return np.asarray(_times(region, plans, true, known, routing, steps))
 
 

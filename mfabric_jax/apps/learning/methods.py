@@ -1,10 +1,10 @@
-"""Methods of training without a gradient of the time: legal circuits are tried, and what was faster is made likelier.
+"""Training without a gradient of the time: try legal circuits and make the faster ones likelier.
 
-- `reinforced`: noise on the logits of circuits, rounded; the score-function gradient (Williams, Machine Learning 8,
-  1992) with the opposite noise as its baseline.
-- `evolved`: noise on the weights in pairs of opposite sign (Salimans et al., arXiv 1703.03864, 2017).
+- `reinforced` adds noise to the logits of circuits and rounds them. It follows the score-function gradient (Williams,
+  Machine Learning 8, 1992) with the opposite noise as its baseline.
+- `evolved` adds noise to the weights, in pairs of opposite sign (Salimans et al., arXiv 1703.03864, 2017).
 
-Both judge what deployed policies do: whole circuits, kept or changed, and changes paid.
+Both time what a deployed policy does: it keeps or changes whole circuits, and each change costs the delay.
 """
 
 from collections.abc import Callable
@@ -27,14 +27,14 @@ from mfabric_jax.routing import Plan
 from mfabric_jax.traffic.scenarios import expected
 
 METHODS = ("gradient", "reinforce", "evolution")
-OF_LOGITS = 0.3  # standard deviation of the noise of logits
-OF_WEIGHTS = 0.05  # of the noise of weights
-PAIRS = 8  # of opposite weights that a step of evolution tries
+OF_LOGITS = 0.3  # standard deviation of the noise on logits
+OF_WEIGHTS = 0.05  # standard deviation of the noise on weights
+PAIRS = 8  # pairs of opposite weight changes that one step of evolution tries
 Slopes = tuple[Float[Array, ""], Any]
 
 
 def reinforced(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:
-    """Mean time of the batch over its degree bounds, and a tree of slopes like the model."""
+    """Return the mean time of the batch over its degree bounds, and slopes in a tree like the model."""
     keys = jax.random.split(key, len(batch.demand))
     late, advantage, before = jax.vmap(lambda chain, key: _tried(model, chain, key, steps))(batch, keys)
 
@@ -46,7 +46,7 @@ def reinforced(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: i
 
 
 def _tried(model: PolicyNetwork, chain: Chain, key, steps: int):
-    """Time with noise; how much later that is than with opposite noise, halved; the circuits in place [T S S]."""
+    """Return the time with noise, half its excess over that with opposite noise, and circuits before each step."""
 
     def signed(sign):
         found = served(_whole(model, sign), chain, key, steps)
@@ -58,7 +58,7 @@ def _tried(model: PolicyNetwork, chain: Chain, key, steps: int):
 
 
 def _whole(model: PolicyNetwork, sign: Float[Array, ""] | None = None) -> Callable[..., Plan]:
-    """The policy of the model's circuits alone, with so many times the noise of a key on its logits."""
+    """Return the policy of the model's circuits without shares; `sign` scales the noise that a key adds to logits."""
 
     def policy(demand, region, *, previous, key, sigma=0.0, hidden_s=0.0):
         noise = 0.0 if sign is None else sign * _noise(key, len(demand))
@@ -74,21 +74,21 @@ def _noise(key, servers: int) -> Float[Array, "S S"]:
 
 
 def _score(model: PolicyNetwork, chain: Chain, key, before) -> Float[Array, ""]:
-    """Its gradient is that of the logarithm of the probability of the noise that was drawn."""
+    """Return a score whose gradient is that of the log probability of the drawn noise."""
 
     def one(given):
         forecast, key, before = given
         seen, spread = expected(forecast, chain.sigma)
         delay = relative_delay(chain.region, seen, chain.hidden_s)
         logits = model.logits(normalised(seen, chain.region), chain.region.degrees, spread, before, delay)
-        return (logits * _noise(key, len(forecast))).sum() / (2 * OF_LOGITS**2)  # a pair's noise stands there twice
+        return (logits * _noise(key, len(forecast))).sum() / (2 * OF_LOGITS**2)  # each pair's noise appears twice
 
     keys = jax.random.split(key, len(chain.demand))
-    return lax.map(one, (chain.forecast, keys, before)).sum()  # under two `vmap`, XLA for CPUs fails on the products
+    return lax.map(one, (chain.forecast, keys, before)).sum()  # XLA for CPUs fails on these products under two `vmap`
 
 
 def evolved(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:
-    """As `reinforced`, by opposite pairs of weights; all see the same batch."""
+    """Return the same as `reinforced`, from opposite pairs of weight changes; all pairs see the same batch."""
     weights, rest = eqx.partition(model, eqx.is_inexact_array)
     flat, back = jax.flatten_util.ravel_pytree(weights)
 

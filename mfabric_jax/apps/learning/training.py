@@ -1,13 +1,13 @@
-"""Trains policies on generated or recorded demand; the loss is the time that their circuits give the true demand.
+"""Trains policies on generated or recorded demand; the loss is the time of the true demand over their circuits.
 
 A run is a folder: `checkpoint` (all state), `metrics.jsonl` (a line per `log_every` steps) and `trained.policy`, the
 best model so far, for `policies.load`. Randomness depends only on seed and step, so a resumed run gives equal results.
 
-A network follows the gradient through real-valued circuits, drawn to whole numbers during the first half of the steps.
-Relay potentials take a few steps for the true demand and are then held fixed: near the best shares the gradient in the
-circuits is the same. The objective is one all-to-all, one whose forecast may be a prediction, or a chain of them with
-changes paid (`chains`); `methods` are alternatives to the gradient. An index rule uses the cross-entropy method
-(Rubinstein, Methodology and Computing in Applied Probability 1, 1999), which needs no gradient.
+A network follows the gradient through real-valued circuits, which move to whole numbers during the first half of the
+steps. Relay potentials take a few steps for the true demand and are then held fixed; near the best shares this does not
+change the gradient in the circuits. The objective is one all-to-all, one whose forecast may be a prediction, or a chain
+in which each change costs the delay (`chains`). `methods` has alternatives to the gradient. An index rule uses the
+cross-entropy method (Rubinstein, Methodology and Computing in Applied Probability 1, 1999), which needs no gradient.
 """
 
 import dataclasses
@@ -47,17 +47,17 @@ from mfabric_jax.traffic.scenarios import expected
 CHECKPOINT, METRICS, TRAINED_POLICY = "checkpoint", "metrics.jsonl", "trained.policy"
 HELD_OUT_STEPS = 60  # gradient steps towards shares on held-out demand
 HELD_OUT = 96  # held-out demands per size
-BEHIND = 2**32 - 1  # minus the number of servers: the random stream of held-out batches, beyond all steps
+BEHIND = 2**32 - 1  # minus the number of servers: random stream of held-out batches, beyond all steps
 CERTAIN = 1 / 5  # fraction of forecasts without errors
 OBJECTIVES = ("all-to-all", "forecast", "iteration")
-TOLD = 0.5  # fraction of chains whose forecasts are the truth with errors; the others are predicted
-RECORDED_PART = 0.5  # fraction of chains from the recording, where there is one
-WINDOWS = 512  # most chains of a recording
-TEMPERATURE = 0.03  # of the softened largest link time, in degree bounds
-WHOLE_AFTER = 0.5  # fraction of the steps after which capacities are those of whole circuits
-LAST_RATE = 0.01  # of the learning rate, relative to the first
+TOLD = 0.5  # fraction of chains whose forecasts are the true demand with errors; the rest predict
+RECORDED_PART = 0.5  # fraction of chains from the recording, if there is one
+WINDOWS = 512  # most chains taken from a recording
+TEMPERATURE = 0.03  # softness of the largest link time, in degree bounds
+WHOLE_AFTER = 0.5  # fraction of the steps after which circuits count as whole ones
+LAST_RATE = 0.01  # last learning rate over the first
 TRIED = 12  # rules sampled per step
-BEST = 4  # best rules from which the distribution is updated
+BEST = 4  # number of best rules that update the distribution
 MOVE = 0.4  # step towards mean and deviation of the best rules
 FIRST_SPREAD, LEAST_SPREAD = 0.7, 0.05  # standard deviations of the sampled rules
 NEXT = (0.0, 0.0, 0.0, -1.0, -1.0)  # close to greedy's rule "next", except for `spread` and `relief`
@@ -66,52 +66,52 @@ Line = dict[str, float]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    """Settings of a run; `InputError` for a value out of range."""
+    """Settings of a run. Raise `InputError` if a value is out of range."""
 
     kind: str = "network"
     """network, or index: a rule of five numbers."""
     objective: str = "all-to-all"
-    """Whose time is lowered. all-to-all: one with errors in its forecast. forecast: half of them are predicted from the
-    one before, and circuits are even where the network is not sure. iteration: a chain, in which circuits stay or are
-    changed, which costs the delay."""
+    """What training makes faster. all-to-all: one all-to-all whose forecast has errors. forecast: half of the forecasts
+    are predictions from the previous all-to-all; circuits are even where the network is unsure. iteration: a chain of
+    all-to-alls in which each change of circuits costs the delay."""
     method: str = "gradient"
-    """gradient through real-valued circuits; reinforce, evolution: trials with whole circuits."""
+    """gradient goes through real-valued circuits; reinforce and evolution try whole circuits."""
     start: str | None = None
-    """Trained network to begin with, of this width and depth; none: weights of the seed."""
+    """Trained network to start from, of this width and depth; none: random weights from the seed."""
     chain: int = 4
-    """All-to-alls of a chain, with the objective iteration."""
+    """All-to-alls of a chain under the objective iteration."""
     routing: str = "relay"
-    """Under which times are judged: relay; an index also unsplit, split."""
+    """Routing under which times are judged: relay; an index also takes unsplit or split."""
     steps: int = 4000
-    """Batches."""
+    """Training steps, one batch each."""
     batch: int = 16
     """Demands of a batch."""
     sizes: tuple[int, ...] = (8, 16)
-    """Servers of the regions, taken in turn."""
+    """Servers of the regions; batches alternate between them."""
     learning_rate: float = 0.002
-    """Of Adam, falling to a hundredth along a cosine."""
+    """Adam's learning rate; it falls to a hundredth along a cosine."""
     noise: float = 1.0
-    """Largest standard deviation of the logarithms of forecasts; each demand has its own, 0 for a fifth of them."""
+    """Largest standard deviation of forecasts' log errors. Each demand draws its own; a fifth have no errors."""
     optical_degree: int = 6
     """NICs of a server on the optical switch."""
     electrical_nics: int = 2
     """NICs of a server on the electrical fabric."""
     varied: float = 0.3
-    """Part of the batches whose regions have other NICs than these, and lose by forwarding."""
+    """Fraction of demands whose regions have random numbers of NICs and lose bandwidth by forwarding."""
     width: int = 18
-    """Of the vectors of the network."""
+    """Width of the network's vectors."""
     depth: int = 2
     """Layers of the network."""
     trace: str | None = None
-    """Recorded routing to learn from too, fitted to 16 expert-parallel ranks with 32 experts, neighbours of which share
-    a server: its first four fifths; the next tenth chooses the step, the last one is held out, for mfabric evaluate
-    --records."""
+    """Recorded routing to learn from as well; it is fitted to 16 expert-parallel ranks with 32 experts, and neighbours
+    share a server. The first four fifths train, the next tenth chooses the step, the last tenth is held out for
+    mfabric evaluate --records."""
     records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace."""
     share_steps: int = 24
-    """Gradient steps towards the shares by which circuits are judged under relay routing."""
+    """Gradient steps towards the relay shares that judge circuits under relay routing."""
     log_every: int = 50
-    """Steps of a line of metrics."""
+    """Steps per line of metrics."""
     checkpoint_every: int = 250
     """Steps between checkpoints."""
     seed: int = 0
@@ -122,7 +122,7 @@ class Training:
         one_of("objective", self.objective, OBJECTIVES)
         one_of("method", self.method, METHODS)
         if self.kind == "index" and (self.objective != OBJECTIVES[0] or self.method != METHODS[0]):
-            raise InputError("objective and method are those of a network; an index has its own, got kind 'index'.")
+            raise InputError("objective and method apply only to a network; an index has its own, got kind 'index'.")
         if self.start is not None:
             _started(self)
         if self.kind == "network" and self.routing != "relay":
@@ -153,7 +153,7 @@ class Training:
         return self.chain if self.objective == "iteration" else 1
 
     def of_programs(self) -> "Training":
-        """What programs depend on: trainings that differ in seed, recording or files alone share them."""
+        """Return the settings that compiled programs depend on: seed, recording and files do not matter."""
         return dataclasses.replace(self, seed=0, trace=None, records=None, log_every=1, checkpoint_every=1)
 
 
@@ -166,7 +166,7 @@ class Lesson(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("config", "servers"))
 def lessons(key: PRNGKeyArray, pool: Float[Array, "N S S"], config: Training, servers: int) -> Lesson:
-    """Demands of the pool with permuted servers, each in its own region."""
+    """Draw demands from the pool with permuted servers, each in its own region."""
     return jax.vmap(lambda key: _lesson(key, pool, config, servers))(jax.random.split(key, config.batch))
 
 
@@ -178,7 +178,7 @@ def chains_of(
     config: Training,
     servers: int,
 ) -> Chain:
-    """Chains around the demands of lessons; half of them are those of the recording, where there is one."""
+    """Draw chains around the demands of lessons; half of them come from the recording, if there is one."""
 
     def one(key):
         first, *keys = jax.random.split(key, 5)
@@ -201,7 +201,7 @@ def chains_of(
 
 
 def single(lesson: Lesson) -> Chain:
-    """A chain of one all-to-all, before which circuits change for nothing."""
+    """Return a chain of one all-to-all, whose circuits change without a delay."""
     free = dataclasses.replace(lesson.region, delay_s=jnp.zeros((), jnp.float32))
     return Chain(free, lesson.demand[None], lesson.forecast[None], lesson.sigma, jnp.zeros((), jnp.float32))
 
@@ -215,8 +215,10 @@ def _lesson(key: PRNGKeyArray, pool, config: Training, servers: int) -> Lesson:
 
 
 def _region(key: PRNGKeyArray, config: Training, servers: int) -> Region:
-    """The configuration's NICs at efficiency 1; or 2 to 8 and 1 to 4, at efficiency 0.6 to 1, some servers with one OCS
-    NIC less."""
+    """Return a region with the configured NICs at efficiency 1, or with a fraction `varied` a random one.
+
+    A random region has 2 to 8 OCS NICs (some servers one less), 1 to 4 EPS NICs, and an efficiency of 0.6 to 1.
+    """
     keys = jax.random.split(key, 5)
     other = _part(keys[0]) < config.varied
     lost = jax.random.bernoulli(keys[2], 0.1, (servers,)).astype(jnp.int32)
@@ -257,7 +259,7 @@ def _started(config: Training) -> PolicyNetwork | None:
         allowed = f"{config.width} and depth {config.depth}"
         raise InputError(f"start must have width {allowed}, got {model.width} and {model.depth}.")
     if model.weighs and config.objective == "all-to-all":
-        raise InputError(f"start {config.start!r} weighs circuits; objective must be forecast or iteration for it.")
+        raise InputError(f"start {config.start!r} weighs changes, so objective must be forecast or iteration.")
     return model if config.objective == "all-to-all" else model.weighing()
 
 
@@ -265,7 +267,7 @@ def _started(config: Training) -> PolicyNetwork | None:
 def network_step(
     state: NetworkState, batch: Lesson, step: Int[Array, ""], config: Training
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
-    """One step of Adam on `mean_time`, returned as "time"."""
+    """Take one step of Adam on `mean_time`, returned as "time"."""
     strength = _strength(step, config)
     held = jax.vmap(lambda lesson: settled_for(state.model, lesson, strength, config.share_steps))(batch)
     time, slope = eqx.filter_value_and_grad(mean_time)(state.model, batch, held, strength)
@@ -278,7 +280,7 @@ def network_step(
 def chain_step(
     state: NetworkState, batch: Chain, step: Int[Array, ""], key: PRNGKeyArray, config: Training
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
-    """One step of Adam on the mean time of chains, by the configuration's method, whose trials are drawn by the key."""
+    """Take one step of Adam on the mean time of chains by the configured method; `key` draws its trials."""
     strength = _strength(step, config)
     if config.method == "gradient":
 
@@ -295,7 +297,7 @@ def chain_step(
 
 
 def _strength(step: Int[Array, ""], config: Training) -> Float[Array, ""]:
-    """How whole the circuits are that are timed; a network that was trained before knows whole ones."""
+    """Return how far circuits are drawn to whole numbers; 1 for a network that was trained before."""
     if config.start is not None:
         return jnp.ones((), jnp.float32)
     return jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
@@ -309,7 +311,7 @@ def _adam(config: Training) -> optax.GradientTransformation:
 def mean_time(
     model: PolicyNetwork, batch: Lesson, potentials: Float[Array, "B 1 3S+2 S"], strength: Float[Array, ""]
 ) -> Float[Array, ""]:
-    """Mean softened time over the degree bound of true demands, over the circuits for their forecasts."""
+    """Return the mean softened time, over the degree bound, of true demands on the circuits for their forecasts."""
 
     def one(lesson: Lesson, potentials):
         true = samples_of(lesson.demand[None], lesson.region)
@@ -319,7 +321,7 @@ def mean_time(
 
 
 def settled_for(model: PolicyNetwork, lesson: Lesson, strength: Float[Array, ""], steps: int) -> Potentials:
-    """Relay potentials [1 ...] for the true demand after `steps`, without derivatives."""
+    """Return the relay potentials [1 ...] for the true demand after `steps`, without derivatives."""
     true = samples_of(lesson.demand[None], lesson.region)
     return settled(true, width_of(true, _logits(model, lesson), strength), steps)
 
@@ -341,7 +343,7 @@ def first_index() -> IndexState:
 
 
 def rule_at(place: Float[Array, "5"]) -> Index:
-    """The index rule at unbounded coordinates: exponentials and sigmoids keep each number in its range."""
+    """Return the index rule at unbounded coordinates; exponentials and sigmoids keep each number in its range."""
     offset, power, larger, spread, relief = place
     return Index(jnp.exp(offset), jnp.exp(power), jax.nn.sigmoid(larger), jax.nn.sigmoid(spread), jnp.exp(relief))
 
@@ -350,7 +352,7 @@ def rule_at(place: Float[Array, "5"]) -> Index:
 def index_step(
     state: IndexState, batch: Lesson, key: PRNGKeyArray, config: Training
 ) -> tuple[IndexState, dict[str, Float[Array, ""]]]:
-    """One cross-entropy step; all sampled rules see the same batch."""
+    """Take one cross-entropy step; all sampled rules see the same batch."""
     away = jax.random.normal(key, (TRIED, len(NEXT)), jnp.float32).at[0].set(0)
     places = state.centre[None] + state.spread[None] * away
     times = jax.vmap(lambda place: mean_rule_time(rule_at(place), batch, config))(places)
@@ -382,18 +384,18 @@ class Run(NamedTuple):
 
 
 def train(config: Training, folder: str | Path, progress: Callable[[int, Line], None] | None = None) -> list[Line]:
-    """Train from the last checkpoint in the folder, or from the start; returns all lines of metrics.
+    """Train from the last checkpoint in the folder, or from the start; return all lines of metrics.
 
-    - `progress`: called with the number of steps done and the last line, at the start and after every step.
+    - `progress`: called with the number of finished steps and the last line, at the start and after every step.
 
-    Lines at checkpoints, and the first one, have `held_out_S`: mean time over the degree bound on held-out demands of S
-    servers, with shares for the true demand. The best model minimises the mean of these. `InputError` if the folder
-    cannot be written or holds a run of another configuration.
+    The first line and those at checkpoints have `held_out_S`: the mean time over the degree bound on held-out demands
+    of S servers, with shares for the true demand. The best model minimises the mean of these. Raise `InputError` if the
+    folder cannot be written or holds a run of another configuration.
     """
     folder, record = Path(folder), record_of(config)
     check_folder(folder)
     for name in (CHECKPOINT, METRICS, TRAINED_POLICY):
-        check_place("file", folder / name, "give out another folder")
+        check_place("file", folder / name, "set out to another folder")
     run, step, lines = resumed(config, record, folder)
     pools, others = _pools(config, "train"), _pools(config, "validation")
     chained = config.objective != "all-to-all" or config.method != "gradient"
@@ -440,7 +442,7 @@ def _fold(seed: int, step: int) -> PRNGKeyArray:
 
 class Pool(NamedTuple):
     single: Float[Array, "N S S"]
-    recorded: Float[Array, "W T+1 S S"] | None  # what follows each other in a recording, one step more than a chain
+    recorded: Float[Array, "W T+1 S S"] | None  # consecutive records, one more than a chain has steps
 
 
 def _pools(config: Training, split: str) -> dict[int, Pool]:
@@ -460,8 +462,8 @@ def _windows(config: Training, split: str, servers: int) -> jax.Array | None:
     if not len(found):
         held, every = records_of(config.trace, config.records, split)
         raise InputError(
-            f"trace must have {config.length + 1} records that follow each other in its {split} split, got {held} "
-            f"of {every} there: a longer recording, or a shorter chain."
+            f"trace must have {config.length + 1} consecutive records in its {split} split, got {held} of {every} "
+            "there; take a longer recording or a shorter chain."
         )
     return jnp.asarray(found[np.random.default_rng(config.seed).permutation(len(found))[:WINDOWS]])
 
@@ -475,8 +477,8 @@ def _check_finite(line: Line, run: Run, config: Training) -> None:
     weights = jax.tree.leaves(eqx.filter(run.state, eqx.is_inexact_array))
     broken += [] if all(bool(jnp.isfinite(x).all()) for x in weights) else ["a weight"]
     if broken:
-        allowed = f"less than {config.learning_rate:g}, by which {broken[0]} is no number at step {line['step']}"
-        raise InputError(f"learning_rate must be {allowed}; give another folder with it.")
+        allowed = f"less than {config.learning_rate:g}: {broken[0]} is not finite at step {line['step']}"
+        raise InputError(f"learning_rate must be {allowed}. Set out to another folder.")
 
 
 def _line(step: int, seen: list[dict[str, jax.Array]]) -> Line:
@@ -529,26 +531,26 @@ def record_of(config: Training) -> dict[str, Any]:
 
 def _keep(record: dict[str, Any], folder: Path, run: Run, step: int, lines: list[Line]) -> None:
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    policy_file.replace(folder / METRICS, text.encode())  # first: a checkpoint is never ahead of it
+    policy_file.replace(folder / METRICS, text.encode())  # written first, so that a checkpoint is never ahead of it
     header = {"kind": CHECKPOINT, "step": step, "configuration": record}
     policy_file.write(folder / CHECKPOINT, header, run)
     save(folder / TRAINED_POLICY, run.best, record)
 
 
 def resumed(config: Training, record: dict[str, Any], folder: Path) -> tuple[Run, int, list[Line]]:
-    """The run, its step and its metrics; `InputError` if the folder's run has another `record`."""
+    """Return the run, its step and its metrics. Raise `InputError` if the folder's run has another `record`."""
     if not (folder / CHECKPOINT).exists():
         return first_run(config), 0, []
     stored = policy_file.read(folder / CHECKPOINT)
     then, step = stored.header.get("configuration"), stored.header.get("step")
     if stored.header.get("kind") != CHECKPOINT or not isinstance(then, dict) or not isinstance(step, int):
-        raise InputError(f"{stored.path!r} is no checkpoint of `mfabric train`; give out another folder.")
+        raise InputError(f"{stored.path!r} is not a checkpoint of `mfabric train`; set out to another folder.")
     now = json.loads(json.dumps(record))
     if now.pop("learned_from") != then.get("learned_from", {}):
-        raise InputError(f"trace must hold what it held when the run in {folder} began; give out another folder.")
+        raise InputError(f"trace must be unchanged since the run in {folder} began; set out to another folder.")
     for field, value in now.items():
         if then.get(field) != value:
-            allowed = f"{then.get(field)!r}, as of the run in {folder}, or out another folder"
+            allowed = f"{then.get(field)!r}, as in the run in {folder}, or out must be another folder"
             raise InputError(f"{field} must be {allowed}; got {value!r}.")
     return stored.leaves(first_run(config)), step, [line for line in _metrics(folder / METRICS) if line["step"] <= step]
 
@@ -560,4 +562,4 @@ def _metrics(path: Path) -> list[Line]:
             raise ValueError("a line has no step")
         return lines
     except (OSError, ValueError) as error:
-        raise InputError(f"metrics {str(path)!r} cannot be read ({error}); give out another folder.") from error
+        raise InputError(f"metrics {str(path)!r} cannot be read ({error}); set out to another folder.") from error

@@ -11,7 +11,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
 from tests.timing.refusals import REGION, TOKENS
 
-UNNAMED = "for workload 'recorded', which workloads do not name, got zipf"
+UNNAMED = "needs the workload 'recorded'; workloads do not name it, got zipf"
 PARAMS = Params(Region(4, 8.0, 3), Drift(8e9))
 SCORES, CHOICE = RegionEnv(), RegionEnv(policies=(greedy, uniform))
 
@@ -28,8 +28,8 @@ REFUSED = [
     (functools.partial(Scoreboard, policies=("gredy",)), "policy 'gredy' is unknown (did you mean 'greedy'?)"),
     (functools.partial(Scoreboard, workloads=("cold",)), "workloads 'cold' is unknown"),
     (functools.partial(Scoreboard, workloads=("recorded",)), "workloads 'recorded' needs trace, the recording"),
-    (functools.partial(Scoreboard, axes="layer,expert"), f"axes is {UNNAMED}"),
-    (functools.partial(Scoreboard, workloads=("zipf",), trace="none.npz"), f"trace is {UNNAMED}"),
+    (functools.partial(Scoreboard, axes="layer,expert"), f"axes {UNNAMED}"),
+    (functools.partial(Scoreboard, workloads=("zipf",), trace="none.npz"), f"trace {UNNAMED}"),
     (functools.partial(Scoreboard, servers=(8, 8)), "servers must name at least one and none twice, got [8, 8]"),
     (functools.partial(Scoreboard, sigmas=(-1.0,)), "sigmas must be finite and not negative, got -1.0"),
     (functools.partial(Scoreboard, instances=0), "instances must be a whole number of at least 1, got 0"),
@@ -52,7 +52,7 @@ REFUSED = [
     (lambda: SCORES.reset(jax.random.key(0), Params(PARAMS.region, Recorded(np.zeros((2, 5, 5))))), "4 servers"),
     (lambda: best_trajectory(np.zeros((0, 4, 4)), REGION, TOKENS[0]), "demands must be [T S S] with S = 4 servers"),
     (lambda: best_trajectory(np.zeros((3, 4, 4)), REGION, np.ones((4, 4))), "candidates must be [N S S]", "[4, 4]"),
-    (lambda: acted(SCORES, 1), "action must be a dict of scores and change, or policies be given, got int."),
+    (lambda: acted(SCORES, 1), "action must be a dict of scores and change, unless policies are set, got int."),
     (lambda: acted(SCORES, {"scores": np.ones((4, 4))}), "action must be a dict", "the keys ['scores']"),
     (
         lambda: acted(SCORES, {"scores": np.ones((2, 4, 4)), "change": 1}),

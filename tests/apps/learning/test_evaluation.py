@@ -122,7 +122,7 @@ def test_what_training_held_out_may_judge_and_what_it_saw_may_not(trained, tmp_p
     judge = functools.partial(Evaluation, policies=(seen,), trace=str(trace))
     judge(records=(190, 190))
     for records, got in ((None, "100-190"), ((170, 190), "170-190"), ((100, 100), "100-100")):
-        check_refused(f"none of those that .* was trained on, got {got}; allowed: 190-190", judge, records=records)
+        check_refused(f"not overlap those that .* was trained on, got {got}; allowed: 190-190", judge, records=records)
     old = str(save(tmp_path / "old.policy", Index(), {"trace": "run.npz", "records": [10, 20]}))
     check_refused("must say which records they were trained on", Evaluation, policies=(old,), trace="other.npz")
 
@@ -179,5 +179,5 @@ def test_schedules_are_judged_by_what_direct_calls_give():
 
 def test_a_policy_that_answers_with_schedules_is_told_where_they_are_judged():
     kept = Schedule(np.zeros((1, 4, 4), int), [1.0])
-    with pytest.raises(InputError, match="answers with a schedule: see schedules"):
+    with pytest.raises(InputError, match="returns a schedule: see schedules"):
         legal("own", jax.tree.map(lambda x: jnp.asarray(x)[None], Plan.of_schedule(kept)), CONFIG.region(4))

@@ -77,11 +77,13 @@ def test_a_stopped_run_ends_as_one_that_was_left_alone_and_what_was_trained_is_a
 
 def test_a_run_of_another_configuration_is_left_alone(runs):
     folder, before = runs[0], (runs[0] / "whole" / training.CHECKPOINT).read_bytes()
-    with pytest.raises(InputError, match=r"seed must be 0, as of the run in .*whole, or out another folder; got 1\."):
+    with pytest.raises(
+        InputError, match=r"seed must be 0, as in the run in .*whole, or out must be another folder; got 1\."
+    ):
         train(Training(**TINY, seed=1), folder / "whole")
     (folder / "torn").mkdir()
     trained = (folder / "whole" / training.TRAINED_POLICY).read_bytes()
-    contents = ((before[:-1], "is damaged"), (trained, "is no checkpoint"), (before, "metrics .* cannot be read"))
+    contents = ((before[:-1], "is damaged"), (trained, "is not a checkpoint"), (before, "metrics .* cannot be read"))
     for content, sentence in contents:
         (folder / "torn" / training.CHECKPOINT).write_bytes(content)
         check_refused(sentence, train, Training(**TINY), folder / "torn")
@@ -95,7 +97,7 @@ def test_weights_that_are_no_numbers_are_not_kept(tmp_path, monkeypatch):
         return jax.tree.map(lambda x: x * jnp.asarray(jnp.nan, x.dtype), state), {"time": jnp.ones(())}
 
     monkeypatch.setattr(training, "index_step", diverged)
-    check_refused("by which a weight is no number at step 1", train, Training(**INDEX), tmp_path)
+    check_refused("a weight is not finite at step 1", train, Training(**INDEX), tmp_path)
     assert not (tmp_path / training.TRAINED_POLICY).exists()
 
 
@@ -120,7 +122,7 @@ def test_a_run_says_what_it_learned_from_and_does_not_go_on_with_another_trace(t
     assert len(set(learned["digests"])) == 5
     train(config, tmp_path / "run")
     np.save(tmp_path / "tokens.npy", count[::-1])
-    check_refused("trace must hold what it held when the run in", train, config, tmp_path / "run")
+    check_refused("trace must be unchanged since the run in", train, config, tmp_path / "run")
 
 
 def test_an_index_moves_towards_the_rules_that_did_best(monkeypatch):
@@ -200,7 +202,7 @@ def test_what_cannot_be_written_is_found_before_the_first_step(tmp_path, monkeyp
     for name in (training.CHECKPOINT, training.METRICS, training.TRAINED_POLICY):
         folder = tmp_path / name
         (folder / name).mkdir(parents=True)
-        check_refused(f"file .*{name}' is a folder; give out another folder", train, Training(**TINY), folder)
+        check_refused(f"file .*{name}' is a folder; set out to another folder", train, Training(**TINY), folder)
     (tmp_path / "file").touch()
     check_refused(r"cannot write into .*file' \(File exists\)", train, Training(**TINY), tmp_path / "file")
 
