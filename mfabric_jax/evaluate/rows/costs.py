@@ -153,8 +153,8 @@ def idle_spares(settings: Resolved, job: Workload) -> str | None:
     paid, size = on.paid_gpus(gpu, job), on.built_of(gpu)
     if round(paid, PLACES) == job.gpus:
         return None
-    used = f"{job.gpus:,} GPUs of {job.model} run on {paid:,.12g} in {paid / size:,.12g} domains of {size}"
-    return f"{on.name}: {used}; the others are idle and paid for."
+    used = f"{job.model} uses {job.gpus:,} of {paid:,.12g} GPUs in {paid / size:,.12g} domains of {size}"
+    return f"{on.name}: {used}; the others are idle but paid for."
 
 
 def unknown_parts(settings: Hardware, bill: Bill) -> Iterator[str]:

@@ -148,7 +148,7 @@ def columns_of(
 ) -> RowArrays:
     """Return the row columns [N] of cases that differ only in numbers; unknown values are nan.
 
-    - `mean`: means over iterations of seconds, `SWITCHING` and `RECONFIGURED`, and of `PROMPT` if messages have a latency.
+    - `mean`: means over iterations of seconds, `SWITCHING`, `RECONFIGURED`, and `PROMPT` if messages have latency.
     - `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`; `source`: `compute_source`.
     """
     settings, job = one.resolved, one.workload
