@@ -24,7 +24,7 @@ from mfabric_jax.support.text_files import read_mapping
 
 Table = dict[str, Any]
 TABLES = ("watts", "gpus", "servers", "ocs", "running", "source", "switch")
-BY_NAME = ("gpus", "servers", "ocs", "switch")  # tables of tables
+BY_NAME = ("gpus", "servers", "ocs", "switch")  # tables with a table per name
 UNPUBLISHED = ("scale_up_per_gpu", "co_packaged_per_gpu")
 
 

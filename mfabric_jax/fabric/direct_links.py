@@ -15,7 +15,7 @@ from mfabric_jax.fabric.nic_use import RING_NICS, Handover
 
 FIXED = "its circuits are set once"
 MANY_RINGS = (
-    "one of its optical switches joins many links, whose loss is not simulated, so the job waits for the repair"
+    "one of its optical switches joins many links; their loss is not simulated, so the job waits for the repair"
 )
 NO_SPARE = "no spare is wired to the neighbours, so the job waits for the repair"
 NO_PATH = "no other path is left, so the job waits for the repair"
@@ -199,7 +199,7 @@ class DirectLinks(eqx.Module, LinkRates):
     nic_use = "pooled"
     reconfigures = pxn = own_ports = phases = shares_links = over_graph = False
     oversubscription = None
-    forwards = True  # servers carry what others send
+    forwards = True  # servers forward bytes of others
     delay_s = 0.0
     latency_s = 0.0
     handover: ClassVar[tuple[Handover, Handover]] = ("spread", "spread")

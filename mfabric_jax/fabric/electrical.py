@@ -1,4 +1,4 @@
-"""The servers of one expert-parallel group on packet switches: a star of ports."""
+"""The servers of one expert-parallel group on packet switches, as a star of ports."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -33,12 +33,12 @@ class Electrical(eqx.Module):
     """Packet switches under ideal spraying, as the servers of one expert-parallel group see them.
 
     - `nic_gbps`: bandwidth of every NIC, per direction; `nics`: NICs of a server, one per GPU.
-    - `oversubscription`: bandwidth of a server over that of its edge switch's uplinks, if no other server shares
-      the switch; None: edge switches limit nothing, or `leaves` says what they limit.
-    - `leaves`: the whole cluster on an oversubscribed tree, whose edge switches hold several servers
+    - `oversubscription`: bandwidth of a server over that of its edge switch's uplinks, if it alone uses the switch;
+      None: edge switches do not limit, or `leaves` says how they do.
+    - `leaves`: the whole cluster on an oversubscribed tree whose edge switches hold several servers
       (`routing.graphs`); `damage`: what a failure takes from it.
     - `ring_nics`, `stage_nics`: NICs with which a server on `leaves` sends gradients, and activations to the next
-      stage, if all servers do so at once; None until `routing.graphs.rated` computes them.
+      stage, if all servers do so at the same time; None until `routing.graphs.rated` computes them.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": all NICs of the server carry any of its data.
     - `pxn` (own only): data crosses the NVSwitch to the NIC of the destination's rank; on rails it then stays below the
       spine.
@@ -106,7 +106,7 @@ class Electrical(eqx.Module):
 
     @property
     def handover(self) -> tuple[Handover, Handover]:
-        """How bytes reach the sending NICs, and leave the receiving NICs."""
+        """How bytes reach the sending NICs, and how they leave the receiving NICs."""
         if self.nic_use == "own":
             return ("to the rail" if self.pxn else "none"), "none"
         return "levelled", "levelled"
@@ -209,9 +209,9 @@ class Electrical(eqx.Module):
 class Star(eqx.Module):
     """Ports left after a failure [NICs of 1 byte/s], for every GPU of a group and of a spare server that follows it.
 
-    - `sits` [G P]: the place at which each GPU of the group works; `per_server`: places of a server.
-    - `carries` [P E]: fraction of each place's bytes per port; `port` [E], `edge` [S]: capacities of ports and edge
-      switches.
+    - `sits` [G P]: the place (GPU) where the work of each GPU of the group is done; `per_server`: places of a server.
+    - `carries` [P E]: fraction of a place's bytes that each port carries; `port` [E], `edge` [S]: capacities of ports
+      and edge switches.
     - `gpus_per_rank`: GPUs of a rank, each with an equal part of its bytes.
     """
 

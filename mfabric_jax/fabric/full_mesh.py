@@ -145,7 +145,9 @@ def link_loads(shape: Shape, ways: str, group: int) -> Iterator[np.ndarray]:
         links = np.expand_dims(1 - np.eye(size), others)  # none from a server to itself
         load *= links
         if ways == "detour" and size > 1:
-            legs = load.sum(axis=-1, keepdims=True) + load.sum(axis=axis, keepdims=True)  # first and second
+            legs = load.sum(axis=-1, keepdims=True) + load.sum(
+                axis=axis, keepdims=True
+            )  # first and second legs of the detours
             load = (legs - load) / (size - 1) * links
         yield load
 

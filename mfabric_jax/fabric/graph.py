@@ -137,7 +137,7 @@ def _nodes(entries: list[dict]) -> tuple[tuple[str, ...], tuple[tuple[str, int],
         kinds.append(kind := _kind(place, entry, "node"))
         meant = kind.strip().lower().removesuffix("s")
         if meant in ENDPOINTS and kind != meant:
-            raise InputError(f"kind of {place} must be written {meant!r}, where flows start and end, got {kind!r}.")
+            raise InputError(f"kind of {place} must be {meant!r} if flows start and end there, got {kind!r}.")
     order, runs = _grouped(kinds)
     return tuple(names[node] for node in order), runs
 

@@ -10,7 +10,7 @@ from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, floats_alike, ho
 
 @dataclass(frozen=True)
 class Network:
-    """Directed links between numbered nodes. Both come in runs of one kind: `(("gpu", 16), ("nvswitch", 2), ...)`.
+    """Directed links between numbered nodes. Both are listed in runs of one kind: `(("gpu", 16), ("nvswitch", 2))`.
 
     - `tail`, `head` [L]: link l leads from node `tail[l]` to node `head[l]`.
     - `capacity` [L] bytes/s, 0 where the link has failed; `delay_s` [L] propagation delay.

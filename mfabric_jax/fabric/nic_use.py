@@ -1,4 +1,4 @@
-"""How the GPUs of a server use its NICs, and what crosses the NVSwitch for it."""
+"""How the GPUs of a server use its NICs, and what therefore crosses the NVSwitch."""
 
 from typing import Any, Literal, get_args
 
@@ -13,7 +13,7 @@ NIC_USES: tuple[str, ...] = get_args(NicUse)
 Handover = Literal[
     "none", "to the rail", "levelled", "spread"
 ]  # over the NVSwitch of a server; see `routing.delegated`
-RING_NICS = 2  # NICs of a server per ring: one to each neighbour
+RING_NICS = 2  # NICs of a server per ring: one for each neighbour
 
 
 def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:

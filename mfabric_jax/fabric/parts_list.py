@@ -54,9 +54,12 @@ class Running:
 
 @dataclass(frozen=True)
 class Ocs:
-    """An optical switch; None: unknown. `delay_s`: fastest and slowest reconfiguration; `usd_per_port`,
-    `watts_per_port` add to `usd`, `watts` for ports in use; `turns_per_s`: most reconfigurations per second (None:
-    limited by the delay)."""
+    """An optical switch; None: unknown.
+
+    - `delay_s`: fastest and slowest reconfiguration.
+    - `usd`, `watts`: of the switch; `usd_per_port`, `watts_per_port`: added for each port in use.
+    - `turns_per_s`: most reconfigurations per second; None: only the delay limits them.
+    """
 
     name: str
     technology: str

@@ -34,8 +34,8 @@ class Region(eqx.Module):
     - `optical_degree`: NICs of a server on the OCS, the most circuits it can have; one number or [S].
     - `electrical_nics`: NICs of a server on the EPS, which is non-blocking; one number or [S].
     - `delay_s`: reconfiguration delay, during which the OCS carries nothing.
-    - `own_ports` (static): every GPU has circuits of its own, as with co-packaged optics.
-    - `relay_efficiency`: under relay routing a forwarded byte counts 1 / efficiency on its second circuit.
+    - `own_ports` (static): every GPU has its own circuits, as with co-packaged optics.
+    - `relay_efficiency`: under relay routing, a forwarded byte counts as 1 / efficiency bytes on its second circuit.
 
     Non-static fields may be traced; a batch of regions is one region under `jax.vmap`. A server's GPUs reach all its
     NICs through the NVSwitch (delegation). Unequal [S] ports describe servers that lost NICs. Defaults (6 + 2 NICs, 25
@@ -104,7 +104,7 @@ class Region(eqx.Module):
 
     @property
     def handover(self) -> tuple[Handover, Handover]:
-        """As in `Electrical`: a circuit ends at one GPU, so all GPUs gather to it and scatter from it equally."""
+        """As in `Electrical`. A circuit ends at one GPU; all GPUs gather to it and scatter from it equally."""
         return ("levelled" if self.own_ports else "spread"), "spread"
 
     @property
@@ -121,7 +121,7 @@ class Region(eqx.Module):
 
     @property
     def _alone(self) -> bool:
-        """Whether circuits lead to no peer."""
+        """Whether no server can have a circuit."""
         return self.servers < 2 or not int(self.optical_degree)
 
     def broken(self, hit: Hit) -> Degraded:
@@ -181,7 +181,7 @@ def _or_nan(value, holds):
 
 
 def _vmap(field: str) -> str:
-    return f"a batch is one region under vmap: jax.vmap(lambda one: ... Region(..., {field}=one) ...)(all)"
+    return f"a batch is one region under vmap: jax.vmap(lambda value: ... Region(..., {field}=value) ...)(values)"
 
 
 # ------------------------------------------------------------------------------------------------------------ circuits

@@ -25,7 +25,10 @@ RENAMED = {"at": "oversubscribed_at"}
 
 
 def get(name: str) -> Fabric:
-    """Return the fabric of that name. Raise `InputError` if the name is unknown."""
+    """Return the fabric of that name.
+
+    Raise `InputError` if the name is unknown.
+    """
     return _defined(GRAPH, "own_graph") if name == GRAPH else _defined(one_of("fabric", name, NAMES), MODULES[name])
 
 

@@ -65,7 +65,7 @@ def _wires(site: Site, nic_gbps: Any, choose: Any) -> np.ndarray:
 NVL72 = Nvl72(
     About(
         name="nvl72",
-        summary="domains of 64 GPUs, one Ethernet NIC a GPU",
+        summary="domains of 64 GPUs, one Ethernet NIC per GPU",
         look=("NVL72", "#4D4D4D", "X"),
         domains=Domains(gpus=GPUS, built=BUILT, nvswitches=NVSWITCHES, inside_Bps=_beside_nic, price=PRICE),
     )

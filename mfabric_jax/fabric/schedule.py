@@ -121,5 +121,5 @@ def _broken(values: Sequence[Any], switches: int, directed: bool) -> dict[str, A
         f"a switch that is not from 0 to {switches - 1}": (switch < 0) | (switch >= switches),
     }
     if not directed:
-        rules["circuits in one direction alone, which need directed = True"] = (configurations != reverse).any((1, 2))
+        rules["circuits in only one direction, which need directed = True"] = (configurations != reverse).any((1, 2))
     return rules

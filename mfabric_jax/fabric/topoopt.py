@@ -61,7 +61,7 @@ def _wires(site: Site, nic_gbps: Any, choose: Any) -> np.ndarray:
 
 
 def _place(count: np.ndarray, parts: np.ndarray) -> None:
-    """Add the circuits of parts [N S S] of the cluster, in order."""
+    """Add the circuits [N S S] of the N parts of the cluster to its circuits, in order."""
     size = parts.shape[-1]
     for number, circuits in enumerate(parts):
         own = slice(number * size, (number + 1) * size)

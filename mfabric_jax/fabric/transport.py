@@ -15,7 +15,7 @@ from mfabric_jax.units import us
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Transport:
-    """What a transport changes beside fair shares of the bandwidth.
+    """The effects of a transport beyond max-min fair sharing of bandwidth.
 
     - `payload_bytes`, `header_bytes`: of a packet; `pacing`: fraction of its line rate that a receiver requests.
     - `ack_bytes`: returned for every packet; `startup_s`: time until a message reaches its rate.

@@ -1,7 +1,7 @@
 """Switch trees: one switch, two tiers (leaf-spine) or three (fat-tree), any radix, oversubscribed at a chosen tier.
 
-Edge switches link to every aggregation switch of their pod (two tiers: to every spine); aggregation switch a of each
-pod links to each of its cores. A shortest path is named by aggregation switch a and core c. Source: Al-Fares et al.,
+Every edge switch links to every aggregation switch of its pod (two tiers: to every spine). Aggregation switch a of each
+pod links to each of the cores of a. An aggregation switch a and a core c name a shortest path. Source: Al-Fares et al.,
 SIGCOMM 2008.
 """
 
@@ -140,7 +140,7 @@ class Tree:
 
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
-        """Kinds of switches and their numbers, all parts together."""
+        """(kind, number) of the switches of all parts."""
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
         if self.tiers == 1:
@@ -182,7 +182,7 @@ class Tree:
 
     @property
     def paths(self) -> int:
-        """Shortest paths between hosts in different pods (two tiers: under different edge switches); one switch: 1."""
+        """Number of shortest paths between hosts of different pods (two tiers: edge switches); 1 for one switch."""
         return max(1, self.edge_ports[UP]) * self.pod_ports[UP]
 
     def climbs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -124,7 +124,7 @@ GRAPHS = [
     (("nodes", 1, "id"), MISSING, "node 1 has no id"),
     (("nodes", 1, "id"), "b", "id of a node must be unique, but two nodes are called 'b'"),
     (("nodes", 1, "knd"), "gpu", "field of node 1 (a) 'knd' is unknown (did you mean 'kind'?); allowed: id, kind"),
-    (("nodes", 1, "kind"), "GPUs", "kind of node 1 (a) must be written 'gpu', where flows start and end, got 'GPUs'"),
+    (("nodes", 1, "kind"), "GPUs", "kind of node 1 (a) must be 'gpu' if flows start and end there, got 'GPUs'"),
     (("links", 1, "source"), MISSING, "link 1 has no source"),
     (("links", 1, "target"), "c", "link 1 (s -> c) names a node that is not in nodes: 'c'"),
     (("links", 1, "capacity"), 400, f"{LINK}: capacity has no unit; give capacity_bytes_per_s or capacity_gbps"),

@@ -39,7 +39,7 @@ INSIDE = {  # elements that each may contain
     "gpu": ("nvlink", "xgmi", "c2c"),
     "nic": ("net",),
 }
-KNOWN = {  # attributes that are read, or that change no bandwidth and no delay
+KNOWN = {  # attributes that are read, or that change neither bandwidth nor delay
     "system": "version name",
     "cpu": "host_hash numaid affinity arch vendor familyid modelid",
     "pci": "busid class vendor device subsystem_vendor subsystem_device link_speed link_width",
@@ -52,7 +52,7 @@ KNOWN = {  # attributes that are read, or that change no bandwidth and no delay
 NVLINK = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1}  # GB/s of one link, from this sm on
 XGMI = {"gfx900": 24.0, "gfx906": 24.0, "gfx908": 24.0, "gfx90a": 36.0, "gfx94": 48.0}  # GB/s of one link, by gcn
 OLD_GCN = {"906": "gfx906", "908": "gfx908", "910": "gfx90a", "940": "gfx940", "941": "gfx941", "942": "gfx942"}
-LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # 100 Mbps, by GT/s
+LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # rate of a lane [100 Mbps], by GT/s
 USUAL_LANE = 60
 LOCAL = 5000.0  # GB/s inside a device
 ARCHS = {"arm64": 6.0, "ppc64": 32.0}  # GB/s between CPUs
@@ -62,7 +62,7 @@ INTEL_6 = {0: 6.0, 85: 10.0, 143: 22.0, 207: 40.0}  # GB/s, from this model on: 
 OTHER_INTEL = 6.0
 ZHAOXIN_7_91, OTHER_ZHAOXIN = 9.0, 6.0
 USUAL_MBPS = 10_000
-MEGABYTES = 1000  # of a gigabyte
+MEGABYTES = 1000  # per gigabyte
 LATENCY = re.compile(r"\d{1,9}(\.\d*)?(e[+-]?\d{1,3})?")
 NVSWITCH, CPU = "0x068000", "0x068001"
 GPUS = ("0x03", "0x12")  # prefixes of the classes of GPUs: NVIDIA's, and AMD's accelerators
@@ -154,7 +154,7 @@ def _unread(root: Element) -> list[str]:
             gdr = f"gdr={element.get('gdr')!r:.40} of {element.tag}"
             found.append(f"{gdr} (no GPUDirect: its bytes cross the memory of a CPU)")
         if element.tag == "pci" and _speed(element) not in ("", *LANE):
-            found.append(f"link_speed={element.get('link_speed')!r:.40} of pci (taken as 8 GT/s, as NCCL takes it)")
+            found.append(f"link_speed={element.get('link_speed')!r:.40} of pci (taken as 8 GT/s, as in NCCL)")
         if element.tag == "cpu" and element.get("arch", "x86_64") not in ("x86_64", *ARCHS):
             found.append(f"arch={element.get('arch')!r:.40} of cpu (taken as x86_64)")
         if element.tag == "cpu" and _looks_known(element.get("vendor", INTEL)):
