@@ -113,7 +113,7 @@ def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
 
 
 class Dragonfly(OnMesh):
-    """A dragonfly. `links`: of the longest path; `valiant`: bytes for another group go through third groups."""
+    """A dragonfly. `links`: links on the longest path; `valiant`: bytes for another group go through third groups."""
 
     def __init__(self, about: About, links: int, valiant: bool):
         super().__init__(about)

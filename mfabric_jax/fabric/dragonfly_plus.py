@@ -1,9 +1,9 @@
 """A dragonfly+: groups of leaves and spines, with links from every leaf to every spine and between all groups.
 
 Routers have r = `network.radix` ports. A leaf has r/2 for NICs and r/2 for the spines of its group; a spine has r/2 for
-leaves and r/2 for other groups. A group has at most r/2 leaves and there are at most (r/2)^2 + 1 groups, so the most
-are (r/2)^4 + (r/2)^2 NICs. Minimal paths go from leaf to spine, over all links between two groups in equal shares, and
-from spine to leaf. Valiant paths first go through all third groups in equal shares; they enter and leave at spines.
+leaves and r/2 for other groups. A group has at most r/2 leaves and there are at most (r/2)^2 + 1 groups, so at most
+(r/2)^4 + (r/2)^2 NICs. Minimal paths go from leaf to spine, over all links between two groups in equal shares, and from
+spine to leaf. Valiant paths first go through all third groups in equal shares; they enter and leave at spines.
 Source: Shpiner et al., Dragonfly+, HiPINEB 2017 (from memory, unverified).
 """
 
@@ -52,7 +52,7 @@ def most_hosts(radix: int) -> int:
 def plus_shape(servers: int, nics: int, radix: int) -> Shape:
     """Return the size with the fewest groups, filled evenly; leftover ports double the links between groups.
 
-    Raise `Misfit` if a leaf has no room for a server, or all groups together for all servers.
+    Raise `Misfit` if a leaf has no room for a server, or the largest number of groups has none for all servers.
     """
     half = radix // 2
     per_leaf = half // nics

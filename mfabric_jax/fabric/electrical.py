@@ -154,10 +154,7 @@ class Electrical(eqx.Module):
         return Degraded(hit.kind, star, hit.server, **rest)
 
     def _settled(self, kind: str, hit: Hit, links_left: float, alone: bool) -> Degraded | None:
-        """The result of a failure that changes no path: no cost, a spare, or the job waits; None: paths change.
-
-        - `links_left`: fraction left of an edge switch's uplinks; `alone`: no other NIC can carry a lost one's bytes.
-        """
+        """The result of a failure that changes no path; None: paths change. `alone`: no other NIC carries the bytes."""
         cut_off = kind == "switch" and self.planes == 1 and (alone or not hit.rails)
         if cut_off or (kind == "link" and not links_left):
             return Degraded(hit.kind, self, hit.server, waits=CUT_OFF)

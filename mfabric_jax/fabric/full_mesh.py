@@ -126,9 +126,9 @@ def even_time(shape: Shape, ways: str, group: int, width: Sequence[float]) -> fl
 
 
 def link_loads(shape: Shape, ways: str, group: int) -> Iterator[np.ndarray]:
-    """Yield the loads of links in such an all-to-all, for every dimension: from every server along its line
-    [*shape, size].
+    """Yield, for every dimension, the loads of links from each server along its line in an even all-to-all.
 
+    The shape is [*shape, size]; the first `group` servers take part.
     Bytes that cross a dimension are at a server with the target's coordinates in dimensions already crossed and the
     source's coordinates in those still to cross. So the load of a direct link is a product: the number of sources that
     agree with its server in the latter, times the number of targets that agree in the former.
@@ -145,9 +145,7 @@ def link_loads(shape: Shape, ways: str, group: int) -> Iterator[np.ndarray]:
         links = np.expand_dims(1 - np.eye(size), others)  # none from a server to itself
         load *= links
         if ways == "detour" and size > 1:
-            legs = load.sum(axis=-1, keepdims=True) + load.sum(
-                axis=axis, keepdims=True
-            )  # first and second legs of the detours
+            legs = load.sum(axis=-1, keepdims=True) + load.sum(axis=axis, keepdims=True)  # both legs of a detour
             load = (legs - load) / (size - 1) * links
         yield load
 

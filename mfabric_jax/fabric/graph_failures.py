@@ -114,7 +114,7 @@ def _at_gpus(graph: OwnGraph) -> np.ndarray:
 
 
 def _cut(asked: GraphFile, links: tuple[int, ...]) -> tuple[str, str] | None:
-    """Two GPUs of which the first cannot reach the second without `links`; None: all reach each other."""
+    """A GPU and another that it cannot reach without `links`; None: all reach each other."""
     graph = own_graph(asked)
     network = graph.network.without(np.array(links, np.int64))
     end = np.zeros(network.size, bool)

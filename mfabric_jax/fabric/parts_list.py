@@ -114,7 +114,7 @@ class Parts:
     @classmethod
     @cached_by_files(lambda cls, path=None, ocs=None: (path,), maxsize=64)
     def read(cls, path: str | Path | None = None, ocs: str | None = None) -> "Parts":
-        """Read the package's table, updated from a user's file; with `ocs`, optical ports cost what that switch asks.
+        """Read the package's table, updated from a user's file; with `ocs`, optical ports have that switch's price.
 
         Raise `InputError` for unknown names and invalid prices.
         """

@@ -9,7 +9,7 @@ from mfabric_jax.support.text_files import read_mapping
 def gpus_in(path: str, ranks: int, gpus: int) -> np.ndarray:
     """Read the GPU of every rank [R] from a .json file `{"gpus": [GPU of rank 0, of rank 1, ...]}`.
 
-    Raise `InputError` unless they are different GPUs of all `gpus`.
+    Raise `InputError` unless they are `ranks` different GPUs, numbered below `gpus`.
     """
     data = read_mapping(path, "the GPUs of ranks", ".json")
     for name in data:

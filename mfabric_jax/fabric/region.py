@@ -190,7 +190,7 @@ class Circuits(eqx.Module):
 
     - `count` [S S]: symmetric, zero diagonal, row sums at most the region's degree (a circuit takes one NIC at each
       end, for both directions). Integer when legal; real during a relaxation. In a traced program, a policy marks pairs
-      whose demand is NaN or negative by -1, which is illegal.
+      whose demand is NaN or negative with -1, which is illegal.
     """
 
     count: Int[Array, "S S"] | Float[Array, "S S"]

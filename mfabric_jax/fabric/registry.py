@@ -39,7 +39,7 @@ def _defined(name: str, module: str) -> Fabric:
 
 
 def site_of(name: str, settings: dict[str, Any]) -> tuple[Site, dict[str, Any]]:
-    """Return the site of a fabric, and all settings that are not its.
+    """Return the site of a fabric, and the settings that are not part of it.
 
     `settings`: fields of `Site`, of the network's settings, of the fabric's own, and others.
     """

@@ -113,7 +113,7 @@ class Links(NamedTuple):
 
     - `tree`: switch tree of the NICs with switch ports, with one host in each part; None: no switches.
     - `mesh`: function that makes the fixed links between servers, and routers behind them; None: no fixed links.
-    - `rails`: NICs of equal rank share an edge switch; `pxn`: data crosses the NVSwitch to its rail.
+    - `rails`: NICs of equal rank share an edge switch; `pxn`: data crosses the NVSwitch to its destination's rail.
     - `nic_use`: "own" or "pooled"; None: the setting, or pooled if GPUs do not have a NIC each.
     """
 

@@ -1,7 +1,7 @@
 """Transports: the part of fair-share bandwidth that they cost, and the time that they add.
 
-The constants of `ndp` and `dctcp` are those of one packet simulator at 100 Gbps and 1 us per link (csg-htsim of
-2026-03-23). DCTCP's `startup_s` and `regain` are **calibrated** on 26 of its runs; its TCP packets have no headers.
+The constants of `ndp` and `dctcp` are those of one packet simulator at 100 Gbps and 1 us per link (htsim: csg-htsim
+of 2026-03-23). DCTCP's `startup_s` and `regain` are **calibrated** on 26 of its runs; its TCP packets have no headers.
 """
 
 import dataclasses

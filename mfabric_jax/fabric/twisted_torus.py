@@ -85,8 +85,7 @@ class TwistedTorus(OnMesh):
 
 
 def _rings(site: Site) -> tuple[int, float]:
-    """Ports of an optical switch, and number of switches: the four ports of two rings that the twist joins are on one,
-    for rings of n and of 2n."""
+    """Ports of an optical switch (four: the twist joins two rings, of n or of 2n), and number of switches."""
     _, through = TWISTED_TORUS.parts(site)
     return 4, site.servers * through.nics / 4
 

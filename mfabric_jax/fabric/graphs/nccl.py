@@ -139,8 +139,7 @@ def _root(text: str) -> Element:
 
 
 def _unread(root: Element) -> list[str]:
-    """Unknown attributes, and those that say bytes take another path than here. Raise `InputError` for an unknown
-    element."""
+    """Attributes that are unknown, or mean another path than here. Raise `InputError` for an unknown element."""
     found, left = [], [root]
     while left:
         element = left.pop()
