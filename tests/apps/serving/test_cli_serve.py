@@ -318,7 +318,7 @@ def test_the_measured_over_the_predicted_is_said_and_both_trees_alike(capsys):
     said = capsys.readouterr().out
     assert "at the slow end" not in said
     assert "predictions alone are in time" in said
-    assert "which makes it the network of" not in said
+    assert "makes it the same network as" not in said
 
 
 def test_the_picture_of_a_search_is_by_size():

@@ -68,7 +68,7 @@ def test_a_nic_that_is_split_loses_one_of_its_links(drawn):
     case = case.with_({"network.nic_gbps": 400.0})
     resolved = resolve(case)
     group = resolved.fabric.group(resolved.site, 400.0)
-    assert (group.planes, lacking(group.of)["plane"]) == (4, "a graph does not say which of its switches are a plane")
+    assert (group.planes, lacking(group.of)["plane"]) == (4, "a graph does not say which of its switches form a plane")
     left = degraded(group, "plane-link", server=1, gpu=4).group
     assert len(left.of.failed) == 2
     after = ways_on_links(rated(left, resolved.job, "spray"), resolved.job, "spray").times_now(
