@@ -1,9 +1,9 @@
-"""ACOS: small optical switches choose one of a few graphs of circuits, wired beforehand, for every region.
+"""ACOS: small optical switches give every region one of a few prewired graphs of circuits.
 
-Each optical NIC has a switch of one input and K outputs, one a graph; all of a region turn together, and the policy
-`topologies` names the graph. The other NICs are on a switch tree, as on mFabric. Source of the idea: arXiv 2602.17449
-(abstract); the graphs, the tree beside them and the price are ours: a 1xK switch counts as K ports of an optical
-switch, an estimate, and two NICs share each of the K fibres behind it.
+Each optical NIC has a 1xK switch, with one output per graph. All switches of a region reconfigure together; the policy
+`topologies` chooses the graph. The other NICs are on a switch tree, as on mFabric. The idea is from arXiv 2602.17449
+(abstract). The graphs, the tree and the price are ours: we estimate that a 1xK switch costs as much as K ports of an
+optical switch, and two NICs share each of the K fibres behind it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mfabric_jax.fabric.region import Region
 
 NAME, POLICY = "acos", "topologies"
-LEAST = 2  # optical NICs, of a ring
+LEAST = 2  # optical NICs that a ring needs
 
 
 class Acos(BesideTree):
@@ -44,7 +44,7 @@ class Acos(BesideTree):
 ACOS = Acos(
     About(
         name=NAME,
-        summary="small optical switches choose one of a few graphs between the servers of a region, a tree beside them",
+        summary="small optical switches choose one of a few circuit graphs for each region; the other NICs on a tree",
         look=("ACOS", "#E7298A", "p"),
         optics=Optics(
             wires=lambda site, nic_gbps, choose: choose(site.optical_degree, POLICY),

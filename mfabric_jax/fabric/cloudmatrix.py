@@ -1,9 +1,9 @@
-"""CloudMatrix384: 384 NPUs on a two-tier Clos that does not block, and a second plane of a NIC for each NPU.
+"""CloudMatrix384: supernodes of 384 NPUs on a non-blocking two-tier Clos, plus one NIC per NPU on a second plane.
 
-48 nodes of 8 NPUs of 392 GB/s. A node has 7 switches of the first tier, one a sub-plane; each has 28 GB/s to every one
-of the 16 of its sub-plane's second tier: 8 x 392 = 7 x 16 x 28 GB/s. So NPUs alone limit, and a supernode is a scale-up
-domain of one rate. Its second plane, RDMA between supernodes, is `network.nic_gbps` an NPU (400 as built). Source:
-arXiv 2506.12708, second hand.
+A supernode has 48 nodes of 8 NPUs, each with 392 GB/s. A node has 7 first-tier switches, one per sub-plane. Each has
+28 GB/s to each of the 16 second-tier switches of its sub-plane: 8 x 392 = 7 x 16 x 28 GB/s. So only NPUs limit, and a
+supernode is a scale-up domain of one rate. The second plane, RDMA between supernodes, has `network.nic_gbps` per NPU
+(400 as built). Source: arXiv 2506.12708, second hand.
 """
 
 from mfabric_jax import units
@@ -19,7 +19,7 @@ SUPERNODE = Domain(NODES * NODE_NPUS, units.gigabytes_per_s(NPU_GIGABYTES_PER_S)
 CLOUDMATRIX384 = OnTree(
     About(
         name="cloudmatrix384",
-        summary="supernodes of 384 NPUs that do not block inside, a NIC of each beside them",
+        summary="non-blocking supernodes of 384 NPUs, plus one NIC per NPU",
         look=("CloudMatrix384", "#A5AA99", "D"),
         domains=Domains(
             gpus=SUPERNODE.gpus,

@@ -1,7 +1,7 @@
 """Whole clusters: GPUs, the NVSwitch of every server, and a switch tree, circuits, or both between servers.
 
-Fabrics differ in which NICs hang on a tree, in how these are allocated to edge switches, and in the circuits. Each NIC
-sits at one GPU of its server; other GPUs reach it through the NVSwitch (delegation). Source: arXiv 2501.03905.
+Fabrics differ in which NICs are on a tree, which edge switch each of them has, and which circuits exist. Each NIC
+belongs to one GPU of its server; other GPUs reach it through the NVSwitch (delegation). Source: arXiv 2501.03905.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
 
 LINK_DELAY_S = units.us(1.0)
-TINY = 1e-9  # of a NIC: rounding
+TINY = 1e-9  # tolerance for rounding, in NICs
 
 
 @dataclass(frozen=True)
 class CircuitTable:
     """Circuits of a cluster, listed in both directions.
 
-    - `src`, `dst` [C]: servers, or routers behind them; `count` [C]: NICs of a pair's circuits.
-    - `gpu` [C most]: GPU (within its server) of every NIC at the source end; -1 pads, and at routers.
-    - `part` [C most]: the part of each of these NICs, 1 unless NICs are split.
+    - `src`, `dst` [C]: servers, or routers behind them; `count` [C]: NICs that the circuits of this pair use.
+    - `gpu` [C most]: GPU (within its server) of every NIC at the source end; -1 for padding and at routers.
+    - `part` [C most]: the fraction of each of these NICs; 1 unless NICs are split.
     """
 
     src: np.ndarray
@@ -44,7 +44,7 @@ class CircuitTable:
     part: np.ndarray
 
     def find(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """Row of each ordered pair of servers; -1 without a circuit."""
+        """Return the row of each ordered pair of servers; -1 if it has no circuit."""
         return find_links(self.src, self.dst, src, dst)
 
 
@@ -53,15 +53,15 @@ class Cluster:
     """GPUs in servers, and the fabric between the servers.
 
     - `nic_gbps`: bandwidth of every NIC and circuit, per direction; `goodput`: the fraction that is payload.
-    - `nvswitch_gigabytes_per_s`: what a GPU sends, and receives, through its server's NVSwitch.
+    - `nvswitch_gigabytes_per_s`: bandwidth of a GPU to its server's NVSwitch, per direction.
     - `tree`: switch tree over `tree.hosts / servers` NICs of each server; None: no NICs on packet switches.
     - `rails`: NICs of equal rank share edge switches, instead of the NICs of a server.
     - `pxn`: data crosses the NVSwitch to the NIC of the destination's rank before it leaves the server.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": a server's NICs carry any of its data.
-    - `regions` [G S S]: circuits of each run of S neighbouring servers; None: no optics. `directed`: the two fibres of
-      a transceiver may lead to two peers, so that they need not be symmetric.
-    - `mesh`: unchanging links between servers, and routers behind them; None: no such links.
-    - `phases`: links are those of one kind of communication, which a picture shows.
+    - `regions` [G S S]: circuits of each run of S consecutive servers; None: no optics. `directed`: matrices may be
+      asymmetric, because the two fibres of a transceiver may lead to different peers.
+    - `mesh`: fixed links between servers, and routers behind them; None: no fixed links.
+    - `phases`: circuits serve one kind of communication at a time; the links are those of the kind in pictures.
     - `link_delay_s`: propagation delay of every link.
     """
 
@@ -129,7 +129,7 @@ class Cluster:
         return units.gbps(self.nic_gbps) * self.goodput
 
     def at_gpu(self, nic: np.ndarray, first: int) -> np.ndarray:
-        """GPU (within its server) of NIC `nic`, whose kind starts at GPU `first`."""
+        """Return the GPU (within its server) of NIC `nic`; the first NIC of this kind is at GPU `first`."""
         return (first + host_indices("nic", nic, 0, MOST_WHOLE)) % self.gpus_per_server
 
     @property
@@ -138,7 +138,7 @@ class Cluster:
         return (self.gpus_per_server - self.nics) % self.gpus_per_server if self.nics else 0
 
     def host(self, server: np.ndarray, nic: np.ndarray) -> np.ndarray:
-        """Tree port of NIC `nic` of a server."""
+        """Return the tree port of NIC `nic` of a server."""
         server, nic = host_indices("server", server, 0, self.servers - 1), host_indices("nic", nic, 0, self.nics - 1)
         if not self.rails:
             return server * self.nics + nic
@@ -152,14 +152,17 @@ class Cluster:
 
     @cached_property
     def circuits(self) -> CircuitTable:
-        """Circuits and the NICs at their ends. Circuits in order of peers take a server's optical NICs, which alternate
-        between the halves of its GPUs, so that parallel circuits end in different NUMA nodes."""
+        """Circuits and the NICs at their ends.
+
+        A server gives its optical NICs to its peers in order. NICs alternate between the two halves of its GPUs, so
+        parallel circuits end in different NUMA nodes.
+        """
         src, dst, count = self._joined()
         return CircuitTable(src, dst, count, *self._nics_at(src, dst, count))
 
     @cached_property
     def far_nics(self) -> tuple[np.ndarray, np.ndarray]:
-        """`gpu` and `part` of `circuits` at their other ends."""
+        """`gpu` and `part` at the destination ends of `circuits`."""
         table = self.circuits
         return self._nics_at(table.dst, table.src, table.count)
 
@@ -175,7 +178,7 @@ class Cluster:
         np.minimum.at(first_of_server, src, before)
         begin = (before - first_of_server[src])[:, None]  # in NICs of the source
         far = self.at_gpu(np.arange(degree), 0) >= (self.gpus_per_server + 1) // 2
-        order = np.lexsort((far, np.where(far, np.cumsum(far), np.cumsum(~far))))  # first of each half, ...
+        order = np.lexsort((far, np.where(far, np.cumsum(far), np.cumsum(~far))))  # the first NIC of each half, ...
         nth = np.floor(begin + TINY).astype(np.int64) + np.arange(math.ceil(count[own].max()) + 1)
         part = np.minimum(begin + count[:, None], nth + 1) - np.maximum(begin, nth)
         part = np.where(own[:, None] & (part > TINY), part, 0)
@@ -193,7 +196,7 @@ class Cluster:
 
     @property
     def forwarding(self) -> Mesh:
-        """The links used to reach servers without a direct link, in the order of `circuits`."""
+        """Links over which bytes reach servers without a direct link, in the order of `circuits`."""
         if self.mesh is not None:
             return self.mesh
         table = self.circuits
@@ -237,8 +240,10 @@ class Cluster:
 
     @cached_property
     def network(self) -> Network:
-        """Every link separately, except that parallel circuits are one link between the servers' optical NICs. Runs of
-        links: nvswitch up, nvswitch down [GPU]; nic up, nic down [host]; the tree's own; circuit."""
+        """All links one by one; only the parallel circuits of two servers are merged into one link.
+
+        Runs of links: nvswitch up, nvswitch down [GPU]; nic up, nic down [host]; those of the tree; circuit.
+        """
         first = self.gpus + self.servers
         switches = () if self.tree is None else self.tree.switches
         nodes = (
@@ -262,7 +267,7 @@ class Cluster:
 
     @cached_property
     def sprayed(self) -> Network:
-        """The network under spraying: parallel links of equal load pooled (`Tree.pool`), which is exact."""
+        """The network under spraying: parallel links of equal load are merged (`Tree.pool`), which is exact."""
         if self.tree is None:
             return self.network
         network, tree = self.network, self.tree
@@ -283,7 +288,7 @@ class Cluster:
         return network.pooled(to, node, tuple(n for n in nodes if n[1]), (*own, *tiers, *circuits))
 
     def _used_capacity(self, network: Network) -> np.ndarray:
-        """Bytes per second of every link; of those between edge switches and above, the part that is needed."""
+        """Bytes per second of every link; for links above edge switches, only the part that is needed."""
         tree, capacity = self.nic_tree, network.capacity.copy()
         if tree.tiers > 1:
             first, parts = 2 * (self.gpus + tree.hosts), np.tile(tree.uplink_parts, 2)

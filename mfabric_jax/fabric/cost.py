@@ -1,9 +1,9 @@
 """Cost and power of a fabric: dollars and watts of NICs and of the ports, transceivers and fibres behind them.
 
-Prices (`parts.toml`) and the parts behind a NIC: arXiv 2501.03905, whose trees have three tiers. Two tiers, and the
-links saved by oversubscription (links above a k:1 switch count 1/k), are our own count. Only ports in use count. Prices
-between listed bandwidths are interpolated on log-log axes. No prices are published for NVLink domains and co-packaged
-optics, so those fabrics cost None until the user gives one.
+Prices (`parts.toml`) and the parts behind a NIC are those of arXiv 2501.03905, whose trees have three tiers. Parts of
+two-tier trees, and the links that oversubscription saves (links above a k:1 switch count 1/k), are our own count. Only
+ports in use count. Prices between listed bandwidths are interpolated on log-log axes. No prices are published for
+NVLink domains and co-packaged optics, so those fabrics cost None until the user gives a price.
 """
 
 import functools
@@ -24,7 +24,7 @@ from mfabric_jax.support.text_files import read_mapping
 
 Table = dict[str, Any]
 TABLES = ("watts", "gpus", "servers", "ocs", "running", "source", "switch")
-BY_NAME = ("gpus", "servers", "ocs", "switch")  # tables of tables
+BY_NAME = ("gpus", "servers", "ocs", "switch")  # tables with a table per name
 UNPUBLISHED = ("scale_up_per_gpu", "co_packaged_per_gpu")
 
 
@@ -38,8 +38,10 @@ def prices_by_part() -> tuple[str, ...]:
 
 
 def with_own(path: str | Path | None) -> tuple[Table, Table]:
-    """The package's table with the entries of a `.toml` or `.json` file on top, and the file alone. Raises `InputError`
-    for an unknown name, and for a value in place of a table."""
+    """Return the package's table updated from a `.toml` or `.json` file, and the table of the file alone.
+
+    Raise `InputError` for an unknown name, and for a value where a table is needed.
+    """
     own = {} if path is None else read_mapping(path, "prices")
     for name, value in own.items():
         one_of("price", name, (*prices_by_part(), *TABLES))
@@ -75,10 +77,10 @@ _USD, _WATTS = packaged(), packaged()["watts"]
 
 @dataclass(frozen=True)
 class SwitchPrice:
-    """A packet switch as it is sold: dollars of the box with `ports` of `gbps`.
+    """The price of a whole packet switch: `usd` for a box with `ports` ports of `gbps`.
 
-    - `nic_gbps`: of the NICs and links that a port serves, one or several (twin ports, breakout).
-    - `optics_usd`: of the module in one port; None: `transceiver`s.
+    - `nic_gbps`: bandwidth of the NICs and links at a port, which may serve several (twin ports, breakout).
+    - `optics_usd`: price of the module in one port; None: the port takes `transceiver`s.
     """
 
     gbps: float
@@ -94,17 +96,17 @@ class SwitchPrice:
 
     @property
     def port_usd(self) -> float:
-        """Of the box, for each NIC or link that it serves."""
+        """Dollars of the box per NIC or link that it serves."""
         return self.usd / (self.ports * self.served)
 
     @classmethod
     def of(cls, name: str, given: Mapping[str, Any]) -> "SwitchPrice":
-        """Of an entry `switch.GBPS` of a file; raises `InputError` for what it cannot be."""
+        """Return the price in the entry `switch.GBPS` of a file. Raise `InputError` if the entry is invalid."""
         where = f"switch.{name}"
         for field in given:
             one_of(f"field of {where}", field, ("usd", "ports", "nic_gbps", "optics_usd", "source"))
         if lacks := [field for field in ("usd", "ports") if field not in given]:
-            raise InputError(f"{where} needs {' and '.join(lacks)}, of a whole switch.")
+            raise InputError(f"{where} needs {' and '.join(lacks)} of a whole switch.")
         try:
             gbps = float(name)
         except ValueError:
@@ -122,14 +124,14 @@ class SwitchPrice:
 
 @dataclass(frozen=True)
 class Prices:
-    """Dollars per part; those that depend on bandwidth are listed at each Gbps.
+    """Dollars per part; prices that depend on bandwidth are lists.
 
     - `transceiver`, `nic`, `switch_port`: at the rising bandwidths `gbps`.
-    - `ocs_port`: port of an optical switch. None: unknown.
-    - `fibre_per_metre`, `metres_per_link`: one fibre is one link long.
+    - `ocs_port`: port of an optical switch; None: unknown.
+    - `fibre_per_metre`, `metres_per_link`: a fibre is as long as a link.
     - `rack_switch_per_server`: a server's share of its rack's management switch, on every fabric. The paper has no such
       item; 0 leaves it out.
-    - `switches`: whole ones, whose ports take the place of `switch_port` for the NICs that they serve.
+    - `switches`: whole switches; their ports replace `switch_port` for the NICs that they serve.
     - `scale_up_per_gpu`: per GPU of a scale-up domain, besides its Ethernet NIC; `co_packaged_per_gpu`: per GPU
       of mfabric-cpo, for NVLinks, co-packaged optics and switch ports. Nobody publishes these. None: unknown.
     """
@@ -148,7 +150,7 @@ class Prices:
     switches: tuple[SwitchPrice, ...] = ()
 
     def with_port(self, gbps: float, usd: float) -> "Prices":
-        """With another price of switch ports at a bandwidth that is listed."""
+        """Return the prices with another price of switch ports at a listed bandwidth."""
         each = zip(self.gbps, self.switch_port, strict=True)
         return replace(self, switch_port=tuple(usd if listed == gbps else port for listed, port in each))
 
@@ -157,10 +159,10 @@ class Prices:
 
     @classmethod
     def read(cls, path: str | Path) -> "Prices":
-        """Prices from a `.toml` or `.json` file with the names above; missing names keep their defaults.
+        """Read prices from a `.toml` or `.json` file with the names above; missing names keep their defaults.
 
-        A file with its own bandwidths must list the prices at them too; whole switches that serve each of them stand
-        for the list of switch ports.
+        A file with its own `gbps` must also list the prices at them. It may leave out `switch_port` if it has whole
+        switches that serve each bandwidth.
         """
         with in_file(path):
             return cls._of(path)
@@ -177,17 +179,20 @@ class Prices:
         return cls(**as_tuples(given), switches=switches)
 
     def switch_for(self, nic_gbps: float) -> SwitchPrice | None:
-        """The whole switch that serves NICs of a bandwidth, if its price is given."""
+        """Return the whole switch that serves NICs of this bandwidth; None if no price is given."""
         return next((one for one in self.switches if one.nic_gbps == nic_gbps), None)
 
     def _port(self, switch: SwitchPrice) -> float:
-        """Dollars of what serves one NIC or link, and how much its module is above the `transceiver` counted there."""
+        """Dollars of a port per NIC or link: its share of the box, plus the price of its optics above a transceiver."""
         if switch.optics_usd is None:
             return switch.port_usd
         return switch.port_usd + switch.optics_usd / switch.served - self.at("transceiver", switch.nic_gbps)
 
     def at(self, part: str, nic_gbps: Any) -> Any:
-        """Price of one of `PARTS` or `BESIDE_NICS` at one bandwidth or an array of them; a fibre is one link long."""
+        """Return the price of a part (`PARTS`, `BESIDE_NICS`) at one bandwidth or an array of them [dollars].
+
+        A fibre is as long as a link.
+        """
         one_of("part", part, (*PARTS, *BESIDE_NICS))
         if part == "fibre":
             return self.fibre_per_metre * self.metres_per_link
@@ -204,7 +209,7 @@ class Prices:
 
 
 def _complete(given: Table, file: str, quoted: Mapping[float, SwitchPrice]) -> None:
-    """Add the ports of whole switches to prices at bandwidths of their own; `InputError` for what is missing there."""
+    """Add port prices from whole switches if a file has its own `gbps`; raise `InputError` if prices are missing."""
     gbps = given["gbps"] if isinstance(given["gbps"], list) else []
     unquoted = [each for each in gbps if each not in quoted]
     if "switch_port" not in given and gbps and not unquoted:
@@ -236,7 +241,7 @@ class Watts:
         _check_table(self, "power", unknown=("ocs_port", "panel_port", "fibre", *BESIDE_NICS))
 
     def at(self, part: str, nic_gbps: Any) -> Any:
-        """Watts of a part at a bandwidth or at each of an array; None, or NaN in an array, where it is not listed."""
+        """Return the watts of a part at one bandwidth or an array of them; None (NaN in an array) outside the list."""
         one_of("part", part, (*PARTS, *BESIDE_NICS))
         if part not in BY_BANDWIDTH:
             return getattr(self, part)
@@ -255,7 +260,7 @@ def _between(known: Any, listed: Any, nic_gbps: Any) -> Any:
 
 
 def _check_table(table: Any, what: str, unknown: Sequence[str]) -> None:
-    """Raise `InputError` for falling bandwidths, lists of unequal length, or numbers below 0."""
+    """Raise `InputError` unless bandwidths rise, lists have equal lengths and numbers are 0 or more."""
     listed = ("gbps", *BY_BANDWIDTH)
     for field in listed:
         value = getattr(table, field)
@@ -284,10 +289,10 @@ def one_number(field: str, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Attachment:
-    """Parts behind one NIC, besides the NIC itself.
+    """Parts behind one NIC, without the NIC itself.
 
-    - `links`: the links that these parts form, by the kind of failure that they have (`fabric.failures`): a link has a
-      transceiver at either end, or one where it ends on an optical switch or a patch panel.
+    - `links`: (kind of failure, number) of the links that these parts form; kinds as in `fabric.failures`. A link has
+      two transceivers, or one if it ends on an optical switch or a patch panel.
     """
 
     switch_ports: Any = 0
@@ -299,18 +304,20 @@ class Attachment:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """Number of each of `PARTS`, the NIC included; zeros left out."""
+        """Number of each of `PARTS`, including the NIC; zeros are left out."""
         behind = {part: getattr(self, f"{part}s") for part in PARTS if part != NIC}
         return {part: count for part, count in ({NIC: 1} | behind).items() if np.any(count)}
 
 
 def tree_attachment(oversubscription: float = 1.0, tiers: Any = 3, at: str = "edge") -> Attachment:
-    """A NIC on a switch tree that is oversubscribed k:1 at the edge or (three tiers only) at the aggregation.
+    """Return the parts behind a NIC on a tree, oversubscribed k:1 at the edge or (three tiers only) the aggregation.
 
-    A link has a port and a transceiver at each end; the path up has one link per tier, and links above the
-    oversubscribed switch serve k NICs. Switch ports, transceivers, fibres: three tiers 5, 6, 3 at 1:1; 1 + 4/k, 2 +
-    4/k, 1 + 2/k at the edge; 3 + 2/k, 4 + 2/k, 2 + 1/k at the aggregation; two tiers 3, 4, 2, or 1 + 2/k, 2 + 2/k, 1 +
-    1/k; one switch 1, 2, 1. `tiers` may be an array.
+    A link has a port and a transceiver at each end. The path up has one link per tier, and k NICs share a link above
+    the oversubscribed switch. `tiers` may be an array. Switch ports, transceivers and fibres per NIC:
+
+    - three tiers: 5, 6, 3 at 1:1; 1 + 4/k, 2 + 4/k, 1 + 2/k at the edge; 3 + 2/k, 4 + 2/k, 2 + 1/k at the aggregation;
+    - two tiers: 3, 4, 2 at 1:1; 1 + 2/k, 2 + 2/k, 1 + 1/k at the edge;
+    - one switch: 1, 2, 1.
     """
     positive("oversubscription", oversubscription)
     one_of("at", at, ("edge", "aggregation"))
@@ -324,7 +331,7 @@ def tree_attachment(oversubscription: float = 1.0, tiers: Any = 3, at: str = "ed
 
 
 def attachment_of_links(nic: Any, up: Any = 0.0, spine: Any = 0.0) -> Attachment:
-    """A NIC on a tree, by its links: its own, those from an edge switch up, and those above the aggregation."""
+    """Return the parts behind a NIC from its numbers of links: its own, from the edge up, above the aggregation."""
     by_kind = (("nic-link", nic), ("link", up), ("spine-link", spine))
     links = nic + up + spine
     used = tuple((kind, count) for kind, count in by_kind if np.any(count))
@@ -333,14 +340,14 @@ def attachment_of_links(nic: Any, up: Any = 0.0, spine: Any = 0.0) -> Attachment
 
 REGIONAL_OCS = Attachment(ocs_ports=1, links=(("optical-link", 1),))
 PATCH_PANEL = Attachment(panel_ports=1, links=(("optical-link", 1),))
-# Links that join two servers for good; of two NICs each.
-DIRECT_LINK = Attachment(fibres=0.5, links=(("link", 0.5),))  # they share a fibre
+# Fixed links between two servers: each link has two NICs, so a NIC counts half a link.
+DIRECT_LINK = Attachment(fibres=0.5, links=(("link", 0.5),))  # two NICs share a fibre
 THROUGH_OCS = Attachment(ocs_ports=1, links=(("link", 0.5),))
 THROUGH_PANEL = Attachment(panel_ports=1, links=(("link", 0.5),))
 
 
 class PartGroup(NamedTuple):
-    """NICs of a server with the same attachment, and the parts behind each."""
+    """NICs of a server with the same attachment, what they lead `to`, and the parts behind each."""
 
     nics: Any
     to: str

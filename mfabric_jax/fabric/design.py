@@ -1,6 +1,6 @@
-"""The interface of a fabric: six members, of which a switch tree (`OnTree`) or a mesh (`OnMesh`) has defaults.
+"""The interface of a fabric: six members. `OnTree` (a switch tree) and `OnMesh` (fixed links) give defaults.
 
-Each fabric is one file with one instance, and one line in `case/fabrics.py`.
+A fabric is one file with one instance, and one line in `case/fabrics.py`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ else:
 
 
 class Fabric(ABC):
-    """One fabric: facts and functions of a `Site`, no state.
+    """One fabric: facts, and functions of a `Site`; it has no state.
 
-    What a fabric says is `about` and the five methods below it. All else follows and is the same for every fabric:
+    A fabric defines `about` and the methods `group`, `links`, `parts`, `paths` and `fills`. The rest follows from them:
 
-    - `name`, `summary`, `reconfigures`, `phases`, `policy`: as of `About` and `Optics`.
-    - `domain_gpus`: GPUs of a scale-up domain, unless the GPU sets it; None: there are servers.
-    - `gpus_per_server`: GPUs of a server or scale-up domain, by default.
-    - `leaves_spares`: settings state the size of a domain, so that a job may leave some of its GPUs idle.
+    - `name`, `summary`, `reconfigures`, `phases`, `policy`: as in `About` and `Optics`.
+    - `domain_gpus`: default GPUs of a scale-up domain, which the GPU may override; None: the fabric has servers.
+    - `gpus_per_server`: default GPUs of a server or scale-up domain.
+    - `leaves_spares`: settings give the size of a domain, so a job may leave some of its GPUs idle.
     """
 
     def __init__(self, about: About):
@@ -53,35 +53,41 @@ class Fabric(ABC):
 
     @abstractmethod
     def group(self, site: Site, nic_gbps: Any) -> EpGroup:
-        """What one expert-parallel group sees of the fabric; routing solves it from the data alone."""
+        """Return what one expert-parallel group sees of the fabric: all the data that routing needs."""
 
     @abstractmethod
     def links(self, site: Site) -> Links:
-        """The links of the whole cluster, without circuits."""
+        """Return the links of the whole cluster, without circuits."""
 
     @abstractmethod
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
-        """NICs of one server and the parts behind each, for prices, watts and the number on the tree."""
+        """Return the NICs of one server and the parts behind each, for prices, watts and the NICs on the tree."""
 
     @abstractmethod
     def paths(self, site: Site) -> Paths:
-        """How bytes cross the links."""
+        """Return how bytes cross the links."""
 
     def fills(self, site: Site) -> Mapping[str, Any]:
-        """Values of the fabric's own settings that are left open, by name; those that are stated stay."""
+        """Return values for the fabric's own settings that the user left open, by name; the others do not change."""
         return {}
 
-    # ---------------------------------------------------------------------------------------------- what follows
+    # ---------------------------------------------------------------------------------- what follows from these
     def __repr__(self) -> str:
         return f"<Fabric {self.name}: {self.summary}>"
 
     def inside_Bps(self, gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
-        """Bytes/s of a GPU inside its server or domain; `own_Bps`: by its data sheet. Maybe traced."""
+        """Return the bandwidth of a GPU inside its server or domain [bytes/s]; arguments may be traced.
+
+        `own_Bps`: that of its data sheet.
+        """
         domains = self.about.domains
         return own_Bps if domains is None else domains.inside_Bps(gpu_tbps, nic_gbps, own_Bps)
 
     def cluster(self, site: Site, nic_gbps: float, regions: np.ndarray | None = None, **rest: Any) -> Cluster:
-        """The whole cluster; `regions`: circuits [G S S] where it has some, `rest`: further fields of `Cluster`."""
+        """Return the whole cluster. Further keywords are fields of `Cluster`.
+
+        `regions`: circuits [G S S]. Raise `InputError` if they are missing, or if the fabric has no circuits.
+        """
         optics, links, gpus = self.about.optics, self.links(site), site.gpus_per_server
         self.check_ratio(site.network.oversubscription, links)
         if (regions is None) != (optics.wires is None):
@@ -113,7 +119,7 @@ class Fabric(ABC):
         )
 
     def check_ratio(self, oversubscription: float | None, links: Links) -> None:
-        """`Misfit` for an oversubscribed tree where there are other links, but no tree."""
+        """Raise `Misfit` if a fabric without a switch tree is to be oversubscribed."""
         treeless = links.tree is None and (links.mesh or self.about.optics.wires)
         if treeless and oversubscription not in (None, 1):
             raise Misfit(
@@ -122,15 +128,17 @@ class Fabric(ABC):
             )
 
     def gpus_of(self, server: Gpu) -> int:
+        """Return the GPUs of a server, or of a scale-up domain if the fabric has domains."""
         if self.about.domains is None:
             return server.gpus_per_server
         return server.scale_up_gpus or self.about.domains.gpus
 
     def used_of(self, server: Gpu, group: int, stage: int, attention: int) -> int:
-        """GPUs of a server, or of a part of a domain, on which a job runs.
+        """Return the GPUs of a server or domain on which a job runs.
 
-        Domains that leave spares: the most that are whole expert-parallel groups (or divide one), fill the stage and
-        hold whole tensor-parallel groups of `attention`. `Misfit` where these do not fit in a domain.
+        In a domain that leaves spares, it is the largest number that divides the `stage`, divides the `group` or is a
+        multiple of it, and is a multiple of `attention`, the GPUs of a tensor-parallel group. Raise `Misfit` if no
+        number that fits a domain is all of these.
         """
         size = self.gpus_of(server)
         if not self.leaves_spares:
@@ -143,20 +151,20 @@ class Fabric(ABC):
         return fits[-1]
 
     def built_of(self, server: Gpu) -> int:
-        """GPUs of a server or domain, with those that never work."""
+        """Return the GPUs that a server or domain physically has, including those that never work."""
         built = self.about.domains and self.about.domains.built
         return self.gpus_of(server) if server.scale_up_gpus or not built else built
 
     def share_of(self, server: Gpu, part: int) -> float:
-        """What `part` GPUs pay of the server or domain in which they work: all of it over the parts that fit.
+        """Return the fraction of a server or domain that `part` of its GPUs pay for: 1 over the parts that fit.
 
-        Parts of one size share a server or domain equally. So 4 GPUs of a server of 8 pay a half, and 32 GPUs of a
-        domain of 72 a half too, with half of the 8 GPUs that stay idle.
+        Parts of one size share a server or domain equally. So 4 GPUs of a server of 8 pay for a half. 32 GPUs of a
+        domain of 72 also pay for a half, including half of the 8 idle GPUs.
         """
         return 1 / (self.gpus_of(server) // part)
 
     def paid_gpus(self, server: Gpu, job: ClusterShape) -> float:
-        """GPUs that a job pays for: those in use, and the idle ones that it causes."""
+        """Return the GPUs that a job pays for: those in use, and those that it leaves idle."""
         return job.servers * self.built_of(server) * self.share_of(server, job.gpus_per_server)
 
 
@@ -177,15 +185,15 @@ class OnTree(Fabric):
 
 
 class OnMesh(Fabric):
-    """Links between servers, or routers behind them, that do not change; the groups of a stage share them."""
+    """Fixed links between servers, or routers behind them; the groups of a stage share these links."""
 
     @abstractmethod
     def mesh(self, site: Site) -> Mesh:
-        """The links of the whole cluster and the rule by which bytes cross them (`direct_links.Mesh`).
+        """Return the links of the whole cluster and the rule by which bytes cross them (`direct_links.Mesh`).
 
-        `views.mesh_of_links(servers, tail, head, nics)` makes it of links in both directions, each `nics` NICs wide;
-        with `places` it can be drawn. Servers of an expert-parallel group have consecutive numbers. A cluster may be a
-        single server, without links.
+        `views.mesh_of_links(servers, tail, head, nics)` builds it from links listed in both directions, each `nics`
+        NICs wide; add `places` to have it drawn. Servers of an expert-parallel group have consecutive numbers. A
+        cluster may be a single server without links.
         """
 
     def links(self, site: Site) -> Links:
@@ -197,7 +205,7 @@ class OnMesh(Fabric):
         )
 
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
-        """A NIC that is split into lanes counts as one, and so do its transceiver and its half of a fibre."""
+        """Count a NIC that is split into lanes as one NIC with one transceiver and half a fibre."""
         return (PartGroup(site.server_nics, "direct link", DIRECT_LINK),)
 
     def paths(self, site: Site) -> Paths:

@@ -1,4 +1,4 @@
-"""Unchanging links between servers, and routers behind them; servers or routers forward for each other."""
+"""Fixed links between servers, and routers behind them; servers or routers forward for each other."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from mfabric_jax.fabric.nic_use import RING_NICS, Handover
 
 FIXED = "its circuits are set once"
 MANY_RINGS = (
-    "one of its optical switches joins many links, whose loss is not simulated, so the job waits for the repair"
+    "one of its optical switches joins many links; their loss is not simulated, so the job waits for the repair"
 )
 NO_SPARE = "no spare is wired to the neighbours, so the job waits for the repair"
 NO_PATH = "no other path is left, so the job waits for the repair"
@@ -26,14 +26,15 @@ Kinds = tuple[tuple[str, int], ...]
 class Mesh(eqx.Module):
     """Links between servers and optional routers, and the rule by which bytes cross them.
 
-    - `tail`, `head` [L]: nodes, servers first; `nics` [L]: width of a link in NICs. A whole number is so many parallel
-      links of one NIC; any other number is one link of lanes that NICs are split into.
+    - `tail`, `head` [L]: nodes, servers first; `nics` [L]: width of a link in NICs. A whole number n stands for n
+      parallel links of one NIC; any other number is one link, made of lanes of split NICs.
     - `nodes`, `links`: runs of (kind, number), as in `Network`.
-    - `following` [S S]: the server after s on the way to t. None: all shortest paths, in equal shares at every node.
-    - `detours`: every step of `following` also goes, in equal shares, over each server that is joined with both ends.
-    - `areas` [N]: area of every node. Bytes for another area use all links between the two by their widths,
-      and shortest paths inside each. None: no areas.
-    - `thirds`: bytes for another area first go to each third area, in equal shares (Valiant).
+    - `following` [S S]: the server after s on the path to t. None: bytes take all shortest paths, in equal shares at
+      every node.
+    - `detours`: each step of `following` is divided equally over its direct link and every server linked to both ends.
+    - `areas` [N]: area of every node. Bytes for another area use all links between the two areas in proportion to
+      width, and shortest paths inside each area. None: no areas.
+    - `thirds`: bytes for another area first go through all third areas, in equal shares (Valiant).
     - `places` [N D]: positions in a picture, in two or three dimensions.
     """
 
@@ -63,7 +64,7 @@ class Mesh(eqx.Module):
 
     @property
     def count(self) -> Num[np.ndarray, "N N"]:
-        """NICs of all links from node to node."""
+        """Total width of the links from node to node, in NICs."""
         size = sum(count for _, count in self.nodes)
         total = np.zeros((size, size), np.asarray(self.nics).dtype)
         np.add.at(total, (np.asarray(self.tail), np.asarray(self.head)), np.asarray(self.nics))
@@ -71,6 +72,7 @@ class Mesh(eqx.Module):
 
     @property
     def present(self) -> "Mesh":
+        """The mesh without links of width 0."""
         some = np.asarray(self.nics) > 0
         each = np.split(some, np.cumsum([count for _, count in self.links])[:-1])
         links = tuple((kind, int(part.sum())) for (kind, _), part in zip(self.links, each, strict=True))
@@ -79,15 +81,18 @@ class Mesh(eqx.Module):
 
     @property
     def inner_links(self) -> int:
-        """Two-way links between routers, or between servers if there are no routers; lanes of a pair are one link."""
+        """Number of two-way links between routers, or between servers without routers; a pair's lanes are one link."""
         first = self.servers if len(self.nodes) > 1 else 0
         inner = (np.asarray(self.tail) >= first) & (np.asarray(self.head) >= first)
         nics = np.asarray(self.nics)[inner]
         return round(np.where(nics % 1, 1, nics).sum() / 2)
 
     def without_one(self, node: int, other: int) -> "Mesh":
-        """The mesh without the first link between two nodes, in both directions: one NIC less of a width of whole NICs,
-        nothing left of lanes. Bytes take the shortest paths that are left, or other links from area to area."""
+        """Return the mesh without one link between two nodes, in both directions.
+
+        A width of whole NICs loses one NIC; a link of lanes is gone. Bytes take the shortest paths that are left, or
+        other links between areas.
+        """
         tail, head = np.asarray(self.tail), np.asarray(self.head)
         lost = find_links(tail, head, np.array([node, other]), np.array([other, node]))
         nics = np.array(self.nics)
@@ -95,13 +100,13 @@ class Mesh(eqx.Module):
         return Mesh(tail, head, nics, self.nodes, self.links, areas=self.areas, thirds=self.thirds)
 
     def without_node(self, node: int) -> "Mesh":
-        """The mesh without all links of a node; bytes take what is left, as in `without_one`."""
+        """Return the mesh without any link of a node; bytes take the paths that are left, as in `without_one`."""
         tail, head = np.asarray(self.tail), np.asarray(self.head)
         nics = np.where((tail == node) | (head == node), 0, np.asarray(self.nics))
         return Mesh(tail, head, nics, self.nodes, self.links, areas=self.areas, thirds=self.thirds)
 
     def reaches_all(self, before: "Mesh") -> bool:
-        """Whether all servers reach each other, and areas that were joined still are."""
+        """Return whether all servers reach each other, and all areas linked in `before` still are."""
         some = np.asarray(self.nics) > 0
         tail, head = np.asarray(self.tail)[some], np.asarray(self.head)[some]
         seen = np.zeros(sum(count for _, count in self.nodes), bool)
@@ -121,14 +126,17 @@ class Mesh(eqx.Module):
 
 
 def mesh_of(count: np.ndarray, **rule: Any) -> Mesh:
-    """Mesh with `count` [S S] links from server to server; absent links have width 0."""
+    """Return a mesh with `count` [S S] links from server to server; absent links have width 0."""
     count = np.asarray(count)
     tail, head = (x.ravel() for x in np.mgrid[: len(count), : len(count)])
     return Mesh(tail, head, count.ravel(), (("server", len(count)),), (("circuit", len(tail)),), **rule)
 
 
 def mesh_of_links(servers: int, tail: np.ndarray, head: np.ndarray, nics: Any, **rule: Any) -> Mesh:
-    """Mesh of links from servers `tail` to `head` [L], `nics` [L] (or all) wide; parallel links are one."""
+    """Return a mesh of links from servers `tail` to `head` [L], each `nics` wide (one number or [L]).
+
+    Parallel links are merged.
+    """
     ends, which = np.unique(np.stack([tail, head]), axis=1, return_inverse=True)
     width = np.zeros(ends.shape[1])
     np.add.at(width, which.ravel(), nics)
@@ -136,14 +144,14 @@ def mesh_of_links(servers: int, tail: np.ndarray, head: np.ndarray, nics: Any, *
 
 
 class LinkRates:
-    """Rates of groups on unchanging links, which have `nic_gbps`, `ring_nics` and `stage_nics`."""
+    """Rates of a group on fixed links, from its `nic_gbps`, `ring_nics` and `stage_nics`."""
 
     nic_gbps: Any
     ring_nics: Any
     stage_nics: Any
 
     def at(self, nic_gbps: Any, gpu_tbps: Any = None) -> Any:
-        """The group at another bandwidth, maybe traced."""
+        """Return the group at another bandwidth, which may be traced."""
         return eqx.tree_at(lambda group: group.nic_gbps, self, nic_gbps)
 
     @property
@@ -153,27 +161,27 @@ class LinkRates:
 
     @property
     def eps_Bps(self):
-        """What one server sends around the all-reduce ring [bytes/s]."""
+        """Bandwidth of a server around the all-reduce ring [bytes/s]."""
         return self.ring_nics * self.nic_Bps
 
     @property
     def send_Bps(self):
-        """What one server can send to its peer in the next pipeline stage [bytes/s]."""
+        """Bandwidth from a server to its peer in the next pipeline stage [bytes/s]."""
         return self.stage_nics * self.nic_Bps
 
 
 class DirectLinks(eqx.Module, LinkRates):
-    """Unchanging links as expert-parallel groups see them.
+    """Fixed links as expert-parallel groups see them.
 
     - `servers`, `nic_gbps`: as in `Region`; `nics`: NICs of a server for links inside its group, or one number per
       server.
     - `ring_nics`, `stage_nics`: NICs with which a server sends gradients, and activations to the next stage; fractions
-      where servers share a link. None: what the links carry when all servers of a stage do so at once.
+      if servers share a link. None: what the links carry when all servers of a stage send at the same time.
     - `mesh`: the links; None until chosen for the expected demand.
-    - `groups`: groups that share the links at once, from server 0 on; `stage`: servers of a stage.
-    - `panels`: links end on patch panels, and so do spares.
-    - `hops`, `share` [N H]: links (-1 pads) and shares of each of the N = S*S pairs of servers, group after group. None
-      until `routing.fixed.wired` computes them.
+    - `groups`: number of groups that use the links at the same time, from server 0 on; `stage`: servers of a stage.
+    - `panels`: links end on patch panels, and spare servers are wired to them too.
+    - `hops`, `share` [N H]: links (-1 pads) that carry the bytes of each of the N = S*S pairs of servers, and the share
+      that each link carries, group after group. None until `routing.fixed.wired` computes them.
     """
 
     servers: int = eqx.field(static=True)
@@ -191,7 +199,7 @@ class DirectLinks(eqx.Module, LinkRates):
     nic_use = "pooled"
     reconfigures = pxn = own_ports = phases = shares_links = over_graph = False
     oversubscription = None
-    forwards = True  # servers carry what others send
+    forwards = True  # servers forward bytes of others
     delay_s = 0.0
     latency_s = 0.0
     handover: ClassVar[tuple[Handover, Handover]] = ("spread", "spread")
@@ -207,18 +215,22 @@ class DirectLinks(eqx.Module, LinkRates):
 
     @classmethod
     def of_cluster(cls, mesh: Mesh, servers: int, stage: int, nic_gbps: Any, nics: int) -> "DirectLinks":
-        """Groups of `servers` in a row on the links of the whole cluster: the groups of a `stage` run at once, all
-        servers reduce gradients at once (`routing.gradients`), and all send to the next stage at once."""
+        """Return the groups of `servers` consecutive servers on the links of the whole cluster.
+
+        The groups of a `stage` communicate at the same time. So do all servers when they reduce gradients
+        (`routing.gradients`), and when they send to the next stage.
+        """
         rest: dict[str, Any] = {"groups": max(1, stage // servers), "stage": stage}
         return cls(servers, nic_gbps, nics, None, None, mesh, **rest)
 
     @property
     def joined(self) -> bool:
+        """Whether the paths of all pairs are known."""
         return self.hops is not None
 
     @property
     def longest(self) -> float | None:
-        """Links of the longest way between two servers, the mean over its shares; None before ways are known."""
+        """Links of the longest path between two servers, a mean over the pair's shares; None until paths are known."""
         if self.hops is None:
             return None
         return float(np.where(np.asarray(self.hops) >= 0, np.asarray(self.share, float), 0).sum(axis=1).max(initial=1))
@@ -228,7 +240,7 @@ class DirectLinks(eqx.Module, LinkRates):
         return self.mesh is not None and len(self.mesh.nodes) > 1
 
     def lacks(self, routing: str) -> dict[str, str]:
-        """Kinds that it has not: {kind: reason}."""
+        """Return the kinds of failure that cannot happen here: {kind: reason}."""
         found = dict.fromkeys(PLANES, ONE_PLANE) | {"electrical-nics": ONE_NETWORK}
         if not self.routers:
             found |= dict.fromkeys(("electrical-nic", "switch", "spine"), NO_PACKETS)
@@ -237,8 +249,11 @@ class DirectLinks(eqx.Module, LinkRates):
         return found if self._nodes("spine") else found | {"spine": "servers are behind all of its routers"}
 
     def broken(self, hit: Hit) -> Degraded:
-        """The group after a failure. A spare takes all circuits of a failed server on panels; elsewhere no spare has
-        the place of a server, so the job waits for the repair, as it does where no path is left."""
+        """Return the group after a failure.
+
+        On panels, a spare takes all circuits of a failed server. Elsewhere no spare can replace a server, so the job
+        waits for the repair. It also waits if no path is left.
+        """
         if hit.kind in ("gpu", "server"):
             taken: dict[str, Any] = {"spare": True} if self.panels else {"waits": NO_SPARE}
             return Degraded(hit.kind, self, hit.server, **taken)
@@ -250,15 +265,17 @@ class DirectLinks(eqx.Module, LinkRates):
             nics = tuple(self.nics - (server == hit.server) for server in range(self.servers))
             return Degraded(hit.kind, dataclasses.replace(self, nics=nics, mesh=None, hops=None), hit.server)
         eps_left = 1 - 1 / self.nics if hit.kind == "electrical-nic" else 1.0
-        if self.panels:  # a ring is broken; of the last one, half is left
+        if self.panels:  # one ring breaks; half of a last ring still works
             eps_left = max(self.ring_nics - RING_NICS, RING_NICS / 2) / self.ring_nics
-        if self.mesh is None or not np.any(np.asarray(self.mesh.nics) > 0):  # only gradients and sends have links
+        if self.mesh is None or not np.any(np.asarray(self.mesh.nics) > 0):  # links carry only gradients and sends
             eps_left = eps_left if self.panels else 1 - 1 / max(2.0, float(self.ring_nics))
             return Degraded(hit.kind, self, hit.server, eps_left=eps_left)
         mesh = self.mesh.without_node(self._nodes("spine")[0]) if hit.kind == "spine" else self._without_link(hit)
         if not mesh.reaches_all(self.mesh):
             return Degraded(hit.kind, self, hit.server, waits=NO_PATH)
-        rates = {"ring_nics": None, "stage_nics": None} if self.stage > 1 else {}  # of all links at once: found anew
+        rates = (
+            {"ring_nics": None, "stage_nics": None} if self.stage > 1 else {}
+        )  # all servers share them: computed again
         left = dataclasses.replace(self, mesh=mesh, hops=None, **rates)
         return Degraded(hit.kind, left, hit.server, eps_left=eps_left, everywhere=hit.kind == "spine")
 

@@ -1,8 +1,8 @@
-"""Scale-up domains of any size and rate, beside a NIC for each GPU on a switch tree.
+"""Scale-up domains of any size and rate, plus one NIC per GPU on a switch tree.
 
-A GPU has a port at each switch of its domain, all of which it uses at once; a switch has a port for each GPU. So an
-NVL72 (NVIDIA GB200: 18 ports of 50 GB/s) has 18 chips of 72 ports and 1,296 links, of one tier that does not block:
-ports alone limit. Sources disagree on what an NVL576 is, so count and rate are settings.
+A GPU has one port at each switch of its domain and uses all of them at once; a switch has one port per GPU. So an NVL72
+(NVIDIA GB200: 18 ports of 50 GB/s) has 18 chips of 72 ports and 1,296 links. It is one non-blocking tier, so only the
+ports of GPUs limit. Sources disagree on what an NVL576 is, so count and rate are settings.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ PRICE = ("scale_up_per_gpu", "NVLink domains")
 
 
 def domain_links(domain: Domain) -> int:
-    """Links from GPUs to switches of a domain of one tier."""
+    """Return the number of links from GPUs to switches in a domain of one tier."""
     return domain.gpus * domain.planes
 
 
@@ -28,7 +28,7 @@ def _stated(value_at: Callable[[str], Any]) -> Domain:
 SCALE_UP = OnTree(
     About(
         name="scale-up",
-        summary="domains of `network.scale-up.gpus` GPUs, a NIC of each beside them",
+        summary="domains of `network.scale-up.gpus` GPUs, plus one NIC per GPU",
         look=("Scale-up domains", "#7F3C8D", "X"),
         domains=Domains(gpus=72, stated=_stated, price=PRICE),
     )

@@ -1,9 +1,9 @@
 """A dragonfly: routers behind servers, fully meshed in groups, with links between every two groups.
 
-Balanced as published, a = 2p = 2h ports per router (p for NICs, a - 1 in the group, h to other groups), with the least
-p that fits all servers into a h + 1 groups; leftover ports double links. Minimal routing uses all links between two
-groups equally; Valiant goes through every third group first, equally. Source: Kim, Dally, Scott, Abts,
-Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008.
+It is balanced as published, a = 2p = 2h: a group has a routers; a router has p ports for NICs, a - 1 in the group and h
+to other groups. p is the least that fits all servers into a h + 1 groups; leftover ports double links. Minimal routing
+divides bytes equally over all links between two groups. Valiant routing first sends them through all third groups, in
+equal shares. Source: Kim, Dally, Scott, Abts, Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 
 class Shape(NamedTuple):
-    """`per_router`: servers; `ports` of a router for other groups; `local`, `between`: links of every two routers of a
-    group, and of every two groups."""
+    """The size of a dragonfly.
+
+    - `per_router`: servers of a router; `routers`: of a group; `ports`: of a router, for other groups.
+    - `local`: links between two routers of a group; `between`: links between two groups.
+    """
 
     per_router: int
     groups: int
@@ -50,7 +53,7 @@ def dragonfly_shape(servers: int, nics: int) -> Shape:
 
 
 def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
-    """Links of a dragonfly: servers to routers and back, inside groups, between groups."""
+    """Return the links of a dragonfly, in both directions: server to router, inside groups, between groups."""
     shape = dragonfly_shape(servers, nics)
     groups, routers = shape.groups, shape.routers
     server, router = np.arange(servers), np.arange(groups * routers)
@@ -80,9 +83,9 @@ def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
 
 
 def between_groups(groups: int, links: int, ports: int) -> tuple[np.ndarray, ...]:
-    """Links [L] of every two groups, both ways: groups, and the number in its group of the router at either end.
+    """Return the links [L] between groups, in both directions: both groups, and the router (within its group) at each.
 
-    Groups take the ports of a group in turn; `ports`: of a router.
+    The other groups take the ports of a group one after the other; `ports`: of a router.
     """
     here, there, copy = (x.ravel() for x in np.mgrid[:groups, :groups, :links])
     apart = here != there
@@ -92,7 +95,7 @@ def between_groups(groups: int, links: int, ports: int) -> tuple[np.ndarray, ...
 
 
 def router_parts(nics: int, servers: int, links: int) -> tuple[PartGroup, ...]:
-    """NICs at router ports, and `links` between routers with a port and a transceiver at both ends."""
+    """Return the parts of NICs at router ports and of `links` between routers (port and transceiver at each end)."""
     ends = 2 * links / (servers * nics)
     behind = {"switch_ports": 1 + ends, "transceivers": 2 + ends, "fibres": 1 + ends / 2}
     return (PartGroup(nics, "router", Attachment(**behind, links=(("nic-link", 1), ("link", ends / 2)))),)
@@ -110,7 +113,7 @@ def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
 
 
 class Dragonfly(OnMesh):
-    """`links`: on the longest path; `valiant`: bytes for another group go through third groups."""
+    """A dragonfly. `links`: links on the longest path; `valiant`: bytes for another group go through third groups."""
 
     def __init__(self, about: About, links: int, valiant: bool):
         super().__init__(about)
@@ -130,7 +133,7 @@ class Dragonfly(OnMesh):
 MINIMAL = Dragonfly(
     About(
         name="dragonfly",
-        summary="routers in meshed groups with links between all groups, minimal ways",
+        summary="routers in meshed groups with links between all groups, minimal paths",
         look=("Dragonfly", "#B5852B", ">"),
     ),
     links=5,

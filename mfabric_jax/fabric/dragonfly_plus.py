@@ -1,10 +1,10 @@
-"""A dragonfly+: groups of leaves and spines, every leaf joined with every spine, and links between all groups.
+"""A dragonfly+: groups of leaves and spines, with links from every leaf to every spine and between all groups.
 
-Routers have `network.radix` ports, r: half of a leaf's are for NICs and half for its group's r/2 spines, half of a
-spine's for leaves and half for other groups. At most r/2 leaves a group and (r/2)^2 + 1 groups, so (r/2)^4 + (r/2)^2
-NICs. Minimal ways lead from leaf to spine, over all links between two groups in equal shares, and from spine to leaf;
-Valiant ones go through every third group first, equally, entering and leaving it at spines. Source: Shpiner et al.,
-Dragonfly+, HiPINEB 2017 (from memory, unverified).
+Routers have r = `network.radix` ports. A leaf has r/2 for NICs and r/2 for the spines of its group; a spine has r/2 for
+leaves and r/2 for other groups. A group has at most r/2 leaves and there are at most (r/2)^2 + 1 groups, so at most
+(r/2)^4 + (r/2)^2 NICs. Minimal paths go from leaf to spine, over all links between two groups in equal shares, and from
+spine to leaf. Valiant paths first go through all third groups in equal shares; they enter and leave at spines.
+Source: Shpiner et al., Dragonfly+, HiPINEB 2017 (from memory, unverified).
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 
 class Shape(NamedTuple):
-    """`per_leaf`: servers; `leaves`, `spines` of a group; `between`: links of every two groups.
+    """The size of a dragonfly+.
 
-    A spine has as many ports for other groups as it has leaves, so a group's links out are as many as its leaves' up.
+    - `per_leaf`: servers of a leaf; `leaves`, `spines`: of a group; `between`: links between two groups.
+
+    A spine has one port for other groups per leaf, so a group has as many links to other groups as from leaves to
+    spines.
     """
 
     per_leaf: int
@@ -41,14 +44,16 @@ class Shape(NamedTuple):
 
 
 def most_hosts(radix: int) -> int:
-    """NICs of the largest dragonfly+ of routers with `radix` ports."""
+    """Return the NICs of the largest dragonfly+ of routers with `radix` ports."""
     half = radix // 2
     return half**4 + half**2
 
 
 def plus_shape(servers: int, nics: int, radix: int) -> Shape:
-    """As many groups as the servers need, filled evenly; leftover ports double the links between groups. `Misfit` where
-    a leaf has no room for a server, or all groups have none for all."""
+    """Return the size with the fewest groups, filled evenly; leftover ports double the links between groups.
+
+    Raise `Misfit` if a leaf has no room for a server, or the largest number of groups has none for all servers.
+    """
     half = radix // 2
     per_leaf = half // nics
     if not per_leaf:
@@ -73,7 +78,7 @@ def plus_shape(servers: int, nics: int, radix: int) -> Shape:
 
 
 def plus_mesh(servers: int, nics: int, radix: int, valiant: bool = False) -> Mesh:
-    """Links of a dragonfly+: servers to leaves and back, leaves to spines and back, between groups."""
+    """Return the links of a dragonfly+, in both directions: server to leaf, leaf to spine, between groups."""
     shape = plus_shape(servers, nics, radix)
     groups, leaves, spines = shape.groups, shape.leaves, shape.spines
     server, leaf_of = np.arange(servers), servers + np.arange(servers) // shape.per_leaf
@@ -128,7 +133,7 @@ class DragonflyPlus(Dragonfly):
 MINIMAL = DragonflyPlus(
     About(
         name="dragonfly-plus",
-        summary="groups of leaves and spines with links between the spines of all groups, minimal ways",
+        summary="groups of leaves and spines with links between the spines of all groups, minimal paths",
         look=("Dragonfly+", "#B15928", "1"),
     ),
     links=5,

@@ -1,4 +1,4 @@
-"""The servers of one expert-parallel group on packet switches: a star of ports."""
+"""The servers of one expert-parallel group on packet switches, as a star of ports."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -18,9 +18,9 @@ from mfabric_jax.fabric.tree import UP
 class Damage(NamedTuple):
     """What a failure takes from the links of a tree (`routing.cluster.links_of`).
 
-    - `part`: what is left of every link; `links`: numbers of links, and what is left of each.
-    - `heirs`: tree ports, each with the ports that carry its bytes instead in equal parts; of one number for all.
-    - `moved`: a GPU whose work is done by the first GPU of a spare server behind the others.
+    - `part`: fraction left of every link; `links`: (link, fraction left of it).
+    - `heirs`: (failed tree port, ports that carry its bytes instead, in equal parts); all have equally many heirs.
+    - `moved`: a GPU whose work moves to the first GPU of a spare server, numbered after the others.
     """
 
     part: float = 1.0
@@ -33,16 +33,16 @@ class Electrical(eqx.Module):
     """Packet switches under ideal spraying, as the servers of one expert-parallel group see them.
 
     - `nic_gbps`: bandwidth of every NIC, per direction; `nics`: NICs of a server, one per GPU.
-    - `oversubscription`: bandwidth of a server over that of its edge switch's uplinks, if no other server shares
-      the switch; None: edge switches limit nothing, or `leaves` says what they limit.
-    - `leaves`: the whole cluster on an oversubscribed tree, whose edge switches hold several servers
+    - `oversubscription`: bandwidth of a server over that of its edge switch's uplinks, if it alone uses the switch;
+      None: edge switches do not limit, or `leaves` says how they do.
+    - `leaves`: the whole cluster on an oversubscribed tree whose edge switches hold several servers
       (`routing.graphs`); `damage`: what a failure takes from it.
     - `ring_nics`, `stage_nics`: NICs with which a server on `leaves` sends gradients, and activations to the next
-      stage, if all servers do so at once; None until `routing.graphs.rated` computes them.
+      stage, if all servers do so at the same time; None until `routing.graphs.rated` computes them.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": all NICs of the server carry any of its data.
     - `pxn` (own only): data crosses the NVSwitch to the NIC of the destination's rank; on rails it then stays below the
       spine.
-    - `planes`: that every NIC is split over; `own_plane`: each pair of ranks has one of them, else all carry its bytes.
+    - `planes`: planes that every NIC is split over; `own_plane`: each pair of ranks uses one plane, else all of them.
 
     Ideal spraying pools all links between two tiers, so only ports of NICs and edge switches can limit. A
     rail-optimised fabric therefore carries an all-to-all as fast as a fat-tree. Defaults: arXiv 2501.03905.
@@ -74,7 +74,7 @@ class Electrical(eqx.Module):
             raise InputError(f"pxn uses the NIC of the destination's rank; nic_use must be own, got {self.nic_use!r}.")
 
     def at(self, nic_gbps: Any, gpu_tbps: Any = None) -> "Electrical":
-        """The group at another bandwidth, maybe traced."""
+        """Return the group at another bandwidth, which may be traced."""
         return eqx.tree_at(lambda group: group.nic_gbps, self, nic_gbps)
 
     @property
@@ -83,6 +83,7 @@ class Electrical(eqx.Module):
 
     @property
     def joined(self) -> bool:
+        """Whether the rates on shared links are known."""
         return self.leaves is None or self.ring_nics is not None
 
     @property
@@ -92,12 +93,12 @@ class Electrical(eqx.Module):
 
     @property
     def send_Bps(self):
-        """What one server can send to its peer in the next pipeline stage [bytes/s]."""
+        """Bandwidth from a server to its peer in the next pipeline stage [bytes/s]."""
         return self.eps_Bps if self.stage_nics is None else self.stage_nics * self.nic_Bps
 
     @property
     def eps_Bps(self):
-        """What one server can send around the ring of its stage [bytes/s]; the same to receive."""
+        """Bandwidth of a server on the ring of its stage, per direction [bytes/s]."""
         if self.ring_nics is not None:
             return self.ring_nics * self.nic_Bps
         everything = self.nics * self.nic_Bps
@@ -105,19 +106,19 @@ class Electrical(eqx.Module):
 
     @property
     def handover(self) -> tuple[Handover, Handover]:
-        """How bytes reach the sending NICs, and leave the receiving NICs."""
+        """How bytes reach the sending NICs, and how they leave the receiving NICs."""
         if self.nic_use == "own":
             return ("to the rail" if self.pxn else "none"), "none"
         return "levelled", "levelled"
 
     def lacks(self, routing: str) -> dict[str, str]:
-        """Failures that cannot happen here: {kind: reason}."""
+        """Return the failures that cannot happen here: {kind: reason}."""
         found: dict[str, str] = dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
         found |= dict.fromkeys(PLANES, ONE_PLANE) if self.planes == 1 else {}
         return found | {"electrical-nics": ONE_NETWORK}
 
     def broken(self, hit: Hit) -> Degraded:
-        """The group after a failure; a spare replaces a failed server."""
+        """Return the group after a failure; a spare replaces a failed server."""
         if self.leaves is not None:
             return self._broken_tree(self.leaves, hit)
         kind, nics, spare = hit.kind, self.nics, hit.kind == "gpu"
@@ -131,7 +132,7 @@ class Electrical(eqx.Module):
         lost = hit.server * per_server
         part = 1 - 1 / self.planes
         up = hit.links_left(over, self.planes) if kind in ("link", "spine") else 1.0
-        kind = "switch" if kind == "link" and not up else kind  # the only link up: what is below is cut off
+        kind = "switch" if kind == "link" and not up else kind  # this was the only uplink: servers below are cut off
         if (settled := self._settled(kind, hit, up, (per_server if own else nics) < 2)) is not None:
             return settled
         if kind in ("link", "spine"):
@@ -153,10 +154,7 @@ class Electrical(eqx.Module):
         return Degraded(hit.kind, star, hit.server, **rest)
 
     def _settled(self, kind: str, hit: Hit, links_left: float, alone: bool) -> Degraded | None:
-        """Failures for which no path is found anew: at no cost, with a spare, or the job waits; None for all others.
-
-        - `links_left`: fraction of the links up of an edge switch; `alone`: no other NIC carries what a lost one does.
-        """
+        """The result of a failure that changes no path; None: paths change. `alone`: no other NIC carries the bytes."""
         cut_off = kind == "switch" and self.planes == 1 and (alone or not hit.rails)
         if cut_off or (kind == "link" and not links_left):
             return Degraded(hit.kind, self, hit.server, waits=CUT_OFF)
@@ -167,7 +165,7 @@ class Electrical(eqx.Module):
         return Degraded(hit.kind, self, hit.server) if kind == "spine-link" else None
 
     def _broken_tree(self, leaves: Cluster, hit: Hit) -> Degraded:
-        """The same where edge switches hold several servers; a spare server stands behind those of the job."""
+        """The group after a failure if edge switches hold several servers; a spare server follows those of the job."""
         kind = hit.kind
         if hit.uplinks is None:
             hit = hit._replace(uplinks=float(leaves.nic_tree.edge_ports[UP] * self.planes))
@@ -206,12 +204,12 @@ class Electrical(eqx.Module):
 
 
 class Star(eqx.Module):
-    """Ports left by a failure [NICs of 1 byte/s], for every GPU of a group and of a spare server behind them.
+    """Ports left after a failure [NICs of 1 byte/s], for every GPU of a group and of a spare server that follows it.
 
-    - `sits` [G P]: the place at which each GPU of the group works; `per_server`: places of a server.
-    - `carries` [P E]: fraction of each place's bytes per port; `port` [E], `edge` [S]: capacities of ports and edge
-      switches.
-    - `gpus_per_rank`: GPUs with equal parts of their rank's bytes.
+    - `sits` [G P]: the place (GPU) where the work of each GPU of the group is done; `per_server`: places of a server.
+    - `carries` [P E]: fraction of a place's bytes that each port carries; `port` [E], `edge` [S]: capacities of ports
+      and edge switches.
+    - `gpus_per_rank`: GPUs of a rank, each with an equal part of its bytes.
     """
 
     sits: Float[Array | np.ndarray, "G P"]
@@ -226,7 +224,7 @@ class Star(eqx.Module):
 
 
 def _without_nic(carries: np.ndarray, port: np.ndarray, server: int, per_server: int | None, together: int) -> None:
-    """Remove a NIC: others of its rank carry its bytes, or the next rank's; `per_server` None: NICs are pooled."""
+    """Remove a NIC: other NICs of its rank, else of the next rank, carry its bytes. `per_server` None: pooled NICs."""
     if per_server is None:
         port[server] -= 1
         return

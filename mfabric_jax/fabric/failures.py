@@ -1,7 +1,7 @@
-"""What can fail, and what is left: groups say which kinds they lack (`lacks`), and what a failure leaves (`broken`).
+"""What can fail, and what is left after it: a group says which kinds it lacks, and what every other kind leaves.
 
-`KINDS` lists every part that a bill or a server can have; a fabric answers for each. Source: arXiv 2501.03905, section
-on failures. Where it leaves a choice, `KINDS` says what is modelled.
+`KINDS` lists every part that a parts list or a server can have; a fabric answers for each. Source: arXiv 2501.03905,
+section on failures. Where the source leaves a choice, `KINDS` says what is modelled.
 """
 
 import dataclasses
@@ -15,27 +15,27 @@ from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric.tree import UP, Tree
 
 KINDS = {
-    "electrical-nic": "one NIC of a server on the electrical fabric; its others carry the load",
+    "electrical-nic": "one NIC of a server on the electrical fabric; the server's other NICs carry its bytes",
     "electrical-nics": "all NICs of a server on the electrical fabric; a peer relays over circuits and its own NICs",
     "optical-nic": "one NIC on an optical switch, a patch panel or a direct link; circuits or paths avoid it",
     "nic-link": "the link of one NIC to its edge switch or router (two transceivers, a fibre); as electrical-nic",
     "optical-link": "the link of one NIC to its optical switch (a transceiver, a fibre); as optical-nic",
-    "link": "one link from an edge switch up or between servers; others carry (to a rail's optical switch: its NIC)",
-    "spine-link": "one link above the aggregation switches of three tiers; all others carry, at no cost",
-    "gpu": "one GPU; its work moves to a spare server (own ports: over one NIC); without a spare the job waits for it",
+    "link": "one link from an edge switch up or between servers; others carry (photonic rails: its NIC fails)",
+    "spine-link": "one link above the aggregation switches of three tiers; the others carry its bytes at no cost",
+    "gpu": "one GPU; its work moves to a spare server (own ports: over one NIC); without a spare the job waits",
     "server": "a server; a spare takes over, on mFabric with its electrical NICs alone; without a spare the job waits",
-    "optical-switch": "that of a region, whose traffic takes electrical NICs; of a rail: other rails carry its bytes",
-    "controller": "what turns the circuits of a region; they stay as the last iteration left them",
+    "optical-switch": "the optical switch of a region or rail; electrical NICs or the other rails carry its bytes",
+    "controller": "what reconfigures a region; its circuits stay as the last iteration left them",
     "nvswitch": "one NVSwitch of a server; the others carry its part of the bytes",
-    "plane": "one plane of NICs that are split over several; the others carry",
-    "plane-link": "the link of one NIC to one plane; its links to the others carry",
-    "switch": "an edge switch or router: of rails one NIC of every server; else servers are cut off and the job waits",
-    "spine": "a switch above the edge; every edge switch loses its links to it, and the others carry",
+    "plane": "one of several planes that NICs are split over; the others carry its bytes",
+    "plane-link": "the link of one NIC to one plane; its links to the other planes carry its bytes",
+    "switch": "an edge switch or router; rails: each server loses one NIC; else servers are cut off and the job waits",
+    "spine": "a switch above the edge; every edge switch loses its links to it and uses the others",
 }
 LIKE = {
     "nic-link": "electrical-nic",
     "optical-link": "optical-nic",
-}  # what is cut off by a part is gone as if it failed
+}  # a lost link counts as a failure of the NIC behind it
 SAME_RATE = {  # parts without a rate fail like another kind: {kind: (other kind, factor)}
     "optical-nic": ("electrical-nic", 1.0),  # the same NIC
     "electrical-nic": ("optical-nic", 1.0),
@@ -49,20 +49,21 @@ SAME_RATE = {  # parts without a rate fail like another kind: {kind: (other kind
 NVSWITCHES = 6  # of a server of 8 A100 (NVIDIA DGX A100 user guide)
 NO_OPTICS = "it has no optical switch"
 NO_PACKETS = "it has no packet switches"
-CUT_OFF = "servers behind it are cut off, more than spares are kept for, so the job waits for the repair"
+CUT_OFF = "more servers are cut off than there are spares, so the job waits for the repair"
 ONE_NETWORK = "its servers have no other network that could relay"
 ONE_SPINE = "its only spine switch joins all edge switches, so the job waits for the repair"
 PLANES, ONE_PLANE = ("plane", "plane-link"), "its NICs are on one plane"
 
 
 class Hit(NamedTuple):
-    """What fails: a kind, the `server` of a group of `servers`, and the shapes that matter.
+    """What fails: a kind of part at one `server` of a group of `servers`, and the sizes that matter.
 
-    - `radix`: of switches; `rails`: NICs of equal rank share an edge switch; `gpu`: the first of the server, among all.
-    - `uplinks`: in use at an edge switch; None: all of a full one. `spines`: switches over which these spread, None:
-      one for each uplink, infinite: nothing crosses them. `nics`: of a server on the tree; None: the group's.
-    - `relayed`: peers relay what a server without electrical NICs sends. `many_rings`: a fixed optical switch joins
-      more links than one ring closes with.
+    - `radix`: of switches; `rails`: NICs of equal rank share an edge switch; `gpu`: first GPU of the server, numbered
+      over the cluster.
+    - `uplinks`: uplinks in use at an edge switch; None: those of a full one. `spines`: switches that these lead to;
+      None: one per uplink; infinite: no bytes cross them. `nics`: NICs of a server on the tree; None: the group's.
+    - `relayed`: peers relay for a server without electrical NICs. `many_rings`: a fixed optical switch joins links of
+      more than one ring.
     """
 
     kind: str
@@ -81,8 +82,10 @@ class Hit(NamedTuple):
     many_rings: bool = False
 
     def links_left(self, oversubscription: float = 1.0, planes: int = 1) -> float:
-        """Fraction of an edge switch's uplinks left when one fails, or a spine switch with all that lead to it; of
-        `planes` alike, of all their switches'."""
+        """Return the fraction of an edge switch's uplinks left after one fails, or a spine with all its links.
+
+        With several `planes`, the uplinks of all planes count.
+        """
         if self.spines == math.inf:
             return 1.0
         if self.uplinks is not None:
@@ -102,16 +105,16 @@ class Hit(NamedTuple):
 class Degraded:
     """A group after a failure.
 
-    - `group`: what is left, with unequal servers; one more where work moved to a spare. Unknown paths or circuits must
-      be chosen again.
+    - `group`: what is left, maybe with unequal servers; it has one more server if work moved to a spare. Paths or
+      circuits that it lacks must be chosen again.
     - `moved`: fraction of the bytes of the server's first rank that the spare server sends and receives.
-    - `relays`: the server has no connection of its own to the electrical fabric.
+    - `relays`: the server has no electrical NICs left; peers relay for it.
     - `eps_left`: fraction of the stage's electrical bandwidth left to gradients and to sends between stages.
     - `tp_on_eps`: fraction of a server's electrical bandwidth left to one group's tensor-parallel all-reduces; 0: they
       stay on NVLink.
     - `stays`: circuits are not chosen again. `nvlink_left`: fraction of the server's NVLink bandwidth left.
-    - `everywhere`: all stages are hit alike. `spare`: a spare server takes over.
-    - `waits`: why the job waits for the repair; None: it goes on.
+    - `everywhere`: the failure hits all stages. `spare`: a spare server takes over.
+    - `waits`: why the job waits for the repair; None: it continues.
     """
 
     kind: str
@@ -128,7 +131,7 @@ class Degraded:
     waits: str | None = None
 
     def share_of_rank(self, ranks: int, ranks_per_server: int) -> np.ndarray:
-        """Fraction of each rank that sits on each server [R S]."""
+        """Return the fraction of each rank on each server [R S]."""
         share = np.zeros((ranks, self.group.servers))
         share[np.arange(ranks), np.arange(ranks) // ranks_per_server] = 1
         if self.moved:
@@ -157,14 +160,14 @@ def degraded(
     relayed: bool = True,
     many_rings: bool = False,
 ) -> Degraded:
-    """What is left of a group of equal servers when something of `server` fails.
+    """Return what is left of a group of equal servers after a part at `server` fails.
 
-    - `servers`: of the group, None: its own number; `radix`: of the edge switches, whose remaining links go on
-      spraying.
+    - `servers`: of the group; None: as the group has. `radix`: of edge switches, which spray over the links left.
     - `nvswitches`: of a server; `rails`: NICs of equal rank share an edge switch.
     - `gpus_per_rank`: tensor-parallel degree inside experts; above 1, a failed GPU moves only its slice.
-    - `gpu`: the first of that server among all of the cluster, on graphs.
-    - `attention_gpus`: that of attention, None: the same; above 1, its all-reduces follow a GPU that moves.
+    - `gpu`: on graphs, the first GPU of that server, numbered over the cluster.
+    - `attention_gpus`: tensor-parallel degree of attention; None: as inside experts. Above 1, its all-reduces follow a
+      GPU that moves.
     - `uplinks`, `spines`, `nics`, `relayed`, `many_rings`: see `Hit`.
     """
     one_of("failure", kind, KINDS)
@@ -177,7 +180,7 @@ def degraded(
             raise InputError("nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
         return Degraded(kind, group, server, nvlink_left=1 - 1 / nvswitches)
     if kind in PLANES and getattr(group, "planes", 1) == 1:
-        raise InputError(f"failure {kind!r} needs NICs that are split over planes; of this group {ONE_PLANE[4:]}.")
+        raise InputError(f"failure {kind!r} needs NICs that are split over planes; this group's {ONE_PLANE[4:]}.")
     attention_gpus = gpus_per_rank if attention_gpus is None else whole("attention_gpus", attention_gpus)
     sizes = ranks_per_server, gpus_per_rank, radix, rails, attention_gpus, gpu
     hit = Hit(LIKE.get(kind, kind), server, known, *sizes, uplinks, spines, nics, relayed, many_rings)
@@ -186,7 +189,7 @@ def degraded(
 
 
 def absent_kinds(group: Any, routing: str) -> dict[str, str]:
-    """Kinds that a group lacks, with those of the links that lead to absent parts: {kind: reason}."""
+    """Return the kinds of failure that a group lacks, including those of links to absent parts: {kind: reason}."""
     found = group.lacks(routing)
     found |= {kind: found[of] for kind, of in LIKE.items() if of in found}
     return {kind: found[kind] for kind in KINDS if kind in found}

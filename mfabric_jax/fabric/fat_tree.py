@@ -25,11 +25,11 @@ OVERSUB_FAT_TREE = OnTree(
 
 
 def made_alike(fabrics: Collection[str], ratio: float | None) -> str | None:
-    """A sentence where `network.oversubscription` makes the full tree the oversubscribed one beside it; else None."""
+    """Return a sentence if `network.oversubscription` makes two fabrics that are compared the same; else None."""
     full, thin = FAT_TREE.name, OVERSUB_FAT_TREE.name
     if ratio is None or ratio == 1 or not {full, thin} <= set(fabrics):
         return None
     return (
-        f"network.oversubscription {ratio:g} is that of {full}, too, which makes it the network of {thin}; leave it "
-        f"out for a full {full} beside one of {OVERSUBSCRIPTION:g}:1."
+        f"network.oversubscription {ratio:g} applies to {full} too and makes it the same network as {thin}; leave it "
+        f"out to compare a full {full} with one of {OVERSUBSCRIPTION:g}:1."
     )

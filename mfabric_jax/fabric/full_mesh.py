@@ -1,12 +1,13 @@
-"""A full mesh of several dimensions: servers that differ in one dimension alone are joined (HyperX, UB-Mesh).
+"""A full mesh of several dimensions: servers that differ in exactly one dimension are linked (HyperX, UB-Mesh).
 
-A server's NICs are split over its peers, as many for each or `split` for each dimension; a link may be a fraction of a
-NIC, which is then split into lanes. Ways: `shortest`, all orders of the dimensions in equal shares; `dimension-order`,
-the first dimension first; `detour`, in that order, and in every dimension in equal shares over the direct link and over
-each third server of the line. Sources: Ahn et al., HyperX, SC 2009; Liao et al., UB-Mesh, arXiv 2503.20377 (figures
-second hand). Deviation: a node is a server, unless servers have one GPU.
+A server's NICs are divided equally over its peers, or by `split` over the dimensions; a link may be a fraction of a
+NIC, which is then split into lanes. `ways` names the paths. `shortest`: all orders of the dimensions, in equal shares.
+`dimension-order`: the first dimension first. `detour`: in that order, and in every dimension in equal shares over the
+direct link and over each third server of the line. Sources: Ahn et al., HyperX, SC 2009; Liao et al., UB-Mesh, arXiv
+2503.20377 (figures second hand). Deviation: a node is a server, unless servers have one GPU.
 
-What is left open of shape and ways is what carries an even all-to-all of an expert-parallel group fastest (`fastest`).
+If the user leaves shape or paths open, those are taken that carry an even all-to-all of an expert-parallel group
+fastest (`fastest`).
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
 
 NAME = "full-mesh"
-OPEN_DIMENSIONS, OPEN_WAYS = (1, 2, 3), ("shortest", "detour")  # tried where they are left open
+OPEN_DIMENSIONS, OPEN_WAYS = (1, 2, 3), ("shortest", "detour")  # tried if left open
 LANES = 8  # of a NIC: a 400 Gbps module (OSFP, QSFP-DD) has eight electrical lanes; assumed at other bandwidths
-DIGITS = 9  # to which times are compared
+DIGITS = 9  # digits to which times are compared
 
 
 def widths(shape: Shape, nics: float, split: Sequence[float] | None = None) -> list[float]:
-    """NICs of a link of each dimension; `split`: those of a server for each dimension, None: as many for each peer."""
+    """Return the NICs of a link in each dimension; `split`: a server's NICs per dimension; None: all peers equal."""
     peers = [size - 1 for size in shape]
     if split is None:
         return [nics / max(1, sum(peers))] * len(shape)
@@ -52,7 +53,7 @@ def widths(shape: Shape, nics: float, split: Sequence[float] | None = None) -> l
 
 
 def dimension_order(shape: Shape) -> np.ndarray:
-    """The server after s on the way to t [S S]: the first dimension in which they differ is set right."""
+    """Return the server after s on the path to t [S S]: a step corrects the first dimension in which they differ."""
     servers = math.prod(shape)
     s, t = (x.ravel() for x in np.mgrid[:servers, :servers])
     here, there = coordinates(shape, s), coordinates(shape, t)
@@ -63,7 +64,7 @@ def dimension_order(shape: Shape) -> np.ndarray:
 
 
 def full_mesh(shape: Shape, nics: float, split: Sequence[float] | None = None, ways: str = "shortest") -> Mesh:
-    """The links of a full mesh and their rule; `nics`: of a server."""
+    """Return the links of a full mesh with their routing rule; `nics`: NICs of a server."""
     every = widths(shape, nics, split)
     none = np.zeros(0, np.int64)
     runs = [(none, none, none), *((a, b, np.full(len(a), every[axis])) for axis, a, b in lines(shape))]
@@ -74,7 +75,7 @@ def full_mesh(shape: Shape, nics: float, split: Sequence[float] | None = None, w
 
 
 def _places(shape: Shape) -> np.ndarray:
-    """[S 2] the first dimension on a circle, the second on a circle of circles, and so on."""
+    """Positions [S 2]: the first dimension on a circle, the second on a circle of circles, and so on."""
     at, radius = np.zeros(math.prod(shape), complex), 1.0
     for size, place in zip(shape, coordinates(shape), strict=True):
         at = at + radius * np.exp(2j * np.pi * place / size)
@@ -93,7 +94,7 @@ def fastest(
     split: tuple[float, ...] | None = None,
     ways: str | None = None,
 ) -> tuple[Shape, str]:
-    """Shape and ways that carry an even all-to-all of the first `group` servers fastest; None: open.
+    """Return the shape and paths that carry an even all-to-all of the first `group` servers fastest; None: open.
 
     Ties go to fewer dimensions, then to the shortest paths. A group of one server counts as two: it sends gradients
     and activations to one other server at a time.
@@ -105,7 +106,7 @@ def fastest(
 
 
 def _open_shapes(servers: int, nics: float, dimensions: int | None, split: Sequence[float] | None) -> list[Shape]:
-    """Shapes of near sizes whose links have a lane at least; without such, those of the widest links."""
+    """Shapes of nearly equal sizes whose links have at least one lane; if none has, those with the widest links."""
     if dimensions is None and split is not None:
         dimensions = len(split)
     if dimensions is not None:
@@ -116,18 +117,21 @@ def _open_shapes(servers: int, nics: float, dimensions: int | None, split: Seque
 
 
 def even_time(shape: Shape, ways: str, group: int, width: Sequence[float]) -> float:
-    """When the busiest link has carried a unit from each of the first `group` servers to each other; links of every
-    dimension carry `width` units at a time."""
+    """Return the time of the busiest link if each of the first `group` servers sends one unit to each other.
+
+    A link of a dimension carries `width` units per unit of time.
+    """
     loads = (load.max() for load in link_loads(shape, ways, group))
     return max((load / each for load, each in zip(loads, width, strict=True) if load), default=0.0)
 
 
 def link_loads(shape: Shape, ways: str, group: int) -> Iterator[np.ndarray]:
-    """[*shape, size] for every dimension: what links from every server to each of its line carry of such an all-to-all.
+    """Yield, for every dimension, the loads of links from each server along its line in an even all-to-all.
 
-    Bytes cross a link of one dimension at servers that have the target's coordinates in the dimensions before it and
-    the source's in those after it. So a direct link carries the product of two numbers: of the sources that agree with
-    its server in the latter, and of the targets that agree in the former.
+    The shape is [*shape, size]; the first `group` servers take part.
+    Bytes that cross a dimension are at a server with the target's coordinates in dimensions already crossed and the
+    source's coordinates in those still to cross. So the load of a direct link is a product: the number of sources that
+    agree with its server in the latter, times the number of targets that agree in the former.
     """
     inside = (np.arange(math.prod(shape)) < group).reshape(shape, order="F").astype(float)
     for axis, size in enumerate(shape):
@@ -141,7 +145,7 @@ def link_loads(shape: Shape, ways: str, group: int) -> Iterator[np.ndarray]:
         links = np.expand_dims(1 - np.eye(size), others)  # none from a server to itself
         load *= links
         if ways == "detour" and size > 1:
-            legs = load.sum(axis=-1, keepdims=True) + load.sum(axis=axis, keepdims=True)  # first and second
+            legs = load.sum(axis=-1, keepdims=True) + load.sum(axis=axis, keepdims=True)  # both legs of a detour
             load = (legs - load) / (size - 1) * links
         yield load
 
@@ -159,7 +163,7 @@ def _dimensions_before(axis: int, others: Sequence[int], ways: str) -> list[tupl
 
 
 def stated_shape(servers: int, own) -> Shape | None:
-    """The shape of settings `own`, None: open; `Misfit` for one of another number of servers."""
+    """Return the shape in the settings `own`; None: open. Raise `Misfit` if it has another number of servers."""
     if own.shape is None:
         return None
     shape = sizes("network.full-mesh.shape", own.shape)
@@ -180,7 +184,7 @@ class FullMesh(OnMesh):
         return full_mesh(shape, nics, split, ways)
 
     def paths(self, site: Site) -> Paths:
-        """Links of a way that differs in every dimension."""
+        """Count the links of a path between servers that differ in every dimension."""
         own = site.own
         dimensions = len(sizes("network.full-mesh.shape", own.shape))
         return Paths(own.ways, dimensions * (2 if own.ways == "detour" else 1))
@@ -195,7 +199,7 @@ class FullMesh(OnMesh):
 FULL_MESH = FullMesh(
     About(
         name=NAME,
-        summary="servers that differ in one of several dimensions alone are joined (HyperX, UB-Mesh)",
+        summary="servers that differ in exactly one of several dimensions are linked (HyperX, UB-Mesh)",
         look=("Full mesh", "#66A61E", "8"),
     )
 )

@@ -1,4 +1,4 @@
-"""Any graph as a `Network`, from and to the node-link JSON of networkx (which is not needed).
+"""Any graph of nodes and links, from and to the node-link JSON of networkx (which need not be installed).
 
 `{"directed": bool, "nodes": [{"id", "kind"}], "edges": [{"source", "target", "capacity_bytes_per_s", "latency_s"}]}`.
 Also accepted: `links` for `edges` (networkx before 3.4), `capacity_gbps`. Optional: `kind` ("node", "link"),
@@ -24,7 +24,7 @@ UNITS = "capacity_bytes_per_s or capacity_gbps"
 
 
 def graph_of(data: dict[str, Any]) -> Network:
-    """The network of node-link data, as `networkx.node_link_data` gives it.
+    """Return the network of node-link data, as `networkx.node_link_data` gives it.
 
     Nodes and links are grouped by kind in order of first appearance. Ids become names. An undirected link becomes two,
     each with the full capacity and latency. `"multigraph": false` forbids parallel links.
@@ -50,8 +50,10 @@ def graph_of(data: dict[str, Any]) -> Network:
 
 
 def graph_text(network: Network) -> str:
-    """The network as node-link JSON, readable by `graph_of` and `networkx.node_link_graph`. Raises `InputError` for
-    duplicate node names, a link from a node to itself, or an infinite number."""
+    """Return the network as node-link JSON, readable by `graph_of` and `networkx.node_link_graph`.
+
+    Raise `InputError` for duplicate node names, a link from a node to itself, or an infinite number.
+    """
     names = [network.node_name(node) for node in range(network.size)]
     _numbered(names)
     for field in ("capacity", "delay_s"):
@@ -77,7 +79,7 @@ def graph_text(network: Network) -> str:
 
 
 def endpoints(network: Network) -> np.ndarray:
-    """[E] nodes where flows start and end: kind gpu or host, or all nodes if there are none."""
+    """Return the nodes [E] where flows start and end: those of kind gpu or host, or all nodes if there are none."""
     named = np.array([kind in ENDPOINTS for kind in _kinds(network.nodes)], bool)
     return np.flatnonzero(named if named.any() else ~named)
 
@@ -135,7 +137,7 @@ def _nodes(entries: list[dict]) -> tuple[tuple[str, ...], tuple[tuple[str, int],
         kinds.append(kind := _kind(place, entry, "node"))
         meant = kind.strip().lower().removesuffix("s")
         if meant in ENDPOINTS and kind != meant:
-            raise InputError(f"kind of {place} must be written {meant!r}, where flows start and end, got {kind!r}.")
+            raise InputError(f"kind of {place} must be {meant!r} if flows start and end there, got {kind!r}.")
     order, runs = _grouped(kinds)
     return tuple(names[node] for node in order), runs
 
@@ -144,7 +146,7 @@ def _numbered(names: Iterable[str]) -> dict[str, int]:
     numbers: dict[str, int] = {}
     for nth, name in enumerate(names):
         if numbers.setdefault(name, nth) != nth:
-            raise InputError(f"id of a node must be its own, but two nodes are called {name!r}.")
+            raise InputError(f"id of a node must be unique, but two nodes are called {name!r}.")
     return numbers
 
 

@@ -1,4 +1,4 @@
-"""What breaks in a graph: links of a GPU or a switch, after which routes are found anew."""
+"""Failures in a graph: links of a GPU or of a switch fail, and paths are computed again."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from mfabric_jax.fabric.relays import apart
 
 NO_SPARE = "a graph has no spare server, so the job waits for the repair"
 NO_SWITCH = "it has no switch behind its NICs"
-NO_LINK = "no other link leads on from there"
+NO_LINK = "no link leads further from there"
 NO_NVSWITCH = "it has no nvswitch"
-NO_SPINE = "GPUs are behind all of its switches"
-NO_WAY = "then {} reaches {} in no way"
-NO_NAMES = "a graph does not say which of its switches are a plane"
+NO_SPINE = "all of its switches have GPUs behind them"
+NO_WAY = "then {} cannot reach {}"
+NO_NAMES = "a graph does not say which of its switches form a plane"
 OF_LINKS = "a link of its NICs to a switch is a plane-link"
 
 
 def lacking(asked: GraphFile, gpu: int = 0) -> dict[str, str]:
-    """Kinds that a graph has not, at a GPU: {kind: reason}."""
+    """Return the kinds of failure that a graph lacks at a GPU: {kind: reason}."""
     lacks = dict.fromkeys(PLANES, ONE_PLANE) if asked.split == 1 else {"plane": NO_NAMES, "nic-link": OF_LINKS}
     lacks |= dict.fromkeys(("optical-nic", "optical-link", "optical-switch", "controller"), NO_OPTICS)
     lacks |= {} if own_graph(asked).per_server > 1 else {"nvswitch": NO_NVSWITCH}
     for kind, why in (("link", NO_LINK), ("spine-link", NO_SPINE), ("switch", NO_SWITCH), ("spine", NO_SPINE)):
         lacks |= {} if broken_links(asked, kind, gpu) else {kind: why}
     lacks |= {"nic-link": NO_SWITCH} if "switch" in lacks else {}
-    if names := _cut(asked, broken_links(asked, "electrical-nics", gpu)):  # of several NICs at once: not a part
+    if names := _cut(asked, broken_links(asked, "electrical-nics", gpu)):  # several NICs at once are no part
         lacks["electrical-nics"] = NO_WAY.format(*names)
     return {kind: lacks[kind] for kind in KINDS if kind in lacks}
 
 
 def waiting(asked: GraphFile, kind: str, gpu: int) -> str | None:
-    """Why the job waits for the repair of a part at a GPU; None: it goes on."""
+    """Return why the job waits for the repair of a part at a GPU; None: it continues."""
     if kind in ("gpu", "server"):
         return NO_SPARE
     names = _cut(asked, broken_links(asked, kind, gpu))
@@ -41,12 +41,13 @@ def waiting(asked: GraphFile, kind: str, gpu: int) -> str | None:
 
 
 def broken_links(asked: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
-    """Links that fail, in both directions; none: there is no such thing.
+    """Return the links that fail, in both directions; empty if the graph has no such part.
 
-    `electrical-nic`: of a GPU's NIC; `plane-link`: one of several that it is split over; `electrical-nics`: of all NICs
-    of its server. `link`: the first that leads on from the switch behind it, without switches the first to another GPU.
-    `switch`: all of that switch; `spine`: all of the first switch behind it that no GPU is at; `spine-link`: the first
-    of these that leads to another such switch.
+    - `electrical-nic`: all links of the GPU's NIC; `plane-link`: one of the links that it is split over.
+    - `electrical-nics`: the links of all NICs of its server.
+    - `link`: the first link from the NIC's switch to another switch; without switches, the first to another GPU.
+    - `switch`: all links of the NIC's switch; `spine`: all links of the first switch next to it without GPUs.
+    - `spine-link`: the first link between such a spine and another.
     """
     graph = own_graph(asked)
     outside = _outside(graph)
@@ -81,7 +82,7 @@ def broken_links(asked: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
 
 
 def graph_devices(asked: GraphFile) -> dict[str, int]:
-    """Number of devices by the kind of failure that they may have."""
+    """Return the number of parts by the kind of failure that they may have."""
     graph = own_graph(asked)
     outside, network = _outside(graph), graph.network
     kinds = np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
@@ -113,7 +114,7 @@ def _at_gpus(graph: OwnGraph) -> np.ndarray:
 
 
 def _cut(asked: GraphFile, links: tuple[int, ...]) -> tuple[str, str] | None:
-    """Two GPUs, the first of which cannot reach the other without some links."""
+    """A GPU and another that it cannot reach without `links`; None: all reach each other."""
     graph = own_graph(asked)
     network = graph.network.without(np.array(links, np.int64))
     end = np.zeros(network.size, bool)
@@ -126,7 +127,7 @@ def _cut(asked: GraphFile, links: tuple[int, ...]) -> tuple[str, str] | None:
 
 
 def _unreached(network: Network, nodes: np.ndarray) -> tuple[int, int]:
-    """A GPU that the first does not reach, or that does not reach the first, if all nodes forward."""
+    """A source and a target GPU without a path although all nodes forward; (-1, -1): none. One is the first GPU."""
     for tail, head in ((network.tail, network.head), (network.head, network.tail)):
         seen, there = np.zeros(network.size, bool), network.capacity > 0
         seen[nodes[0]] = True
@@ -143,7 +144,7 @@ def _usable(network: Network) -> np.ndarray:
 
 
 def _outside(graph: OwnGraph) -> np.ndarray:
-    """Usable links that leave GPUs but for NVLinks [L]."""
+    """Mask of the usable links that leave GPUs, except NVLinks [L]."""
     network = graph.network
     kinds = np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
     links = np.repeat([kind for kind, _ in network.links], [count for _, count in network.links])
@@ -156,7 +157,7 @@ def _of_switch(network: Network, switch: int) -> tuple[int, ...]:
 
 
 def _both(network: Network, links: np.ndarray) -> tuple[int, ...]:
-    """Links and, for each, the first the other way."""
+    """Links, and for each the first link in the other direction."""
     found = list(links)
     for link in links:
         back = np.flatnonzero((network.tail == network.head[link]) & (network.head == network.tail[link]))

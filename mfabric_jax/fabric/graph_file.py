@@ -1,9 +1,9 @@
 """The graph of a file as a cluster: its GPUs, servers and NICs, and who forwards.
 
-Ranks are on its gpu (or host) nodes in their order, or as the file `network.on-graph.ranks` says. GPUs at one NVSwitch,
-or single ones, are a server. A NIC is a GPU's widest link that is no NVLink; where `network.nic_gbps` is k times as
-wide, k such links of a GPU form one NIC. Parts are counted from links: at a switch each has a port, at either end a
-transceiver; where a server ends it a NIC too; links in servers cost nothing.
+Ranks are on the gpu (or host) nodes in their order, or as the file `network.on-graph.ranks` says. The GPUs at one
+NVSwitch are a server; without NVSwitches each GPU is one. A NIC is a GPU's widest non-NVLink link; if
+`network.nic_gbps` is k times that width, k such links form one NIC. Parts are counted from links: a link has a
+transceiver at each end, a port at a switch and a NIC at a server. Links inside servers cost nothing.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from mfabric_jax.support.text_files import cached_by_files
 _longest_delay = at_first_call("mfabric_jax.fabric.relay_loops:longest_delay")
 IN_SERVERS = ("gpu", "host", "nvswitch", "cpu", "port", "pci", "nic")  # kinds of nodes
 GBPS_DIGITS = 6
-CLOSE = 1e-6  # relative difference of bandwidths that is not said
+CLOSE = 1e-6  # relative difference of bandwidths that counts as none
 
 
 @dataclass(frozen=True, eq=False)
 class OwnGraph:
-    """A graph that was read; a key of caches by what it is, not by its links.
+    """A graph that was read. As a key of caches it is compared by identity, not by its links.
 
     - `file`: its name; `relays`: who forwards.
-    - `nodes` [G]: of its GPUs; `per_server`: GPUs at one NVSwitch; `nic_Bps`: of a NIC; `nics`: of a server.
-    - `ends`: the widest links that leave a GPU; `inside_Bps`: of a GPU into its NVSwitch, None without one.
+    - `nodes` [G]: nodes of the GPUs; `per_server`: GPUs at one NVSwitch.
+    - `nic_Bps`: bandwidth of a NIC; `nics`: NICs of a server; `ends`: how many widest links leave a GPU.
+    - `inside_Bps`: bandwidth of a GPU into its NVSwitch; None: no NVSwitch.
     - `attachment`: parts behind a NIC; `longest`: links from the first GPU to the farthest.
-    - `link_delay_s`: of the slowest way between servers, over `longest`; None where the file gives no delays.
+    - `link_delay_s`: delay of the slowest path between servers, over `longest`; None: the file gives no delays.
     """
 
     file: str
@@ -57,8 +58,8 @@ class OwnGraph:
 
 
 class GraphFile(NamedTuple):
-    """What settings say of a graph: its file, whether GPUs forward (`relays`), the file of the GPUs of `ranks`, how
-    many links a NIC is `split` over; and which links `failed`."""
+    """Settings of a graph: its `file`, whether GPUs forward (`relay`), the file that gives the GPUs of `ranks`, the
+    number of links that a NIC is `split` over; and the links that `failed`."""
 
     file: str | None
     relay: str = "auto"
@@ -76,7 +77,7 @@ class GraphFile(NamedTuple):
 
 
 def own_graph(asked: GraphFile) -> OwnGraph:
-    """The graph of a file. `InputError` for a file that is missing, unreadable, or no cluster."""
+    """Return the graph of a file. Raise `InputError` if the file is missing, unreadable or no cluster."""
     if asked.file is None:
         raise InputError("network.fabric graph needs network.graph, the file of the graph.")
     return _own_graph(asked.file, asked)
@@ -121,7 +122,7 @@ def _own_graph(file: str, asked: GraphFile) -> OwnGraph:
 
 
 def _attachment(outside: float, direct: float, between: float) -> Attachment:
-    """Parts behind one NIC of links to switches, between GPUs and between switches, by their widths in NICs."""
+    """Parts behind one NIC, from the widths in NICs of links to switches, between GPUs and between switches."""
     nics, links = outside + 2 * direct, outside + direct + between
     by_kind = (("nic-link", outside / nics), ("link", (direct + between) / nics))
     return Attachment((outside + 2 * between) / nics, 2 * links / nics, links / nics, links=by_kind)
@@ -137,7 +138,7 @@ def _link_kinds(network: Network) -> np.ndarray:
 
 
 def _per_server(file: str, network: Network, nodes: np.ndarray) -> int:
-    """GPUs at one NVSwitch, 1 without any. `InputError` unless they are equal runs of GPUs in order."""
+    """GPUs at one NVSwitch; 1 without NVSwitches. Raise `InputError` unless all have equal runs of GPUs."""
     kinds = kinds_of(network)
     up = np.isin(network.tail, nodes) & (kinds[network.head] == "nvswitch")
     if not up.any():
@@ -146,19 +147,19 @@ def _per_server(file: str, network: Network, nodes: np.ndarray) -> int:
     cuts = np.flatnonzero(np.diff(switch)) + 1
     each = int(cuts[0]) if len(cuts) else len(nodes)
     if len(nodes) % each or (switch.reshape(-1, each) != switch[::each, None]).any() or (switch < 0).any():
-        raise InputError(f"network.graph {file!r} must have as many GPUs at every nvswitch, one after the other.")
+        raise InputError(f"network.graph {file!r} must have equally many consecutive GPUs at every nvswitch.")
     return each
 
 
 def _switch_of(network: Network, up: np.ndarray) -> np.ndarray:
-    """[N] the first NVSwitch at the other end of links `up`; -1: none."""
+    """The first NVSwitch at the other end of links `up`, of every node [N]; -1: none."""
     first = np.full(network.size, -1)
     first[network.tail[up][::-1]] = network.head[up][::-1]
     return first
 
 
 def _check_servers(asked: GraphFile, network: Network, nodes: np.ndarray, per_server: int) -> None:
-    """`InputError` where the ranks of a server are not on GPUs of one NVSwitch."""
+    """Raise `InputError` if the ranks of a server are on GPUs of several NVSwitches."""
     up = np.isin(network.tail, nodes) & (kinds_of(network)[network.head] == "nvswitch")
     switch = _switch_of(network, up)[nodes].reshape(-1, per_server)
     apart = np.argwhere(switch != switch[:, :1])
@@ -171,14 +172,15 @@ def _check_servers(asked: GraphFile, network: Network, nodes: np.ndarray, per_se
 
 
 def check_rate(asked: GraphFile, nic_gbps: Any) -> None:
-    """`Misfit` for another bandwidth than that of the graph's NICs."""
+    """Raise `Misfit` if a bandwidth is not that of the graph's NICs."""
     graph = own_graph(asked)
     own = round(units.to_gbps(graph.nic_Bps), GBPS_DIGITS)
     others = np.atleast_1d(nic_gbps)[~np.isclose(np.atleast_1d(nic_gbps), own)]
     if len(others):
-        several = f" (or of NICs over several of its {graph.ends} links of a GPU)" if graph.ends > 1 else ""
+        several = f" (or a multiple, with several of a GPU's {graph.ends} links as one NIC)" if graph.ends > 1 else ""
         raise Misfit(
-            f"network.nic_gbps must be {own:g}{several}, as the NICs of {asked.file!r} have it, got {others[0]:g}."
+            f"network.nic_gbps must be {own:g}{several}, the bandwidth of the NICs of {asked.file!r}, got "
+            f"{others[0]:g}."
         )
 
 
@@ -195,8 +197,7 @@ def _most_hops(network: Network, start: int, ends: np.ndarray, forward: np.ndarr
 
 
 def _delay_s(network: Network, nodes: np.ndarray, per_server: int, longest: int, forward: np.ndarray) -> float | None:
-    """The most delay on a way of fewest links between GPUs of two servers, for each of the `longest` links; None
-    where no link has a delay."""
+    """Largest delay of a shortest path between GPUs of two servers, over `longest` links; None: no delays are given."""
     usable = np.flatnonzero(network.capacity > 0)
     delays = np.unique(network.delay_s[usable])
     if len(delays) < 2:

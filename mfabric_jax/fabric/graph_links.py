@@ -18,10 +18,9 @@ from mfabric_jax.fabric.nic_use import Handover
 class GraphLinks(eqx.Module, LinkRates):
     """The links of a graph, which all groups of the cluster share.
 
-    - `of`: the graph; `servers`: of a group; `nic_gbps`: of the links that leave GPUs, per direction; `nics`: such
-      links of a server.
+    - `of`: the graph; `servers`: of a group; `nic_gbps`: bandwidth of a NIC, per direction; `nics`: NICs of a server.
     - `ring_nics`, `stage_nics`: NICs with which a server sends gradients, and activations to the next stage, if all
-      servers do so at once; None until `routing.graphs.rated` computes them.
+      servers do so at the same time; None until `routing.graphs.rated` computes them.
     """
 
     of: Any = eqx.field(static=True)  # `graph_file.GraphFile`
@@ -40,7 +39,7 @@ class GraphLinks(eqx.Module, LinkRates):
     handover: ClassVar[tuple[Handover, Handover]] = ("none", "none")
 
     def at(self, nic_gbps: Any, gpu_tbps: Any = None) -> "GraphLinks":
-        """The group; its file says how fast it is."""
+        """Return the group itself, whose file sets the bandwidth. Raise `Misfit` for another bandwidth."""
         if concrete(nic_gbps):
             for each in np.unique(nic_gbps).tolist():  # of many cases
                 check_rate(self.of, each)
@@ -48,6 +47,7 @@ class GraphLinks(eqx.Module, LinkRates):
 
     @property
     def joined(self) -> bool:
+        """Whether the rates on shared links are known."""
         return self.ring_nics is not None
 
     @property
@@ -56,11 +56,11 @@ class GraphLinks(eqx.Module, LinkRates):
         return self.of.split
 
     def lacks(self, routing: str) -> dict[str, str]:
-        """Failures that cannot happen here: {kind: reason}."""
+        """Return the failures that cannot happen here: {kind: reason}."""
         return lacking(self.of)
 
     def broken(self, hit: Hit) -> Degraded:
-        """The group without the links that fail; its routes are found anew. Where GPUs are cut off, the job waits."""
+        """Return the group without the failed links; paths are computed again. If GPUs are cut off, the job waits."""
         if why := lacking(self.of, hit.gpu).get(hit.kind):
             raise InputError(f"failure {hit.kind!r} is not simulated at this place of the graph: {why}.")
         if why := waiting(self.of, hit.kind, hit.gpu):

@@ -1,4 +1,4 @@
-"""Nodes in a grid: its sizes, the links of rings and of fully joined lines in every dimension; rings by their steps.
+"""Grids of nodes: sizes, and the links of rings and of fully meshed lines in every dimension; rings by their steps.
 
 Nodes are numbered along the first dimension first.
 """
@@ -17,7 +17,7 @@ MOST_DIMENSIONS = 8
 
 
 def sizes(field: str, text: str) -> Shape:
-    """The sizes in `4x4x8`. `InputError` for other words."""
+    """Return the sizes in a text such as `4x4x8`. Raise `InputError` for any other text."""
     words = text.lower().split("x")
     if len(words) > MOST_DIMENSIONS or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
         raise InputError(f"{field} must be 1 to {MOST_DIMENSIONS} sizes such as 4x4x8, got {text!r:.80}.")
@@ -29,7 +29,7 @@ def written(shape: Shape) -> str:
 
 
 def near_equal(nodes: int, dimensions: int) -> Shape:
-    """So many sizes whose product is `nodes`, near each other, the largest first."""
+    """Return `dimensions` nearly equal sizes whose product is `nodes`, the largest first."""
     if dimensions == 1:
         return (nodes,)
     last = max(size for size in range(1, round(nodes ** (1 / dimensions)) + 1) if nodes % size == 0)
@@ -37,21 +37,21 @@ def near_equal(nodes: int, dimensions: int) -> Shape:
 
 
 def coordinates(shape: Shape, node: np.ndarray | None = None) -> np.ndarray:
-    """[D N] of every node, or of those asked for."""
+    """Return the coordinates [D N] of every node, or of some nodes [N]."""
     node = np.arange(math.prod(shape)) if node is None else node
     return np.stack(np.unravel_index(node, shape, order="F"))
 
 
 def number(at: np.ndarray, shape: Shape) -> np.ndarray:
-    """Nodes [N] at coordinates [D N]."""
+    """Return the nodes [N] at coordinates [D N]."""
     return np.asarray(np.ravel_multi_index(tuple(at), shape, order="F"))
 
 
 def rings(shape: Shape, twisted: int = 0) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Links along rings, dimension by dimension: (dimension, nodes [N], the next of each [N]).
+    """Yield the links along the rings of each dimension: (dimension, nodes [N], next node of each [N]).
 
-    Closing a ring of `twisted` nodes (0: of none) shifts every longer dimension by as many. Source: Jouppi et al., TPU
-    v4, ISCA 2023.
+    Where a ring of `twisted` nodes closes, every longer dimension shifts by `twisted`; 0: no ring is twisted. Source:
+    Jouppi et al., TPU v4, ISCA 2023.
     """
     for axis, size in enumerate(shape):
         if size > 1:
@@ -64,7 +64,7 @@ def rings(shape: Shape, twisted: int = 0) -> Iterator[tuple[int, np.ndarray, np.
 
 
 def lines(shape: Shape) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Links of nodes that differ in one dimension alone, both ways: (dimension, tails, heads)."""
+    """Yield the links of nodes that differ in exactly one dimension, in both directions: (dimension, tails, heads)."""
     for axis, size in enumerate(shape):
         heads = []
         for step in range(1, size):
@@ -81,13 +81,15 @@ def _coprime(servers: int, most: int) -> list[int]:
 
 
 def ascending_steps(servers: int, rings: int) -> list[int]:
-    """1 and the next steps that form rings (1, 3, 5 for 16 servers), repeating from 1 when there are no more."""
+    """Return the smallest steps that form rings (1, 3, 5 for 16 servers), repeating from 1 when there are no more."""
     return list(islice(cycle(_coprime(servers, max(servers - 1, 1))), rings))
 
 
 def totient_steps(servers: int, rings: int) -> list[int]:
-    """TopoOpt's choice of rings: step 1, then the step nearest to n^(1/`rings`) times the one before (ties: the
-    smaller), so that few hops reach all servers; repeats from 1 when all are used.
+    """Return TopoOpt's choice of rings, with which few hops reach all servers.
+
+    The first step is 1; each other is the step nearest to n^(1/`rings`) times the one before (ties: the smaller). Steps
+    repeat from 1 when all are used.
 
     Source: Wang et al., NSDI 2023, TotientPerms and SelectPermutations. Deviation: circuits join both directions, so
     only the smaller of p and n - p is used.
@@ -101,7 +103,7 @@ def totient_steps(servers: int, rings: int) -> list[int]:
 
 
 def ring_circuits(servers: int, steps: list[int]) -> np.ndarray:
-    """Circuits [n n] of rings with these steps; two servers have two circuits per ring, one server none."""
+    """Return the circuits [n n] of rings with these steps; two servers have two circuits per ring, one server none."""
     count, here = np.zeros((servers, servers), np.int64), np.arange(servers)
     for step in steps if servers > 1 else []:
         there = (here + step) % servers

@@ -1,8 +1,9 @@
-"""Multi-plane: every NIC is split over several trees of one or two tiers, which the split makes larger.
+"""Multi-plane: every NIC is split over several trees (planes) of one or two tiers, so each tree holds more NICs.
 
-A NIC of b Gbps has a port of b / p on each of p planes, and a switch that splits its ports likewise has p times as
-many: two tiers then have room for as many NICs as three had (64 ports split in 8: 131,072). Planes of whole NICs, NIC j
-of a server on plane j, are `rail-only`. Sources: arXiv 2605.04333 (split NICs; second hand), 2505.09343 (whole NICs).
+A NIC of b Gbps has a port of b / p on each of p planes. A switch that splits its ports likewise has p times as many, so
+two tiers hold as many NICs as three without the split (64 ports split in 8: 131,072 NICs). For planes of whole NICs,
+with NIC j of a server on plane j, see `rail-only`. Sources: arXiv 2605.04333 (split NICs; second hand), 2505.09343
+(whole NICs).
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ class MultiPlane(OnTree):
         found: Any = super().group(site, nic_gbps)
         tree = self.links(site).tree
         assert tree is not None
-        dataclasses.replace(tree, hosts=site.servers * found.nics)  # `InputError` without room
+        dataclasses.replace(tree, hosts=site.servers * found.nics)  # raises `InputError` without room
         if own and (site.ratio() != 1 or site.network.nic_use != "own"):
             raise Misfit(
                 "network.multi-plane.flows own needs network.nic_use own and network.oversubscription auto or 1."
@@ -32,8 +33,7 @@ class MultiPlane(OnTree):
         return dataclasses.replace(found, planes=planes, own_plane=own)
 
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
-        """A split port counts as one, and so do its transceiver and its fibre, which has a strand for each lane
-        anyway."""
+        """Count a split port as one port, with one transceiver and one fibre of a strand per lane."""
         nics = site.server_nics
         return (PartGroup(nics, "planes", attachment_of(site, nics, most_tiers=2, planes=site.own.planes)),)
 

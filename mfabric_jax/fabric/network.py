@@ -10,12 +10,12 @@ from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, floats_alike, ho
 
 @dataclass(frozen=True)
 class Network:
-    """Directed links between numbered nodes. Both come in runs of one kind: `(("gpu", 16), ("nvswitch", 2), ...)`.
+    """Directed links between numbered nodes. Both are listed in runs of one kind: `(("gpu", 16), ("nvswitch", 2))`.
 
     - `tail`, `head` [L]: link l leads from node `tail[l]` to node `head[l]`.
     - `capacity` [L] bytes/s, 0 where the link has failed; `delay_s` [L] propagation delay.
     - `nodes`, `links`: runs of (kind, number), in order of their indices.
-    - `names`: of the nodes, if they are not "kind number".
+    - `names`: names of the nodes; None: "kind number".
     """
 
     tail: np.ndarray
@@ -42,7 +42,7 @@ class Network:
         return sum(count for _, count in self.nodes)
 
     def run(self, kind: str, of: str = "links") -> slice:
-        """Index range of the links (or `of="nodes"`) of one kind."""
+        """Return the index range of the links (with `of="nodes"`: the nodes) of one kind."""
         runs = getattr(self, of)
         one_of(f"kind of {of}", kind, [name for name, _ in runs])
         first = 0
@@ -53,11 +53,11 @@ class Network:
         raise AssertionError("unreachable: the kind is in the list")
 
     def kind_of_links(self) -> np.ndarray:
-        """[L] index into `links`."""
+        """Return the kind of every link [L], as an index into `links`."""
         return np.repeat(np.arange(len(self.links)), [count for _, count in self.links])
 
     def node_name(self, node: int) -> str:
-        """Name of a node, such as "gpu 3"."""
+        """Return the name of a node, such as "gpu 3"."""
         if self.names is not None:
             return self.names[node]
         for kind, count in self.nodes:
@@ -70,7 +70,7 @@ class Network:
         return f"{self.node_name(int(self.tail[link]))} -> {self.node_name(int(self.head[link]))}"
 
     def without(self, failed: np.ndarray) -> "Network":
-        """The network with capacity 0 on failed links (indices, or a mask)."""
+        """Return the network with capacity 0 on failed links (indices, or a mask)."""
         capacity, failed = self.capacity.copy(), np.asarray(real_numbers("failed", failed))
         if failed.dtype != bool or failed.shape != capacity.shape:
             failed = host_indices("failed", failed, 0, len(capacity) - 1)
@@ -78,7 +78,7 @@ class Network:
         return replace(self, capacity=capacity)
 
     def pooled(self, pool: np.ndarray, node: np.ndarray, nodes, links) -> "Network":
-        """Merge parallel links; `pool` [L] and `node` [N]: index of the merged link and node."""
+        """Return the network with links and nodes merged; `pool` [L], `node` [N]: the merged index of each."""
         count = sum(n for _, n in links)
         pool = host_indices("pool", pool, 0, count - 1)
         node = host_indices("node", node, 0, sum(n for _, n in nodes) - 1)
@@ -91,7 +91,7 @@ class Network:
 
 
 def find_links(tail: np.ndarray, head: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-    """The first link from each node `src` to `dst`; -1 without one."""
+    """Return the first link from each node `src` to `dst`; -1 if there is none."""
     if not len(tail):
         return np.full(np.shape(src), -1)
     most = int(max(head.max(), np.max(dst, initial=0))) + 1
@@ -102,7 +102,7 @@ def find_links(tail: np.ndarray, head: np.ndarray, src: np.ndarray, dst: np.ndar
 
 
 def network_of(parts: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]], nodes, delay_s: float) -> Network:
-    """A network from runs of links (kind, tail, head, capacity); empty runs are left out."""
+    """Return the network of runs of links (kind, tail, head, capacity); empty runs are left out."""
     parts = [part for part in parts if len(part[1])]
     tail, head, capacity = (
         np.concatenate([np.asarray(part[column]) for part in parts] or [np.zeros(0)]) for column in (1, 2, 3)

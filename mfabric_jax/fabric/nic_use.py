@@ -1,4 +1,4 @@
-"""How the GPUs of a server use its NICs, and what crosses the NVSwitch for it."""
+"""How the GPUs of a server use its NICs, and what therefore crosses the NVSwitch."""
 
 from typing import Any, Literal, get_args
 
@@ -8,17 +8,19 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, concrete
 
 NicUse = Literal["own", "pooled"]
-PORTS = 2  # of a NIC with circuits both ways around the ring of its rail
+PORTS = 2  # ports of a NIC with a circuit in each direction around the ring of its rail
 NIC_USES: tuple[str, ...] = get_args(NicUse)
 Handover = Literal[
     "none", "to the rail", "levelled", "spread"
 ]  # over the NVSwitch of a server; see `routing.delegated`
-RING_NICS = 2  # NICs of a server per ring: one to each neighbour
+RING_NICS = 2  # NICs of a server per ring: one for each neighbour
 
 
 def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
-    """Optical ports of a GPU with co-packaged optics: as many as fit half of its non-Ethernet bandwidth; maybe traced,
-    or of many cases [N]."""
+    """Return the optical ports of a GPU with co-packaged optics: those that fit half of its non-Ethernet bandwidth.
+
+    Arguments may be traced, or of many cases [N].
+    """
     ports = (units.to_gbps(units.tbps(gpu_tbps)) - nic_gbps) // (2 * nic_gbps)
     if concrete(ports) and np.any(ports < 1):
         nic_gbps = np.max(nic_gbps)

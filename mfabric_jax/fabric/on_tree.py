@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def nic_tree(site: Site, usual: float = 1.0, parts: int = 1, planes: int = 1) -> Tree:
-    """The switch tree of a fabric with default oversubscription `usual`, over one host in each part.
+    """Return the switch tree of a fabric, with one host in each part; `usual`: its default oversubscription.
 
-    A tree of several parts, or whose NICs are split over planes, has at most two tiers.
+    A tree of several parts, or with NICs split over planes, has at most two tiers.
     """
     network, tiers = site.network, site.tiers if parts == planes == 1 else min(site.tiers, 2)
     return Tree(parts, network.radix * planes, tiers, site.ratio(usual), network.oversubscribed_at, parts, planes)
@@ -30,21 +30,21 @@ def nic_tree(site: Site, usual: float = 1.0, parts: int = 1, planes: int = 1) ->
 def attachment_of(
     site: Site, nics: Any, usual: float = 1.0, *, most_tiers: int = 3, parts: int = 1, planes: int = 1
 ) -> Attachment:
-    """Parts behind each of the `nics` (maybe an array) that a server has on a tree; `parts`, `planes`: as in `Tree`."""
+    """Return the parts behind each of a server's `nics` (maybe an array) on a tree; `parts`, `planes`: as in `Tree`."""
     ratio, tiers, at = site.ratio(usual), np.minimum(site.tiers, most_tiers), site.network.oversubscribed_at
     full = tree_attachment(ratio, tiers, at)
     if not site.laid_out or not np.any(tiers > 1):
         return full
     tree = Tree(1, site.network.radix * planes, int(np.max(tiers)), ratio, at)
     ports, hosts = tree.edge_ports, np.maximum(site.servers * np.asarray(nics, float) / parts, 1)
-    leads = (hosts > ports[DOWN]) | (tiers == 3)  # one switch of two tiers leads nowhere else
+    leads = (hosts > ports[DOWN]) | (tiers == 3)  # a single edge switch of two tiers has no uplinks
     up = np.where((tiers > 1) & leads, needed_uplinks(hosts, ports), 0) / hosts
     spine = np.where(tiers == 3, up * tree.pod_ports[UP] / tree.pod_ports[DOWN], 0)
     return attachment_of_links(1.0, *(links if links.ndim else float(links) for links in (up, spine)))
 
 
 def on_switches(site: Site, nic_gbps: Any, links: Links) -> Electrical:
-    """The servers of a group on the tree of `links`."""
+    """Return what a group sees of the tree of `links`."""
     assert links.tree is not None
     nics, use = site.server_nics, "own" if links.pxn else links.nic_use or site.network.nic_use
     check_own(use, nics, site.gpus_per_server)

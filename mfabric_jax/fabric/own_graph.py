@@ -1,8 +1,8 @@
 """The graph of a file as a fabric: `network.fabric = graph`, `network.graph = FILE` (see `graph_file`).
 
-What stays in a server crosses the GPU's own NVLink (`gpu.nvlink_gigabytes_per_s`), all other bytes the links of the
-graph by shortest paths. GPUs forward as `network.on-graph.relay` says (`relays`). If the file gives delays, every
-message takes those of its slowest path instead of `network.link_delay_s`.
+Bytes that stay in a server cross the GPU's own NVLink (`gpu.nvlink_gigabytes_per_s`); all others take shortest paths
+over the links of the graph. `network.on-graph.relay` says whether GPUs forward (`relays`). If the file gives delays,
+every message takes the delay of the slowest path instead of `network.link_delay_s`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mfabric_jax.fabric.site import About, Links, Paths, Site
 if TYPE_CHECKING:
     from mfabric_jax.fabric.graph_links import GraphLinks
 
-CLOSE = 1e-6  # relative difference of bandwidths that is not said
+CLOSE = 1e-6  # relative difference of bandwidths that is not reported
 
 
 def _graph(site: Site) -> OwnGraph:
@@ -58,9 +58,9 @@ class Graph(Fabric):
 
 
 def said_of_graph(network: Network, own_Bps: float) -> list[str]:
-    """Sentences on what counts of a graph: its NICs, where ranks are, whether GPUs forward, and which NVLinks.
+    """Return sentences on a graph: its NICs, the GPUs of its ranks, whether GPUs forward, and which NVLinks count.
 
-    `own_Bps`: of a GPU inside its server, by its data sheet.
+    `own_Bps`: bandwidth of a GPU inside its server by its data sheet.
     """
     asked = GraphFile.of(network)
     graph = own_graph(asked)
@@ -71,8 +71,8 @@ def said_of_graph(network: Network, own_Bps: float) -> list[str]:
     if inside is not None and not np.isclose(inside, own_Bps, rtol=CLOSE):
         each = [f"{units.to_gigabytes(rate):g} GB/s" for rate in (own_Bps, inside)]
         said.append(
-            f"{graph.file}: inside a server a GPU has {each[0]} (gpu.nvlink_gigabytes_per_s); only bytes on their way "
-            f"between servers cross the NVLinks of the file, {each[1]} a GPU."
+            f"{graph.file}: inside a server a GPU has {each[0]} (gpu.nvlink_gigabytes_per_s); only bytes between "
+            f"servers cross the NVLinks of the file, {each[1]} a GPU."
         )
     return said
 

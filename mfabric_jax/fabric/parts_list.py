@@ -30,7 +30,7 @@ class GpuPrice:
 
 @dataclass(frozen=True)
 class Server:
-    """A server for `gpus` GPUs, without these and without network NICs; None: unknown."""
+    """A server for `gpus` GPUs, priced without its GPUs and network NICs; None: unknown."""
 
     gpus: int = 8
     usd: float | None = None
@@ -54,9 +54,12 @@ class Running:
 
 @dataclass(frozen=True)
 class Ocs:
-    """An optical switch; None: unknown. `delay_s`: fastest and slowest reconfiguration; `usd_per_port`,
-    `watts_per_port` add to `usd`, `watts` for ports in use; `turns_per_s`: most reconfigurations per second (None:
-    limited by the delay)."""
+    """An optical switch; None: unknown.
+
+    - `delay_s`: fastest and slowest reconfiguration.
+    - `usd`, `watts`: of the switch; `usd_per_port`, `watts_per_port`: added for each port in use.
+    - `turns_per_s`: most reconfigurations per second; None: only the delay limits them.
+    """
 
     name: str
     technology: str
@@ -75,7 +78,7 @@ class Ocs:
         return 0 if self.usd_per_port is None and self.usd is not None else self.usd_per_port
 
     def port_watts(self, assumed: float | None) -> float | None:
-        """Watts per port in use; `assumed` where nothing is published."""
+        """Return the watts per port in use; `assumed` if none are published."""
         known = 0 if self.watts_per_port is None and self.watts is not None else self.watts_per_port
         return assumed if known is None else known
 
@@ -88,8 +91,10 @@ class Ocs:
             )
 
     def switches(self, region_ports: Any, regions: Any) -> Any:
-        """Switches for `regions` regions of `region_ports` ports each (numbers or arrays); a region is on one
-        switch."""
+        """Return the switches for `regions` regions of `region_ports` ports each (numbers or arrays).
+
+        A region is on one switch; a switch may hold several.
+        """
         together = np.maximum(self.ports // np.maximum(region_ports, 1), 1)
         needed = np.where(np.asarray(region_ports) > 0, -(-regions // together), 0)
         return needed if needed.ndim else needed.item()
@@ -97,7 +102,7 @@ class Ocs:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts table in use; `gpus` and `servers` by name. `ocs`: the chosen optical switch, None if none is named."""
+    """The parts table in use; `gpus` and `servers` by name. `ocs`: the chosen optical switch; None: none is named."""
 
     prices: Prices
     watts: Watts
@@ -109,8 +114,10 @@ class Parts:
     @classmethod
     @cached_by_files(lambda cls, path=None, ocs=None: (path,), maxsize=64)
     def read(cls, path: str | Path | None = None, ocs: str | None = None) -> "Parts":
-        """The package's table, or a user's file on top of it; with `ocs`, port prices are those of that switch. Raises
-        `InputError` for unknown names and invalid prices."""
+        """Read the package's table, updated from a user's file; with `ocs`, optical ports have that switch's price.
+
+        Raise `InputError` for unknown names and invalid prices.
+        """
         with in_file(path):
             table, own = with_own(path)
             prices = Prices() if path is None else Prices.read(path)
@@ -130,8 +137,10 @@ class Parts:
             return cls(prices, watts, gpus, servers, _running(table["running"]), switch)
 
     def quoted(self, gpu: str) -> dict[str, "Parts"]:
-        """The parts at other prices that are quoted, by the column that says what tokens cost then: switch ports at
-        their lowest quotes, and a GPU at its lowest and highest. Prices of one's own have no other quotes."""
+        """Return the parts at other quoted prices, by the column that shows what tokens cost then.
+
+        They are the lowest quote of a switch port, and the lowest and highest of a GPU. A user's own prices have none.
+        """
         known, port, usual, found = packaged()["quoted"], quoted_port(), Prices(), {}
         if self.prices.gbps == usual.gbps and self.prices.switch_port == usual.switch_port:
             found[LOW_PORTS] = dataclasses.replace(self, prices=self.prices.with_port(port.gbps, port.usd[0]))
@@ -146,9 +155,9 @@ class Parts:
 
 
 def own_prices(path: str | Path) -> dict[str, tuple[Any, Any]]:
-    """The values of a price file that differ from the package's, by dotted name, each with the usual one (None: none).
+    """Return the values of a price file that differ from the package's: {dotted name: (value, package's or None)}.
 
-    `InputError` for unknown names.
+    Raise `InputError` for unknown names.
     """
     own, usual = _flat(with_own(path)[1]), _flat(packaged())
     return {name: (value, usual.get(name)) for name, value in own.items() if value != usual.get(name)}
@@ -175,7 +184,7 @@ def _entry(where: str, given: Mapping[str, Any], cls: type, checks: Mapping[str,
         if field in checks and (value is not None or checks[field] is whole):
             checks[field](f"{where}.{field}", value)
         elif field not in checks and not isinstance(value, str):
-            raise InputError(f"{where}.{field} must be a text, got {value!r:.80}.")
+            raise InputError(f"{where}.{field} must be text, got {value!r:.80}.")
     return cls(**{**given, **rest})
 
 
@@ -206,7 +215,7 @@ def _running(given: Mapping[str, Any]) -> Running:
 
 def _ocs(name: str, given: Mapping[str, Any]) -> Ocs:
     if "ports" not in given:
-        raise InputError(f"ocs.{name} needs ports, how many one switch has.")
+        raise InputError(f"ocs.{name} needs ports, the number of ports of one switch.")
     numbers = dict.fromkeys(("usd", "usd_per_port", "watts", "watts_per_port"), one_number)
     checks: dict[str, Callable] = {"ports": whole, "delay_s": lambda field, value: None, **numbers}
     checks["turns_per_s"] = lambda field, value: positive(field, number(field, value))
@@ -228,7 +237,7 @@ def _delays(field: str, given: Any) -> tuple[float, float] | None:
 
 
 class Quote(NamedTuple):
-    """What a part of one bandwidth was quoted at, from and to, and of what."""
+    """Quotes of a part at one bandwidth: the lowest and highest price, and what they are `of`."""
 
     gbps: float
     usd: tuple[float, float]
@@ -236,7 +245,7 @@ class Quote(NamedTuple):
 
 
 def quoted_port() -> Quote:
-    """Of a switch port; no default price."""
+    """Return the quotes of a switch port; they are not its default price."""
     quotes = packaged()["quoted"]
     ((gbps, usd),) = quotes["switch_port"].items()
     return Quote(float(gbps), tuple(usd), quotes["source"]["switch_port"])
@@ -246,8 +255,10 @@ OCS = {name: _ocs(name, given) for name, given in packaged()["ocs"].items()}
 
 
 def get_ocs(name: str, prices: str | Path | None = None) -> Ocs:
-    """The switch of that name, of the package or of a price file; raises `InputError` for an unknown name. An
-    `ocs_port` of that file applies to all switches it does not name."""
+    """Return the optical switch of that name, from the package or a price file.
+
+    An `ocs_port` of that file applies to all switches that it does not name. Raise `InputError` for an unknown name.
+    """
     if prices is None:
         return OCS[one_of("ocs", name, OCS)]
     table, own = with_own(prices)

@@ -1,11 +1,14 @@
-"""Photonic rails: every rail is one optical switch, which turns between phases of communication.
+"""Photonic rails: every rail is one optical switch, reconfigured between phases of communication.
 
-All NICs of rank j of all servers are on switch j, and a NIC has two ports of half its bandwidth with one circuit each.
-Expert, data and pipeline parallelism do not communicate at once, so circuits are those of one of them: in all-to-alls
-the NICs of a rail in each expert-parallel group form a ring, and bytes, which change to their destination's rail inside
-the server first (as with PXN), go around it the shorter way, half either way where both are equally long; gradients go
-around the ring of the stage in both directions; a stage has one port to the stage before it and one to the next. Source
-of the idea: arXiv 2602.12521, 2507.08119 (abstracts); ring, routing and turns are ours.
+NIC j of every server is on switch j. It has two ports of half its bandwidth, with one circuit each. Expert, data and
+pipeline parallelism communicate at different times, so circuits serve one of them at a time:
+
+- All-to-alls: the NICs of a rail in each expert-parallel group form a ring. Bytes first change to their destination's
+  rail inside the server (as with PXN), then take the shorter direction of the ring, or half each if both are equal.
+- Gradients: the NICs of a rail in a stage form a ring, used in both directions.
+- Sends: a NIC has one port to the stage before its own and one to the next.
+
+Source of the idea: arXiv 2602.12521, 2507.08119 (abstracts); the ring, routing and reconfigurations are ours.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
     from mfabric_jax.fabric.rail_rings import RailRings
 
-# A NIC that is split has one transceiver, and a fibre with a strand for each lane: to fail, one link.
+# A split NIC has one transceiver and one fibre with a strand per lane, so it fails as one link.
 RAIL_OCS = Attachment(ocs_ports=PORTS, links=(("link", 1),))
 
 
@@ -43,13 +46,13 @@ class PhotonicRails(OnMesh):
                 f"photonic-rails needs the {job.sequence_ranks} ranks of a sequence (job.parallel.cp) in one server, "
                 f"as rails carry one phase at a time; a server has {job.ranks_per_server}."
             )
-        stage = nics / min(PORTS, max(1, site.pp - 1))  # the only neighbour has both ports
+        stage = nics / min(PORTS, max(1, site.pp - 1))  # both ports lead to an only neighbour
         rates: dict[str, Any] = {"ring_nics": float(nics), "stage_nics": stage, "delay_s": site.delay_s}
         servers = site.group_servers
         return views.RailRings(servers, nic_gbps, nics, mesh=views.ring_of(servers), **rates)
 
     def mesh(self, site: Site) -> Mesh:
-        """For pictures: the phase of gradients of one stage, half of the NICs of a server in either direction."""
+        """Return the links of the gradient phase of one stage, for pictures: half of a server's NICs per direction."""
         return views.mesh_of(ring_circuits(site.servers, [1]) * max(1, site.server_nics // PORTS))
 
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
@@ -60,14 +63,14 @@ class PhotonicRails(OnMesh):
 
 
 def _rails(site: Site) -> tuple[int, int]:
-    """Ports of a rail, and rails."""
+    """Ports of a rail's switch, and number of rails."""
     return PORTS * site.servers, site.server_nics
 
 
 PHOTONIC_RAILS = PhotonicRails(
     About(
         name="photonic-rails",
-        summary="an optical switch for every rail, which turns between all-to-alls, sends and gradients",
+        summary="an optical switch for every rail, reconfigured between all-to-alls, sends and gradients",
         look=("Photonic rails", "#117A65", "h"),
         optics=Optics(switches=_rails, phases=True),
     )

@@ -1,4 +1,4 @@
-"""Rings of the NICs of each rail in an expert-parallel group, with circuits that also serve other phases."""
+"""Rings of the NICs of each rail in an expert-parallel group; their ports also serve other phases."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -12,14 +12,14 @@ from mfabric_jax.fabric.failures import NO_PACKETS, ONE_PLANE, PLANES, Degraded,
 from mfabric_jax.fabric.grids import ring_circuits
 from mfabric_jax.fabric.nic_use import Handover
 
-NO_TURNS = "only the present phase has circuits until it is repaired, so the job waits"
+NO_TURNS = "circuits of other phases need it, so the job waits for the repair"
 ONE_RAIL = "no other rail could carry, so the job waits for the repair"
 
 
 class RailRings(DirectLinks):
-    """One ring for every rail: its `mesh` joins servers by ports of half a NIC (`nics`: rails).
+    """One ring for every rail: its `mesh` links servers by ports of half a NIC (`nics`: number of rails).
 
-    - `delay_s`: of a turn to the circuits of another phase, during which they carry nothing.
+    - `delay_s`: time to reconfigure for another phase; circuits carry nothing meanwhile.
     """
 
     delay_s: Any = 0.0
@@ -29,14 +29,14 @@ class RailRings(DirectLinks):
     handover: ClassVar[tuple[Handover, Handover]] = ("to the rail", "none")
 
     def lacks(self, routing: str) -> dict[str, str]:
-        """Failures that cannot happen here: {kind: reason}."""
+        """Return the failures that cannot happen here: {kind: reason}."""
         found: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch", "spine"), NO_PACKETS)
         return found | dict.fromkeys(PLANES, ONE_PLANE)
 
     def broken(self, hit: Hit) -> Degraded:
-        """The group after a failure on the first rail; a spare on the same switches takes all circuits of a server.
+        """Return the group after a failure on the first rail; a spare on the same switches takes a server's circuits.
 
-        A NIC with one link left would make its rail a line, which is as slow or slower than the rail without it.
+        A NIC with one link left is not used: its rail would be a line, no faster than the rail without that NIC.
         """
         if hit.kind in ("gpu", "server"):
             return Degraded(hit.kind, self, hit.server, spare=True)
@@ -50,8 +50,8 @@ class RailRings(DirectLinks):
 class RailsLeft(eqx.Module):
     """Rails after a failure on the first of them.
 
-    - `ring`: of the other rails; `first`: what is left of the first rail, between the servers `joined_to` it.
-    - `carried` [N g S S]: fraction of the bytes from server to server for each rank of a server, by rail.
+    - `ring`: that of the other rails; `first`: what is left of the first rail, which links the servers `joined_to`.
+    - `carried` [N g S S]: fraction that each of N rails carries of the bytes between servers, for each of g ranks.
     """
 
     ring: RailRings
@@ -63,12 +63,12 @@ class RailsLeft(eqx.Module):
 
 
 def ring_of(servers: int) -> Mesh:
-    """Links of a ring, in both directions; two servers are joined by both ports."""
+    """Return the links of a ring, in both directions; if there are two servers, both ports link them."""
     return mesh_of(ring_circuits(servers, [1]))
 
 
 def _first_left(group: RailRings, hit: Hit) -> tuple[RailRings, tuple[int, ...]]:
-    """The first rail and its servers: its ring closes around the server whose NIC or link is gone."""
+    """The first rail and its servers; its ring skips the server whose NIC or link is gone."""
     every = tuple(range(group.servers))
     if group.servers == 1 or hit.kind == "optical-switch":
         return group, every

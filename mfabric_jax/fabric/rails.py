@@ -1,4 +1,4 @@
-"""Rails: NICs of equal rank of all servers meet at the same switch.
+"""Rails: the NICs of equal rank of all servers are on the same switch.
 
 Rail-optimised: rails share a spine, so other ranks are reached over it or, with PXN, over the NVSwitch. Rail-only: each
 rail is a two-tier tree, and data changes rails over the NVSwitch. Sources: arXiv 2501.03905, 2307.12169.
@@ -41,7 +41,7 @@ RAIL_OPTIMIZED = RailOptimized(
 RAIL_ONLY = RailOnly(
     About(
         name="rail-only",
-        summary="a tree of at most two tiers for every rail, no spine; data changes rails over the NVSwitch",
+        summary="a tree of at most two tiers for every rail, no common spine; data changes rails over the NVSwitch",
         look=("Rail-only", "#C9B400", "^"),
     )
 )

@@ -1,13 +1,13 @@
-"""RailX: nodes of m x m servers in a grid, whose rows and columns of nodes rails join through optical switches.
+"""RailX: nodes of m x m servers in a grid; rails through optical switches link all nodes of a row, and of a column.
 
-A server has a quarter of its NICs in each direction. Inside a node they join neighbours of the mesh; those that point
-out of it are on rails, which optical switches close to rings that are set once. The rings of a row of n nodes are
-Hamilton cycles in which every two nodes are neighbours, so rows and columns are fully joined (n odd: (n - 1) / 2 of
-them, half of their lanes either way around). All border servers of a side share them alike: m links, each of
-1 / (n - 1) of a direction's NICs, lead from the east side of every node to the west side of every other in its row, in
-the same line (columns: south, north). Bytes take all shortest paths, in equal shares at every server; they cross a
-third node where that spares links of the mesh. Source: arXiv 2507.18889 (second hand). Deviations: how border servers
-share rails is ours, as is an even n (the same widths); a node's chips are servers, unless servers have one GPU.
+A server has a quarter of its NICs in each direction. Inside a node they link neighbours of the mesh. NICs that point
+out of the node are on rails; optical switches, set once, close the rails of a row of n nodes to rings. These are
+Hamilton cycles in which any two nodes are neighbours, so rows and columns are fully meshed (n odd: (n - 1) / 2
+rings, with half of their lanes in each direction). The border servers of a side share the rings equally: m links, each
+of 1 / (n - 1) of a direction's NICs, lead from the east side of every node to the west side of every other in its row,
+in the same line (columns: from south to north). Bytes take all shortest paths, in equal shares at every server; they
+cross a third node if that saves links of the mesh. Source: arXiv 2507.18889 (second hand). Deviations: how border
+servers share rails is ours, as is an even n (the same widths); a node's chips are servers, unless servers have one GPU.
 """
 
 from __future__ import annotations
@@ -33,13 +33,19 @@ DIRECTIONS = 4
 
 
 def most_servers(side: int, ports: int) -> int:
-    """Servers of the largest cluster whose rails fit on switches of so many ports: a rail has two at every node."""
+    """Return the servers of the largest cluster whose rails fit on switches of `ports` ports.
+
+    A rail has two ports at every node.
+    """
     return (side * (ports // 2)) ** 2
 
 
 def railx_mesh(shape: tuple[int, int], side: int, each: float) -> Mesh:
-    """`shape`: nodes in a row and in a column; `side`: servers along a node; `each`: NICs of a server per direction."""
-    # servers [row, column, y, x]: a node's own are next to each other, x first
+    """Return the links of RailX.
+
+    `shape`: nodes in a row and in a column; `side`: servers along a node; `each`: NICs of a server per direction.
+    """
+    # servers [row, column, y, x]: those of a node have consecutive numbers, x first
     server = np.arange(math.prod(shape) * side**2).reshape(shape[1], shape[0], side, side)
     ends: list[tuple[np.ndarray, np.ndarray, float]] = [
         (server[..., :-1], server[..., 1:], each),
@@ -63,13 +69,13 @@ def railx_mesh(shape: tuple[int, int], side: int, each: float) -> Mesh:
 
 
 def side_of(servers: int, side: int | None, group: int = 1) -> int:
-    """Servers along a node, unless said: the least of 2 or more whose nodes hold a group, else 2 or 1."""
+    """Return the servers along a node: `side`, or the least from 2 on whose nodes hold a group, else 2 or 1."""
     holding = (least for least in range(2, math.isqrt(servers) + 1) if least**2 >= group and servers % least**2 == 0)
     return side or next(holding, 2 if servers % 4 == 0 else 1)
 
 
 def shape_of(servers: int, side: int, text: str | None = None) -> tuple[int, int]:
-    """Nodes in a row and in a column; `Misfit` where servers do not fill them."""
+    """Return the nodes in a row and in a column. Raise `Misfit` if the servers do not fill them."""
     nodes, rest = divmod(servers, side**2)
     if rest:
         raise Misfit(f"network.railx.side {side} needs a multiple of {side**2} servers, got {servers}.")
@@ -80,7 +86,7 @@ def shape_of(servers: int, side: int, text: str | None = None) -> tuple[int, int
 
 
 class Layout(NamedTuple):
-    """`shape`: nodes in a row and in a column; `side`: servers along a node; `each`: NICs per direction of a server."""
+    """`shape`: nodes in a row and in a column; `side`: servers along a node; `each`: NICs of a server per direction."""
 
     shape: tuple[int, int]
     side: int
@@ -101,7 +107,7 @@ class RailX(OnMesh):
         return super().group(site, nic_gbps)
 
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
-        """The mean over the servers of a node; a NIC that is split over several rails counts as one."""
+        """Return the mean over the servers of a node; a NIC that is split over several rails counts as one."""
         shape, side, each = _layout(site)
         inside, through = 4 * each * (side - 1) / side, 2 * each * sum(size > 1 for size in shape) / side
         return PartGroup(inside, "direct link", DIRECT_LINK), PartGroup(through, "rail", THROUGH_OCS)
@@ -122,7 +128,7 @@ def _check_ports(site: Site, layout: Layout) -> None:
 
 
 def _rails(site: Site) -> tuple[int, float]:
-    """Optical ports of a rail, two at every node of the longer side, and rails of so many."""
+    """Optical ports of a rail, two at every node of the longer side, and number of such rails."""
     _, through = RAILX.parts(site)
     ports = 2 * max(_layout(site).shape)
     return ports, site.servers * through.nics / ports
@@ -131,7 +137,7 @@ def _rails(site: Site) -> tuple[int, float]:
 RAILX = RailX(
     About(
         name=NAME,
-        summary="nodes of m x m servers, whose rows and columns rails join through optical switches set once",
+        summary="nodes of m x m servers; rails through optical switches set once link the nodes of rows and of columns",
         look=("RailX", "#E7298A", "x"),
         optics=Optics(switches=_rails),
     )

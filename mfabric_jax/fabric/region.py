@@ -19,11 +19,11 @@ from mfabric_jax.support.arrays import counts
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, real_numbers, refuse
 from mfabric_jax.support.platforms import soundness
 
-NO_CIRCUITS = -1  # a count that is not known: its demand was NaN or negative
-SHOWN = 8  # servers of which `repr` shows every circuit
-ROUNDING = 1e-4  # of a server's degree, by which real-valued circuits may miss a rule
+NO_CIRCUITS = -1  # marks an unknown count: the demand was NaN or negative
+SHOWN = 8  # most servers for which `repr` shows every circuit
+ROUNDING = 1e-4  # tolerance of the rules for real-valued circuits, as a fraction of a server's degree
 NO_RELAY = "no circuit leads to a server that could relay"
-UNSPLIT = "what is relayed then is modelled for routing unsplit alone"
+UNSPLIT = "relaying then is modelled only for routing unsplit"
 
 
 class Region(eqx.Module):
@@ -34,8 +34,8 @@ class Region(eqx.Module):
     - `optical_degree`: NICs of a server on the OCS, the most circuits it can have; one number or [S].
     - `electrical_nics`: NICs of a server on the EPS, which is non-blocking; one number or [S].
     - `delay_s`: reconfiguration delay, during which the OCS carries nothing.
-    - `own_ports` (static): every GPU has circuits of its own, as with co-packaged optics.
-    - `relay_efficiency`: under relay routing a forwarded byte counts 1 / efficiency on its second circuit.
+    - `own_ports` (static): every GPU has its own circuits, as with co-packaged optics.
+    - `relay_efficiency`: under relay routing, a forwarded byte counts as 1 / efficiency bytes on its second circuit.
 
     Non-static fields may be traced; a batch of regions is one region under `jax.vmap`. A server's GPUs reach all its
     NICs through the NVSwitch (delegation). Unequal [S] ports describe servers that lost NICs. Defaults (6 + 2 NICs, 25
@@ -76,7 +76,10 @@ class Region(eqx.Module):
         part("relay_efficiency", self.relay_efficiency)
 
     def at(self, nic_gbps: Any, gpu_tbps: Any = None) -> "Region":
-        """The region at another bandwidth, maybe traced; ports of GPUs are then as many as fit `gpu_tbps`."""
+        """Return the region at another bandwidth, which may be traced.
+
+        If GPUs have their own ports, these are as many as fit `gpu_tbps`.
+        """
         if not self.own_ports:
             return eqx.tree_at(lambda region: region.nic_gbps, self, nic_gbps)
         gpus = self.electrical_nics
@@ -96,21 +99,21 @@ class Region(eqx.Module):
 
     @property
     def eps_Bps(self):
-        """What each server can send over the electrical fabric [bytes/s], () or [S]; the same to receive."""
+        """Bandwidth of each server on the electrical fabric, per direction [bytes/s], () or [S]."""
         return units._wide(_or_nan(self.electrical_nics, lambda x: x >= 0)) * self.nic_Bps
 
     @property
     def handover(self) -> tuple[Handover, Handover]:
-        """As in `Electrical`: a circuit ends at one GPU, so all GPUs gather to it and scatter from it equally."""
+        """As in `Electrical`. A circuit ends at one GPU; all GPUs gather to it and scatter from it equally."""
         return ("levelled" if self.own_ports else "spread"), "spread"
 
     @property
     def send_Bps(self):
-        """What one server can send to its peer in the next pipeline stage [bytes/s], () or [S]."""
+        """Bandwidth from a server to its peer in the next pipeline stage [bytes/s], () or [S]."""
         return self.eps_Bps
 
     def lacks(self, routing: str) -> dict[str, str]:
-        """Failures that are not modelled: {kind: reason}; `routing`: over circuits."""
+        """Return the failures that are not modelled: {kind: reason}; `routing`: how circuits are used."""
         found = dict.fromkeys(PLANES, ONE_PLANE)
         if self._alone or routing != "unsplit":
             found |= {"electrical-nics": NO_RELAY if self._alone else UNSPLIT}
@@ -118,21 +121,23 @@ class Region(eqx.Module):
 
     @property
     def _alone(self) -> bool:
-        """Whether circuits lead to no peer."""
+        """Whether no server can have a circuit."""
         return self.servers < 2 or not int(self.optical_degree)
 
     def broken(self, hit: Hit) -> Degraded:
-        """The group after a failure; EPS and OCS back each other up. A server without a NIC on the EPS and without a
-        peer to relay is replaced by a spare."""
+        """Return the group after a failure; EPS and OCS back each other up.
+
+        A spare replaces a server that has neither a NIC on the EPS nor a peer to relay for it.
+        """
         kind, server, nics = hit.kind, hit.server, float(self.electrical_nics)
         if kind == "spine-link":
             return Degraded(kind, self, server)
-        each = nics if hit.nics is None else hit.nics  # `nics` counts their share of the uplinks
+        each = nics if hit.nics is None else hit.nics  # `nics` is less if the tree is oversubscribed
         if kind in ("link", "spine"):
             part = hit.links_left()
             if not part and kind == "spine":
                 return Degraded(kind, self, server, waits=ONE_SPINE)
-            kind = kind if part else "switch"  # the only link up: what is below is cut off
+            kind = kind if part else "switch"  # this was the only uplink: servers below are cut off
         if kind == "switch":
             return Degraded(hit.kind, self, server, waits=CUT_OFF)
         if kind == "electrical-nic" and each < 2 and (self._alone or not hit.relayed):
@@ -171,21 +176,21 @@ class Region(eqx.Module):
 
 
 def _or_nan(value, holds):
-    """A number; traced ones that do not hold are NaN, since `__check_init__` does not see them."""
+    """The value; NaN if it is traced and `holds` is false, since `__check_init__` cannot see traced values."""
     return value if concrete(value) else jnp.where(holds(value), value, jnp.nan)
 
 
 def _vmap(field: str) -> str:
-    return f"a batch is one region under vmap: jax.vmap(lambda one: ... Region(..., {field}=one) ...)(all)"
+    return f"a batch is one region under vmap: jax.vmap(lambda value: ... Region(..., {field}=value) ...)(values)"
 
 
 # ------------------------------------------------------------------------------------------------------------ circuits
 class Circuits(eqx.Module):
-    """How many circuits join each pair of servers in one region.
+    """The number of circuits between each pair of servers in one region.
 
     - `count` [S S]: symmetric, zero diagonal, row sums at most the region's degree (a circuit takes one NIC at each
-      end, for both directions). Integer when legal; real during a relaxation. Inside of a program a policy marks pairs
-      whose demand is no number by -1, which is illegal.
+      end, for both directions). Integer when legal; real during a relaxation. In a traced program, a policy marks pairs
+      whose demand is NaN or negative with -1, which is illegal.
     """
 
     count: Int[Array, "S S"] | Float[Array, "S S"]
@@ -205,8 +210,11 @@ class Circuits(eqx.Module):
         return f"<Circuits: {pairs.sum():g} between {(pairs > 0).sum()} pairs of {len(count)} servers{rows}>"
 
     def checked(self, degree: ArrayLike) -> "Circuits":
-        """Self, if legal for `degree` () or [S], optical NICs per server: `InputError` names a broken rule and a
-        server. Of traced values it is a runtime error that names the rule, on CPUs; elsewhere see `is_legal`."""
+        """Return self if the circuits are legal for `degree` () or [S], the optical NICs per server.
+
+        Otherwise raise `InputError` with a broken rule and a server. Traced values raise a runtime error with the rule,
+        on CPUs only; on accelerators see `is_legal`.
+        """
         if concrete(self.count) and concrete(degree):
             count, most = np.asarray(self.count), np.asarray(real_numbers("degree", degree))
             refuse("degree", most, NOT_NEGATIVE)
@@ -219,7 +227,7 @@ class Circuits(eqx.Module):
         return Circuits(jnp.where(legality(self, degree) > 0, self.count, NO_CIRCUITS))
 
     def is_legal(self, degree: ArrayLike) -> Bool[Array, ""]:
-        """Whether they are legal for `degree`, as a program computes it."""
+        """Return whether the circuits are legal for `degree`; values may be traced."""
         return ~self._broken_rules(degree)[1].any()
 
     def _broken_rules(self, degree: ArrayLike) -> tuple[list[str], Bool[Array, "N"]]:
@@ -229,13 +237,15 @@ class Circuits(eqx.Module):
 
 
 def circuits_anew(before, after):
-    """Number of new circuits [..] between circuits [.. S S] of NumPy or JAX."""
+    """Return the number of circuits [..] that are in `after` but not in `before` [.. S S], of NumPy or JAX."""
     return array_module(before, after).maximum(after - before, 0).sum((-2, -1)) / 2
 
 
 def legality(circuits: Circuits, degree: ArrayLike) -> Float[Array, ""]:
-    """1.0 for circuits that are legal for `degree`; others are refused as by `Circuits.checked`, or NaN inside of a
-    program on an accelerator."""
+    """Return 1.0 if circuits are legal for `degree`.
+
+    Otherwise raise an error, or return NaN in a traced program on an accelerator.
+    """
     if concrete(circuits.count) and concrete(degree):
         circuits.checked(degree)
         return jnp.ones((), jnp.float32)
@@ -244,7 +254,7 @@ def legality(circuits: Circuits, degree: ArrayLike) -> Float[Array, ""]:
 
 
 def _broken(count, degree) -> dict:
-    """Servers [S] that break each rule; real-valued circuits may miss by rounding. NaN breaks all but the second."""
+    """Servers [S] that break each rule, beyond rounding for real-valued circuits. NaN breaks all but the second."""
     rounding = degree * ROUNDING if np.issubdtype(count.dtype, np.floating) else 0 * degree
     used, server = count.sum(axis=1, dtype=count.dtype), np.arange(len(count))
     return {
@@ -256,8 +266,11 @@ def _broken(count, degree) -> dict:
 
 
 def round_robin(servers: int) -> np.ndarray:
-    """The matchings of a round-robin tournament [rounds S S] (circle method): every pair of servers meets exactly once,
-    in S - 1 rounds for even S, and in S rounds with one server resting in each for odd S."""
+    """Return the matchings of a round-robin tournament [rounds S S] (circle method).
+
+    Every pair of servers meets exactly once: in S - 1 rounds for even S; in S rounds, each with one server idle, for
+    odd S.
+    """
     seats = servers + servers % 2
     rounds = np.zeros((max(seats - 1, 0), servers, servers), np.int32)
     for turn in range(len(rounds)):

@@ -1,6 +1,6 @@
-"""The fabrics by name, and their costs. A new fabric is a file of its own and a line in `case.fabrics.MODULES`.
+"""Fabrics by name, and their costs. A new fabric needs one file and one line in `case.fabrics.MODULES`.
 
-The file of a fabric is imported when its name is asked for.
+The file of a fabric is imported when the fabric is first used.
 """
 
 import dataclasses
@@ -25,7 +25,10 @@ RENAMED = {"at": "oversubscribed_at"}
 
 
 def get(name: str) -> Fabric:
-    """The fabric of that name; raises `InputError` for an unknown name."""
+    """Return the fabric of that name.
+
+    Raise `InputError` if the name is unknown.
+    """
     return _defined(GRAPH, "own_graph") if name == GRAPH else _defined(one_of("fabric", name, NAMES), MODULES[name])
 
 
@@ -36,7 +39,10 @@ def _defined(name: str, module: str) -> Fabric:
 
 
 def site_of(name: str, settings: dict[str, Any]) -> tuple[Site, dict[str, Any]]:
-    """The site of a fabric by fields of `Site`, of the network's settings and of the fabric's own; and all others."""
+    """Return the site of a fabric, and the settings that are not part of it.
+
+    `settings`: fields of `Site`, of the network's settings, of the fabric's own, and others.
+    """
     about = get(name).about
     site = Site(gpus_per_server=get(name).gpus_per_server, nics=about.nics).with_network(fabric=name)
     own = {*type(site.own).__struct_fields__} if hasattr(site.own, "__struct_fields__") else set()
@@ -50,9 +56,9 @@ def site_of(name: str, settings: dict[str, Any]) -> tuple[Site, dict[str, Any]]:
 
 
 def cluster(name: str, servers: int, nic_gbps: float, regions: np.ndarray | None = None, **settings: Any) -> Cluster:
-    """A whole cluster of that fabric over `servers` servers or scale-up domains.
+    """Return a whole cluster of that fabric with `servers` servers or scale-up domains.
 
-    - `regions`: circuits [G S S], where the fabric has some.
+    - `regions`: circuits [G S S], if the fabric has circuits.
     - `settings`: fields of `Site`, of `network` and of the fabric's own settings (`radix`, `tiers`, `shape`, ...), and
       of `Cluster` (`goodput`, `link_delay_s`, ...).
     """
@@ -63,11 +69,11 @@ def cluster(name: str, servers: int, nic_gbps: float, regions: np.ndarray | None
 def cost_table(
     name: str, nic_gbps: float, prices: Prices | None = None, *, gpus: int | None = None, **settings: Any
 ) -> list[dict[str, Any]]:
-    """Network cost of one server: a row for each part of each group of NICs.
+    """Return the network cost of one server: a row for each part of each group of NICs.
 
-    Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd` (None: price unknown). Separate rows: what
-    `gpus` (None: all with which the fabric is built) pay besides NICs (nvl72, mfabric-cpo), and the rack switch if
-    priced. `settings`: as of `cluster`.
+    Columns: `attached_to`, `part`, `count` per server, `unit_usd`, `usd` (None: price unknown). Further rows: what
+    `gpus` GPUs (None: all that are built in) pay besides NICs (nvl72, mfabric-cpo), and the rack switch if it has a
+    price. `settings`: as in `cluster`.
     """
     return site_table(get(name), _site(name, gpus, settings), nic_gbps, prices or Prices())
 
@@ -82,7 +88,7 @@ def _site(name: str, gpus: int | None, settings: dict[str, Any]) -> Site:
 
 
 def site_table(on: Fabric, site: Site, nic_gbps: Any, prices: Prices) -> list[dict[str, Any]]:
-    """As `cost_table`, of a site."""
+    """As `cost_table`, for a site."""
     rows: list[dict[str, Any]] = []
     for to, part, count in _counted(on, site, bool(prices.rack_switch_per_server)):
         unit = prices.at(part, nic_gbps)
@@ -110,16 +116,16 @@ def _counted(on: Fabric, site: Site, rack: bool) -> list[tuple[str, str, Any]]:
 def cluster_cost(
     name: str, servers: int, nic_gbps: Any, prices: Prices | None = None, *, gpus: int | None = None, **settings: Any
 ) -> Any:
-    """Networking dollars of a cluster by the name of its fabric; None where no price is known (`no_price` says why).
+    """Return the network cost of a cluster [dollars]; None if a price is unknown (`no_price` says why).
 
-    The bandwidth and the numbers of NICs may be arrays [N] of several clusters.
+    `name`: of its fabric. The bandwidth and the numbers of NICs may be arrays [N], for N clusters.
     """
     site = _site(name, gpus, settings | {"servers": whole("servers", servers)})
     return site_cost(get(name), site, nic_gbps, prices or Prices())
 
 
 def site_cost(on: Fabric, site: Site, nic_gbps: Any, prices: Prices) -> Any:
-    """As `cluster_cost`, of a site whose `gpus_per_server` pay for their part of a server or domain."""
+    """As `cluster_cost`, for a site; its `gpus_per_server` GPUs pay for their part of a server or domain."""
     dollars = [row["usd"] for row in site_table(on, site, nic_gbps, prices)]
     return None if any(part is None for part in dollars) else site.servers * sum(dollars)
 
@@ -127,13 +133,16 @@ def site_cost(on: Fabric, site: Site, nic_gbps: Any, prices: Prices) -> Any:
 def cluster_watts(
     name: str, servers: int, nic_gbps: Any, watts: Watts | None = None, *, gpus: int | None = None, **settings: Any
 ) -> Any:
-    """Power of a cluster's network at full use [W]; None if a part's is unknown. Arrays as in `cluster_cost`."""
+    """Return the power of a cluster's network at full use [W]; None if that of a part is unknown.
+
+    Arrays as in `cluster_cost`.
+    """
     site = _site(name, gpus, settings | {"servers": whole("servers", servers)})
     return site_watts(get(name), site, nic_gbps, watts or Watts())
 
 
 def site_watts(on: Fabric, site: Site, nic_gbps: Any, watts: Watts) -> Any:
-    """As `cluster_watts`, of a site."""
+    """As `cluster_watts`, for a site."""
     drawn = [
         (watts.at(part, nic_gbps), count) for _, part, count in _counted(on, site, bool(watts.rack_switch_per_server))
     ]
@@ -141,7 +150,7 @@ def site_watts(on: Fabric, site: Site, nic_gbps: Any, watts: Watts) -> Any:
 
 
 def no_price(name: str, prices: Prices | None = None) -> str | None:
-    """A sentence on why a fabric has no cost; None if it has one."""
+    """Return a sentence that says why a fabric has no cost; None if it has one."""
     domains = get(name).about.domains
     field, what = (None, None) if domains is None else domains.price
     if field is None or getattr(prices or Prices(), field) is not None:

@@ -1,11 +1,14 @@
-"""Loops over graphs, compiled by numba: who reaches a GPU without crossing another, and the slowest ways."""
+"""Loops over graphs, compiled by numba: which GPUs reach each other without crossing a third, and the slowest paths."""
 
 import numpy as np
 
 
 def not_reaching(targets, alone, first, link, tail, end):
-    """A node of kind `end` [N] that does not reach a target over other kinds, and the target, or (-1, -1). `alone`: of
-    targets that need not reach themselves. Links into node n are `link[first[n] : first[n + 1]]`."""
+    """Return a node of `end` [N] that cannot reach a target without crossing another of `end`, and the target.
+
+    (-1, -1): all reach all. `alone`: targets that need not reach themselves. Links into node n are
+    `link[first[n] : first[n + 1]]`.
+    """
     seen, queue = np.zeros(len(end), np.bool_), np.empty(len(end) + 1, np.int64)
     for d in range(len(targets)):
         seen[:] = False
@@ -28,14 +31,16 @@ def not_reaching(targets, alone, first, link, tail, end):
 
 
 def longest_delay(sources, server, first, link, head, delay, relay):
-    """The most delay on a way of fewest links from a source to one of another `server` [N] (-1: no source). Links out
-    of node n are `link[first[n] : first[n + 1]]`; nodes that `relay` [N] forward."""
+    """Return the largest delay of a path of fewest links between sources of different `server`s [N] (-1: no source).
+
+    Links out of node n are `link[first[n] : first[n + 1]]`; `relay` [N]: nodes that forward.
+    """
     nodes, longest = len(relay), 0.0
     hops, late, queue = np.full(nodes, -1, np.int64), np.zeros(nodes), np.empty(nodes, np.int64)
     for source in sources:
         hops[source], late[source], queue[0] = 0, 0.0, source
         begin, stop = 0, 1
-        while begin < stop:  # a node is met after all nodes that are nearer, so its delay is final
+        while begin < stop:  # all nearer nodes came before, so the node's delay is final
             node = queue[begin]
             begin += 1
             if server[node] >= 0 and server[node] != server[source]:

@@ -1,4 +1,4 @@
-"""Whether the GPUs of a graph forward what others send, as servers of tori do and those behind switches do not."""
+"""Whether the GPUs of a graph forward bytes for others: servers of tori do, servers behind switches do not."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from mfabric_jax.fabric.network import Network
 from mfabric_jax.support.loops import at_first_call
 
 _not_reaching = at_first_call("mfabric_jax.fabric.relay_loops:not_reaching")
-RELAYS = ("auto", "yes", "no")  # auto: GPUs forward only where some could not be reached otherwise
+RELAYS = ("auto", "yes", "no")  # auto: GPUs forward only if some could not be reached otherwise
 
 
 class Relays(NamedTuple):
@@ -21,7 +21,7 @@ class Relays(NamedTuple):
 
 
 def relays_of(network: Network, relay: str = "auto") -> Relays:
-    """Who forwards in a graph; `relay`: whether GPUs (endpoints) do, one of `RELAYS`. Other nodes always do."""
+    """Return which nodes of a graph forward; `relay`: whether GPUs (endpoints) do (`RELAYS`). Others always do."""
     one_of("network.on-graph.relay", relay, RELAYS)
     end = np.zeros(network.size, bool)
     end[endpoints(network)] = True
@@ -33,17 +33,17 @@ def relays_of(network: Network, relay: str = "auto") -> Relays:
     if lost < 0:
         return Relays(~end, "GPUs do not forward for others: all reach each other over switches")
     names = (network.node_name(int(node)) for node in (lost, target))
-    why = "{} reaches {} in no other way".format(*names)
+    why = "{} has no other path to {}".format(*names)
     return Relays(np.ones(network.size, bool), f"GPUs forward for others: {why}")
 
 
 def apart(network: Network, end: np.ndarray) -> tuple[int, int]:
-    """An endpoint that does not reach another over other nodes, and that other; (-1, -1) where all do."""
+    """Return an endpoint that cannot reach another without crossing a third, and that other; (-1, -1): all can."""
     usable = np.flatnonzero(network.capacity > 0)
     tail, head = network.tail[usable], network.head[usable]
     order = np.argsort(head, kind="stable")
     first = np.concatenate([[0], np.cumsum(np.bincount(head, minlength=network.size))]).astype(np.int64)
-    before = np.zeros(network.size, np.uint64)  # marks of the nodes that lead to each
+    before = np.zeros(network.size, np.uint64)  # sum of random marks of the nodes that lead to each
     into = np.unique(np.stack([head, tail]), axis=1)
     np.add.at(before, into[0], np.random.default_rng(0).integers(1, 1 << 63, network.size, np.uint64)[into[1]])
     ends = np.flatnonzero(end)
@@ -51,6 +51,6 @@ def apart(network: Network, end: np.ndarray) -> tuple[int, int]:
     one, alike = (column[np.argsort(one)] for column in (one, alike))
     given = ends[one].astype(np.int64), alike == 1, first, usable[order].astype(np.int64)
     lost, target = _not_reaching(*given, network.tail.astype(np.int64), end)
-    if lost >= 0 and lost == target:  # it stands for others behind the same nodes
+    if lost >= 0 and lost == target:  # it represents others behind the same nodes
         target = ends[(before[ends] == before[target]) & (ends != target)][0]
     return int(lost), int(target)

@@ -1,7 +1,7 @@
 """Scale-up domains of 64 GPUs (of an NVL72's 72) with one Ethernet NIC per GPU, without or with co-packaged optics.
 
-A GPU has `gpu_tbps` in all. What its NIC leaves is NVLink (nvl72), or half NVLink and half optical ports of the NIC's
-bandwidth to an optical switch between domains (mfabric-cpo). Source: arXiv 2501.03905, look-ahead.
+A GPU has `gpu_tbps` in total, NIC included. The rest is NVLink (nvl72), or half of it is NVLink and half are optical
+ports as wide as the NIC to an optical switch between domains (mfabric-cpo). Source: arXiv 2501.03905, look-ahead.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from mfabric_jax.fabric.site import About, Domains, Optics, Paths, Site
 if TYPE_CHECKING:
     from mfabric_jax.fabric.region import Region
 
-GPUS, BUILT = 64, 72  # GPUs that work, and that a domain has: an NVL72
+GPUS, BUILT = 64, 72  # GPUs of a domain that work, and all of them: an NVL72
 NVSWITCHES = 18  # two in each of 9 trays (NVIDIA GB200 NVL72)
 
 
 def _beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
     beside = units.tbps(gpu_tbps) - units.gbps(nic_gbps)
-    if concrete(beside) and np.any(beside <= 0):  # of many cases: at any
+    if concrete(beside) and np.any(beside <= 0):  # in any of several cases
         nic_gbps = np.max(nic_gbps)
         raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no NVLink beside a NIC of nic_gbps {nic_gbps:g} to a GPU.")
     return beside
@@ -65,7 +65,7 @@ def _wires(site: Site, nic_gbps: Any, choose: Any) -> np.ndarray:
 NVL72 = Nvl72(
     About(
         name="nvl72",
-        summary="domains of 64 GPUs, one Ethernet NIC a GPU",
+        summary="domains of 64 GPUs, one Ethernet NIC per GPU",
         look=("NVL72", "#4D4D4D", "X"),
         domains=Domains(gpus=GPUS, built=BUILT, nvswitches=NVSWITCHES, inside_Bps=_beside_nic, price=PRICE),
     )
@@ -73,7 +73,7 @@ NVL72 = Nvl72(
 MFABRIC_CPO = MFabricCpo(
     About(
         name="mfabric-cpo",
-        summary="domains of 64 GPUs with circuits between them, for which GPUs give half of their NVLinks",
+        summary="domains of 64 GPUs with circuits between them, which take half of a GPU's NVLink bandwidth",
         look=("mFabric CPO", "#E69F00", "h"),
         domains=Domains(
             gpus=GPUS,

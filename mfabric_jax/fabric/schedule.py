@@ -1,4 +1,4 @@
-"""What the optical switches of a region show one after the other: circuits and for how long they stay."""
+"""Circuit schedules: the successive configurations of a region's optical switches, and how long each stays."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,23 +14,24 @@ from mfabric_jax.support.array_module import array_module
 from mfabric_jax.support.arrays import counts, floats, indices
 from mfabric_jax.support.platforms import soundness
 
-UNEQUAL = "optical_degree must be a multiple of the {} switches: each has as many ports of a server as the others"
+UNEQUAL = "optical_degree must be a multiple of the {} switches, which have equally many ports of a server"
 
 
 class Schedule(eqx.Module):
     """Configurations of the parallel optical switches of one region, each for some seconds.
 
-    - `configurations` [K S S]: circuits from server i to server j while configuration k is shown, whole when legal.
-    - `seconds` [K]: for how long it is shown, the turn before it not counted.
-    - `switch` [K]: which switch shows it, from 0; every switch shows its configurations in the order listed.
-    - `delay_s`: of every turn; None: that of the region.
-    - `switches`: parallel switches, each with optical_degree / switches ports of every server.
-    - `all_stop`: a turn stops all circuits of its switch; otherwise those that the next configuration keeps carry on.
-    - `directed`: the two fibres of a transceiver may lead to two peers: rows and columns of a configuration are within
-      the ports. Otherwise a circuit joins two servers both ways: configurations are symmetric.
-    - `first_free`: the first configuration of every switch is there at time 0; otherwise it is turned to, too.
+    - `configurations` [K S S]: circuits from server i to server j in configuration k; whole numbers if legal.
+    - `seconds` [K]: how long it stays, without the reconfiguration before it.
+    - `switch` [K]: its switch, from 0; every switch takes its configurations in the order listed.
+    - `delay_s`: time of a reconfiguration; None: that of the region.
+    - `switches`: number of parallel switches, each with optical_degree / switches ports of every server.
+    - `all_stop`: a reconfiguration stops all circuits of its switch; otherwise those that stay carry on.
+    - `directed`: the two fibres of a transceiver may lead to different peers, so the ports limit rows and columns of a
+      configuration separately. Otherwise a circuit joins two servers in both directions, and configurations are
+      symmetric.
+    - `first_free`: the first configuration of every switch is there at time 0; otherwise it needs a reconfiguration.
 
-    Static: the last four. Shapes are checked here, values by `checked`.
+    The last four are static. Shapes are checked here; values are checked when a region is known.
     """
 
     configurations: Int[Array, "K S S"] | Float[Array, "K S S"]
@@ -67,7 +68,7 @@ class Schedule(eqx.Module):
             raise InputError(f"configurations must be [K S S], circuits from server to server, got {list(shape)}.")
         self.seconds = floats("seconds", seconds)
         switch = np.zeros(shape[0], np.int32) if switch is None else switch
-        self.switch = indices("switch", switch, -MOST_WHOLE, MOST_WHOLE)  # `checked` has the range
+        self.switch = indices("switch", switch, -MOST_WHOLE, MOST_WHOLE)  # the range is checked with the region
         for field, value in (("seconds", self.seconds), ("switch", self.switch)):
             if value.shape != shape[:1]:
                 wanted = f"[K] = [{shape[0]}], one for each configuration"
@@ -77,9 +78,11 @@ class Schedule(eqx.Module):
         self.all_stop, self.directed, self.first_free = bool(all_stop), bool(directed), bool(first_free)
 
     def checked(self, region: Region) -> "Schedule":
-        """Self, if the region can show it: `InputError` names the first configuration that breaks a rule and the rule.
-        Of traced values it is a runtime error that names the rule on CPUs; elsewhere its seconds are no numbers, and so
-        are times."""
+        """Return self if the region can run the schedule.
+
+        Otherwise raise `InputError` with the first configuration that breaks a rule, and the rule. Traced values raise
+        a runtime error with the rule, on CPUs only; on accelerators `seconds`, and all times that follow, are NaN.
+        """
         servers = self.configurations.shape[-1]
         if servers != region.servers:
             raise InputError(f"configurations must be [K S S] with S = {region.servers} servers, got S = {servers}.")
@@ -103,7 +106,7 @@ class Schedule(eqx.Module):
 
 
 def _broken(values: Sequence[Any], switches: int, directed: bool) -> dict[str, Any]:
-    """Which configurations [K] break which rule; `values`: configurations, seconds, switch, ports of every server."""
+    """Configurations [K] that break each rule; `values`: configurations, seconds, switch, ports of every server."""
     configurations, seconds, switch, degree = values
     xp = array_module(*values)
     out, into = (configurations.sum(axis) for axis in (2, 1))
@@ -118,5 +121,5 @@ def _broken(values: Sequence[Any], switches: int, directed: bool) -> dict[str, A
         f"a switch that is not from 0 to {switches - 1}": (switch < 0) | (switch >= switches),
     }
     if not directed:
-        rules["circuits in one direction alone, which need directed = True"] = (configurations != reverse).any((1, 2))
+        rules["circuits in only one direction, which need directed = True"] = (configurations != reverse).any((1, 2))
     return rules

@@ -1,4 +1,4 @@
-"""What a fabric is laid out for, and what it answers: plain values, without JAX."""
+"""The input and the answers of a fabric: plain values, without JAX."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class ClusterShape(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Servers, their NICs and switches, for which a fabric is laid out. In `parts` numbers of NICs may be arrays [N].
+    """The servers, NICs and switches that a fabric is laid out for. In `parts`, numbers of NICs may be arrays [N].
 
-    - `network`: the settings of a case, with the table of each fabric (`own`).
-    - `servers`, `gpus_per_server`: servers, or parts of scale-up domains; `pp`: stages that they form.
-    - `servers_per_region`: of an expert-parallel group; None: all.
-    - `nics`: of a server, None: one for each GPU (`server_nics` says how many then); of these mfabric has
-      `optical_degree` on the optical switch and `electrical_nics` on the tree.
-    - `tiers`: of switch trees; `laid_out`: trees are priced by the links up that their edge switches need, else as if
-      all were full.
-    - `delay_s`: of a reconfiguration; `ocs`: the optical switch, None: of as many ports as needed; `panels`: patch
-      panels instead of it.
+    - `network`: the network settings of a case, with a table for each fabric (`own`).
+    - `servers`, `gpus_per_server`: servers, or parts of scale-up domains; `pp`: number of pipeline stages.
+    - `servers_per_region`: servers of an expert-parallel group; None: all.
+    - `nics`: of a server; None: one per GPU (`server_nics` is their number in either case). On mfabric,
+      `optical_degree` of them are on the optical switch and `electrical_nics` on the tree.
+    - `tiers`: of switch trees; `laid_out`: trees are priced by the uplinks that their edge switches need, else as full
+      trees.
+    - `delay_s`: of a reconfiguration; `ocs`: the optical switch; None: one with enough ports; `panels`: patch panels
+      instead of it.
     - `job`: the workload, if there is one.
     """
 
@@ -69,7 +69,7 @@ class Site:
 
     @property
     def own(self) -> Any:
-        """Settings of the fabric alone; None if it has none."""
+        """The settings of this fabric only; None if it has none."""
         return getattr(self.network, self.network.fabric.replace("-", "_"), None)
 
     @property
@@ -91,18 +91,18 @@ class Site:
 
     @property
     def leaf_servers(self) -> int | None:
-        """Servers below an edge switch of an oversubscribed tree without rails; None: its ports are filled."""
+        """Servers below an edge switch of an oversubscribed tree without rails; None: as many as its ports allow."""
         return None if self.network.leaf_servers == "most" else self.network.leaf_servers
 
     def ratio(self, usual: float = 1.0) -> float:
-        """Oversubscription of a tree: the setting, or the fabric's usual one."""
+        """Return the oversubscription of a tree: the setting, or by default `usual`."""
         return usual if self.network.oversubscription is None else self.network.oversubscription
 
     def with_network(self, **changes: Any) -> Site:
         return replace(self, network=msgspec.structs.replace(self.network, **changes))
 
     def with_own(self, **changes: Any) -> Site:
-        """With other settings of the fabric alone; a shape may be a tuple."""
+        """Return the site with changes to the settings of this fabric only; a shape may be a tuple."""
         changes = {name: written(value) if name == "shape" and value else value for name, value in changes.items()}
         table = self.network.fabric.replace("-", "_")
         return self.with_network(**{table: msgspec.structs.replace(self.own, **changes)})
@@ -111,10 +111,10 @@ class Site:
 class Links(NamedTuple):
     """The links of a whole cluster.
 
-    - `tree`: over the NICs with switch ports, one host in each part; None: no switches.
-    - `mesh`: makes the unchanging links between servers, and routers behind them; None: no such links.
-    - `rails`: NICs of equal rank share an edge switch; `pxn`: data crosses the NVSwitch to its rail.
-    - `nic_use`: "own" or "pooled"; None: as set, pooled where a GPU has no NIC of its own.
+    - `tree`: switch tree of the NICs with switch ports, with one host in each part; None: no switches.
+    - `mesh`: function that makes the fixed links between servers, and routers behind them; None: no fixed links.
+    - `rails`: NICs of equal rank share an edge switch; `pxn`: data crosses the NVSwitch to its destination's rail.
+    - `nic_use`: "own" or "pooled"; None: the setting, or pooled if GPUs do not have a NIC each.
     """
 
     tree: Tree | None = None
@@ -127,10 +127,10 @@ class Links(NamedTuple):
 class Paths(NamedTuple):
     """How bytes cross the links.
 
-    - `rule`: shown in rows; None: as circuits are used (`circuits.routing`).
-    - `links`: on a path between servers; where servers forward, at the least.
-    - `single`: flows may take one path each; otherwise they spread.
-    - `delay_s`: mean propagation of the links of the slowest path; None: `network.link_delay_s`.
+    - `rule`: name shown in rows; None: that of the routing over circuits (`circuits.routing`).
+    - `links`: number of links of a path between servers; the least number if servers forward.
+    - `single`: flows may take one path each; otherwise they spread over all.
+    - `delay_s`: mean propagation delay of the links of the slowest path; None: `network.link_delay_s`.
     """
 
     rule: str | None
@@ -140,7 +140,7 @@ class Paths(NamedTuple):
 
 
 class Domain(NamedTuple):
-    """A scale-up domain: its GPUs, what each of them sends inside it [bytes/s], and switch planes that carry this."""
+    """A scale-up domain: its GPUs, the bandwidth of each inside it [bytes/s], and the switch planes that carry it."""
 
     gpus: int
     Bps: float
@@ -155,10 +155,12 @@ def server_Bps(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
 class Domains:
     """The scale-up domains of a fabric.
 
-    - `gpus`: of a domain that can work, unless the GPU sets it; `built`: GPUs with which it is built, None: all work.
-    - `price`: field of `Prices` per GPU besides its NICs, and what it pays for.
-    - `inside_Bps(gpu_tbps, nic_gbps, own_Bps)`: bytes/s of a GPU in its domain; `own_Bps`: by its data sheet.
-    - `stated(value_at)`: the domain by settings, `value_at(path)`, instead of what the GPU sets; its jobs leave spares.
+    - `gpus`: GPUs of a domain that work, unless the GPU sets it; `built`: GPUs that it has; None: all work.
+    - `price`: field of `Prices` paid per GPU besides its NICs, and what it pays for.
+    - `inside_Bps(gpu_tbps, nic_gbps, own_Bps)`: bandwidth of a GPU in its domain [bytes/s]; `own_Bps`: that of its data
+      sheet.
+    - `stated(value_at)`: the domain that settings give instead of the GPU; `value_at(path)` reads one. Jobs may then
+      leave spares.
     - `nvswitches`: of a domain; None: those of the GPU.
     """
 
@@ -179,10 +181,10 @@ class Optics:
       circuits are in `Links.mesh`.
     - `switches(site)`: optical ports of one region, and number of regions; None: no such ports, or included in the
       price per GPU.
-    - `policy`: shown in rows, None: the user's choice; `reconfigures`: circuits change during training.
-    - `degree_varies`: `network.mfabric.optical_degree` shares a server's NICs, and may differ from case to case of one
-      program.
-    - `switch_a_nic`: every optical NIC has a separate switch.
+    - `policy`: the policy shown in rows; None: the user's choice; `reconfigures`: circuits change during training.
+    - `degree_varies`: `network.mfabric.optical_degree` divides a server's NICs, and cases of one program may differ
+      in it.
+    - `switch_a_nic`: every optical NIC has its own switch.
     - `phases`: circuits serve one kind of communication (all-to-alls, sends, gradients) at a time.
     """
 
@@ -200,12 +202,12 @@ NO_OPTICS = Optics()
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What is true of a fabric wherever it is built.
+    """Facts of a fabric that are the same at every site.
 
-    - `look`: label, colour and Matplotlib marker in pictures, unlike those of every other fabric.
-    - `ratio`: usual oversubscription of the switch tree.
-    - `nics`: usual number of a server; None: that of the GPU, else one for each GPU.
-    - `domains`: None: servers, no scale-up domains.
+    - `look`: label, colour and Matplotlib marker in pictures, unique to the fabric.
+    - `ratio`: default oversubscription of the switch tree.
+    - `nics`: default NICs of a server; None: as the GPU says, else one per GPU.
+    - `domains`: its scale-up domains; None: it has servers.
     """
 
     name: str

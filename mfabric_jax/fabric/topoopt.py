@@ -1,8 +1,8 @@
-"""TopoOpt: all NICs on patch panels, circuits chosen once for expected demand, servers forward for each other.
+"""TopoOpt: all NICs on patch panels, circuits chosen once for expected demand; servers forward for each other.
 
-Rings over the servers of a stage carry gradients, matchings inside expert-parallel groups the all-to-alls, one circuit
-joins each server with its peer in either neighbouring stage. `policies.wirings` says how NICs are shared among them.
-Gradients use rings in both directions, at twice a NIC's rate per ring. Source: Wang et al., NSDI 2023.
+Rings over the servers of a stage carry gradients, and matchings inside expert-parallel groups carry all-to-alls. One
+circuit joins each server with its peer in the previous stage, and one in the next. `policies.wirings` divides the NICs
+among these. Gradients use rings in both directions, at twice a NIC's rate per ring. Source: Wang et al., NSDI 2023.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _wires(site: Site, nic_gbps: Any, choose: Any) -> np.ndarray:
     if site.own.wiring == "demand":
         _place(count, choose(nics, NAME))
         size, follow = site.group_servers, server // stage * stage + (server + 1) % stage
-        inside = (follow // size == server // size) & (follow == server + 1)  # regions have this part of the ring
+        inside = (follow // size == server // size) & (follow == server + 1)  # regions have these links of the ring
         _join(count, *(ends[(follow != server) & ~inside] for ends in (server, follow)))
     else:
         _place(count, choose(nics, site.own.wiring))
@@ -61,7 +61,7 @@ def _wires(site: Site, nic_gbps: Any, choose: Any) -> np.ndarray:
 
 
 def _place(count: np.ndarray, parts: np.ndarray) -> None:
-    """Add the circuits of parts [N S S] of the cluster, in order."""
+    """Add the circuits [N S S] of the N parts of the cluster to its circuits, in order."""
     size = parts.shape[-1]
     for number, circuits in enumerate(parts):
         own = slice(number * size, (number + 1) * size)
@@ -76,7 +76,7 @@ def _join(count: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
 TOPOOPT = TopoOpt(
     About(
         name=NAME,
-        summary="circuits alone, chosen before training; servers forward where two have none",
+        summary="only circuits, chosen before training; servers forward between pairs without a circuit",
         look=("TopoOpt", "#CC79A7", "P"),
         optics=Optics(wires=_wires, policy="topoopt"),
     )

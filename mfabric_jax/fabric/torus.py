@@ -1,10 +1,10 @@
 """A 3-D torus of direct links between servers, with wrap-around through optical switches set once, as in TPU pods.
 
-An expert-parallel group is one x-y plane (a stage, where groups are single servers); planes follow each other along z,
-replicas of a stage first, then stages. A server has `nics` / 6 NICs per direction. Bytes follow the shortest path in
-dimension order x, y, z; at equal distance even coordinates go up and odd ones down. Gradients use z in both directions;
-sends to the next stage cross the replicas of their own. Source: Jouppi et al., TPU v4, ISCA 2023. Deviation: a node is
-a server, not a chip.
+An expert-parallel group is one x-y plane; if groups are single servers, a stage is. Along z follow the replicas of a
+stage, then the next stage. A server has `nics` / 6 NICs per direction. Bytes follow the shortest path in dimension
+order x, y, z; at equal distance even coordinates go up and odd ones down. Gradients use z in both directions; sends to
+the next stage cross the other replicas of their own stage. Source: Jouppi et al., TPU v4, ISCA 2023. Deviation: a node
+is a server, not a chip.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def near_cube(servers: int) -> Shape:
 
 
 def torus_links(shape: Shape, per_direction: int = 1) -> np.ndarray:
-    """Links between servers [S S], server x + X (y + Y z)."""
+    """Return the number of links between servers [S S]; the server at (x, y, z) has the number x + X (y + Y z)."""
     count = np.zeros((math.prod(shape),) * 2, np.int64)
     for _, at, there in rings(shape):
         np.add.at(count, (at, there), per_direction)
@@ -45,7 +45,7 @@ def torus_links(shape: Shape, per_direction: int = 1) -> np.ndarray:
 
 
 def dimension_order(shape: Shape) -> np.ndarray:
-    """The server after s on the way to t [S S]."""
+    """Return the server after s on the path to t [S S]."""
     servers = math.prod(shape)
     s, t = (x.ravel() for x in np.mgrid[:servers, :servers])
     here, there = coordinates(shape, s), coordinates(shape, t)
@@ -61,19 +61,19 @@ def dimension_order(shape: Shape) -> np.ndarray:
 
 
 def torus_mesh(shape: Shape, per_direction: int, ways: str = WAYS) -> Mesh:
-    """The torus with `per_direction` links per direction, and its routing rule."""
+    """Return the torus with `per_direction` links per direction, and its routing rule."""
     following = dimension_order(shape) if ways == WAYS else None
     return views.mesh_of(torus_links(shape, per_direction), following=following, places=coordinates(shape).T)
 
 
 def per_direction(nics: int, name: str = "torus") -> int:
     if nics % DIRECTIONS:
-        raise InputError(f"{name} needs as many NICs in each of its {DIRECTIONS} directions, got nics {nics}.")
+        raise InputError(f"{name} needs equally many NICs in each of its {DIRECTIONS} directions, got nics {nics}.")
     return nics // DIRECTIONS
 
 
 def ring_parts(shape: Shape, each: int) -> tuple[PartGroup, PartGroup]:
-    """NICs of a server whose links are direct, and whose links close a ring: one link in n of a ring of n."""
+    """Return the NICs of a server on direct links, and on links that close rings: one of the n links of a ring."""
     through = sum(2 * each / size for size in shape if size > 1)
     direct = sum(2 * each for size in shape if size > 1) - through
     return PartGroup(direct, "direct link", DIRECT_LINK), PartGroup(through, "wrap-around", THROUGH_OCS)
@@ -87,7 +87,7 @@ class Torus(OnMesh):
                 self.mesh(site), site.group_servers, site.stage_servers, nic_gbps, DIRECTIONS * each
             )
         plane = (*near_square(site.group_servers), 1)
-        planes = max(1, site.stage_servers // math.prod(_plane(site)))  # of a stage, one after the other
+        planes = max(1, site.stage_servers // math.prod(_plane(site)))  # of a stage, along z
         rates: dict[str, Any] = {"ring_nics": 2.0 * each, "stage_nics": each / planes}
         return views.DirectLinks(site.group_servers, nic_gbps, 4 * each, mesh=torus_mesh(plane, each), **rates)
 
@@ -102,7 +102,7 @@ class Torus(OnMesh):
 
 
 def _plane(site: Site) -> Shape:
-    """x and y: those of a group, or of a stage where a group is one server and sends nothing."""
+    """The x and y sizes: those of a group; if groups are single servers, which send nothing, those of a stage."""
     return near_square(site.group_servers if site.group_servers > 1 else max(1, site.stage_servers))
 
 
@@ -119,7 +119,7 @@ def _shape(site: Site) -> Shape:
 
 
 def _rings(site: Site) -> tuple[int, float]:
-    """Optical ports and regions: the two ports that close a ring are on one switch."""
+    """Ports of an optical switch, and number of switches: the two ports that close a ring are on one."""
     _, through = TORUS.parts(site)
     return 2, site.servers * through.nics / 2
 

@@ -1,7 +1,7 @@
-"""What a transport takes from fair-share bandwidth, and what it adds to the time.
+"""Transports: the part of fair-share bandwidth that they cost, and the time that they add.
 
-Constants of `ndp` and `dctcp` are those of one packet simulator at 100 Gbps and 1 us per link (htsim, csg-htsim of
-2026-03-23). DCTCP's `startup_s` and `regain` are **calibrated** on 26 of its runs. Its TCP packets have no headers.
+The constants of `ndp` and `dctcp` are those of one packet simulator at 100 Gbps and 1 us per link (htsim: csg-htsim
+of 2026-03-23). DCTCP's `startup_s` and `regain` are **calibrated** on 26 of its runs; its TCP packets have no headers.
 """
 
 import dataclasses
@@ -15,13 +15,13 @@ from mfabric_jax.units import us
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Transport:
-    """How bytes cross a network besides being shared fairly.
+    """The effects of a transport beyond max-min fair sharing of bandwidth.
 
-    - `payload_bytes`, `header_bytes` of a packet; `pacing`: fraction of its line rate that a receiver requests.
-    - `ack_bytes`: returned for every packet; `startup_s`: until a message reaches its rate.
-    - `regain`: payloads per round trip, squared, at which a flow regains a freed share; None: at once.
-    - `store_and_forward`: a switch receives a whole packet before it sends it on.
-    - `measured_bytes`: least and most bytes over a NIC from which the constants were measured; None: not measured.
+    - `payload_bytes`, `header_bytes`: of a packet; `pacing`: fraction of its line rate that a receiver requests.
+    - `ack_bytes`: returned for every packet; `startup_s`: time until a message reaches its rate.
+    - `regain`: how fast a flow takes up a freed share [payloads per round trip squared]; None: at once.
+    - `store_and_forward`: a switch receives a whole packet before it forwards it.
+    - `measured_bytes`: least and most bytes over a NIC in the measurement of the constants; None: not measured.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Transport:
             _check_range("measured_bytes", self.measured_bytes)
 
     def beyond(self, size: float) -> bool:
-        """Whether an all-to-all of these bytes over a NIC is outside of what was measured."""
+        """Return whether an all-to-all of `size` bytes over a NIC is outside the measured range."""
         return self.measured_bytes is not None and not self.measured_bytes[0] <= size <= self.measured_bytes[1]
 
     @property
@@ -64,7 +64,7 @@ class Transport:
 
     @property
     def paced(self) -> float:
-        """Fraction of the line rate that arrives as payload at a receiver's pace."""
+        """Fraction of the line rate that arrives as payload if receivers set the pace."""
         return self.goodput * self.pacing
 
     @property
@@ -74,19 +74,19 @@ class Transport:
 
     @property
     def acks_back(self) -> float:
-        """Acknowledgement bytes per byte of data that arrives at the receiver's pace."""
+        """Acknowledgement bytes per byte of line rate if receivers set the pace."""
         return self.acks * self.pacing
 
     def path_s(self, links: Any, link_delay_s: Any, line_Bps: Any) -> Any:
-        """Time from the last byte sent to the last byte received over `links` links, plus start-up [s]."""
+        """Return the time from the last byte sent to the last byte received over `links` links, plus start-up [s]."""
         return links * link_delay_s + self.stored_bytes(links) / line_Bps + self.startup_s
 
     def stored_bytes(self, links: Any) -> Any:
-        """Bytes that switches store before forwarding: a packet at every link but the first."""
+        """Return the bytes that switches store before they forward: a packet at every link except the first."""
         return (links - 1) * self.wire_bytes if self.store_and_forward else 0.0
 
     def round_trip_s(self, links: Any, link_delay_s: Any, line_Bps: Any) -> Any:
-        """Round trip of a packet and its small reply on an otherwise empty network [s]."""
+        """Return the round-trip time of a packet and its small reply on an otherwise empty network [s]."""
         return 2 * links * link_delay_s + links * self.wire_bytes / line_Bps
 
 
@@ -100,7 +100,7 @@ CHECKS = {
     **{"payload_bytes": positive, "header_bytes": not_negative, "pacing": part},
     **{"ack_bytes": not_negative, "startup_s": not_negative, "regain": positive},
 }
-MEASURED = "measured"  # a table in a file of constants
+MEASURED = "measured"  # table in a file of constants
 NONE = Transport(name="none", payload_bytes=1, header_bytes=0, store_and_forward=False)
 TRANSPORTS = {
     "none": NONE,
@@ -110,11 +110,11 @@ TRANSPORTS = {
 
 
 def get_transport(transport: str | Path | Transport) -> Transport:
-    """A transport by its name (none, ndp, dctcp), from a `.toml` or `.json` file, or unchanged if it already is one.
+    """Return a transport by its name (none, ndp, dctcp), from a `.toml` or `.json` file, or unchanged if it is one.
 
-    A file holds `payload_bytes` and `header_bytes`, and optionally other fields of `Transport`; the default name is the
-    file's. `measured`, which `mfabric calibrate nccl` writes, says where the constants come from and is not read.
-    Raises `InputError` for an unknown name or field, and for an invalid number.
+    A file holds `payload_bytes` and `header_bytes`, and optionally other fields of `Transport`; the default name is
+    that of the file. `measured`, which `mfabric calibrate nccl` writes, says where the constants come from and is not
+    read. Raise `InputError` for an unknown name or field, and for an invalid number.
     """
     if isinstance(transport, Transport):
         return transport
@@ -129,8 +129,8 @@ def get_transport(transport: str | Path | Transport) -> Transport:
         missing = [name for name in ("payload_bytes", "header_bytes") if name not in given]
         if missing and measured is not None:
             raise InputError(
-                "it holds measured times but no transport, which is between servers; write it with --nic-gbps "
-                "from what was measured leaf or across."
+                "it holds measured times but no transport, which needs times between servers; write it with --nic-gbps "
+                "from times of tier leaf or across."
             )
         if missing:
             raise InputError(f"a transport needs {' and '.join(missing)}.")

@@ -1,7 +1,7 @@
 """Switch trees: one switch, two tiers (leaf-spine) or three (fat-tree), any radix, oversubscribed at a chosen tier.
 
-Edge switches link to every aggregation switch of their pod (two tiers: to every spine); aggregation switch a of each
-pod links to each of its cores. A shortest path is named by aggregation switch a and core c. Source: Al-Fares et al.,
+Every edge switch links to every aggregation switch of its pod (two tiers: to every spine). Aggregation switch a of each
+pod links to each of the cores of a. An aggregation switch a and a core c name a shortest path. Source: Al-Fares et al.,
 SIGCOMM 2008.
 """
 
@@ -20,17 +20,16 @@ UP, DOWN = 0, 1
 
 @dataclass(frozen=True)
 class Tree:
-    """`parts` separate trees of one form, with equal runs of hosts (one part: an ordinary tree).
+    """`parts` separate trees of one shape, with equal runs of hosts (one part: an ordinary tree).
 
     - `hosts`: ports for NICs, all parts together; `radix`: ports of every switch; `tiers`: 1 (one switch), 2 or 3.
-    - `oversubscription`: down over up ports of the switches `at` "edge" or "aggregation"; others are 1:1.
+    - `oversubscription`: ratio of down to up ports of the switches at the "edge" or the "aggregation"; others are 1:1.
+    - `planes`: number of such trees that every NIC is split over; a link stands for one link of each.
+    - `leaf_hosts`: hosts below an edge switch, with one uplink each, narrower than a NIC by the oversubscription. None:
+      one host for each down port, and uplinks as wide as NICs.
 
-    - `planes`: trees like this one over which every NIC is split; a link stands for one of each.
-    - `leaf_hosts`: hosts below an edge switch. Each then has a link up, narrower than a NIC by the oversubscription.
-      None: one host for each port down, and links up as wide as NICs.
-
-    The last edge switch and the last pod may be partly empty; such a switch uses as many links up as its hosts need
-    (`used_uplinks`). Ports left over by the ratio stay unused (3:1 of 10 ports: 6 down, 2 up).
+    The last edge switch and the last pod may be partly empty; such a switch uses only the uplinks that its hosts need
+    (`used_uplinks`). Ports that the ratio leaves over stay unused (3:1 of 10 ports: 6 down, 2 up).
     """
 
     hosts: int
@@ -72,7 +71,7 @@ class Tree:
 
     @property
     def edge_ports(self) -> tuple[int, int]:
-        """(up, down) ports of an edge switch; that of one tier has none up."""
+        """(up, down) ports of an edge switch; with one tier it has no up ports."""
         if self.tiers == 1:
             return 0, self.radix
         if self.leaf_hosts is not None:
@@ -86,7 +85,7 @@ class Tree:
 
     @property
     def pod_ports(self) -> tuple[int, int]:
-        """(up, down) ports of an aggregation switch; two tiers: (1, radix) of a spine; one: a pod is its switch."""
+        """(up, down) ports of an aggregation switch. Two tiers: (1, radix) of a spine; one: a pod is its switch."""
         if self.tiers < 3:
             return 1, self.radix if self.tiers == 2 else 1
         return self._ports(self.oversubscription if self.at == "aggregation" else 1.0)
@@ -105,12 +104,12 @@ class Tree:
         return self.edges_of(self.hosts) // self.parts
 
     def edges_of(self, hosts: int) -> int:
-        """Edge switches for `hosts` hosts, all parts together, regardless of room above them."""
+        """Return the edge switches for `hosts` hosts, all parts together, even if the tiers above lack room."""
         return self.parts * -(-(hosts // self.parts) // self.edge_ports[DOWN])
 
     @property
     def used_uplinks(self) -> np.ndarray:
-        """Links up that the hosts of each edge switch need, at least 1 [edges of all parts]."""
+        """Uplinks that the hosts of each edge switch need, at least 1 [edges of all parts]."""
         down = self.edge_ports[DOWN]
         hosts = np.minimum(down, self.hosts_per_part - down * np.arange(self.edges_per_part))
         used = np.maximum(1, needed_uplinks(hosts, self.edge_ports)).astype(np.int64)
@@ -118,13 +117,13 @@ class Tree:
 
     @property
     def uplink_parts(self) -> np.ndarray:
-        """Part of each link up that its edge switch needs, if it spreads its bytes over all of them [edges x up]."""
+        """Fraction of each uplink that its edge switch needs if it spreads its bytes over all of them [edges x up]."""
         up = self.edge_ports[UP]
         return np.repeat(self.used_uplinks / max(1, up), up)
 
     @property
     def core_parts(self) -> np.ndarray:
-        """Part of each link above the aggregation that its pod needs, if it spreads its bytes over all of them
+        """Fraction of each link above the aggregation that its pod needs if it spreads its bytes over all of them
         [pods x up x climb]."""
         up, (climb, down) = self.edge_ports[UP], self.pod_ports
         used = np.zeros(self._counts[1])
@@ -141,7 +140,7 @@ class Tree:
 
     @property
     def switches(self) -> tuple[tuple[str, int], ...]:
-        """Kinds of switches and their numbers, all parts together."""
+        """(kind, number) of the switches of all parts."""
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
         if self.tiers == 1:
@@ -162,8 +161,11 @@ class Tree:
         return host // self.hosts_per_part
 
     def switch_links(self, first: int) -> list[tuple[str, np.ndarray, np.ndarray]]:
-        """Links between switches as (kind, tail, head), switches numbered from `first` in the order of `switches`. Up
-        and down links of a tier alternate in runs: edge up [edge a], edge down, aggregation up [pod a c], ..."""
+        """Return the links between switches as (kind, tail, head).
+
+        Switches are numbered from `first` in the order of `switches`. Runs of up and down links alternate: edge up
+        [edge a], edge down, aggregation up [pod a c], ...
+        """
         if self.tiers == 1:
             return []
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
@@ -180,18 +182,20 @@ class Tree:
 
     @property
     def paths(self) -> int:
-        """Shortest paths between hosts in different pods (two tiers: under different edge switches); one switch: 1."""
+        """Number of shortest paths between hosts of different pods (two tiers: edge switches); 1 for one switch."""
         return max(1, self.edge_ports[UP]) * self.pod_ports[UP]
 
     def climbs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether a flow between two hosts leaves its edge switch, and whether it leaves its pod [F] each."""
+        """Return whether flows between two hosts leave their edge switch, and whether their pod; [F] each."""
         from_edge, to_edge = self.edge_of(src), self.edge_of(dst)
         return from_edge != to_edge, self.pod_of(from_edge) != self.pod_of(to_edge)
 
     def hops(self, src, dst, a, c) -> np.ndarray:
-        """Links of the path by aggregation switch `a` and core `c` [F 4], numbered as in `switch_links`: edge up,
-        aggregation up, aggregation down, edge down; -1 where the path turns back below. `a` counts around the links up
-        that both edge switches use."""
+        """Return the links [F 4] of the path over aggregation switch `a` and core `c`, numbered as in `switch_links`.
+
+        They are edge up, aggregation up, aggregation down, edge down; -1 for tiers that the path does not reach. `a` is
+        taken modulo the number of uplinks that both edge switches use.
+        """
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
         ends = np.stack([self.edge_of(src), self.edge_of(dst)])
@@ -203,8 +207,10 @@ class Tree:
         return np.where(np.stack([leaves, beyond, beyond, leaves], axis=1), table, -1)
 
     def pool(self) -> np.ndarray:
-        """The pool of each switch link under spraying, both numbered from 0: all uplinks of an edge switch form one
-        pool, all links from a pod to the cores another; downlinks likewise."""
+        """Return the pool of each switch link under spraying; links and pools are numbered from 0.
+
+        All uplinks of an edge switch form one pool, and all links from a pod to the cores; downlinks likewise.
+        """
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
         at_edge = np.repeat(np.arange(2 * edges), up)
@@ -213,7 +219,10 @@ class Tree:
         return np.concatenate([at_edge, 2 * edges + np.repeat(np.arange(2 * pods), up * climb)])
 
     def merged(self) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:
-        """The merged node of each switch under spraying: one per pod of aggregation switches, one per part of cores."""
+        """Return the merged node of each switch under spraying, and the kinds of merged nodes.
+
+        The aggregation switches of a pod form one node, and the cores of a part.
+        """
         up, climb = self.edge_ports[UP], self.pod_ports[UP]
         edges, pods = self._counts
         node = [np.arange(edges), edges + np.repeat(np.arange(pods), up)]
@@ -225,7 +234,7 @@ class Tree:
         return np.concatenate(node), (("edge", edges), ("pod", pods), ("cores", self.parts))
 
     def sprayed_hops(self, src, dst) -> np.ndarray:
-        """The pools that a sprayed flow crosses [F 4], numbered from 0; -1 where it turns back below."""
+        """Return the pools that a sprayed flow crosses [F 4], numbered from 0; -1 for tiers that it does not reach."""
         edges, pods = self._counts
         ends = np.stack([self.edge_of(src), self.edge_of(dst)])
         leaves, beyond = self.climbs(src, dst)
@@ -235,14 +244,14 @@ class Tree:
 
 
 def needed_uplinks(hosts: Any, ports: tuple[int, int]) -> Any:
-    """Links up that `hosts` (maybe an array) need: of full switches with (up, down) `ports`, and of a last one."""
+    """Return the uplinks that `hosts` (maybe an array) need: full switches with (up, down) `ports`, and a last one."""
     up, down = ports
     full, others = np.divmod(hosts, down)
     return full * up + np.ceil(others * up / down)
 
 
 def check_ratio(tiers: int, oversubscription: float, at: str) -> None:
-    """`InputError` for a tree of these tiers that cannot be oversubscribed so."""
+    """Raise `InputError` if a tree of these tiers cannot be oversubscribed in this way."""
     if tiers == 1 and oversubscription != 1:
         raise InputError(f"a tree of 1 tier has no links up and cannot be oversubscribed, got {oversubscription:g}:1.")
     if tiers < 3 and at != "edge":
@@ -252,7 +261,7 @@ def check_ratio(tiers: int, oversubscription: float, at: str) -> None:
 
 
 def roomy_radix(least: int, servers: int, nics: int) -> int:
-    """The least radix of `least` * 2^k whose trees fit all NICs (two tiers: one NIC per server)."""
+    """Return the least radix `least` * 2^k whose trees hold all NICs (two tiers: one NIC per server)."""
     radix = least
     while radix**3 < 4 * servers * nics or radix**2 < 2 * servers:
         radix *= 2

@@ -27,16 +27,16 @@ NAME = "twisted-torus"
 
 
 def short_side(shape: Shape) -> int:
-    """The n of a shape; `InputError` unless it has sizes n and 2n, and no others."""
+    """Return the n of a shape. Raise `InputError` unless its sizes are n and 2n only."""
     if set(shape) != {min(shape), 2 * min(shape)}:
         raise InputError(
-            f"shape of a twisted torus must have sizes n and 2n alone, such as 4x4x8, got {written(shape)}."
+            f"shape of a twisted torus must have only sizes n and 2n, such as 4x4x8, got {written(shape)}."
         )
     return min(shape)
 
 
 def usual_shape(servers: int) -> Shape:
-    """n x n x 2n or n x 2n x 2n, n at least 2; `Misfit` where servers have no such shape."""
+    """Return n x n x 2n or n x 2n x 2n, n at least 2. Raise `Misfit` if the servers have no such shape."""
     if (shape := _fitting(servers)) is None:
         raise Misfit(
             "network.fabric twisted-torus needs n x n x 2n or n x 2n x 2n servers, n at least 2 (16, 32, 54, 108, 128, "
@@ -52,7 +52,7 @@ def _fitting(servers: int) -> Shape | None:
 
 
 def shape_of(servers: int, text: str | None = None) -> Shape:
-    """The shape that a setting asks for, or the usual one; `InputError` or `Misfit` for one that does not fit."""
+    """Return the shape of the setting `text`, or the usual one. Raise `InputError` or `Misfit` if it does not fit."""
     if text is None:
         return usual_shape(servers)
     shape = sizes("network.twisted-torus.shape", text)
@@ -63,7 +63,7 @@ def shape_of(servers: int, text: str | None = None) -> Shape:
 
 
 def twisted_mesh(shape: Shape, each: int) -> Mesh:
-    """Links of `each` NICs to the next server in both directions of every ring."""
+    """Return the links of a twisted torus: `each` NICs to the next server, in both directions of every ring."""
     ends = [(at, there) for _, at, there in rings(shape, short_side(shape))]
     tail, head = (np.concatenate([pair[side] for pair in ends] + [pair[1 - side] for pair in ends]) for side in (0, 1))
     return views.mesh_of_links(math.prod(shape), tail, head, each, places=coordinates(shape).T)
@@ -74,7 +74,7 @@ class TwistedTorus(OnMesh):
         return twisted_mesh(shape_of(site.servers, site.own.shape), per_direction(site.server_nics, NAME))
 
     def parts(self, site: Site) -> tuple[PartGroup, ...]:
-        """Of any number of servers; those that make no twisted torus are priced as a torus."""
+        """Return the parts for any number of servers; those that form no twisted torus are priced as a torus."""
         stated = site.own.shape and shape_of(site.servers, site.own.shape)
         return ring_parts(
             stated or _fitting(site.servers) or near_cube(site.servers), per_direction(site.server_nics, NAME)
@@ -85,8 +85,7 @@ class TwistedTorus(OnMesh):
 
 
 def _rings(site: Site) -> tuple[int, float]:
-    """Optical ports and switches: the four ports of two rings of n that the twist joins are on one, those of two rings
-    of 2n as well."""
+    """Ports of an optical switch (four: the twist joins two rings, of n or of 2n), and number of switches."""
     _, through = TWISTED_TORUS.parts(site)
     return 4, site.servers * through.nics / 4
 

@@ -1,6 +1,6 @@
-"""What expert-parallel groups see of a fabric, and meshes: classes that need JAX, loaded when first used.
+"""Classes that need JAX, loaded at first use: what expert-parallel groups see of a fabric, and meshes.
 
-Files of fabrics take them from here, so that settings are checked and help is shown without JAX.
+Files of fabrics import them from here, so that settings are checked and help is shown without JAX.
 """
 
 from mfabric_jax.support.lazily import at_first_use

@@ -41,7 +41,7 @@ PRICES = [
         (functools.partial(read, Prices.read, text), sentence)
         for text, sentence in (
             ("ocs_prot = 1", "price 'ocs_prot' is unknown (did you mean 'ocs_port'?); allowed: gbps, tr"),
-            ("[switch.800]\nusd = 9", "switch.800 needs ports, of a whole switch."),
+            ("[switch.800]\nusd = 9", "switch.800 needs ports of a whole switch."),
             ("[switch.fast]\nusd = 9\nports = 1", "switch.fast must be named by the Gbps of its ports, such as"),
             ("[switch.800]\nusd = 9\nports = 1\nnic_gbps = 300", "must divide the 800 Gbps of a port, got 300."),
             ("[switch.800]\nusd = -9\nports = 1", "switch.800.usd must be finite and not negative, got -9."),
@@ -61,7 +61,7 @@ PRICES = [
                 "[watts]\nnic = [1, 2]",
                 "watts: nic must list one power for each of the 4 bandwidths in gbps, got",
             ),
-            ("[ocs.X]\nusd = 1", "ocs.X needs ports, how many one switch has."),
+            ("[ocs.X]\nusd = 1", "ocs.X needs ports, the number of ports of one switch."),
             ("[ocs.X]\nports = 8\ndelay_s = [2, 1]", "ocs.X.delay_s must be fastest and slowest, got [2, 1]."),
             ("[ocs.X]\nports = 8\nturns_per_s = 0", "ocs.X.turns_per_s must be finite and above 0, got 0."),
         )
@@ -95,7 +95,10 @@ GROUPS = [
     (lambda: Electrical(400.0, oversubscription=0), "oversubscription must be finite and above 0, got 0"),
     (lambda: get_transport("dtcp"), "transport 'dtcp' is unknown (did you mean 'dctcp'?)"),
     (lambda: get("fattree"), "fabric 'fattree' is unknown (did you mean 'fat-tree'?); allowed: fat-"),
-    (lambda: cluster("torus", 8, 400.0, nics=8), "torus needs as many NICs in each of its 6 directions, got nics 8"),
+    (
+        lambda: cluster("torus", 8, 400.0, nics=8),
+        "torus needs equally many NICs in each of its 6 directions, got nics 8",
+    ),
     (lambda: cluster("torus", 8, 400.0, regions=np.zeros((1, 8, 8), int)), "torus has no circuits"),
     (lambda: cluster("mfabric", 8, 400.0), "mfabric needs circuits; regions was not given."),
     (lambda: Circuits(np.zeros((2, 3), int)), "count must be [S S], got [2, 3]"),
@@ -119,9 +122,9 @@ GRAPHS = [
     (("edges",), [], "a graph must have edges or links, got both"),
     (("nodes",), {"a": 1}, "nodes must be a list of objects"),
     (("nodes", 1, "id"), MISSING, "node 1 has no id"),
-    (("nodes", 1, "id"), "b", "id of a node must be its own, but two nodes are called 'b'"),
+    (("nodes", 1, "id"), "b", "id of a node must be unique, but two nodes are called 'b'"),
     (("nodes", 1, "knd"), "gpu", "field of node 1 (a) 'knd' is unknown (did you mean 'kind'?); allowed: id, kind"),
-    (("nodes", 1, "kind"), "GPUs", "kind of node 1 (a) must be written 'gpu', where flows start and end, got 'GPUs'"),
+    (("nodes", 1, "kind"), "GPUs", "kind of node 1 (a) must be 'gpu' if flows start and end there, got 'GPUs'"),
     (("links", 1, "source"), MISSING, "link 1 has no source"),
     (("links", 1, "target"), "c", "link 1 (s -> c) names a node that is not in nodes: 'c'"),
     (("links", 1, "capacity"), 400, f"{LINK}: capacity has no unit; give capacity_bytes_per_s or capacity_gbps"),

@@ -194,7 +194,7 @@ def test_make_graph_writes_what_is_read(tmp_path, capsys):
         ("torus --gpus 8 --shape 2x2 --out t.json", "shape must have 8 GPUs, got 2x2."),
         ("torus --shape 2y2 --out t.json", "shape must be 1 to 8 sizes such as 4x4x8, got '2y2'."),
         ("torus --shape 0x2 --out t.json", "whole number of at least 1, got 0"),
-        ("twisted-torus --shape 4x4x12 --out t.json", "sizes n and 2n alone, such as 4x4x8, got 4x4x12."),
+        ("twisted-torus --shape 4x4x12 --out t.json", "only sizes n and 2n, such as 4x4x8, got 4x4x12."),
         ("full-mesh --gpus 100000 --out t.json", "links of a graph must be at most 4,194,304"),
         ("leaf-spine --gpus 12 --out t.json", "gpus_per_server must divide the 12 GPUs, got 8."),
         ("planes --gpus 16 --planes 3 --out t.json", "planes must divide the 8 GPUs of a server, got 3"),

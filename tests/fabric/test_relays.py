@@ -49,7 +49,7 @@ def test_no_way_leads_over_a_gpu_that_does_not_forward(routing):
 
 def test_gpus_forward_where_others_could_not_be_reached():
     row = joined([(0, 1), (1, 2)], 3, 0)
-    assert relays_of(row)[1] == "GPUs forward for others: gpu 0 reaches gpu 2 in no other way"
+    assert relays_of(row)[1] == "GPUs forward for others: gpu 0 has no other path to gpu 2"
     assert relays_of(row).forward.all()
     with pytest.raises(InputError, match="no path leads from gpu 0 to gpu 2"):
         shortest_routes(row, [0], [2], relay=relays_of(row, "no").forward)
@@ -60,7 +60,7 @@ def test_gpus_forward_where_others_could_not_be_reached():
 
 def test_a_link_that_broke_makes_gpus_forward():
     broken = ROW.without(np.array([2]))  # GPU 0 sends by GPU 1 alone
-    assert relays_of(broken).words == "GPUs forward for others: gpu 0 reaches gpu 2 in no other way"
+    assert relays_of(broken).words == "GPUs forward for others: gpu 0 has no other path to gpu 2"
 
 
 @pytest.mark.parametrize(

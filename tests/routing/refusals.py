@@ -97,7 +97,11 @@ REFUSED = [
     (lambda: all_to_all_time(region(), Circuits(ODD), NONE), "circuits must be [S S] with S = 8 servers, got [3, 3]"),
     (lambda: relayed_part_times(region(), Circuits(NONE), ODD, server=0), "demand must be [S S] with S = 8 servers"),
     (lambda: Region(4, 8e-9, optical_degree=np.ones((4, 1), int)), "optical_degree must be a number or", "[4, 1]"),
-    (lambda: Region(8, 8e-9, optical_degree=np.arange(6)), "optical_degree must be a number", "jax.vmap(lambda one: "),
+    (
+        lambda: Region(8, 8e-9, optical_degree=np.arange(6)),
+        "optical_degree must be a number",
+        "jax.vmap(lambda value: ",
+    ),
     (lambda: Region(8, np.arange(1.0, 4.0)), "nic_gbps must be one number, got the shape [3]", "under vmap"),
     (lambda: Region(8, 8e-9, delay_s=np.ones(2)), "delay_s must be one number, got the shape [2]", "under vmap"),
     (lambda: Region(8, 8e-9, optical_degree=2.5), "optical_degree must be whole, got 2.5"),

@@ -170,7 +170,7 @@ WRONG = [
     ({"configurations": [PAIR, -PAIR]}, "configurations[1] of the schedule has a negative count"),
     (
         {"configurations": [table(3, (0, 1)), PAIR], "directed": False},
-        "configurations[0] of the schedule has circuits in one direction alone",
+        "configurations[0] of the schedule has circuits in only one direction",
     ),
     ({"seconds": [1.0, -1.0]}, "configurations[1] of the schedule has seconds that are negative or not finite"),
     ({"seconds": [np.nan, 1.0]}, "configurations[0] of the schedule has seconds that are negative or not finite"),

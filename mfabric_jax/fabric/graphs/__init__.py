@@ -1,1 +1,1 @@
-"""Graphs of a user's own: readers of the formats in which they exist, one file each, and kinds that are made here."""
+"""Graphs of the user: readers of their file formats, one file each, and graphs that are generated from numbers."""

@@ -1,9 +1,9 @@
 """The network YAML of ASTRA-sim's analytical back end: a ring, full mesh or switch in every dimension.
 
 `topology` (Ring, FullyConnected, Switch), `npus_count`, `bandwidth` (GB/s of a link and direction) and `latency` (ns of
-a link) are lists of equal length, innermost dimension first. NPUs that differ in one dimension alone share its ring,
-mesh or switch; their number counts the innermost dimension first. Bytes cross two links of a switch, so its latency
-counts twice, as there. A gigabyte is 1e9 bytes here; ASTRA-sim multiplies by 2^30. Source: astra-network-analytical.
+a link) are lists of equal length, innermost dimension first. NPUs that differ in exactly one dimension share its ring,
+mesh or switch; NPUs are numbered along the innermost dimension first. Bytes cross two links of a switch, so its latency
+counts twice, as in ASTRA-sim. A gigabyte is 1e9 bytes here, 2^30 in ASTRA-sim. Source: astra-network-analytical.
 """
 
 import itertools
@@ -21,7 +21,7 @@ NUMBER = re.compile(r"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 
 
 def graph_data(text: str) -> GraphData:
-    """The graph of a network YAML. `InputError` with the key and value that are wrong."""
+    """Return the graph of a network YAML. Raise `InputError` with the wrong key and value."""
     lists = _lists(text)
     kinds = [one_of("topology", word, KINDS) for word in lists["topology"]]
     counts = [whole_in("npus_count", "a dimension", word, 1, MOST_NODES) for word in lists["npus_count"]]
@@ -49,7 +49,7 @@ def graph_data(text: str) -> GraphData:
 
 
 def _groups(total: int, count: int, inner: int) -> Iterator[range]:
-    """The NPUs that differ in one dimension alone, for every value of the others."""
+    """The NPUs that differ in exactly one dimension, for every value of the others."""
     for outer in range(0, total, inner * count):
         for first in range(outer, outer + inner):
             yield range(first, first + inner * count, inner)
@@ -69,7 +69,7 @@ def _number(key: str, word: str) -> float:
 
 
 def _lists(text: str) -> dict[str, list[str]]:
-    """The lists by key; of YAML only `key: [a, b]` and `- a` below a key."""
+    """The lists by key; of YAML, only `key: [a, b]` and `- a` below a key are read."""
     found: dict[str, list[str]] = {}
     key = ""
     for number, line in enumerate(text.splitlines(), 1):

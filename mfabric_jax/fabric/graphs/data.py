@@ -1,4 +1,4 @@
-"""Nodes and directed links while a reader collects them; ends as the node-link data that `graph_of` takes."""
+"""Nodes and directed links that a reader collects into the node-link data that `graph_of` takes."""
 
 from typing import Any
 
@@ -16,22 +16,22 @@ class GraphData:
         self._links: list[dict[str, Any]] = []
 
     def node(self, name: str, kind: str) -> str:
-        """Add a node, and return its name. `InputError` if the name is taken, or for too many nodes."""
+        """Add a node and return its name. Raise `InputError` if the name is taken or there are too many nodes."""
         if name in self._nodes:
-            raise InputError(f"two nodes are called {name!r}; every node needs a name of its own.")
+            raise InputError(f"two nodes are called {name!r}; every node needs a unique name.")
         check_many("nodes", len(self._nodes) + 1, MOST_NODES)
         self._nodes[name] = kind
         return name
 
     def nodes(self, kind: str, count: int) -> list[str]:
-        """Add nodes "KIND 0", "KIND 1", ..., and return their names."""
+        """Add nodes "KIND 0", "KIND 1", ... and return their names."""
         return [self.node(f"{kind} {n}", kind) for n in range(count)]
 
     def has(self, name: str) -> bool:
         return name in self._nodes
 
     def one_way(self, source: str, target: str, capacity: float, latency_s: float, kind: str) -> None:
-        """Add a link from `source` to `target`. `InputError` for too many links."""
+        """Add a link from `source` to `target`. Raise `InputError` if there are too many links."""
         check_many("links", len(self._links) + 1, MOST_LINKS)
         link = {"source": source, "target": target, "capacity_bytes_per_s": capacity, "latency_s": latency_s}
         self._links.append(link | {"kind": kind})
@@ -49,13 +49,13 @@ class GraphData:
 
 
 def check_many(what: str, count: int, most: int) -> None:
-    """`InputError` for more nodes or links than are read."""
+    """Raise `InputError` if there are more nodes or links than `most`."""
     if count > most:
         raise InputError(f"{what} of a graph must be at most {most:,}, got {count:,} or more.")
 
 
 def whole_in(place: str, field: str, text: str, least: int, most: int) -> int:
-    """The whole number in a word of a file. `InputError` naming place, field, word and what is allowed."""
+    """Return the whole number in a word of a file. Raise `InputError` with its place, field and what is allowed."""
     value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
     if value is None or not least <= value <= most:
         raise InputError(f"{place}: {field} must be a whole number from {least} to {most:,}, got {text!r:.80}.")

@@ -1,4 +1,4 @@
-"""Read a graph from a file of any format that is known, told apart by its extension and content."""
+"""Read a graph from a file of any known format; its extension and content tell which."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -27,11 +27,11 @@ INFRAGRAPH = {"devices", "instances"}
 
 
 def read_graph(path: str | Path) -> Network:
-    """The graph of a file: node-link JSON of networkx, topology text of ns-3 or SimAI, htsim's `.topo`, network YAML of
-    ASTRA-sim, or topology dumps of NCCL or RCCL.
+    """Read the graph of a file: node-link JSON of networkx, topology text of ns-3 or SimAI, htsim's `.topo`, network
+    YAML of ASTRA-sim, or topology dumps of NCCL or RCCL.
 
-    Dumps of several servers: `a.xml,b.xml`, or `a.xml*16` for 16 equal ones. Raises `InputError` if a file is
-    unreadable or its reader rejects it.
+    Dumps of several servers: `a.xml,b.xml`, or `a.xml*16` for 16 equal ones. Raise `InputError` if a file is unreadable
+    or its reader rejects it.
     """
     named = str(path)
     files = [named] if Path(named).is_file() else _dumps(named)
@@ -46,7 +46,7 @@ def read_graph(path: str | Path) -> Network:
 
 
 def _dumps(named: str) -> list[str]:
-    """The files of `a.xml,b.xml*3`; the name itself if it is no such list."""
+    """The files of a list such as `a.xml,b.xml*3`; the name itself if it is no list."""
     files: list[str] = []
     for word in named.split(","):
         times = TIMES.fullmatch(word)
@@ -90,7 +90,7 @@ def _reader(file: str, suffix: str, first: str) -> Callable[[str], GraphData]:
 
 
 def _astra_sim(file: str, text: str) -> GraphData:
-    """The graph of a YAML file. `InputError` that says so if it is of another tool."""
+    """The graph of a YAML file. Raise `InputError` if it is a file of another tool."""
     keys = YAML_KEY.findall(text)
     _refuse_foreign(file, keys)
     if keys and not set(keys) & set(astra_sim.KEYS):

@@ -1,10 +1,11 @@
 """The `.topo` files of htsim: fat-trees of two or three tiers of switches.
 
-`key value` lines: Nodes, Tiers, Podsize, then a section for every tier from `Tier 0` (the ToR switches) up, with its
-Downlink_speed_Gbps, Downlink_Latency_ns, Radix_Down and, below the top, Radix_Up; optional Oversubscribed (1), Bundle
-(parallel links, 1), Switch_Latency_ns (0), Queue_Up, Queue_Down (not read). Every ToR switch leads to every aggregation
-switch of its pod; aggregation switch a of each pod to the same cores. A bundle is one link of its summed capacity. A
-link takes its own latency and that of the switch at its end. Source: csg-htsim, sim/datacenter/fat_tree_topology.cpp.
+A file has `key value` lines: Nodes, Tiers, Podsize, then a section for every tier from `Tier 0` (the ToR switches) up.
+A section has Downlink_speed_Gbps, Downlink_Latency_ns, Radix_Down and, below the top, Radix_Up; optional are
+Oversubscribed (1), Bundle (parallel links, 1), Switch_Latency_ns (0), Queue_Up and Queue_Down (not read). Every ToR
+switch links to every aggregation switch of its pod; aggregation switch a of each pod links to the same cores. A bundle
+is one link of its summed capacity. The delay of a link is its own latency plus that of the switch at its end. Source:
+csg-htsim, sim/datacenter/fat_tree_topology.cpp.
 """
 
 from itertools import pairwise
@@ -34,7 +35,7 @@ class _Sizes(NamedTuple):
 
 
 def graph_data(text: str) -> GraphData:
-    """The graph of a `.topo` file. `InputError` with the line, key and value that are wrong."""
+    """Return the graph of a `.topo` file. Raise `InputError` with the wrong line, key and value."""
     header, tiers = _read(text)
     size = _sizes(header, tiers)
     return _built(size, tiers)
@@ -114,7 +115,7 @@ def _over(whole: int, part: int, field: str, what: str) -> int:
 
 
 def _check_ports(tiers: list[Tier], below: list[int]) -> None:
-    """A switch of tier 1 or 2 has a bundle to every ToR switch of its pod, or to every pod."""
+    """Check that a switch of tier 1 has a bundle to every ToR switch of its pod, one of tier 2 to every pod."""
     for nth, (tier, count) in enumerate(zip(tiers[1:], below, strict=False), 1):
         if tier["radix_down"] != count * tier["bundle"]:
             what = "ToR switches of a pod" if nth == 1 else "pods"
@@ -154,7 +155,7 @@ def _built(size: _Sizes, tiers: list[Tier]) -> GraphData:
 
 
 def _join(graph: GraphData, low: str, high: str, tiers: list[Tier], nth: int) -> None:
-    """The bundle below a switch of tier `nth`, in both directions."""
+    """Add the bundle below a switch of tier `nth`, in both directions."""
     tier: dict[str, Any] = tiers[nth]
     capacity = units.gbps(tier["downlink_speed_gbps"] * tier["bundle"])
     own, below = tier["downlink_latency_ns"], tiers[nth - 1]["switch_latency_ns"] if nth else 0

@@ -1,7 +1,7 @@
-"""Graphs made from a few numbers: trees of switches, planes, tori, full meshes, dragonflies.
+"""Graphs generated from a few numbers: trees of switches, planes, tori, full meshes, dragonflies.
 
-GPUs are numbered server by server; on tori and meshes the first dimension of the shape counts first. Servers of several
-GPUs have an NVSwitch; tori and meshes join GPUs themselves, which forward for each other. Parallel links are one link
+GPUs are numbered server by server; on tori and meshes along the first dimension first. Servers of several GPUs have an
+NVSwitch; tori and meshes link the GPUs directly, which forward for each other. Parallel links are merged into one link
 of their summed capacity.
 """
 
@@ -29,15 +29,15 @@ Nodes = list[tuple[str, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """What a graph is made from; each kind reads some of it (`KINDS`).
+    """The numbers that define a generated graph; each kind of graph reads some of them (`KINDS`).
 
-    - `gpus`; `shape`: sizes of the dimensions of a torus or mesh, None: the usual ones for `gpus`.
-    - `nic_gbps`: of every NIC (on tori and meshes: link between GPUs) and switch port, per direction.
-    - `nvlink_gbps`: of a GPU into its server's NVSwitch, per direction; 0: no NVSwitch.
-    - `oversubscription`: down over up ports of edge switches; `radix`: ports of every switch, of a whole NIC each.
-    - `pooled`: NICs are behind the NVSwitch of their server, for all of its GPUs alike; else each is a GPU's own.
-    - `planes`: NIC j of a server is on plane j mod `planes`; `split`: instead, a part of every NIC is on each plane,
-      and every port of a switch is split alike, as on the fabric multi-plane.
+    - `gpus`: number of GPUs; `shape`: sizes of the dimensions of a torus or mesh; None: the usual ones for `gpus`.
+    - `nic_gbps`: bandwidth of NICs and switch ports (on tori and meshes: of links between GPUs), per direction.
+    - `nvlink_gbps`: bandwidth of a GPU into its server's NVSwitch, per direction; 0: no NVSwitch.
+    - `oversubscription`: ratio of down to up ports of edge switches; `radix`: ports of a switch, as wide as NICs.
+    - `pooled`: NICs are behind their server's NVSwitch and serve all its GPUs; else each GPU has its own.
+    - `planes`: NIC j of a server is on plane j mod `planes`; `split`: instead, every NIC is split over all planes, and
+      so are switch ports, as on the fabric multi-plane.
     """
 
     gpus: int
@@ -75,31 +75,31 @@ class Numbers:
 
 
 def made(kind: str, numbers: Numbers) -> Network:
-    """The graph of one of `KINDS`. `InputError` for numbers that do not fit it."""
+    """Return the graph of one of `KINDS`. Raise `InputError` if the numbers do not fit it."""
     return KINDS[one_of("kind of graph", kind, KINDS)].make(numbers)
 
 
 # -------------------------------------------------------------------------------------------------- trees of switches
 def leaf_spine(numbers: Numbers) -> Network:
-    """Two tiers of switches over one NIC for each GPU, in order: every leaf (edge) has a link to every spine."""
+    """Return two tiers of switches above one NIC per GPU, in order; every leaf (edge) has a link to every spine."""
     return _on_tree(numbers, Tree(numbers.gpus, numbers.radix, 2, numbers.oversubscription))
 
 
 def fat_tree(numbers: Numbers) -> Network:
-    """Three tiers of switches over one NIC for each GPU, in order; oversubscribed at the edge."""
+    """Return three tiers of switches above one NIC per GPU, in order; they are oversubscribed at the edge."""
     return _on_tree(numbers, Tree(numbers.gpus, numbers.radix, 3, numbers.oversubscription))
 
 
 def planes(numbers: Numbers) -> Network:
-    """Separate leaf-spine trees, which meet in GPUs (`split`) or NVSwitches alone.
+    """Return separate leaf-spine trees, which meet only in GPUs (`split`) or NVSwitches.
 
-    Sources: DeepSeek-V3 (arXiv 2505.09343), a NIC a plane; OpenAI's MRC (arXiv 2605.04333), NICs split.
+    Sources: DeepSeek-V3 (arXiv 2505.09343), one NIC per plane; OpenAI's MRC (arXiv 2605.04333), split NICs.
     """
     several, split, each = numbers.planes, numbers.split, numbers.gpus_per_server
     if not split and each % several:
         raise InputError(f"planes must divide the {each} GPUs of a server, got {several}; or split the NICs.")
     if not split and several > 1 and not numbers.nvlink_gbps:
-        raise InputError("nvlink_gbps must be above 0 where planes meet in NVSwitches alone, got 0; or split the NICs.")
+        raise InputError("nvlink_gbps must be above 0 if planes meet only in NVSwitches, got 0; or split the NICs.")
     gpu = np.arange(numbers.gpus)
     if split:
         host = np.concatenate([plane * numbers.gpus + gpu for plane in range(several)])
@@ -116,14 +116,14 @@ def planes(numbers: Numbers) -> Network:
 def _on_tree(
     numbers: Numbers, tree: Tree, gpu: np.ndarray | None = None, host: np.ndarray | None = None, width: float = 1.0
 ) -> Network:
-    """NICs of GPUs `gpu` at ports `host` of a tree [NICs], of a part `width` of the bandwidth; None: in order."""
+    """The graph with NICs of GPUs `gpu` at ports `host` of a tree [NICs]; None: in order. `width`: part of a NIC."""
     gpu = np.arange(numbers.gpus) if gpu is None else gpu
     host = gpu if host is None else host
     nodes, runs = _servers(numbers)
     first = sum(count for _, count in nodes)
     edge = first + tree.edge_of(host)
     runs += _nics(numbers, gpu, edge, width)
-    if tree.tiers == 2 and tree.edges_per_part == 1:  # one leaf leads nowhere else
+    if tree.tiers == 2 and tree.edges_per_part == 1:  # a single leaf needs no spine
         return _network(runs, [*nodes, tree.switches[0]])
     for kind, tail, head in tree.switch_links(first):
         parts = tree.uplink_parts if kind.startswith("edge") else tree.core_parts
@@ -132,7 +132,7 @@ def _on_tree(
 
 
 def _servers(numbers: Numbers) -> tuple[Nodes, list[Run]]:
-    """GPUs, the NVSwitch of each server where there is one, and behind it the NICs where they are pooled."""
+    """GPUs, the NVSwitch of each server if there is one, and the NICs behind it if they are pooled."""
     nodes: Nodes = [("gpu", numbers.gpus)]
     if numbers.gpus_per_server == 1 or not numbers.nvlink_gbps:
         if numbers.pooled:
@@ -149,13 +149,13 @@ def _servers(numbers: Numbers) -> tuple[Nodes, list[Run]]:
 
 
 def _nics(numbers: Numbers, gpu: np.ndarray, switch: np.ndarray, width: float = 1.0) -> list[Run]:
-    """Of GPUs `gpu` at `switch` [NICs], of a part `width` of the bandwidth."""
+    """Links of the NICs of GPUs `gpu` to `switch` [NICs]; `width`: part of a NIC."""
     pooled = numbers.gpus + numbers.servers if numbers.pooled else 0  # nodes before NICs
     return _both("nic", pooled + gpu, switch, np.full(len(gpu), numbers.port * width))
 
 
 def dragonfly(numbers: Numbers) -> Network:
-    """Routers behind servers, fully meshed in groups, with links between all groups (`fabric.dragonfly`)."""
+    """Return routers behind servers, fully meshed in groups, with links between all groups (`fabric.dragonfly`)."""
     mesh = dragonfly_mesh(numbers.servers, numbers.gpus_per_server, valiant=False)
     nodes, runs = _servers(numbers)
     first = sum(count for _, count in nodes)
@@ -174,12 +174,12 @@ def dragonfly(numbers: Numbers) -> Network:
 
 # ----------------------------------------------------------------------------------------------- links between GPUs
 def torus(numbers: Numbers) -> Network:
-    """Neighbours in every dimension are joined, and the last with the first; a dimension of 2 has both links."""
+    """Return links of neighbours in every dimension, and of the last with the first; a dimension of 2 has both."""
     return _network(_torus_runs(numbers, _shape(numbers)), [("gpu", numbers.gpus)])
 
 
 def twisted_torus(numbers: Numbers) -> Network:
-    """A torus whose rings of n close with a shift along those of 2n (`fabric.twisted_torus`), such as 4x4x8."""
+    """Return a torus whose rings of n close with a shift along those of 2n (`fabric.twisted_torus`), such as 4x4x8."""
     shape = _shape(numbers)
     return _network(_torus_runs(numbers, shape, short_side(shape)), [("gpu", numbers.gpus)])
 
@@ -194,7 +194,7 @@ def _torus_runs(numbers: Numbers, shape: tuple[int, ...], twisted: int = 0) -> l
 
 
 def full_mesh(numbers: Numbers) -> Network:
-    """GPUs that differ in one dimension alone are joined: of one dimension every two, of several as HyperX, UB-Mesh."""
+    """Return links of GPUs that differ in exactly one dimension; with several dimensions it is HyperX or UB-Mesh."""
     shape = (numbers.gpus,) if numbers.shape is None else numbers.shape
     check_many("links", numbers.gpus * sum(size - 1 for size in shape), MOST_LINKS)
     links = [(f"dimension {axis}", tail, head, np.full(len(tail), numbers.port)) for axis, tail, head in lines(shape)]
@@ -216,7 +216,7 @@ def _network(runs: list[Run], nodes: Nodes) -> Network:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind of graph is made, and the fields of `Numbers` that it reads besides `gpus` and `nic_gbps`."""
+    """The function that makes a kind of graph, and the numbers that it reads besides `gpus` and `nic_gbps`."""
 
     make: Callable[[Numbers], Network]
     reads: tuple[str, ...]

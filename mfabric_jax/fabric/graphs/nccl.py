@@ -1,21 +1,21 @@
 """Topology dumps of NCCL (`NCCL_TOPO_DUMP_FILE`, version 1) and RCCL (version 2): GPUs, NVLinks or xGMI links, PCI,
 CPUs and NICs of servers.
 
-- A dump is one server, or several that it tells apart by `host_hash`; its NVSwitches are one node.
-- GPUs are in the order of `rank`. GPUs without a rank take no part if others have one; without any, `dev` orders them.
+- A dump is one server, or several that `host_hash` distinguishes; all its NVSwitches are one node.
+- GPUs are in the order of `rank`. If some GPUs have a rank, the others are left out; if none has, `dev` orders them.
 - Links of one kind between two nodes are one link of their summed bandwidth.
-- Broadcom's PCI switches show themselves as two levels, which are one switch (`ncclTopoFlattenBcmSwitches`).
+- A Broadcom PCI switch appears as two levels, which are merged into one switch (`ncclTopoFlattenBcmSwitches`).
 - Functions of one NIC (`12:00.0`, `12:00.1`) share its PCI link. A `net` without `dev`, or with `net="0"`, is part of
   another one and is left out.
-- NICs of equal `plane` and `rail` meet at one non-blocking switch, those of several dumps too; NICs that name neither
-  share one switch. The `latency` of a NIC [us] is the delay of its link to the switch; no other link has a delay.
-- Every device below a CPU has a root port between, and GPUs of one NVSwitch that share a PCI switch or CPU have a port
-  each. By hops, an NVLink is therefore shorter than the way through PCI switches and CPUs, as NCCL has it, that to the
-  GPU beside another NIC too (PXN).
+- NICs of equal `plane` and `rail` are on one non-blocking switch, even if they are in several dumps; NICs that name
+  neither share one switch. The `latency` of a NIC [us] is the delay of its link to the switch; no other link has one.
+- Every device below a CPU is behind a root port, and GPUs of one NVSwitch that share a PCI switch or CPU are behind a
+  port each. So an NVLink has fewer hops than a path through PCI switches and CPUs, as NCCL prefers it; this includes
+  the path to the GPU beside another NIC (PXN).
 
-Bandwidths where a dump names none are NCCL's own, per direction (src/graph/topo.h, topo.cc): of an NVLink by `sm`, of
-PCI by `link_speed` and `link_width`, between CPUs by vendor and model; of an xGMI link RCCL's own, by `gcn`. An element
-that is not known here is refused; attributes that are not known are named.
+Where a dump gives no bandwidth, NCCL's own is used, per direction (src/graph/topo.h, topo.cc): by `sm` for NVLinks, by
+`link_speed` and `link_width` for PCI, by vendor and model between CPUs. For xGMI it is RCCL's own, by `gcn`. Unknown
+elements are refused; unknown attributes are reported.
 """
 
 import difflib
@@ -32,14 +32,14 @@ from mfabric_jax.fabric.graphs.data import GraphData, whole_in
 from mfabric_jax.support.unread import name_unread
 
 Element = ElementTree.Element
-INSIDE = {  # the elements that may stand in each
+INSIDE = {  # elements that each may contain
     "system": ("cpu",),
     "cpu": ("pci", "nic"),
     "pci": ("pci", "gpu", "nic", "pcilink"),
     "gpu": ("nvlink", "xgmi", "c2c"),
     "nic": ("net",),
 }
-KNOWN = {  # attributes that are read, or that change no bandwidth and no delay
+KNOWN = {  # attributes that are read, or that change neither bandwidth nor delay
     "system": "version name",
     "cpu": "host_hash numaid affinity arch vendor familyid modelid",
     "pci": "busid class vendor device subsystem_vendor subsystem_device link_speed link_width",
@@ -49,24 +49,24 @@ KNOWN = {  # attributes that are read, or that change no bandwidth and no delay
     "c2c": "bw count",
     "pcilink": "target",
 }
-NVLINK = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1}  # GB/s of one, by the least sm
-XGMI = {"gfx900": 24.0, "gfx906": 24.0, "gfx908": 24.0, "gfx90a": 36.0, "gfx94": 48.0}  # GB/s of one, by gcn
+NVLINK = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1}  # GB/s of one link, from this sm on
+XGMI = {"gfx900": 24.0, "gfx906": 24.0, "gfx908": 24.0, "gfx90a": 36.0, "gfx94": 48.0}  # GB/s of one link, by gcn
 OLD_GCN = {"906": "gfx906", "908": "gfx908", "910": "gfx90a", "940": "gfx940", "941": "gfx941", "942": "gfx942"}
-LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # 100 Mbps, by GT/s
+LANE = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}  # rate of a lane [100 Mbps], by GT/s
 USUAL_LANE = 60
 LOCAL = 5000.0  # GB/s inside a device
 ARCHS = {"arm64": 6.0, "ppc64": 32.0}  # GB/s between CPUs
 INTEL, ZHAOXIN = "GenuineIntel", ("CentaurHauls", "  Shanghai  ")
 AMD = {"AuthenticAMD": 16.0}
-INTEL_6 = {0: 6.0, 85: 10.0, 143: 22.0, 207: 40.0}  # by the least model: Skylake, Sapphire Rapids, Emerald Rapids
+INTEL_6 = {0: 6.0, 85: 10.0, 143: 22.0, 207: 40.0}  # GB/s, from this model on: Skylake, Sapphire Rapids, Emerald Rapids
 OTHER_INTEL = 6.0
 ZHAOXIN_7_91, OTHER_ZHAOXIN = 9.0, 6.0
 USUAL_MBPS = 10_000
-MEGABYTES = 1000  # of a gigabyte
+MEGABYTES = 1000  # per gigabyte
 LATENCY = re.compile(r"\d{1,9}(\.\d*)?(e[+-]?\d{1,3})?")
 NVSWITCH, CPU = "0x068000", "0x068001"
-GPUS = ("0x03", "0x12")  # how the classes of GPUs begin: NVIDIA's, and AMD's accelerators
-NO_SWITCH = (NVSWITCH, CPU, "0x02", *GPUS)  # classes of PCI devices that others do not hang on
+GPUS = ("0x03", "0x12")  # prefixes of the classes of GPUs: NVIDIA's, and AMD's accelerators
+NO_SWITCH = (NVSWITCH, CPU, "0x02", *GPUS)  # classes of PCI devices that are no switches
 BROADCOM = ((0xC010, 0x1000, 0xA, 0xA), (0xC030, 0x1000, 0x0, 0x1))  # Gen4, Gen5: device, subsystem, of either level
 USUAL_CPU = {"familyid": "6", "modelid": "0"}
 VERSIONS = ("1", "2")
@@ -76,7 +76,7 @@ DEEPEST = 100
 
 
 class _Gpu(NamedTuple):
-    """A GPU as it is found: its server (named and numbered), number there, rank (None: not told), element, PCI device,
+    """A GPU of a dump: name and number of its server, its number there, rank (None: not given), element, PCI device,
     node above, GB/s of its PCI link, and CPU."""
 
     server: str
@@ -91,7 +91,7 @@ class _Gpu(NamedTuple):
 
 
 class _Dump:
-    """One dump on its way into the graph."""
+    """The state of one dump while it is added to the graph."""
 
     def __init__(self, graph: GraphData, number: int, first: int):
         self.graph, self.number = graph, number
@@ -104,13 +104,13 @@ class _Dump:
         self.ports = 0
 
     def server(self, host: str) -> tuple[str, int]:
-        """Name and number of the server with a `host_hash`."""
+        """Return name and number of the server with a `host_hash`."""
         number = self.hosts.setdefault(host, self.first + len(self.hosts))
         return f"server {number}", number
 
 
 def graph_data(dumps: Iterable[tuple[str, str]]) -> GraphData:
-    """The graph of dumps (name, text), in their order. `InputError` with the element and attribute that are wrong."""
+    """Return the graph of dumps (name, text), in order. Raise `InputError` with the wrong element or attribute."""
     graph, first = GraphData(), 0
     for number, (named, text) in enumerate(dumps):
         try:
@@ -139,8 +139,7 @@ def _root(text: str) -> Element:
 
 
 def _unread(root: Element) -> list[str]:
-    """Attributes that are not known, and those of another path than that which bytes take here. `InputError` for an
-    element that is not known."""
+    """Attributes that are unknown, or mean another path than here. Raise `InputError` for an unknown element."""
     found, left = [], [root]
     while left:
         element = left.pop()
@@ -154,17 +153,17 @@ def _unread(root: Element) -> list[str]:
             gdr = f"gdr={element.get('gdr')!r:.40} of {element.tag}"
             found.append(f"{gdr} (no GPUDirect: its bytes cross the memory of a CPU)")
         if element.tag == "pci" and _speed(element) not in ("", *LANE):
-            found.append(f"link_speed={element.get('link_speed')!r:.40} of pci (taken as 8 GT/s, as NCCL takes it)")
+            found.append(f"link_speed={element.get('link_speed')!r:.40} of pci (taken as 8 GT/s, as in NCCL)")
         if element.tag == "cpu" and element.get("arch", "x86_64") not in ("x86_64", *ARCHS):
             found.append(f"arch={element.get('arch')!r:.40} of cpu (taken as x86_64)")
         if element.tag == "cpu" and _looks_known(element.get("vendor", INTEL)):
-            found.append(f"vendor={element.get('vendor')!r:.40} of cpu (between CPUs nothing is slow)")
+            found.append(f"vendor={element.get('vendor')!r:.40} of cpu (CPUs are linked at {LOCAL:g} GB/s)")
         left += element
     return found
 
 
 def _looks_known(vendor: str) -> bool:
-    """Whether it is none of the vendors that are known, but looks like one."""
+    """Whether a vendor is unknown but resembles a known one."""
     known = (INTEL, *ZHAOXIN, *AMD)
     return vendor not in known and bool(difflib.get_close_matches(vendor, known, cutoff=0.8))
 
@@ -187,7 +186,7 @@ def _read(dump: _Dump, root: Element) -> None:
 
 
 def _walk(dump: _Dump, on: tuple[str, int, str], element: Element) -> None:
-    """Add the PCI device or NIC that hangs on a CPU (of a server, its number), through a separate root port."""
+    """Add a PCI device or NIC to a CPU, through a separate root port; `on`: the server, its number, the CPU."""
     server, _, cpu = on
     rate = _pci_rate(element) if element.tag == "pci" else LOCAL
     port = dump.graph.node(f"{server} port {dump.number}.{dump.ports}", "port")
@@ -207,7 +206,7 @@ def _walk(dump: _Dump, on: tuple[str, int, str], element: Element) -> None:
 
 
 def _below(dump: _Dump, switch: Element, name: str) -> Iterator[Element]:
-    """The PCI devices below a switch, those of the second level of a Broadcom switch instead of that level."""
+    """The PCI devices below a switch; the second level of a Broadcom switch is replaced by the devices below it."""
     levels = _broadcom(switch)
     for child in switch.findall("pci"):
         if _is_switch(child) and any(
@@ -220,7 +219,7 @@ def _below(dump: _Dump, switch: Element, name: str) -> Iterator[Element]:
 
 
 def _broadcom(pci: Element) -> list[tuple[bool, bool]]:
-    """Whether a PCI device may be the first and the second level of each of the switches of `BROADCOM`."""
+    """For each switch of `BROADCOM`, whether a PCI device may be its first level, and its second."""
     vendor, device, of, kind = (_id(pci, name) for name in ("vendor", "device", "subsystem_vendor", "subsystem_device"))
     alike = [(vendor, device, of) == (0x1000, *known[:2]) for known in BROADCOM]
     return [
@@ -242,7 +241,7 @@ def _is_switch(pci: Element) -> bool:
 
 
 def _take(dump: _Dump, pci: Element, name: str) -> str:
-    """Note the node that stands for a PCI device ("": none), and the links to others that it names; its busid."""
+    """Record the node of a PCI device ("": none) and its links to other devices; return its busid."""
     busid = _attribute(pci, "busid")
     if busid in dump.pci:
         raise InputError(f"two pci have the busid {busid!r:.40}.")
@@ -252,7 +251,7 @@ def _take(dump: _Dump, pci: Element, name: str) -> str:
 
 
 def _add_pci(dump: _Dump, on: tuple[str, int, str], element: Element, above: str) -> str:
-    """Add a PCI device; returns the node of a switch, to which others are joined, else nothing."""
+    """Add a PCI device. Return its node if it is a switch, else ""."""
     server, rate = on[0], _pci_rate(element)
     busid = _take(dump, element, "")
     if element.find("gpu") is not None:
@@ -284,7 +283,7 @@ def _gpu_at(on: tuple[str, int, str], pci: Element, busid: str, above: str) -> _
 
 
 def _add_nic(dump: _Dump, server: str, nics: list[Element], above: str, rate: float, named: str) -> str:
-    """Add a NIC and its ports; returns its node."""
+    """Add a NIC and its ports, and return its node."""
     name = dump.graph.node(f"{server} nic {named}", "nic")
     dump.graph.both_ways(above, name, _Bps(rate), 0.0, "pci")
     _add_ports(dump, name, nics)
@@ -314,7 +313,7 @@ def _latency_s(net: Element, place: str) -> float:
 
 
 def _switch_name(net: Element, place: str) -> str:
-    """The name of the switch at which NICs of equal plane and rail meet; -1 is no number."""
+    """The name of the switch of NICs of equal plane and rail; -1: the dump gives no number."""
     words = []
     for field in ("plane", "rail"):
         if (text := net.get(field, "-1")) != "-1":
@@ -323,7 +322,7 @@ def _switch_name(net: Element, place: str) -> str:
 
 
 def _add_gpus(dump: _Dump) -> None:
-    """GPUs in the order of their ranks, or of servers and their numbers there, and all their links."""
+    """Add the GPUs, in the order of their ranks, or of servers and their numbers there, and all their links."""
     order = sorted(_in_job(dump.gpus), key=lambda gpu: (gpu.rank, gpu.nth, gpu.dev))
     names = {gpu.busid: dump.graph.node(f"{gpu.server} gpu {gpu.dev}", "gpu") for gpu in order}
     links = {gpu.busid: _links_of(gpu) for gpu in order}
@@ -341,14 +340,15 @@ def _add_gpus(dump: _Dump) -> None:
 
 
 def _hangs_on(gpu: _Gpu, links: list[tuple[str, str, float]]) -> list[str]:
-    """The PCI switch, and the CPU that links lead to, of a GPU at an NVSwitch; nothing of another GPU."""
+    """The PCI switch of a GPU at an NVSwitch, and its CPU if links lead there; empty for other GPUs."""
     kinds = [kind for _, kind, _ in links]
     return [gpu.above, *([gpu.cpu] if CPU in kinds else [])] if NVSWITCH in kinds else []
 
 
 def _hang(dump: _Dump, name: str, on: str, kind: str, GBps: float, apart: bool) -> None:
-    """Join a GPU to a PCI switch or CPU; `apart`: through a separate port, because by hops the way to its neighbour
-    there would be as short as that over the NVSwitch, which is faster and alone is taken (NCCL, ncclTopoSetPaths)."""
+    """Link a GPU to a PCI switch or CPU; `apart`: through a separate port."""
+    # Without the port, the path to a neighbour there would have as few hops as that over the faster NVSwitch, which is
+    # the only one that NCCL takes (ncclTopoSetPaths).
     if not apart:
         dump.graph.both_ways(on, name, _Bps(GBps), 0.0, kind)
         return
@@ -366,8 +366,7 @@ def _in_job(gpus: list[_Gpu]) -> list[_Gpu]:
 
 
 def _links_of(gpu: _Gpu) -> list[tuple[str, str, float]]:
-    """(PCI device of a GPU at the other end, else "", its class, GB/s) of all links of a GPU but PCI, those to one
-    node added up."""
+    """All non-PCI links of a GPU, summed per node at the other end: (PCI device if it is a GPU or "", class, GB/s)."""
     place, GBps = f"gpu {gpu.dev}", defaultdict[tuple[str, str], float](float)
     for link in (*gpu.element.findall("nvlink"), *gpu.element.findall("xgmi")):
         count = whole_in(place, f"count of {link.tag}", link.get("count", "1"), 1, MOST)
@@ -389,7 +388,7 @@ def _xgmi_rate(gpu: _Gpu, place: str) -> float:
     begins = [known for known in XGMI if OLD_GCN.get(gcn, gcn).startswith(known)]
     if not begins:
         raise InputError(
-            f"{place}: gcn must begin with {', '.join(XGMI)}, for an xgmi link has a rate of each, got {gcn!r:.40}."
+            f"{place}: gcn must begin with {', '.join(XGMI)}, whose xgmi rates are known, got {gcn!r:.40}."
         )
     return XGMI[begins[0]]
 
@@ -401,7 +400,7 @@ def _join_gpu(dump: _Dump, name: str, target: str | None, kind: str, GBps: float
             dump.graph.node(switch, "nvswitch")
         dump.graph.both_ways(name, switch, _Bps(GBps), 0.0, "nvlink")
     elif kind.startswith(GPUS):
-        if target is not None and target != name:  # NCCL passes over GPUs that it does not see
+        if target is not None and target != name:  # NCCL skips GPUs that it does not see
             dump.graph.one_way(name, target, _Bps(GBps), 0.0, "nvlink")
     else:
         raise InputError(f"{name}: tclass must be {NVSWITCH}, {CPU}, {GPUS[0]}... or {GPUS[1]}..., got {kind!r:.40}.")
@@ -426,7 +425,7 @@ def _between_cpus(cpu: Element) -> float:
 
 
 def _pci_rate(pci: Element) -> float:
-    """GB/s of the link above a PCI device; 16 lanes where the dump says 0, generation 3 where it names none."""
+    """GB/s of the link above a PCI device; 16 lanes if the dump says 0, generation 3 if it gives no speed."""
     width = whole_in(f"pci {pci.get('busid', '')!r:.40}", "link_width", pci.get("link_width", "0") or "0", 0, 64) or 16
     return width * LANE.get(_speed(pci), USUAL_LANE) / 80
 

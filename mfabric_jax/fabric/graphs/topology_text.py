@@ -1,8 +1,8 @@
 """Topology text of ns-3 (HPCC's and its descendants) and SimAI.
 
 The first line is `nodes switches links` (ns-3) or `nodes gpus_per_server nv_switches other_switches links gpu_type`
-(SimAI); the second the ids of all switches, NVSwitches first; then a row `source target rate delay error` for every
-link, which carries its rate in each direction. Nodes that are no switches are hosts (ns-3) or GPUs (SimAI). Source: the
+(SimAI). The second lists the ids of all switches, NVSwitches first. Then every link has a row `source target rate delay
+error`; it has its rate in each direction. Nodes that are not switches are hosts (ns-3) or GPUs (SimAI). Source: the
 topology generator of SimAI (astra-sim-alibabacloud/inputs/topo).
 """
 
@@ -23,7 +23,7 @@ SIMAI = ("nodes", "gpus_per_server", "nv_switches", "other_switches", "links")
 
 
 def graph_data(text: str) -> GraphData:
-    """The graph of a topology text. `InputError` with the number of the line that is wrong."""
+    """Return the graph of a topology text. Raise `InputError` with the number of the wrong line."""
     lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     header, endpoint = _header(*lines[0])
     switches = header.get("switches", header.get("nv_switches", 0) + header.get("other_switches", 0))

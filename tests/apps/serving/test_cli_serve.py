@@ -311,12 +311,14 @@ def test_the_measured_over_the_predicted_is_said_and_both_trees_alike(capsys):
         "band: measured steps took 1.34 to 1.37 times their prediction, passes of prefill 1.5 to 1.94 times; " in said
     )
     assert "what is in time is so at the slow end (--by predicted: the prediction is)" in said
-    assert "network.oversubscription 2 is that of fat-tree, too, which makes it the network of oversub-fat-tree" in said
+    assert (
+        "network.oversubscription 2 applies to fat-tree too and makes it the same network as oversub-fat-tree" in said
+    )
     assert status(*words, "--by", "predicted") == 0
     said = capsys.readouterr().out
     assert "at the slow end" not in said
     assert "predictions alone are in time" in said
-    assert "which makes it the network of" not in said
+    assert "makes it the same network as" not in said
 
 
 def test_the_picture_of_a_search_is_by_size():

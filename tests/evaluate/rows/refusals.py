@@ -85,7 +85,7 @@ CASES = [  # settings that do not go together, or that nothing has
     ({"compute.measured.nic_gbps": 100.0}, "compute.measured needs iteration_s"),
     (MEASURED | {"circuits.turn": "pays"}, "beside compute.measured.fabric mfabric"),
     ({"compute.received.combine": "rank", "job.parts": 2}, "job.overlap must be none or passes beside"),
-    ({"network.fabric": "torus", "network.nics": 2}, "torus needs as many NICs in each of"),
+    ({"network.fabric": "torus", "network.nics": 2}, "torus needs equally many NICs in each of"),
     ({"network.transport": "ndp", "network.goodput": 0.9}, "network.payload has one alternative at a time"),
     ({"network.transport": "tcp"}, "transport 'tcp' is unknown"),
     ({"run.sample": 3}, "run.sample must be below run.iterations (1), got 3."),

@@ -68,7 +68,7 @@ def test_a_nic_that_is_split_loses_one_of_its_links(drawn):
     case = case.with_({"network.nic_gbps": 400.0})
     resolved = resolve(case)
     group = resolved.fabric.group(resolved.site, 400.0)
-    assert (group.planes, lacking(group.of)["plane"]) == (4, "a graph does not say which of its switches are a plane")
+    assert (group.planes, lacking(group.of)["plane"]) == (4, "a graph does not say which of its switches form a plane")
     left = degraded(group, "plane-link", server=1, gpu=4).group
     assert len(left.of.failed) == 2
     after = ways_on_links(rated(left, resolved.job, "spray"), resolved.job, "spray").times_now(
@@ -92,14 +92,14 @@ def test_what_is_left_carries_all(drawn, kind, load):
 
 def test_what_cuts_gpus_off_stops_the_job_until_the_repair(drawn):
     asked, _ = drawn()
-    assert lacking(asked)["electrical-nics"] == "then gpu 0 reaches gpu 4 in no way"
+    assert lacking(asked)["electrical-nics"] == "then gpu 0 cannot reach gpu 4"
     assert waiting(asked, "server", 0) == "a graph has no spare server, so the job waits for the repair"
     assert waiting(asked, "electrical-nic", 0) is None
     assert (
         waiting(asked._replace(relay="no"), "electrical-nic", 0) is not None
     )  # its NVSwitch leads to GPUs that do not forward
     alone, case = drawn(gpus_per_server=1)
-    assert waiting(alone, "electrical-nic", 3).startswith("then gpu 0 reaches gpu 3 in no way")
+    assert waiting(alone, "electrical-nic", 3).startswith("then gpu 0 cannot reach gpu 3")
     assert lacking(alone)["nvswitch"] == "it has no nvswitch"
     resolved = resolve(case)
     group = resolved.fabric.group(resolved.site, 400.0)

@@ -78,7 +78,9 @@ def test_rings_and_sends_get_what_the_busiest_link_leaves(on_graph):
 
 def test_what_does_not_fit_a_graph(on_graph):
     case = on_graph("leaf-spine", gpus=16)
-    assert "network.nic_gbps must be 400, as the NICs of" in refused(resolve, case.with_({"network.nic_gbps": 200}))
+    assert "network.nic_gbps must be 400, the bandwidth of the NICs of" in refused(
+        resolve, case.with_({"network.nic_gbps": 200})
+    )
     assert "job.parallel.gpus must be the 16 GPUs of" in refused(resolve, case.with_({"job.parallel.gpus": 32}))
     with pytest.raises(Misfit, match="gpus_per_server must be 8, the GPUs at each nvswitch of"):
         resolve(case.with_({"gpu.gpus_per_server": 4}))
@@ -114,7 +116,7 @@ def test_rows_and_clusters_ask_whether_gpus_forward(on_graph):
     assert row["iteration_s"] > 0
     assert sentences(case) == [
         f"{graph}: 4 NICs of 400 Gbps a server, ranks in the order of its GPUs.",
-        f"{graph}: GPUs forward for others: gpu 2 reaches gpu 0 in no other way.",
+        f"{graph}: GPUs forward for others: gpu 2 has no other path to gpu 0.",
     ]
     no = case.with_({"network.on-graph.relay": "no"})
     assert "no path leads from gpu" in refused(lambda one: simulate(one).rows(), no)
@@ -148,13 +150,14 @@ def test_ranks_are_on_the_gpus_of_a_file(on_graph, tmp_path):
     ends = solved.network.tail[solved.routes.hops[flow].max()], solved.network.head[solved.routes.hops[flow]]
     assert 3 in ends[1]
     file.write_text('{"gpus": [0, 3, 1, 4, 2, 5, 6, 6]}')
-    assert "must be 8 different ones, a rank each, got 8" in refused(resolve, placed)
+    assert "must be 8 different GPUs, one per rank, got 8" in refused(resolve, placed)
 
 
 def test_nics_may_be_split_over_links(on_graph):
     case = on_graph("planes", gpus=16, planes=4, split=True)
     assert group_of(case)[0].nics == 8  # of 400 Gbps
     assert group_of(case.with_({"network.nic_gbps": 100}))[0].nics == 32
-    assert "must be 100 (or of NICs over several of its 4 links of a GPU), as the NICs of" in refused(
-        resolve, case.with_({"network.nic_gbps": 300})
+    assert (
+        "must be 100 (or a multiple, with several of a GPU's 4 links as one NIC), the bandwidth of the NICs of"
+        in refused(resolve, case.with_({"network.nic_gbps": 300}))
     )
