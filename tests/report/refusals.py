@@ -96,7 +96,7 @@ REFUSED = [
     (asked(by=["fabric"], measures=["fabric:mean"]), "column fabric must hold numbers here, got string"),
     (asked(measures=["cost:mean"]), "measures are of groups; name columns to group by, got cost:mean alone"),
     (asked(over="fabric = x"), "over gives ratios of groups; name columns to group by, got over 'fabric = x' alone."),
-    (asked(over="fabric = y", by=["fabric"], measures=["cost"]), "over 'fabric = y' needs a row that fulfils it"),
-    (two(over="fabric = x", by=["fabric"]), "one row for each to compare, got 2 rows; add conditions to where."),
+    (asked(over="fabric = y", by=["fabric"], measures=["cost"]), "over 'fabric = y' must match at least one row"),
+    (two(over="fabric = x", by=["fabric"]), "one row to compare with, got 2 rows; add conditions to where."),
     (asked(sort="cost:high"), "sort 'cost:high': direction 'high' is unknown; allowed: up, down"),
 ]
