@@ -210,7 +210,7 @@ def test_a_design_space_is_a_cloud_of_points_and_a_very_large_one_keeps_its_fron
     place = {"fabric": "mfabric", "nic_gbps": 400.0, "network_cost_usd": 1e6}
     large = page([place | {"configuration": n, "iteration_s": 1.0 + n / 1000} for n in range(4000)])
     chart = charts(large)["Network cost against iteration time"]
-    assert "2,666 of 4,000 points are left out: slow ones, or many behind it" in plain_words(chart)
+    assert "2,666 of 4,000 points are left out: slow ones, and some of many behind the front" in plain_words(chart)
     assert any(tip.endswith(": 1 s, 1 M$") for tip in tips(chart))
 
 

@@ -32,8 +32,8 @@ _HELD_OUT, _PREDICTED = "held_out_", "predicted"
 
 
 def failures_chart(rows: Rows) -> Chart:
-    """Return a chart of slow-downs: a panel per model on a common scale, a bar per failure, diamonds for published ones."""
-    timed = [row for row in rows if row.get("slow_down") is not None]  # without a slow-down the job waits for the repair
+    """Return a chart of slow-downs: panels of models on one scale, bars of failures, diamonds for published values."""
+    timed = [row for row in rows if row.get("slow_down") is not None]  # else the job waits for a repair
     needs_values(timed, ("model", "failure", "slow_down"), "failures needs slow-downs")
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
     published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
@@ -99,7 +99,7 @@ def training_chart(lines: Rows) -> Chart:
 
 
 def forecasts_chart(rows: Rows) -> Chart:
-    """Return a chart of forecasts: a panel per workload, size and routing; predicted demand is set apart at the right."""
+    """Return a chart of forecasts: a panel per workload, size and routing; predictions stand at the right."""
     if not rows:
         raise InputError("the figure of forecasts needs rows, got none.")
     looks = style.distinct_looks(values_of(rows, "policy"))

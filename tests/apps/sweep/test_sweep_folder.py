@@ -100,7 +100,7 @@ def test_files_of_another_sweep_are_refused_and_others_are_not_its_rows(whole, c
     (copied / CONFIG).write_text(json.dumps(config))
     sweep(exchanges(fixed={"demand": "hot"}), tmp_path / "other")
     shutil.copy(tmp_path / "other" / FILES[1], copied)
-    check_refused(rf"{FILES[1]}' is of another sweep; run the sweep of its folder again", query, [copied], Asked())
+    check_refused(rf"{FILES[1]}' belongs to another sweep; run its folder's sweep again", query, [copied], Asked())
     (copied / CONFIG).unlink()
     check_refused(f"holds {FILES[1]} of another sweep; give another folder", sweep, exchanges(), copied)
     assert "cannot be checked" in notes([copied])[0]
