@@ -82,9 +82,7 @@ def test_what_computes_above_its_peak_is_ranked_only_where_all_do():
     fast = [ROWS[0] | {"achieved_over_peak": 1.2, "usd_per_million_tokens": None, "iteration_s": 0.1}]
     (ranking,) = rankings(fast + slow, {}).values()
     assert "fat-tree, 400 Gbps" not in str(ranking)
-    assert "Not ranked: 1 rows that compute above the peak of the GPU that is priced." in not_ranked(
-        fast + slow
-    )
+    assert "Not ranked: 1 rows that compute above the peak of the GPU that is priced." in not_ranked(fast + slow)
     every = [one | {"achieved_over_peak": 2.9, "usd_per_million_tokens": None} for one in ROWS]
     (ranking,) = rankings(every, {}).values()
     assert ranking.by == "performance per dollar of the network"

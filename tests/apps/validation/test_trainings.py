@@ -177,7 +177,9 @@ def test_measured_errors_of_gpus_are_said():
     rows = [
         {"model": "m", "fabric": "f", "iteration_s": 1.0, "compute_source": "H200-SXM at 40% of peak, by kernels as"}
     ]
-    assert not [one for one in remarks(rows, {"resolved": {"gpu.name": "H200-SXM"}}) if "measured training steps" in one]
+    assert not [
+        one for one in remarks(rows, {"resolved": {"gpu.name": "H200-SXM"}}) if "measured training steps" in one
+    ]
     rows[0]["compute_source"] += " they were measured"
     for told in ({"resolved": {"gpu.name": "H200-SXM"}}, {"resolved": {"gpu.name": ["H200-SXM"]}}):
         assert measured_words(["H200-SXM"]) in remarks(rows, told)
