@@ -224,9 +224,9 @@ _GROUPS += [
     Column("flow_error_median", "flow median", percent=True),
     Column("flow_error_p90", "flow p90", percent=True),
 ]
-_LEGEND = """MiB: mean payload of a pair. measured, predicted, corrected: collective time in ms; predicted is plain
-fluid, corrected adds the transport's overhead. error: time over measured time - 1. median, p90:
-size of the error of single corrected flows of 1 MiB or more. mean, p90 of groups: over their runs."""
+_LEGEND = """MiB: mean payload of a pair. measured, predicted, corrected: collective time in ms; predicted
+is plain fluid, corrected adds the transport's overhead. error: time over measured time - 1.
+median, p90: error size of corrected flows of 1 MiB or more. mean, p90 of groups: over runs."""
 
 
 def agreement(rows: Rows, groups: Rows) -> str:

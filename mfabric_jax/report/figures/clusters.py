@@ -290,7 +290,7 @@ class _Picture:
         if cluster.tree is not None and (unused := cluster.tree.switches[climbed(cluster.tree) :]):
             words = " and ".join(f"{count:,} {kind}" for kind, count in unused)
             top = self.level(len(self.rows) - 1) + _NODE + 0.42
-            notes.append((top, "", [f"above, on no path: {words}"]))
+            notes.append((top, "", ["above, on no path:", words]))
         return notes
 
     def _load(self, *kinds: str) -> list[str]:
