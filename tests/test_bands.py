@@ -125,7 +125,7 @@ def test_what_the_model_times_alike_is_not_wrong_by_its_error():
     rows[1]["usd_per_million_tokens"] = 10.4  # dearer parts
     ranking, cell = lead(rows)
     assert cell == "+4.0%"
-    assert "no model error, as it times both alike" in ranking.remarks[0]
+    assert "no model error, as the times are equal" in ranking.remarks[0]
 
 
 def test_more_performance_a_dollar_is_better_and_its_band_follows_the_times():

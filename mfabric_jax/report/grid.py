@@ -212,7 +212,7 @@ def unround(rows: Rows, name: str) -> bool:
 
 
 def metric(rows: Rows) -> str | None:
-    """Return the result column: a usual result, else the first unround column, else the first column of numbers."""
+    """Return the result column: a usual result, else the first with unrounded numbers, else the first of numbers."""
     numbers = numeric(rows)
     usual = (name for name in _RESULTS if name in numbers)
     found = (name for name in numbers if unround(rows, name))

@@ -11,11 +11,11 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report.grid import NUMBER, Rows, grouped, metric
 from mfabric_jax.report.numerals import number, usable
 
-OVER = "{}_over"  # name of the column of ratios of a column
+OVER = "{}_over"  # column of the ratios of a column
 
 
 def telling(rows: Rows, baseline: Sequence[bool]) -> list[str]:
-    """Return the settings in which baseline rows (`baseline` [N]) differ, of columns before the result and paths."""
+    """Return the columns before the result, and the path settings, in which baseline rows (`baseline` [N]) differ."""
     names, result = list(rows[0]), metric(rows)
     before = names if result is None else names[: names.index(result)]
     own = [row for row, ours in zip(rows, baseline, strict=True) if ours]

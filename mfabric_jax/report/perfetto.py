@@ -18,7 +18,7 @@ THREADS = ("passes", "compute", "EPS", "OCS", "NVSwitch", "reconfiguration", "wa
 EXTENSIONS = (".json",)
 _ARGS = ("micro_batch", "block", "direction")
 _PASS = ("direction", "micro_batch", "place")
-DIGITS = 3  # of a microsecond: nanoseconds
+DIGITS = 3  # decimals of microseconds: nanoseconds
 
 TRACKS = ("compute", "send", "receive")
 PATH = "critical path"

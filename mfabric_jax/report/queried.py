@@ -90,7 +90,7 @@ def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, d
     named = [_with_file(*table) if several else table[1] for table in tables]
     table = _merged(named)
     if not table.num_rows:
-        raise InputError(f"{', '.join(map(str, paths))} holds no row; give files of rows that have some.")
+        raise InputError(f"{', '.join(map(str, paths))} holds no row; give files with rows.")
     for condition in where:
         table = table.filter(_mask(table, condition))
     return table, next(filter(None, configs), {})

@@ -51,7 +51,7 @@ class Over(NamedTuple):
 
     @property
     def ends(self) -> Ends:
-        """The lowest and highest ratio by all sources: they are independent, so their squares add up."""
+        """The lowest and highest ratio by all sources: independent, so squares of deviations add up."""
         below, above = (
             math.sqrt(sum((end - self.ratio) ** 2 for end in side)) for side in zip(*self.by.values(), strict=True)
         )
@@ -64,7 +64,7 @@ class Over(NamedTuple):
 
     @property
     def undone_by(self) -> list[str]:
-        """The sources of which one alone may turn the order."""
+        """The sources that could each reverse the order alone."""
         return [name for name, ends in self.by.items() if _holds_1(ends)]
 
     def __str__(self):
@@ -164,7 +164,7 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
     names = dict.fromkeys(name for row in rows for name in row)
     rows = grid.with_named_graphs([{name: row.get(name) for name in names} for row in rows])
     rows = [row for row in rows if possible(row)]
-    rows = [row for row in rows if above_peak(row) is None] or rows  # all above: rank them all the same
+    rows = [row for row in rows if above_peak(row) is None] or rows  # if all exceed it, rank them all
     if not rows:
         return {}
     names = [name for name in grid.shown_settings(rows, effective) if name not in ("model", *grid.COUNTERS)]
@@ -278,7 +278,7 @@ def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
     )
     words = {
         SPREAD: "spread of kernels, links and traffic {}",
-        MODEL: error if len(set(over.by[MODEL])) > 1 else "no model error, as it times both alike",
+        MODEL: error if len(set(over.by[MODEL])) > 1 else "no model error, as the times are equal",
         QUOTES: "other quoted prices {}",
     }
     each = [words[name].format(f"{' to '.join(_printed(ends))}%") for name, ends in over.by.items()]
@@ -338,7 +338,7 @@ def not_ranked(rows: Rows) -> list[str]:
     reasons = {
         "do not fit the memory of their GPUs": sum(row.get(FITS) not in (True, None) for row in rows),
         "reconfigure a switch more often than it allows": sum((usable(row.get(OVER)) or 0) > 1 for row in rows),
-        "are bounds, which circuits may not reach": sum(row.get("policy") == BOUND for row in rows),
+        "are bounds that circuits may not reach": sum(row.get("policy") == BOUND for row in rows),
         "compute above the peak of the GPU that is priced": above if above < len(rows) else 0,
     }
     return [f"Not ranked: {count} rows that {why}." for why, count in reasons.items() if count]

@@ -140,7 +140,7 @@ _TABLES, _LISTS = ("stated", "resolved", "sources", "random", "rules", "files"),
 
 
 def checked_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of rows; raise InputError if a table or list in it is none."""
+    """Return the configuration of rows; raise InputError unless its tables and lists have the right type."""
     for names, kind, words in ((_TABLES, dict, "a table"), (_LISTS, list, "a list")):
         for name in names:
             if not isinstance(config.get(name, kind()), kind):

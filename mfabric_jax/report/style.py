@@ -30,7 +30,7 @@ _TOUCHING = 0.001  # boxes that overlap by less only touch
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, marker and label of a series; `hollow`: of the second series with a colour."""
+    """Colour, marker and label of a series; `hollow` marks the second series of a colour."""
 
     label: str
     colour: str

@@ -136,7 +136,7 @@ def real_numbers(field: str, value: Any) -> Array:
 
 
 def _is_of_jax(value: Any) -> bool:
-    jax = sys.modules.get("jax")  # nothing is JAX's before it is loaded
+    jax = sys.modules.get("jax")  # no value is JAX's before JAX is loaded
     return jax is not None and isinstance(value, jax.Array)
 
 

@@ -145,7 +145,7 @@ class listening:
 
 # ------------------------------------------------------------------------------------------------------------- process
 def whole_process(run: "Callable[[], int]") -> "NoReturn":
-    """Run `run` and end this process with the status that it returns, or with `STATUS` after an interrupt."""
+    """Call `run` and end this process with the status that it returns, or with `STATUS` after an interrupt."""
     with listening(whole=True) as heard:
         try:
             _check_streams()
@@ -167,7 +167,7 @@ def _told(error: tuple) -> int:
 
 
 def _ended(status: int, heard: Interrupts) -> int:
-    """Do what is registered for the end of the process, and return its status.
+    """Join threads, run exit handlers, flush streams, and return the exit status.
 
     The interpreter is not finalised: threads of libraries could crash, and interrupts would be lost.
     """
@@ -185,7 +185,7 @@ def _ended(status: int, heard: Interrupts) -> int:
 
 
 def _check_streams() -> None:
-    """Send closed standard streams to nowhere, and write names that are not text as escaped bytes."""
+    """Redirect closed standard streams to the null device, and escape names that are not text."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115

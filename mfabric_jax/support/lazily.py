@@ -7,7 +7,7 @@ from typing import Any
 
 
 def loaded(module: str) -> Any:
-    """Return the module of that name, a name written in our code."""
+    """Import and return a module; callers pass its name as a literal."""
     return importlib.import_module(module)
 
 

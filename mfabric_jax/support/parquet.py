@@ -28,7 +28,7 @@ def _array(values: np.ndarray) -> Any:
         return pyarrow.repeat(_array(np.array(values[:1]))[0], len(values))
     if values.dtype != object:
         return pyarrow.array(values, from_pandas=True)
-    plain = str | int | float | bool | None  # only None: type "null", which fits all others
+    plain = str | int | float | bool | None  # a column of only None has the type "null"
     return pyarrow.array([value if isinstance(value, plain) else str(value) for value in values.tolist()])
 
 

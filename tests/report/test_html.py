@@ -257,7 +257,7 @@ def test_rows_of_serving_have_charts_of_throughput_and_cost(page):
     ]
     drawn = charts(page(rows))
     assert [title for title in drawn if title.startswith("Serving")] == [
-        "Serving: throughput beside speed, set-ups that fit",
-        "Serving: cost beside speed, set-ups that fit",
+        "Serving: throughput by speed, of set-ups that fit",
+        "Serving: cost by speed, of set-ups that fit",
     ]
     assert not any("nic_gbps" in title for title in drawn)

@@ -45,7 +45,7 @@ def test_the_cheapest_tokens_win_and_what_cannot_be_is_not_counted():
     assert ranking.remarks == [
         "Lines show the best of each fabric and optical switch, at most 5; 3 more combinations that differ in "
         "optical_degree, nic_gbps are in the rows below.",
-        "Uncertainty of the lead over the next design: no model error, as it times both alike.",
+        "Uncertainty of the lead over the next design: no model error, as the times are equal.",
         "Fastest is mfabric with rotornet, 400 Gbps, optical_degree 6: 8 s an iteration.",
         "By performance per dollar of the network, mfabric with rotornet, 400 Gbps, optical_degree 6 leads.",
         "Not ranked for lack of dollars a token: mfabric with rotornet.",

@@ -36,7 +36,8 @@ from mfabric_jax.report.style import mixed
 _LEFT, _NOTES, _WIDTH, _COLUMN = 0.25, 2.85, 7.2, 44  # inches of margin, notes, drawing; characters of a line of notes
 _NODE, _RISE, _PLUG = 0.25, 1.13, 0.24  # height of a node; distance of rows; distance of servers and optical switch
 _DOTS, _GAP = 0.7, 0.4  # widths of an ellipsis and of the space between sections, in nodes
-_MOST, _REGIONS, _IN_REGION, _MANY_GPUS = 16, 4, 3, 16  # most nodes, regions, servers of one; GPUs
+_MOST, _REGIONS, _IN_REGION = 16, 4, 3  # most nodes of a row, regions, servers of one of several regions
+_MANY_GPUS = 16  # most GPUs of a server; a node with more is a domain
 _PACKET = style.FABRICS["fat-tree"].colour
 _RAILS = ("#332288", "#88CCEE", "#117733", "#DDAA33", "#CC6677", "#44AA99", "#882255", "#999933")
 _KINDS = ("nic", "edge", "aggregation")  # links from a row to the row above, by tier
@@ -83,7 +84,7 @@ def _between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
     return replace(network, links=tuple(pair for pair in kinds if pair[1]), **changed), link
 
 
-# -- which nodes are shown, and where
+# -- the nodes that are shown, and their positions
 
 
 @dataclass
@@ -178,7 +179,8 @@ class _Picture:
         self.width, self.rows, self.regions = layout(cluster)
         self.bottom = 0.25 + (0.5 if busy else 0.0)
         self.panel = self._panel_height()
-        self.optical = CIRCUIT if busy is None else style.FAINT  # frames, fibres: not a load's colour
+        # Frames and fibres are grey beside loads, whose colours have a meaning.
+        self.optical = CIRCUIT if busy is None else style.FAINT
 
     def _panel_height(self) -> float:
         if not self.regions:
@@ -336,7 +338,7 @@ class _Picture:
 
 
 def noun(cluster: Any) -> str:
-    """Return the name of a node with an NVSwitch; a domain of its own size may hold several parts of a job."""
+    """Return what a node with an NVSwitch is: a server, a domain, or the part of a domain that a job uses."""
     if cluster.name in NAMES and get(cluster.name).leaves_spares:
         return "domain part"
     return "domain" if cluster.gpus_per_server > _MANY_GPUS else "server"

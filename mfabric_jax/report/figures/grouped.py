@@ -78,7 +78,7 @@ def in_classes(network: Any, pairs: list[Pair]) -> Shown:
     for (one, other, link, label), every in sorted(some.items()):
         each = [_each(of, every, end, int(count[end])) for end in (one, other)]
         if one == other:
-            own.append(f"of the {names[one]}, each with {each[0]} others ({link}, {label} Gbps)")
+            own.append(f"the {names[one]} are linked to {each[0]} others each ({link}, {label} Gbps)")
             continue
         there = between.setdefault((one, other), Pair((one, other), link))
         low, high = there.each or ("", "")
@@ -103,7 +103,7 @@ def _each(of: np.ndarray, pairs: Sequence[Pair], end: int, nodes: int) -> str:
     return f"{low}" if low == high else f"{low}-{high}"
 
 
-# --------------------------------------------------------------------------------------------------------- one of many
+# ------------------------------------------------------------------------------------------ neighbourhood of one node
 def around_first(network: Any, pairs: list[Pair]) -> Shown:
     """Return the first node and those within as many links as the picture has room for, at least one."""
     near: dict[int, set[int]] = {}

@@ -16,8 +16,8 @@ MEAN, ERRORS = "_mean", {"_ci95": "95 % intervals of means", "_std": "standard d
 def groups_chart(rows: Rows, by: Sequence[str]) -> Chart:
     """Return a chart of groups: a panel per mean, its x axis the last column of numbers in `by`.
 
-    Each combination of the other columns in `by` has a line. Raise InputError if `by` has no column of numbers, or the
-    rows no mean.
+    Each combination of the other columns in `by` has a line. Raise InputError if `by` has no column of numbers, or if
+    rows have no mean.
     """
     numbers = [name for name in by if rows and all(is_number(row[name]) for row in rows)]
     means = [name for name in (rows[0] if rows else ()) if name.endswith(MEAN)]

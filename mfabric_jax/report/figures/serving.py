@@ -73,7 +73,7 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
     by = (
         f"by size of a group, within {number(1000 * limits[0])} ms a token"
         if by_size
-        else "beside speed, set-ups that fit"
+        else "by speed, of set-ups that fit"
     )
     return Chart(f"{title} {by}", "", list(looks.values()), panels)
 

@@ -71,7 +71,7 @@ def steps_chart(rows: Rows) -> Chart:
     """Return a chart of errors (predicted over measured - 1): a bar per measured step, coloured by GPU."""
     known = [row for row in rows if row.get("error") is not None]
     if not known:
-        raise InputError("the figure of trainings needs a row that was measured, got none.")
+        raise InputError("the figure of trainings needs a measured row, got none.")
     looks = style.distinct_looks(values_of(known, "gpu"))
     ends = [(min(0.0, row["error"]), max(0.0, row["error"])) for row in known]
     bars = [Bar(looks[row["gpu"]], n, *end, "") for n, (row, end) in enumerate(zip(known, ends, strict=True))]

@@ -151,7 +151,7 @@ _CLOSER = 1.6  # magnification of lanes in the close-up
 _LOOKS = {
     "forward": style.Look("Compute, forward", "#88CCEE"),
     "backward": style.Look("Compute, backward", "#3A87B7"),
-    "weights": style.Look("Gradients of weights alone", "#1D3F58"),
+    "weights": style.Look("Weight gradients only", "#1D3F58"),
     **{name: style.KINDS[name] for name in ("tp", "cp", "counts", "all-to-all", "dp", "reconfigure", "optimizer")},
     "switch": style.Look("Waiting for the switch", style.KINDS["waiting"].colour),
     "pipeline": style.Look("Pipeline bubble", "#ECECEC"),

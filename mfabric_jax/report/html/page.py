@@ -182,7 +182,7 @@ def _provenance(rows: Rows, effective: Mapping[str, Any]) -> str:
     parts = [form.format(known[name]) for name, form in _MADE.items() if known[name]]
     made = "Computed" + (" " if known["command"] else "") + "".join(parts)
     if not parts:
-        made = "No record says where these rows were computed"
+        made = "Where these rows were computed is unknown"
     stopped = " The run was stopped: some rows are missing." if effective.get("complete") is False else ""
     return tag("p", words(f"{made}.{stopped}"), class_="note")
 
