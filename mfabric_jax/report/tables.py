@@ -149,8 +149,8 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
     first = [fill(ranking.conclusion, on_screen(WIDTH)), ""] if ranking else []
     named = [name for name in ranking.lines[0] if name not in OF_TRAINING] if ranking else []
     best = [*first, plain(ranking.lines, named), *filled, ""] if ranking else []
-    at = f"at {number(detail)} Gbps: shares, kW, M$, perf/$ relative to {REFERENCE}"
-    what = f"iteration time in s by NIC bandwidth; {at}"
+    details = f"at {number(detail)} Gbps: shares, kW, M$, perf/$ relative to {REFERENCE}"
+    what = f"iteration time in s by NIC bandwidth; {details}"
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
     draws = max(len(draw_columns([name for name, value in row.items() if value is not None])) for row in own)
     more = f" and of {draws + 1} draws of traffic" if draws else ""
