@@ -29,14 +29,14 @@ def ratios_in(rows):
 def written(rows, date, version, commit):
     """The text of the file."""
     lines = [
-        "# Errors of predicted steps of trainings by GPU: predicted over measured, less 1 (`mean` signed).",
+        "# Errors of predicted training steps by GPU: predicted over measured - 1 (`mean` and `worst` are signed).",
         "# Made by `mfabric validate training --out steps.csv` and `python -m tests.measured_errors steps.csv`.",
         *(f'date = "{date}"', f'version = "{version}"', f'commit = "{commit}"'),
     ]
     for gpu, one in sorted(errors_in(rows).items()):
         lines += ["", f"[gpus.{gpu}]", f"steps = {one.steps}", f"mean = {one.mean:.4f}", f"worst = {one.worst:.4f}"]
     ratios = ratios_in(rows)
-    lines += ["", "[ratios] # inside a source: nine in ten are within"]
+    lines += ["", "[ratios] # within a source: nine in ten errors are at most this"]
     lines += [f"count = {ratios.count}", f"nine_in_ten = {ratios.nine_in_ten:.4f}"]
     return "\n".join(lines) + "\n"
 

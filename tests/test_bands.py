@@ -97,12 +97,10 @@ def test_a_lead_within_all_that_may_be_wrong_is_not_separable():
     assert sure == "+20.0% (+9.8 to +30.2)"
     assert near.conclusion.startswith("Best by dollars a token: tree, 400 Gbps; not separable from the next, rail, 400")
     assert far.conclusion == (
-        "Best by dollars a token: tree, 400 Gbps. Next is rail, 400 Gbps, at +20.0% (+9.8 to +30.2): more than may be "
-        "wrong."
+        "Best by dollars a token: tree, 400 Gbps. Next is rail, 400 Gbps, at +20.0% (+9.8 to +30.2): the lead "
+        "exceeds its uncertainty."
     )
-    doubts = (
-        "The lead of the first over the next, with all that may be wrong: kernels, links and traffic as they spread "
-    )
+    doubts = "Uncertainty of the lead over the next design: spread of kernels, links and traffic "
     assert middle.remarks[0].startswith(
         f"{doubts}+4.0 to +4.0%; the model's own error 8.5% (nine in ten of 25 measured"
     )
@@ -127,7 +125,7 @@ def test_what_the_model_times_alike_is_not_wrong_by_its_error():
     rows[1]["usd_per_million_tokens"] = 10.4  # dearer parts
     ranking, cell = lead(rows)
     assert cell == "+4.0%"
-    assert "no error of the model, which times both alike" in ranking.remarks[0]
+    assert "no model error, as the times are equal" in ranking.remarks[0]
 
 
 def test_more_performance_a_dollar_is_better_and_its_band_follows_the_times():
@@ -137,7 +135,7 @@ def test_more_performance_a_dollar_is_better_and_its_band_follows_the_times():
     assert ranking.by == "performance per dollar of the network"
     # Half; slower links: 12 / 26 = 0.462, faster 0.5; the model's error is 8.5 % of a half.
     assert cell == "-50.0% (-55.7 to -45.8)"
-    assert "more than may be wrong" in ranking.conclusion
+    assert "the lead exceeds its uncertainty" in ranking.conclusion
 
 
 def test_no_text_of_a_ranking_contradicts_another():
@@ -160,7 +158,7 @@ def test_no_text_of_a_ranking_contradicts_another():
             assert apart == (NOT_SEPARABLE not in cell), cell
             kinds.add(apart)
         sure = NOT_SEPARABLE not in ranking.lines[1]["over best"]
-        assert ("more than may be wrong" in ranking.conclusion) == sure
+        assert ("the lead exceeds its uncertainty" in ranking.conclusion) == sure
         assert ("not separable" in ranking.conclusion) != sure
         assert any(words.startswith("To separate them") for words in ranking.remarks) != sure
     assert kinds == {True, False}

@@ -73,7 +73,7 @@ def test_what_cannot_be_a_file_is_said_before(tmp_path):
     for name, sentence in (
         ("x" * 300 + ".csv", r"file .* cannot be used \(File name too long\); give another name"),
         ("folder.csv", r"file .*folder.csv' is a folder; give a .csv file"),
-        ("pipe.csv", r"file .*pipe.csv' is no plain file; give a .csv file"),
+        ("pipe.csv", r"file .*pipe.csv' is not a regular file; give a .csv file"),
         ("rows.txt", r"extension '.txt' is unknown; allowed: .csv"),
         ("rows", r"has no extension; allowed: .csv"),
     ):
@@ -110,7 +110,11 @@ def test_what_is_right_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.json", '{"a": 1, "b": {"c": 1, "c": 1}}', r"is not JSON \(it says 'c' twice\); give a file of things"),
+        (
+            "a.json",
+            '{"a": 1, "b": {"c": 1, "c": 1}}',
+            r"is not JSON \(it has the key 'c' twice\); give a file of things",
+        ),
         ("a.toml", "a = 1\na = 2", r"is not TOML \(Cannot overwrite a value"),
         ("a.json", DEEP[".json"], r"is not JSON \(it is nested more than 100 deep\)"),
         ("a.json", '{"a": ' + nested(DEEPEST) + "}", r"is not JSON \(it is nested more than 100 deep\)"),
@@ -141,7 +145,10 @@ def test_a_device_without_end_is_not_read_to_its_end():
         check_refused("is too large", read_mapping, "/dev/zero", "things", ".json", 1000)
 
 
-DEEP_OR_TWICE = [(DEEP[".json"], "nested more than 100 deep"), ('{"gbps": [1], "gbps": [2]}', "says 'gbps' twice")]
+DEEP_OR_TWICE = [
+    (DEEP[".json"], "nested more than 100 deep"),
+    ('{"gbps": [1], "gbps": [2]}', "has the key 'gbps' twice"),
+]
 
 
 @pytest.mark.parametrize(("text", "sentence"), DEEP_OR_TWICE)

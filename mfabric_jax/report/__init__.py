@@ -1,4 +1,4 @@
-"""Turn rows of results (dicts of scalars) into files, tables and pictures. Nothing here imports jax."""
+"""Turn rows of results (dicts of scalars) into files, tables and pictures, without importing jax."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Pictures drawn by another process: it loads what draws while this one computes."""
+"""Draw pictures in a second process, which loads matplotlib while this one computes."""
 
 import contextlib
 import importlib
@@ -15,18 +15,18 @@ SERVE = "from mfabric_jax.report.beside import serve; serve()"
 
 
 class Beside:
-    """A process that draws; what it cannot do is done here."""
+    """A process that draws; if it fails, this process draws instead."""
 
     def __init__(self) -> None:
         self._asked: list[tuple[Callable[..., Any], tuple]] = []
         self._process: subprocess.Popen | None = None
-        with contextlib.suppress(OSError, TypeError):  # no room for a process, no path to Python
+        with contextlib.suppress(OSError, TypeError):  # no memory for a process, or no path to Python
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            # A session of its own: an interrupt is for the process that computes.
+            # Its own session, so that Ctrl-C reaches only the process that computes.
             self._process = subprocess.Popen(python(SERVE), **pipes, start_new_session=True)
 
     def draw(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Ask for `function(*arguments)`, a function at the top of a module."""
+        """Request `function(*arguments)`; the function must be at the top level of a module."""
         self._asked.append((function, arguments))
         with self._or_stop():
             if self._process is not None:
@@ -34,7 +34,7 @@ class Beside:
                 self._process.stdin.flush()  # type: ignore[union-attr]
 
     def results(self) -> list[Any]:
-        """Of everything that was asked for, in order; what a function raised is raised here."""
+        """Return the results of all requests, in order; raise what a function raised."""
         return [self._result(function, arguments) for function, arguments in self._asked]
 
     def _result(self, function: Callable[..., Any], arguments: tuple) -> Any:
@@ -43,14 +43,14 @@ class Beside:
                 result, error = pickle.load(self._process.stdout)  # type: ignore[arg-type]
                 if error is None:
                     return result
-                self.stop()  # it is raised again where somebody sees it
+                self.stop()  # running the function here raises its error again
         return function(*arguments)
 
     @contextlib.contextmanager
     def _or_stop(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, EOFError, pickle.PickleError, ImportError, AttributeError):  # the process is gone, or strange
+        except (OSError, EOFError, pickle.PickleError, ImportError, AttributeError):  # it ended or is out of step
             self.stop()
 
     def stop(self) -> None:
@@ -65,7 +65,7 @@ class Beside:
 
 @contextlib.contextmanager
 def drawing() -> Iterator[Beside]:
-    """A process that draws, until the end of the block."""
+    """Yield a process that draws; it is stopped at the end of the block."""
     beside = Beside()
     try:
         yield beside
@@ -74,15 +74,15 @@ def drawing() -> Iterator[Beside]:
 
 
 def called(name: str, *arguments: Any) -> Any:
-    """What MODULE:FUNCTION gives: `draw` of it leaves to the other process what the module loads."""
+    """Call MODULE:FUNCTION; passed to `draw`, it lets the other process import the module."""
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)(*arguments)
 
 
 def serve() -> None:
-    """Draw what the other process asks for, until it has nothing more to ask."""
+    """Answer the requests of the parent process until it closes the pipe."""
     asked, answers = sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr  # what functions print is no answer
+    sys.stdout = sys.stderr  # keep what functions print out of the answers
     with contextlib.suppress(ImportError, InputError):
         importlib.import_module("mfabric_jax.report.figures")
     while True:

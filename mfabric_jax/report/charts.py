@@ -1,4 +1,4 @@
-"""Charts described once, as panels of curves and bars, for files and the HTML page; `drawing.drawn` draws them."""
+"""Charts as data: panels of curves and bars. `drawing.drawn` draws them for files and the HTML page."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mfabric_jax.report import style
 from mfabric_jax.report.grid import Point
 from mfabric_jax.report.numerals import LARGEST
 
-LITERAL: dict[str, Any] = {"text.parse_math": False}  # names are what they are, with $ too
+LITERAL: dict[str, Any] = {"text.parse_math": False}  # a $ in a name is literal
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points with one look, joined by a line or not. `tips`: hover texts. `spread`: range of each value."""
+    """Points with one look. `joined`: by a line. `tips`: hover texts. `spread`: range of each value."""
 
     look: style.Look
     points: Sequence[Point]
@@ -26,7 +26,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Bar:
-    """A piece of a horizontal bar from `start` to `end`, in row `place`; `text` stands inside if it fits."""
+    """A piece of a horizontal bar from `start` to `end` in row `place`; `text` is drawn inside if it fits."""
 
     look: style.Look
     place: int
@@ -38,10 +38,12 @@ class Bar:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes with curves, or with rows of `names` that hold bars, points (value, row) or both. `totals`: (end
-    of the row, text) behind the bars. `spread`: range of a row's end, by row. `columns`: names of 0, 1, .. on the lower
-    axis. `stairs`: draw the Pareto front of all points. `percent`: values are fractions, shown as percent. `reach`:
-    values that the axis of rows holds at least, so that panels share a scale.
+    """A pair of axes with curves, or with rows of bars, points (value, row) or both.
+
+    - `names`: of the rows. `totals`: (end of the row, text behind it) of each row. `spread`: range of a row's end, by
+      row. `reach`: values that the axis must hold, so that panels share a scale.
+    - `columns`: names of 0, 1, .. on the x axis. `stairs`: draw the Pareto front of all points. `percent`: show values,
+      which are fractions, as percent.
     """
 
     title: str
@@ -64,7 +66,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels under a title, a sentence and a key; on the page, `folded` panels unfold below a line."""
+    """Panels with a title, a note and a key. `folded`: further panels by heading, folded on the HTML page."""
 
     title: str
     note: str
@@ -74,7 +76,7 @@ class Chart:
 
 
 def placed(panel: Panel) -> Panel:
-    """The panel without what has no place on an axis, such as infinities of rows that somebody edited."""
+    """Return the panel without values that no axis can show, such as infinities in edited rows."""
     curves = [_placed_curve(curve) for curve in panel.curves]
     return replace(
         panel,

@@ -1,6 +1,6 @@
 """Charts that compare fabrics: cost and power of tokens, throughput, parts of an iteration, cost against time.
 
-Where rows hold only one bandwidth, charts against bandwidth show bars, the best first.
+If rows hold only one bandwidth, charts against bandwidth show bars instead of lines, best first.
 """
 
 import math
@@ -30,13 +30,13 @@ from mfabric_jax.report.memory import memory_of_models
 from mfabric_jax.report.numerals import many, millions, number, percent, usable
 from mfabric_jax.support.bands import HIGH, LOW
 
-_FEW = 6  # series of charts that show the best alone
-BANDS = " Lines: bands, from kernels, links and traffic as they spread."
-FRONT = "The grey staircase is the Pareto front: nothing is both cheaper and faster than its points."
+_FEW = 6  # a chart of the best series is filled up to this many
+BANDS = " Lines: bands, from the spread of kernels, links and traffic."
+FRONT = "The grey staircase is the Pareto front: no design is both cheaper and faster than its points."
 
 
 class Comparison(NamedTuple):
-    """A chart of a comparison: its meaning in words, the columns in which it needs numbers, and its builder."""
+    """A chart of a comparison: its subject in words, the columns that it needs, and its builder."""
 
     what: str
     needs: tuple[str, ...]
@@ -56,7 +56,7 @@ class Measure:
         return None if value is None else value * self.factor
 
     def spread(self, grid: Grid, model: str, series: Series, gbps: float) -> tuple[float, float] | None:
-        """Its range as the band of the iteration's time has it; None without a band."""
+        """Return the range of the value, scaled from the band of the iteration time; None without a band."""
         value = self.value(grid, model, series, gbps)
         usual, low, high = (grid.value(model, series, gbps, column) or 0.0 for column in (TIME, LOW, HIGH))
         if value is None or not usual or not low or not high or low == high:
@@ -72,7 +72,7 @@ THROUGHPUT = Measure(TOKENS, "Throughput", "million tokens a second", 0.000001, 
 
 
 def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
-    """A measure against NIC bandwidth, a panel per model and a line per fabric; bars where there is one bandwidth."""
+    """Return a chart of a measure by NIC bandwidth: a panel per model, a line per fabric; bars for one bandwidth."""
     looks, panels = style.series_looks(grid.series), []
     one = len(grid.bandwidths) == 1
     for model in grid.models:
@@ -99,7 +99,7 @@ def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
                 cells = [cell for cell in known if cell[0] == series]
                 points = [(gbps, known[series, gbps]) for _, gbps in cells]
                 ends = [measure.spread(grid, model, *cell) for cell in cells]
-                known_ends = [one for one in ends if one is not None]
+                known_ends = [each for each in ends if each is not None]
                 spread = known_ends if len(known_ends) == len(cells) else []
                 curves += [Curve(look, points, [tips[cell] for cell in cells], spread=spread)] if cells else []
             panels.append(Panel(str(model), "NIC bandwidth [Gbps]", measure.axis, curves))
@@ -110,7 +110,7 @@ def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
 
 
 def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost") -> Chart:
-    """Dollars against iteration time: a line per fabric, and the Pareto front."""
+    """Return a chart of dollars against iteration time: a line per fabric, and the Pareto front."""
     looks, panels = style.series_looks(grid.series), []
     for model in grid.models:
         curves = []
@@ -129,14 +129,14 @@ def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost"
         panels.append(Panel(str(model), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
     several = ", ".join(number(gbps) for gbps in grid.bandwidths)
     left_out = _left_out(grid, looks, {column: "price", TIME: "time"})
-    joined = f"Along the line of a fabric: NICs of {several} Gbps. " if len(grid.bandwidths) > 1 else ""
+    joined = f"Points of a line: NICs of {several} Gbps. " if len(grid.bandwidths) > 1 else ""
     note = joined + FRONT + left_out
     title = f"{what[0].upper()}{what[1:]} against iteration time"
     return _with_key(Chart(title, note, list(looks.values()), panels))
 
 
 def _left_out(grid: Grid, looks: Mapping[Series, style.Look], needs: Mapping[str, str]) -> str:
-    """A sentence on rows without a number in a column (`needs`: what it is called), which have no point."""
+    """A sentence on rows that lack a number and so have no point. `needs`: columns and their names in the sentence."""
     without: dict[str, dict[str, None]] = {}
     count = 0
     for (_, series, _), row in grid.cells.items():
@@ -154,18 +154,18 @@ def _with_key(chart: Chart, what: str | None = None) -> Chart:
     shown = {curve.look for panel in chart.panels for curve in panel.curves}
     shown |= {bar.look for panel in chart.panels for bar in panel.bars}
     without = [look.label for look in chart.key if look not in shown]
-    note = chart.note + (f" Without {what}: {', '.join(without)}." if what and without else "")
-    barred = any(panel.bars for panel in chart.panels)  # bars carry their names
+    note = chart.note + (f" Not drawn for lack of {what}: {', '.join(without)}." if what and without else "")
+    barred = any(panel.bars for panel in chart.panels)  # bars are labelled
     key = [] if barred else [look for look in chart.key if look in shown]
     drawable = [panel for panel in chart.panels if panel.curves or panel.bars] or chart.panels[:1]
     return Chart(chart.title, note, key, drawable)
 
 
 def parts(grid: Grid) -> Chart:
-    """Parts of an iteration: a stacked bar per fabric at the bandwidth nearest to 400 Gbps; other bandwidths folded."""
+    """Return a chart of an iteration's parts: a stacked bar per fabric near 400 Gbps; other bandwidths are folded."""
     nearest = nearest_to_detail(grid.bandwidths)
-    note = f"At {number(nearest)} Gbps a NIC. In the bars: share of that bar's iteration. Behind them: seconds"
-    note += ", and times the fat-tree's." if any(series.fabric == REFERENCE for series in grid.series) else "."
+    note = f"At {number(nearest)} Gbps a NIC. In a bar: shares of its iteration. Behind it: seconds"
+    note += ", and the ratio to the fat-tree." if any(series.fabric == REFERENCE for series in grid.series) else "."
     panels = _stacks(grid, nearest)
     note += BANDS if any(panel.spread for panel in panels) else ""
     folded = {f"At {number(g)} Gbps": _stacks(grid, g) for g in grid.bandwidths if g != nearest}
@@ -206,7 +206,7 @@ def _stacks(grid: Grid, gbps: float) -> list[Panel]:
     return panels
 
 
-COMPARISONS = {  # by the names of their files
+COMPARISONS = {  # by file name
     "token_price": Comparison("price of tokens", (TOKEN_USD,), partial(against_bandwidth, measure=PRICE)),
     "token_energy": Comparison("energy of tokens", (TOKEN_JOULES,), partial(against_bandwidth, measure=ENERGY)),
     "throughput": Comparison("throughput", (TOKENS,), partial(against_bandwidth, measure=THROUGHPUT)),
@@ -228,7 +228,7 @@ def _deciding(grid: Grid) -> str:
 
 
 def _best_series(grid: Grid, most: int) -> Grid:
-    """The grid with at most so many series."""
+    """The grid with the best series of each fabric and GPU, at most `most`, filled up to `_FEW` with the next best."""
     if len(grid.series) <= most:
         return grid
     least: dict[Series, float] = {}
@@ -245,24 +245,24 @@ def _best_series(grid: Grid, most: int) -> Grid:
     return Grid(grid.models, [one for one in grid.series if one in chosen], grid.bandwidths, cells)
 
 
-_EXPECTED = ("breakdown", "pareto")  # a reader is told why these are not there
+_EXPECTED = ("breakdown", "pareto")  # a sentence explains why one of these is missing
 
 
 def compared_charts(rows: Rows, most: int | None = None) -> tuple[dict[str, Chart], list[str]]:
-    """The charts for which rows hold numbers, by name, and sentences on the others; throughput stands for iteration
-    time. `InputError` for rows that cannot be arranged.
+    """Return the charts for which rows hold numbers, by name, and sentences on charts that are left out.
 
-    - `most`: with more series than that, charts have the best of every fabric and GPU; None: all series.
+    `most`: with more series than that, charts show the best series of each fabric and GPU; None: all. Throughput
+    replaces iteration time if rows have both. Raise InputError if the rows cannot be arranged.
     """
     whole, drawn, why = arrange(rows, [TIME]), {}, []
     grid = whole if most is None else _best_series(whole, most)
     if len(grid.series) < len(whole.series):
         some = f"Charts show {len(grid.series)} of {len(whole.series)} series"
-        why.append(f"{some}: of every fabric and GPU the one with the least {_deciding(whole)}.")
+        why.append(f"{some}: for each fabric and GPU, the one with the least {_deciding(whole)}.")
     for name, (what, needs, chart) in COMPARISONS.items():
         lacking = [column for column in needs if all(usable(row.get(column)) is None for row in grid.cells.values())]
         if not lacking and not (name == "iteration_time" and "throughput" in drawn):
             drawn[name] = chart(grid)
         elif lacking and name in _EXPECTED:
-            why.append(f"Left out: {what}: no row has a number in column {' or '.join(lacking)}.")
+            why.append(f"Left out: {what}, because no row has a number in column {' or '.join(lacking)}.")
     return drawn, why

@@ -1,4 +1,4 @@
-"""Arrange rows by model, series (a fabric and how it is used) and NIC bandwidth."""
+"""Arrange rows by model, series (a fabric and its settings) and NIC bandwidth."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -23,29 +23,29 @@ REFERENCE = "fat-tree"
 DETAIL_GBPS = 400
 _PLACE = ("model", "fabric", "nic_gbps")
 VARIANT = "variant"
-GPU = "gpu.name"  # a column where rows differ in it
+GPU = "gpu.name"  # a column only if rows differ in it
 GRAPH_FILE = "network.graph"
 SEED = "run.seed"
-OF_POLICY = "circuits.policy."  # settings that the names of policies say, too
-NUMBER = "configuration"  # of a row of a sweep: no parameter
+OF_POLICY = "circuits.policy."  # settings that policy names already show
+NUMBER = "configuration"  # number of a row in a sweep, not a parameter
 _SETTINGS = (VARIANT, "nic_use", "policy", "routing", "circuits_for", "ocs", "gpus", "file")
 _VAGUE = ("name", "length", "path")  # last parts of paths: gpu.name, circuits.span.length, traffic.trace.path
-_NUMBERS = ("gpus", "nic_gbps")  # of these, and of settings by path, the name is told, too
-USUAL = (TIME, "seconds")  # the result of a row, if nothing else is asked for
-_RESULTS = (*USUAL, "slow_down")  # columns that are the result of a row, where they are there
+_NUMBERS = ("gpus", "nic_gbps")  # labels show the names of these, and of settings with paths
+USUAL = (TIME, "seconds")  # the default result of a row
+_RESULTS = (*USUAL, "slow_down")  # the first of these columns that a row has is its result
 _INDICES = ("seed", "sample", "instance", "record", "layer", "iteration")
-_FOLLOWS = ("memory_gb", "gpu_memory_gb", "fits", "region_servers", "achieved_over_peak")  # from what was chosen
+_FOLLOWS = ("memory_gb", "gpu_memory_gb", "fits", "region_servers", "achieved_over_peak")  # they follow from settings
 COUNTERS = (*_INDICES, NUMBER)
-_MOST = 12  # values of a setting by path that tell series apart; a design space has more
+_MOST = 12  # most values of a path setting that distinguishes series; design spaces have more
 
 
 @dataclass(frozen=True)
 class Series:
-    """A fabric, with the settings that distinguish it from other series of that fabric (most often none)."""
+    """A fabric and the settings that distinguish it from other series of that fabric (often none)."""
 
     fabric: str
     settings: tuple[str, ...] = ()
-    rank: int = 0  # which series of its fabric this is: 0, 1, ..
+    rank: int = 0  # number of the series within its fabric, from 0
 
     def named(self, fabric: str) -> str:
         return ", ".join(map(str, (fabric, *self.settings)))
@@ -53,7 +53,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Grid:
-    """Every row in its cell. Orders are those of first appearance; bandwidths are sorted."""
+    """Rows by cell (model, series, bandwidth), in order of first appearance; bandwidths are sorted."""
 
     models: list[str]
     series: list[Series]
@@ -72,13 +72,15 @@ class Grid:
 
 
 def nearest_to_detail(bandwidths: Sequence[float]) -> float:
-    """The bandwidth nearest to 400 Gbps, the lower of two, at which details are shown."""
+    """Return the bandwidth at which details are shown: the one nearest to 400 Gbps, the lower of two."""
     return min(bandwidths, key=lambda gbps: abs(gbps - DETAIL_GBPS))
 
 
 def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
-    """Rows in their cells; rows without model, fabric or bandwidth are left out and equal rows count once (a sweep asks
-    for policies of a fabric that has none). `InputError` for a missing column and for two results in one cell.
+    """Return the rows as a grid, without rows that lack a model, fabric or bandwidth.
+
+    Equal rows count once: a sweep repeats fabrics without policies for each policy. Raise InputError if a column is
+    missing, or if a cell has two results.
     """
     lacks(rows, _PLACE)
     lacks(rows, needs)
@@ -111,7 +113,7 @@ def _same(one: Row, other: Row) -> bool:
 
 
 def grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
-    """Group rows by their values in some columns, in order of first appearance."""
+    """Return the rows by their values in `names`, in order of first appearance."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row[name] for name in names), []).append(row)
@@ -123,7 +125,7 @@ def values_of(rows: Rows, name: str) -> list[Any]:
 
 
 def lacks(rows: Rows, needs: Sequence[str]) -> None:
-    """`InputError` where there are no rows, or where a row lacks a column."""
+    """Raise InputError if there are no rows, or if a row lacks a column."""
     if not rows:
         raise InputError("rows must hold at least one row, got none.")
     if missing := [name for name in needs if any(name not in row for row in rows)]:
@@ -131,7 +133,7 @@ def lacks(rows: Rows, needs: Sequence[str]) -> None:
 
 
 def needs_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
-    """`InputError` where there are no rows, or where a row has no value in a column; `figure` names what needs it."""
+    """Raise InputError if there are no rows, or if a row lacks a value in `keys`; `figure` names what needs them."""
     missing = [key for key in keys if any(row.get(key) is None for row in rows)]
     if not rows or missing:
         wanted = f"rows lack {', '.join(missing)}" if rows else "there are no rows"
@@ -139,7 +141,7 @@ def needs_values(rows: Rows, keys: Sequence[str], figure: str) -> None:
 
 
 def with_named_graphs(rows: Rows) -> Rows:
-    """The rows with each graph as a separate fabric, "graph NAME", instead of "graph" and a column of files."""
+    """Return the rows with each graph file as its own fabric, "graph NAME", instead of a column of files."""
     files = dict.fromkeys(str(row[GRAPH_FILE]) for row in rows if row.get(GRAPH_FILE) is not None)
     if not files:
         return rows
@@ -157,27 +159,27 @@ APART = ("nic_gbps", "gpus", "policy", "routing", "circuits_for", "nic_use", "oc
 
 
 def telling_apart(rows: Rows, *but: str) -> list[str]:
-    """Settings that tell rows apart: columns of `APART` and of settings by path in which they differ, without `but`."""
+    """Return the columns in `APART` and the path settings in which rows differ, except those in `but`."""
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if name in APART or "." in name]
     names = [name for name in names if name not in (*but, *COUNTERS)]
     return [name for name in names if len({str(row.get(name)) for row in rows}) > 1]
 
 
 def told_setting(name: str, value: Any) -> str:
-    """A setting in a label: its value, with its name where the value alone says nothing."""
+    """Return the text of a setting in a label: its value, with its name if the value alone is unclear."""
     if name in _NUMBERS or "." in name:
         return f"{last_word(name)} {number(value)}"
     return str(value)
 
 
 def last_word(path: str) -> str:
-    """How a label calls a setting: the last part of its path, or the one before where that says nothing alone."""
+    """Return the name of a setting in a label: the last part of its path, or the part before if the last is vague."""
     before, _, last = path.rpartition(".")
     return before.rpartition(".")[2] if before and last in _VAGUE else last
 
 
 def _telling_settings(rows: Rows, fabric: str) -> list[str]:
-    """Settings that differ between rows of this fabric with one model and bandwidth."""
+    """Settings that differ between rows of this fabric that share model and bandwidth."""
     paths = dict.fromkeys(name for row in rows for name in row if "." in name and not name.startswith(OF_POLICY))
     few = [path for path in paths if len({str(row.get(path)) for row in rows}) <= _MOST]
     asked = (*_SETTINGS, *few)
@@ -204,13 +206,13 @@ def numeric(rows: Rows) -> list[str]:
 
 
 def unround(rows: Rows, name: str) -> bool:
-    """Whether numbers of a column have more than four digits, as results have and settings do not."""
+    """Return whether a column has numbers of more than four digits, as results have and settings do not."""
     floats = [value for row in rows if isinstance(row[name], float) and (value := usable(row[name])) is not None]
     return any(float(f"{value:.4g}") != value for value in floats)
 
 
 def metric(rows: Rows) -> str | None:
-    """The result: a time of an iteration or all-to-all, else the first unround column, else the first of numbers."""
+    """Return the result column: a usual result, else the first with unrounded numbers, else the first of numbers."""
     numbers = numeric(rows)
     usual = (name for name in _RESULTS if name in numbers)
     found = (name for name in numbers if unround(rows, name))
@@ -218,12 +220,14 @@ def metric(rows: Rows) -> str | None:
 
 
 def shown_settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
-    """Chosen settings: columns before the result, numbers that the configuration names, and columns named by a path
-    (but the seed: draws are averaged), without indices."""
+    """Return the columns that are settings: those before the result, numbers that the configuration names, and paths.
+
+    Indices are left out, and so is the seed: draws are averaged.
+    """
     names, result = list(rows[0]), metric(rows)
     before = names if result is None else names[: names.index(result)]
     behind = [name for name in names[len(before) + 1 :] if name in effective and name in numeric(rows)]
-    indices = (*_INDICES, *(() if TIME in rows[0] else ("micro_batch",)))  # of rows of all-to-alls it is one
+    indices = (*_INDICES, *(() if TIME in rows[0] else ("micro_batch",)))  # in rows of all-to-alls it is an index
     paths = [name for name in names if "." in name and name != SEED and name not in (*before, *behind)]
     return [name for name in (*before, *behind, *paths) if name not in (*indices, *_FOLLOWS)]
 
@@ -233,7 +237,7 @@ def values_in(rows: Rows, name: str) -> list[Any]:
 
 
 def independent(rows: Rows, names: Sequence[str]) -> list[str]:
-    """The columns that vary and that the columns before them do not determine."""
+    """Return the columns that vary and that earlier columns do not determine."""
     kept: list[str] = []
     for name in names:
         if combinations(rows, [*kept, name]) > combinations(rows, kept):
@@ -249,9 +253,9 @@ def combinations(rows: Rows, names: Sequence[str]) -> int:
 
 
 def unbeaten(values: Any) -> np.ndarray:
-    """[N] bool: no other of the points [N K] is at most as large in every value and smaller in one."""
+    """Return for each of the points [N K] whether no other is at most as large in all values and smaller in one."""
     points, place = np.unique(np.asarray(values, dtype=float), axis=0, return_inverse=True)
-    if points.shape[1] == 2:  # whoever beats a point comes before it
+    if points.shape[1] == 2:  # points are sorted: only an earlier one can beat a point
         least = np.minimum.accumulate(points[:, 1])
         kept = np.concatenate([[True], points[1:, 1] < least[:-1]])
         return kept[place.reshape(-1)]
@@ -263,6 +267,6 @@ def unbeaten(values: Any) -> np.ndarray:
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """The Pareto front of the points, by rising first value; equal points once."""
+    """Return the Pareto front of the points, sorted by the first value, without duplicates."""
     kept = unbeaten(points) if points else ()
     return sorted({point for point, best in zip(points, kept, strict=True) if best})

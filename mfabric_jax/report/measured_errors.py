@@ -1,7 +1,7 @@
-"""How far predicted steps of trainings were from measured ones, by GPU: of a run of `mfabric validate training`.
+"""Errors of predicted training steps by GPU, from a run of `mfabric validate training`.
 
-`training_errors.toml` holds it, so that remarks can say it without running anything; `python -m tests.measured_errors`
-writes it.
+They are stored in `training_errors.toml`, so that remarks need no new run; `python -m tests.measured_errors` writes the
+file.
 """
 
 import functools
@@ -16,7 +16,7 @@ TABLE = "training_errors.toml"
 
 
 class Measured(NamedTuple):
-    """Of one GPU: measured steps, and their errors, predicted over measured, less 1 (`mean` signed)."""
+    """Number of measured steps of a GPU, and their errors: predicted over measured - 1, the mean and the worst."""
 
     steps: int
     mean: float
@@ -24,15 +24,15 @@ class Measured(NamedTuple):
 
     @property
     def words(self) -> str:
-        """In a sentence."""
+        """The errors as part of a sentence on predicted times."""
+        mean, worst = (f"{percent(abs(e))} {'less' if e < 0 else 'more'}" for e in (self.mean, self.worst))
         if self.steps == 1:
-            return f"1 step, {percent(self.mean, signed=True)}"
-        mean, worst = (percent(error, signed=True) for error in (self.mean, self.worst))
-        return f"{self.steps} steps, {mean} on average, {worst} at worst"
+            return f"{mean} than the one step measured"
+        return f"{mean} on average over {self.steps} steps, {worst} at worst"
 
 
 class Ratios(NamedTuple):
-    """How far predicted ratios of two steps of a source were from measured ones: nine in ten within a share."""
+    """Errors of predicted ratios of two steps from one source: nine in ten of `count` are within `nine_in_ten`."""
 
     count: int
     nine_in_ten: float
@@ -44,7 +44,7 @@ def _table() -> Mapping[str, Any]:
 
 
 def measured_errors() -> dict[str, Measured]:
-    """By the name of the GPU."""
+    """Return the errors of measured steps by GPU."""
     return {gpu: Measured(**facts) for gpu, facts in _table()["gpus"].items()}
 
 
@@ -53,14 +53,16 @@ def measured_ratios() -> Ratios:
 
 
 def measured_words(gpus: Iterable[str], loads: Iterable[float] = ()) -> str:
-    """Sentences on what was measured of some GPUs, with evenly routed tokens; `loads`: what the busiest rank of each
-    row receives over the mean."""
+    """Return sentences on the errors of measured steps of some GPUs.
+
+    `loads`: load of the busiest rank over the mean, of each row; measured steps had evenly routed tokens.
+    """
     known, asked = measured_errors(), list(dict.fromkeys(gpus))
     said = [f"{gpu} {known[gpu].words}" for gpu in asked if gpu in known]
     without = [gpu for gpu in asked if gpu not in known]
     nothing = [f"no step of {' or '.join(without)} was measured"] if without else []
-    made = f"predicted over measured, less 1; mfabric validate training, {_table()['date']}"
-    found = f"Measured steps of trainings, of evenly routed tokens ({made}): {'; '.join([*said, *nothing])}."
+    made = f"mfabric validate training, {_table()['date']}"
+    found = f"Predicted time against measured training steps, routed evenly ({made}): {'; '.join([*said, *nothing])}."
     each = list(dict.fromkeys(f"{load:.2f}" for load in sorted(loads)))
     if not each:
         return found

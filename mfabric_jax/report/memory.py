@@ -1,4 +1,4 @@
-"""Memory of GPUs as bars of its parts."""
+"""Charts of GPU memory: bars of its parts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,14 +9,14 @@ from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.grid import Grid, Rows, last_word, needs_values
 from mfabric_jax.report.numerals import number
 
-_PLAIN = ("model", "gpu.name")  # of a label without their names
+_PLAIN = ("model", "gpu.name")  # labels show only the values of these
 _SET_UP = (*_PLAIN, "gpus", "tp", "etp", "ep", "pp", "dp", "micro_batch", "sequence", "precision")
-_MOST, _NAMED = 12, 4  # bars, and set-ups that a sentence names
-NOTE = "Of the fullest stage; a GPU should keep 8 % of its own for communicators, fragments and libraries."
+_MOST, _NAMED = 12, 4  # most bars, and most set-ups that a note names
+NOTE = "Memory of the fullest stage; 8 % of a GPU should stay free for communicators, fragmentation and libraries."
 
 
 def memory_chart(rows: Rows, name: str = "row") -> Chart:
-    """A bar per row of the memory of a GPU by part, with a diamond where its GPU's ends; `name`: column of its name."""
+    """Return a chart of GPU memory by part: a bar per row, a diamond at the capacity; `name`: column of row names."""
     needs_values(rows, (name, "memory_gb", *style.MEMORY), "the figure of memory needs rows with its parts")
     bars, totals, points = [], [], []
     for place, row in enumerate(rows):
@@ -28,7 +28,7 @@ def memory_chart(rows: Rows, name: str = "row") -> Chart:
         uses = f"{number(begun)} GB" if has is None else f"{number(begun)} of {number(has)} GB"
         totals.append((max(begun, has or 0.0), f"{uses}{', too much' if row.get('fits') is False else ''}"))
         points += [] if has is None else [(has, place)]
-    there = style.Look("What its GPU has", style.INK, "D", hollow=True)
+    there = style.Look("Capacity of the GPU", style.INK, "D", hollow=True)
     curves = [Curve(there, points, joined=False)] if points else []
     shown = {"bars": bars, "names": [str(row[name]) for row in rows], "totals": totals, "curves": curves}
     parts = {bar.look for bar in bars}
@@ -37,7 +37,7 @@ def memory_chart(rows: Rows, name: str = "row") -> Chart:
 
 
 def memory_of_models(grid: Grid) -> Chart:
-    """A bar for every set-up of a comparison (model, GPU, degrees), up to a number; the note names the others."""
+    """Return a chart with a bar per set-up (model, GPU, degrees), at most `_MOST`; the note names others."""
     held = [{"model": model, **row} for (model, *_), row in grid.cells.items()]
     held = [row for row in held if all(row.get(column) is not None for column in style.MEMORY)]
     if not held:
@@ -57,6 +57,6 @@ def memory_of_models(grid: Grid) -> Chart:
 
 
 def _label(row: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Such as "B200-HGX, tp 2, ep 8"; the model where several are shown."""
+    """A label such as "B200-HGX, tp 2, ep 8"."""
     known = [name for name in names if row.get(name) is not None]
     return ", ".join(str(row[name]) if name in _PLAIN else f"{last_word(name)} {number(row[name])}" for name in known)

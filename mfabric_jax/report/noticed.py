@@ -1,4 +1,4 @@
-"""Remarks on rows: their jobs, and conspicuous results, above all of optical switches."""
+"""Remarks on rows: their jobs, and conspicuous results, mostly of optical switches."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,22 +12,22 @@ from mfabric_jax.workload.parallel import region_remark
 
 TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "reconfigurations_over_allowed"
 SPAN, BEGIN_WITH_A_TURN = "circuits_for", ("block", "stage", "iteration")
-STATIC = ("uniform", "static")  # policies whose circuits never change
-_MOSTLY = 0.5  # part of an iteration from which on switching decides it
-_COUNTED = 8  # values that a sentence names
-_UNEVEN = 1.2  # what the busiest rank receives over the mean, from which on it is said
-_SAME = 0.0001  # relative: the same result
+STATIC = ("uniform", "static")  # policies with fixed circuits
+_MOSTLY = 0.5  # above this part of an iteration, reconfiguration dominates it
+_COUNTED = 8  # most values that a sentence names
+_UNEVEN = 1.2  # above this ratio of the busiest rank to the mean, a remark says so
+_SAME = 0.0001  # relative: equal results
 GPU, BY_KERNELS = "gpu.name", "by kernels as they were measured"
-_LACKING = "none"  # of a setting that a fabric does not have
+_LACKING = "none"  # value of a setting that a fabric does not have
 MILLION = 1_000_000
 _MOST_ROWS = 20_000
 _PLACE = ("model", "fabric", "ocs", "policy")
-_SUBJECTS = ("model", "fabric")  # what is compared, no setting
+_SUBJECTS = ("model", "fabric")  # compared subjects, not settings
 Row = Mapping[str, Any]
 
 
 def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]:
-    """Sentences on what rows say of optical switches: too slow, not needed, or all designs alike."""
+    """Return remarks on rows: batches, rates above peak, optical switches, idle settings, experts, prices, accuracy."""
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in grid.with_named_graphs(known) if None not in (row.get("model"), row.get("fabric"))]
     told = [*_batches(named), *_above_peak(named), *_switches(named), *_idle(known, effective or {})]
@@ -36,7 +36,7 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
 
 
 def _unquoted(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
-    """Files of prices that quote switches, and bandwidths of rows that none of these serves."""
+    """Price files that quote switches but none for some bandwidths of rows."""
     speeds = sorted({row["nic_gbps"] for row in rows if usable(row.get("nic_gbps"))})
     for file, values in (effective.get("own_prices") or {}).items():
         ports = [name.split(".")[1] for name in values if name.startswith("switch.") and name.endswith(".usd")]
@@ -44,14 +44,14 @@ def _unquoted(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
         beside = [number(speed) for speed in speeds if served and speed not in served]
         if beside:
             yield (
-                f"{file} quotes switches for NICs of {', '.join(map(number, sorted(served)))} Gbps; those of "
+                f"{file} quotes switches for NICs of {', '.join(map(number, sorted(served)))} Gbps only; NICs of "
                 f"{', '.join(beside)} Gbps take the usual price of a port "
-                "(nic_gbps in [switch.GBPS] says whom they serve)."
+                "(nic_gbps in [switch.GBPS] sets which NICs a switch serves)."
             )
 
 
 def _measured(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
-    """What measured steps of the GPUs of rows were off by, where kernels of the package say how fast they compute."""
+    """The accuracy on the GPUs of rows, if rows compute at the rates of the package's measured kernels."""
     if not any(str(row.get("compute_source", "")).endswith(BY_KERNELS) for row in rows):
         return
     every = [row[GPU] for row in rows if row.get(GPU) is not None]
@@ -64,7 +64,7 @@ def _measured(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
 
 
 def job_words(rows: Rows) -> list[str]:
-    """The job of one model's rows in words; every value where rows differ, nothing where values are unknown."""
+    """Return the job of one model's rows in words: all values if rows differ, nothing for unknown values."""
     gpus, batches = (_values(rows, name) for name in ("gpus", "micro_batches"))
     folded = _values(rows, "etp") not in ("", _values(rows, "tp"))
     degrees = {name.upper(): _values(rows, name) for name in ("dp", "etp" if folded else "tp", "pp", "ep")}
@@ -106,7 +106,7 @@ def _batches(rows: Rows) -> Iterator[str]:
             model: " and ".join(f"{number(x / MILLION)} M" for x in sorted(own)) for model, own in tokens.items()
         }
         each = ", ".join(f"{model} {some}" for model, some in millions.items())
-        yield f"Models differ in tokens an iteration ({each}): between them compare tokens_per_s, not seconds."
+        yield f"Models differ in tokens per iteration ({each}): compare their tokens_per_s, not their seconds."
 
 
 def _largest(rows: Rows, value: Callable[[Row], float | None], above: float) -> dict[Any, float]:
@@ -121,24 +121,24 @@ def _above_peak(rows: Rows) -> Iterator[str]:
     if rates := _largest(rows, above_peak, 0.0):
         models = ", ".join(f"{model} {percent(rate)}" for model, rate in rates.items())
         yield (
-            f"Warning: computation is faster than the peak of the GPU that is priced ({models} of it), as no GPU can "
-            "be: seconds are a time scale, for ratios alone, and dollars and joules of the whole cluster stay empty. "
-            "With compute.efficiency they are known."
+            f"Warning: computation exceeds the peak of the GPU that is priced ({models} of it), which no GPU can do. "
+            "Seconds are meaningful only as ratios, and dollars and joules of the whole cluster stay empty; set "
+            "compute.efficiency to get them."
         )
 
 
 def _experts(rows: Rows) -> Iterator[str]:
-    """Experts that compute as if balanced though their ranks receive unevenly, and dropped selections."""
+    """Experts that compute as if balanced although loads are uneven, and dropped selections."""
     balanced = [row for row in rows if row.get("expert_load") == "balanced"]
     if over := _largest(balanced, lambda row: usable(row.get("rank_load_over_mean")), _UNEVEN):
         models = ", ".join(f"{model} {number(load)}" for model, load in over.items())
         yield (
-            f"The busiest rank receives more than the mean ({models} times), and experts compute as if even: "
-            "--set compute.experts=received has them compute what they get."
+            f"The busiest rank receives more than the mean ({models} times), but experts compute as if loads were "
+            "even; --set compute.experts=received makes them compute what they receive."
         )
     if parts := _largest(rows, lambda row: usable(row.get("dropped_share")), 0.0):
         most = ", ".join(f"{model} {percent(part)}" for model, part in parts.items())
-        yield f"Experts drop what is above their capacity, of all selections: {most}."
+        yield f"Experts drop selections beyond their capacity (share of all): {most}."
 
 
 def _small(rows: Rows) -> Iterator[str]:
@@ -152,32 +152,35 @@ def _small(rows: Rows) -> Iterator[str]:
 
 
 KEPT = "--set circuits.turn=span --set circuits.span.length=run"
-ADVICE = {  # on a switch that is too slow, by when its circuits change
+ADVICE = {  # on a switch that is too slow, by what its circuits follow
     "traffic": f"it is too slow for circuits that follow the traffic; keep them ({KEPT}) or take a faster one.",
     "schedule": (
         "it is too slow for circuits that change during an all-to-all; choose them once "
         f"(--set circuits.schedule=none {KEPT}) or take a faster one."
     ),
     "phases": (
-        "it reconfigures between phases of communication, whatever is set; take a faster one, or a fabric whose links "
-        "stay."
+        "it reconfigures between phases of communication under all settings; take a faster one, or a fabric with fixed "
+        "links."
     ),
 }
 
 
 def slow_switch_words(where: str, what: str, turning: float, whole: float, bubble: float, changes: str) -> str | None:
-    """A warning where reconfigurations take most of an iteration [s] beside its bubble, in which other stages wait for
-    them; None where they do not. `changes`: when circuits change, of `ADVICE`."""
+    """Return a warning if reconfigurations take most of an iteration without its bubble, else None.
+
+    The bubble is left out because other stages wait for reconfigurations in it. `turning`, `whole`, `bubble`: seconds.
+    `changes`: what circuits follow, a key of `ADVICE`.
+    """
     rest = whole - bubble
     if not turning > _MOSTLY * rest or rest <= 0:
         return None
-    share = f"{percent(turning / rest)} of an iteration{' beside its bubble' if bubble else ''}"
+    share = f"{percent(turning / rest)} of an iteration{' without its bubble' if bubble else ''}"
     seconds = f"({number(turning)} of {number(rest)} s)"
     return f"Warning: on {where}, {what} waits for the optical switch for {share} {seconds}: {ADVICE[changes]}"
 
 
 def _switches(rows: Rows) -> Iterator[str]:
-    """Switching that dominates an iteration or is too frequent, and circuits that never change."""
+    """Reconfiguration that dominates an iteration or is too frequent, and circuits that never change."""
     wanted: list[Row] = [
         {name: row.get(name) for name in (*_PLACE, TIME, CHANGES, SPAN, "schedule")}
         | {name: usable(row.get(name)) or 0.0 for name in (TURNING, "bubble_s", OVER)}
@@ -195,7 +198,7 @@ def _switches(rows: Rows) -> Iterator[str]:
         if words := slow_switch_words(where, model, worst[TURNING], worst[TIME], worst["bubble_s"], changes):
             yield words
         if (times := max(row[OVER] for row in same)) > 1:
-            yield f"Warning: {where} turns {number(times)} times as often as it may ({model})."
+            yield f"Warning: {where} reconfigures {number(times)} times as often as it may ({model})."
         if policy not in STATIC and all(
             usable(row[CHANGES]) == 0 and not row[TURNING] and row[SPAN] not in BEGIN_WITH_A_TURN for row in same
         ):
@@ -209,7 +212,7 @@ def _switches(rows: Rows) -> Iterator[str]:
 
 
 def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
-    """Settings whose values all give the same times, wherever all else is equal."""
+    """Settings whose values all give equal times where other settings are equal."""
     if not 1 < len(rows) <= _MOST_ROWS:
         return
     names = [n for n in grid.shown_settings(rows, effective) if n not in grid.COUNTERS and n in rows[0]]
@@ -225,4 +228,4 @@ def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
         had = [value for value in grid.values_in(rows, name) if value != _LACKING]
         if pairs and len(alike) == len(had) and equal:
             values = ", ".join(sorted(alike)) if len(alike) <= _COUNTED else f"{len(alike)} values"
-            yield f"{name} has no effect on {TIME}: {values} give the same wherever all else is equal."
+            yield f"{name} has no effect on {TIME}: {values} give equal times where other settings are equal."

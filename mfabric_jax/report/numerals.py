@@ -1,18 +1,18 @@
-"""Numbers as people read them: one text for a value wherever it is printed, percent, millions, units."""
+"""Numbers as text, the same text wherever a value is printed; percent, millions, units."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
 MISSING = "-"
-_DIGITS, _EXACT, _CLEAN = 4, 5, 12  # significant digits: of rounded numbers, of exact ones, and without rounding errors
-_SMALLEST_POWER, _LARGEST_POWER = -5, 9  # of ten: numbers outside have an exponent
-LARGEST = 1e150  # differences and ratios of what lies below
-SMALLEST = 1e-150  # and above are finite
+_DIGITS, _EXACT, _CLEAN = 4, 5, 12  # significant digits: rounded, exact, without noise
+_SMALLEST_POWER, _LARGEST_POWER = -5, 9  # powers of ten; numbers outside are printed with an exponent
+LARGEST = 1e150  # differences and ratios of numbers up to LARGEST,
+SMALLEST = 1e-150  # and from SMALLEST on, are finite
 
 
 def usable(value: Any) -> float | None:
-    """A number, or None for text, infinities and NaN."""
+    """Return the value as a float; None for text, infinities and NaN."""
     if value is None or isinstance(value, str) or not abs(value) <= LARGEST:
         return None
     return float(value) if abs(value) >= SMALLEST else 0.0
@@ -38,20 +38,20 @@ def _unit(value: float, units: Sequence[str], least: float) -> tuple[str, float]
 
 
 def bytes_unit(gigabytes: float) -> tuple[str, float]:
-    """The best unit of a size (GB, or smaller), and the factor from gigabytes."""
+    """Return the best unit of a size (GB or smaller) and the factor from gigabytes to it."""
     return _unit(gigabytes, ("GB", "MB", "kB", "B"), 0.1)
 
 
 def time_unit(seconds: float, least: float = 1.0) -> tuple[str, float]:
-    """The best unit of times up to `seconds`, and the factor from seconds."""
+    """Return the best unit of times up to `seconds` and the factor from seconds to it."""
     return _unit(seconds, ("s", "ms", "us", "ns"), least)
 
 
 def number(value: Any) -> str:
-    """A value as tables, pages, pictures and sentences print it; the text depends on the value alone.
+    """Return a value as tables, pages, pictures and sentences print it; the text depends only on the value.
 
-    What `_EXACT` digits hold, such as a setting, is printed as it is: 400, 0.025, 1024. Other numbers are rounded to
-    `_DIGITS` significant digits, zeros included: 0.2100; digits before the point are never rounded: 12346.
+    A number of at most `_EXACT` digits, such as a setting, is printed exactly: 400, 0.025, 1024. Others are rounded to
+    `_DIGITS` significant digits and keep trailing zeros: 0.2100. Digits before the point are never rounded: 12346.
     Numbers below 1e-5 or from 1e9 on have an exponent.
     """
     if value is None:
@@ -72,7 +72,7 @@ def number(value: Any) -> str:
 
 
 def percent(share: Any, signed: bool = False) -> str:
-    """A share in per cent, to a tenth; `signed`: with its sign."""
+    """Return a share in percent, to a tenth; `signed`: with its sign."""
     if share is None or isinstance(share, str) or not math.isfinite(share):
         return number(share)
     text = f"{share:{'+' if signed else ''}.1%}"

@@ -1,5 +1,8 @@
-"""Ratios of rows over baseline rows: each row over the one that has its values in every setting in which baseline rows
-differ, such as the same seed, trace or bandwidth."""
+"""Ratios of rows over baseline rows.
+
+A row is paired with the baseline row that equals it in every setting in which baseline rows differ, such as the seed,
+trace or bandwidth.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,11 +11,11 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report.grid import NUMBER, Rows, grouped, metric
 from mfabric_jax.report.numerals import number, usable
 
-OVER = "{}_over"  # the column of ratios, by the measure's
+OVER = "{}_over"  # column of the ratios of a column
 
 
 def telling(rows: Rows, baseline: Sequence[bool]) -> list[str]:
-    """The settings in which the rows marked in `baseline` [N] differ: columns before the result, and paths."""
+    """Return the columns before the result, and the path settings, in which baseline rows (`baseline` [N]) differ."""
     names, result = list(rows[0]), metric(rows)
     before = names if result is None else names[: names.index(result)]
     own = [row for row, ours in zip(rows, baseline, strict=True) if ours]
@@ -21,25 +24,25 @@ def telling(rows: Rows, baseline: Sequence[bool]) -> list[str]:
 
 
 def partners(rows: Rows, baseline: Sequence[bool], said: str) -> list[Mapping[str, Any] | None]:
-    """The baseline row of every row [N], None without one.
+    """Return the baseline row of each row [N], or None if it has none.
 
-    `InputError` where no row is marked in `baseline` [N], and for two baseline rows that no setting tells apart; `said`
-    names them.
+    `said` is the condition that marks baseline rows. Raise InputError if `baseline` [N] marks no row, or if two
+    baseline rows have the same settings.
     """
     if not any(baseline):
-        raise InputError(f"over {said!r} needs a row that fulfils it, got none of {len(rows):,}.")
+        raise InputError(f"over {said!r} must match at least one row, got none of {len(rows):,}.")
     names = telling(rows, baseline)
     below = grouped([row for row, ours in zip(rows, baseline, strict=True) if ours], *names)
     for key, some in below.items():
         if len(some) > 1:
             alike = ", ".join(f"{name} {number(value)}" for name, value in zip(names, key, strict=True))
             many = f"{len(some)} rows" + (f" of {alike}" if alike else "")
-            raise InputError(f"over {said!r} names one row for each to compare, got {many}; add conditions to where.")
+            raise InputError(f"over {said!r} must mark one row to compare with, got {many}; add conditions to where.")
     return [below.get(tuple(row[name] for name in names), [None])[0] for row in rows]
 
 
 def ratios(rows: Rows, others: Sequence[Mapping[str, Any] | None], name: str) -> list[float | None]:
-    """A column [N] over that of each row's baseline row; None where either has no number."""
+    """Return a column [N] over the same column of the baseline rows; None where either is no number."""
     pairs = zip(rows, others, strict=True)
     return [_ratio(row[name], None if other is None else other[name]) for row, other in pairs]
 

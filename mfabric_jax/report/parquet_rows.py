@@ -1,4 +1,4 @@
-"""Rows as tables of pyarrow, for `rows`, which loads this where a file is .parquet."""
+"""Rows as pyarrow tables; `rows` loads this module for .parquet files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +13,12 @@ from mfabric_jax.support.parquet import save_table as save_table
 
 
 def read(path: Path, data: bytes) -> Any:
-    """The table in the bytes of a file."""
+    """Return the table in the bytes of a parquet file."""
     return parquet.read_parquet(path, pyarrow.BufferReader(data))
 
 
 def _utf8(text: str) -> str:
-    """Names that are no text as in a CSV."""
+    """Escape bytes that are not text, as a CSV file does."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -40,5 +40,5 @@ def check_kinds(schema: Any) -> None:
 
 
 def texts_in(table: Any) -> list[str]:
-    """Names of columns that hold texts."""
+    """Return the names of the columns that hold text."""
     return [name for name in table.column_names if types.is_string(table.schema.field(name).type)]

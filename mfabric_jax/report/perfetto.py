@@ -1,6 +1,6 @@
-"""Traces for Perfetto or Chrome, of iterations (a process per stage, a thread per track) and of replays.
+"""Traces for Perfetto or Chrome: of iterations (a process per stage, a thread per track) and of replays.
 
-Format: "Trace Event Format" of Chromium, JSON object form. Slices are `X` events in microseconds; arrows (`s`, `f`)
+Format: Chromium's "Trace Event Format", JSON object form. Slices are `X` events in microseconds. Arrows (`s`, `f`)
 lead from a pass to the pass on another stage that it feeds. One thread shows whole passes.
 """
 
@@ -18,7 +18,7 @@ THREADS = ("passes", "compute", "EPS", "OCS", "NVSwitch", "reconfiguration", "wa
 EXTENSIONS = (".json",)
 _ARGS = ("micro_batch", "block", "direction")
 _PASS = ("direction", "micro_batch", "place")
-DIGITS = 3  # of a microsecond: nanoseconds
+DIGITS = 3  # decimals of microseconds: nanoseconds
 
 TRACKS = ("compute", "send", "receive")
 PATH = "critical path"
@@ -33,13 +33,13 @@ def check_trace(path: str | Path) -> None:
 
 
 def write_perfetto(segments: Segments, path: str | Path, config: Mapping[str, Any] | None = None) -> Path:
-    """Write segments as Chrome JSON, whole or not at all; returns the path. Open it at https://ui.perfetto.dev.
+    """Write segments as Chrome JSON atomically and return the path; https://ui.perfetto.dev opens it.
 
     - `segments`: dicts of `stage`, `track`, `kind`, `label`, `start_s`, `end_s`, and optionally `micro_batch`, `place`,
       `block`, `direction`.
-    - `config`: kept under "otherData".
+    - `config`: stored under "otherData".
 
-    `InputError` for no segments, another extension than .json, or a place that cannot be written.
+    Raise InputError if there are no segments, the extension is not .json, or the path cannot be written.
     """
     if not segments:
         raise InputError("segments must hold at least one segment, got none.")
@@ -57,7 +57,7 @@ def write_events(events: Sequence[Event], path: str | Path, config: Mapping[str,
 
 
 def events(segments: Segments) -> Iterator[Event]:
-    """Names of processes and threads, slices, arrows."""
+    """Yield the events of an iteration: names of processes and threads, slices, arrows."""
     passes = _passes(segments)
     for stage in sorted({one["stage"] for one in segments}):
         yield from _names(stage, stage, f"stage {stage}", THREADS)
@@ -109,7 +109,7 @@ def _passes(segments: Segments) -> dict[tuple, dict[str, Any]]:
 
 
 def _arrows(passes: Mapping[tuple, Mapping[str, Any]]) -> Iterator[Event]:
-    """From the end of every pass to the start of the pass on another stage that it feeds."""
+    """Arrows from the end of each pass to the start of the pass on another stage that it feeds."""
     for number, ((direction, micro_batch, place), one) in enumerate(passes.items()):
         fed = passes.get((direction, micro_batch, place + (1 if direction == "forward" else -1)))
         if fed is None or fed["stage"] == one["stage"]:
@@ -124,13 +124,13 @@ def _arrows(passes: Mapping[tuple, Mapping[str, Any]]) -> Iterator[Event]:
 
 
 def write_task_trace(spans: Spans, path: str | Path, config: Mapping[str, Any] | None = None) -> Path:
-    """Write spans as Chrome JSON, whole or not at all; returns the path. Open it at https://ui.perfetto.dev.
+    """Write spans as Chrome JSON atomically and return the path; https://ui.perfetto.dev opens it.
 
     - `spans`: dicts of `rank` (-1: the critical path), `track` (compute, send, receive, critical path), `name`,
       `begin_s`, `end_s`, and `args`, details to show.
-    - `config`: kept under "otherData".
+    - `config`: stored under "otherData".
 
-    `InputError` for another extension than .json, or a place that cannot be written.
+    Raise InputError if the extension is not .json, or the path cannot be written.
     """
     return write_events(list(span_events(spans)), path, config)
 
@@ -153,7 +153,7 @@ def span_events(spans: Spans) -> Iterator[Event]:
 
 
 def in_lanes(spans: Spans) -> list[list[Mapping[str, Any]]]:
-    """Distribute spans over the fewest lanes without overlaps."""
+    """Distribute spans over the fewest lanes without overlaps in a lane."""
     lanes: list[list[Mapping[str, Any]]] = []
     free: list[tuple[float, int]] = []  # when each lane is free
     for one in sorted(spans, key=lambda one: (one["begin_s"], one["end_s"])):

@@ -1,4 +1,4 @@
-"""The answers of `query`, by tables of pyarrow."""
+"""Answer `query` with pyarrow tables."""
 
 import functools
 import re
@@ -23,20 +23,20 @@ OPERATORS = {"<=": "less_equal", ">=": "greater_equal", "!=": "not_equal", "<": 
 CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|<|>|==?)\s*([^<>=!\s].*?)\s*")
 STD, CI95 = "std", "ci95"
 MEASURES = ("mean", "min", "max", "median", STD, CI95, "sum")
-_AGGREGATES = {"median": "list", STD: "stddev", CI95: "stddev"}  # of pyarrow, where other words are its own
+_AGGREGATES = {"median": "list", STD: "stddev", CI95: "stddev"}  # pyarrow's other names
 SENSES = {"min": 1.0, "max": -1.0}
 ORDERS = {"up": "ascending", "down": "descending"}
-TABLES = 5  # files that a sentence names
+TABLES = 5  # most files that a sentence names
 
 
 def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """As `report.query.query`."""
+    """See `report.query.query`."""
     table, config = _read_all(paths, asked.where)
     apart = [FILE] if FILE in table.column_names else []
     columns, by = ([*names, *(set(apart) - set(names))] if names else [] for names in (asked.columns, asked.by))
     asked = asked._replace(columns=columns, by=by)
     if asked.measures and not asked.by:
-        raise InputError(f"measures are of groups; name columns to group by, got {', '.join(asked.measures)} alone.")
+        raise InputError(f"measures need groups; name columns to group by, got {', '.join(asked.measures)} alone.")
     if asked.over is not None:
         table, asked = _with_ratios(table, asked)
     if asked.pareto:
@@ -52,7 +52,7 @@ def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any
 
 
 def without_values(paths: Sequence[str | Path], asked: Asked) -> str | None:
-    """As there."""
+    """See `report.query.without_values`."""
     if not asked.pareto:
         return None
     names = [text.partition(":")[0] for text in asked.pareto]
@@ -63,18 +63,18 @@ def without_values(paths: Sequence[str | Path], asked: Asked) -> str | None:
 
 
 def pairing(paths: Sequence[str | Path], asked: Asked) -> str | None:
-    """As there."""
+    """See `report.query.pairing`."""
     if asked.over is None:
         return None
     rows, baseline = _marked(_read_all(paths, asked.where)[0], asked.over)
     names = ", ".join(telling(rows, baseline))
     lone = sum(other is None for other in partners(rows, baseline, asked.over))
-    rest = f" {lone:,} of {len(rows):,} rows have no such row and no ratio." if lone else ""
-    return f"ratios are over the row with {asked.over}{' and the same ' if names else ''}{names}.{rest}"
+    rest = f" {lone:,} of {len(rows):,} rows have no such row, so they have no ratio." if lone else ""
+    return f"ratios divide by the row with {asked.over}{' and the same ' if names else ''}{names}.{rest}"
 
 
 def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, dict[str, Any]]:
-    """The rows that fulfil all conditions, as a table, and the configuration of the first file."""
+    """The rows that match all conditions, as a table, and the first configuration."""
     tables, configs, runs = [], [], set()
     for file, sweep in _files(paths):
         if file.suffix == ".parquet" and file.exists():
@@ -90,14 +90,14 @@ def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, d
     named = [_with_file(*table) if several else table[1] for table in tables]
     table = _merged(named)
     if not table.num_rows:
-        raise InputError(f"{', '.join(map(str, paths))} holds no row; give files of rows that have some.")
+        raise InputError(f"{', '.join(map(str, paths))} holds no row; give files with rows.")
     for condition in where:
         table = table.filter(_mask(table, condition))
     return table, next(filter(None, configs), {})
 
 
 def _merged(tables: Sequence[Any]) -> Any:
-    """One table. Empty columns take the kind that others have; text and numbers of one name are text, as in a CSV."""
+    """Concatenate tables. An empty column takes the type of its namesakes; text and numbers become text, as in CSV."""
     held: dict[str, list[Any]] = {}
     for table in tables:
         for name in table.column_names:
@@ -166,7 +166,7 @@ def _mask(table: Any, condition: str):
         column = column.cast(pyarrow.float64(), safe=False)
     values = [_value(name, word.strip(), column.type) for word in text.split("|")]
     if len(values) > 1 and sign not in ("=", "!="):
-        raise InputError(f"several values go with = and != only, got {condition!r}.")
+        raise InputError(f"several values need = or !=, got {condition!r}.")
     hits = [getattr(compute, OPERATORS[sign])(column, pyarrow.scalar(value)) for value in values]
     join = getattr(compute, "and_" if sign == "!=" else "or_")
     return functools.reduce(join, hits)
@@ -184,16 +184,16 @@ def _value(name: str, word: str, kind: Any) -> Any:
 
 
 def _measured(table: Any, measures: Sequence[str]) -> list[tuple[str, str]]:
-    """(column, measure) of each that is asked for; the mean time without any."""
+    """The requested pairs (column, measure); by default the mean time."""
     usual = [f"{name}:mean" for name in USUAL if name in table.column_names]
     asked = [text.partition(":")[::2] for text in measures or usual]
     return [(_numbers(table, name), one_of("measure", measure or "mean", MEASURES)) for name, measure in asked]
 
 
 def _with_ratios(table: Any, asked: Asked) -> tuple[Any, Asked]:
-    """The table with columns of ratios, and measures of them."""
+    """The table with columns of ratios, and the options with measures of these."""
     if not asked.by:
-        raise InputError(f"over gives ratios of groups; name columns to group by, got over {asked.over!r} alone.")
+        raise InputError(f"over needs groups; name columns to group by, got over {asked.over!r} alone.")
     measures = _measured(table, asked.measures)
     rows, baseline = _marked(table, str(asked.over))
     others = partners(rows, baseline, str(asked.over))
@@ -204,13 +204,13 @@ def _with_ratios(table: Any, asked: Asked) -> tuple[Any, Asked]:
 
 
 def _marked(table: Any, condition: str) -> tuple[list[dict[str, Any]], list[bool]]:
-    """Rows, and which of them fulfil a condition."""
+    """All rows, and whether each matches the condition."""
     return table.to_pylist(), [bool(fulfils) for fulfils in _mask(table, condition).to_pylist()]
 
 
 def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
     asked = _measured(table, measures)
-    sample = compute.VarianceOptions(ddof=1)  # of groups that stand for more than themselves
+    sample = compute.VarianceOptions(ddof=1)  # groups are samples
     functions = {(name, _AGGREGATES.get(measure, measure)): None for name, measure in asked}
     options = [(*one, sample) if one[1] == "stddev" else one for one in functions]
     counts = [(name, "count") for name in dict.fromkeys(name for name, _ in asked)]
@@ -230,7 +230,7 @@ def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
 
 
 def half_width(std: float | None, count: int) -> float | None:
-    """Half of the 95 % interval of the mean of `count` values with this sample standard deviation, by Student's t."""
+    """Return half the 95 % interval of a mean of `count` values with sample standard deviation `std` (Student's t)."""
     special = needed("exact", "a 95 % interval", "scipy.special")
     return None if std is None else float(special.stdtrit(count - 1, 0.975)) * std / count**0.5
 
@@ -238,7 +238,7 @@ def half_width(std: float | None, count: int) -> float | None:
 def _numbers(table: Any, name: str) -> str:
     kind = table[_column(table, name)].type
     if types.is_null(kind):
-        raise InputError(f"column {name} is empty in every row (no price, no power, or more than a GPU can do).")
+        raise InputError(f"column {name} is empty in all rows: no price, no power, or computation above a GPU's peak.")
     if not (types.is_integer(kind) or types.is_floating(kind)):
         raise InputError(f"column {name} must hold numbers here, got {kind}.")
     return name
@@ -257,7 +257,7 @@ def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
 
 
 def _sensed(text: str) -> tuple[str, str]:
-    """A column of a Pareto front, and whether it is to be small or large."""
+    """A column of a Pareto front, and whether it is minimised or maximised."""
     column = column_named(text)
     usual = "max" if column is not None and column.rises else "min"
     return _directed("pareto", text if ":" in text else f"{text}:{usual}", SENSES)

@@ -1,4 +1,4 @@
-"""Query rows on disk (a sweep's folder or files of rows): filter, group, Pareto front, sort."""
+"""Query rows on disk (a sweep's folder or files of rows): filter, group, take the Pareto front, sort."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,19 +9,21 @@ from mfabric_jax.support.extras import needed
 from mfabric_jax.support.parts import CONFIG, SweepFolder
 
 COUNT = "rows"
-# keys of a configuration that are not settings of a case
+# configuration keys that describe the run, not the case
 OF_A_RUN = {"command", "schema", "version", "commit", "jax", "jaxlib", "device", "complete", "part", "out"}
-FILE = "file"  # the column that tells files of different runs apart
+FILE = "file"  # this column names the file when runs differ
 
 
 class Asked(NamedTuple):
-    """What is asked of `query`: conditions, groups, Pareto front, order, columns.
+    """Options of `query`: conditions, groups, Pareto front, order, columns.
 
-    - `where`: conditions as typed. `by`: columns to group by; `measures`: "column:measure" of each group.
-    - `over`: a condition; measures are of ratios, of each row over the row that fulfils it and is otherwise set alike.
-    - `pareto`: columns to minimise, or to maximise if it `rises` ("column:min", "column:max": as said),
-      within every group.
-    - `sort`: columns, rising ("column:down": falling). `columns`: to keep (none: all). `limit`: of rows; None: all.
+    - `where`: conditions as typed. `by`: columns to group by. `measures`: "column:measure" for each group.
+    - `over`: a condition that marks baseline rows. Measures are then of ratios: each row over the baseline row that has
+      the same settings.
+    - `pareto`: columns of the Pareto front of each group. A column that `rises` is maximised, others are
+      minimised; "column:min" and "column:max" override that.
+    - `sort`: a column, ascending ("column:down": descending). `columns`: to keep (none: all). `limit`: most rows; None:
+      all.
     """
 
     where: Sequence[str] = ()
@@ -35,45 +37,45 @@ class Asked(NamedTuple):
 
 
 def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of the answer, and the configuration of the first file.
+    """Return the rows of the answer, and the configuration of the first file.
 
-    Where files have different settings, a column names the file of each row, also in groups and in selected columns.
-    `InputError` for missing files or columns, and for files of a sweep that are damaged, misplaced or of another sweep.
+    If the settings of the files differ, a column names the file of each row; groups and selected columns keep it. Raise
+    InputError if a file or column is missing, or if a sweep's file is damaged, misplaced or from another sweep.
     """
     return _answers().query(paths, asked)
 
 
 def without_values(paths: Sequence[str | Path], asked: Asked) -> str | None:
-    """A sentence on rows that no Pareto front includes because they lack a number; None without such rows."""
+    """Return a sentence on rows that lack a number and so are on no Pareto front; None if there are none."""
     return _answers().without_values(paths, asked)
 
 
 def pairing(paths: Sequence[str | Path], asked: Asked) -> str | None:
-    """A sentence on what a row and its baseline row have in common, and on rows without one; None without `over`."""
+    """Return a sentence on how rows and baseline rows pair, and on rows without a baseline row; None without `over`."""
     return _answers().pairing(paths, asked)
 
 
 def _answers() -> Any:
-    """`queried`, which pyarrow is for."""
+    """The module `queried`, which needs pyarrow."""
     return needed("store", "a query", "mfabric_jax.report.queried")
 
 
 def notes(paths: Sequence[str | Path]) -> list[str]:
-    """A sentence for every unfinished run or sweep, and for every one that cannot be checked."""
+    """Return a sentence for each run or sweep that is unfinished or cannot be checked."""
     found = []
     for path in map(Path, paths):
         if not path.is_dir() and journal_of(path).exists():
-            found.append(f"{path} is of a run that is not over; run it again.")
+            found.append(f"{path} is from an unfinished run; run it again.")
         if folder := sweep_of(path):
             missing = [part.name for part in map(folder.part, range(folder.parts)) if not part.exists()]
             there = f"{folder.parts - len(missing):,} of {folder.parts:,} files"
             if missing:
-                found.append(f"{path} holds {there}, {missing[0]} is missing: its sweep is not over; run it again.")
+                found.append(f"{path} holds {there}, {missing[0]} is missing: its sweep is unfinished; run it again.")
             elif not folder.parts:
                 version = folder.sweep.get("version")
-                found.append(f"{path} was written by version {version} without digests: not checked.")
+                found.append(f"{path} was written by version {version} without digests, so it was not checked.")
         elif any(path.glob("rows-[0-9]*.parquet")):
-            found.append(f"{path} holds files of a sweep without {CONFIG}: whether all are there cannot be checked.")
+            found.append(f"{path} holds files of a sweep without {CONFIG}, so it cannot be checked for missing files.")
     return found
 
 

@@ -1,7 +1,7 @@
-"""Rank designs: a few of every model, by the cheapest tokens, and remarks on designs that are not ranked.
+"""Rank the designs of each model, cheapest tokens first, with remarks on designs that are not ranked.
 
-Designs that exceed the memory of their GPUs or the switches' rate are never ranked, nor are those priced with GPUs that
-would compute above their peak.
+A design is not ranked if it exceeds the memory of its GPUs or the rate at which its switch may reconfigure, or if its
+computation exceeds the peak of the GPUs that are priced.
 """
 
 import math
@@ -16,8 +16,8 @@ from mfabric_jax.report.numerals import many, millions, number, percent, usable
 from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED, is_of_band, ratio_band
 
 GBPS, OVER, FITS, ACHIEVED = "nic_gbps", "reconfigurations_over_allowed", "fits", "achieved_over_peak"
-MOST, MOST_OF_PAGE = 5, 12  # lines of a ranking: in a terminal, on a page
-_ORDERS = {  # the first column that holds numbers decides; what is best has the least, or the largest value
+MOST, MOST_OF_PAGE = 5, 12  # most lines of a ranking: in a terminal, on a page
+_ORDERS = {  # the first column with numbers decides; 1: the least value is best, -1: the largest
     TOKEN_USD: (1, "dollars a token"),
     WORTH: (-1, "performance per dollar of the network"),
     TIME: (1, "iteration time"),
@@ -27,11 +27,11 @@ PANEL_COST, PANEL_USD = "panel_network_cost_usd", "panel_usd_per_million_tokens"
 DAYS, TRAINING_USD = "training_days", "training_usd"
 OF_TRAINING = ("days", "training M$")  # titles
 _MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD, DAYS, TRAINING_USD)
-_OF_FLOWS = 0.1  # relative error of all-to-alls at flow level: docs/accuracy.md, packet level
-_SAME_TIME = 0.0001  # relative: what the model cannot be wrong by, as it times both alike
+_OF_FLOWS = 0.1  # relative error of all-to-all times at flow level: docs/accuracy.md, packet level
+_SAME_TIME = 0.0001  # relative: within it, two times are equal and share the model's error
 _SAME = 0.001  # relative
 NOT_SEPARABLE = " not separable"
-SPREAD, MODEL, QUOTES = "spread", "model", "quotes"  # what a ratio may be wrong by
+SPREAD, MODEL, QUOTES = "spread", "model", "quotes"  # sources of uncertainty of a ratio
 _TRY = {
     SPREAD: "measure your kernels (compute.kernels.table) or draw more traffic (--draws)",
     MODEL: "measure both designs, or run them in a packet simulator (mfabric export)",
@@ -44,14 +44,14 @@ Ends = tuple[float, float]
 
 
 class Over(NamedTuple):
-    """A design's value over that of the best, and its lowest and highest by what it may be wrong by, a source each."""
+    """Ratio of a design's value to the best value; `by`: its lowest and highest value by source of uncertainty."""
 
     ratio: float
     by: dict[str, Ends]
 
     @property
     def ends(self) -> Ends:
-        """Lowest and highest by all sources, which are independent and add up by squares."""
+        """The lowest and highest ratio by all sources: independent, so squares of deviations add up."""
         below, above = (
             math.sqrt(sum((end - self.ratio) ** 2 for end in side)) for side in zip(*self.by.values(), strict=True)
         )
@@ -59,12 +59,12 @@ class Over(NamedTuple):
 
     @property
     def separable(self) -> bool:
-        """Whether all that may be wrong leaves the best ahead: the one rule of tables and sentences."""
+        """Whether the best stays ahead under the uncertainty of all sources; tables and sentences share this rule."""
         return not _holds_1(self.ends)
 
     @property
     def undone_by(self) -> list[str]:
-        """The sources of which one alone may turn the order."""
+        """The sources that could each reverse the order alone."""
         return [name for name, ends in self.by.items() if _holds_1(ends)]
 
     def __str__(self):
@@ -77,20 +77,23 @@ def _printed(ends: Ends) -> list[str]:
 
 
 def _holds_1(ends: Ends) -> bool:
-    """Whether a ratio may be 1, as its ends are printed."""
+    """Whether the ratio may be 1, by its ends as printed."""
     low, high = map(float, _printed(ends))
     return low <= 0 <= high
 
 
 class Design(NamedTuple):
-    """Settings by name, and the means of the rows' numbers, by column; NaN: unknown."""
+    """A combination of settings, and the means of its rows' numbers by column; NaN: unknown."""
 
     settings: dict[str, Any]
     mean: dict[str, float]
 
     def over(self, best: "Design", column: str) -> Over:
-        """The ratio to the best at a column, with what it may be wrong by: kernels, links and traffic as they spread,
-        the model's own error, and quoted prices; each of a variant that is common to both."""
+        """Return the ratio to the best in a column, with its uncertainty by source.
+
+        Sources: the spread of kernels, links and traffic, the model's own error, and quoted prices. Each variant of a
+        source applies to both designs.
+        """
         ratio = self.mean[column] / best.mean[column]
         times = self.mean[TIME] / best.mean[TIME] if best.mean[TIME] > 0 else math.nan
         error = _OF_FLOWS if math.isnan(times) else measured_ratios().nine_in_ten
@@ -100,7 +103,7 @@ class Design(NamedTuple):
             scaled = sorted((end / times) ** _ORDERS[column][0] * ratio for end in band)
             by[SPREAD] = scaled[0], scaled[1]
         by[MODEL] = ratio * (1 - error), ratio * (1 + error)
-        quotes: list[float] = []  # the ratio at other prices that are quoted
+        quotes: list[float] = []  # the ratio at other quoted prices
         if column == TOKEN_USD:
             known = [(self.mean[name], best.mean[name]) for name in (LOW_PORTS, LOW_GPUS, HIGH_GPUS)]
             quotes = [own / other for own, other in known if own > 0 and other > 0]
@@ -118,7 +121,7 @@ class Design(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Its place, and its GPU where designs differ in it."""
+        """The network, and the GPU if designs differ in it."""
         return ", ".join(filter(None, (self.place, self.settings.get(GPU))))
 
     @property
@@ -134,8 +137,7 @@ class Design(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """The best designs of a model as lines of a table, the conclusion above and remarks below; `by`: the deciding
-    column."""
+    """The best designs of a model as lines of a table, with a conclusion and remarks; `by`: what decides."""
 
     by: str
     conclusion: str
@@ -144,36 +146,39 @@ class Ranking(NamedTuple):
 
 
 def possible(row: Mapping[str, Any]) -> bool:
-    """Whether a row fits its GPUs and its switches' rate, as far as that is known, and is no bound."""
+    """Return whether a row is no bound, fits its GPUs, and keeps to the rate of its switch, as far as known."""
     return row.get("policy") != BOUND and row.get(FITS) in (True, None) and (usable(row.get(OVER)) or 0) <= 1
 
 
 def above_peak(row: Mapping[str, Any]) -> float | None:
-    """The rate of a row's GPUs over their peak if above 1, else None."""
+    """Return the rate of a row's GPUs over their peak if above 1, else None."""
     achieved = usable(row.get(ACHIEVED))
     return achieved if achieved is not None and achieved > 1 else None
 
 
 def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, list[Design]]]:
-    """By model ("" without one) the deciding column and possible designs, best first; equal choices are averaged."""
+    """Return by model ("" without one) the deciding column and the possible designs, best first.
+
+    Rows with equal settings are averaged.
+    """
     names = dict.fromkeys(name for row in rows for name in row)
     rows = grid.with_named_graphs([{name: row.get(name) for name in names} for row in rows])
     rows = [row for row in rows if possible(row)]
-    rows = [row for row in rows if above_peak(row) is None] or rows  # where all are above it, ratios count alone
+    rows = [row for row in rows if above_peak(row) is None] or rows  # if all exceed it, rank them all
     if not rows:
         return {}
     names = [name for name in grid.shown_settings(rows, effective) if name not in ("model", *grid.COUNTERS)]
     found: dict[str, list[Design]] = {}
     keyed = [{"model": "", "fabric": None, **row} for row in rows]
     for (model, fabric), own in grouped(keyed, "model", "fabric").items():
-        chosen = grid.independent(own, [name for name in names if name != "fabric"])  # what differs within a fabric
+        chosen = grid.independent(own, [name for name in names if name != "fabric"])  # differing within a fabric
         chosen += [GBPS] if GBPS in own[0] and GBPS not in chosen else []
         for key, some in grouped(own, *chosen).items():
             more = [name for name in some[0] if is_of_band(name)]
             columns = {column: [usable(row.get(column)) for row in some] for column in (*_MEANS, *QUOTED, *more)}
-            known = {column: [one for one in values if one is not None] for column, values in columns.items()}
+            known = {column: [value for value in values if value is not None] for column, values in columns.items()}
             mean = {column: math.fsum(ones) / len(ones) if ones else math.nan for column, ones in known.items()}
-            if len(known[PANEL_COST]) < len(some):  # one of them turned the switch
+            if len(known[PANEL_COST]) < len(some):  # the switch of some row reconfigured
                 mean |= dict.fromkeys((PANEL_COST, PANEL_USD), math.nan)
             if any(mean[column] > 0 for column in _ORDERS):
                 settings = ({} if fabric is None else {"fabric": fabric}) | dict(zip(chosen, key, strict=True))
@@ -191,7 +196,7 @@ def _rank(design: Design, column: str) -> float:
 
 
 def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict[str, Ranking]:
-    """The ranking of every model (or set-up, if a model has several) that has more than one design, of `most` lines."""
+    """Return a ranking of at most `most` lines for each model or set-up with several designs."""
     found, best = {}, {}
     for model, (column, every) in designs(rows, effective).items():
         known = [one for one in every if _rank(one, column) < math.inf]
@@ -214,7 +219,7 @@ def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict
 
 
 def shown_designs(known: Sequence[Design], most: int) -> list[Design]:
-    """The best of every fabric and of every GPU, then with other switches and on other GPUs while lines are left."""
+    """Return the best of each fabric and of each GPU, then of other combinations with switches, at most `most`."""
     chosen: list[Design] = []
     several = len({one.kind for one in known}) > 1
     kinds = (lambda one: one.settings.get("fabric"), lambda one: one.settings.get(GPU), lambda one: one.kind)
@@ -227,7 +232,7 @@ def shown_designs(known: Sequence[Design], most: int) -> list[Design]:
 
 def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
     behind = [one.over(shown[0], column) for one in shown[1:]]
-    over = ["", *(f"{one}{'' if one.separable else NOT_SEPARABLE}" for one in behind)]
+    over = ["", *(f"{ratio}{'' if ratio.separable else NOT_SEPARABLE}" for ratio in behind)]
     lines = [
         {
             "design": str(one) or "all rows",
@@ -249,34 +254,35 @@ def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
 
 
 def _conclusion(shown: Sequence[Design], column: str) -> str:
-    """The best, by how much it leads, and whether that is more than may be wrong."""
+    """The best design, its lead, and whether the lead exceeds its uncertainty."""
     best, *others = shown
     if not others:
         return f"Best by {_ORDERS[column][1]}: {best}."
     over = others[0].over(best, column)
     if over.separable:
-        return f"Best by {_ORDERS[column][1]}: {best}. Next is {others[0]}, at {over}: more than may be wrong."
+        lead = f"Next is {others[0]}, at {over}: the lead exceeds its uncertainty."
+        return f"Best by {_ORDERS[column][1]}: {best}. {lead}"
     return f"Best by {_ORDERS[column][1]}: {best}; not separable from the next, {others[0]}, at {over}."
 
 
 def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
-    """What the lead over the next design may be wrong by, and what to try where that is too much."""
+    """The uncertainty of the lead over the next design, and how to reduce it."""
     over = shown[1].over(shown[0], column)
     ratios = measured_ratios()
     timed = shown[0].mean[TIME] > 0
     error = (
-        f"the model's own error {percent(ratios.nine_in_ten)} (nine in ten of {ratios.count} measured ratios; of two "
-        "fabrics only multi-rail over multi-plane was measured)"
+        f"the model's own error {percent(ratios.nine_in_ten)} (nine in ten of {ratios.count} measured ratios; between "
+        "fabrics, only multi-rail over multi-plane was measured)"
         if timed
         else f"the error of flow level {percent(_OF_FLOWS)}"
     )
     words = {
-        SPREAD: "kernels, links and traffic as they spread {}",
-        MODEL: error if len(set(over.by[MODEL])) > 1 else "no error of the model, which times both alike",
+        SPREAD: "spread of kernels, links and traffic {}",
+        MODEL: error if len(set(over.by[MODEL])) > 1 else "no model error, as the times are equal",
         QUOTES: "other quoted prices {}",
     }
     each = [words[name].format(f"{' to '.join(_printed(ends))}%") for name, ends in over.by.items()]
-    yield f"The lead of the first over the next, with all that may be wrong: {'; '.join(each)}."
+    yield f"Uncertainty of the lead over the next design: {'; '.join(each)}."
     if not over.separable:
         largest = max(over.by, key=lambda name: over.by[name][1] - over.by[name][0])
         tries = [_TRY[name] for name in over.undone_by or [largest]]
@@ -294,7 +300,7 @@ def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> I
     worth = [one for one in every if one.mean[WORTH] > 0]
     frugal = max(worth, key=lambda one: one.mean[WORTH], default=best)
     if column == TOKEN_USD and frugal != best:
-        yield f"By dollars of the network alone {frugal} leads."
+        yield f"By performance per dollar of the network, {frugal} leads."
     for one in shown[:MOST]:
         cost, usual, token = (one.mean[name] for name in (PANEL_COST, COST, PANEL_USD))
         if 0 < cost < usual:
@@ -305,11 +311,11 @@ def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> I
             )
     without = dict.fromkeys(one.place for one in every if _rank(one, column) == math.inf)
     if without := [place for place in without if place not in {one.place for one in shown}]:
-        yield f"Without {_ORDERS[column][1]}: {', '.join(without)}."
+        yield f"Not ranked for lack of {_ORDERS[column][1]}: {', '.join(without)}."
 
 
 def _hidden(every: Sequence[Design], shown: Sequence[Design], most: int) -> Iterator[str]:
-    """A sentence on designs that have no line, and in what they differ from those that have one."""
+    """A sentence on the designs without a line, and the settings in which they differ."""
     hidden = [one for one in every if one not in shown]
     if not hidden:
         return
@@ -321,17 +327,18 @@ def _hidden(every: Sequence[Design], shown: Sequence[Design], most: int) -> Iter
     differ = f" that differ in {', '.join(map(grid.last_word, varied))}" if varied else ""
     gpus = ", optical switch and GPU" if any(GPU in one.settings for one in shown) else " and optical switch"
     verb = "is" if len(hidden) == 1 else "are"
-    best = f"The best of every fabric{gpus}" if len(kinds) > 1 else "The best"
-    yield f"{best}, at most {most} lines; {many(len(hidden), 'more combination')}{differ} {verb} in the rows below."
+    best = f"the best of each fabric{gpus}" if len(kinds) > 1 else "the best"
+    more = many(len(hidden), "more combination")
+    yield f"Lines show {best}, at most {most}; {more}{differ} {verb} in the rows below."
 
 
 def not_ranked(rows: Rows) -> list[str]:
-    """A sentence for each reason why rows are not ranked, with their number."""
+    """Return a sentence for each reason why rows are not ranked, with their number."""
     above = sum(above_peak(row) is not None for row in rows)
     reasons = {
         "do not fit the memory of their GPUs": sum(row.get(FITS) not in (True, None) for row in rows),
-        "turn a switch more often than it may": sum((usable(row.get(OVER)) or 0) > 1 for row in rows),
-        "are bounds, which circuits may not reach": sum(row.get("policy") == BOUND for row in rows),
-        "compute above the peak of the GPU that would be paid for": above if above < len(rows) else 0,
+        "reconfigure a switch more often than it allows": sum((usable(row.get(OVER)) or 0) > 1 for row in rows),
+        "are bounds that circuits may not reach": sum(row.get("policy") == BOUND for row in rows),
+        "compute above the peak of the GPU that is priced": above if above < len(rows) else 0,
     }
     return [f"Not ranked: {count} rows that {why}." for why, count in reasons.items() if count]

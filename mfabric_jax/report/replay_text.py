@@ -1,4 +1,4 @@
-"""What `mfabric replay` prints: rows of runs, what holds the makespan, links, the critical path; times in one unit."""
+"""Texts that `mfabric replay` prints: runs, parts of the makespan, links, the critical path, assumptions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ Rows = Sequence[Mapping[str, Any]]
 
 BUSIEST = 5
 SHOWN_STEPS = 12
-NAME = 40  # characters of a task
+NAME = 40  # most characters of a task's name
 WIDE = 130
 TIE = (
-    "Parts below 0 or above 100 %: the order of events is a tie here, or more of one link delays another, so they hold "
-    "for tiny changes only; the savings of 1 % are replays."
+    "Parts below 0 or above 100 % are valid for tiny changes only: events tie here, or a faster link delays another. "
+    "The savings of 1 % are from replays."
 )
 
 
@@ -25,13 +25,16 @@ def shortened(name: str, most: int = NAME) -> str:
 
 
 def in_unit(seconds: float) -> str:
-    """1.234 ms."""
+    """Return seconds in the best unit, such as "1.234 ms"."""
     unit, factor = time_unit(abs(seconds))
     return f"{number(seconds * factor)} {unit}"
 
 
 def in_one_unit(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dict[str, Any]], list[Column]]:
-    """The rows with all seconds of some columns in the unit of the largest, and the columns with their titles."""
+    """Return the rows with the seconds in `columns` in one unit, that of the largest, and these columns with titles.
+
+    `columns`: titles by key; None: the key.
+    """
     there = {key: title or key for key, title in columns.items() if any(row.get(key) is not None for row in rows)}
     unit, factor = time_unit(
         max((abs(row[key]) for row in rows for key in there if row.get(key) is not None), default=0)
@@ -48,11 +51,11 @@ def runs_text(rows: Rows) -> str:
     held = [Column("held_by", "held by"), Column("held_share", "part", percent=True)] if "held_by" in rows[0] else []
     settings = [Column(name, last_word(name)) for name in rows[0] if "." in name]
     table = plain(shown, ["fabric", Column("nic_gbps", "Gbps"), *settings, "servers", *times, *held], width=WIDE)
-    return f"{table}\ncompute, exposed comm (no computation beside it) and idle: means over ranks."
+    return f"{table}\ncompute, exposed comm (not hidden by computation) and idle: means over ranks."
 
 
 def held_text(rows: Rows, makespan_s: float, tie: bool) -> str:
-    """What holds the makespan; `tie`: the parts are valid for tiny changes only."""
+    """Return the table of what holds the makespan; `tie`: the parts are valid for tiny changes only."""
     named = {"holds_s": "holds", "saved_at_1_percent_s": "1 % more saves", "saved_per_100_gbps_s": "100 Gbps more"}
     if tie:
         del named["saved_per_100_gbps_s"]
@@ -68,7 +71,7 @@ def links_text(rows: Rows) -> str:
 
 
 def path_text(rows: Rows) -> str:
-    """The critical path, a heading's end and a table: all of its steps, or the longest, in the order of time."""
+    """Return the critical path: the end of a heading, and a table of its steps, or of the longest, in order of time."""
     took = {"takes_s": lambda row: row["finish_s"] - row["released_s"], "name": lambda row: shortened(row["name"])}
     steps = [{**row, **{key: of(row) for key, of in took.items()}} for row in rows]
     longest = sorted(range(len(steps)), key=lambda place: -steps[place]["takes_s"])[:SHOWN_STEPS]
@@ -80,18 +83,18 @@ def path_text(rows: Rows) -> str:
 
 
 def assumptions_text(assumed: Rows) -> str:
-    """The assumptions of a replay; rows of `replay.run.replay_assumed`, one for each fabric."""
+    """Return the assumptions of a replay; `assumed`: rows of `replay.run.replay_assumed`, one per fabric."""
     together: dict[str, list[str]] = {}
     for name, servers in dict.fromkeys((one["fabric"], one["servers"]) for one in assumed):
         together.setdefault(servers, []).append(name)
     common = [f"Assumed: {said}." for said in dict.fromkeys(one["common"] for one in assumed)]
     each = [f"{', '.join(names)}: {servers}." for servers, names in together.items()]
-    equal = [f"{' and '.join(names)} end alike: {why}" for names, why in _alike(assumed)]
+    equal = [f"{' and '.join(names)} end at the same time: {why}" for names, why in _alike(assumed)]
     return "\n".join([*common, *each, *equal])
 
 
 def _alike(assumed: Rows) -> list[tuple[list[str], str]]:
-    """Fabrics that end at the same time for a known reason."""
+    """Fabrics that end at the same time for a known reason, with the reason."""
     same: dict[Any, list[str]] = {}
     for one in assumed:
         if one["like"] is not None:

@@ -1,11 +1,10 @@
 """Rows of results on disk: `.csv` with the configuration beside it, or `.parquet` with it in the footer.
 
 Both hold one column per key, in order of first appearance; a missing key is None. The same rows give the same bytes. A
-CSV cell is read as a number if its whole column looks like numbers, else as True or False, else as text; an empty cell
-is None. Parquet keeps the types. Whole numbers have 64 bits; text in a column of numbers (`kinds.is_number`) is
-refused.
+CSV column is read as numbers if all its cells look like numbers, else as True and False, else as text; an empty cell is
+None. Parquet keeps the types. Whole numbers have 64 bits. Text in a column of numbers (`kinds.is_number`) is refused.
 
-In a CSV an apostrophe precedes text that a spreadsheet would run (=, +, @, or - before what is no number) or that
+Text in a CSV gets an apostrophe in front if a spreadsheet would run it (=, +, @, or - before a non-number) or if it
 begins with an apostrophe; reading removes it.
 """
 
@@ -35,15 +34,15 @@ Row: TypeAlias = dict[str, Any]
 EXTENSIONS = (".csv", ".parquet")
 CONFIGURATION = "the configuration of rows"
 _WHOLE = re.compile(r"[-+]?\d+")
-_RUN = re.compile(r"[=+@\t\r']|-(?![\d.]|inf|nan)")  # how text begins that a spreadsheet runs, or that was marked
-LARGEST_WHOLE = 2**63 - 1  # of a whole number in files of rows
-_DIGITS = 25  # of a whole number that is read at all
+_RUN = re.compile(r"[=+@\t\r']|-(?![\d.]|inf|nan)")  # text that a spreadsheet would run, or with an apostrophe
+LARGEST_WHOLE = 2**63 - 1  # largest whole number in files of rows
+_DIGITS = 25  # most digits of a whole number that is parsed
 _LARGEST_CELL = 1 << 30  # characters
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|inf|nan)")
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapping[str, Any]) -> Path:
-    """Write rows and their effective configuration; returns the path. An older file is replaced whole or not at all."""
+    """Write rows and their effective configuration atomically, and return the path."""
     path = Path(path)
     kind = suffix("rows file", path, EXTENSIONS)
     names = dict.fromkeys(name for row in rows for name in row)
@@ -72,7 +71,7 @@ def jsonable(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plain_row(row: Mapping[str, Any]) -> Row:
-    """The row with plain scalars. `InputError` for values that files of rows cannot hold."""
+    """Return the row with plain scalars. Raise InputError for values that files of rows cannot hold."""
     return {name: _scalar(name, value) for name, value in row.items()}
 
 
@@ -96,16 +95,16 @@ def _text(cell: str) -> str:
 
 
 def check_destination(path: str | Path) -> None:
-    """Raise before a long run if rows could not be written there. Leaves nothing behind."""
+    """Raise InputError if rows could not be written to `path`; call it before a long run. Leave no file."""
     if check_file("rows file", path, EXTENSIONS) == ".parquet":
         needed("store", "writing .parquet", "pyarrow")
 
 
 def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
-    """Rows and configuration as `write_rows` stored them; a CSV without its sidecar has an empty configuration.
+    """Return rows and configuration as `write_rows` stored them; without its sidecar, a CSV has an empty configuration.
 
-    After a killed run, before the file exists, the rows finished so far. `InputError` for rows of a later schema, and
-    for those of a command of 0.x with a column that is not known.
+    If a killed run left only a journal, return the rows finished so far. Raise InputError for rows of a later schema,
+    and for rows of a 0.x command with an unknown column.
     """
     path = Path(path)
     kind = suffix("rows file", path, EXTENSIONS)
@@ -114,7 +113,7 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
         run, done, good = read_journal(where)
         if run is not None:
             rows, content = in_order(done), where.read_bytes()
-            if b"\n" in content[good:].rstrip(b"\n"):  # more than what a kill cut off
+            if b"\n" in content[good:].rstrip(b"\n"):  # more damage than a cut-off last line
                 number = content[:good].count(b"\n") + 1
                 raise InputError(
                     f"line {number} of {str(where)!r} is damaged; run the same command again, or delete it."
@@ -142,7 +141,7 @@ _TABLES, _LISTS = ("stated", "resolved", "sources", "random", "rules", "files"),
 
 
 def checked_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration of rows whose tables and lists are such."""
+    """Return the configuration of rows; raise InputError unless its tables and lists have the right type."""
     for names, kind, words in ((_TABLES, dict, "a table"), (_LISTS, list, "a list")):
         for name in names:
             if not isinstance(config.get(name, kind()), kind):
@@ -166,7 +165,7 @@ def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
     finally:
         csv.field_size_limit(before)
     if any(len(line) != len(header) for line in lines):
-        raise ValueError("lines of different lengths")
+        raise ValueError("its lines have different numbers of cells")
     names = [_text(name) for name in header]
     _check_names(names)
     return names, lines
@@ -181,8 +180,10 @@ def _check_names(columns: Sequence[str]) -> None:
 def _check_columns(
     path: Path, header: Sequence[str], columns: Sequence[Sequence[Any]], config: Mapping[str, Any]
 ) -> None:
-    """`InputError` for a value that no row can have, for a column of texts and numbers, and where a column that our
-    commands fill with numbers holds a text: all of it would be read as text."""
+    """Raise InputError for a value that no row can have, a column of mixed kinds, or text in a column of numbers.
+
+    Columns of numbers are those of this package's commands; one text would turn the whole column into text.
+    """
     for name, values in zip(header, columns, strict=bool(columns)):
         field, kinds = f"column {name} of {str(path)!r}", {_kind_of(value) for value in values if value is not None}
         for value in values if None in kinds else ():
@@ -196,7 +197,7 @@ def _check_columns(
 
 
 def _kind_of(value: Any) -> str | None:
-    """What a value of a row is; None for what none can be."""
+    """The kind of a value of a row; None for a value that no row can have."""
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, int):
@@ -205,7 +206,7 @@ def _kind_of(value: Any) -> str | None:
 
 
 def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any]]:
-    """The table of a parquet file, and its configuration; `sweep`: required digest of its sweep, None: any."""
+    """Return the table of a parquet file and its configuration; `sweep`: required digest of its sweep, None: any."""
     parquet = needed("store", "reading .parquet", "mfabric_jax.report.parquet_rows")
     with _readable(path):
         table = parquet.read(path, verified(path, sweep))
@@ -235,12 +236,15 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def journal_of(path: Path) -> Path:
-    """Path of a rows file's journal (see `keeping`)."""
+    """Return the path of the journal of a rows file (see `keeping`)."""
     return path.with_name(f"{path.name}.journal")
 
 
 def read_journal(path: Path) -> tuple[dict[str, Any] | None, dict[int, list[Row]], int]:
-    """The run, its finished work, and the number of valid bytes; no run if the first line is invalid."""
+    """Return the run, the rows of its finished work by number, and the number of valid bytes.
+
+    The run is None if the first line is invalid.
+    """
     run, done, good = None, {}, 0
     for line in path.read_bytes().splitlines(keepends=True):
         try:
@@ -277,7 +281,7 @@ def _typed(name: str, cells: Sequence[str]) -> list[Any]:
 
 
 def _number(name: str, cell: str) -> int | float:
-    """`ValueError` for one that has no room in 64 bits."""
+    """Raise ValueError for a number that does not fit into 64 bits."""
     if _WHOLE.fullmatch(cell):
         value = int(cell) if len(cell) <= _DIGITS else LARGEST_WHOLE + 1
         there = abs(value) <= LARGEST_WHOLE
@@ -285,18 +289,18 @@ def _number(name: str, cell: str) -> int | float:
         value = float(cell)
         there = not math.isinf(value) or cell.endswith("inf")
     if not there:
-        raise ValueError(f"column {name!r:.80} holds {cell:.40}, which has no room in 64 bits")
+        raise ValueError(f"column {name!r:.80} holds {cell:.40}, which does not fit into 64 bits")
     return value
 
 
-# -- rows of a long run are on disk as they are finished: a kill loses only the work in progress, and the same run
-# continues. `rows.csv.journal` exists until the run is over. Its first line identifies the run; every further line
-# holds a number of the run's work and the rows of that work, and is on disk before the next work begins. An unfinished
-# last line is dropped.
+# -- a journal puts rows of a long run on disk as they are finished: a kill loses only the work in progress, and the
+# same run continues from it. `rows.csv.journal` exists until the run is over. Its first line identifies the run. Each
+# further line holds the number of a piece of work and its rows, and is on disk before the next piece begins. A last
+# line that is cut off is dropped.
 
 
 class Kept:
-    """The rows of a run so far. `done`: rows by number of work, those of an earlier run (`found` numbers) included."""
+    """The rows of a run so far. `done`: rows by number of work; `found` of these numbers are from an earlier run."""
 
     def __init__(self, journal: FileIO | None, done: Mapping[int, list[Row]] | None = None):
         self._journal, self.done = journal, dict(done or {})
@@ -307,7 +311,7 @@ class Kept:
         return in_order(self.done)
 
     def add(self, rows: list[Row], number: int | None = None) -> None:
-        """Add the rows of a piece of work (default: the next one); on return they are on disk."""
+        """Add the rows of a piece of work (default: the next number); they are on disk on return."""
         number = len(self.done) if number is None else number
         rows = [plain_row(row) for row in rows]
         if self._journal is not None:
@@ -318,19 +322,19 @@ class Kept:
         self.done[number] = rows
 
     def show(self, rows: list[Row], number: int) -> None:
-        """Add rows of unfinished work to the file alone: the same run does this work again."""
+        """Add rows of unfinished work to the file but not to the journal, so that the same run repeats the work."""
         self.done[number] = [plain_row(row) for row in rows]
 
 
 @contextlib.contextmanager
 def keeping(path: str | Path | None, config: Mapping[str, Any], columns: Columns | None = None) -> Iterator[Kept]:
-    """Keep rows while the block runs, and write them to the file when it ends, even by an error.
+    """Keep rows while the block runs, and write them to the file at its end, even after an error.
 
-    - `path`: None keeps rows in memory only. `config`: of the run; stored beside the rows, with `complete`.
-    - `columns`: declares the details that the file leaves out; None: it has every column. The journal has every one.
+    - `path`: None keeps rows in memory only. `config`: of the run; stored with the rows, together with `complete`.
+    - `columns`: declares the details that the file leaves out; None: it has every column. The journal has them all.
 
-    After an error or an interrupt the journal stays, and the same run continues from it. `InputError` where the journal
-    is of another run, is being written by another process, or cannot be written.
+    After an error or an interrupt the journal stays, and the same run continues from it. Raise InputError if the
+    journal belongs to another run, is in use by another process, or cannot be written.
     """
     if path is None:
         yield Kept(None)
@@ -356,11 +360,11 @@ def keeping(path: str | Path | None, config: Mapping[str, Any], columns: Columns
 
 @contextlib.contextmanager
 def opened_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[FileIO, dict[int, list[Row]]]]:
-    """Open and lock the journal of the rows file `path` for this configuration; also returns its finished work."""
+    """Open and lock the journal of the rows file `path`; yield it and its finished work."""
     where = journal_of(path)
     run = json.loads(json.dumps({"config": dict(config), "files": _files(config.values())}))
     try:
-        journal = where.open("a+b", buffering=0)  # closing it writes nothing: a full disk is heard where it is written
+        journal = where.open("a+b", buffering=0)  # unbuffered: a full disk raises at the write, not at the close
     except OSError as error:
         raise _unwritable(where, error) from error
     with journal:
@@ -396,7 +400,7 @@ def _write(journal: FileIO, line: dict[str, Any]) -> None:
 def _change(there: dict[str, Any], now: dict[str, Any]) -> str | None:
     for name in {**there["config"], **now["config"]}:
         old, new = there["config"].get(name), now["config"].get(name)
-        if json.dumps(old) != json.dumps(new):  # NaN is itself
+        if json.dumps(old) != json.dumps(new):  # as text, so that NaN equals NaN
             return f"{name} was {old!r}, now {new!r}"
     for name in {**there["files"], **now["files"]}:
         if there["files"].get(name) != now["files"].get(name):

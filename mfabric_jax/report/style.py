@@ -1,7 +1,7 @@
-"""The look of all charts and figures: colour, marker and label of each fabric; paper, fonts, saving.
+"""The look of all charts: colour, marker and label of each fabric; paper, fonts, file types.
 
-The first eight fabrics have the colours of Okabe and Ito (yellow darkened, to be visible on white). Parts of an
-iteration and kinds of work have Tol's muted ones. Both palettes suit colour-blind readers.
+The first eight fabrics have the colours of Okabe and Ito, with yellow darkened to be visible on white. Parts of an
+iteration and kinds of work have Tol's muted colours. Both palettes suit colour-blind readers.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Box = tuple[float, float, float, float]  # middle, width and height
 
 EXTENSIONS = (".png", ".pdf", ".svg")
 INK = "#222222"
-INK_ON_COLOUR = "#222221"  # on a page the ink changes with the theme; on a colour it stays dark
+INK_ON_COLOUR = "#222221"  # a theme changes INK, but not ink on a colour
 PAPER = "#ffffff"
 RULE = "#e3e3e3"
 FAINT = "#8a8a8a"
 FONT = 10.0
-_LIGHTER, _LIGHTEST = 0.35, 0.7  # white in the colour of further series of a fabric
-_TOUCHING = 0.001  # what overlaps by less touches
+_LIGHTER, _LIGHTEST = 0.35, 0.7  # part of white in colours of further series of a fabric
+_TOUCHING = 0.001  # boxes that overlap by less only touch
 
 
 @dataclass(frozen=True)
 class Look:
-    """Colour, marker and label of a thing; `hollow`: a second series of the same colour."""
+    """Colour, marker and label of a series; `hollow` marks the second series of a colour."""
 
     label: str
     colour: str
@@ -56,7 +56,7 @@ MEMORY = {  # of a GPU, by column
     "memory_logits_gb": Look("Logits", "#AA4499"),
     "memory_buffers_gb": Look("Buffers", "#C3CAD3"),
 }
-MOVED = {"placement_s": Look("Experts that move", "#117733")}  # of rows where experts are placed again
+MOVED = {"placement_s": Look("Experts that move", "#117733")}  # in rows where experts are placed again
 KINDS = {
     "attention": Look("Attention", "#88CCEE"),
     "experts": Look("Experts", "#44AA99"),
@@ -83,7 +83,7 @@ def kind(name: str) -> Look:
 
 
 def distinct_looks(names: Iterable[str]) -> dict[str, Look]:
-    """A look for every name: that of the fabric, or one that no fabric here has; hollow from the ninth on."""
+    """Return a look for each name: a fabric's own, else one that no fabric here has; reused looks are hollow."""
     names = list(dict.fromkeys(names))
     free = [look for key, look in FABRICS.items() if key not in names] or list(FABRICS.values())
     others = [name for name in names if name not in FABRICS]
@@ -95,7 +95,7 @@ def distinct_looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def series_looks(series: Sequence[Series]) -> dict[Series, Look]:
-    """A look for every series; series of one fabric share its colour, lighter from the third on."""
+    """Return a look for each series; series of one fabric share its colour, lighter from the third on."""
     found = distinct_looks(str(own.fabric) for own in series)
     return {
         own: replace(look, label=own.named(look.label), hollow=own.rank % 2 == 1, colour=_of_rank(look, own.rank))
@@ -120,12 +120,12 @@ def rgb(colour: str) -> list[float]:
 
 
 def mixed(colour: str, white: float) -> str:
-    """A colour mixed with a part of white."""
+    """Return the colour, mixed with a part `white` of white."""
     return "#" + "".join(f"{round(255 * (part + (1 - part) * white)):02x}" for part in rgb(colour))
 
 
 def free_place(places: Iterable[Point], width: float, height: float, taken: list[Box]) -> Point | None:
-    """The first place at which a text of this size covers nothing in `taken`, to which it is then added."""
+    """Return the first place where a box of this size covers none of `taken`, and add the box to `taken`."""
     for x, y in places:
         near = ((width + w - 2 * abs(x - u), height + h - 2 * abs(y - v)) for u, v, w, h in taken)
         if all(min(over) < _TOUCHING for over in near):
@@ -135,10 +135,10 @@ def free_place(places: Iterable[Point], width: float, height: float, taken: list
 
 
 def wrapped(text: str, inches: float) -> str:
-    """A sentence in lines as wide as a figure."""
+    """Return the text in lines that fit into a width in inches."""
     return fill(text, int(inches * 72 / (0.55 * FONT)))
 
 
 def check_picture(path: str | Path) -> None:
-    """Raise before a long run if a figure could not be written there."""
+    """Raise InputError if a figure could not be written to `path`; call it before a long run."""
     check_file("figure", path, EXTENSIONS)

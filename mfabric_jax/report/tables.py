@@ -1,4 +1,4 @@
-"""Tables for the terminal, as plain text: any rows, comparisons, validations, policies."""
+"""Plain-text tables for the terminal: any rows, comparisons, validations, policies."""
 
 import math
 import shutil
@@ -27,12 +27,12 @@ from mfabric_jax.report.numerals import number, percent
 from mfabric_jax.report.ranking import OF_TRAINING, Ranking, not_ranked, rankings
 from mfabric_jax.support.bands import HIGH, LOW, draw_columns
 
-WIDTH = 100  # of a table where the terminal is not narrower
+WIDTH = 100  # most characters of a line; a narrower terminal has fewer
 _NARROWEST = 40
 _GAP = "  "
-_MOST_PADDED = 2  # spaces that decimal points below each other may cost
+_MOST_PADDED = 2  # most spaces spent to align decimal points
 _MFU = "MFU"
-_LABELS = 2 / 3  # of the width, at most
+_LABELS = 2 / 3  # most of the width that labels take
 _NEEDS = ("iteration_s", "compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubble_s")
 _SHARES = {"compute": ["compute_s"], "EP": ["ep_comm_s"], "TP+DP": ["tp_comm_s", "dp_comm_s"]}
 _SHARES |= {"reconf": ["reconfig_s"], "bubble": ["bubble_s"]}
@@ -40,7 +40,7 @@ _SHARES |= {"reconf": ["reconfig_s"], "bubble": ["bubble_s"]}
 
 @dataclass(frozen=True)
 class Column:
-    """A column: the key in the rows, its heading, and whether its numbers are shares."""
+    """A column of a table: its key in the rows, its heading, and whether its numbers are shares."""
 
     key: str
     title: str | None = None
@@ -48,11 +48,10 @@ class Column:
 
 
 def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int = WIDTH) -> str:
-    """Rows as an aligned table: text to the left, numbers to the right, None as a dash.
+    """Return rows as an aligned table: text at the left, numbers at the right, None as a dash.
 
-    Columns default to every key of the rows. What does not fit in `width`, or in a narrower terminal, continues below
-    and repeats the first column, or as many text columns at the left as distinguish rows (in up to two thirds of the
-    width).
+    `columns` defaults to all keys of the rows. Columns that do not fit in `width`, or in a narrower terminal, continue
+    below. Each part repeats the text columns at the left that distinguish rows, in up to two thirds of the width.
     """
     width = on_screen(width)
     chosen = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
@@ -86,11 +85,11 @@ def ranking_cells(ranking: Ranking) -> list[list[str]]:
 
 
 def comparison(rows: Rows) -> str:
-    """The table of `mfabric compare`: a block per model.
+    """Return the table of `mfabric compare`: a block per model.
 
-    First its ranking. Then a line per fabric: iteration time in seconds at each bandwidth; at the bandwidth nearest 400
-    Gbps the parts of the iteration, cost and power of the whole cluster, network activity, and the performance per
-    dollar of cluster and network over the fat-tree's.
+    A block begins with its ranking. Then each fabric has a line: the iteration time in seconds at each bandwidth, and
+    at the bandwidth nearest to 400 Gbps the parts of the iteration, cost and power of the whole cluster and of the
+    network, and performance per dollar relative to the fat-tree.
     """
     grid, ranked = arrange(rows, _NEEDS), rankings(rows, {})
     blocks = [_block(grid, model, ranked.get(str(model))) for model in grid.models]
@@ -107,7 +106,7 @@ def _printed(rows: Rows, spec: Column) -> list[str]:
 
 
 def _on_their_points(cells: list[str]) -> list[str]:
-    """Numbers with spaces behind them, so that their decimal points stand below each other if that costs little."""
+    """Pad numbers at the right to align their decimal points, if that costs few spaces."""
     behind = [len(cell) - len(cell.partition(".")[0]) for cell in cells]
     most = max(behind, default=0)
     padded = [
@@ -150,11 +149,12 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
     first = [fill(ranking.conclusion, on_screen(WIDTH)), ""] if ranking else []
     named = [name for name in ranking.lines[0] if name not in OF_TRAINING] if ranking else []
     best = [*first, plain(ranking.lines, named), *filled, ""] if ranking else []
-    what = f"iteration time in s by NIC bandwidth; at {number(detail)} Gbps: shares, kW, M$, perf/$ over {REFERENCE}'s"
+    details = f"at {number(detail)} Gbps: shares, kW, M$, perf/$ relative to {REFERENCE}"
+    what = f"iteration time in s by NIC bandwidth; {details}"
     own = [row for (name, _, _), row in grid.cells.items() if name == model]
     draws = max(len(draw_columns([name for name, value in row.items() if value is not None])) for row in own)
-    more = f" and over {draws + 1} draws of traffic" if draws else ""
-    spread = f"band: with slower and faster kernels and links, as measurements spread{more}; not over seeds of rows"
+    more = f" and of {draws + 1} draws of traffic" if draws else ""
+    spread = f"band: spread of measured kernels and links{more}, but not of seeds"
     said = [fill(spread, on_screen(WIDTH))] if band else []
     table = [fill(what, on_screen(WIDTH)), plain(lines, columns), *said]
     sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
@@ -164,7 +164,7 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
 
 
 def _training(grid: Grid, model: str, present: Sequence[Series], detail: float) -> str:
-    """A line per fabric on the whole training, where its tokens are known."""
+    """A line per fabric on the whole training run, if its tokens are known."""
     lines, tokens = [], 0.0
     for series in present:
         of = partial(grid.value, model, series, detail)
@@ -224,13 +224,13 @@ _GROUPS += [
     Column("flow_error_median", "flow median", percent=True),
     Column("flow_error_p90", "flow p90", percent=True),
 ]
-_LEGEND = """MiB: payload of a mean pair; measured, predicted, corrected: collective time in ms, as plain fluid
-and with what the transport takes and adds; error: of it, over measured - 1; median, p90: of the
-size of errors of single corrected flows of 1 MiB or more; mean, p90 of groups: over their runs."""
+_LEGEND = """MiB: mean payload of a pair. measured, predicted, corrected: collective time in ms; predicted
+is plain fluid, corrected adds the transport's overhead. error: time over measured time - 1.
+median, p90: error size of corrected flows of 1 MiB or more. mean, p90 of groups: over runs."""
 
 
 def agreement(rows: Rows, groups: Rows) -> str:
-    """The table of `mfabric validate packet`: the runs by group, then the groups, plain and corrected."""
+    """Return the table of `mfabric validate packet`: runs by group, then groups, each plain and corrected."""
     blocks = []
     for (group, topology, transport), members in grouped(rows, "group", "topology", "transport").items():
         shape, by = topology.partition(" (")[0], members[0]["corrected_by"]
@@ -238,7 +238,7 @@ def agreement(rows: Rows, groups: Rows) -> str:
         blocks.append(f"{heading}\n{plain([_run(row) for row in members], _RUNS)}")
     lines = [_of_fluid(line, fluid) for line in groups for fluid in _FLUIDS]
     apart = [abs(row["predicted_s"] / row["stated_fluid_s"] - 1) for row in rows if row.get("stated_fluid_s")]
-    stated = f"\n{len(apart)} of {len(rows)} files state a fluid time of their own; largest difference "
+    stated = f"\n{len(apart)} of {len(rows)} files state their own fluid time; the largest difference is "
     stated += f"{percent(max(apart, default=0.0))}."
     return "\n\n".join([*blocks, plain(lines, _GROUPS), _LEGEND + stated * bool(apart)])
 
@@ -261,13 +261,13 @@ _ERRORS = (
 
 
 _OF_STEPS = (
-    "Seconds of a step, with its band. Error: predicted over measured, less 1; nothing is fitted to a step. Assumed:\n"
-    "a network without oversubscription, evenly routed tokens. Sources and notes are columns of --out."
+    "Seconds of a step, with its band. Error: predicted over measured - 1; nothing is fitted to a step. Assumed: a\n"
+    "network without oversubscription, evenly routed tokens. Sources and notes are columns of --out."
 )
 
 
 def trainings(rows: Rows, summary: Rows, ratios: Rows = ()) -> str:
-    """The table of `mfabric validate training`: every row, ratios inside a source, and the errors by GPU."""
+    """Return the tables of `mfabric validate training`: rows, ratios within a source, and errors by GPU."""
     every = (rows, _STEPS), (ratios, _RATIOS), (summary, _ERRORS)
     tables = [plain(part, columns) for part, columns in every if part]
     return "\n\n".join([*tables, _OF_STEPS])
@@ -286,17 +286,17 @@ _CALL_ERRORS = (
     *(Column("kernels"), Column("rows"), Column("mean_error", "mean |error|", percent=True)),
     Column("worst_error", "worst", percent=True),
 )
-_BANDS = "what", "rows", "inside", Column("widest", "widest band, to over from")
+_BANDS = "what", "rows", "inside", Column("widest", "widest band, to/from")
 _OF_SERVING = (
-    "Dispatch and combine: error is predicted over measured, less 1; counted are rows of 32 tokens or more that no\n"
-    "constant was taken from. Steps: the band is from both micro-batches hidden by fast kernels to the most that\n"
-    "these rows took over their predictions, so they are inside; no prediction is fitted. Sources and notes are\n"
-    "columns of --out."
+    "Dispatch and combine: error is predicted over measured - 1; errors count rows of 32 tokens or more, except\n"
+    "those that gave a constant. Steps: the band begins at fast kernels with both micro-batches overlapped, and ends\n"
+    "at the largest excess over predictions in these rows, so all rows lie inside; no prediction is fitted. Sources\n"
+    "and notes are columns of --out."
 )
 
 
 def servings(rows: Rows, summary: Rows, bands: Rows) -> str:
-    """The table of `mfabric validate serving`: kernels alone, whole steps, the errors by kernels, and the bands."""
+    """Return the tables of `mfabric validate serving`: kernels alone, whole steps, errors by kernels, and bands."""
     calls, steps = [row for row in rows if row["low_s"] is None], [row for row in rows if row["low_s"] is not None]
     shown = [
         {**row} | {f"{name}_us": units.to_us(row[f"{name}_s"]) for name in ("predicted", "measured")} for row in calls
@@ -326,8 +326,10 @@ def _of_fluid(line: Mapping[str, Any], fluid: str) -> Mapping[str, Any]:
 
 
 def scoreboard_table(rows: Rows) -> str:
-    """A line for each policy, best first: mean, median and 90th percentile of the time over the degree bound (mean of
-    the workloads), the mean of each workload, time over proved optima, decisions per second in a batch.
+    """Return a table with a line per policy, best first.
+
+    Columns: mean, median and 90th percentile of the time over the degree bound (averaged over workloads), the mean of
+    each workload, the time over proved optima, and decisions per second in a batch.
     """
     blocks = []
     for (servers, routing, sigma), here in grouped(rows, "servers", "routing", "sigma").items():
@@ -336,7 +338,7 @@ def scoreboard_table(rows: Rows) -> str:
         blocks.append(
             f"{servers} servers, routing {routing}, forecast error {number(sigma)}\n{plain(lines, width=160)}"
         )
-    return "\n\n".join([*blocks, "time over the degree bound; optimum: over proved optima of so many instances"])
+    return "\n\n".join([*blocks, "time over the degree bound; optimum: time over proved optima (number of instances)"])
 
 
 def _score(policy: str, rows: Rows) -> dict[str, str]:
@@ -359,8 +361,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def forecast_table(rows: Rows) -> str:
-    """Mean time over the degree bound with its 95 % interval: a line for each policy, a column for each forecast. *
-    marks the best of a column; + or - marks a policy whose interval of the gain over greedy is above or below 0.
+    """Return a table of mean times over the degree bound with 95 % intervals: lines are policies, columns forecasts.
+
+    * marks the best of a column. + or - marks a policy whose gain over greedy has an interval above or below 0.
     """
     blocks = []
     for (workload, servers, routing), here in grouped(rows, "workload", "servers", "routing").items():
@@ -370,8 +373,8 @@ def forecast_table(rows: Rows) -> str:
             for (policy,), own in grouped(here, "policy").items()
         ]
         blocks.append(f"{workload}, {servers} servers, routing {routing}\n{plain(lines, width=140)}")
-    legend = "mean time over the degree bound +- half of its 95 % interval; * least; + better, - worse than greedy"
-    return "\n\n".join([*blocks, f"{legend} (interval of the difference)"])
+    legend = "mean time over the degree bound +- half of its 95 % interval; * best; + better, - worse than greedy"
+    return "\n\n".join([*blocks, f"{legend} (by the interval of the difference)"])
 
 
 def _interval(row: Mapping[str, Any], best: float) -> str:

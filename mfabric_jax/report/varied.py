@@ -1,4 +1,4 @@
-"""Charts of any rows: the result against each varied number, a design space, bars by name, and what tokens cost."""
+"""Charts of any rows: the result by varied number, a design space, bars by name, token prices."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,22 +34,22 @@ from mfabric_jax.report.ranking import MOST_OF_PAGE, designs, shown_designs
 
 _GBPS = "nic_gbps"
 _MOST_LINES, _MOST_PANELS, _MOST_VALUES, _MOST_CHARTS, _MOST_BARS = 10, 8, 40, 6, 40
-_MOST_POINTS = 1500  # of a panel, beside its front
-_SLOW = 10  # times the shortest: behind these a chart of designs would show nothing else
+_MOST_POINTS = 1500  # most points of a panel besides its front
+_SLOW = 10  # slower designs than this many times the fastest are left out: they would squeeze the others
 _LETTERS = 28
 
 _COST = "cost of the chart"
 _NETWORK = COST, "network cost"
 _COSTS = {CLUSTER: "whole-cluster cost", **dict([_NETWORK])}
 
-Lines = dict[str, dict[float, list[float]]]  # line, value of the parameter: results
+Lines = dict[str, dict[float, list[float]]]  # results by line and value of the parameter
 
 
 # -- the result against each parameter
 
 
 def sensitivities(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[Chart]:
-    """A chart for each parameter of which the same fabric, policy, .. has several values."""
+    """Return charts of the result by each numeric setting of which a line (fabric, policy, ..) has several values."""
     rows = with_named_graphs(rows)
     chosen, result = shown_settings(rows, effective), metric(rows)
     names = [name for name in textual(rows) if name in chosen and len(values_in(rows, name)) > 1]
@@ -117,8 +117,9 @@ def _sensitivity(cells: dict[str, Lines], name: str, result: str, lines: list[st
 
 
 def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
-    """Cost (of the cluster if rows have it, else of the network) against time: a panel per model, a point per row, and
-    the front of all. `InputError` without times or prices.
+    """Return a chart of cost against time: a panel per model, a point per row, and the Pareto front.
+
+    The cost is that of the cluster if rows have it, else of the network. Raise InputError if rows lack times or prices.
     """
     column, what = next((both for both in _COSTS.items() if any(usable(row.get(both[0])) for row in rows)), _NETWORK)
     lacks(rows, (TIME, column))
@@ -141,7 +142,8 @@ def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
             curves += [Curve(look, points, tips, joined=False)] if some else []
         panels.append(Panel(str(model or "all rows"), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
     note = f"A point for each row. {FRONT}"
-    note += f" {left_out:,} of {len(placed):,} points are left out: slow ones, or many behind it." if left_out else ""
+    if left_out:
+        note += f" {left_out:,} of {len(placed):,} points are left out: slow ones, and some of many behind the front."
     return Chart(f"{what[0].upper()}{what[1:]} against iteration time", note, list(looks.values()), panels)
 
 
@@ -168,7 +170,7 @@ def _told(row: Mapping[str, Any], chosen: list[str], point: Point) -> str:
 
 
 def plainest(rows: Rows) -> Chart:
-    """Bars of the mean result by up to two names; without names a line, against the first of two numbers."""
+    """Return bars of the mean result by up to two columns of names; without names, a line of two columns of numbers."""
     names = (independent(rows, textual(rows)) or textual(rows)[:1])[:2]
     if not names:
         return _line(rows)
@@ -184,7 +186,7 @@ def plainest(rows: Rows) -> Chart:
         bars.append(Bar(style.FABRICS["fat-tree"], place, min(0.0, value), max(0.0, value), tip))
         totals.append((max(value, 0.0), number(value)))
     what, by = result or "rows", ", ".join(names)
-    note = "How many rows there are of each." if result is None else f"The mean of the rows of each {by}."
+    note = "The number of rows of each." if result is None else f"The mean of the rows of each {by}."
     note += f" The first {_MOST_BARS} of {len(groups)}." if len(groups) > _MOST_BARS else ""
     shown_names = [name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…" for name in groups][:_MOST_BARS]
     panels = [Panel("", what, bars=bars, names=shown_names, totals=totals)] if bars else []
@@ -199,7 +201,7 @@ def _line(rows: Rows) -> Chart:
         pairs = [(place if by == "row" else usable(row[by]), usable(row[result])) for place, row in enumerate(rows, 1)]
         points = sorted((float(x), y) for x, y in pairs if x is not None and y is not None)
     if not points or result is None:
-        return Chart("Rows", "No column holds a number or a name that could be drawn.", [], [])
+        return Chart("Rows", "No column holds numbers or names to draw.", [], [])
     tips = [f"{by} {number(x)}: {number(y)}" for x, y in points]
     curve = Curve(style.Look(result, style.FABRICS["fat-tree"].colour), points, tips)
     return Chart(f"{result} against {by}", "All rows.", [], [Panel("", by, result, [curve])])
@@ -209,7 +211,7 @@ def _line(rows: Rows) -> Chart:
 
 
 def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
-    """Dollars per million tokens: a bar for the best design of every fabric and switch; None where unknown."""
+    """Return a chart of dollars per million tokens, a bar per fabric and switch; None if they are unknown."""
     panels = []
     for model, (column, every) in designs(rows, effective).items():
         if column != TOKEN_USD or len(every) < 2:
@@ -223,5 +225,5 @@ def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
             totals.append((price, f"{text}: {one.choice}"))
         names = [one.kind for one in shown]
         panels.append(Panel(model, "dollars a million tokens", bars=bars, names=names, totals=totals))
-    note = "The best design of every fabric, optical switch and GPU; less is better."
+    note = "The best design of each fabric, optical switch and GPU; less is better."
     return Chart("What a token costs", note, [], panels) if panels else None

@@ -1,1 +1,1 @@
-"""What every room may use: arrays, files, programs, checks of what a computer has. It knows nothing of fabrics."""
+"""Helpers for all packages: arrays, files, compiled programs, optional dependencies. Nothing here knows fabrics."""

@@ -1,27 +1,27 @@
-"""NumPy or JAX: formulas written once serve programs that JAX traces and plain arrays on the host."""
+"""NumPy or JAX: one formula serves traced JAX programs and NumPy arrays on the host."""
 
 import sys
 from typing import Any
 
 import numpy as np
 
-Array = Any  # of NumPy or of JAX, which share no type that a checker knows
+Array = Any  # NumPy's or JAX's; type checkers know no common type
 
 
 def array_module(*values: Any) -> Any:
-    """`jax.numpy` where a leaf of the values is JAX's (or traced), else `numpy`."""
-    if (jax := sys.modules.get("jax")) is None:  # nothing is JAX's before it is loaded
+    """Return `jax.numpy` if a leaf of the values is a JAX array (or traced), else `numpy`."""
+    if (jax := sys.modules.get("jax")) is None:  # no value is JAX's before JAX is loaded
         return np
     return jax.numpy if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(values)) else np
 
 
 def aligned(value: Any, other: Any) -> Any:
-    """The value with leading axes of length 1, as many as make its rank that of `other`."""
+    """Return the value with leading axes of length 1, so that its rank is that of `other`."""
     return value.reshape((1,) * (other.ndim - value.ndim) + value.shape)
 
 
 def put(array: Any, at: Any, value: Any) -> Any:
-    """The array with other values at indices."""
+    """Return the array with `value` at indices `at`."""
     if not isinstance(array, np.ndarray):
         return array.at[at].set(value)
     array = array.copy()

@@ -1,8 +1,8 @@
-"""The door for arrays: what a caller passes becomes an array of JAX, and is checked where its values are known.
+"""Convert what callers pass to JAX arrays, and check the values if they are known.
 
-NumPy reads values first, since JAX would cut integers of 64 bits to 32. Values are known outside of JAX programs,
-unless they are on an accelerator, which a call does not wait for. Of values that are not known the kind is checked;
-forbidden ones become NaN (`marked`) or an outcome.
+NumPy reads values first, since JAX would cut 64-bit integers to 32 bits. Values are known outside of JAX programs,
+unless they are on an accelerator, which a call does not wait for. For unknown values only the kind is checked;
+forbidden values become NaN (`marked`) or an outcome.
 """
 
 from typing import Any
@@ -29,11 +29,11 @@ from mfabric_jax.support.host_arrays import (
 
 
 def floats(field: str, value: Any, rule: Rule | None = None, dtype: Any = None, *, wait: bool = False) -> jax.Array:
-    """The numbers as floats of JAX; `InputError` for another kind, for values that `rule` forbids, and for values too
-    large for the dtype.
+    """Return the numbers as JAX floats.
 
-    The dtype is `dtype`, or that of a float of 32 or 64 bits; half precision becomes float32, whose 24 bits suffice to
-    add bytes up. `wait`: check arrays on an accelerator, too.
+    The dtype is `dtype`, or that of the value; half precision becomes float32, whose 24 bits suffice to add up bytes.
+    `wait`: also check values on an accelerator. Raise InputError for other kinds, for values that `rule` forbids, and
+    for values too large for the dtype.
     """
     array = real_numbers(field, value)
     dtype = float_dtype(array.dtype) if dtype is None else dtype
@@ -45,7 +45,7 @@ def floats(field: str, value: Any, rule: Rule | None = None, dtype: Any = None, 
 
 
 def indices(field: str, value: Any, least: int, most: int, *, wait: bool = False) -> jax.Array:
-    """Whole numbers from `least` to `most` as integers of JAX; `InputError` for others where they are known."""
+    """Return whole numbers as JAX integers; raise InputError if known values lie outside `least`..`most`."""
     array = whole_numbers(field, value)
     if (known := known_values(array, wait=wait)) is not None:
         refuse_outside(field, known, least, most)
@@ -53,7 +53,7 @@ def indices(field: str, value: Any, least: int, most: int, *, wait: bool = False
 
 
 def counts(field: str, value: Any) -> jax.Array:
-    """Whole or real numbers of at least 32 bits; `InputError` for NaN and for what 32 bits do not hold."""
+    """Return whole or real numbers of at least 32 bits; raise InputError for NaN and for integers that do not fit."""
     array = real_numbers(field, value)
     if kind_of(array.dtype) == "float":
         return floats(field, array, NO_NAN)
@@ -64,7 +64,7 @@ def counts(field: str, value: Any) -> jax.Array:
 
 
 def floats_or_nan(field: str, value: Any, rule: Rule, dtype: Any = None) -> jax.Array:
-    """`floats`; where the values are not known, those that the rule forbids are NaN."""
+    """Return `floats`; if values are unknown, forbidden ones become NaN."""
     array = floats(field, value, rule, dtype)
     return array if known_values(array) is not None else marked(array, rule)
 
@@ -83,10 +83,10 @@ def _narrowed(field: str, array: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def group_numbers(group: Any, dtype: str) -> Any:
-    """The group with its numbers as arrays of NumPy, so that other values reuse the compiled program."""
+    """Return the tree with its numbers as NumPy arrays, so that other values reuse the compiled program."""
     return jax.tree.map(lambda x: np.asarray(x, np.int32 if np.asarray(x).dtype.kind in "iu" else dtype), group)
 
 
 def as_data(tree: Any, dtype: Any) -> Any:
-    """Real numbers of a tree as arrays, so that other values reuse the compiled program."""
+    """Return the tree with its floats as JAX arrays, so that other values reuse the compiled program."""
     return jax.tree.map(lambda x: jnp.asarray(x, dtype) if isinstance(x, float | np.floating) else x, tree)

@@ -1,4 +1,4 @@
-"""Atomic file writes: a temporary file beside the target, moved onto it when complete."""
+"""Atomic file writes: to a temporary file beside the target, which replaces the target when complete."""
 
 import glob
 import os
@@ -13,16 +13,16 @@ from typing import IO
 
 from mfabric_jax.checks import InputError, one_of
 
-NAME = 200  # bytes of a name in that of its temporary file: systems allow 255
+NAME = 200  # bytes of a name that its temporary file keeps: systems allow 255
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None
-STALE_S = 3600.0  # nobody writes a temporary file for so long
+STALE_S = 3600.0  # no process writes a temporary file for longer
 
 
 def suffix(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
-    """The lower-case extension of a path; `InputError` unless it is among `allowed`."""
+    """Return the lower-case extension of a path; raise InputError unless it is in `allowed`."""
     path = Path(path)
     if not path.suffix:
         raise InputError(f"{field} {str(path)!r} has no extension; allowed: {', '.join(allowed)}.")
@@ -30,7 +30,7 @@ def suffix(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
 
 
 def check_file(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
-    """The extension of a file that can be written at this path. `InputError` otherwise; leaves nothing behind."""
+    """Return the extension of a path; raise InputError if no such file can be written there. Leave no file."""
     kind, path = suffix(field, path, allowed), Path(path)
     check_folder(path.parent)
     check_place(field, path, f"give a {' or '.join(allowed)} file")
@@ -38,7 +38,7 @@ def check_file(field: str, path: str | Path, allowed: tuple[str, ...]) -> str:
 
 
 def check_place(field: str, path: Path, give: str) -> None:
-    """`InputError` with `give`, what to do, where something stands at this path that no file can replace."""
+    """Raise InputError if the path holds something that a file cannot replace; `give` says what to do."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -46,15 +46,15 @@ def check_place(field: str, path: Path, give: str) -> None:
     except OSError as error:
         raise InputError(f"{field} {str(path)!r} cannot be used ({error.strerror}); give another name.") from error
     if not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "no plain file"
+        what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         raise InputError(f"{field} {str(path)!r} is {what}; {give}.")
 
 
 @contextmanager
 def replacing(path: Path, *more: Path) -> Iterator[list[Path]]:
-    """Temporary paths for `path` and `more`, moved to their targets if the block succeeds and removed if it fails.
+    """Yield temporary paths for `path` and `more`; they replace their targets if the block succeeds, else are removed.
 
-    Makes missing folders; keeps links and permissions. `InputError` for what the operating system refuses.
+    Make missing folders; keep links and permissions. Raise InputError if the operating system refuses.
     """
     targets = [Path(os.path.realpath(target)) for target in (path, *more)]
     parts = [target.with_name(f".{_short(target.name)}.{secrets.token_hex(4)}.part") for target in targets]
@@ -87,18 +87,21 @@ def _keep_mode(part: Path, target: Path) -> None:
 
 
 def sweep_up(target: Path, older_s: float = STALE_S) -> None:
-    """Remove temporary files of `target` that killed runs left, untouched for `older_s` seconds."""
+    """Remove temporary files of `target` that killed runs left and that did not change for `older_s` seconds."""
     ours = re.compile(rf"\.{re.escape(_short(target.name))}\.[0-9a-f]{{8}}\.part")
     for part in target.parent.glob(f".{glob.escape(_short(target.name))}.*.part"):
         try:
             if ours.fullmatch(part.name) and time.time() - part.stat().st_mtime >= older_s:
                 part.unlink()
         except OSError:
-            continue  # somebody else was first
+            continue  # another process removed it
 
 
 def locked(file: IO, wait: bool = False) -> bool:
-    """Lock an open file until it is closed; False if another process has it and `wait` is False. True without locks."""
+    """Lock an open file until it is closed, and return whether that worked.
+
+    If another process holds the lock, return False, or wait if `wait`. Return True on systems without locks.
+    """
     if fcntl is None:
         return True
     try:
@@ -111,7 +114,7 @@ def locked(file: IO, wait: bool = False) -> bool:
 
 
 def _to_disk(part: Path) -> None:
-    """Flush to disk, so that a crash leaves the old file or the new one, never an empty one."""
+    """Flush to disk, so that a crash leaves the old or the new file, never an empty one."""
     opened = os.open(part, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -120,7 +123,7 @@ def _to_disk(part: Path) -> None:
 
 
 def check_folder(folder: str | Path) -> None:
-    """`InputError` if no file can be written to this folder, which is made if missing."""
+    """Make the folder if it is missing; raise InputError if no file can be written to it."""
     folder = Path(folder)
     probe = folder / f".{secrets.token_hex(4)}.part"
     try:
@@ -137,4 +140,4 @@ def _remove(part: Path) -> None:
     try:
         part.unlink(missing_ok=True)
     except OSError:
-        return  # its folder could not be entered either: that error is already on its way
+        return  # the folder is inaccessible, and that error is already raised

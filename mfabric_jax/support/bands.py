@@ -1,7 +1,7 @@
-"""How sure a time of an iteration is: what it would be with slower and faster kernels, links, and other traffic.
+"""The uncertainty band of an iteration time, from slower and faster kernels, slower and faster links, other traffic.
 
-Every variant changes one thing for all fabrics alike, so that ratios of two designs can be compared within it
-(`ratio_band`). What is independent adds up by squares.
+A variant changes one thing for all fabrics alike, so the ratio of two designs is taken within a variant (`ratio_band`).
+Kinds of variants are independent: the squares of their deviations add up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ HOW = ("slow", "fast")
 OF_KERNELS = {how: f"{how}_kernels_s" for how in HOW}  # columns
 OF_LINKS = {how: f"{how}_links_s" for how in HOW}
 LOW, HIGH = "low_s", "high_s"
-PROMPT = "prompt_s"  # the iteration without latency beside `network.link_delay_s`
-DRAW = "draw_{}_s"  # of traffic, from 2
+PROMPT = "prompt_s"  # the iteration without latencies except `network.link_delay_s`
+DRAW = "draw_{}_s"  # column of a further draw of traffic, from 2
 
 
-LOW_PORTS, LOW_GPUS, HIGH_GPUS = "low_ports_usd", "low_gpus_usd", "high_gpus_usd"  # of a million tokens at quotes
+LOW_PORTS, LOW_GPUS, HIGH_GPUS = "low_ports_usd", "low_gpus_usd", "high_gpus_usd"  # $/Mtoken at quoted prices
 LOW_PORTS_NETWORK = "low_ports_network_usd"
 QUOTED: tuple[str, ...] = (LOW_PORTS, LOW_GPUS, HIGH_GPUS, LOW_PORTS_NETWORK)
 
@@ -41,19 +41,19 @@ def is_of_band(column: str) -> bool:
 
 
 def draw_columns(names: Any) -> list[str]:
-    """Those of a row's columns that hold further draws."""
+    """Return the columns of further draws among `names`."""
     return [name for name in names if name.startswith("draw_") and name.endswith("_s")]
 
 
 def band_columns(usual: Any, variants: Mapping[str, Any], draws: Sequence[Any]) -> dict[str, Any]:
-    """Columns `low_s` and `high_s`, and those of every variant and draw; all in seconds, of equal shapes."""
+    """Return the columns `low_s` and `high_s`, and one for each variant and draw: seconds, of equal shapes."""
     each = dict(variants) | {DRAW.format(number): seconds for number, seconds in enumerate(draws, 2)}
     low, high = spread_of(usual, each)
     return {LOW: low, HIGH: high} | each
 
 
 def spread_of(usual: Any, each: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Low and high of a value whose variants are `each`, by column."""
+    """Return low and high of the value `usual`; `each`: its variants by column."""
     kinds = [[each[column] for column in kind.values() if column in each] for kind in (OF_KERNELS, OF_LINKS)]
     kinds.append([each[column] for column in draw_columns(each)])
     off = [
@@ -66,7 +66,10 @@ def spread_of(usual: Any, each: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def ratio_band(one: Mapping[str, Any], other: Mapping[str, Any], usual: str) -> tuple[float, float] | None:
-    """Low and high of one over other at the column `usual`, variant by variant; None where either has no band."""
+    """Return low and high of the ratio `one` / `other` in column `usual`; None if either has no band.
+
+    The ratio is taken within each variant.
+    """
     known = [*OF_KERNELS.values(), *OF_LINKS.values(), *draw_columns(one)]
     both = [column for column in known if _number(one.get(column)) and _number(other.get(column))]
     if not both or not _number(one.get(usual)) or not _number(other.get(usual)):

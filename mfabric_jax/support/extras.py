@@ -1,4 +1,4 @@
-"""Optional dependencies."""
+"""Optional dependencies: pip extras and their packages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.lazily import loaded
 
-PACKAGES = {  # of each extra, by the names that are installed
+PACKAGES = {  # packages of each extra, by the names that pip installs
     "cli": ("tqdm",),
     "plot": ("matplotlib", "networkx", "scipy"),
     "store": ("pyarrow",),
@@ -17,12 +17,12 @@ PACKAGES = {  # of each extra, by the names that are installed
     "notebook": ("pandas",),
 }
 PARQUET = "mfabric_jax.support.parquet"
-NAMES = {"google": "protobuf"}  # installed under another name than imported
+NAMES = {"google": "protobuf"}  # installed names by imported names
 
 
 @contextmanager
 def extra(name: str, purpose: str) -> Iterator[None]:
-    """Wraps a lazy import: `InputError` with the pip extra to install if a package is missing."""
+    """Wrap a lazy import; if a package is missing, raise InputError with the pip extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -33,9 +33,9 @@ def extra(name: str, purpose: str) -> Iterator[None]:
 
 
 def needed(name: str, purpose: str, module: str) -> Any:
-    """The module of that name, loaded now: one of an extra's packages, or a file that imports them at its top.
+    """Load and return a module: a package of the extra `name`, or a module of ours that imports one.
 
-    `InputError` as of `extra`.
+    Raise InputError if the package is missing (see `extra`).
     """
     with extra(name, purpose):
         return loaded(module)

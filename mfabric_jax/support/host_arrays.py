@@ -1,7 +1,6 @@
-"""Arrays of numbers that a caller passes, as NumPy reads them: kinds, ranges and index ranges. Loads no JAX: what is
-JAX's does not exist before it is loaded.
+"""Checks of arrays of numbers that callers pass, with NumPy: kinds, ranges and index ranges.
 
-A bool counts as 0 or 1, except where an index is meant.
+This module does not load JAX: before JAX is loaded, no value can be JAX's. A bool counts as 0 or 1, but is no index.
 """
 
 import math
@@ -17,7 +16,7 @@ from mfabric_jax.support.array_module import Array, array_module
 
 
 class Rule(NamedTuple):
-    """Which numbers are allowed: what they must do, in words, and whether entries of NumPy's or JAX's arrays do."""
+    """Which numbers are allowed: `words` say what they must do; `holds` tests the entries of a NumPy or JAX array."""
 
     words: str
     holds: Callable[[Any], Any]
@@ -31,7 +30,7 @@ NAN_OR_NOT_NEGATIVE = Rule("not be negative", lambda x: ~(x < 0))
 
 
 def host_floats(field: str, value: Any, rule: Rule | None = None) -> np.ndarray:
-    """The numbers in float64 for computations on the host; `InputError` as of `floats`, and for traced values."""
+    """Return the numbers in float64, for computations on the host. Raise InputError as `floats` does, and if traced."""
     if not concrete(value):
         raise InputError(f"{field} must be known, got a value that JAX traces: this runs on the host, not inside jit.")
     array = np.array(real_numbers(field, value), float)
@@ -41,7 +40,7 @@ def host_floats(field: str, value: Any, rule: Rule | None = None) -> np.ndarray:
 
 
 def floats_alike(field: str, value: Any, rule: Rule) -> Array:
-    """Floats of 32 or 64 bits for formulas of both: of NumPy as it is, of JAX as by `arrays.floats_or_nan`."""
+    """Return floats of 32 or 64 bits: NumPy's for NumPy values, JAX's as `arrays.floats_or_nan` for JAX values."""
     array = real_numbers(field, value)
     if not isinstance(array, np.ndarray):
         return floats_of_jax(field, array, rule)
@@ -51,7 +50,7 @@ def floats_alike(field: str, value: Any, rule: Rule) -> Array:
 
 
 def floats_of_jax(field: str, array: Array, rule: Rule) -> Array:
-    """An array of JAX as floats of it; where its values are not known, those that the rule forbids are NaN."""
+    """Return a JAX array as floats; if its values are unknown, forbidden ones become NaN."""
     if (known := known_values(array)) is not None:
         refuse(field, known, rule)
     array = converted(field, array, float_dtype(array.dtype))
@@ -59,7 +58,7 @@ def floats_of_jax(field: str, array: Array, rule: Rule) -> Array:
 
 
 def known_values(value: Any, *, wait: bool = False) -> np.ndarray | None:
-    """The values of an array; None where JAX traces them, or where they are on an accelerator and we do not `wait`."""
+    """Return the values of an array; None if traced, or if on an accelerator and not `wait`."""
     if not concrete(value):
         return None
     if _is_of_jax(value) and not wait and any(device.platform != "cpu" for device in value.devices()):
@@ -68,13 +67,13 @@ def known_values(value: Any, *, wait: bool = False) -> np.ndarray | None:
 
 
 def marked(array: Array, rule: Rule) -> Array:
-    """The array, with NaN where the rule does not hold: for values that are not known."""
+    """Return the array with NaN where the rule does not hold; for arrays of unknown values."""
     xp = array_module(array)
     return xp.where(rule.holds(array), array, xp.asarray(xp.nan, array.dtype))
 
 
 def float_dtype(dtype: Any) -> Any:
-    """Of floats of JAX for numbers of this dtype."""
+    """Return the dtype of JAX floats for numbers of this dtype."""
     jax = sys.modules["jax"]
     if kind_of(dtype) != "float":
         return jax.numpy.result_type(float)
@@ -82,47 +81,51 @@ def float_dtype(dtype: Any) -> Any:
 
 
 def converted(field: str, array: Array, dtype: Any) -> Array:
-    """An array of JAX in a dtype of floats; `InputError` for traced integers of 32 bits that may have been integers of
-    64 bits outside."""
+    """Return a JAX array in a float dtype.
+
+    Raise InputError for traced 32-bit integers, which may have been 64-bit integers outside.
+    """
     jax = sys.modules["jax"]
     cut = array.dtype in (np.int32, np.uint32) and jax.dtypes.canonicalize_dtype(np.int64) == np.int32
     if cut and not concrete(array) and not getattr(array.aval, "weak_type", False):
         raise InputError(
             f"{field} must be floats inside jit, vmap and grad, got {array.dtype}: JAX cuts integers of 64 bits to 32 "
-            "at the entrance, so convert with astype(float) outside."
+            "on entry, so convert with astype(float) outside."
         )
     return array if array.dtype == dtype else array.astype(dtype)
 
 
 def host_indices(field: str, value: Any, least: int, most: int) -> np.ndarray:
-    """Whole numbers from `least` to `most` as int64 of NumPy."""
+    """Return whole numbers from `least` to `most` as a NumPy int64 array."""
     array = np.asarray(whole_numbers(field, value))
     refuse_outside(field, array, least, most)
     return array.astype(np.int64, copy=False)
 
 
 def store_arrays(instance: Any, **arrays: Any) -> None:
-    """Replace fields of a frozen instance by the arrays that its checks have read."""
+    """Replace fields of a frozen instance by the arrays that its checks made."""
     for field, array in arrays.items():
         object.__setattr__(instance, field, array)
 
 
 def refuse(field: str, array: np.ndarray, rule: Rule) -> None:
-    """`InputError` that names the first value that the rule forbids."""
+    """Raise InputError with the first value that the rule forbids, if there is one."""
     wrong = ~np.asarray(rule.holds(array))
     if wrong.any():
         raise InputError(f"{field} must {rule.words}, got {first_of(array, wrong)}.")
 
 
 def refuse_outside(field: str, array: np.ndarray, least: int, most: int) -> None:
-    """`InputError` for whole numbers outside of a range."""
+    """Raise InputError for whole numbers outside a range."""
     if array.size and (array.min() < least or array.max() > most):
         raise InputError(f"{field} must lie in {least}..{most}, got {array.min()}..{array.max()}.")
 
 
 def real_numbers(field: str, value: Any) -> Array:
-    """The value as NumPy's array, or as JAX's if it is one or holds traced values; `InputError` unless it holds real
-    numbers."""
+    """Return the value as a NumPy array, or as a JAX array if it is one or holds traced values.
+
+    Raise InputError unless it holds real numbers.
+    """
     array = value if isinstance(value, np.ndarray) or _is_of_jax(value) else _read(field, value)
     if array.dtype == object:
         array = _from_objects(field, value, array)
@@ -133,7 +136,7 @@ def real_numbers(field: str, value: Any) -> Array:
 
 
 def _is_of_jax(value: Any) -> bool:
-    jax = sys.modules.get("jax")  # nothing is JAX's before it is loaded
+    jax = sys.modules.get("jax")  # no value is JAX's before JAX is loaded
     return jax is not None and isinstance(value, jax.Array)
 
 
@@ -147,7 +150,7 @@ def _read(field: str, value: Any) -> Array:
 
 
 def _from_objects(field: str, value: Any, array: np.ndarray) -> np.ndarray:
-    """Python's numbers too large for 64 bits, fractions and the like."""
+    """Read Python numbers that NumPy keeps as objects: beyond 64 bits, fractions and the like."""
     if not all(isinstance(each, numbers.Real) for each in array.flat):
         raise InputError(f"{field} must be numbers, got {type(value).__name__}.")
     try:
@@ -158,7 +161,7 @@ def _from_objects(field: str, value: Any, array: np.ndarray) -> np.ndarray:
 
 def whole_numbers(field: str, value: Any) -> Array:
     array = real_numbers(field, value)
-    if isinstance(array, np.ndarray) and not array.size:  # an empty list is of floats
+    if isinstance(array, np.ndarray) and not array.size:  # NumPy reads an empty list as floats
         array = array.astype(np.int64)
     if kind_of(array.dtype) != "int":
         raise InputError(f"{field} must be integers, got {array.dtype}.")
@@ -166,7 +169,7 @@ def whole_numbers(field: str, value: Any) -> Array:
 
 
 def kind_of(dtype: Any) -> str:
-    """bool | int | float | complex, of NumPy's types and of those that JAX adds; else the type's name."""
+    """Return bool, int, float or complex for types of NumPy and those that JAX adds; else the type's name."""
     known = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex"}
     if dtype.kind != "V":
         return known.get(dtype.kind, str(dtype))
@@ -182,15 +185,15 @@ def kind_of(dtype: Any) -> str:
 
 
 def first_of(array: np.ndarray, wrong: np.ndarray) -> str:
-    """The first wrong value and its index."""
+    """Return the first wrong value and its index as text."""
     at = tuple(np.argwhere(np.broadcast_to(wrong, array.shape))[0].tolist())
     return f"{array[at]}" + (f" at [{' '.join(map(str, at))}]" if at else "")
 
 
 def once_each_row(function: Callable, *arrays: np.ndarray) -> Any:
-    """`function` of arrays along their first axis, asked once for rows that are equal in all of them.
+    """Return `function(*arrays)`, computed once for rows (first axis) that are equal in all arrays.
 
-    It gives an array, or several in a tuple or list.
+    `function` works row by row and returns an array, or several in a tuple or list.
     """
     number, first = distinct_rows(*arrays)
     found = function(*(array[first] for array in arrays))
@@ -198,7 +201,7 @@ def once_each_row(function: Callable, *arrays: np.ndarray) -> Any:
 
 
 def distinct_rows(*arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number of every row [B] among those that differ, and where each of these stands first."""
+    """Return for each row [B] the number of its distinct row, and the first index of each distinct row."""
     seen: dict[tuple[bytes, ...], int] = {}
     rows = zip(*arrays, strict=True)
     number = np.array([seen.setdefault(tuple(x.tobytes() for x in row), len(seen)) for row in rows], int)

@@ -1,11 +1,11 @@
-"""Ctrl-C in a command: one sentence and exit status 130, wherever it comes; rows so far are kept.
+"""Ctrl-C in a command: always one sentence and exit status 130; rows so far are kept.
 
-The handler raises `KeyboardInterrupt` in the main thread, where cleaning up keeps the rows, but not under code of C++
-that such an exception would abort: it waits until that has returned. Where the exception is lost, as in callbacks of
-Python's collector, it is raised again. What lasts too long ends with the process, and a second Ctrl-C ends it at once:
-journals of rows are on disk.
+The handler raises `KeyboardInterrupt` in the main thread, where cleaning up keeps the rows. Under C++ code, which the
+exception would abort, it waits until that code returns. If the exception is lost, as in callbacks of Python's garbage
+collector, it is raised again. If that takes too long, or on a second Ctrl-C, the process ends: journals of rows are
+already on disk.
 
-This is imported before anything else of a command, so it imports little.
+A command imports this module first, so it imports little.
 """
 
 import _thread
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 STATUS = 130
 SENTENCE = "mfabric: interrupted."
-UNSAFE = frozenset(("jax", "jaxlib", "numba", "llvmlite", "importlib"))  # have C++ call Python; imports start such
-SOON_S = 0.05  # until an interrupt that had to wait, or was dropped, is tried again
-PATIENCE_S = 3.0  # of one that has to wait
-AGAIN_S = 3.0  # until an interrupt that nobody took is raised again
-LAST_S = 15.0  # until the process ends whatever it does
+UNSAFE = frozenset(("jax", "jaxlib", "numba", "llvmlite", "importlib"))  # their C++ calls Python; imports load them
+SOON_S = 0.05  # until a delayed or lost interrupt is raised again
+PATIENCE_S = 3.0  # until the process ends if an interrupt could not be raised
+AGAIN_S = 3.0  # until an interrupt that no code handled is raised again
+LAST_S = 15.0  # until the process ends in any case
 BESIDE: set = set()  # processes that end with this one
 
 
 class Interrupts:
-    """What is known of interrupts of one command.
+    """State of the interrupts of one command.
 
-    - `whole`: the process is of this command alone, so it may end.
-    - `asked`: somebody pressed Ctrl-C. `taken`: what follows is its consequence. `over`: the command is.
+    - `whole`: the process belongs to this command alone, so it may end.
+    - `asked`: Ctrl-C was pressed. `taken`: it is being handled. `over`: the command has ended.
     """
 
     def __init__(self, whole: bool):
         self.whole, self.asked, self.taken, self.over = whole, False, False, False
-        self._raising = False  # a further time, for the first Ctrl-C
+        self._raising = False  # the next signal repeats the first Ctrl-C
         self._raised_s: float | None = None
 
     def hear(self, number: int, frame: "FrameType | None") -> None:
@@ -60,7 +60,7 @@ class Interrupts:
         raise KeyboardInterrupt
 
     def raise_again(self) -> None:
-        """Raise in the main thread what was lost; called in any thread."""
+        """Raise a lost interrupt again in the main thread; any thread may call this."""
         self._raising = True
         _thread.interrupt_main()
 
@@ -79,15 +79,15 @@ class Interrupts:
                 self.raise_again()
 
     def lost(self, unraisable) -> None:
-        """What Python does with an exception that cannot be raised: another interrupt takes the place of one."""
+        """Handle an exception that Python could not raise; a lost interrupt is raised again."""
         if self.asked and issubclass(unraisable.exc_type, KeyboardInterrupt):
-            _thread.start_new_thread(self._raise_soon, ())  # not here, where it would be lost, too
+            _thread.start_new_thread(self._raise_soon, ())  # raised here, it would be lost again
         else:
             sys.__unraisablehook__(unraisable)
 
 
 def _unsafe(frame: "FrameType | None") -> bool:
-    """Whether the main thread is at work for a library that an exception from here would abort."""
+    """Whether the main thread runs under a library that an exception would abort."""
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] in UNSAFE:
             return True
@@ -95,17 +95,17 @@ def _unsafe(frame: "FrameType | None") -> bool:
     return False
 
 
-NOW: list[Interrupts] = []  # of commands that run, the innermost last
+NOW: list[Interrupts] = []  # of running commands, innermost last
 
 
 def take() -> None:
-    """The interrupt is heard: what follows it, such as a table of the rows so far, is not interrupted again by it."""
+    """Mark interrupts as handled, so that they do not interrupt what follows, such as a table of the rows so far."""
     for one in NOW:
         one.taken = True
 
 
 def end() -> None:
-    """End the process, saying why; anything may be under way."""
+    """Print the reason and end the process, whatever it is doing."""
     for process in BESIDE:
         process.kill()
     try:
@@ -115,9 +115,9 @@ def end() -> None:
 
 
 class listening:
-    """Interrupts are heard inside, in the main thread, unless this process ignores them.
+    """Context manager that handles interrupts in the main thread, unless the process ignores them.
 
-    Leaving by any other error after an interrupt is an interrupt: some library made the error of it.
+    An error that leaves the block after an interrupt becomes an interrupt: some library converted it.
     """
 
     def __init__(self, whole: bool = False):
@@ -128,7 +128,7 @@ class listening:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             try:
                 self._before = signal.signal(signal.SIGINT, self.interrupts.hear)
-            except ValueError:  # no main thread
+            except ValueError:  # not in the main thread
                 return self.interrupts
             self._hook, sys.unraisablehook = sys.unraisablehook, self.interrupts.lost
             NOW.append(self.interrupts)
@@ -145,7 +145,7 @@ class listening:
 
 # ------------------------------------------------------------------------------------------------------------- process
 def whole_process(run: "Callable[[], int]") -> "NoReturn":
-    """End this process with the status that `run` returns; an interrupt at any moment ends it with its own."""
+    """Call `run` and end this process with the status that it returns, or with `STATUS` after an interrupt."""
     with listening(whole=True) as heard:
         try:
             _check_streams()
@@ -161,17 +161,17 @@ def whole_process(run: "Callable[[], int]") -> "NoReturn":
 
 
 def _told(error: tuple) -> int:
-    """A fault of this program: whoever reports it needs all of it."""
+    """Print the whole traceback: the program has a fault, and a report needs it."""
     sys.excepthook(*error)
     return 1
 
 
 def _ended(status: int, heard: Interrupts) -> int:
-    """The status of a process whose command is over, when all that was registered for its end has been done.
+    """Join threads, run exit handlers, flush streams, and return the exit status.
 
-    The interpreter does not take itself apart: threads of libraries would run into that, and an interrupt is not heard.
+    The interpreter is not finalised: threads of libraries could crash, and interrupts would be lost.
     """
-    if not heard.asked:  # else threads may compute for long
+    if not heard.asked:  # after an interrupt, threads may compute for long
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():
                 thread.join()
@@ -179,13 +179,13 @@ def _ended(status: int, heard: Interrupts) -> int:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):  # said before, or closed
+        except (OSError, ValueError):  # reported before, or closed
             continue
     return interrupted() if heard.asked and status != STATUS else status
 
 
 def _check_streams() -> None:
-    """Standard output and error that are closed go nowhere, and names that are no text are written as their bytes."""
+    """Redirect closed standard streams to the null device, and escape names that are not text."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -202,4 +202,4 @@ def say(sentence: str) -> None:
     try:
         print(sentence, file=sys.stderr, flush=True)
     except OSError:
-        return  # nobody listens
+        return  # the stream is closed

@@ -1,4 +1,4 @@
-"""Names whose files are imported when they are first asked for."""
+"""Names whose modules are imported at first use."""
 
 import importlib
 import sys
@@ -7,14 +7,15 @@ from typing import Any
 
 
 def loaded(module: str) -> Any:
-    """The module of that name, which stands in the code that asks for it."""
+    """Import and return a module; callers pass its name as a literal."""
     return importlib.import_module(module)
 
 
 def at_first_use(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package; `names`: those of each of its modules, none of which is named like a module.
+    """Return a `__getattr__` for a package, which imports a module when one of its names is first used.
 
-    A module is one of the package, or stands in full: `mfabric_jax.evaluate.rules`.
+    `names`: names by module, none of them equal to a module's name. A module belongs to the package, or is named in
+    full: `mfabric_jax.evaluate.rules`.
     """
     home = {name: module for module, several in names.items() for name in several}
 
@@ -38,9 +39,9 @@ class LazyModule:
 
 
 class ByName(Mapping[str, Any]):
-    """What modules of a package define, by name; a module is imported when one of its names is asked for.
+    """A mapping of names to objects in modules of a package; a module is imported when a name of it is looked up.
 
-    `homes`: MODULE:ATTRIBUTE of every name.
+    `homes`: MODULE:ATTRIBUTE by name.
     """
 
     def __init__(self, package: str, homes: Mapping[str, str]):
@@ -58,7 +59,7 @@ class ByName(Mapping[str, Any]):
         return len(self._homes)
 
     def name_of(self, value: Any) -> str | None:
-        """The name of a value; None for one that is not here. Imports nothing."""
+        """Return the name of a value, or None if it has none. Import nothing."""
         for name, (module, attribute) in self._homes.items():
             if getattr(sys.modules.get(f"{self._package}.{module}"), attribute, self) is value:
                 return name

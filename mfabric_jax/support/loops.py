@@ -1,6 +1,6 @@
-"""Loops of the host: compiled by numba once, and kept on disk by the contents of the files of their folder.
+"""Loops on the host, compiled once by numba; numba's disk cache is keyed by the contents of the files in their folder.
 
-Numba is loaded with the first file of loops, and such files `at_first_call`.
+A file of loops, and numba with it, is loaded `at_first_call`.
 """
 
 import functools
@@ -15,7 +15,7 @@ from mfabric_jax.support.lazily import loaded
 
 
 def made_once(make: Callable[[], Any]) -> Callable[[], Any]:
-    """The function, which makes something once, whatever threads ask for it."""
+    """Return a function that calls `make` once and returns its result to all threads."""
     lock, once = threading.Lock(), functools.cache(make)
 
     @functools.wraps(make)
@@ -27,8 +27,10 @@ def made_once(make: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def at_first_call(name: str) -> Callable[..., Any]:
-    """The function MODULE:FUNCTION of a file of loops, which is loaded, and the function compiled, when it is first
-    called; with the liberties of arithmetic `FAST` of its module, if that has them."""
+    """Return the loop MODULE:FUNCTION, whose module is loaded and which is compiled at its first call.
+
+    If the module defines `FAST`, numba gets it as `fastmath`.
+    """
 
     @made_once
     def compiled() -> Callable[..., Any]:
@@ -41,13 +43,13 @@ def at_first_call(name: str) -> Callable[..., Any]:
 
 @functools.cache
 def stamp(folder: Path) -> str:
-    """Of the contents of a folder's files."""
+    """Return a digest of the contents of a folder's Python files."""
     sources = (path.read_bytes() for path in sorted(folder.glob("*.py")))
     return hashlib.sha256(b"".join(sources)).hexdigest()[:16]
 
 
 def kept(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The function, compiled without the lock of the interpreter; where no folder can be written, in each process."""
+    """Return the function, compiled to run without the GIL and cached on disk, if a folder is writable."""
     from numba import njit
 
     stamped = f"_{stamp(Path(inspect.getfile(function)).parent)}"
@@ -55,7 +57,7 @@ def kept(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     options |= {"nogil": True, "error_model": "numpy"}
     try:
         compiled = njit(cache=True, **options)(function)
-    except RuntimeError:  # numba has no folder for it
+    except RuntimeError:  # numba finds no writable folder
         return njit(**options)(function)
 
     @functools.wraps(function)
@@ -63,7 +65,7 @@ def kept(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         nonlocal compiled
         try:
             return compiled(*arguments)
-        except OSError:  # the disk is full, or was closed meanwhile: loops themselves know no files
+        except OSError:  # from numba's cache: the disk is full or closed; loops use no files
             compiled = njit(**options)(function)
             return compiled(*arguments)
 
@@ -71,11 +73,13 @@ def kept(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 
 def part_of_loops(fast: set[str], inlined: bool = True) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator for what such functions call: compiled into them, with these liberties of arithmetic. Large
-    ones that are called from several places compile in a tenth of the time if they are not `inlined`."""
+    """Return a decorator for functions that loops call, compiled into them; `fast`: numba's `fastmath` flags.
+
+    A large function with several callers compiles in a tenth of the time if it is not `inlined`.
+    """
     from numba import njit
 
-    # Nothing is allocated, so references need no counting; what is inlined costs no call.
+    # Nothing is allocated, so no references are counted; inlining saves the calls.
     options: dict[str, Any] = {"error_model": "numpy", "fastmath": fast, "_nrt": False, "forceinline": inlined}
     options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # Python never calls them
     return njit(nogil=True, **options)

@@ -1,4 +1,4 @@
-"""What notebooks show: rows as a data frame or a table, values of a case that are not the defaults."""
+"""Output for notebooks: rows as a data frame or an HTML table."""
 
 import html
 import itertools
@@ -7,15 +7,15 @@ from typing import Any
 
 from mfabric_jax.support.extras import needed
 
-MOST = 60  # rows of a table in a notebook
+MOST = 60  # most rows of a table in a notebook
 DIGITS = 4
 LEFT = ' style="text-align: left"'
 
 
 def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
-    """Rows as a `pandas.DataFrame`, a column per name in order of first appearance; a name that a row lacks is empty.
+    """Return rows as a `pandas.DataFrame`: a column per name, in order of first appearance; missing values are empty.
 
-    `InputError` where pandas is not installed.
+    Raise InputError if pandas is not installed.
     """
     pandas = needed("notebook", "a data frame", "pandas")
     listed = [dict(row) for row in rows]
@@ -26,7 +26,7 @@ class Rows(list[dict[str, Any]]):
     """A list of rows that a notebook shows as a table."""
 
     def frame(self) -> Any:
-        """The rows as a `pandas.DataFrame`. `InputError` where pandas is not installed."""
+        """Return the rows as a `pandas.DataFrame`. Raise InputError if pandas is not installed."""
         return frame(self)
 
     def _repr_html_(self) -> str:
@@ -34,7 +34,7 @@ class Rows(list[dict[str, Any]]):
 
 
 def html_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
-    """An HTML table of the first rows; columns that all rows have alike stand above it where there are several rows."""
+    """Return an HTML table of the first rows; of several rows, columns with one value stand above the table."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     alike = [name for name in names if len(rows) > 1 and all(row.get(name) == rows[0].get(name) for row in rows)]
     shown = [name for name in names if name not in alike] or names
@@ -46,20 +46,20 @@ def html_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
 
 
 def _line(tag: str, cells: Sequence[Any]) -> str:
-    """A row of cells; words begin at the left, as notebooks put all cells to the right."""
+    """A row of cells. Texts are aligned left, since notebooks align all cells right."""
     kinds = [tag + LEFT * (tag == "td" and isinstance(cell, str)) for cell in cells]
     each = zip(kinds, map(text_of, cells), strict=True)
     return f"<tr>{''.join(f'<{kind}>{html.escape(text)}</{tag}>' for kind, text in each)}</tr>"
 
 
 def text_of(value: Any) -> str:
-    """A value in a cell: numbers to four digits, nothing for None."""
+    """Return the text of a cell: numbers to four digits, nothing for None."""
     if value is None:
         return ""
     return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
 
 
 def few(values: Iterable[Any], most: int = 6) -> str:
-    """The first values, separated by commas."""
+    """Return the first values, separated by commas."""
     first = list(itertools.islice(values, most + 1))
     return ", ".join(map(text_of, first[:most])) + ", ..." * (len(first) > most)

@@ -1,4 +1,4 @@
-"""Which code this is, and on what it runs."""
+"""The version of this code, and the platform that it runs on."""
 
 import functools
 import pathlib
@@ -8,11 +8,11 @@ import sys
 
 import mfabric_jax
 
-SHORT = 12  # digits of a commit
+SHORT = 12  # digits of a short commit
 
 
 def version_line() -> str:
-    """Version, commit, Python, JAX and device in one line; a part that cannot be had is named as such."""
+    """Return version, commit, Python, JAX and device in one line, which also names what is missing."""
     parts = [
         f"commit {made[:12]}{'+changes' if made.endswith('+changes') else ''}" if (made := commit()) else "installed"
     ]
@@ -21,8 +21,10 @@ def version_line() -> str:
 
 
 def python(code: str, *words: str) -> list[str]:
-    """The command that runs code in another process, which imports from where this one does as well: Python alone would
-    begin with the working folder, whose files may be of others."""
+    """Return the command that runs code in another process with this process's import path.
+
+    By default Python would import from the working folder first, whose files may belong to others.
+    """
     return [sys.executable, "-P", "-c", f"import sys; sys.path += {sys.path!r}; {code}", *words]
 
 
@@ -33,14 +35,14 @@ def _of_jax() -> list[str]:
         return [f"no JAX: {error}"]
     try:
         device = jax.devices()[0]
-    except RuntimeError as error:  # a platform that JAX_PLATFORMS asks for, and that is not here
+    except RuntimeError as error:  # JAX_PLATFORMS names a platform that is missing
         return [f"JAX {jax.__version__}", f"no device: {str(error).splitlines()[0]}"]
     return [f"JAX {jax.__version__}", f"device {device.platform}: {device.device_kind}"]
 
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of a source checkout, with "+changes" if files differ; None for an installed package."""
+    """Return the commit of a source checkout, with "+changes" if files differ; None for an installed package."""
     root = pathlib.Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

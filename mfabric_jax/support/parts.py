@@ -1,7 +1,7 @@
 """A sweep's folder: `sweep.json` describes the sweep; numbered parquet files, the parts, hold the rows.
 
-Every part is labelled with its number, the digest of `sweep.json`, and the digest of its own bytes with zeros in place
-of that digest, so that damaged or misplaced parts are detected.
+A label in each part detects damaged or misplaced parts. It holds the part's number, the digest of `sweep.json`, and the
+digest of the part's bytes, computed with zeros where this digest stands.
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ from mfabric_jax.support.extras import PARQUET, needed
 from mfabric_jax.support.text_files import read_mapping
 
 CONFIG = "sweep.json"
-METADATA_KEY = b"mfabric"  # of the configuration, in every parquet file of rows
+METADATA_KEY = b"mfabric"  # key of the configuration in every parquet file of rows
 LABEL_KEY = b"mfabric-part"
 MISSING = "is missing"
-_MOST_CHANGES, _LETTERS = 3, 60  # of a refusal: what differs from another sweep, and letters of a value
-_DIGEST_OF_CASES = "cases was"  # what else differs says it better
+_MOST_CHANGES, _LETTERS = 3, 60  # most differences of sweeps in a message, and letters of a value
+_DIGEST_OF_CASES = "cases was"  # a difference that is left out if there are others
 _BLANK = b"0" * 64
 _LABEL = re.compile(rb'\{"part": (\d+), "sweep": "([0-9a-f]{64})", "sha256": "([0-9a-f]{64})"\}')
 _NAME = re.compile(r"rows-(\d{5,})\.parquet")
@@ -33,7 +33,7 @@ _NAME = re.compile(r"rows-(\d{5,})\.parquet")
 
 @dataclasses.dataclass(frozen=True)
 class SweepFolder:
-    """A folder `path`, and `sweep`, the content of its `sweep.json`, where `parts` counts the files."""
+    """The folder of a sweep; `sweep`: content of its `sweep.json`, where `parts` is the number of files."""
 
     path: Path
     sweep: dict[str, Any]
@@ -46,13 +46,13 @@ class SweepFolder:
             whole("parts", sweep.get("parts", 0), at_least=0)
             return cls(path, sweep)
         except InputError as error:
-            again = "delete it and run the sweep again, which keeps the rows that are its own"
+            again = "delete it and run the sweep again, which keeps its finished rows"
             why = str(error).partition("; ")[0].rstrip(".")
             raise InputError(f"{why}; {again}.") from None
 
     @property
     def parts(self) -> int:
-        """Number of files of the complete sweep; 0 for older folders, which lack it."""
+        """Number of files of the complete sweep; 0 in older folders, which do not record it."""
         return self.sweep.get("parts", 0)
 
     @functools.cached_property
@@ -63,7 +63,10 @@ class SweepFolder:
         return self.path / f"rows-{number:05d}.parquet"
 
     def claim(self) -> bool:
-        """Write `sweep.json`; False if it was there. `InputError` for another sweep's folder, or an unwritable one."""
+        """Write `sweep.json` and return True; return False if it exists.
+
+        Raise InputError if the folder holds another sweep or cannot be written.
+        """
         if (self.path / CONFIG).exists():
             there = self.read(self.path).sweep
             if changes := list(_changes(there, self.sweep)):
@@ -85,7 +88,7 @@ class SweepFolder:
             (self.path / CONFIG).unlink(missing_ok=True)
 
     def fault(self, number: int) -> str | None:
-        """What is wrong with a part, in words; None if it is sound."""
+        """Return what is wrong with a part, in words; None if it is valid."""
         try:
             return _fault(self.part(number).name, self.part(number).read_bytes(), self.digest)
         except FileNotFoundError:
@@ -94,7 +97,7 @@ class SweepFolder:
             return f"cannot be read ({error.strerror})"
 
     def write(self, number: int, columns: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
-        """Write a part; `config` goes into its footer, NaN becomes null."""
+        """Write a part, with `config` in its footer; NaN becomes null."""
         parquet = needed("store", "writing .parquet", PARQUET)
         text = json.dumps(dict(config), default=str)
         label = json.dumps({"part": number, "sweep": self.digest, "sha256": _BLANK.decode()})
@@ -106,7 +109,7 @@ class SweepFolder:
 
 
 def _changes(was: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Which values differ, by path, each as "PATH was OLD, now NEW"."""
+    """The values that differ, each as "PATH was OLD, now NEW"."""
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for name in {**was, **now}:
             yield from _changes(was.get(name), now.get(name), f"{path}.{name}" if path else str(name))
@@ -122,29 +125,29 @@ def _short(value: Any) -> str:
 
 
 def _named(variants: Any) -> dict[str, Any] | None:
-    """Variants by name; None for what is no list of them."""
+    """Variants by name; None if the value is not a list of variants."""
     tables = isinstance(variants, list) and all(isinstance(one, Mapping) and "name" in one for one in variants)
     return {str(one["name"]): one for one in variants} if tables and variants else None
 
 
 def verified(file: Path, sweep: str | None = None) -> bytes:
-    """The bytes of a parquet file. `InputError` for a part that is damaged, misplaced or not of `sweep`."""
+    """Return the bytes of a parquet file. Raise InputError if it is damaged, misplaced or of another sweep."""
     data = file.read_bytes()
     if why := _fault(file.name, data, sweep):
-        raise InputError(f"{str(file)!r} {why}; run the sweep of its folder again, which makes it again.")
+        raise InputError(f"{str(file)!r} {why}; run its folder's sweep again to replace it.")
     return data
 
 
 def _fault(name: str, data: bytes, sweep: str | None) -> str | None:
-    """What is wrong with a part. `sweep`: digest of its sweep; None: any file passes that is not a damaged part."""
+    """What is wrong with a file. `sweep`: digest of its sweep; None: all files except damaged parts are valid."""
     label, place = _LABEL.search(data), _NAME.fullmatch(name)
     if not label and LABEL_KEY not in data:
-        return None if sweep is None else "carries no digest, so it is damaged or no part of this sweep"
+        return None if sweep is None else "has no digest, so it is damaged or not a part of this sweep"
     if not label or label[3] != _digest(data, label):
-        return "is damaged, its digest is that of other bytes"
+        return "is damaged: its digest does not match its bytes"
     if place and int(place[1]) != int(label[1]):
-        return f"holds the rows of rows-{int(label[1]):05d}.parquet, it was copied or renamed"
-    return None if sweep in (None, label[2].decode()) else "is of another sweep"
+        return f"holds the rows of rows-{int(label[1]):05d}.parquet: it was copied or renamed"
+    return None if sweep in (None, label[2].decode()) else "belongs to another sweep"
 
 
 def _digest(data: bytes, label: re.Match[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""The platform that programs are traced for: that of `jax_default_device`, the default backend, or `compiling_for`."""
+"""The platform that programs are traced for: from `compiling_for`, else `jax_default_device`, else JAX's default."""
 
 import contextlib
 import contextvars
@@ -19,23 +19,24 @@ from jax.experimental.buffer_callback import buffer_callback
 
 from mfabric_jax.checks import InputError
 
-RECORDED = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # else the host reads the predicate of every loop
-# Whether XLA still has the older generator of code for fusions, and an option that chooses it: not since 0.11.1 or .2.
+RECORDED = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # else the host reads the predicate of each loop
+# Whether XLA still has its older code generator for fusions and an option for it; removed in 0.11.1 or 0.11.2.
 OLDER_FUSIONS = jax.__version_info__ < (0, 11, 1)
 CPU_INFO = pathlib.Path("/proc/cpuinfo")
 _named: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", default=None)
 
 
 def platform() -> str:
-    """Such as "cpu" or "gpu"."""
+    """Return the platform, such as "cpu" or "gpu"."""
     return _named.get() or device().platform
 
 
 def soundness(broken: Any, words: Sequence[str]) -> Any:
-    """1.0, by which a program multiplies its result; where one of the rules is `broken` [N], a runtime error with the
-    rule's words on CPUs, and NaN on accelerators, which would have to ask the host at every call.
+    """Return 1.0 for a program to multiply its result by, or fail if a rule is `broken` [N].
 
-    Under `vmap` alone the error is an `InputError`. Inside `jit` it is XLA's, whose last line are the words.
+    On CPUs a broken rule is a runtime error with its `words`. On accelerators the factor is NaN, as an error would need
+    the host at every call. Under `vmap` alone the error is an InputError; inside `jit` it is XLA's, and the words are
+    its last line.
     """
     try:
         return _soundness(broken, tuple(words))
@@ -68,7 +69,7 @@ def cores() -> int:
 
 
 def device() -> Any:
-    """The default `jax.Device`; None inside `compiling_for`."""
+    """Return the default `jax.Device`; None inside `compiling_for`."""
     if _named.get() is not None:
         return None
     asked = jax.config.values["jax_default_device"]
@@ -85,7 +86,7 @@ def local_devices() -> list[Any]:
 
 @functools.cache
 def kind_of(device: Any) -> tuple[str, str | None, str | None]:
-    """Its kind (of a CPU the model, such as "cpu (AMD EPYC 9654)"), compute capability, runtime and driver."""
+    """Return kind, compute capability and runtime with driver of a device; a CPU is "cpu (AMD EPYC 9654)"."""
     kind = f"cpu ({_cpu_model()})" if device.platform == "cpu" else device.device_kind
     capability = getattr(device, "compute_capability", None)
     runtime = " ".join(str(getattr(device.client, "platform_version", "")).split())
@@ -102,7 +103,7 @@ def _cpu_model() -> str:
 
 @contextlib.contextmanager
 def compiling_for(name: str) -> Iterator[None]:
-    """Programs traced inside are for that platform; programs traced before keep theirs."""
+    """Trace programs inside the block for the platform `name`; programs traced before keep theirs."""
     token = _named.set(name)
     try:
         yield
@@ -111,13 +112,13 @@ def compiling_for(name: str) -> Iterator[None]:
 
 
 def in_step(on_cpu: int, many: int, elsewhere: int | None = None) -> int:
-    """How many members of a batch of `many` run at once: `on_cpu`, or `elsewhere` (None: all)."""
+    """Return how many members of a batch of `many` run at once: `on_cpu`, else `elsewhere` (None: all)."""
     most = on_cpu if platform() == "cpu" else elsewhere
     return many if most is None else min(most, many)
 
 
 def mapped(function: Callable[[Any], Any], members: Any, on_cpu: int, elsewhere: int | None = None) -> Any:
-    """`function` of every member along the first axis, `in_step` at once."""
+    """Map `function` over the members along the first axis, `in_step` of them at once."""
     many = len(jax.tree.leaves(members)[0])
     size = in_step(on_cpu, many, elsewhere)
     if size == many:
@@ -126,7 +127,7 @@ def mapped(function: Callable[[Any], Any], members: Any, on_cpu: int, elsewhere:
 
 
 def record_loops() -> None:
-    """Put GPU loops into command buffers unless XLA_FLAGS say otherwise; call before JAX starts."""
+    """Put GPU loops into command buffers unless XLA_FLAGS set this; call before JAX starts."""
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_gpu_enable_command_buffer" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {RECORDED}".strip()

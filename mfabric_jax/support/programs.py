@@ -1,9 +1,9 @@
-"""Compiled programs by function and arguments: each compiles once in a process, and is traced once on a machine.
+"""Compiled programs by function and arguments: a process compiles each once, a machine traces each once.
 
 Arrays among the arguments are inputs: their shapes and dtypes decide the program, their values do not. All other leaves
-are static. After `keep_in`, traced programs stay on disk as exported StableHLO, and JAX's compilation cache keeps their
-executables. What cannot be exported, such as callbacks, and what other processes cannot find by name, such as a user's
-function, is compiled without a file.
+are static. After `keep_in`, traced programs are kept on disk as exported StableHLO, and JAX's compilation cache keeps
+their executables. Two kinds of programs have no file: those that cannot be exported, such as callbacks, and functions
+that other processes cannot find by name, such as a user's.
 """
 
 import contextlib
@@ -30,41 +30,41 @@ from mfabric_jax.support import platforms
 from mfabric_jax.support.atomic import replacing
 from mfabric_jax.support.loops import made_once
 
-MOST = 512 << 20  # bytes of all files; those not used for longest go first
+MOST = 512 << 20  # most bytes of all files; the least recently used go first
 PACKAGE = pathlib.Path(__file__).parents[1]
-KNOWN = ("mfabric_jax", "builtins", "equinox", "jax", "jaxlib", "numpy")  # their functions stay while versions do
-UNKNOWN = "\0"  # in a description: an object that only this process can find
-CHECKSUM = 32  # bytes in front of a program
-TRITON = export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")  # it stays the same while versions do
+KNOWN = ("mfabric_jax", "builtins", "equinox", "jax", "jaxlib", "numpy")  # modules that change only with versions
+UNKNOWN = "\0"  # marks an object in a description that only this process can find
+CHECKSUM = 32  # bytes before a program in its file
+TRITON = export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")  # changes only with versions
 
-kept_in: pathlib.Path | None = None  # where programs are kept, if there is no `problem`; `keep_in` sets it
+kept_in: pathlib.Path | None = None  # folder of programs, used if it has no `problem`; set by `keep_in`
 _programs: dict[str, Callable[[], Callable[..., Any]]] = {}
 
 
 def run(function: Callable[..., Any], *arguments: Any, options: dict[str, Any] | None = None) -> Any:
-    """`function(*arguments)` with NumPy arrays, computed by its compiled program.
+    """Return `function(*arguments)` as NumPy arrays, computed by its compiled program.
 
     - `arguments`: trees of arrays, which are inputs, and of text, numbers, booleans and functions, which are static.
     - `options`: of the XLA compiler, by name.
 
-    Tracing may depend on nothing but the arguments and this package: what it reads of other files or of variables that
-    change must be among the arguments. `ValueError` for a function inside another one and for traced arguments.
+    Tracing must depend only on the arguments and this package: contents of other files and variables that change must
+    be arguments. Raise ValueError for traced arguments, and for functions that are not at the top of their module.
     """
     leaves, tree = jax.tree.flatten(arguments)
     if any(isinstance(leaf, Tracer) for leaf in leaves):
-        raise ValueError(f"a program runs with values, got traced arguments of {function!r}: call the function.")
+        raise ValueError(f"a program needs values, got traced arguments of {function!r}: call the function itself.")
     if not _has_name(function):
-        raise ValueError(f"a program is a function at the top of its module, got {function!r}.")
+        raise ValueError(f"a program must be a function at the top of its module, got {function!r}.")
     parts = [jax.typeof(leaf) if _is_input(leaf) else leaf for leaf in leaves]
     key = "\n".join([*map(_text, (function, tree, options, *parts)), _surroundings()])
     make = functools.partial(_compiled, key, function, parts, tree, options)
-    program = _programs.setdefault(key, made_once(make))  # holds the objects that its key names
+    program = _programs.setdefault(key, made_once(make))  # keeps the objects alive that the key names by id
     inputs = (np.asarray(leaf, jax.typeof(leaf).dtype) for leaf in leaves if _is_input(leaf))
     return jax.tree.map(np.asarray, program()(*inputs))
 
 
 def forget() -> None:
-    """Drop all programs of this process; those on disk stay."""
+    """Forget all programs of this process; files stay."""
     _programs.clear()
 
 
@@ -74,7 +74,7 @@ def _is_input(leaf: Any) -> bool:
 
 
 def _compiled(key: str, function: Callable, parts: list, tree: Any, options: Any) -> Callable[..., Any]:
-    """From its file, else traced. The first process compiles what it put into the file, as all later ones do."""
+    """Compile a program from its file; if that is missing, trace the program and write the file first."""
 
     def flat(*inputs: Any) -> Any:
         values = iter(inputs)
@@ -83,7 +83,7 @@ def _compiled(key: str, function: Callable, parts: list, tree: Any, options: Any
 
     program, shapes = jax.jit(flat), [part for part in parts if isinstance(part, ShapedArray)]
     if (path := _path_of(key)) is not None:
-        for exported in (_read, _written):  # what cannot be read, exported or written compiles all the same
+        for exported in (_read, _written):  # if reading, exporting or writing fails, compile without a file
             with contextlib.suppress(Exception):
                 return jax.jit(exported(path, program, shapes).call).lower(*shapes).compile(options)
     return program.lower(*shapes).compile(options)
@@ -91,21 +91,21 @@ def _compiled(key: str, function: Callable, parts: list, tree: Any, options: Any
 
 # ---------------------------------------------------------------------------------------------- what decides a program
 def _text(value: Any) -> str:
-    """A static value with its type; `UNKNOWN` and its identity if other processes could not know that it is equal."""
+    """A static value and its type as text; `UNKNOWN` and its id if other processes could not recognise it."""
     kind = type(value)
-    if kind in (type(None), bool, int, float, complex, str, bytes, ShapedArray):  # their repr says all
+    if kind in (type(None), bool, int, float, complex, str, bytes, ShapedArray):  # repr describes these fully
         return repr(value)
     if value is type(None) or _is_known(value):
         return f"{value.__module__}:{value.__qualname__}"
     if (parts := _parts(value)) is not None:
         return f"{kind.__module__}:{kind.__qualname__} ({', '.join(map(_text, parts))})"
-    if _is_known(kind) and repr(value) == "Missing":  # what Equinox puts into a field that is not set
+    if _is_known(kind) and repr(value) == "Missing":  # Equinox's value of an unset field
         return "Missing"
     return f"{UNKNOWN}{kind.__qualname__} {id(value)}"
 
 
 def _parts(value: Any) -> Collection[Any] | None:
-    """What a value consists of; None for one that its parts do not tell."""
+    """The parts that determine a value; None if no parts do."""
     kind = type(value)
     if kind is dict:
         return value.items()
@@ -127,12 +127,12 @@ def _has_name(thing: Any) -> bool:
 
 
 def _is_known(thing: Any) -> bool:
-    """Whether it is found by its name in a module that changes with versions alone."""
+    """Whether a function or class is found by name in a module that changes only with versions."""
     return _has_name(thing) and thing.__module__.partition(".")[0] in KNOWN
 
 
 def _surroundings() -> str:
-    """What a process may change while it runs: settings of JAX, and the device."""
+    """Settings of JAX and the device, which may change while a process runs."""
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     settings["jax_default_device"] = (platforms.platform(), platforms.device())
     return repr(settings)
@@ -140,12 +140,12 @@ def _surroundings() -> str:
 
 # --------------------------------------------------------------------------------------------------------------- files
 def keep_in(folder: str | os.PathLike[str] | None = None) -> None:
-    """Keep programs on disk, and load those that are there; for programs not yet asked for.
+    """Keep programs on disk and load kept ones; this applies to programs that have not run yet.
 
-    - `folder`: None: MFABRIC_PROGRAMS, or else `programs` in `cache_folder()`. "off": keep none.
+    - `folder`: None: MFABRIC_PROGRAMS, or `programs` in `cache_folder()`. "off": keep none.
 
-    JAX's compilation cache then keeps all executables, however quickly they compiled: in `jax_compilation_cache_dir`
-    if that is set, else in `jax` inside of this folder. `problem` says why a folder is not used.
+    JAX's compilation cache then keeps all executables, also those that compile quickly: in `jax_compilation_cache_dir`
+    if that is set, else in `jax` inside this folder. `problem` says why a folder is not used.
     """
     global kept_in
     named = os.environ.get("MFABRIC_PROGRAMS") if folder is None else os.fspath(folder)
@@ -157,35 +157,35 @@ def keep_in(folder: str | os.PathLike[str] | None = None) -> None:
     used = kept_in if kept_in is not None and problem(kept_in) is None else None
     if jax.config.values["jax_compilation_cache_dir"] in (None, before and str(before / "jax")):
         jax.config.update("jax_compilation_cache_dir", used and str(used / "jax"))
-        compilation_cache.reset_cache()  # JAX looks for its cache only once
+        compilation_cache.reset_cache()  # JAX reads this setting only once
     if used:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 def cache_folder() -> pathlib.Path:
-    """Folder of this package's own files: `mfabric_jax` in $XDG_CACHE_HOME or ~/.cache."""
+    """Return the folder of this package's files: `mfabric_jax` in $XDG_CACHE_HOME or ~/.cache."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if home.startswith("~"):
-        raise InputError("the home folder is not known: set XDG_CACHE_HOME to a folder that can be written.")
+        raise InputError("the home folder is unknown; set XDG_CACHE_HOME to a writable folder.")
     return pathlib.Path(home) / "mfabric_jax"
 
 
 def problem(folder: pathlib.Path) -> str | None:
-    """Why a folder is not used: programs are code, so it must be this user's and closed to others."""
+    """Return why a folder is not used, or None: as programs are code, only this user may write to it."""
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        return "it is no folder that can be written"
+        return "it is not a writable folder"
     return None if _is_private(folder) else "it belongs to another user, or others can write to it"
 
 
 def kept(folder: pathlib.Path) -> tuple[int, int]:
-    """Number of programs, and bytes with their executables."""
+    """Return the number of programs, and the bytes of programs and executables."""
     files = _files(folder)
     return sum(path.suffix == ".program" for path in files), sum(about.st_size for about in files.values())
 
 
 def clear(folder: pathlib.Path, most: int = -1) -> None:
-    """Remove programs and executables until `most` bytes are left (usually all), those not used for longest first."""
+    """Remove programs and executables until at most `most` bytes are left (default: all), least recently used first."""
     files = _files(folder)
     left = sum(about.st_size for about in files.values())
     for path in sorted(files, key=lambda path: max(files[path].st_atime, files[path].st_mtime)):
@@ -195,7 +195,7 @@ def clear(folder: pathlib.Path, most: int = -1) -> None:
 
 
 def _files(folder: pathlib.Path) -> dict[pathlib.Path, os.stat_result]:
-    """Programs, executables of JAX, and what killed processes left of programs."""
+    """Programs, executables of JAX, and temporary files that killed processes left."""
     found = {}
     for path in [*folder.glob("*.program"), *folder.glob(".*.part"), *(folder / "jax").rglob("*")]:
         with contextlib.suppress(OSError):
@@ -205,13 +205,13 @@ def _files(folder: pathlib.Path) -> dict[pathlib.Path, os.stat_result]:
 
 
 def _is_private(path: pathlib.Path) -> bool:
-    """Whether a file or folder is this user's, and no other can write to it."""
+    """Whether a file or folder belongs to this user, and no other user can write to it."""
     about = path.stat()
     return hasattr(os, "geteuid") and about.st_uid == os.geteuid() and not about.st_mode & 0o022
 
 
 def _path_of(key: str) -> pathlib.Path | None:
-    """The file of a program; None if it is not kept, or if sources may not be those that this process imported."""
+    """The file of a program; None if it is not kept, or if sources may have changed since this process began."""
     device = platforms.device()
     if kept_in is None or UNKNOWN in key or device is None or problem(kept_in) is not None:
         return None
@@ -235,7 +235,7 @@ def _sources() -> tuple[list[pathlib.Path], str]:
 
 
 def _read(path: pathlib.Path, *_: Any) -> export.Exported:
-    """The program of a file; `ValueError` for one that is not this user's, is damaged, or holds another program."""
+    """Read a program; raise ValueError if its file is another user's, damaged, or of another program."""
     content = path.read_bytes()
     exported = content[CHECKSUM:]
     if not _is_private(path) or content != _sealed(path, exported):
@@ -244,7 +244,7 @@ def _read(path: pathlib.Path, *_: Any) -> export.Exported:
 
 
 def _written(path: pathlib.Path, program: Any, shapes: list[ShapedArray]) -> export.Exported:
-    """A program, exported into its file."""
+    """Export a program into its file."""
     here = ["cpu"] if platforms.platform() == "cpu" else None  # None: the default, such as "cuda"
     exported = export.export(program, platforms=here, disabled_checks=[TRITON])(*shapes)
     content = _sealed(path, exported.serialize())
@@ -257,5 +257,5 @@ def _written(path: pathlib.Path, program: Any, shapes: list[ShapedArray]) -> exp
 
 
 def _sealed(path: pathlib.Path, exported: bytes | bytearray) -> bytes:
-    """The content of a file: a checksum of its name and the exported program, and that program."""
+    """The content of a program's file: a checksum of its name and the exported program, then the program."""
     return hashlib.sha256(path.name.encode() + exported).digest() + exported

@@ -1,4 +1,4 @@
-"""How far a long run is: a bar on a terminal, a widget or text in a notebook, elsewhere a line now and then."""
+"""Progress of a long run: a bar on a terminal, a widget or text in a notebook, elsewhere occasional lines."""
 
 import contextlib
 import sys
@@ -6,13 +6,15 @@ import threading
 import time
 from typing import Any
 
-EVERY_S = 10.0  # from one line to the next, and at least this part of the time since the run began:
-PART = 0.05
+EVERY_S = 10.0  # least seconds between lines
+PART = 0.05  # least pause between lines as a part of the run so far
 
 
 def bar(what: str, unit: str, total: int | None = None, found: int = 0, **form: Any) -> Any:
-    """A progress bar; `found`: how many units there are before the run begins. `Lines` where standard error is a file
-    and no notebook, and without tqdm (extra `cli`)."""
+    """Return a progress bar; `found`: units that were done before the run began.
+
+    Return `Lines` if standard error is a file outside notebooks, or without tqdm (extra `cli`).
+    """
     if not (in_notebook() or sys.stderr.isatty()):
         return Lines(what, unit, total, found)
     try:
@@ -23,9 +25,9 @@ def bar(what: str, unit: str, total: int | None = None, found: int = 0, **form: 
 
 
 class Alive:
-    """That a command is at work, as a line on standard error whenever nothing else has said so for long."""
+    """Context manager that writes a line on standard error if nothing else has shown progress for long."""
 
-    said = 0.0  # when a line was last written, by any of them
+    said = 0.0  # time of the last line of any instance
 
     def __init__(self, what: str):
         self._what, self._over = what, threading.Event()
@@ -43,44 +45,41 @@ class Alive:
             self.look()
 
     def look(self) -> None:
-        """A line, if it is time for one."""
+        """Write a line if it is time for one."""
         now = time.monotonic()
         if now - Alive.said >= _pause(now - self._began) and not _shown():
             _say(f"{self._what}: at work for {duration(now - self._began)}")
 
 
 def _pause(seconds: float) -> float:
-    """From one line to the next, so long after the begin."""
+    """Seconds between lines, this long after the begin."""
     return max(EVERY_S, PART * seconds)
 
 
 def _say(line: str) -> None:
     Alive.said = time.monotonic()
-    with contextlib.suppress(OSError):  # nobody reads it: the run goes on
+    with contextlib.suppress(OSError):  # nobody reads the lines: the run goes on
         print(line, file=sys.stderr, flush=True)
 
 
 def _shown() -> bool:
-    """Whether a bar is on the screen, which moves by itself."""
+    """Whether a tqdm bar is on the screen, which shows progress itself."""
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
     return any(not one.disable for one in list(getattr(tqdm, "_instances", ())))
 
 
 class Lines(contextlib.AbstractContextManager):
-    """What is asked of a bar, as lines on standard error: units done, seconds a unit, time that is left.
-
-    `n`: units that are done.
-    """
+    """A progress bar as lines on standard error: units done, seconds per unit, time left. `n`: units done."""
 
     def __init__(self, what: str, unit: str, total: int | None = None, found: int = 0):
         self.what, self.unit, self.total, self.found, self.n = what, unit, total, found, found
         self._began = self._said = time.monotonic()
 
     def __exit__(self, *error: Any) -> None:
-        """A bar goes here; lines stay."""
+        """Do nothing: lines stay where a bar would vanish."""
 
     def update(self, units: int = 1) -> None:
-        """So many more units are done."""
+        """Count `units` more as done."""
         self.n += units
         now = time.monotonic()
         if units and now - self._said >= _pause(now - self._began):
@@ -94,21 +93,21 @@ class Lines(contextlib.AbstractContextManager):
         return f"{done} done, {pace(self.n - self.found, seconds, self.unit)}{left}"
 
     def set_postfix_str(self, words: str) -> None:
-        """Words that a bar shows."""
+        """Ignore words that a bar would show."""
 
     def set_postfix(self, numbers: Any, refresh: bool = True) -> None:
-        """Numbers that a bar shows."""
+        """Ignore numbers that a bar would show."""
 
     def write(self, line: str, file: Any = None) -> None:
-        """A line that a bar leaves alone."""
+        """Print a line, which a bar would keep apart from itself."""
         print(line, file=file, flush=True)
 
     def close(self) -> None:
-        """The bar goes."""
+        """Do nothing: there is no bar to remove."""
 
 
 def pace(units: int, seconds: float, unit: str) -> str:
-    """How fast it goes: "12 cases a second", "5.8 s a case"."""
+    """Return the pace: "12 cases a second" or "5.8 s a case"."""
     each = seconds / max(units, 1)
     if not 0 < each < 1:
         return f"{each:,.3g} s a {unit}"
@@ -116,13 +115,13 @@ def pace(units: int, seconds: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours, whichever are few: "40 s", "16 min", "3.2 h"."""
+    """Return a duration in seconds, minutes or hours: "40 s", "16 min", "3.2 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
+    """Return whether this process is the kernel of a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return "IPKernelApp" in getattr(shell, "config", {})

@@ -7,12 +7,12 @@ from numpy.typing import ArrayLike
 
 
 def onward(members: ArrayLike, axis: int = -1, stride: int = 1) -> np.ndarray:
-    """The member that each member sends to, `stride` places on."""
+    """Return the member that each member sends to, `stride` positions ahead."""
     return np.roll(members, -stride, axis=axis)
 
 
 def ring_bytes(size: Any, members: int) -> Any:
-    """Bytes that each member sends in a ring all-reduce of `size` bytes."""
+    """Return the bytes that each member sends in a ring all-reduce of `size` bytes."""
     return 2 * size * (members - 1) / members
 
 

@@ -1,7 +1,7 @@
-"""Reads TOML and JSON settings files, and caches what is read of files until these change.
+"""Read TOML and JSON files of settings, and cache what was read until a file changes.
 
-Refuses, with one sentence, files that cannot be opened, are not UTF-8, too large, too deeply nested, repeat a key, or
-hold no mapping.
+A file is refused with one sentence if it cannot be opened, is not UTF-8, is too large or too deeply nested, repeats a
+key, or holds no mapping.
 """
 
 import functools
@@ -19,13 +19,13 @@ from mfabric_jax.checks import InputError, one_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-DEEPEST = 100  # tables inside of each other
-LARGEST = 1 << 26  # bytes of a file of settings
-HASHED = 1 << 16  # bytes up to which a stamp holds the content of a file
+DEEPEST = 100  # most levels of nested tables
+LARGEST = 1 << 26  # most bytes of a file of settings
+HASHED = 1 << 16  # most bytes of a file whose stamp is a digest of its content
 
 
 def read_mapping(path: str | Path, what: str, kind: str | None = None, largest: int = LARGEST) -> dict[str, Any]:
-    """The mapping in a `.toml` or `.json` file of at most `largest` bytes; `InputError` if it cannot be used.
+    """Return the mapping in a `.toml` or `.json` file of at most `largest` bytes; raise InputError if it is not usable.
 
     `what` names the content in messages, such as "prices". `kind` overrides the extension.
     """
@@ -37,7 +37,7 @@ def read_mapping(path: str | Path, what: str, kind: str | None = None, largest: 
 
 
 def read_text(path: str | Path, give: str, largest: int = LARGEST) -> str:
-    """`read_bytes` as text in UTF-8."""
+    """Return the content of a file (see `read_bytes`) as UTF-8 text."""
     try:
         return read_bytes(path, give, largest).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -45,7 +45,10 @@ def read_text(path: str | Path, give: str, largest: int = LARGEST) -> str:
 
 
 def read_bytes(path: str | Path, give: str, largest: int = LARGEST) -> bytes:
-    """The content of a file of at most `largest` bytes. `InputError` with `give`, what to do, if it cannot be read."""
+    """Return the content of a file of at most `largest` bytes.
+
+    Raise InputError if it cannot be read; `give` says what to do then.
+    """
     path = Path(path)
     try:
         with path.open("rb") as opened:
@@ -59,7 +62,7 @@ def read_bytes(path: str | Path, give: str, largest: int = LARGEST) -> bytes:
 
 
 def mapping_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> dict[str, Any]:
-    """The mapping in TOML or JSON text; `named` is its origin in messages."""
+    """Return the mapping in TOML or JSON text; `named`: its origin in messages."""
     value = value_in(data, named, what, kind)
     if not isinstance(value, dict):
         raise InputError(f"{named} must hold {what} by name, got {value!r:.80}.")
@@ -83,7 +86,7 @@ def value_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> A
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """JSON of any depth. `ValueError` for text that is not JSON or repeats a key in an object."""
+    """Return the value of JSON text. Raise ValueError if it is not JSON or repeats a key in an object."""
     return json.loads(text, object_pairs_hook=_once)
 
 
@@ -91,13 +94,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"it says {name!r:.80} twice")
+        raise ValueError(f"it has the key {name!r:.80} twice")
     return found
 
 
 def _check_depth(value: Any) -> None:
-    """`RecursionError` for a value nested too deeply; `ValueError` for a string that is not valid text, and for a whole
-    number that no float can be."""
+    """Raise RecursionError for a value nested too deeply, ValueError for invalid text or a number beyond floats."""
     level, depth = [value], 0
     while level:
         inside: list[Any] = []
@@ -108,7 +110,7 @@ def _check_depth(value: Any) -> None:
             elif isinstance(one, list):
                 inside += one
             elif isinstance(one, str):
-                one.encode()  # half of a character, as JSON can write it, has no encoding
+                one.encode()  # JSON can hold half a character, which has no encoding
                 if "\0" in one:
                     raise ValueError("it holds a zero byte")
             elif isinstance(one, int) and abs(one) > sys.float_info.max:
@@ -119,7 +121,7 @@ def _check_depth(value: Any) -> None:
 
 
 def _place_of(number: int, value: Any) -> str:
-    """Where a number stands in a value, such as "tasks.0.bytes"; "" where it is the value."""
+    """The path of a number in a value, such as "tasks.0.bytes"; "" if the number is the value."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, one in inside:
         if one is number:
@@ -133,9 +135,9 @@ PARSERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": par
 
 
 def stamp(path: str | Path) -> tuple:
-    """What differs once a file, or a file of a folder, has changed; () where there is none.
+    """Return a stamp that changes with a file, or with any file of a folder; () if there is no such path.
 
-    The digest of a small file, as two versions may have one size and one time; size, times and inode of a larger one.
+    It is the digest of a small file, as versions can share size and time; else size, times and inode.
     """
     path = os.fspath(path)
     try:
@@ -162,9 +164,9 @@ def _files_below(folder: str) -> list[str]:
 def cached_by_files(
     files: Callable[..., Iterable[str | Path | None]], maxsize: int
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A cache of a function that reads files: an entry lasts until one of the files changes.
+    """Return a decorator that caches a function of files until one of its files changes.
 
-    `files`: of the function's arguments, the files and folders that it reads; None for one that is not stated.
+    `files` maps the function's arguments to the files and folders that it reads, or None for an absent one.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

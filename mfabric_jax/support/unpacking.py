@@ -1,7 +1,7 @@
-"""What a file may become in memory: a small archive, or a few lines, can stand for more than a machine holds.
+"""Limits on what a file may become in memory: a small archive can expand to more than a machine holds.
 
-A reader asks `check_size` before it makes more of a file than its bytes; `unpacked` reads .gz and .xz by it. The limit
-is `USUAL` bytes or `TIMES` those of the file, whichever is more; `MFABRIC_UNPACKED_GIB` raises it.
+Readers call `check_size` before they expand a file; `unpacked` does so for .gz and .xz. The limit is `USUAL` bytes or
+`TIMES` the size of the file, whichever is more; `MFABRIC_UNPACKED_GIB` raises it.
 """
 
 import gzip
@@ -19,12 +19,15 @@ GIB = 1 << 30
 USUAL = GIB
 TIMES = 20
 VALUE = 8  # bytes of a number
-STEP = 1 << 22  # bytes that are unpacked at once
-OPENED_BY = {b"\x1f\x8b": gzip.GzipFile, b"\xfd7zXZ\x00": lzma.LZMAFile}  # by how their files begin
+STEP = 1 << 22  # bytes that are unpacked at a time
+OPENED_BY = {b"\x1f\x8b": gzip.GzipFile, b"\xfd7zXZ\x00": lzma.LZMAFile}  # by the first bytes of a file
 
 
 def most_bytes(packed: int) -> int:
-    """What a file of `packed` bytes may become. `InputError` if the environment's limit is no number."""
+    """Return the most bytes that a file of `packed` bytes may become.
+
+    Raise InputError if `MFABRIC_UNPACKED_GIB` is not a positive number.
+    """
     said = os.environ.get(ENVIRONMENT, "").strip()
     if not said:
         return max(USUAL, TIMES * packed)
@@ -38,7 +41,7 @@ def most_bytes(packed: int) -> int:
 
 
 def check_size(path: str | Path, needed: float, packed: int | None = None) -> None:
-    """`InputError` if what a file becomes needs more bytes than it may; `packed`: its own bytes, None: look."""
+    """Raise InputError if a file would need more than `most_bytes`; `packed`: its own bytes, None: read from disk."""
     packed = bytes_of(path) if packed is None else packed
     if needed > (most := most_bytes(packed)):
         raise InputError(
@@ -48,9 +51,9 @@ def check_size(path: str | Path, needed: float, packed: int | None = None) -> No
 
 
 def unpacked(path: str | Path, data: bytes) -> bytes:
-    """The content `data` of a file, decompressed if its first bytes say .gz or .xz, within `most_bytes`.
+    """Return the content `data` of a file, decompressed if it is .gz or .xz, of at most `most_bytes`.
 
-    Raises what the decompressors raise for content that is damaged: `BROKEN`.
+    For damaged content the decompressors raise one of `BROKEN`.
     """
     kind = next((opened for begin, opened in OPENED_BY.items() if data.startswith(begin)), None)
     if kind is None:
@@ -68,7 +71,7 @@ BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
 
 
 def check_archive(path: str | Path, archive: zipfile.ZipFile) -> None:
-    """`check_size` of everything in a zip archive; its readers give no more than it announces."""
+    """Apply `check_size` to the announced size of a zip archive, which readers never exceed."""
     check_size(path, sum(member.file_size for member in archive.infolist()))
 
 

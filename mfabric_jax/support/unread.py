@@ -1,4 +1,4 @@
-"""What a file of another tool says and its reader leaves out, though it could change a number: named, never dropped."""
+"""Warnings on parts of other tools' files that readers ignore although they could change a number."""
 
 import contextlib
 import sys
@@ -9,11 +9,11 @@ MOST_NAMED = 12
 
 
 class Unread(UserWarning):
-    """A part of a file that is not read."""
+    """Warning that a part of a file is not read."""
 
 
 def name_unread(file: str, what: str, names: Iterable[str]) -> None:
-    """Warn that a file (quoted) has these fields, or what they are, which are not read; nothing for no names."""
+    """Warn that `names` in a file are not read, if there are any. `what` they are, such as "fields"."""
     every = list(dict.fromkeys(names))
     if not every:
         return
@@ -23,13 +23,13 @@ def name_unread(file: str, what: str, names: Iterable[str]) -> None:
 
 
 def say_unread(sentence: str) -> None:
-    """Warn that a part of a file is not read, or has no meaning here."""
+    """Warn that a part of a file is not read or has no meaning here."""
     warnings.warn(sentence, Unread, 3)
 
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """Print `Unread` as a line on standard error; show other warnings as before."""
+    """Print each `Unread` as a line on standard error; other warnings are shown as before."""
     with warnings.catch_warnings():
         before = warnings.showwarning
 

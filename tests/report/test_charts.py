@@ -54,7 +54,7 @@ def test_cost_and_worth_show_priced_points_and_their_front_and_name_the_others()
     wanted = {r["nic_gbps"]: r["usd_per_million_tokens"] for r in rows if r["fabric"] == "mfabric"}
     assert dict(price.panels[0].curves[1].points) == wanted
     assert energy.panels[0].curves[0].points[0] == (100, rows[0]["joules_per_million_tokens"] / 1000)
-    assert "Without dollars a million tokens: NVL72." in price.note
+    assert "Not drawn for lack of dollars a million tokens: NVL72." in price.note
     assert [look.label for look in price.key] == ["Fat-tree", "mFabric"]
     chart = cost_against_time(arrange(rows))
     assert chart.note.endswith(f"Not shown: {len(rows) // 3} of {len(rows)} designs (no price: NVL72).")

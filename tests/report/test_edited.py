@@ -86,7 +86,7 @@ def test_a_file_without_rows_is_no_answer_of_none(tmp_path, capsys):
     head.write_text("model,fabric\n")
     foreign.write_text("not a table\n")
     for file in (empty, head, foreign):
-        assert mistake(capsys, "query", file) == f"{file} holds no row; give files of rows that have some."
+        assert mistake(capsys, "query", file) == f"{file} holds no row; give files with rows."
     file = write_rows([{"gpus": 8}], tmp_path / "rows.csv", {})
     assert status("query", file, "--where", "gpus > 8") == 0
     assert "no row fulfils this" in capsys.readouterr().out

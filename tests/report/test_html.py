@@ -104,7 +104,7 @@ def test_the_summary_names_the_best_and_where_it_was_computed(page):
     )
     assert re.search(f"mfabric, 100 Gbps.*fat-tree, 100 Gbps.*-{behind:.1%}", said)
     assert f"Fastest is nvl72, 400 Gbps: {least:.4f} s an iteration." in said
-    assert "Without performance per dollar of the network: nvl72." in said
+    assert "Not ranked for lack of performance per dollar of the network: nvl72." in said
     assert "with mfabric_jax 0.1.0 (commit 0123456789ab+changes), on cpu: cpu, in float32." in said
     assert "some rows are missing" in said
     assert "some rows are missing" not in plain_words(page(rows))
@@ -127,7 +127,7 @@ def test_what_rows_lack_is_said_in_a_sentence(page):
     rows = [{k: v for k, v in row.items() if k != "network_cost_usd"} for row in synthetic.rows(models=("qwen-moe",))]
     text = page(rows)
     assert len(charts(text)) == 2
-    sentence = "Left out: network cost against iteration time: no row has a number in column network_cost_usd."
+    sentence = "Left out: network cost against iteration time, because no row has a number in column network_cost_usd."
     assert plain_words(text).count(sentence) == plain_words(text).count("Left out") == 1
 
 
@@ -210,7 +210,7 @@ def test_a_design_space_is_a_cloud_of_points_and_a_very_large_one_keeps_its_fron
     place = {"fabric": "mfabric", "nic_gbps": 400.0, "network_cost_usd": 1e6}
     large = page([place | {"configuration": n, "iteration_s": 1.0 + n / 1000} for n in range(4000)])
     chart = charts(large)["Network cost against iteration time"]
-    assert "2,666 of 4,000 points are left out: slow ones, or many behind it" in plain_words(chart)
+    assert "2,666 of 4,000 points are left out: slow ones, and some of many behind the front" in plain_words(chart)
     assert any(tip.endswith(": 1 s, 1 M$") for tip in tips(chart))
 
 
@@ -231,7 +231,7 @@ def test_a_page_of_many_series_shows_the_best_of_every_fabric_and_gpu_and_folds_
     for fabric, gpu in itertools.product(("fat-tree", "mfabric"), ("H100-SXM", "B200-HGX")):
         assert any(design.startswith(fabric) and gpu in design for design in best)
     assert "Prices of own.toml: ocs_port 300 (usually 520)." in plain_words(summary)
-    assert "Charts show 6 of 16 series: of every fabric and GPU the one with the least usd_per" in plain_words(text)
+    assert "Charts show 6 of 16 series: for each fabric and GPU, the one with the least usd_per" in plain_words(text)
     (chart,) = (chart for title, chart in charts(text).items() if title == "Price of tokens against bandwidth")
     assert len(tips(chart)) == 6 * 4
     summaries = re.findall("<summary>(.*?)</summary>", text)
@@ -257,7 +257,7 @@ def test_rows_of_serving_have_charts_of_throughput_and_cost(page):
     ]
     drawn = charts(page(rows))
     assert [title for title in drawn if title.startswith("Serving")] == [
-        "Serving: throughput beside speed, set-ups that fit",
-        "Serving: cost beside speed, set-ups that fit",
+        "Serving: throughput by speed, of set-ups that fit",
+        "Serving: cost by speed, of set-ups that fit",
     ]
     assert not any("nic_gbps" in title for title in drawn)

@@ -129,7 +129,7 @@ def test_query_reads_the_rows_of_a_killed_run_and_says_so(path):
     killed(path, (0, 1))
     rows, config = query([path], Asked(where=["n >= 1"]))
     assert ([row["n"] for row in rows], config["complete"]) == ([1, 2], False)
-    assert notes([path]) == [f"{path} is of a run that is not over; run it again."]
+    assert notes([path]) == [f"{path} is from an unfinished run; run it again."]
 
 
 def test_temporary_files_of_a_killed_run_are_swept_up(path):

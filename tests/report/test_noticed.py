@@ -17,7 +17,9 @@ OCS = [
     for ocs in ("calient", "lightmatter", "polatis")
     for g in (100.0, 400.0)
 ]
-NO_EFFECT = "ocs has no effect on iteration_s: calient, lightmatter, polatis give the same wherever all else is equal."
+NO_EFFECT = (
+    "ocs has no effect on iteration_s: calient, lightmatter, polatis give equal times where other settings are equal."
+)
 SLOW = (
     "Warning: on mfabric with telescent, m waits for the optical switch for 100.0% of an iteration (38404 of 38416 s): "
     "it is too slow for circuits that follow the traffic; keep them (--set circuits.turn=span --set "
@@ -26,7 +28,7 @@ SLOW = (
 KEPT = "--set circuits.turn=span --set circuits.span.length=run"
 WAITS = "Warning: on {} with telescent, m waits for the optical switch for {} of an iteration{}: it "
 WITHOUT_BUBBLE = (
-    f"{WAITS.format('mfabric', '97.7%', ' beside its bubble (103.79 of 106.27 s)')}is too slow for circuits that "
+    f"{WAITS.format('mfabric', '97.7%', ' without its bubble (103.79 of 106.27 s)')}is too slow for circuits that "
     f"follow the traffic; keep them ({KEPT}) or take a faster one."
 )
 SCHEDULED = (
@@ -35,12 +37,12 @@ SCHEDULED = (
 )
 PHASES = (
     f"{WAITS.format('photonic-rails', '60.0%', ' (6 of 10 s)')}reconfigures between phases of "
-    "communication, whatever is set; take a faster one, or a fabric whose links stay."
+    "communication under all settings; take a faster one, or a fabric with fixed links."
 )
 NEVER = "Circuits of mfabric (greedy) never change in these rows for {}: fixed links would give the same times."
 BUSY = (
-    "The busiest rank receives more than the mean (m 1.9 times), and experts compute as if even: "
-    "--set compute.experts=received has them compute what they get."
+    "The busiest rank receives more than the mean (m 1.9 times), but experts compute as if loads were even; "
+    "--set compute.experts=received makes them compute what they receive."
 )
 
 
@@ -58,7 +60,7 @@ BUSY = (
         ),
         (
             [{"reconfigurations_over_allowed": 2.5}],
-            "Warning: mfabric with telescent turns 2.5 times as often as it may (m).",
+            "Warning: mfabric with telescent reconfigures 2.5 times as often as it may (m).",
         ),
         ([{"reconfigurations_over_allowed": 0.9}], None),
         (
@@ -79,10 +81,10 @@ BUSY = (
         ([BALANCED | {"rank_load_over_mean": 1.9}, BALANCED], BUSY),
         ([BALANCED | {"rank_load_over_mean": 1.1}], None),
         ([{"expert_load": "received", "rank_load_over_mean": 1.9}], None),
-        ([{"dropped_share": 0.125}], "Experts drop what is above their capacity, of all selections: m 12.5%."),
+        ([{"dropped_share": 0.125}], "Experts drop selections beyond their capacity (share of all): m 12.5%."),
         (
             [BATCH, {"model": "n", "tokens_per_iteration": 71_303_168}],
-            "Models differ in tokens an iteration (m 2 M, n 71.3 M): between them compare tokens_per_s, not seconds.",
+            "Models differ in tokens per iteration (m 2 M, n 71.3 M): compare their tokens_per_s, not their seconds.",
         ),
         ([BATCH, BATCH | {"model": "n"}], None),
         ([BATCH, {"tokens_per_iteration": 4_000_000}], None),
@@ -136,8 +138,8 @@ def test_a_quote_that_serves_no_bandwidth_of_the_rows_is_told():
     quoted = {"switch.800.usd": (28000, None), "switch.800.ports": (64, None)}
     told = [line for line in remarks(rows, {"own_prices": {"p.toml": quoted}}) if "quotes" in line]
     assert told == [
-        "p.toml quotes switches for NICs of 800 Gbps; those of 100, 200, 400 Gbps take the usual price of a port "
-        "(nic_gbps in [switch.GBPS] says whom they serve)."
+        "p.toml quotes switches for NICs of 800 Gbps only; NICs of 100, 200, 400 Gbps take the usual price of "
+        "a port (nic_gbps in [switch.GBPS] sets which NICs a switch serves)."
     ]
     one = [row for row in rows if row["nic_gbps"] == 400]
     twin = quoted | {"switch.800.nic_gbps": (400, None)}

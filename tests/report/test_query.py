@@ -93,8 +93,8 @@ def test_ratios_are_over_the_row_of_the_same_seed(tmp_path):
     assert [row["iteration_s_over_mean"] for row in rows] == [1.0, 2.0, pytest.approx(statistics.mean(own))]
     half = 4.302653 * statistics.stdev(own) / 3**0.5
     assert [row["iteration_s_over_ci95"] for row in rows] == [0.0, 0.0, pytest.approx(half, rel=1e-6)]
-    said = "ratios are over the row with policy = greedy and the same run.seed. 1 of 10 rows have no such row and no"
-    assert pairing([tmp_path], asked) == f"{said} ratio."
+    said = "ratios divide by the row with policy = greedy and the same run.seed. 1 of 10 rows have no such row, so "
+    assert pairing([tmp_path], asked) == f"{said}they have no ratio."
 
 
 def test_the_front_of_all_and_of_every_group(folder):

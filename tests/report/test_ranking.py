@@ -43,17 +43,16 @@ def test_the_cheapest_tokens_win_and_what_cannot_be_is_not_counted():
     ]
     assert [ranking.lines[0][name] for name in ("kJ/Mtok", "s", "cluster M$")] == [2000, 11, 20]
     assert ranking.remarks == [
-        "The best of every fabric and optical switch, at most 5 lines; 3 more combinations that differ in "
+        "Lines show the best of each fabric and optical switch, at most 5; 3 more combinations that differ in "
         "optical_degree, nic_gbps are in the rows below.",
-        "The lead of the first over the next, with all that may be wrong: no error of the model, which times both "
-        "alike.",
+        "Uncertainty of the lead over the next design: no model error, as the times are equal.",
         "Fastest is mfabric with rotornet, 400 Gbps, optical_degree 6: 8 s an iteration.",
-        "By dollars of the network alone mfabric with rotornet, 400 Gbps, optical_degree 6 leads.",
-        "Without dollars a token: mfabric with rotornet.",
+        "By performance per dollar of the network, mfabric with rotornet, 400 Gbps, optical_degree 6 leads.",
+        "Not ranked for lack of dollars a token: mfabric with rotornet.",
     ]
     assert not_ranked(ROWS) == [
         "Not ranked: 1 rows that do not fit the memory of their GPUs.",
-        "Not ranked: 1 rows that turn a switch more often than it may.",
+        "Not ranked: 1 rows that reconfigure a switch more often than it allows.",
     ]
     (panel,) = token_prices(ROWS, {}).panels
     assert panel.names == ["mfabric with polatis", "mfabric with calient", "fat-tree"]
@@ -83,9 +82,7 @@ def test_what_computes_above_its_peak_is_ranked_only_where_all_do():
     fast = [ROWS[0] | {"achieved_over_peak": 1.2, "usd_per_million_tokens": None, "iteration_s": 0.1}]
     (ranking,) = rankings(fast + slow, {}).values()
     assert "fat-tree, 400 Gbps" not in str(ranking)
-    assert "Not ranked: 1 rows that compute above the peak of the GPU that would be paid for." in not_ranked(
-        fast + slow
-    )
+    assert "Not ranked: 1 rows that compute above the peak of the GPU that is priced." in not_ranked(fast + slow)
     every = [one | {"achieved_over_peak": 2.9, "usd_per_million_tokens": None} for one in ROWS]
     (ranking,) = rankings(every, {}).values()
     assert ranking.by == "performance per dollar of the network"
@@ -153,7 +150,7 @@ def test_a_page_begins_with_the_ranking_and_the_price_of_tokens(tmp_path):
     text = html_report(space, {"delay_s": "varies"}, tmp_path / "a.html").read_text()
     wanted = ["What a token costs", "Whole-cluster cost against iteration time"]
     assert re.findall("<h3>(.*?)</h3>", text)[1:3] == wanted
-    assert "delay_s has no effect on iteration_s: 0.1, 0.2 give the same wherever all else is equal." in text
+    assert "delay_s has no effect on iteration_s: 0.1, 0.2 give equal times where other settings are equal." in text
     without = [
         {name: value for name, value in one.items() if "cluster" not in name and "tokens" not in name} for one in space
     ]

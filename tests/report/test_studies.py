@@ -177,7 +177,7 @@ def test_the_table_has_a_block_for_each_group_and_a_line_for_each_run():
         ["incast", "dctcp", "corrected", "2", "0.3%", "0.4%", "-0.4%", "small", "5"],
     ):
         assert any(line[: len(words)] == words for line in found)
-    assert lines[-1] == "5 of 6 files state a fluid time of their own; largest difference 30.0%."
+    assert lines[-1] == "5 of 6 files state their own fluid time; the largest difference is 30.0%."
     assert max(map(len, lines)) <= 100
     assert "state a fluid" not in agreement([packet_run("incast", "8 to 1", 1.0, 0.0, stated_fluid_s=None)], [])
 

@@ -1,5 +1,7 @@
-"""Charts and paper as matplotlib draws them, which this folder, `figures` and `html` import at the top: they are loaded
-where something is drawn, and this file before any other of them."""
+"""Drawing with matplotlib, an extra: importing this package raises InputError if matplotlib is missing.
+
+This folder, `figures` and `html` import matplotlib at the top, so they are loaded only to draw, this file first.
+"""
 
 from mfabric_jax.support.extras import extra
 

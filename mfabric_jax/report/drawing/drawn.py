@@ -1,7 +1,7 @@
-"""Charts (`report.charts`) drawn by matplotlib.
+"""Draw charts (`report.charts`) with matplotlib.
 
-Scales are logarithmic where values lie far apart. Where points of several curves coincide, the upper markers are
-smaller, a covered line is dashed, and each point shows the tips of all.
+Scales are logarithmic if values lie far apart. If points of several curves coincide, upper markers are smaller, a
+covered line is dashed, and each point shows the tips of all.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from mfabric_jax.report.drawing import paper
 from mfabric_jax.report.grid import Point, front
 from mfabric_jax.report.numerals import number, percent
 
-_FAR = 5  # from this ratio of largest to smallest on, a scale is logarithmic
-_DECADES = 500  # from this ratio on, only powers of ten are ticks
-_MOST_TICKS, _APART = 10, 0.075  # ticks at the values themselves: how many, and how far apart on their axis
-_SIZE, _SMALLER = 6.5, 0.62  # of a marker, and of one on top of another
+_FAR = 5  # least ratio of largest to smallest value for a logarithmic scale
+_DECADES = 500  # above this ratio, only powers of ten are ticks
+_MOST_TICKS, _APART = 10, 0.075  # most ticks at the values themselves, and their least distance as a part of the axis
+_SIZE, _SMALLER = 6.5, 0.62  # size of a marker; factor for a marker on top of another
 _BAR = 0.66  # height of a bar
-_BEHIND = 10  # letters behind a bar, where panels share a scale
-_BELOW = 0.28  # of a row: where its range is drawn, beside the text of a bar
+_BEHIND = 10  # letters of room behind a bar, if panels share a scale
+_BELOW = 0.28  # part of a row by which its range is drawn below its middle
 
 
 def handles(chart: Chart) -> list[Any]:
@@ -48,7 +48,7 @@ def handles(chart: Chart) -> list[Any]:
 
 
 def figure(chart: Chart) -> Figure:
-    """The chart as a matplotlib figure: panels in two columns, the key in the free place or below."""
+    """Return the chart as a matplotlib figure: panels in two columns, the key in the free cell or below."""
     panels = chart.panels or [Panel("", "")]
     rows = max(len(panel.names) for panel in panels)
     with matplotlib.rc_context(LITERAL):  # pyright: ignore
@@ -63,10 +63,10 @@ def figure(chart: Chart) -> Figure:
 
 
 def saved(build: Callable[..., Chart | Figure], data: int = 1) -> Callable[..., Path]:
-    """Wrap `build` in a function that writes its figure in the package's style and returns the path.
+    """Return a function that writes the figure of `build` in the package's style and returns the path.
 
-    The path follows the first `data` arguments: `failures(rows, path)`, `region(demand, circuits, path, title)`.
-    `InputError` for what `build` refuses, and for a path that is no picture or cannot be written.
+    The path follows the first `data` arguments: `failures(rows, path)`, `region(demand, circuits, path, title)`. The
+    function raises InputError if `build` does, or if the path is no picture or cannot be written.
     """
 
     def draw(*arguments: Any, **named: Any) -> Path:
@@ -82,7 +82,7 @@ def saved(build: Callable[..., Chart | Figure], data: int = 1) -> Callable[..., 
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
-    """Draw a panel on axes; only tips need the final layout (`areas`)."""
+    """Draw a panel on axes; `areas` needs the final layout, this does not."""
     panel = placed(panel)
     axes.set_title(panel.title, loc="left")
     axes.set_xlabel(panel.x)
@@ -107,8 +107,10 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
 
 
 def scale(axes: Axes, along: str, values: Iterable[float], exact: bool = False, zero: bool = False) -> None:
-    """Set margins of one axis; logarithmic if values lie far apart; from 0 if `zero`, or if that costs little space.
-    `exact`: ticks are the values themselves where these are few, round and apart.
+    """Set scale, limits and ticks of one axis; it is logarithmic if values lie far apart.
+
+    `zero`: begin at 0; the axis also does if that costs little space. `exact`: put ticks at the values if these are
+    few, round and not too close.
     """
     values = sorted(set(values))
     axis, low, high = getattr(axes, f"{along}axis"), values[0], values[-1]
@@ -133,7 +135,7 @@ def scale(axes: Axes, along: str, values: Iterable[float], exact: bool = False, 
 
 
 def _draw_curves(axes: Axes, panel: Panel) -> None:
-    if panel.stairs:  # right from each point of the front, then down to the next
+    if panel.stairs:  # from each point of the front right, then down to the next
         x, y = zip(*front(panel.points), strict=True)
         corners = np.repeat([*x, axes.get_xlim()[1]], 2)[:-1], np.repeat([axes.get_ylim()[1], *y], 2)[1:]
         axes.plot(*corners, color=style.FAINT, linewidth=5, alpha=0.35, zorder=1)
@@ -169,7 +171,7 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
     values += [end for ends in panel.spread.values() for end in ends] + list(panel.reach)
     scale(axes, "x", values, zero=bool(panel.bars))
     (low, high), small = axes.get_xlim(), paper.font(0.85)
-    letter = 0.68 * small * axes.figure.dpi / 72 / axes.get_window_extent().width  # part of the axis
+    letter = 0.68 * small * axes.figure.dpi / 72 / axes.get_window_extent().width  # as part of the axis
     longest = max((len(text) for _, text in panel.totals), default=0)
     span = (high - low) / (1 - min(0.6, letter * max(longest, _BEHIND if panel.reach else 0)))
     axes.set_xlim(low, low + span)
@@ -192,7 +194,7 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
 
 
 def areas(axes: Axes, panel: Panel) -> list[tuple[str, style.Box]]:
-    """(tip, box in pixels) of every point and bar. The layout of the figure must be final."""
+    """Return (tip, box in pixels) of each point and bar; the layout of the figure must be final."""
     panel = placed(panel)
     found: list[tuple[str, style.Box]] = []
     for bar in panel.bars:

@@ -1,4 +1,4 @@
-"""Figures in the style of this package: their paper, panels and keys, and files of them."""
+"""Figures in the style of this package: paper, panels, keys, files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mfabric_jax.report.style import EXTENSIONS, FAINT, FONT, INK, PAPER, RULE
 from mfabric_jax.support.atomic import replacing, suffix
 
 DPI = 150
-_KEY_LINE = 0.25  # inches of a line of the key
+_KEY_LINE = 0.25  # inches per line of the key
 _RC: dict[str, Any] = {
     "font.size": FONT,
     "axes.titlesize": FONT + 1,
@@ -45,14 +45,14 @@ def font(part: float) -> float:
 @contextmanager
 def look(**settings: Any) -> Iterator[None]:
     with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "constrained_layout not applied")  # where names leave no room for axes
+        warnings.filterwarnings("ignore", "constrained_layout not applied")  # names may leave no room for axes
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_RC | settings)  # pyright: ignore
         yield
 
 
 def blank(width: float, height: float, arranged: bool = True) -> Figure:
-    """An empty figure of a size in inches, without a display; `arranged`: matplotlib lays out its contents."""
+    """Return an empty figure of a size in inches; `arranged`: matplotlib lays out its contents."""
     engine = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12) if arranged else None
     figure = Figure(figsize=(width, height), dpi=DPI, layout=engine)
     FigureCanvasAgg(figure)
@@ -62,7 +62,7 @@ def blank(width: float, height: float, arranged: bool = True) -> Figure:
 def panels(
     count: int, key: Sequence[Artist] = (), width: float = 5.8, height: float = 3.3
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels in two columns (one panel is wider instead), with room for a key of several lines."""
+    """Return a figure of `count` panels in two columns, with room for a key; a single panel is wider."""
     columns = min(count, 2)
     lines, wide = -(-count // columns), width * 1.4 if columns == 1 else width * columns
     below = 0 if count % columns or not key else -(-len(key) // key_columns(key, wide)) - 1
@@ -74,13 +74,13 @@ def panels(
 
 
 def key_columns(handles: Sequence[Artist], inches: float) -> int:
-    """Number of columns in which the entries of a key fit into a width."""
+    """Return the number of columns of a key that fit into a width."""
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     return max(1, min(len(handles), int(inches / (0.6 + 0.075 * longest))))
 
 
 def legend(figure: Figure, axes: Sequence[Axes], count: int, handles: Sequence[Artist]) -> None:
-    """The key of a figure of `count` panels: in the free panel, or else below."""
+    """Draw the key of a figure of `count` panels: in the free panel, or else below."""
     if len(axes) > count:
         axes[-1].legend(handles=list(handles), loc="center", fontsize=FONT + 1)
         return
@@ -89,10 +89,10 @@ def legend(figure: Figure, axes: Sequence[Axes], count: int, handles: Sequence[A
 
 
 def save(build: Callable[[], Figure], path: str | Path) -> Path:
-    """Build a figure in this style and write it, whole or not at all; returns the path."""
+    """Build a figure in this style, write it atomically and return the path."""
     path = Path(path)
     form = suffix("figure", path, EXTENSIONS)[1:]
-    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)  # the same rows, the same bytes
+    undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)  # same rows, same bytes
     with look(**{"svg.hashsalt": "mfabric"}):
         figure = build()
         with replacing(path) as (part,):

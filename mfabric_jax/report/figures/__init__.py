@@ -35,12 +35,15 @@ def save_all(
     regions: Mapping[str, Mapping[str, Any]] | None = None,
     timelines: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
 ) -> list[Path]:
-    """Every picture of a comparison, into one folder; `regions`, `timelines`: as in `save_examples`."""
+    """Draw all pictures of a comparison into a folder and return their paths.
+
+    `regions`, `timelines`: as in `save_examples`.
+    """
     return save_comparisons(rows, folder) + save_examples(folder, regions or {}, timelines or {})
 
 
 def save_comparisons(rows: Rows, folder: str | Path) -> list[Path]:
-    """The charts of a comparison, into one folder."""
+    """Draw the charts of a comparison into a folder and return their paths."""
     return [compared_picture(name, rows, Path(folder) / f"{name}.png") for name in compared_charts(rows)[0]]
 
 
@@ -49,15 +52,14 @@ def save_examples(
     regions: Mapping[str, Mapping[str, Any]],
     timelines: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> list[Path]:
-    """Pictures of single regions and blocks, into one folder.
+    """Draw pictures of single regions and blocks into a folder and return their paths.
 
-    - `regions`: examples by title, each `{"demand": [S S] bytes, "circuits": [S S]}`, and optionally `"servers"`:
-      names.
+    - `regions`: examples by title, each `{"demand": [S S] bytes, "circuits": [S S]}` and optionally `"servers"`, names.
     - `timelines`: examples by title, each the segments of one block.
     """
     folder, written = Path(folder), []
     for title, example in regions.items():
-        if len(example["demand"]) > 1:  # one server alone sends to no other
+        if len(example["demand"]) > 1:  # a single server has no circuits
             path = folder / f"region_{_slug(title)}.png"
             written.append(region(example["demand"], example["circuits"], path, title, example.get("servers")))
     for title, segments in timelines.items():
@@ -66,7 +68,7 @@ def save_examples(
 
 
 def compared_picture(name: str, rows: Rows, path: str | Path) -> Path:
-    """One chart of a comparison, a key of `COMPARISONS`; returns the path written."""
+    """Draw the chart `name` (a key of `COMPARISONS`) of a comparison and return its path."""
     comparison = COMPARISONS[name]
     grid = arrange(rows, comparison.needs)
     return paper.save(lambda: drawn.figure(comparison.chart(grid)), path)

@@ -1,4 +1,4 @@
-"""Circuits as a graph with servers on a circle, and the demand and circuits of one OCS region."""
+"""Pictures of circuits, with servers on a circle, and of the demand and circuits of one region."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from mfabric_jax.report.figures.networks import draw_segments, places_on, write
 from mfabric_jax.report.numerals import bytes_unit, number, percent
 
 CIRCUIT = style.FABRICS["mfabric"].colour
-DETAILED = 24  # servers up to which each is a disc with its name
-_NUMBERED = 16  # servers up to which a heat map carries numbers, and each of its rows a name
+DETAILED = 24  # most servers that are drawn as discs with names
+_NUMBERED = 16  # most servers of a heat map that shows numbers and the name of each row
 _SMALLEST = 5.0  # points: smaller text is left out
 _MARK = 0.085  # radius of a number's disc
 
@@ -33,7 +33,7 @@ def ring(
     names: Sequence[str],
     colour: Callable[[int, int], str] = lambda i, j: CIRCUIT,
 ) -> None:
-    """Draw circuits [S S] between named servers on a circle, in axes of inches; a number marks parallel circuits."""
+    """Draw circuits [S S] between servers on a circle, on axes in inches; numbers count parallel circuits."""
     size, detailed = len(count), len(count) <= DETAILED
     disc = min(0.15, 0.16 * radius, 0.8 * math.pi * radius / size) if size > 2 else 0.15
     angle = (math.pi if size == 2 else math.pi / 2) - 2 * math.pi * np.arange(size) / size
@@ -59,7 +59,7 @@ def ring(
 
 def _marks(axes: Axes, paths: list, counts: list[float], taken: list[style.Box]) -> None:
     for path, count in sorted(zip(paths, counts, strict=True), key=lambda line: -line[1]):
-        text, (middle, *places) = number(count), places_on(path)  # many lines cross in their middle
+        text, (middle, *places) = number(count), places_on(path)  # try the middle last: many lines cross there
         wide = 2 * _MARK * (1 + 0.3 * (len(text) - 1)) + 0.02
         if count != 1 and (free := style.free_place([*places, middle], wide, wide, taken)):
             box = {"boxstyle": "circle,pad=0.12", "facecolor": "white", "edgecolor": CIRCUIT, "linewidth": 0.6}
@@ -67,7 +67,7 @@ def _marks(axes: Axes, paths: list, counts: list[float], taken: list[style.Box])
 
 
 def build_region(demand: Any, circuits: Any, title: str = "", servers: Sequence[str] | None = None) -> Figure:
-    """Draw demand [S S] in bytes as a heat map beside circuits [S S] as a graph; the diagonals are ignored."""
+    """Draw demand [S S] in bytes as a heat map beside circuits [S S] as a graph; diagonals are ignored."""
     sent, count = np.array(demand, dtype=float), np.array(circuits, dtype=float)
     if sent.ndim != 2 or sent.shape[0] != sent.shape[1] or sent.shape[0] < 2:
         raise InputError(f"demand must be a square matrix of two servers or more, got the shape {sent.shape}.")
@@ -84,11 +84,11 @@ def build_region(demand: Any, circuits: Any, title: str = "", servers: Sequence[
     ring(right, (0.0, 0.0), 2.4, count, names)
     held, total = sent[(count + count.T) > 0].sum() / max(sent.sum(), 1.0), np.triu(count).sum()
     noun = "circuit" if total == 1 else "circuits"
-    right.set_title(f"{number(total)} {noun}, {percent(held)} of the bytes between joined pairs")
+    right.set_title(f"{number(total)} {noun}, {percent(held)} of the bytes between pairs with circuits")
     edge = 2.5 if max(map(len, names)) <= 3 else 3.1
     right.set(xlim=(-edge, edge), ylim=(-edge - 0.25, edge), aspect="equal")
     right.set_axis_off()
-    below = "number: parallel circuits; what has no circuit goes through packet switches"
+    below = "number: parallel circuits; pairs without circuits use packet switches"
     write(right, 0, -edge - 0.1, below, style.FONT - 1, color="#444444")
     if title:
         figure.suptitle(title, fontsize=style.FONT + 3, fontweight="bold")

@@ -1,7 +1,7 @@
-"""Picture of a whole cluster: servers in a row, switches above, circuits of regions below, counts at the right.
+"""Picture of a whole cluster: a row of servers, switches above, circuits of regions below, counts at the right.
 
-Long rows show their first and last nodes around an ellipsis. Only attributes of the cluster
-(`mfabric_jax.fabric.Cluster` or alike) are read. Lengths are inches.
+Long rows show their first and last nodes around an ellipsis. Any object with the attributes of
+`mfabric_jax.fabric.Cluster` can be drawn. Lengths are inches.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ from mfabric_jax.report.figures.networks import (
 from mfabric_jax.report.numerals import many, number
 from mfabric_jax.report.style import mixed
 
-_LEFT, _NOTES, _WIDTH, _COLUMN = 0.25, 2.85, 7.2, 44  # margin, words, drawing; characters in a line of words
-_NODE, _RISE, _PLUG = 0.25, 1.13, 0.24  # height of a node; from row to row; from servers to the optical switch
-_DOTS, _GAP = 0.7, 0.4  # an ellipsis and the space between sections, in nodes
-_MOST, _REGIONS, _IN_REGION, _MANY_GPUS = 16, 4, 3, 16  # nodes of a row, regions, servers of one of several
+_LEFT, _NOTES, _WIDTH, _COLUMN = 0.25, 2.85, 7.2, 44  # inches of margin, notes, drawing; characters of a line of notes
+_NODE, _RISE, _PLUG = 0.25, 1.13, 0.24  # height of a node; distance of rows; distance of servers and optical switch
+_DOTS, _GAP = 0.7, 0.4  # widths of an ellipsis and of the space between sections, in nodes
+_MOST, _REGIONS, _IN_REGION = 16, 4, 3  # most nodes of a row, regions, servers of one of several regions
+_MANY_GPUS = 16  # most GPUs of a server; a node with more is a domain
 _PACKET = style.FABRICS["fat-tree"].colour
 _RAILS = ("#332288", "#88CCEE", "#117733", "#DDAA33", "#CC6677", "#44AA99", "#882255", "#999933")
-_KINDS = ("nic", "edge", "aggregation")  # of links from a row to the one above
+_KINDS = ("nic", "edge", "aggregation")  # links from a row to the row above, by tier
 
 INSIDE = ("gpu", "nvswitch", "optics")  # nodes of a server
 Tokens = list[int | None]  # numbers of nodes; None: an ellipsis
 
 
 def draw_fabric(cluster: Any, path: str | Path, *, utilisation: Any = None, title: str = "") -> Path:
-    """Draw a cluster (`mfabric_jax.fabric.Cluster`, or what has its attributes); returns the path written.
+    """Draw a cluster (`mfabric_jax.fabric.Cluster`, or an object with its attributes) and return the path.
 
-    `utilisation` [L] of the links of `cluster.sprayed`, 0 to 1, colours them. Servers that link directly to each other,
-    without switches, are drawn as a graph, at `cluster.mesh.places` [nodes, 2 or 3] if these exist.
+    `utilisation` [L], 0 to 1, colours the links of `cluster.sprayed`. Servers with direct links and no switches are
+    drawn as a graph, at `cluster.mesh.places` [nodes, 2 or 3] if these exist.
     """
     return paper.save(lambda: build_fabric(cluster, utilisation=utilisation, title=title), path)
 
@@ -68,7 +69,7 @@ def build_fabric(cluster: Any, *, utilisation: Any = None, title: str = "") -> F
 
 
 def _between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
-    """The network between servers (with GPUs, NVSwitches, optical NICs) and routers, and the numbers of its links."""
+    """The network of servers (as single nodes) and routers, and the numbers of its links in `cluster.sprayed`."""
     network, server, others = cluster.sprayed, [], []
     for kind, count in network.nodes:
         own = np.arange(count) + (0 if kind in INSIDE else cluster.servers + sum(n for _, n in others))
@@ -83,12 +84,12 @@ def _between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
     return replace(network, links=tuple(pair for pair in kinds if pair[1]), **changed), link
 
 
-# -- which nodes are shown, and where
+# -- the nodes that are shown, and their positions
 
 
 @dataclass
 class Row:
-    """Positions of the nodes of one kind and of ellipses, and the width of a node."""
+    """A row of nodes: x of each node by number, x of the ellipses, and the width of a node."""
 
     at: dict[int, float] = field(default_factory=dict)
     dots: list[float] = field(default_factory=list)
@@ -101,12 +102,15 @@ def few(items: Iterable[int], most: int) -> Tokens:
 
 
 def climbed(tree: Any) -> int:
-    """Number of tiers of switches that paths reach: 1, 2 or 3; none without a tree."""
+    """Return the number of switch tiers that paths reach: 1, 2 or 3; 0 without a tree."""
     return 0 if tree is None else 1 + (tree.edges_per_part > 1) + (tree.pods_per_part > 1)
 
 
 def joined(cluster: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each tier that paths reach: pairs [P 2] of a node below (first a server) and a switch, and links of each."""
+    """Return for each tier that paths reach the pairs [P 2] of a lower node and a switch, and the links of each pair.
+
+    The lower nodes of the first tier are servers.
+    """
     if cluster.tree is None:
         return []
     network, tiers = cluster.network, []
@@ -120,7 +124,7 @@ def joined(cluster: Any) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def layout(cluster: Any) -> tuple[float, list[Row], list[tuple[int, float, float]]]:
-    """The width; servers, then tiers of switches; intervals (number, left, right) of the regions that are shown."""
+    """Return the width, the rows (servers, then switches by tier), and shown regions as (number, left, right)."""
     sections, numbers = [few(range(cluster.servers), _MOST)], [0]
     if cluster.regions is not None and len(cluster.regions) > 1:
         size = cluster.regions.shape[1]
@@ -175,7 +179,8 @@ class _Picture:
         self.width, self.rows, self.regions = layout(cluster)
         self.bottom = 0.25 + (0.5 if busy else 0.0)
         self.panel = self._panel_height()
-        self.optical = CIRCUIT if busy is None else style.FAINT  # of frames and fibres: no colour that means a load
+        # Frames and fibres are grey beside loads, whose colours have a meaning.
+        self.optical = CIRCUIT if busy is None else style.FAINT
 
     def _panel_height(self) -> float:
         if not self.regions:
@@ -287,7 +292,7 @@ class _Picture:
         if cluster.tree is not None and (unused := cluster.tree.switches[climbed(cluster.tree) :]):
             words = " and ".join(f"{count:,} {kind}" for kind, count in unused)
             top = self.level(len(self.rows) - 1) + _NODE + 0.42
-            notes.append((top, "", [f"above, crossed by no path: {words}"]))
+            notes.append((top, "", ["above, on no path:", words]))
         return notes
 
     def _load(self, *kinds: str) -> list[str]:
@@ -324,7 +329,7 @@ class _Picture:
         total, most = int(np.triu(cluster.regions).sum()), int(each.max())
         words = [f"one {what} for each region"] if regions > 1 else []
         if cluster.name == ACOS:
-            words = ["small switches, one for each optical NIC,", "choose among graphs wired beforehand"]
+            words = ["small switches, one for each optical NIC,", "select one of several prewired graphs"]
             what = "region of small switches"
         words.append(f"{many(total, 'circuit')} of {number(cluster.nic_gbps)} Gbps each way")
         words.append(f"{'up to ' if each.min() < most else ''}{many(most, 'circuit')} at a {noun(cluster)}")
@@ -333,7 +338,7 @@ class _Picture:
 
 
 def noun(cluster: Any) -> str:
-    """What a node with an NVSwitch is called; a domain that says its own size may hold several parts of a job."""
+    """Return what a node with an NVSwitch is: a server, a domain, or the part of a domain that a job uses."""
     if cluster.name in NAMES and get(cluster.name).leaves_spares:
         return "domain part"
     return "domain" if cluster.gpus_per_server > _MANY_GPUS else "server"

@@ -1,8 +1,7 @@
-"""Networks that are too large to be drawn whole: nodes that are joined alike are one box, or one node is shown with
-those around it.
+"""Networks too large to draw whole: equivalent nodes become one box, or one node is shown with its neighbourhood.
 
-Alike are nodes of one kind whose links have the same kinds and capacities and lead to nodes that are alike (colour
-refinement: Weisfeiler and Leman, 1968), as far as the picture has room for more boxes.
+Nodes are equivalent if they have the same kind, and links of the same kinds and capacities to equivalent nodes (colour
+refinement: Weisfeiler and Leman, 1968). Refinement stops when the picture has no room for more boxes.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MOST_BOXES, MOST_AROUND = 24, 40
 
 @dataclass(frozen=True)
 class Shown:
-    """What is drawn of a network: a kind and a name for every box, lines, and a sentence on what was left out."""
+    """The drawn part of a network: kind and name of each box, lines, and a sentence on what is left out."""
 
     kinds: list[str]
     names: list[str]
@@ -30,20 +29,20 @@ class Shown:
 
 
 def whole(network: Any, pairs: list[Pair]) -> Shown:
-    """All nodes, by their names."""
+    """Return the whole network, a box per node."""
     kinds = [kind for kind, count in network.nodes for _ in range(count)]
     names = [str(i) for _, count in network.nodes for i in range(count)]
     return Shown(kinds, names if network.names is None else [str(name) for name in network.names], pairs)
 
 
 def part_of(network: Any, pairs: list[Pair]) -> Shown:
-    """Boxes of nodes that are alike; of nodes of one kind, which all join each other, those around the first."""
+    """Return boxes of equivalent nodes; if all nodes have one kind, the neighbourhood of the first node."""
     return around_first(network, pairs) if len(network.nodes) == 1 else in_classes(network, pairs)
 
 
 # ------------------------------------------------------------------------------------------------------------- classes
 def classes(network: Any, most: int = MOST_BOXES) -> np.ndarray:
-    """[N] class of every node, numbered in order of their first nodes; at most `most`, or a class for each kind."""
+    """Return the class [N] of each node, numbered by first node; at most `most` classes, or one per kind."""
     kind = np.repeat(np.arange(len(network.nodes)), [count for _, count in network.nodes])
     of_link = np.unique(kinds_of_links(network), return_inverse=True)[1] if len(network.tail) else np.zeros(0, int)
     _, rate = np.unique(network.capacity, return_inverse=True)
@@ -54,7 +53,7 @@ def classes(network: Any, most: int = MOST_BOXES) -> np.ndarray:
             _, key = np.unique(np.stack([of_link, rate, found[there]]), axis=1, return_inverse=True)
             draw = random.integers(1, 1 << 62, int(key.max(initial=0)) + 1, np.int64)
             mark = np.zeros(network.size, np.int64)
-            np.add.at(mark, here, draw[key.ravel()])  # a hash of all its links; sums wrap around
+            np.add.at(mark, here, draw[key.ravel()])  # a hash of all links of a node; sums wrap around
             marks = np.column_stack([marks, mark])
         _, first, finer = np.unique(marks, axis=0, return_index=True, return_inverse=True)
         if len(first) > most or len(first) == found.max(initial=0) + 1:
@@ -79,7 +78,7 @@ def in_classes(network: Any, pairs: list[Pair]) -> Shown:
     for (one, other, link, label), every in sorted(some.items()):
         each = [_each(of, every, end, int(count[end])) for end in (one, other)]
         if one == other:
-            own.append(f"of the {names[one]}, each with {each[0]} others ({link}, {label} Gbps)")
+            own.append(f"the {names[one]} are linked to {each[0]} others each ({link}, {label} Gbps)")
             continue
         there = between.setdefault((one, other), Pair((one, other), link))
         low, high = there.each or ("", "")
@@ -87,7 +86,7 @@ def in_classes(network: Any, pairs: list[Pair]) -> Shown:
         there.gbps = [max(pair) for pair in zip(there.gbps, every[0].gbps, strict=True)]
         there.ways.update(*(pair.ways for pair in every))
         there.links += [number for pair in every for number in pair.links]
-    said = "a box: nodes that are joined alike; at its lines, with how many nodes of the other box each is joined"
+    said = "a box: nodes with equal links; at its lines: number of neighbours of each node in the other box"
     return Shown(kinds, names, list(between.values()), "; ".join([said, *own]))
 
 
@@ -98,15 +97,15 @@ def _turned(pair: Pair) -> Pair:
 
 
 def _each(of: np.ndarray, pairs: Sequence[Pair], end: int, nodes: int) -> str:
-    """With how many others a node of class `end` is joined, such as 8 or 7-8."""
+    """The number of neighbours of a node of class `end`, such as 8 or 7-8."""
     joined = Counter(node for pair in pairs for node in pair.ends if of[node] == end)
     low, high = min(joined.values()) if len(joined) == nodes else 0, max(joined.values())
     return f"{low}" if low == high else f"{low}-{high}"
 
 
-# --------------------------------------------------------------------------------------------------------- one of many
+# ------------------------------------------------------------------------------------------ neighbourhood of one node
 def around_first(network: Any, pairs: list[Pair]) -> Shown:
-    """The first node with those that it reaches over a link, or over more as long as there is room."""
+    """Return the first node and those within as many links as the picture has room for, at least one."""
     near: dict[int, set[int]] = {}
     for pair in pairs:
         for one, other in (pair.ends, pair.ends[::-1]):
@@ -124,6 +123,4 @@ def around_first(network: Any, pairs: list[Pair]) -> Shown:
     names = [str(node) if network.names is None else str(network.names[node]) for node in kept]
     reach = "a link" if links == 1 else f"{links} links"
     some = "" if len(kept) == len(shown) else f", the first {len(kept)} of {len(shown)}"
-    return Shown(
-        [network.nodes[0][0]] * len(kept), names, moved, f"shown are the nodes within {reach} of {names[0]}{some}"
-    )
+    return Shown([network.nodes[0][0]] * len(kept), names, moved, f"only the nodes within {reach} of {names[0]}{some}")

@@ -1,4 +1,4 @@
-"""A picture of groups of rows (`mfabric query --by`): means with what they are sure of."""
+"""A picture of groups of rows (`mfabric query --by`): means with their uncertainty."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,15 +14,16 @@ MEAN, ERRORS = "_mean", {"_ci95": "95 % intervals of means", "_std": "standard d
 
 
 def groups_chart(rows: Rows, by: Sequence[str]) -> Chart:
-    """A panel for each mean, over the last column of numbers in `by`, a line for each combination of the others.
+    """Return a chart of groups: a panel per mean, its x axis the last column of numbers in `by`.
 
-    `InputError` where there is no such column, or no mean.
+    Each combination of the other columns in `by` has a line. Raise InputError if `by` has no column of numbers, or if
+    rows have no mean.
     """
     numbers = [name for name in by if rows and all(is_number(row[name]) for row in rows)]
     means = [name for name in (rows[0] if rows else ()) if name.endswith(MEAN)]
     if not numbers or not means:
-        said = f"{', '.join(by) or 'no group'} and {', '.join(means) or 'no mean'}"
-        raise InputError(f"figure must have a column of numbers in by and a mean in measures, got {said}.")
+        got = f"{', '.join(by) or 'no group'} and {', '.join(means) or 'no mean'}"
+        raise InputError(f"figure must have a column of numbers in by and a mean in measures, got {got}.")
     along = numbers[-1]
     lines = grouped(rows, *(name for name in by if name != along))
     looks = style.distinct_looks([_label(key) for key in lines])
@@ -32,7 +33,7 @@ def groups_chart(rows: Rows, by: Sequence[str]) -> Chart:
         curves = [_curve(some, along, mean, looks[_label(key)], ends[mean]) for key, some in lines.items()]
         panels.append(Panel("", along, mean.removesuffix(MEAN), curves))
     said = [words for end, words in ERRORS.items() if end in ends.values()]
-    note = f"Lines reach over {' and '.join(said)}." if said else ""
+    note = f"Vertical lines are {' and '.join(said)}." if said else ""
     return Chart(f"Means of {', '.join(panel.y for panel in panels)}", note, list(looks.values()), panels)
 
 

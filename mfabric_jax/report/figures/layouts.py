@@ -1,4 +1,4 @@
-"""Where nodes of a network stand, by networkx; `networks` loads this where nodes have no places of their own."""
+"""Positions of the nodes of a network, by networkx; `networks` loads this module for nodes without positions."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,9 @@ import numpy as np
 
 from mfabric_jax.report.figures.pairs import ENDPOINTS
 
-BELOW = {"nvswitch": -1, "optics": -2}  # what stands below the endpoints, whatever it is joined to
+BELOW = {"nvswitch": -1, "optics": -2}  # kinds of nodes that are always drawn below the endpoints
 _SWEEPS = 12
-_FLAT = 0.25  # part of the links that may stay inside a layer
+_FLAT = 0.25  # largest part of the links that may lie within a layer
 
 
 def _graph(nodes: int, pairs: Sequence[tuple[int, int]]) -> nx.Graph:
@@ -20,18 +20,20 @@ def _graph(nodes: int, pairs: Sequence[tuple[int, int]]) -> nx.Graph:
 
 
 def near_joined(nodes: int, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Places [N 2] where joined nodes stand near each other."""
+    """Return positions [N 2] that put linked nodes near each other."""
     graph = _graph(nodes, pairs)
     far = dict(nx.all_pairs_shortest_path_length(graph))
     most = 0.75 * max(max(of.values()) for of in far.values())
-    apart = {i: {j: far[i].get(j, max(1.5, most)) for j in graph} for i in graph}  # of parts that are not joined, too
+    apart = {i: {j: far[i].get(j, max(1.5, most)) for j in graph} for i in graph}  # also between unconnected parts
     drawn = nx.kamada_kawai_layout(graph, dist=apart) if len(graph) > 1 else {0: np.zeros(2)}
     return np.array([drawn[node] for node in graph])
 
 
 def layers(kinds: Sequence[str], pairs: Sequence[tuple[int, int]]) -> list[list[int]] | None:
-    """Nodes of each layer from below, ordered to cross few links; None if the graph of the joined pairs is no
-    hierarchy."""
+    """Return the nodes of each layer, lowest first, ordered so that few links cross.
+
+    None if the graph of the linked pairs is not a hierarchy.
+    """
     graph = _graph(len(kinds), pairs)
     ends = [node for node in graph if kinds[node] in ENDPOINTS]
     if not 0 < len(ends) < len(graph):

@@ -1,4 +1,4 @@
-"""Measured times of communication beside the lines that were fitted to them."""
+"""A picture of measured communication times and the lines fitted to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALONG = 100  # points of a line
 
 
 class Fitted(Protocol):
-    """A fit with its points: bytes over the busiest port, seconds."""
+    """A fit and its points: bytes over the busiest port, and seconds."""
 
     @property
     def name(self) -> str: ...
@@ -36,7 +36,7 @@ class Fitted(Protocol):
 
 
 def measured_times(fits: Sequence[Fitted], path: str | Path) -> Path:
-    """Draw every measured time, and each fit over the sizes that it was measured at; returns the path."""
+    """Draw all measured times, and each fit over its range of sizes; return the path."""
     return paper.save(lambda: build_measured_times(fits), path)
 
 

@@ -1,6 +1,6 @@
-"""Picture of any network: boxes with the names of its nodes, a line for every joined pair, capacities on lines.
+"""Picture of any network: a box with the name of each node, a line for each linked pair, capacities on lines.
 
-networkx lays it out. Lengths of boxes are inches.
+networkx lays it out. Lengths are inches.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from mfabric_jax.report.style import mixed
 from mfabric_jax.support.extras import needed
 
 LINK = "#5F7488"
-_ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)  # where on a line its number may stand
+_ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)  # positions of a number along its line, best first
 _NEAR, _FAR = (0.14, 0.2, 0.26, 0.32, 0.38), (0.86, 0.8, 0.74, 0.68, 0.62)
 _STEPS = ("#CBD5DE", "#EFC75E", "#D55E00", "#6B0F1A")
-MOST_NODES, MOST_LINES = 500, 700  # more are drawn in parts
+MOST_NODES, MOST_LINES = 500, 700  # larger networks are drawn in part
 _LARGER = 1.15
 _WIDEST, _HIGHEST, _NARROWEST = 13.0, 9.5, 5.0
 _MARGIN, _DOT = 0.3, 0.09
 _FONTS = (9.0, 8.0, 7.0, 6.0)
-_NAMED = 150  # nodes up to which names are tried, unless in layers
-_DEPTH = (0.8, 0.55)  # of a step: how far the whole third dimension leads to the right and up
-_STEP = 0.42  # between nodes that have places of their own
+_NAMED = 150  # most nodes with names, unless they are in layers
+_DEPTH = (0.8, 0.55)  # how far the whole third dimension leads right and up, in steps
+_STEP = 0.42  # distance of neighbours with given positions
 _LINE_HEIGHT = 0.18
-_LABELLED = 30  # pairs up to which each line carries its capacity
+_LABELLED = 30  # most pairs whose lines carry capacities
 _COLOURS = {**dict.fromkeys(ENDPOINTS, LINK), "nvswitch": "#4D4D4D"}
 _ORDER = ("fat-tree", "rail-optimized", "mfabric-cpo", "topoopt", "rail-only", "mfabric", "oversub-fat-tree")
 _OTHERS = tuple(style.FABRICS[name].colour for name in _ORDER)
@@ -53,10 +53,10 @@ _LINES = (LINK, *(style.FABRICS[name].colour for name in ("mfabric", "rail-optim
 
 
 def draw_graph(network: Any, path: str | Path, *, utilisation: Any = None, title: str = "") -> Path:
-    """Draw a network (`mfabric_jax.fabric.Network`); returns the path written.
+    """Draw a network (`mfabric_jax.fabric.Network`) and return the path.
 
-    `utilisation` [L] of its links, 0 to 1, colours them. Nodes stand in layers above the kinds gpu, host and server if
-    links lead up from these; else joined nodes stand near each other.
+    `utilisation` [L], 0 to 1, colours its links. If links lead up from nodes of the kinds gpu, host and server, nodes
+    stand in layers above these; else linked nodes stand near each other.
     """
     return paper.save(lambda: build_graph(network, utilisation=utilisation, title=title), path)
 
@@ -102,7 +102,7 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
 
 
 def _path(placed: Placed, one: int, other: int, layered: bool, bends: bool) -> np.ndarray:
-    """[points 2] of a line: straight, or curved where it would cross other boxes of its row."""
+    """The points [points 2] of a line: straight, or curved around other boxes of its row."""
     start, end = placed.place[one], placed.place[other]
     run = end - start
     if (layered and start[1] == end[1]) or bends:
@@ -139,7 +139,7 @@ def _draw_lines(axes: Axes, pairs: Sequence[Pair], paths: list[np.ndarray], busy
 
 
 def _draw_labels(axes: Axes, pairs: Sequence[Pair], paths: list[np.ndarray], placed: Placed) -> None:
-    """Gbps in the middle of lines, if they differ and are few, and at their ends with how many each node is joined."""
+    """Write Gbps in the middle of lines, if they differ and are few, and numbers of neighbours at the ends."""
     taken = [(x, y, w, placed.height) for (x, y), w in zip(placed.place, placed.width, strict=True)]
     rated = len(paths) <= _LABELLED and len(rates_of(pairs)) > 1
     for pair, path in zip(pairs, paths, strict=True):
@@ -153,12 +153,12 @@ def _draw_labels(axes: Axes, pairs: Sequence[Pair], paths: list[np.ndarray], pla
                 write(axes, *free, text, 7, zorder=2.5, bbox=box, color=colour)
 
 
-# -- positions of nodes: in layers if the graph is a hierarchy, else by their links
+# -- positions of nodes: in layers if the graph is a hierarchy, else near their neighbours
 
 
 @dataclass
 class Placed:
-    """Centres [N 2] and widths [N] of the boxes; without a font, dots without names; `upright`: vertical names."""
+    """Boxes by centres [N 2] and widths [N]; without a font, dots without names; `upright`: vertical names."""
 
     place: np.ndarray
     width: np.ndarray
@@ -167,7 +167,7 @@ class Placed:
     upright: bool = False
 
     def corners(self, paths: Sequence[np.ndarray] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Lower left and upper right of all boxes and lines, with a margin, and wide enough for texts."""
+        """Return the lower left and upper right corner of all boxes and lines, with margins and room for texts."""
         half = np.stack([self.width / 2, np.full(len(self.width), self.height / 2)], axis=1)
         every = np.concatenate([self.place - half, self.place + half, *paths])
         low, high = every.min(axis=0) - _MARGIN, every.max(axis=0) + _MARGIN
@@ -178,8 +178,9 @@ class Placed:
 def placed_boxes(
     kinds: list[str], names: list[str], pairs: list[tuple[int, int]], places: np.ndarray | None = None
 ) -> tuple[Placed, bool]:
-    """Boxes with the largest font that fits, and whether they stand in layers. `places` [N, 2 or 3]: given positions,
-    the third dimension as depth; else links decide.
+    """Return boxes with the largest font that fits, and whether they stand in layers.
+
+    `places` [N, 2 or 3]: positions, with the third dimension as depth; None: links decide.
     """
     ends = np.array(pairs, int).reshape(-1, 2)
     if places is not None:
@@ -257,7 +258,7 @@ def _draw_nodes(axes: Axes, kinds: list[str], names: list[str], placed: Placed) 
 
 
 def _keys(network: Any, shown: Shown, busy: LinkHeat | None) -> list[Any]:
-    kinds, counted = shown.kinds, any(pair.each for pair in shown.pairs)  # by names of boxes
+    kinds, counted = shown.kinds, any(pair.each for pair in shown.pairs)  # names of boxes then show counts
     nodes = [
         Patch(facecolor=mixed(_colour(kind, kinds), 0.8), edgecolor=_colour(kind, kinds), label=f"{count:,} {kind}")
         for kind, count in network.nodes
@@ -270,14 +271,14 @@ def _words(network: Any, shown: Shown, named: bool, broad: float) -> list[str]:
     pairs = shown.pairs
     rates, words = rates_of(pairs), f"{network.size:,} nodes, {len(network.tail):,} links"
     if len(rates) == 1:
-        words += f"; {number(rates[0])} Gbps between joined nodes"
+        words += f"; {number(rates[0])} Gbps between linked nodes"
     elif rates:
         *others, last = [number(rate) for rate in reversed(rates)]
         several = f"{number(rates[-1])} to {number(rates[0])}" if len(rates) > 5 else f"{', '.join(others)} and {last}"
-        words += f"; {several} Gbps between joined nodes"
+        words += f"; {several} Gbps between linked nodes"
         words += " (numbers on lines)" if len(pairs) <= _LABELLED else " (thicker lines: more)"
     words += f"; {shown.said}" if shown.said else ""
-    return wrap(words if named else words + "; names have no room", int((broad - 0.2) / 0.065))
+    return wrap(words if named else words + "; no room for names", int((broad - 0.2) / 0.065))
 
 
 # -- lines and boxes, and utilisation of links as colours and words
@@ -303,13 +304,13 @@ def bow(start: np.ndarray, bend: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 
 def places_on(path: np.ndarray, along: Sequence[float] = _ALONG) -> list[tuple[float, float]]:
-    """Possible positions of a line's number: the middle, or towards an end."""
+    """Return possible positions of a number on a line: the middle, or towards an end."""
     x, y = (np.interp(along, np.linspace(0, 1, len(path)), values) for values in path.T)
     return list(zip(x.tolist(), y.tolist(), strict=True))
 
 
 class LinkHeat:
-    """Utilisation of each link of a network, 0 to 1, as colours and words."""
+    """The utilisation of each link of a network, 0 to 1, as colours and words."""
 
     def __init__(self, network: Any, utilisation: Any):
         self.network, self.value = network, np.asarray(utilisation, dtype=float)
@@ -337,11 +338,11 @@ def colours() -> Colormap:
 
 
 def utilisation_bar(figure: Figure, left: float, bottom: float, width: float) -> None:
-    """The key of the colours, in inches from the lower left corner of the figure."""
+    """Draw the colour key of utilisation; `left`, `bottom`, `width`: inches from the lower left corner."""
     across, up = figure.get_size_inches()
     axes = figure.add_axes((left / across, bottom / up, width / across, 0.11 / up))
     key = figure.colorbar(ScalarMappable(Normalize(0, 1), colours()), cax=axes, orientation="horizontal")
     key.ax.xaxis.set_major_formatter(PercentFormatter(1.0))
     key.ax.tick_params(labelsize=8, length=2)
     key.outline.set_visible(False)  # pyright: ignore
-    axes.set_title("utilisation, the busier direction", fontsize=8, fontweight="normal", pad=3)
+    axes.set_title("utilisation of the busier direction", fontsize=8, fontweight="normal", pad=3)

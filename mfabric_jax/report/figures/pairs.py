@@ -1,4 +1,4 @@
-"""Joined pairs of nodes, each a line of a picture."""
+"""Linked pairs of nodes, each a line of a picture."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ ENDPOINTS = ("gpu", "host", "server")
 
 @dataclass
 class Pair:
-    """Two joined nodes, the lower number first: `gbps` in both directions, `ways` with links, numbers of links.
+    """Two linked nodes, the lower number first.
 
-    `each`: where nodes stand for many, with how many of the other end each of them is joined, in words.
+    `gbps`: of both directions. `ways`: the directions that have links (True: from the second end). `links`: their
+    numbers. `each`: for ends that stand for many nodes, the number of neighbours of each, in words.
     """
 
     ends: tuple[int, int]
@@ -34,7 +35,7 @@ class Pair:
 
 
 def kinds_of_links(network: Any) -> list[str]:
-    """The kind of every link, that of both directions alike."""
+    """Return the kind of each link, without its direction."""
     return [kind.removesuffix(" up").removesuffix(" down") for kind, count in network.links for _ in range(count)]
 
 
@@ -52,5 +53,5 @@ def joined_pairs(network: Any) -> list[Pair]:
 
 
 def rates_of(pairs: Sequence[Pair]) -> list[float]:
-    """Gbps of the pairs, the largest first."""
+    """Return the different Gbps of the pairs, largest first."""
     return sorted({float(f"{max(pair.gbps):.4g}") for pair in pairs}, reverse=True)

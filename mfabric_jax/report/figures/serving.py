@@ -1,4 +1,4 @@
-"""Tokens a second of a GPU beside those of a user, by fabric."""
+"""Charts of serving: tokens per second of a GPU against those of a user, by fabric."""
 
 from __future__ import annotations
 
@@ -26,18 +26,21 @@ TITLES = {
 
 
 def of_serving(row: Mapping[str, Any]) -> bool:
-    """Whether a row is one of `mfabric serve`."""
+    """Return whether a row comes from `mfabric serve`."""
     return {PER_USER, PER_GPU, LIMIT, "fits"} <= row.keys()
 
 
 def served_chart(rows: Rows) -> Chart:
-    """A panel for each model, GPU and value of settings that differ: of every fabric the set-ups that fit and that no
-    other one of it beats; where all keep to one time those in time by the size of a group."""
+    """Return a chart with a panel for each model, GPU and combination of settings.
+
+    Each fabric shows the set-ups that fit and that none of its others beats. If all rows have one time limit, it shows
+    the set-ups within the limit by group size.
+    """
     return _chart("Serving: throughput", rows, PER_GPU)
 
 
 def served_charts(rows: Rows) -> list[Chart]:
-    """`served_chart`, and dollars alike where any row has a price."""
+    """Return `served_chart`, and the same chart of dollars if any row has a price."""
     priced = [row for row in rows if usable(row[USD]) is not None]
     return [served_chart(rows), *([_chart("Serving: cost", priced, USD)] if priced else [])]
 
@@ -52,7 +55,7 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
     shown, x = in_time or fits, EP if by_size else PER_USER
     looks = {name: style.fabric(name) for name in values_of(shown, "fabric")}
     panels = []
-    apart = [name for name in shown[0] if "." in name]  # settings that rows differ in
+    apart = [name for name in shown[0] if "." in name]  # settings that differ between rows
     sizes = sorted({row[EP] for row in shown}) if by_size else []
     for (model, gpu, *others), own in grouped(shown, "model", "gpu", *apart).items():
         curves = []
@@ -70,7 +73,7 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
     by = (
         f"by size of a group, within {number(1000 * limits[0])} ms a token"
         if by_size
-        else "beside speed, set-ups that fit"
+        else "by speed, of set-ups that fit"
     )
     return Chart(f"{title} {by}", "", list(looks.values()), panels)
 
@@ -80,13 +83,13 @@ def _in_time(row: Mapping[str, Any]) -> bool:
 
 
 def _front(points: list[tuple[float, float]], sign: int) -> list[tuple[float, float]]:
-    """Those than which no other is better in both; `sign`: 1 where more of the second is better, else -1."""
+    """The points that no other beats in both values; `sign`: 1 if more of the second is better, else -1."""
     kept = front([(-user, -sign * each) for user, each in points])
     return [(-user, -sign * each) for user, each in kept]
 
 
 def calls_chart(rows: Rows) -> Chart:
-    """Errors of dispatch and of combine by EP, a look for each family of kernels."""
+    """Return a chart of errors of dispatch and combine by EP, a look per family of kernels."""
     known = [row for row in rows if row["low_s"] is None]
     if not known:
         raise InputError("the figure of kernels needs a row of dispatch or combine, got none.")
@@ -106,15 +109,15 @@ def calls_chart(rows: Rows) -> Chart:
                 )
             )
         panels.append(Panel(what, "EP", "error [%]", curves, columns=[str(ep) for ep in every]))
-    note = "Hollow: a constant was taken from the row."
+    note = "Hollow: the row gave a constant of the model."
     return Chart("Error of the predicted seconds of dispatch and combine", note, list(looks.values()), panels)
 
 
 def calls(rows: Rows, path: str | Path) -> Path:
-    """Draw rows of dispatch and combine of `mfabric validate serving`; returns the path."""
+    """Draw rows of dispatch and combine from `mfabric validate serving` and return the path."""
     return paper.save(lambda: drawn.figure(calls_chart(rows)), path)
 
 
 def served(rows: Rows, path: str | Path) -> Path:
-    """Draw rows of `mfabric serve`; returns the path."""
+    """Draw rows of `mfabric serve` and return the path."""
     return paper.save(lambda: drawn.figure(served_chart(rows)), path)

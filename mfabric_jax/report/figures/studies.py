@@ -1,4 +1,4 @@
-"""Pictures of studies: slow-downs by failure, errors of predicted steps, time over the degree bound, jobs on a link."""
+"""Pictures of studies: slow-downs by failure, errors of predictions, time over the degree bound, jobs on a link."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _HELD_OUT, _PREDICTED = "held_out_", "predicted"
 
 
 def failures_chart(rows: Rows) -> Chart:
-    """A panel per model, all of one scale, a bar per kind, a diamond for each published figure."""
-    timed = [row for row in rows if row.get("slow_down") is not None]  # else the job waits for the repair
+    """Return a chart of slow-downs: panels of models on one scale, bars of failures, diamonds for published values."""
+    timed = [row for row in rows if row.get("slow_down") is not None]  # else the job waits for a repair
     needs_values(timed, ("model", "failure", "slow_down"), "failures needs slow-downs")
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
     published = style.Look("published (arXiv 2501.03905)", style.INK, "D", hollow=True)
@@ -44,8 +44,8 @@ def failures_chart(rows: Rows) -> Chart:
     fabrics = ["fabric"] if len({row.get("fabric") for row in rows}) > 1 else []
     apart = telling_apart(rows)
     for key_of, own_rows in grouped(rows, "model", *fabrics, *apart).items():
-        place, settings = key_of[: 1 + len(fabrics)], key_of[1 + len(fabrics) :]
-        model = ", ".join([" on ".join(place), *map(told_setting, apart, settings)])
+        subject, settings = key_of[: 1 + len(fabrics)], key_of[1 + len(fabrics) :]
+        model = ", ".join([" on ".join(subject), *map(told_setting, apart, settings)])
         known = {kinds.index(row["failure"]): row for row in own_rows}
         slower = {place: row["slow_down"] or 0.0 for place, row in known.items()}
         bars = [Bar(own, place, min(0.0, value), max(0.0, value), "") for place, value in slower.items()]
@@ -68,10 +68,10 @@ def _beyond(row: Mapping[str, Any], span: float) -> tuple[float, str]:
 
 
 def steps_chart(rows: Rows) -> Chart:
-    """A bar per step of a training that was measured, in the colour of its GPU: predicted over measured, less 1."""
+    """Return a chart of errors (predicted over measured - 1): a bar per measured step, coloured by GPU."""
     known = [row for row in rows if row.get("error") is not None]
     if not known:
-        raise InputError("the figure of trainings needs a row that was measured, got none.")
+        raise InputError("the figure of trainings needs a measured row, got none.")
     looks = style.distinct_looks(values_of(known, "gpu"))
     ends = [(min(0.0, row["error"]), max(0.0, row["error"])) for row in known]
     bars = [Bar(looks[row["gpu"]], n, *end, "") for n, (row, end) in enumerate(zip(known, ends, strict=True))]
@@ -86,7 +86,7 @@ def steps_chart(rows: Rows) -> Chart:
 
 
 def training_chart(lines: Rows) -> Chart:
-    """A line for the batches of training, and one for each number of servers held out."""
+    """Return a chart of training: a line for its batches, and one for each held-out number of servers."""
     timed = [line for line in lines if line.get("time") is not None]
     if not timed:
         raise InputError("the figure of a training needs lines of metrics with a time, got none.")
@@ -99,7 +99,7 @@ def training_chart(lines: Rows) -> Chart:
 
 
 def forecasts_chart(rows: Rows) -> Chart:
-    """A panel for each workload, number of servers and routing; predicted demand stands apart at the right."""
+    """Return a chart of forecasts: a panel per workload, size and routing; predictions stand at the right."""
     if not rows:
         raise InputError("the figure of forecasts needs rows, got none.")
     looks = style.distinct_looks(values_of(rows, "policy"))
@@ -116,10 +116,10 @@ def forecasts_chart(rows: Rows) -> Chart:
                     curves.append(Curve(look, points, spread=[(row["low"], row["high"]) for row in own]))
         title = f"{workload}, {servers} servers, {routing}"
         panels.append(Panel(title, "forecast error (sigma)", _OVER, curves, columns=names))
-    return Chart("Policies under forecasts", "Lines reach over 95 % intervals.", list(looks.values()), panels)
+    return Chart("Policies under forecasts", "Vertical lines are 95 % intervals.", list(looks.values()), panels)
 
 
-# -- parts of a link that several jobs have over time, stacked
+# -- shares of a link that jobs use over time, stacked
 
 WAYS = {
     "fair": "fair sharing",
@@ -132,7 +132,10 @@ _LINK_WIDE, _LINK_HIGH = 5.6, 1.35
 
 
 def build_interleaving(rows: Rows, title: str = "") -> Figure:
-    """Draw each job's part of a link over time, a row of panels for each way; rows as in `jobs.compared.both_ends`."""
+    """Draw each job's share of a link over time, a row of panels per way of sharing.
+
+    `rows`: as from `jobs.compared.both_ends`.
+    """
     if not rows:
         raise InputError("rows must hold at least one interval, got none.")
     ways, columns, jobs = (values_of(rows, key) for key in ("way", "when", "job"))
@@ -174,7 +177,7 @@ def _stack(axes: Axes, rows: Sequence[Any], colours: dict[str, str]) -> None:
     axes.set_xlim(edges[0], edges[-1])
 
 
-# Each draws rows into a file, as failures(rows, path) does, and returns the path.
+# Each draws rows into a file and returns the path: failures(rows, path).
 failures, training = drawn.saved(failures_chart), drawn.saved(training_chart)
 forecasts, interleaving = drawn.saved(forecasts_chart), drawn.saved(build_interleaving)
 steps, memory = drawn.saved(steps_chart), drawn.saved(memory_chart)

@@ -1,7 +1,7 @@
 """Timelines: the lanes of one block and of a whole iteration, stage by stage, with a close-up.
 
-A segment is a dict: `track`, `kind`, `label`, `start_s`, `end_s`; optionally `direction` ("forward" or "backward"),
-which a block also reads from the label; and `stage` and `place` in an iteration. Heights are inches.
+A segment is a dict of `track`, `kind`, `label`, `start_s`, `end_s` and optionally `direction` ("forward" or
+"backward"; a block also reads it from the label). In an iteration it has `stage` and `place`. Heights are inches.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _key(figure: Figure, looks: Sequence[style.Look]) -> None:
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), **tight)
 
 
-# -- one block: names stand inside bars if they fit, else above where they cover no other name
+# -- one block: a name stands in its bar if it fits, else above it if it covers no other name
 
 _BAR, _LINE, _GAP, _HEAD = 0.46, 0.22, 0.2, 0.45
 _FONT = style.FONT - 1
@@ -66,14 +66,14 @@ class DrawnBar(NamedTuple):
 
 
 def build_block(segments: Segments, title: str = "") -> Figure:
-    """Draw segments of one block over milliseconds, a row per track."""
+    """Draw the segments of one block over milliseconds, a row per track."""
     tracks: dict[str, list[DrawnBar]] = {}
     for segment in segments:
         tracks.setdefault(segment["track"], []).append(_bar(segment))
     names = sorted(tracks, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
     bars = [bar for track in tracks.values() for bar in track]
     left, right = min((bar.begin_s for bar in bars), default=0.0), max((bar.end_s for bar in bars), default=1.0)
-    letter = 0.58 * _FONT / 72 * (right - left) / (_WIDE - 1.8)  # milliseconds as wide as a letter
+    letter = 0.58 * _FONT / 72 * (right - left) / (_WIDE - 1.8)  # width of a letter in milliseconds
     lanes = {name: in_lanes([bar._asdict() for bar in tracks[name]]) for name in names}
     tall = _HEAD + sum(len(lanes[name]) * _BAR + _LINE + _GAP for name in names)
     figure, (axes,) = _canvas(segments, [tall], title)
@@ -140,18 +140,18 @@ def _passes(axes: Axes, bars: Sequence[DrawnBar], tall: float, letter: float) ->
             axes.text((left + right) / 2, 0.25, direction, ha="center", va="bottom", fontstyle="italic")
 
 
-# -- an iteration: most bars are thinner than a pixel, so they have neither edges nor names
+# -- an iteration: most bars are thinner than a pixel, so they have no edges and no names
 
 LANES = ("compute", "EPS", "OCS")
-AROUND = 13  # pieces of computation in the close-up, before and after its middle
+AROUND = 13  # pieces of computation in the close-up, on each side of its middle
 _LANE_OF = {"NVSwitch": "compute", "waiting": "compute"}
 _HEIGHT = {"compute": 0.26, "EPS": 0.15, "OCS": 0.15}
 _APART = 0.12
-_CLOSER = 1.6  # lanes of the close-up over those above
+_CLOSER = 1.6  # magnification of lanes in the close-up
 _LOOKS = {
     "forward": style.Look("Compute, forward", "#88CCEE"),
     "backward": style.Look("Compute, backward", "#3A87B7"),
-    "weights": style.Look("Gradients of weights alone", "#1D3F58"),
+    "weights": style.Look("Weight gradients only", "#1D3F58"),
     **{name: style.KINDS[name] for name in ("tp", "cp", "counts", "all-to-all", "dp", "reconfigure", "optimizer")},
     "switch": style.Look("Waiting for the switch", style.KINDS["waiting"].colour),
     "pipeline": style.Look("Pipeline bubble", "#ECECEC"),
@@ -161,7 +161,7 @@ _COMPUTED = ("forward", "backward", "weights")
 
 
 def build_iteration(segments: Segments, title: str = "") -> Figure:
-    """Draw an iteration over seconds, a group of lanes per stage, and a close-up of some blocks of one stage."""
+    """Draw an iteration over seconds: a group of lanes per stage, and a close-up of some blocks of a stage."""
     stages = sorted({segment["stage"] for segment in segments})
     lanes = [lane for lane in LANES if lane == "compute" or any(_lane(segment) == lane for segment in segments)]
     group = sum(_HEIGHT[lane] for lane in lanes) + _APART
@@ -182,7 +182,7 @@ def build_iteration(segments: Segments, title: str = "") -> Figure:
 
 
 def close_up(segments: Segments) -> tuple[float, float]:
-    """Begin and end of the close-up of one stage: around the start of the backward pass in the middle."""
+    """Return the begin and end of the close-up of a stage, around its middle start of a backward pass."""
     work = [segment for segment in segments if segment["track"] == "compute"] or list(segments)
     pairs = enumerate(itertools.pairwise(work), 1)
     turns = [n for n, (a, b) in pairs if a.get("direction") == "forward" != b.get("direction")]
@@ -212,7 +212,7 @@ def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str]
                 on_top = {
                     "zorder": 2.5 if name in _COMPUTED else 2,
                     "color": own.colour,
-                }  # beside what servers move inside
+                }  # drawn over transfers inside servers
                 axes.broken_barh(spans, (top, 0.9 * _HEIGHT[lane]), linewidth=0, snap=False, **on_top)
         axes.text(-0.006, top + _HEIGHT[lane] / 2, lane, fontsize=style.FONT - 2.5, **beside)
         top += _HEIGHT[lane]
@@ -222,21 +222,22 @@ def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str]
 
 MOST_RANKS = 24
 _LANE = 0.24
-_COMMUNICATION = style.Look("Communication that no computation hides", style.KINDS["all-to-all"].colour)
-_LATENCY = style.Look("... of which latency", style.mixed(_COMMUNICATION.colour, 0.6))
+_COMMUNICATION = style.Look("Exposed communication", style.KINDS["all-to-all"].colour)
+_LATENCY = style.Look("Exposed latency", style.mixed(_COMMUNICATION.colour, 0.6))
 _COMPUTE = style.Look("Computation", style.KINDS["attention"].colour)
 _BESIDE = {"computation": _COMPUTE.colour, "latency": _LATENCY.colour, "lag": "#BBBBBB", "reconfiguration": "#332288"}
 _LINKS = ("#DDCC77", "#117733", "#44AA99", "#AA4499", "#999933", "#661100", "#6699CC", "#882255")
 
 
 def build_replayed(spans: Segments, held: Segments, title: str = "") -> Figure:
-    """Draw a replay. `spans`: as in `write_task_trace`; if there are many ranks some are shown, those on the critical
-    path first. `held`: rows of `what` and `holds_s`, parts of the makespan; empty: not drawn. `InputError` where no
-    span has a rank.
+    """Draw a replay: ranks over time, and below them the parts of the makespan.
+
+    `spans`: as in `write_task_trace`; of many ranks some are shown, those on the critical path first. `held`: the parts
+    of the makespan, rows of `what` and `holds_s`; empty: not drawn. Raise InputError if no span has a rank.
     """
     ranks = sorted({one["rank"] for one in spans if one["rank"] >= 0})
     if not ranks:
-        raise InputError("spans must hold at least one of a rank, got none.")
+        raise InputError("spans must hold at least one with a rank, got none.")
     shown = shown_ranks(ranks, [one for one in spans if one["track"] == PATH])
     if len(shown) < len(ranks):
         title = f"{title} ({len(shown)} of {len(ranks)} ranks)".strip()
@@ -254,7 +255,7 @@ def build_replayed(spans: Segments, held: Segments, title: str = "") -> Figure:
 
 
 def shown_ranks(ranks: Sequence[int], path: Segments) -> list[int]:
-    """All ranks; if many, those on which the critical path is longest and others evenly chosen."""
+    """Return all ranks; if many, those that hold the critical path longest, and others at even distances."""
     if len(ranks) <= MOST_RANKS:
         return [*ranks]
     spent: dict[int, float] = {}
@@ -270,7 +271,7 @@ def shown_ranks(ranks: Sequence[int], path: Segments) -> list[int]:
 def _draw_ranks(axes: Axes, spans: Segments, shown: Sequence[int]) -> None:
     end_s = max(one["end_s"] for one in spans)
     unit, factor = time_unit(end_s)
-    row = {rank: place for place, rank in enumerate(shown)}
+    row = {rank: line for line, rank in enumerate(shown)}
     moves, computes = ("send", "receive"), ("compute",)
     drawn = (_LATENCY, moves, 1, 0.82), (_COMMUNICATION, moves, 2, 0.82), (_COMPUTE, computes, 3, 0.9)
     for look, tracks, order, tall in drawn:
@@ -313,9 +314,9 @@ def _held_panel(held: Segments) -> charts.Panel:
         look = style.Look(part["what"], _BESIDE.get(part["what"]) or next(others))
         bars.append(charts.Bar(look, place, min(0.0, value), max(0.0, value), ""))
         totals.append((max(0.0, value), percent(part["holds_s"] / total)))
-    below = "; parts hold for tiny changes only" if any(part["holds_s"] < 0 for part in held) else ""
+    below = "; valid for tiny changes only" if any(part["holds_s"] < 0 for part in held) else ""
     names = [part["what"] for part in ranked]
-    return charts.Panel("", f"what holds the makespan [{unit}]{below}", bars=bars, names=names, totals=totals)
+    return charts.Panel("", f"parts of the makespan [{unit}]{below}", bars=bars, names=names, totals=totals)
 
 
 block_timeline, gantt, replay_picture = saved(build_block), saved(build_iteration), saved(build_replayed, data=2)

@@ -1,4 +1,4 @@
-"""Recorded routing: loads of experts and traffic between ranks as heat maps of some layers, and how both change."""
+"""Pictures of recorded routing: heat maps of expert loads and of traffic between ranks, and their change over time."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from mfabric_jax.report.drawing.drawn import saved
 from mfabric_jax.report.grid import Rows, grouped
 
 PANELS = 4
-_MANY = 12  # more ticks than this on an axis cannot be read
+_MANY = 12  # most readable ticks of an axis
 
 
 def spread(layers: int) -> list[int]:
-    """Numbers of at most four layers, including the first and the last."""
+    """Return the numbers of at most four layers, the first and last among them."""
     return sorted({round(place) for place in np.linspace(0, layers - 1, min(layers, PANELS))})
 
 
 def build_load(load: Any, number: Any, title: str = "", target: str = "expert") -> Figure:
-    """Draw the load of every target over the mean: a panel for each of at most four layers; for one iteration, one
-    panel of all layers. `load` [iteration, layer, target] selections. `number` [iteration]: labels of the iterations.
+    """Draw the load of each target over the mean: a panel for each of at most four layers.
+
+    One iteration has one panel of all layers instead. `load` [iteration, layer, target]: selections. `number`
+    [iteration]: labels of the iterations.
     """
     load, number = _checked("load", load), [str(n) for n in np.asarray(number).tolist()]
     if len(number) != len(load):
@@ -42,7 +44,7 @@ def build_load(load: Any, number: Any, title: str = "", target: str = "expert") 
 
 
 def build_pairs(matrix: Any, title: str = "", source: str = "source rank", target: str = "destination rank") -> Figure:
-    """Draw selections [layer, source, target] over the mean of a layer, a panel for each of at most four layers."""
+    """Draw selections [layer, source, target] over the mean of their layer, a panel for each of at most four layers."""
     relative = _over_mean(_checked("matrix", matrix), (1, 2))
     pictures = {f"layer {layer}": relative[layer] for layer in spread(len(relative))}
     return _figure(pictures, title, "selections / mean", (source, target), None)
@@ -51,7 +53,7 @@ def build_pairs(matrix: Any, title: str = "", source: str = "source rank", targe
 def _checked(field: str, values: Any) -> np.ndarray:
     array = np.asarray(values, dtype=float)
     if array.ndim != 3 or 0 in array.shape or not np.all(np.isfinite(array) & (array >= 0)):
-        raise InputError(f"{field} must have three axes, none empty, of numbers from 0 on, got shape {array.shape}.")
+        raise InputError(f"{field} must have three non-empty axes and no negative numbers, got shape {array.shape}.")
     return array
 
 
@@ -92,7 +94,7 @@ def _ticks(axis: Any, size: int, names: Sequence[str] | None) -> None:
     axis.set_ticks(list(places), [str(place) if names is None else names[place] for place in places])
 
 
-# -- over time: similarity of loads some records apart, and errors of predictors
+# -- over time: similarity of loads by distance in records, and errors of predictors
 
 PREDICTORS = {
     "transition": style.Look("Transition", "#D55E00", "D"),
@@ -101,11 +103,11 @@ PREDICTORS = {
     "moving-average": style.Look("Moving average", "#009E73", "o"),
     "uniform": style.Look("Even shares", "#8a8a8a", "X"),
 }
-_LOADS = style.Look("mean of the layers; bar: 10 % to 90 % of them", "#0072B2", "o")
+_LOADS = style.Look("mean of layers; bar: their 10th to 90th percentile", "#0072B2", "o")
 
 
 def drift_chart(rows: Rows, title: str = "") -> Chart:
-    """Similarity of loads against the number of records between them (rows of `survey.drift_rows`)."""
+    """Return a chart of the correlation of loads by their distance in records (rows of `survey.drift_rows`)."""
     known = [row for row in rows if row["correlation"] is not None]
     points = [(row["records"], row["correlation"]) for row in known]
     spread = [(row["correlation_p10"], row["correlation_p90"]) for row in known]
@@ -114,7 +116,7 @@ def drift_chart(rows: Rows, title: str = "") -> Chart:
 
 
 def foresight_chart(rows: Sequence[Mapping[str, Any]], title: str = "") -> Chart:
-    """Error of every predictor against its horizon (rows of `recordings.foresight`)."""
+    """Return a chart of the error of each predictor by its horizon (rows of `recordings.foresight`)."""
     looks = {name: PREDICTORS.get(name, style.Look(name, style.FAINT)) for (name,) in grouped(rows, "predictor")}
     curves = [
         Curve(looks[name], [(row["records"], row["error"]) for row in own])

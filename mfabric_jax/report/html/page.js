@@ -1,6 +1,6 @@
 "use strict";
 
-// Theme: what the system prefers, until the reader chooses.
+// Theme: the system's, until the reader chooses one.
 (() => {
   const button = document.getElementById("theme");
   const root = document.documentElement;
@@ -11,7 +11,7 @@
     try {
       return theme ? localStorage.setItem("theme", theme) : localStorage.getItem("theme");
     } catch {
-      return null;                                 // a browser may keep nothing for files
+      return null;                                 // browsers may refuse storage to local files
     }
   };
   const before = stored();
@@ -26,7 +26,7 @@
   named();
 })();
 
-// Table: a click on a header sorts, words in the box filter.
+// Table: a click on a header sorts rows; words in the box filter them.
 (() => {
   const table = document.getElementById("rows");
   const body = table.tBodies[0];
@@ -38,7 +38,7 @@
     const cell = row.cells[column];
     if ("sort" in cell.dataset) return [0, Number(cell.dataset.sort)];
     const text = cell.textContent;
-    return text === "-" || cell.classList.contains("number") ? [2, ""] : [1, text];   // what is missing comes last
+    return text === "-" || cell.classList.contains("number") ? [2, ""] : [1, text];   // missing values come last
   };
   const compare = (a, b, sign) => {
     if (a[0] !== b[0]) return a[0] === 2 || b[0] === 2 ? a[0] - b[0] : sign * (a[0] - b[0]);
@@ -73,7 +73,7 @@
   });
 })();
 
-// Charts: what a mark says appears at once beside the pointer, instead of the browser's own slow one.
+// Charts: the text of a mark appears at once beside the pointer; the browser's own tooltips are slow.
 (() => {
   const box = document.createElement("div");
   box.id = "tip";

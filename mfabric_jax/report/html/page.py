@@ -1,4 +1,4 @@
-"""The page: summary, charts, pictures, table and configuration, in one file that fetches nothing."""
+"""The HTML page: summary, charts, pictures, table and configuration, in one file without network requests."""
 
 import base64
 import importlib.resources
@@ -20,7 +20,7 @@ from mfabric_jax.support.atomic import check_file, replacing, suffix
 
 EXTENSIONS = (".html",)
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
-_OPEN = 300  # cells of a table that is not folded
+_OPEN = 300  # a table of more cells is folded
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _MADE = {
     "command": "by mfabric {}",
@@ -30,7 +30,7 @@ _MADE = {
     "device": ", on {}",
     "dtype": ", in {}",
 }
-_MOST_PRICES = 12  # that a sentence names
+_MOST_PRICES = 12  # a sentence names at most this many
 _VIEWPORT = "width=device-width, initial-scale=1"
 
 
@@ -42,10 +42,10 @@ def html_report(
     title: str | None = None,
     answers: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
-    """Write a page of any rows and their effective configuration, whole or not at all; returns the path.
+    """Write an HTML page of any rows and their effective configuration, and return its path.
 
-    The same rows give the same bytes. `pictures`: a folder whose .png and .svg files go into the page. `answers`:
-    sentences under headings, at the top of the page.
+    The write is atomic. The same rows give the same bytes. `pictures`: a folder whose .png and .svg files go into the
+    page. `answers`: sentences by heading, at the top of the page.
     """
     path = Path(path)
     suffix("report", path, EXTENSIONS)
@@ -56,7 +56,7 @@ def html_report(
 
 
 def check_page(path: str | Path, pictures: str | Path | None = None) -> None:
-    """Raise early if a page could not be written there, or if there are no such pictures."""
+    """Raise InputError if the page could not be written to `path`, or if `pictures` holds no pictures."""
     if pictures is not None:
         _found_in(pictures)
     check_file("report", path, EXTENSIONS)
@@ -129,7 +129,7 @@ def _file(name: str) -> str:
 
 
 def summary(rows: Rows, effective: Mapping[str, Any]) -> str:
-    """What ran and the results: rankings of each model, contents of rows, remarks, the machine."""
+    """Return the summary as HTML: a ranking per model, what rows contain, remarks, and how they were computed."""
     ranked = "".join(_ranking(model, ranking) for model, ranking in rankings(rows, effective, MOST_OF_PAGE).items())
     told = [*own_prices(effective), *not_ranked(rows), *remarks(rows, effective), *effective.get("not_known", ())]
     return ranked + _held(rows) + bullets(told) + _provenance(rows, effective)
@@ -160,17 +160,17 @@ def _held(rows: Rows) -> str:
         if len(values := values_in(rows, name)) > 1:
             varied.append(tag("li", tag("strong", words(name)), words(f": {enumerated(values)}")))
     jobs = tag("ul", *lines) if lines else ""
-    names = tag("details", tag("summary", "Words in which rows differ"), tag("ul", *varied)) if varied else ""
+    names = tag("details", tag("summary", "Settings that differ between rows"), tag("ul", *varied)) if varied else ""
     return tag("p", f"{numerals.many(len(rows), 'row')} of {len(rows[0])} columns.") + jobs + names
 
 
 def own_prices(effective: Mapping[str, Any]) -> list[str]:
-    """A sentence for each file of prices: its values that are not the usual ones."""
+    """Return a sentence per price file: its values that differ from the usual prices."""
     said = []
     for file, values in (effective.get("own_prices") or {}).items():
         each = [f"{name} {own} (usually {usual})" for name, (own, usual) in values.items()]
         more = f" and {len(each) - _MOST_PRICES} more" if len(each) > _MOST_PRICES else ""
-        said.append(f"Prices of {PurePath(file).name}: {', '.join(each[:_MOST_PRICES]) or 'the usual ones'}{more}.")
+        said.append(f"Prices of {PurePath(file).name}: {', '.join(each[:_MOST_PRICES]) or 'the usual prices'}{more}.")
     return said
 
 
@@ -182,12 +182,12 @@ def _provenance(rows: Rows, effective: Mapping[str, Any]) -> str:
     parts = [form.format(known[name]) for name, form in _MADE.items() if known[name]]
     made = "Computed" + (" " if known["command"] else "") + "".join(parts)
     if not parts:
-        made = "Where these rows were computed is not stored beside them"
+        made = "Where these rows were computed is unknown"
     stopped = " The run was stopped: some rows are missing." if effective.get("complete") is False else ""
     return tag("p", words(f"{made}.{stopped}"), class_="note")
 
 
-# -- the rows; numbers carry their full value as data-sort
+# -- the table of rows; data-sort holds the full value of a number
 
 
 def _table(rows: Rows) -> str:

@@ -1,4 +1,4 @@
-"""The charts of a page: matplotlib's SVG of each panel, in the colours of both themes, with hover texts."""
+"""Charts of the HTML page: SVG of each panel by matplotlib, with colours for both themes and hover texts."""
 
 import contextlib
 import io
@@ -32,16 +32,16 @@ _GLYPHS |= {
     "3": "≺≺",
     "4": "≻≻",
 }
-_BESIDE = ("token_energy", "memory", "pareto")  # charts of a comparison that are folded
-_OPEN = 2  # charts of a varied number that are not folded
+_BESIDE = ("token_energy", "memory", "pareto")  # folded charts of a comparison
+_OPEN = 2  # further charts of varied numbers are folded
 _MOST_SERIES = 12  # of a chart
-_SEEN = 4.0  # contrast of a mark (WCAG 2.1, 1.4.11 asks for 3)
+_SEEN = 4.0  # least contrast of a mark (WCAG 2.1, 1.4.11 asks for 3)
 _WIDTHS = {1: 1180, 2: 590, 3: 396}  # pixels of a panel, by columns
 _RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashsalt": ""}
 
 
 def section(rows: Rows, effective: Mapping[str, Any]) -> str:
-    """Every chart that can be drawn, then a sentence for each reason why others cannot."""
+    """Return HTML of every chart that the rows allow, then a sentence on each chart that they do not."""
     serves = of_serving(rows[0]) and any(row["fits"] for row in rows)
     drawn, folded, why = (served_charts(rows), [], []) if serves else _of_cases(rows, effective)
     with paper.look(**_RC, **charts.LITERAL):
@@ -50,7 +50,7 @@ def section(rows: Rows, effective: Mapping[str, Any]) -> str:
 
 
 def _of_cases(rows: Rows, effective: Mapping[str, Any]) -> tuple[list[Chart], list[Chart], list[str]]:
-    """Charts of a comparison and of varied numbers, those that are folded, and why others are not drawn."""
+    """Charts of comparisons and varied numbers, folded charts, and sentences on charts that are not drawn."""
     drawn, folded, why, compared = [], [], [], False
     try:
         found, why = compared_charts(rows, _MOST_SERIES)
@@ -61,7 +61,7 @@ def _of_cases(rows: Rows, effective: Mapping[str, Any]) -> tuple[list[Chart], li
         if {TIME, "fabric"} <= rows[0].keys():
             why = [f"No charts of a comparison: {reason}"]
     if not compared:
-        with contextlib.suppress(InputError):  # no cell for every row: a design space
+        with contextlib.suppress(InputError):  # rows that form no grid are a design space
             drawn = [*filter(None, [token_prices(rows, effective)]), design_space(rows, effective)]
     varied = sensitivities(rows, effective, skip=("nic_gbps", "gpus") if compared else ())
     return [*drawn, *varied[:_OPEN]] or [plainest(rows)], [*folded, *varied[_OPEN:]], why
@@ -100,7 +100,7 @@ def _svg(panel: Panel, width: int) -> str:
     drawn.draw_panel(axes, panel)
     axes.patch.set_visible(False)
     figure.patch.set_visible(False)
-    figure.draw_without_rendering()  # from here on the panel stays where it is
+    figure.draw_without_rendering()  # fixes the layout
     scale, tips = 72 / figure.dpi, []
     for tip, area in drawn.areas(axes, panel):
         x, y, wide, high = (scale * value for value in area)
@@ -117,7 +117,7 @@ def _svg(panel: Panel, width: int) -> str:
 def _themed(svg: str) -> str:
     inside = svg[svg.index("</metadata>") + len("</metadata>") : svg.rindex("</svg>")]
     inside = re.sub(r"<!--.*?-->|<style.*?</style>", "", inside, flags=re.S)
-    inside = re.sub(r"<[^>]*>", lambda tag: _themed_tag(tag[0]), inside)  # words between tags stay as they are
+    inside = re.sub(r"<[^>]*>", lambda tag: _themed_tag(tag[0]), inside)  # texts between tags stay unchanged
     return re.sub(r">\s*\n\s*<", "><", inside)
 
 
@@ -129,12 +129,12 @@ def _themed_tag(text: str) -> str:
     return re.sub(r"\s*\n\s*", " ", text)
 
 
-# -- colours: as they are on white, and light enough on a dark page
+# -- colours: unchanged on white, lightened on a dark page
 
 
 @cache
 def hue(colour: str) -> str:
-    """A CSS colour for both themes."""
+    """Return a CSS colour that fits both themes."""
     colour = colour.lower()
     if colour == style.INK_ON_COLOUR:
         return f"light-dark({style.INK}, {PAPER['dark']})"
@@ -142,7 +142,7 @@ def hue(colour: str) -> str:
 
 
 def on_dark(colour: str) -> str:
-    """The colour, with as much white as it needs to be visible on the dark page."""
+    """Return the colour, mixed with white until it is visible on the dark page."""
     white, seen = 0.0, colour
     while contrast(seen, PAPER["dark"]) < _SEEN:
         white += 0.05
@@ -151,7 +151,7 @@ def on_dark(colour: str) -> str:
 
 
 def contrast(one: str, other: str) -> float:
-    """Contrast of two colours, 1 to 21 (WCAG 2.1)."""
+    """Return the contrast of two colours, 1 to 21 (WCAG 2.1)."""
     darker, lighter = sorted((_luminance(one), _luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -170,7 +170,7 @@ def words(*values: Any) -> str:
 
 
 def tag(name: str, *inside: str, **attributes: Any) -> str:
-    """An element: `class_` is class, `aria_label` aria-label; None and False are left out, True has no value."""
+    """Return an HTML element. `class_` sets class, `aria_label` aria-label; None and False are omitted."""
     named = {key.strip("_").replace("_", "-"): value for key, value in attributes.items()}
     written = [
         f" {key}" if value is True else f' {key}="{escape(f"{value:.4g}" if isinstance(value, float) else str(value))}"'
@@ -185,7 +185,7 @@ def bullets(lines: Sequence[str]) -> str:
 
 
 def enumerated(names: Sequence[Any], last: str = "and") -> str:
-    """a, b and c; long lists are cut short."""
+    """Return "a, b and c"; a long list ends in "and 5 more"."""
     every = [str(name) for name in names]
     if len(every) > _MOST_NAMES:
         every = [*every[:_MOST_NAMES], f"{len(every) - _MOST_NAMES} more"]

@@ -54,7 +54,7 @@ def test_what_is_there_is_not_made_again_and_comes_out_the_same(whole, tmp_path)
     assert files_of(tmp_path) == files_of(whole)
     (tmp_path / FILES[1]).unlink()
     assert notes([tmp_path, whole]) == [
-        f"{tmp_path} holds 2 of 3 files, {FILES[1]} is missing: its sweep is not over; run it again."
+        f"{tmp_path} holds 2 of 3 files, {FILES[1]} is missing: its sweep is unfinished; run it again."
     ]
     assert len(rows_of(tmp_path)) == 6
     kept, told = (tmp_path / FILES[0]).stat().st_mtime_ns, []
@@ -95,12 +95,12 @@ def test_files_of_another_sweep_are_refused_and_others_are_not_its_rows(whole, c
     (copied / CONFIG).write_text(json.dumps({name: value for name, value in config.items() if name != "parts"}))
     assert len(rows_of(copied)) == 10  # of a version without digests: read, with a word
     version = mfabric_jax.__version__
-    assert notes([copied]) == [f"{copied} was written by version {version} without digests: not checked."]
+    assert notes([copied]) == [f"{copied} was written by version {version} without digests, so it was not checked."]
     check_refused("holds another sweep: parts was None, now 3", sweep, exchanges(), copied)
     (copied / CONFIG).write_text(json.dumps(config))
     sweep(exchanges(fixed={"demand": "hot"}), tmp_path / "other")
     shutil.copy(tmp_path / "other" / FILES[1], copied)
-    check_refused(rf"{FILES[1]}' is of another sweep; run the sweep of its folder again", query, [copied], Asked())
+    check_refused(rf"{FILES[1]}' belongs to another sweep; run its folder's sweep again", query, [copied], Asked())
     (copied / CONFIG).unlink()
     check_refused(f"holds {FILES[1]} of another sweep; give another folder", sweep, exchanges(), copied)
     assert "cannot be checked" in notes([copied])[0]
@@ -121,7 +121,7 @@ def test_a_removed_folder_and_a_full_disk_are_sentences_and_lose_nothing(whole, 
     folder = tmp_path / "rows"
     with pytest.raises(InputError, match=rf"not whole: 1 of 3 files, {FILES[0]} first, were removed or changed while"):
         sweep(exchanges(), folder, progress=remove)
-    assert notes([folder])[0].endswith("its sweep is not over; run it again.")
+    assert notes([folder])[0].endswith("its sweep is unfinished; run it again.")
     shutil.rmtree(folder)
     sweep(exchanges(), folder, shard=(1, 3))
     with monkeypatch.context() as patched:

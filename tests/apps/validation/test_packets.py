@@ -117,7 +117,7 @@ def test_the_command_prints_and_writes(written, tmp_path, capsys):
     words = ["--runs", str(tmp_path), "--out", str(tmp_path / "rows.csv")]
     assert cli.main(["validate", "packet", *words]) == 0
     out = capsys.readouterr().out
-    for part in ("incast on a non-blocking tree", "-20.0%", "1 of 1 files state a fluid time"):
+    for part in ("incast on a non-blocking tree", "-20.0%", "1 of 1 files state their own fluid time"):
         assert part in out
     rows, config = read_rows(tmp_path / "rows.csv")
     assert rows == validation.packet_rows([validation.predict(read_run(file))])

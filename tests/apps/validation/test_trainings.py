@@ -170,13 +170,16 @@ def test_measured_errors_of_gpus_are_said():
     (row,) = training_rows([EVERY["gpt-oss-64-b300-ep8"]])  # the only step of its GPU in EP 8
     assert abs(found["B300-HGX"].worst) >= abs(row["error"]) - 0.002
     said = measured_words(["H200-SXM", "A100-80GB-SXM", "H200-SXM"])
-    assert said.endswith(f": H200-SXM 1 step, {found['H200-SXM'].mean:+.1%}; no step of A100-80GB-SXM was measured.")
-    assert said.startswith("Measured steps of trainings, of evenly routed tokens (predicted over measured, less 1; ")
+    less = f"{-found['H200-SXM'].mean:.1%} less than the one step measured"
+    assert said.endswith(f": H200-SXM {less}; no step of A100-80GB-SXM was measured.")
+    assert said.startswith("Predicted time against measured training steps, routed evenly (mfabric validate training, ")
     assert {CLUSTER[name] for name in ("traffic.generated.skew", "compute.experts")} == {0.0, "balanced"}
     rows = [
         {"model": "m", "fabric": "f", "iteration_s": 1.0, "compute_source": "H200-SXM at 40% of peak, by kernels as"}
     ]
-    assert not [one for one in remarks(rows, {"resolved": {"gpu.name": "H200-SXM"}}) if "Measured" in one]
+    assert not [
+        one for one in remarks(rows, {"resolved": {"gpu.name": "H200-SXM"}}) if "measured training steps" in one
+    ]
     rows[0]["compute_source"] += " they were measured"
     for told in ({"resolved": {"gpu.name": "H200-SXM"}}, {"resolved": {"gpu.name": ["H200-SXM"]}}):
         assert measured_words(["H200-SXM"]) in remarks(rows, told)
