@@ -70,5 +70,5 @@ print(report.plain(rows, columns))
 # Look first whether there is anything to choose. Few servers with many circuits (`network.mfabric.optical_degree`) get
 # the same ones from every policy: a region of two servers always, four servers with the usual six circuits two for each
 # pair. `compare --policy greedy,uniform` says so: "policy has no effect on iteration_s: greedy, uniform give equal
-# times where other settings are equal." A recording cannot tell policies apart there: take a larger `job.parallel.ep`, or a
-# smaller degree.
+# times where other settings are equal." A recording cannot tell policies apart there: take a larger `job.parallel.ep`,
+# or a smaller degree.
