@@ -308,6 +308,13 @@ def _beside_rates(group: Any) -> bytes:
     return b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
 
 
+def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.ndarray:
+    """Return `Exchanges.load` over `Exchanges.balanced` of MoE blocks [... P Q L 2]; 1 if no bytes leave a server."""
+    moe = places(job).layer >= 0
+    load, balanced = load.astype(np.float64)[..., moe, :], balanced.astype(np.float64)[..., None, None]
+    return np.divide(load, balanced, out=np.ones_like(load), where=balanced > 0)
+
+
 def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[str, Any]) -> RowArrays:
     """Seconds and circuit changes of cases; `own`: which of `loads` each case has; `times`: by column of `Networks`."""
     found = {name: getattr(times[""], name) for name in PARTS}
