@@ -64,7 +64,7 @@ REFUSED = [
     (text("run.npy", np.ones((4, 8)), axes="iteration,layer,expert"), "axes [iteration, layer, expert]", "[4, 8]"),
     (text("run.jsonl", [GOOD], axes="layer,expert"), "axes are for a file that is one array (.npy, .npz"),
     (lambda: traffic.recorded(FOUR, MADE, axes="layer,expert"), "this recording has its own, got 'layer,expert'"),
-    (arrays(tokens=np.ones((3, 2, 8))), "got shape (3, 2, 8); name others, such as --axes iteration,layer,expert"),
+    (arrays(tokens=np.ones((3, 2, 8))), "got shape (3, 2, 8); name other axes by --axes iteration,layer,expert"),
     (arrays(logical_count=np.ones(4)), "[layer, expert] or [iteration, layer, expert], none empty, got shape (4,)"),
     (arrays(weight=np.ones((1, 2, 4))), "must have the axes [layer, expert], none empty, got shape (1, 2, 4)"),
     (arrays(num_global_tokens_per_expert=np.ones(4)), "[tensor-parallel rank, source, expert] or [layer, tensor"),
@@ -133,11 +133,11 @@ REFUSED = [
     ),
     (
         lines(*[line(*place, [[0]]) for place in PLACES[:-1]], ep=2),
-        "as many micro-batches of every step, layer and rank; step 1, layer 1, rank 1 has 0, another one 1.",
+        "equally many micro-batches for every step, layer and rank; step 1, layer 1, rank 1 has 0, another has 1.",
     ),
     (
         lines(*[line(*place, [[0]]) for place in [*PLACES, PLACES[0]]], ep=2),
-        "step 0, layer 0, rank 1 has 1, another one 2",
+        "step 0, layer 0, rank 1 has 1, another has 2",
     ),
     (
         lines(line(0, 0, 7, [[0]])),
