@@ -144,7 +144,7 @@ NAMELESS = nccl_text(QUICK, 16, 8, program="")
 REFUSED = {
     "a program of two without its name": (
         nccl_text(QUICK, 16, 8) + NAMELESS,
-        "line 47: Collective test starting must stand above every table",
+        "line 47: 'Collective test starting' must stand above every table",
     ),
     "ranks of two runs, the second without a header": (
         nccl_text(QUICK, 4, 2) + nccl_text(SLOW, 8, 4).replace("busbw", ""),
@@ -172,7 +172,7 @@ REFUSED = {
         nccl_text(QUICK, 16, 8).replace("Rank  7", "Rank 77"),
         "must name all ranks, rank 7 is missing",
     ),
-    "groups of two sizes": (nccl_text(QUICK, 16, 8).replace("9 Group  0", "9 Group  1"), "groups of ranks must"),
+    "groups of two sizes": (nccl_text(QUICK, 16, 8).replace("9 Group  0", "9 Group  1"), "groups must have equal"),
 }
 
 
