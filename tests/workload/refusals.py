@@ -66,7 +66,7 @@ REFUSED = [
     ),
     (
         own(MINE.replace("{ heads = 40", "[{ heads = 40").replace("128 }", "128 }]")),
-        "must say of how many blocks it is",
+        "must state its number of blocks",
     ),
     (
         own(MINE + "dense_blocks = [99]\ndense_hidden = 8"),
