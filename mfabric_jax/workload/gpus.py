@@ -126,7 +126,7 @@ def get_gpu(gpu: str | Path | Gpu = DEFAULT_GPU) -> Gpu:
     if isinstance(gpu, Gpu):
         return gpu
     if str(gpu).isdigit():
-        raise InputError(f"gpu must be the name of a GPU, got {str(gpu)!r}; how many there are is gpus.")
+        raise InputError(f"gpu must be the name of a GPU, got {str(gpu)!r}; the number of GPUs is gpus.")
     if Path(gpu).suffix.lower() not in PARSERS:
         return GPUS[checks.one_of("gpu", str(gpu), [*GPUS, "FILE.toml or FILE.json"])]
     values = read_mapping(gpu, "facts of a GPU")

@@ -69,7 +69,7 @@ def _own(values: Mapping[str, Any]) -> dict[str, Any]:
     for field in values:
         checks.one_of("field of a model", field, ("name", "source", *OF_MODEL, *OF_JOB))
     _check_needed("a model", OF_MODEL, values)
-    facts = {"source": "a file of one's own"} | {name: values[name] for name in ("source", *OF_MODEL) if name in values}
+    facts = {"source": "a user's file"} | {name: values[name] for name in ("source", *OF_MODEL) if name in values}
     if not isinstance(facts["source"], str):
         raise InputError(f"source must be text, got {facts['source']!r:.80}.")
     facts["attention"] = _attention(values["attention"])

@@ -270,7 +270,7 @@ class Workload:
             what = f"cp x folded = {self.cp} x {self.folded}" if self.folded > 1 else "cp"
             raise checks.InputError(f"{what} must divide {divided}, got {self.sequence_ranks}.")
         if self.folded > 1 and self.tp_reduces == "all":
-            raise checks.InputError("tp_reduces must be attention where experts are folded, got 'all'.")
+            raise checks.InputError("tp_reduces must be attention if experts are folded, got 'all'.")
         if self.head == "counted" and not facts.vocab:
             raise checks.InputError(f"head 'counted' needs the vocab of {facts.name}, which is not known.")
         if places > facts.blocks:
@@ -286,7 +286,7 @@ class Workload:
         if limit is None:
             return
         if self.dispatch != "per-server":
-            raise checks.InputError(f"node_limit needs dispatch 'per-server', got {self.dispatch!r}: bytes are alike.")
+            raise checks.InputError(f"node_limit needs dispatch 'per-server', got {self.dispatch!r}: no bytes change.")
         if isinstance(limit, str):
             checks.one_of("node_limit (beside a number of servers)", limit, ("model",))
             groups, most, what = facts.expert_groups, facts.top_groups, "expert_groups"

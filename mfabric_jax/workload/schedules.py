@@ -311,7 +311,7 @@ def check_shape(schedule: str, shape: PipelineShape) -> None:
         )
     if overlap and not order.overlaps:
         able = ", ".join(name for name, each in SCHEDULES.items() if each.overlaps)
-        raise checks.InputError(f"overlap_passes is of schedules {able}, got schedule {schedule!r}.")
+        raise checks.InputError(f"overlap_passes needs schedule {able}, got schedule {schedule!r}.")
 
 
 def micro_batches_for(

@@ -141,7 +141,7 @@ def _workloads(
             whole(name, stated[name])
     batch = stated.get("global_batch")
     if batch is not None and "micro_batches" in stated:
-        raise InputError(f"global_batch {batch} is not used beside micro_batches {stated['micro_batches']}.")
+        raise InputError(f"global_batch {batch} and micro_batches {stated['micro_batches']} cannot both be stated.")
     every = [_facts(stated, degrees) for degrees in _degrees(architecture, stated) if some(degrees["ep"])]
     jobs = (_tried(lambda facts=facts: Workload.of("own", architecture, **facts)) for facts in every if facts)
     return [job for job in jobs if job is not None]

@@ -146,7 +146,7 @@ REFUSED = [
         mixtral(schedule="interleaved", chunks=2, micro_batches=6),
         "micro_batches must be a multiple of the 4 stages (pp) under schedule 'interleaved', got 6.",
     ),
-    (mixtral(schedule="zb-h1", overlap_passes=True), "overlap_passes is of schedules 1f1b, interleaved, dualpipe, got"),
+    (mixtral(schedule="zb-h1", overlap_passes=True), "overlap_passes needs schedule 1f1b, interleaved, dualpipe, got"),
     (
         mixtral(overlap_passes=True, recompute="block"),
         "overlap_passes needs recompute without moe and block, got",
@@ -161,7 +161,7 @@ REFUSED = [
         fine(gpus=512, global_batch=1000, tp=1, pp=1),
         "no set-up with tp 1, pp 1, gpus 512 divides global_batch 1000; 512 or 1024 would do",
     ),
-    (fine(gpus=512, global_batch=1024, micro_batches=2), "global_batch 1024 is not used beside micro_batches 2."),
+    (fine(gpus=512, global_batch=1024, micro_batches=2), "global_batch 1024 and micro_batches 2 cannot both be stated."),
     (gpu("bf16_tflop = 1"), "field of a GPU 'bf16_tflop' is unknown (did you mean 'bf16_tflops'?)"),
     (gpu("watts = 700"), "a GPU needs bf16_tflops and nvlink_gigabytes_per_s, or like"),
     (gpu(OWN.replace("nics = 2", "nics = 2.5")), "own.toml': nics must be a whole number"),

@@ -225,7 +225,7 @@ def read_rates(path: str) -> dict[str, Rate]:
         for name in given:
             one_of(f"{kind} in {path!r}: key", name, FIELDS)
         if ("per_million_hours" in given) == ("mtbf_hours" in given):
-            raise InputError(f"{kind} in {path!r} needs per_million_hours or mtbf_hours, one of them.")
+            raise InputError(f"{kind} in {path!r} needs either per_million_hours or mtbf_hours.")
         for name in ("per_million_hours", "mtbf_hours", "repair_hours"):
             number(f"{kind}.{name}", given.get(name, 0))
         if "mtbf_hours" in given:

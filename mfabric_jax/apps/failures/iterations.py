@@ -84,7 +84,7 @@ class Failures:
         found = absent_kinds(self.counted.group, self.counted.resolved.routing)
         if not self.counted.nvswitches:
             gpu, known = self.counted.resolved.server.name, self.counted.resolved.server.nvswitches
-            unknown = f"how many {gpu} has is not known: give gpu.nvswitches"
+            unknown = f"their number is not known for {gpu}: state gpu.nvswitches"
             found |= {"nvswitch": unknown if known is None else f"GPUs {gpu} have no NVSwitch"}
         of_bill = (*LINKS, "spine", "optical-switch")
         return found | {kind: NONE_THERE for kind in of_bill if kind not in found and not self.counted.devices(kind)}
@@ -143,7 +143,7 @@ def plans(asked: Case | Cases) -> list[Failures]:
     for kind in {kind for one in found for kind in one.kinds or ()}:
         if all(kind in one.absent for one in found):
             why = "; ".join(dict.fromkeys(f"{one.case.network.fabric}: {one.absent[kind]}" for one in found))
-            raise InputError(f"failure {kind!r} is on none of the fabrics ({why}).")
+            raise InputError(f"failure {kind!r} exists on none of the fabrics ({why}).")
     return found
 
 

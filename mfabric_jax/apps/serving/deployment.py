@@ -290,7 +290,7 @@ class Deployment:
         """Memory size of a GPU [B]. Raise `InputError` if it is not known."""
         gpu = self.decode.group.gpu
         if gpu.memory_bytes is None:
-            raise InputError(f"serving needs gpu.memory_gigabytes, which is not known of {gpu.name}.")
+            raise InputError(f"serving needs gpu.memory_gigabytes, which is not known for {gpu.name}.")
         return gpu.memory_bytes
 
     def request_bytes(self, context: Any) -> Any:
@@ -420,8 +420,8 @@ def _generated(case: Case, model: Architecture) -> Taken:
     source: Any = case.traffic.source
     if source.name != "generated":
         raise InputError(
-            "serving.experts generated needs traffic.generated.skew: the n-th expert is taken n^-skew times as often "
-            "as the first (--set traffic.generated.skew=0.8)."
+            "serving.experts generated needs traffic.generated.skew: the n-th expert is selected n^-skew times as "
+            "often as the first (--set traffic.generated.skew=0.8)."
         )
     layers, knobs = len(model.moe_blocks), Knobs(skew=source.skew)
     each = [base_popularity(knobs, layers, model.experts, case.run.seed, layer) for layer in range(layers)]

@@ -61,7 +61,7 @@ class Rates(NamedTuple):
 def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -> Rates:
     """Return the rates of a GPU by the table of measured kernels. `weights`: number format of the products."""
     if gpu.memory_Bps is None:
-        raise InputError(f"serving needs gpu.memory_gigabytes_per_s, which is not known of {gpu.name}.")
+        raise InputError(f"serving needs gpu.memory_gigabytes_per_s, which is not known for {gpu.name}.")
     found, number = rates_of(gpu, how, path), "bf16" if weights == "bf16" else "fp8"
     faster = 1.0
     if weights == "nvfp4":
