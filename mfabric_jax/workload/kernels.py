@@ -38,7 +38,7 @@ class Rates(NamedTuple):
     """Achieved rates of a GPU.
 
     - `products`, `grouped` (experts'), `weights` (gradients of weights): FLOP/s by number format.
-    - `attention`: of scores, forward and backward, by width of a head and sequence, over `peak` [FLOP/s].
+    - `attention`: of scores, forward and backward, by width of a head and sequence, as fractions of `peak` [FLOP/s].
     - `memory_Bps`: of memory.
     """
 

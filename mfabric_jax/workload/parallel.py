@@ -286,7 +286,9 @@ class Workload:
         if limit is None:
             return
         if self.dispatch != "per-server":
-            raise checks.InputError(f"node_limit needs dispatch 'per-server', got {self.dispatch!r}: no bytes change.")
+            raise checks.InputError(
+                f"node_limit needs dispatch 'per-server', got {self.dispatch!r}, where it changes no bytes."
+            )
         if isinstance(limit, str):
             checks.one_of("node_limit (beside a number of servers)", limit, ("model",))
             groups, most, what = facts.expert_groups, facts.top_groups, "expert_groups"
@@ -449,7 +451,8 @@ class Workload:
 
 
 class Placement(NamedTuple):
-    """Rank indices, server and region of every GPU: six arrays [GPUs]. All numbers are global."""
+    """Rank indices, server and region of every GPU: six arrays [GPUs] by global GPU number. Servers and regions also
+    have global numbers."""
 
     tp: np.ndarray
     ep: np.ndarray

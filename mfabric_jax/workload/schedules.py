@@ -31,7 +31,7 @@ class PipelineShape(NamedTuple):
     overlap: bool = False
 
 
-# ---------------------------------------------------------------------- forwards and backwards in alternation
+# ---------------------------------------------------------------------- schedules that alternate forwards and backwards
 def one_f_one_b(stage: int, shape: PipelineShape) -> int:
     """Return the warm-up forwards of 1F1B, after which forwards and backwards alternate."""
     behind = shape.stages - stage - 1
@@ -39,7 +39,7 @@ def one_f_one_b(stage: int, shape: PipelineShape) -> int:
 
 
 def interleaved(stage: int, shape: PipelineShape) -> int:
-    """Return the warm-up forwards of interleaved 1F1B: `stages` micro-batches at a time pass chunk after chunk."""
+    """Return the warm-up forwards of interleaved 1F1B: groups of `stages` micro-batches run one chunk after another."""
     return 2 * (shape.stages - stage - 1) + (shape.chunks - 1) * shape.stages + shape.overlap
 
 
@@ -223,7 +223,7 @@ class Schedule(NamedTuple):
     overlap: bool = False
 
     def step(self, stages: int) -> int:
-        """Return the number of which micro-batches must be a multiple."""
+        """Return the number that must divide the number of micro-batches."""
         return 2 if self.even else max(1, self.multiple * stages)
 
 

@@ -105,7 +105,7 @@ def _least(rows: Sequence[tuple[float, int, float, Workload]], server: Gpu, load
 def _by_time(
     jobs: Sequence[Workload], server: Gpu, recompute: str | None, speeds: Speeds
 ) -> Iterator[tuple[float, Workload]]:
-    """Yield seconds per token and set-up, fastest first. More recomputation never makes a set-up faster."""
+    """Yield seconds per token and set-up, fastest first. Harder levels of recomputation are never faster."""
 
     def per_token(job: Workload) -> float:
         return iteration_seconds(job, server, speeds).total / job.iteration_tokens

@@ -161,7 +161,10 @@ REFUSED = [
         fine(gpus=512, global_batch=1000, tp=1, pp=1),
         "no set-up with tp 1, pp 1, gpus 512 divides global_batch 1000; 512 or 1024 would do",
     ),
-    (fine(gpus=512, global_batch=1024, micro_batches=2), "global_batch 1024 and micro_batches 2 cannot both be stated."),
+    (
+        fine(gpus=512, global_batch=1024, micro_batches=2),
+        "global_batch 1024 and micro_batches 2 cannot both be stated.",
+    ),
     (gpu("bf16_tflop = 1"), "field of a GPU 'bf16_tflop' is unknown (did you mean 'bf16_tflops'?)"),
     (gpu("watts = 700"), "a GPU needs bf16_tflops and nvlink_gigabytes_per_s, or like"),
     (gpu(OWN.replace("nics = 2", "nics = 2.5")), "own.toml': nics must be a whole number"),

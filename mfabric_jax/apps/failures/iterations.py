@@ -297,8 +297,8 @@ def _solve_circuits(one: Problem, left: Degraded, stage: int) -> Exchanges:
 
 
 def _between(ranks: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Bytes between the remaining servers [.. S S], from bytes between ranks [.. R R]; `share` [R S]: where each rank
-    runs."""
+    """Bytes between the remaining servers [.. S S], from bytes between ranks [.. R R]; `share` [R S]: part of each rank
+    on each server."""
     others = ranks * (1 - np.eye(ranks.shape[-1]))
     servers = np.einsum("rs,...rq,qt->...st", share, others, share, optimize=True)
     return servers * (1 - np.eye(servers.shape[-1]))

@@ -1,7 +1,5 @@
-"""Fit the knobs of the traffic generator to a recording's statistics.
-
-Method: moments, with common random numbers.
-"""
+"""Fit the knobs of the traffic generator to a recording's statistics, by the method of moments with common random
+numbers."""
 
 import dataclasses
 import functools

@@ -116,8 +116,9 @@ LAGGED = {lag: f"correlation, lag {lag}" for lag in (1, 10, 100)}  # lags in rec
 def moments_of(count: np.ndarray, pairs: bool = True) -> dict[str, float]:
     """Return statistics by name, in table order, of selections [iteration, layer, micro_batch, source, expert].
 
-    Load and pairs sum micro-batches and give quantiles (`QUANTILES`) over iterations and layers; the others are means.
-    Undefined statistics are omitted, such as pairs unless two or more sources divide the experts.
+    Load, pairs and source rows sum micro-batches. Load and pairs give quantiles (`QUANTILES`) over iterations and
+    layers; the others are means. Undefined statistics are omitted, such as pairs unless two or more sources divide the
+    experts.
     """
     rows = source_rows(count)
     load, ranks = rows.sum(axis=2), rows.shape[2]

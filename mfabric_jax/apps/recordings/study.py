@@ -144,9 +144,9 @@ _HELD = (  # statistics of `statistics.TITLES`, in words; whether to print them 
 ALIKE = 0.01  # relative difference below which iteration times count as equal
 SHARE, CIRCUITS, AHEAD, HELD, UNKNOWN = (
     "Which part of an iteration is all-to-all?",
-    "Would optical circuits help, and which policy?",
+    "Would optical circuits help, and with which policy?",
     "Which predictor works, and how far ahead?",
-    "How skewed, drifting and local is it?",
+    "How skewed and local is the traffic, and how fast does it drift?",
     "What this recording cannot tell",
 )
 

@@ -49,7 +49,7 @@ BURST = Form("BurstGPT", ("timestamp", "request tokens", "response tokens"), "s"
 MOONCAKE = Form("Mooncake", ("timestamp", "input_length", "output_length"), "ms", block=512)
 BAILIAN = Form("Qwen-Bailian", MOONCAKE.columns, "s", block=16)
 BESIDE_COLUMNS = ("session id", "elapsed time", "model", "total tokens", "log type", "numimages", "")  # in public logs
-CHAT = {"chat_id", "parent_chat_id", "turn"}  # fields that Qwen-Bailian has and Mooncake has not
+CHAT = {"chat_id", "parent_chat_id", "turn"}  # fields of Qwen-Bailian that Mooncake does not have
 BESIDE = (*MOONCAKE.columns, "hash_ids", "type", *CHAT)
 USUAL_RATES = 0.005, 10.0  # requests/s; public logs with numeric times have 0.03 (in their first minutes) to 7
 SINCE_1970 = {"s": 10**9, "ms": 10**12, "us": 10**15, "ns": 10**18}  # timestamps of 2001; ten times that is 2286
@@ -213,7 +213,7 @@ def _objects(lines: Iterator[str], named: str, form: Form, unread: dict[str, Non
         if not isinstance(table, dict) or not set(form.columns) <= set(table):
             raise InputError(f"{where} must be an object with {', '.join(form.columns)}, got {line.strip()!r:.80}.")
         if bool(CHAT & set(table)) != (form is BAILIAN):
-            one, other = ("none of", "has") if form is BAILIAN else ("one of", "has not")
+            one, other = ("none of", "has some") if form is BAILIAN else ("one of", "has none")
             raise InputError(f"{where} has {one} {', '.join(sorted(CHAT))}, line 1 {other}: separate the two logs.")
         unread.update(dict.fromkeys(name for name in table if name not in BESIDE))
         when, prompt, answer = (table[name] for name in form.columns)

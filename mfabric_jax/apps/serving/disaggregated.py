@@ -35,7 +35,7 @@ from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import model_of
 from mfabric_jax.support.array_module import array_module
 
-SIZES = "serving.split: GPUs of attention and experts"
+SIZES = "serving.split: attention_gpus + expert_gpus"
 MOST_MICRO_BATCHES = 4  # limit unless micro-batches are stated, as in MegaScale-Infer's search
 
 

@@ -189,7 +189,7 @@ def split_s(model: Model, inside_Bps: Any, nvlink: float, alpha_s: float, tokens
     return 2 * (alpha_s + moved / (inside_Bps * nvlink))
 
 
-# ------------------------------------------------------------------------------------------------- experts and the rest
+# --------------------------------------------------------------------------------------------- experts and other layers
 def experts_s(model: Model, rate: Rates, tokens: Any):
     """Return the seconds of one layer's routed experts on the busiest GPU (mean over layers), for `tokens` per GPU."""
     xp, load = array_module(tokens), model.load
