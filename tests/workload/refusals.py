@@ -99,7 +99,7 @@ REFUSED = [
     (
         released("DeepSeek-V3", index_topk=1024, index_n_heads=32, index_head_dim=64),
         "has index_topk = 1024, index_n_heads = 32, index_head_dim = 64, which deepseek_v3 does not have",
-        "its numbers would be those of another model",
+        "the numbers would be those of another model",
     ),
     (released("Qwen3-30B-A3B", full_attention_interval=4), "has full_attention_interval = 4, which qwen3_moe does not"),
     (released("Qwen3-30B-A3B", linear_num_key_heads=8), "has linear_num_key_heads = 8"),

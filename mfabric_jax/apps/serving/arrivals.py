@@ -341,8 +341,8 @@ def _blocks(rows: list[Row], form: Form, stated: int | None, named: str) -> list
         if not agrees(stated).all():
             row = having[int(np.argmin(agrees(stated)))]
             raise InputError(
-                f"{named}, line {row.line}: serving.load.block must agree with {len(row.blocks)} hash_ids for "
-                f"{row.prompt} tokens, got {stated}."
+                f"{named}, line {row.line}: {row.prompt} tokens have {len(row.blocks)} hash_ids; serving.load.block "
+                f"must agree with them, got {stated}."
             )
         return [stated]
     if form.block is not None and (-(-prompt // form.block) == count).all():

@@ -109,7 +109,11 @@ REFUSED = [
     (text("run.csv", "layer,expert,tokens,gpu\n1,1,2,3\n"), "none twice, got layer, expert, tokens, gpu."),
     (text("run.csv", "layer,expert,tokens\n"), "must have at least one line below its header"),
     (text("run.csv", "layer,expert,tokens\n0,0,1\n0,1\n"), "line 3 of trace", "must have 3 cells, got 2."),
-    (text("run.csv", "layer,expert,tokens\n0,0,1\n0,0,2\n"), "line 3 of trace", "the only one for its layer, expert"),
+    (
+        text("run.csv", "layer,expert,tokens\n0,0,1\n0,0,2\n"),
+        "line 3 of trace",
+        "repeats the layer, expert of an earlier line",
+    ),
     (text("run.csv", "layer,expert,tokens\n0,-1,1\n"), "column expert", "whole numbers of at least 0, got '-1'"),
     (text("run.csv", "layer,expert,tokens\n0,99999999,1\n"), "must have experts below 65536", "got 1 x 100000000"),
     (text("run.csv", "layer,expert,tokens\n0,1,many\n"), "column tokens of trace", "must hold numbers, got 'many'"),
@@ -141,7 +145,7 @@ REFUSED = [
     ),
     (
         lines(line(0, 0, 7, [[0]])),
-        "must be below tp x ep x dp x pp = 1 x 1 x 1 x 1 = 1, got 7; name the degrees",
+        "must be below tp x ep x dp x pp = 1 x 1 x 1 x 1 = 1, got 7; state the degrees",
     ),
     (
         lines(line(0, 0, 0, [[0]]), ep=4),
@@ -175,7 +179,7 @@ REFUSED = [
     ),
     (
         text("rows.doc", "a,b\n"),
-        "none of the formats that are read",
+        "must have a known format",
         "; .jsonl of a Megatron router trace, or a",
     ),
     (lambda: traffic.open_trace("no/such/run.npz"), "trace must be an existing file or folder, got no/such/run.npz"),

@@ -58,7 +58,7 @@ REFUSED = [
     (nccl(ROW.rpartition(" ")[0]), "alltoall.txt, line 5: a row must have the columns of line 3, got 12 words."),
     (
         text("all_reduce.txt", HEADER.replace("    time", " cputime") + ROW),
-        "line 3: the table must have the columns size",
+        "line 3: the table must have the column size",
     ),
     (text("all_reduce.txt", HEADER.replace("size         count", "bytes            N") + ROW), "got bytes, N, type"),
     (text("a.txt", FILES["older.txt"].replace("2e-06", "5e-02")), "line 6: error must be at most 0.01, got '5e-02'"),
@@ -91,7 +91,7 @@ REFUSED = [
     (text("w.txt", FILES["write_bw.txt"].replace("46900.00", "0.00")), "BW average must be above 0, got '0.00'."),
     (text("w.txt", FILES["write_bw.txt"].replace("0.005863", "")), "line 7: a row must have 5 columns, got 4."),
     (text("w.txt", FILES["write_lat.txt"].replace("t_typical", "t_mean")), "have a column BW average or t_typical"),
-    (text("d.txt", FILES["normal.txt"] + FILES["inside.txt"]), "has lines inside a server and lines between servers"),
+    (text("d.txt", FILES["normal.txt"] + FILES["inside.txt"]), "has times inside a server and times between servers"),
     (text("d.txt", FILES["inside.txt"].replace("153.00", "")), "line 2: a best result must say GB/s and us, got"),
     (
         text("d.txt", FILES["low_latency.txt"].replace("75.28 GB", "**75.28 GB")),

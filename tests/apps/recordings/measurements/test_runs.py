@@ -156,7 +156,7 @@ REFUSED = {
     "a script": (SCRIPT + NAMELESS, "the table may be of all_reduce or alltoall"),
     "one name of two": (
         "build/alltoall_perf\n" + NAMELESS + "build/all_reduce_perf\n" + NAMELESS + NAMELESS,
-        "line 75: the table does not say",
+        "line 75: the table may be of",
     ),
     "another program": (
         nccl_text(QUICK, 16, 8) + nccl_text(QUICK, 16, 8, "broadcast_perf"),
@@ -165,9 +165,9 @@ REFUSED = {
     "OSU without a title": (OSU + OSU_V.partition("\n")[2], "line 8: the title of a test, # OSU ..., must stand above"),
     "another OSU test": (OSU + OSU.replace("All-to-All", "Allgather"), "line 8: 'MPI Allgather Personalized"),
     "ranks that a tool does not say": (OSU + OSU, "2 runs of osu_alltoall MPI and does not state the ranks"),
-    "tables without ranks": (PER_ITERATION + PER_ITERATION, "holds 2 runs of reduce_scatter_perf and does not say"),
-    "a best result twice": (NORMAL + NORMAL, "holds 2 runs of test_internode and does not say"),
-    "times of a rank twice": (LOW_LATENCY + LOW_LATENCY, "holds 2 runs of test_low_latency and does not say"),
+    "tables without ranks": (PER_ITERATION + PER_ITERATION, "holds 2 runs of reduce_scatter_perf and does not state"),
+    "a best result twice": (NORMAL + NORMAL, "holds 2 runs of test_internode and does not state"),
+    "times of a rank twice": (LOW_LATENCY + LOW_LATENCY, "holds 2 runs of test_low_latency and does not state"),
     "a rank left out": (
         nccl_text(QUICK, 16, 8).replace("Rank  7", "Rank 77"),
         "must name all ranks, rank 7 is missing",
