@@ -45,7 +45,7 @@ MISTAKES = {
     ],
     TRACE: [
         ("none.npz", "trace must be an existing file"),
-        ("notes.md", "trace notes.md has none of the formats that are read: .npy, .npz, .json or"),
+        ("notes.md", "trace notes.md must have a known format; formats: .npy, .npz, .json or"),
         ("run.npz", "ep of the workload must divide the 4 source ranks of run.npz, got 8"),
     ],
     "calibrate": [

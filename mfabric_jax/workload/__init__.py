@@ -1,4 +1,4 @@
-"""What is trained, on how many GPUs, and what that costs: model dimensions, placement of ranks, seconds and bytes."""
+"""A training job: dimensions of its model, placement of its ranks, and its seconds, bytes and memory."""
 
 from mfabric_jax.workload.catalog import NAMES as NAMES
 from mfabric_jax.workload.catalog import get as get

@@ -1,6 +1,8 @@
-"""The named workloads of arXiv 2501.03905: model, number of GPUs and degrees of parallelism. Inferred where the paper
-does not say: DP degrees of Mixtral 8x7B, LLaMA-MoE and Qwen-MoE, top-k of LLaMA-MoE, one micro-batch per pipeline
-stage."""
+"""The named workloads of arXiv 2501.03905: model, number of GPUs and degrees of parallelism.
+
+The paper does not state the DP degrees of Mixtral 8x7B, LLaMA-MoE and Qwen-MoE, the top-k of LLaMA-MoE, and
+micro-batches (one per pipeline stage here); these values are inferred.
+"""
 
 import dataclasses
 import math
@@ -34,12 +36,13 @@ _own = LazyModule("mfabric_jax.workload.own")
 
 
 def get(model: str, **overrides: Any) -> Workload:
-    """The workload that the paper simulates for a model name; `overrides` replace fields of `Workload` or
-    `Architecture`.
+    """Return the workload that the paper simulates for a model name.
+
+    - `overrides`: replace fields of `Workload` or `Architecture`.
 
     Unless stated, `gpus` follows from the degrees, and `dp` from `gpus` and the other degrees. For a model from a file,
-    use `resolve(Case().with_({"model.name": FILE})).job`. Raises `InputError` for an unknown name or field, and
-    `Misfit` for values that do not fit together.
+    use `resolve(Case().with_({"model.name": FILE})).job`. Raise `InputError` for an unknown name or field, and `Misfit`
+    for values that do not fit together.
     """
     facts = {**_FACTS[checks.one_of("model", model, NAMES)], "known_as": model}
     of_job = [field.name for field in dataclasses.fields(Workload) if field.name not in ("model", "architecture")]
@@ -68,8 +71,8 @@ def _spread(facts: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Model(NamedTuple):
-    """A named model: label in rows, dimensions, `job` settings of its file, and name of published figures ("" for
-    none)."""
+    """A named model: label in rows, dimensions, `job` settings from its file, and the name under which figures for it
+    are published ("" for none)."""
 
     label: str
     architecture: models.Architecture
@@ -78,8 +81,12 @@ class Model(NamedTuple):
 
 
 def get_model(name: str, changed: Mapping[str, Any] | None = None) -> Model:
-    """A model by catalogue name, from a `.toml` or `.json` file, or from a released `config.json`; `changed` replaces
-    `Architecture` fields. `InputError` for unknown names, unreadable files and impossible dimensions."""
+    """Return a model by catalogue name, from a `.toml` or `.json` file, or from a released `config.json`.
+
+    - `changed`: replaces `Architecture` fields.
+
+    Raise `InputError` for an unknown name, an unreadable file or impossible dimensions.
+    """
     if Path(name).suffix.lower() in PARSERS or (Path(name) / CONFIG).is_file():
         architecture, set_up = _own.read_model(name)
         model = Model(architecture.name, architecture, set_up)

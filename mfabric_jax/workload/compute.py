@@ -1,4 +1,4 @@
-"""Compute time of one block (FLOPs over achieved FLOP/s), and a closed-form estimate of an iteration's time."""
+"""FLOPs and compute time of one block and of one iteration."""
 
 from typing import Any, NamedTuple
 
@@ -9,12 +9,13 @@ from mfabric_jax.workload.parallel import Workload
 from mfabric_jax.workload.recompute import again_of
 
 BACKWARD_OVER_FORWARD = 2.0  # two products (gradients of inputs and of weights) per forward product
-WEIGHTS_OVER_FORWARD = 1.0  # weight gradients; attention scores have none and need both products for inputs
+WEIGHTS_OVER_FORWARD = 1.0  # weight gradients; attention scores have no weights and need both products for inputs
 _INPUTS = BACKWARD_OVER_FORWARD - WEIGHTS_OVER_FORWARD
 
 
 class BlockFlops(NamedTuple):
-    """Forward FLOPs of one micro-batch of one EP rank, whole TP group; `expert` (routed experts) is part of `moe`."""
+    """Forward FLOPs of a block for one micro-batch of one EP rank, whole TP group; `expert` (routed experts) is part of
+    `moe`."""
 
     attention: float
     moe: float
@@ -23,7 +24,7 @@ class BlockFlops(NamedTuple):
 
 
 class Back(NamedTuple):
-    """Backward seconds of a part: gradients of inputs, of weights, and what is computed again before."""
+    """Backward seconds of a part: gradients of inputs and of weights, and recomputation before them (`again`)."""
 
     inputs: Any
     weights: Any
@@ -31,7 +32,7 @@ class Back(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """Backward seconds of a block; `head`: of the output head, in all."""
+    """Backward seconds of a block by part; `head`: all of the output head."""
 
     attention: Back
     moe: Back
@@ -41,12 +42,13 @@ class Backward(NamedTuple):
 
 
 class BlockSeconds(NamedTuple):
-    """Forward seconds of one micro-batch on every GPU of an EP rank. Blocks take `attention_s` plus `moe_s` (`expert_s`
-    of it in routed experts) or `dense_s`.
+    """Forward seconds of one micro-batch on every GPU of an EP rank. A block takes `attention_s` plus `moe_s`
+    (`expert_s` of it in routed experts) or `dense_s`.
 
-    - `scores_s`: part of `attention_s` in attention scores; `head_s`: output heads, and products that join tokens'
-      vectors before blocks that predict further ones; None: by their FLOPs.
-    - `backward`: seconds of backward passes; None: two products (of inputs and of weights) for each forward one.
+    - `scores_s`: part of `attention_s` in attention scores; None: by FLOPs.
+    - `head_s`: output heads, and products that join tokens' vectors before blocks that predict further tokens; None: by
+      FLOPs.
+    - `backward`: seconds of backward passes; None: two products (of inputs and of weights) per forward one.
     """
 
     attention_s: Any
@@ -59,8 +61,10 @@ class BlockSeconds(NamedTuple):
 
 
 def usual_backward(forward: Any) -> Backward:
-    """Two products per forward one; scores have no weights and need both for inputs. `forward`: `attention_s`, `moe_s`,
-    `dense_s`, `expert_s`, `scores_s` and `head_s`."""
+    """Return backward seconds with two products per forward one; attention scores need both for inputs.
+
+    - `forward`: anything with `attention_s`, `moe_s`, `dense_s`, `expert_s`, `scores_s` and `head_s`.
+    """
     products = lambda seconds: Back(_INPUTS * seconds, WEIGHTS_OVER_FORWARD * seconds, seconds)  # noqa: E731
     usual, scores = products(forward.attention_s), WEIGHTS_OVER_FORWARD * forward.scores_s
     attention = usual._replace(inputs=usual.inputs + scores, weights=usual.weights - scores)
@@ -69,13 +73,17 @@ def usual_backward(forward: Any) -> Backward:
 
 
 def backward_of(seconds: Any) -> Backward:
-    """Backward seconds as they are given, else the usual ones."""
+    """Return the stated backward seconds, else the usual ones."""
     return usual_backward(seconds) if seconds.backward is None else seconds.backward
 
 
 def block_flops(workload: Workload) -> BlockFlops:
-    """FLOPs of each part of a block under balanced load: two per parameter and token, plus causal attention scores. The
-    MoE part counts the gate, top-k routed experts and shared experts. `dense` is 0 for a model without dense blocks."""
+    """Return the forward FLOPs of each part of a block under balanced load: two per parameter and token, plus causal
+    attention scores.
+
+    The MoE part counts the gate, top-k routed experts and shared experts. `dense` is 0 for a model without dense
+    blocks.
+    """
     model, tokens = workload.architecture, workload.tokens
     scores = model.attention.score_flops(workload.sequence)
     routed = model.gate_params + model.top_k * model.expert_params + model.shared_params
@@ -88,8 +96,11 @@ def block_flops(workload: Workload) -> BlockFlops:
 
 
 def iteration_flops(workload: Workload) -> float:
-    """Model FLOPs of one iteration of the cluster, as MFU counts them: three times the forward FLOPs of every block and
-    token and of a counted output head, without recomputation, uneven load and padding."""
+    """Return the model FLOPs of one iteration of the cluster, as MFU counts them.
+
+    They are three times the forward FLOPs of every block and token, and of a counted output head. Recomputation, uneven
+    load and padding do not count.
+    """
     model, block = workload.architecture, block_flops(workload)
     moe = workload.moe_layers
     forward = model.blocks * block.attention + moe * block.moe + (model.blocks - moe) * block.dense
@@ -99,21 +110,23 @@ def iteration_flops(workload: Workload) -> float:
 
 
 def scores_over_attention(workload: Workload) -> float:
-    """Scores and weighted values as a fraction of attention's FLOPs."""
+    """Return the part of attention's FLOPs in scores and weighted values."""
     scores = workload.architecture.attention.score_flops(workload.sequence)
     return workload.tokens * scores / block_flops(workload).attention
 
 
 def ends_over_attention(workload: Workload) -> float:
-    """Forward FLOPs beside blocks over those of one block's attention: of output heads that are counted, and of the
-    products before blocks that predict further tokens."""
+    """Return the forward FLOPs outside blocks over those of one block's attention.
+
+    Outside blocks are counted output heads, and the products before blocks that predict further tokens.
+    """
     model, predicted = workload.architecture, workload.predicted
     params = workload.head_counted * (1 + predicted) * model.head_params + predicted * model.joining_params
     return workload.tokens * 2 * params / block_flops(workload).attention
 
 
 def scaled(seconds: BlockSeconds, factor: Any) -> BlockSeconds:
-    """All of it so many times as long; nothing may be open."""
+    """Return all seconds times `factor`; no field may be None."""
 
     def times(part: Any) -> Any:
         return type(part)(*map(times, part)) if isinstance(part, tuple) else factor * part
@@ -122,7 +135,7 @@ def scaled(seconds: BlockSeconds, factor: Any) -> BlockSeconds:
 
 
 def completed(workload: Workload, seconds: BlockSeconds) -> BlockSeconds:
-    """With every part, by FLOPs and `usual_backward` where it is open."""
+    """Return the seconds with open (None) fields filled in, by FLOPs and by `usual_backward`."""
     if seconds.scores_s is None:
         seconds = seconds._replace(scores_s=scores_over_attention(workload) * seconds.attention_s)
     if seconds.head_s is None:
@@ -136,7 +149,7 @@ def completed(workload: Workload, seconds: BlockSeconds) -> BlockSeconds:
 
 
 def again_by_flops(workload: Workload) -> tuple[float, float, float, float]:
-    """FLOPs computed again over forward ones: of attention, of MoE, of dense FFNs and of routed experts."""
+    """Return recomputed over forward FLOPs of attention, MoE, dense FFNs and routed experts."""
     parts, block = again_of(workload.recompute).parts, block_flops(workload)
     of_attention = float("attention" in parts)
     if "mla-up" in parts and not of_attention:
@@ -149,10 +162,11 @@ def again_by_flops(workload: Workload) -> tuple[float, float, float, float]:
 
 
 def block_seconds(workload: Workload, gpu: Gpu, efficiency: Any = 0.5, precision: str = "bf16") -> BlockSeconds:
-    """Forward seconds of the parts of a block; the TP group shares the work evenly.
+    """Return the seconds of the parts of a block; the TP group shares the work evenly.
 
-    `efficiency` is achieved over peak FLOP/s, a number or a traced scalar; calibration against published iteration
-    times needs values above 1. `precision` ("bf16" or "fp8") selects the peak.
+    - `efficiency`: achieved over peak FLOP/s, a number or a traced scalar; calibration against published iteration
+      times needs values above 1.
+    - `precision`: "bf16" or "fp8", which selects the peak.
     """
     checks.positive("efficiency", efficiency)
     rate = workload.tp * gpu.peak(precision) * efficiency

@@ -1,4 +1,4 @@
-"""An estimate of an iteration in closed form, by which set-ups of a model are compared."""
+"""A closed-form estimate of an iteration, for comparing set-ups of a model."""
 
 import math
 from typing import NamedTuple
@@ -22,8 +22,8 @@ from mfabric_jax.workload.volume import (
 
 
 class Speeds(NamedTuple):
-    """Assumed rates: achieved over peak FLOP/s (None: kernels as they were measured), Gbit/s of a NIC, whether
-    gradients overlap the last backward pass."""
+    """Assumed rates: `efficiency`, achieved over peak FLOP/s (None: measured kernels), NIC bandwidth, precision of
+    products, and whether gradients overlap the last backward pass."""
 
     efficiency: float | None = None
     nic_gbps: float = 400.0
@@ -49,8 +49,8 @@ class IterationSeconds(NamedTuple):
 
 
 class _Rates(NamedTuple):
-    """Bytes/s of an NVLink and of a server's NICs, in rings and in all-to-alls, and of sends; seconds before a
-    dispatch."""
+    """Bytes/s of a GPU's NVLink and of a server's NICs, in rings and in all-to-alls, and of sends; `counts_s`: seconds
+    before a dispatch."""
 
     nvlink: float
     server: float
@@ -61,9 +61,12 @@ class _Rates(NamedTuple):
 
 
 def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -> IterationSeconds:
-    """Estimated seconds of one iteration by part, for comparing set-ups of a model. Experts are evenly loaded, links
-    are not shared, and switches add no delay. The busiest stage's compute, TP all-reduces over NVLink and all-to-alls
-    count (traffic between and inside servers at once), then the bubble, gradients and the optimizer step."""
+    """Return the estimated seconds of one iteration by part, for comparing set-ups of a model.
+
+    Experts are evenly loaded, links are not shared, and switches add no delay. The estimate adds the busiest stage's
+    compute, its TP all-reduces over NVLink and its all-to-alls (traffic between and inside servers in parallel), the
+    bubble, gradients and the optimizer step.
+    """
     nics = workload.gpus_per_server if server.nics is None else server.nics
     measured = speeds.efficiency is None
     shares = job_shares(workload, USUAL_DISPATCHER[workload.dispatch]) if measured else IDEAL
@@ -94,7 +97,7 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
 
 
 def _computed(workload: Workload, part: BlockSeconds) -> tuple[float, float]:
-    """Seconds of one micro-batch, forward plus backward: on the slowest stage, and the mean of the other stages."""
+    """Compute seconds of one micro-batch, forward plus backward: of the slowest stage, and the mean of the rest."""
     again, back = again_of(workload.recompute), backward_of(part)
     both = lambda forward, back, twice: forward + back.inputs + back.weights + (back.again if twice else 0)  # noqa: E731
     attention = both(part.attention_s, back.attention, again.attention)
@@ -111,7 +114,7 @@ def _computed(workload: Workload, part: BlockSeconds) -> tuple[float, float]:
 
 
 def _blocks(workload: Workload, moe_only: bool = False) -> float:
-    """Number of blocks that a micro-batch passes on the fullest stage."""
+    """Number of blocks that a micro-batch passes on the stage with the most blocks."""
     most = max(sum(held.moe) + (0 if moe_only else sum(held.dense)) for held in workload.holdings)
     return most / workload.order.copies
 
@@ -143,7 +146,7 @@ def _exchanged(workload: Workload, rates: _Rates) -> float:
 
 
 def _reached(workload: Workload) -> float:
-    """Expected number of other servers that a token is sent to, if all experts are equally likely."""
+    """Expected number of other servers to which a token is sent, if all experts are equally likely."""
     experts, chosen = workload.architecture.experts, workload.architecture.top_k
     servers = workload.ep // workload.ranks_per_server
     missed = math.comb(experts - experts // servers, chosen) / math.comb(experts, chosen)
@@ -155,7 +158,8 @@ def _reached(workload: Workload) -> float:
 
 
 def _gradients(workload: Workload, rates: _Rates, passes: float, *, overlap: bool) -> tuple[float, float]:
-    """Seconds for gradients and sharded weights: per micro-batch beyond what its passes hide, and at the end."""
+    """Seconds of gradients and sharded weights: per micro-batch as far as its passes do not hide them, and at the end
+    of the iteration."""
 
     def reduced(*, last: bool) -> float:
         sizes = [replica_bytes(workload, stage, last=last) for stage in {0, workload.pp - 1}]

@@ -1,4 +1,4 @@
-"""GPUs: the catalogue (`gpus.toml`) and files of the user."""
+"""GPUs: the catalogue (`gpus.toml`) and users' files."""
 
 import dataclasses
 import tomllib
@@ -22,10 +22,10 @@ class Gpu:
     - `bf16_flops`, `fp8_flops`: peak dense FLOP/s; `nvlink`: bytes/s per direction inside a server.
     - `memory_bytes`, `memory_Bps`: size and bytes/s of HBM; `watts`, `usd`: of one GPU.
     - `gpus_per_server`, `nics`: of a server; `nics` None: one per GPU.
-    - `nvswitches`: that `nvswitch_gpus` of them share; 0: links from GPU to GPU.
+    - `nvswitches`: NVSwitches that `nvswitch_gpus` GPUs share; 0: direct links between GPUs.
     - `scale_up_gpus`: size of an NVLink domain that spans servers (nvl72, mfabric-cpo); None: the fabric's size.
 
-    Raises `InputError` for an impossible number.
+    Raise `InputError` for an impossible number.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Gpu:
                 checks.whole(field, getattr(self, field))
 
     def peak(self, precision: str = "bf16") -> float:
-        """Dense FLOP/s at "bf16" or "fp8"; `InputError` if not known."""
+        """Return the dense peak FLOP/s at "bf16" or "fp8". Raise `InputError` if it is not known."""
         peaks = {"bf16": self.bf16_flops, "fp8": self.fp8_flops}
         known = peaks[checks.one_of("compute_precision", precision, PRECISIONS)]
         if known is None:
@@ -76,7 +76,7 @@ def _amount(unit: Callable[[float], float]) -> Callable[[str, Any], float]:
     return lambda field, value: unit(float(checks.positive(field, checks.number(field, value))))
 
 
-FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {  # of a file: field of `Gpu`, and how it is read
+FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {  # by key of a file: field of `Gpu`, and its reader
     "name": ("name", _text),
     "source": ("source", _text),
     "bf16_tflops": ("bf16_flops", _amount(units.tflops)),
@@ -114,19 +114,19 @@ for _name, _values in tomllib.loads(_CATALOGUE).items():
 
 
 def get_gpu(gpu: str | Path | Gpu = DEFAULT_GPU) -> Gpu:
-    """A GPU by catalogue name, from a `.toml` or `.json` file, or unchanged if it is a `Gpu`.
+    """Return a GPU by catalogue name, from a `.toml` or `.json` file, or unchanged if it is a `Gpu`.
 
     A file may hold `name` (default: the file's name), `source`, `bf16_tflops`, `fp8_tflops` (dense peaks),
     `nvlink_gigabytes_per_s` (one way), `memory_gigabytes`, `memory_gigabytes_per_s`, `gpus_per_server`,
     `scale_up_gpus`, `nics` (per server), `nvswitches` of `nvswitch_gpus` GPUs (8), `watts` and `usd`.
     `like = "H100-SXM"` takes missing fields from that GPU.
 
-    Raises `InputError` for an unknown name or field, and for an impossible number.
+    Raise `InputError` for an unknown name or field, and for an impossible number.
     """
     if isinstance(gpu, Gpu):
         return gpu
     if str(gpu).isdigit():
-        raise InputError(f"gpu must be the name of a GPU, got {str(gpu)!r}; how many there are is gpus.")
+        raise InputError(f"gpu must be the name of a GPU, got {str(gpu)!r}; the number of GPUs is gpus.")
     if Path(gpu).suffix.lower() not in PARSERS:
         return GPUS[checks.one_of("gpu", str(gpu), [*GPUS, "FILE.toml or FILE.json"])]
     values = read_mapping(gpu, "facts of a GPU")

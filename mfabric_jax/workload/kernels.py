@@ -1,10 +1,10 @@
-"""Seconds of a block from measured kernels (`kernels.toml`): each kind of computation at what it was seen to achieve.
+"""Seconds of a block from measured kernels (`kernels.toml`): each kind of computation at the rate that it achieves.
 
-A product of matrices takes its FLOPs at the rate of a large one, or its operands at the memory's, and then writes its
-output: products with little to sum up are slower, as they are. Gradients of weights read and write the sum that they
-are added to. Norms, rotations, gated products, permutations of tokens, casts and losses move bytes, each counted once
-read and once written by every kernel of a usual implementation (fused norms and gates, separate residuals). Nothing
-here was fitted to the time of a step.
+A matrix product takes the longer of its FLOPs at the rate of a large product and its operands at the memory's rate, and
+then writes its output. So products with a short inner dimension are slower, as measured. Gradients of weights read and
+write the sum to which they are added. Norms, rotations, gated products, permutations of tokens, casts and losses move
+bytes: each kernel of a usual implementation (fused norms and gates, separate residuals) reads and writes them once.
+Nothing here was fitted to the time of a step.
 """
 
 import math
@@ -26,17 +26,21 @@ from mfabric_jax.workload.volume import ACTIVATION_BYTES
 
 HOW = ("slow", "usual", "fast")  # low, typical and high figures of the table
 FORMATS = ("bf16", "fp8")
-SHARED = ("other", "launch", "counts", "communication")  # parts of the table that are of no GPU
-SCORES_BACKWARD = 2.5  # FLOPs of a fused backward over forward: five products for two (arXiv 2307.08691)
-CAST_BYTES = 4  # of an element: read in bf16, written in FP8 by rows and by columns
-LOSS_BYTES = (16, 8)  # of a logit, forward and backward: to float32, its exponential and sum; its gradient
-ROUTER_PASSES = 6  # over logits: probabilities, choice, scatter, loss of balance, counts, and their sum
-HEAD = "bf16"  # of scores, router and output head, whatever other products are in
+SHARED = ("other", "launch", "counts", "communication")  # parts of the table that belong to no GPU
+SCORES_BACKWARD = 2.5  # FLOPs of a fused backward pass over forward: five products for two (arXiv 2307.08691)
+CAST_BYTES = 4  # per element: read in bf16, written in FP8 by rows and by columns
+LOSS_BYTES = (16, 8)  # per logit, forward and backward: cast to float32, exponential and sum; gradient
+ROUTER_PASSES = 6  # over logits: probabilities, choice, scatter, balance loss, counts, and their sum
+HEAD = "bf16"  # format of scores, router and output head, whatever the other products use
 
 
 class Rates(NamedTuple):
-    """Achieved rates of a GPU: FLOP/s by format of `products`, of the experts' `grouped` ones and of gradients of
-    `weights`, of attention scores forward and backward by sequence and width of a head, and bytes/s of memory."""
+    """Achieved rates of a GPU.
+
+    - `products`, `grouped` (experts'), `weights` (gradients of weights): FLOP/s by number format.
+    - `attention`: of scores, forward and backward, by width of a head and sequence, as fractions of `peak` [FLOP/s].
+    - `memory_Bps`: of memory.
+    """
 
     products: dict[str, float]
     grouped: dict[str, float]
@@ -46,7 +50,7 @@ class Rates(NamedTuple):
     peak: float
 
     def scores(self, sequence: int, width: float, *, backward: bool) -> float:
-        """FLOP/s of attention scores, between the sequences that were measured by their logarithm."""
+        """Return the FLOP/s of attention scores, interpolated by the logarithm of the sequence."""
         by_width = self.attention[backward]
         nearest = min(by_width, key=lambda known: abs(float(known) - width))
         known = sorted((float(length), share) for length, share in by_width[nearest].items())
@@ -56,7 +60,8 @@ class Rates(NamedTuple):
 
 @cached_by_files(lambda path=None: (path,), maxsize=64)
 def table(path: str | None = None) -> dict[str, Any]:
-    """The table of measured kernels; `path`: a file of one's own, with these `SHARED` parts where it has none."""
+    """Return the table of measured kernels. `path`: a user's table, which takes missing `SHARED` parts from the
+    package's."""
     if path is not None:
         own = read_mapping(Path(path), "measured kernels")
         _check_table(repr(path), own)
@@ -64,11 +69,11 @@ def table(path: str | None = None) -> dict[str, Any]:
     return tomllib.loads((resources.files("mfabric_jax.workload") / "kernels.toml").read_text(encoding="utf-8"))
 
 
-NAMED = "gpus"  # the GPUs of a family; the others have none
+NAMED = "gpus"  # key of the GPUs of a family; other parts have none
 
 
 def _check_table(named: str, own: dict[str, Any]) -> None:
-    """`InputError` for a table of one's own that has not the parts and kinds of numbers of the package's."""
+    """Raise `InputError` unless a user's table has the parts and kinds of numbers of the package's table."""
     usual = table()
     for name, part in own.items():
         if isinstance(part, dict) and NAMED in part and name not in SHARED[1:]:
@@ -79,8 +84,8 @@ def _check_table(named: str, own: dict[str, Any]) -> None:
 
 
 def _check_like(at: str, value: Any, like: Any) -> None:
-    """`InputError` unless the value is a table, a list of numbers or a number as `like` is. Numbers as names, such as
-    sizes, may be others."""
+    """Raise `InputError` unless the value has the structure of `like`: a table, a list of numbers or a number. Keys
+    that are numbers, such as sizes, may differ."""
     if isinstance(like, list):
         if not isinstance(value, list) or len(value) != len(like):
             raise InputError(f"{at} must be {len(like)} numbers, {', '.join(HOW)}, got {checks.shown(value)}.")
@@ -106,7 +111,10 @@ def _check_like(at: str, value: Any, like: Any) -> None:
 
 @cached_by_files(lambda gpu, how="usual", path=None: (path,), maxsize=64)
 def rates_of(gpu: Gpu, how: str = "usual", path: str | None = None) -> Rates:
-    """What a GPU achieves by its own part of the table, or that of GPUs nobody measured; `how`: one of `HOW`."""
+    """Return the achieved rates of a GPU, from its family in the table or from the part for unmeasured GPUs.
+
+    - `how`: one of `HOW`.
+    """
     families, at = table(path), HOW.index(checks.one_of("how", how, HOW))
     family = next((own for own in families.values() if gpu.name in own.get("gpus", ())), families["other"])
     peak = {name: gpu.bf16_flops if name == "bf16" else (gpu.fp8_flops or gpu.bf16_flops) for name in FORMATS}
@@ -130,13 +138,16 @@ def kernel_seconds(
     path: str | None = None,
     launch_s: float = 0.0,
 ) -> BlockSeconds:
-    """Seconds of the parts of a block, forward and backward, of products in `precision`; `how`: one of `HOW`; `path`: a
-    table of one's own; `launch_s`: before every kernel."""
+    """Return the seconds of a block's parts, forward and backward.
+
+    - `precision`: number format of products; `how`: one of `HOW`; `path`: a user's table.
+    - `launch_s`: seconds before every kernel.
+    """
     return _cached(_Part(*(getattr(workload, name) for name in _Part._fields)), gpu, precision, how, path, launch_s)
 
 
 class _Part(NamedTuple):
-    """What seconds of a block depend on of a `Workload`."""
+    """The fields of a `Workload` on which the seconds of a block depend."""
 
     architecture: Any
     sequence: int
@@ -162,7 +173,7 @@ def _cached(part: _Part, gpu: Gpu, precision: str, how: str, path: str | None, l
 
 
 def achieved_by_kernels(workload: Workload, gpu: Gpu, precision: str, seconds: BlockSeconds) -> float:
-    """Model FLOPs of all blocks over peak and these seconds."""
+    """Return achieved over peak FLOP/s: the model's FLOPs over these seconds and the GPU's peak."""
     back: Any = seconds.backward
     every = seconds.attention_s + back.attention.inputs + back.attention.weights
     moe = seconds.moe_s + back.moe.inputs + back.moe.weights
@@ -175,9 +186,12 @@ def achieved_by_kernels(workload: Workload, gpu: Gpu, precision: str, seconds: B
 
 
 class Shares(NamedTuple):
-    """Achieved over nominal bandwidth: of a NIC and of an NVLink in all-to-alls, in rings, and of NICs in sends between
-    stages; `counts_s`: seconds before a dispatch, in which ranks tell each other its sizes; `cores`: of a GPU that it
-    takes."""
+    """Achieved over nominal bandwidth of communication.
+
+    - `nic`, `nvlink`: in all-to-alls; `ring_nic`, `ring_nvlink`: in rings; `send`: of NICs in sends between stages.
+    - `counts_s`: seconds before a dispatch in which ranks exchange its sizes.
+    - `cores`: part of a GPU's cores that an all-to-all uses.
+    """
 
     nic: float = 1.0
     nvlink: float = 1.0
@@ -193,7 +207,7 @@ IDEAL = Shares()
 
 @cached_by_files(lambda servers, dispatcher, how="usual", path=None: (path,), maxsize=256)
 def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | None = None) -> Shares:
-    """What kernels of communication achieve in a group of so many servers, between measured sizes by logarithm."""
+    """Return what communication kernels achieve in a group of `servers` servers, interpolated by their logarithm."""
     if dispatcher == "ideal":
         return IDEAL
     every, at = table(path), HOW.index(how)
@@ -213,18 +227,18 @@ def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | Non
 
 
 def job_shares(workload: Workload, dispatcher: str, how: str = "usual", path: str | None = None) -> Shares:
-    """`shares_of` a job's group; with a capacity the sizes of a dispatch are known, and nothing is told."""
+    """Return `shares_of` a job's group. With a capacity factor, dispatch sizes are known and `counts_s` is 0."""
     found = shares_of(workload.servers_per_region, dispatcher, how, path)
     return found if workload.capacity_factor is None else found._replace(counts_s=0.0)
 
 
 DISPATCHERS = ("nccl", "deepep", "hybridep")
-ONCE_A_SERVER = ("deepep", "hybridep")  # they send a token once to each server
-USUAL_DISPATCHER = {"per-expert": "nccl", "per-server": "deepep"}  # by how tokens travel
+ONCE_A_SERVER = ("deepep", "hybridep")  # dispatchers that send a token once to each server
+USUAL_DISPATCHER = {"per-expert": "nccl", "per-server": "deepep"}  # by `Workload.dispatch`
 
 
 class _Passes(NamedTuple):
-    """Seconds forward, of gradients of inputs and of weights, and of what is computed again."""
+    """Seconds of the forward pass, of gradients of inputs and of weights, and of recomputation (`again`)."""
 
     forward: float = 0.0
     inputs: float = 0.0
@@ -239,8 +253,8 @@ class _Kernels:
     def __init__(self, workload: _Part, rates: Rates, precision: str, launch_s: float = 0.0):
         self.job, self.rates, self.format, self.launch_s = workload, rates, precision, launch_s
         self.model, self.again = workload.architecture, again_of(workload.recompute)
-        self.attention_tokens = workload.folded * workload.tokens  # of the GPUs that split attention
-        self.own_tokens = workload.tokens / workload.tp  # of one GPU between products
+        self.attention_tokens = workload.folded * workload.tokens  # of all GPUs that split attention
+        self.own_tokens = workload.tokens / workload.tp  # of one GPU, between products
         self.split = workload.attention_tp
 
     def block(self) -> BlockSeconds:
@@ -263,7 +277,7 @@ class _Kernels:
 
     # ------------------------------------------------------------------------------------------------------- kernels
     def _kernels(self, size: float, count: float = 1) -> float:
-        """So many kernels that move `size` bytes together."""
+        """Seconds of `count` kernels that move `size` bytes together."""
         return count * self.launch_s + size / self.rates.memory_Bps
 
     def _cast(self, elements: float) -> float:
@@ -272,7 +286,7 @@ class _Kernels:
     def _product(
         self, rows: float, inner: float, outer: float, *, groups: float = 1, grouped: bool = False, number: str = ""
     ) -> _Passes:
-        """`groups` products of `rows` x `inner` with `inner` x `outer`, forward and backward; `number`: the format."""
+        """Seconds of `groups` products of `rows` x `inner` with `inner` x `outer`, in the format `number`."""
         number, memory_Bps = number or self.format, self.rates.memory_Bps
         rate = (self.rates.grouped if grouped else self.rates.products)[number]
         flops, weights, size = 2 * rows * inner * outer, inner * outer, 1 if number == "fp8" else ACTIVATION_BYTES
@@ -286,13 +300,13 @@ class _Kernels:
         return _Passes(forward, inputs, one(self.rates.weights[number], rows * (inner + outer), sums))
 
     def _elementwise(self, forward: float, backward: float, tokens: float, count: int) -> _Passes:
-        """So many kernels that move so many bf16 elements a token."""
+        """Seconds of `count` kernels that together move `forward` or `backward` bf16 elements per token."""
         moved = (self._kernels(ACTIVATION_BYTES * elements * tokens, count) for elements in (forward, backward))
         return _Passes(*moved)
 
     # --------------------------------------------------------------------------------------------------------- parts
     def _norms(self) -> _Passes:
-        """A norm and a residual: 5 x hidden forward, 6 backward; a norm alone is computed again."""
+        """A norm and a residual move 5 x hidden elements forward, 6 backward. Recomputation repeats only the norm."""
         width, tokens = self.model.hidden, self.own_tokens * (1 if self.job.sequence_parallel else self.split)
         every = self._elementwise(5 * width, 6 * width, tokens, 2)
         return every._replace(again=self._kernels(2 * 2 * width * tokens) if "norm" in self.again.parts else 0.0)
@@ -330,7 +344,7 @@ class _Kernels:
         return self.launch_s + flops * (SCORES_BACKWARD if backward else 1.0) / rate
 
     def _ffn(self, width: float, part: str) -> _Passes:
-        """A gated FFN that TP ranks split."""
+        """Seconds of a gated FFN that TP ranks split."""
         if not width:
             return _Passes()
         tokens, inner = self.attention_tokens, width / self.split
@@ -345,12 +359,12 @@ class _Kernels:
         return (first + second + gated)._replace(again=again)
 
     def _gate(self, elements: float) -> _Passes:
-        """Gate times up: three elements forward, five backward, and casts of the product and of its gradients."""
+        """Gate times up moves three elements forward and five backward, plus casts of the product and its gradients."""
         forward = self._kernels(2 * 3 * elements) + self._cast(elements)
         return _Passes(forward, self._kernels(2 * 5 * elements) + self._cast(2 * elements))
 
     def _router(self) -> _Passes:
-        """Logits, probabilities, choice and counts of every expert in float32."""
+        """Seconds of the router: logits, probabilities, choice and counts of every expert in float32."""
         experts, tokens = self.model.experts, self.job.tokens / self.job.tp
         product = self._product(tokens, self.model.hidden, experts, number=HEAD)
         moved = self._kernels(ROUTER_PASSES * 4 * experts * tokens, ROUTER_PASSES)
@@ -358,15 +372,15 @@ class _Kernels:
         return found._replace(again=found.forward if self.again.parts & {"moe", "router"} else 0.0)
 
     def _experts(self) -> _Passes:
-        """Routed experts on the rows that a GPU receives under balanced routing, and the permutations of these rows."""
+        """Seconds of routed experts for the rows that a GPU receives under balanced routing, and of permuting them."""
         job, model = self.job, self.model
         rows, groups, inner = job.selections, job.experts_per_rank, model.expert_hidden / job.tp
         first = self._product(rows / groups, model.hidden, 2 * inner, groups=groups, grouped=True)
         second = self._product(rows / groups, inner, model.hidden, groups=groups, grouped=True)
         gated = self._gate(rows * inner)
         sent = 0.0 if job.dispatch_bytes < ACTIVATION_BYTES else self._cast(rows * model.hidden)
-        # Rows are sorted by expert and back: read and written twice on their way if each travels for itself, once where
-        # servers or GPUs receive a token once.
+        # Rows are sorted by expert and back. Each direction reads and writes them twice if every copy of a token
+        # travels by itself, once if a server or GPU receives a token once.
         kernels = 4 if job.dispatch == "per-expert" and job.ep > 1 and groups > 1 else 2
         sorted_s = self._kernels(kernels * 2 * ACTIVATION_BYTES * rows * model.hidden, kernels)
         moved = _Passes(sorted_s, sorted_s) + _Passes(sent, self._cast(rows * model.hidden))
@@ -376,7 +390,7 @@ class _Kernels:
         return found._replace(again=gated.forward if "activation" in self.again.parts else 0.0)
 
     def _head(self) -> _Passes:
-        """Output heads and losses of the last stage, and products that join tokens' vectors."""
+        """Seconds of the last stage's output heads and losses, and of products that join tokens' vectors."""
         model, tokens, found = self.model, self.attention_tokens, _Passes()
         if self.job.head_counted:
             vocab = model.vocab / self.split

@@ -1,8 +1,8 @@
-"""How the blocks of a model are laid out over the places of a pipeline.
+"""Layout of a model's blocks over the places of a pipeline (stages, or their chunks).
 
-A layout is "even"; "ends", where embedding and output head count as a block each; or written out as Megatron Core
-writes it: E embedding, t block, m block that predicts a further token, L output head, | between places, *N and (...)*N
-for repetition, as in "Et|(tt|)*30mL".
+A layout is "even", or "ends" (embedding and output head count as one block each), or a pattern in Megatron Core's
+notation: E embedding, t block, m block that predicts a further token, L output head, | between places, and *N or
+(...)*N for repetition, as in "Et|(tt|)*30mL".
 """
 
 import functools
@@ -17,9 +17,9 @@ REPEATED = re.compile(r"\(([^()]*)\)\*(\d+)|([Etm L|])\*(\d+)")
 
 @functools.lru_cache(maxsize=4096)
 def places_of(layout: str, blocks: int, predicted: int, places: int) -> tuple[int, ...]:
-    """Blocks of every place, of which the last `predicted` predict further tokens.
+    """Return the number of blocks of every place. The last `predicted` blocks predict further tokens.
 
-    `InputError` for a layout of other blocks or places, or a place without a block.
+    Raise `InputError` for a layout with other numbers of blocks or places, or with a place without a block.
     """
     if layout in (EVEN, ENDS):
         least, more = divmod(blocks + 2 * (layout == ENDS), places)

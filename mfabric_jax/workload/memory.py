@@ -1,8 +1,8 @@
 """Memory of a GPU in training: weights, gradients, optimizer (arXiv 1910.02054), activations by part, and buffers.
 
-Activations follow arXiv 2205.05198 for gated FFNs, no dropout, fused attention, probabilities of experts applied to the
-gated product, and what is computed again (formula: docs/models.md). What a rank receives is even, or as in `loads`, a
-`Load` for each pipeline stage. `HEADROOM` covers communicators, fragmentation and libraries.
+Activations follow arXiv 2205.05198, for gated FFNs, no dropout, fused attention, expert probabilities applied to the
+gated product, and recomputation (formula: docs/models.md). Ranks receive even loads, unless `loads` states a `Load` per
+pipeline stage. `HEADROOM` covers communicators, fragmentation and libraries.
 """
 
 from collections.abc import Sequence
@@ -20,22 +20,22 @@ from mfabric_jax.workload.volume import (
     word_params,
 )
 
-GATHERED = 2  # blocks held whole under sharded parameters: the current one and the next
+GATHERED = 2  # blocks that a GPU holds complete under sharded parameters: the current and the next one
 LOGIT_BYTES = 4  # float32: routers and output head
-# Three communicators of NCCL took 6 GB (github.com/NVIDIA/nccl, issue 864), and groups of TP, EP, DP and PP are more
-# than three; that is 7.5 % of 80 GB before the allocator loses any to fragments. Estimators of memory leave both out.
+# Three NCCL communicators took 6 GB (github.com/NVIDIA/nccl, issue 864): 7.5 % of 80 GB, before fragmentation. Groups
+# of TP, EP, DP and PP need more than three. Other memory estimators leave both out.
 HEADROOM = 0.08
 UNKNOWN_BYTES = float(units.gigabytes(80))  # assumed if the memory of a GPU is not known
 
 
 def usable_bytes(memory_bytes: float | None) -> float:
-    """Bytes of a GPU's memory that a set-up may fill; None stands for an unknown size."""
+    """Return the bytes of a GPU's memory that a set-up may fill; None stands for an unknown size."""
     return (1 - HEADROOM) * (UNKNOWN_BYTES if memory_bytes is None else memory_bytes)
 
 
 class Memory(NamedTuple):
-    """Peak bytes on one GPU of a pipeline stage; `attention` and `inner` (experts, FFNs) are activations, `logits`
-    belong to the output heads on the last stage, `buffers` hold what is computed again and rows that travel."""
+    """Peak bytes on one GPU of a pipeline stage. `attention` and `inner` (experts, FFNs) are activations, `logits` are
+    of output heads on the last stage, and `buffers` hold recomputed activations and rows being sent."""
 
     weights: float
     gradients: float
@@ -55,10 +55,10 @@ class Memory(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What the fullest rank of a stage receives, over an even load.
+    """Load of a stage's fullest rank, over an even load.
 
-    - `kept`: in the mean of the stage's blocks, all of whose rows it keeps.
-    - `block`: in the one block where some rank receives most, for what exists of one block at a time.
+    - `kept`: mean over the stage's blocks, for rows that are kept in all blocks.
+    - `block`: the most in any single block, for buffers that exist for one block at a time.
     """
 
     kept: float = 1.0
@@ -69,12 +69,12 @@ Loads = Sequence[Load] | None
 
 
 def memory_of(workload: Workload, stage: int, loads: Loads = None) -> Memory:
-    """Memory of one GPU of a pipeline stage [B]; `InputError` for a stage that does not exist."""
+    """Return the memory of one GPU of a pipeline stage [B]. Raise `InputError` for a stage that does not exist."""
     return _OnGpus(workload, loads).of(workload.check_stage(stage))
 
 
 def _updated(workload: Workload, dense: float, expert: float) -> float:
-    """Parameters whose optimizer state one GPU holds: a share, where replicas share it."""
+    """Parameters whose optimizer state one GPU holds: all, or its part if replicas shard the state."""
     if workload.sharding == "none":
         return dense + expert
     replicas = workload.dp * workload.order.copies
@@ -82,7 +82,7 @@ def _updated(workload: Workload, dense: float, expert: float) -> float:
 
 
 def step_bytes(workload: Workload, stage: int) -> float:
-    """Bytes of HBM that a GPU of a stage reads and writes in the optimizer step."""
+    """Return the bytes of HBM that a GPU of a stage reads and writes in the optimizer step."""
     states = MASTER_BYTES + 2 * workload.moment_bytes
     params, each = stage_params(workload, stage), workload.accumulated_bytes + 2 * states + workload.gathered_bytes
     dense = (params.dense + word_params(workload, stage)) / workload.attention_tp
@@ -90,7 +90,7 @@ def step_bytes(workload: Workload, stage: int) -> float:
 
 
 def fullest_stage(workload: Workload, loads: Loads = None) -> tuple[int, Memory]:
-    """The pipeline stage whose GPUs need the most memory, and that memory [B]."""
+    """Return the pipeline stage whose GPUs need the most memory, and that memory [B]."""
     gpus = _OnGpus(workload, loads)
     every = [gpus.of(stage) for stage in range(workload.pp)]
     stage = max(range(workload.pp), key=lambda at: every[at].total)
@@ -98,7 +98,7 @@ def fullest_stage(workload: Workload, loads: Loads = None) -> tuple[int, Memory]
 
 
 class _OnGpus:
-    """Bytes a token of a GPU, by whether a block has experts; `ROUTED` parts grow with what a rank receives."""
+    """Bytes per token of a GPU, for blocks with and without experts. `ROUTED` parts grow with a rank's load."""
 
     def __init__(self, workload: Workload, loads: Loads):
         self.workload, self.share = workload, SHARDING.index(workload.sharding)
@@ -107,7 +107,7 @@ class _OnGpus:
         self.kinds = block_params(workload, True), block_params(workload, False)
         self.tokens = workload.tokens / workload.tp
         kept = {kind: kept_bytes(workload, moe=kind) for kind in (True, False)}
-        lost = {name for part in again.parts for name in DROPPED[part]}  # computed again instead
+        lost = {name for part in again.parts for name in DROPPED[part]}  # recomputed instead of kept
         lost |= {*kept[True], *kept[False]} - {"input"} if again.whole else set()
         stays = {kind: {name: part for name, part in parts.items() if name not in lost} for kind, parts in kept.items()}
         self.attention = sum(part for name, part in stays[True].items() if name in ATTENTION)
@@ -122,7 +122,7 @@ class _OnGpus:
         rows = model.top_k * model.hidden * (workload.dispatch_bytes + workload.combine_bytes)
         self.rows = rows if workload.ep > 1 else 0.0
         head = (model.vocab > 0) * (2 * ACTIVATION_BYTES * model.hidden + LOGIT_BYTES * model.vocab)
-        joined = 2 * model.hidden * (ACTIVATION_BYTES + workload.kept_bytes)  # two vectors and, normed, the product's
+        joined = 2 * model.hidden * (ACTIVATION_BYTES + workload.kept_bytes)  # two vectors, plain and normed
         self.logits = self.tokens * (head + workload.predicted * (head + joined))
 
     def of(self, stage: int) -> Memory:
@@ -154,7 +154,7 @@ class _OnGpus:
 
 
 class _Routed(NamedTuple):
-    """Bytes a token that do not depend on what a rank receives, and those that do, of an even load."""
+    """Bytes per token that do not depend on a rank's load, and those that do, at an even load."""
 
     fixed: float
     routed: float
@@ -168,13 +168,13 @@ class _Routed(NamedTuple):
         return self.fixed + load * self.routed
 
 
-ROUTED = ("rows", "gate", "gated")  # of `kept_bytes`: of tokens that routed experts receive
+ROUTED = ("rows", "gate", "gated")  # of `kept_bytes`: activations of tokens that routed experts receive
 ATTENTION = ("input", "norm", "qkv", "latents", "mla-up", "out")  # of `kept_bytes`
-OF_PRODUCTS = (  # each in `Workload.kept_bytes`
+OF_PRODUCTS = (  # inputs of products, with `Workload.kept_bytes` bytes per element
     *("norm", "out", "inner norm", "rows", "gate", "gated"),
     *("shared gate", "shared gated", "dense gate", "dense gated"),
 )
-DROPPED = {  # by what is computed again
+DROPPED = {  # activations that are not kept, by the recomputed part
     "norm": ("norm", "inner norm"),
     "mla-up": ("mla-up",),
     "attention": ATTENTION[1:],
@@ -187,7 +187,7 @@ DROPPED = {  # by what is computed again
 
 
 def kept_bytes(workload: Workload, *, moe: bool) -> dict[str, float]:
-    """Bytes a token that a block keeps for its backward pass, by name, if nothing is computed again."""
+    """Return the bytes per token that a block keeps for its backward pass, by name, without recomputation."""
     model = workload.architecture
     elements = model.attention.kept(model.hidden) | {"inner input": model.hidden, "inner norm": model.hidden}
     if moe:

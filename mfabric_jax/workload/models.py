@@ -1,12 +1,14 @@
-"""Architectures of Mixture-of-Experts models, without norms, biases and gates of shared experts, which cost next to
-nothing.
+"""Architectures of Mixture-of-Experts models.
 
-Attention classes have `params(hidden)`; `score_flops(sequence)`, causal forward FLOPs per token beyond projections;
-`kept(hidden)`, elements per token for the backward pass, by name (arXiv 2205.05198, with a fused kernel that stores no
-scores); `products(hidden)`, inner and outer width of every projection, which together have `params`;
-`ups`, those of them from latents; `width`, of a head's scores; `moved()`, elements per token that kernels between
-products and scores read or write; and `passed_on(tokens, sequences)`, elements that a context-parallel rank sends on
-(arXiv 2310.01889).
+Norms, biases and gates of shared experts are left out: they cost next to nothing. An attention class has
+
+- `params(hidden)`: parameters; `products(hidden)`: inner and outer width of every projection;
+- `ups`: indices of the projections from latents; `width`: of a head's scores;
+- `score_flops(sequence)`: causal forward FLOPs per token, without projections;
+- `kept(hidden)`: elements per token that are kept for the backward pass, by name (arXiv 2205.05198, with a fused kernel
+  that stores no scores);
+- `moved()`: elements per token that kernels between products and scores read or write;
+- `passed_on(tokens, sequences)`: elements that a context-parallel rank sends to the next one (arXiv 2310.01889).
 """
 
 import dataclasses
@@ -20,7 +22,7 @@ MATRICES_PER_FFN = 3  # SwiGLU: gate, up and down projection
 
 
 class _Kind:
-    """What kinds of attention have in common."""
+    """Common part of the kinds of attention."""
 
     ups: Any = ()
 
@@ -35,10 +37,11 @@ class _Kind:
 
 @dataclasses.dataclass(frozen=True)
 class GroupedQuery(_Kind):
-    """Grouped-query attention; multi-head attention has `kv_heads == heads`, and `window` 0 means that a query sees all
-    tokens.
+    """Grouped-query attention.
 
-    Raises `InputError` unless dimensions are whole numbers and `kv_heads` divides `heads`.
+    - `kv_heads`: equals `heads` for multi-head attention; `window`: tokens that a query sees; 0: all.
+
+    Raise `InputError` unless dimensions are whole numbers and `kv_heads` divides `heads`.
     """
 
     heads: int
@@ -56,11 +59,11 @@ class GroupedQuery(_Kind):
         return 2 * (seen - seen * seen / (2 * sequence)) * self.heads * 2 * self.head_dim
 
     def passed_on(self, tokens: int, sequences: int) -> int:
-        """Elements of keys and values; a window does not reduce them."""
+        """Return the elements of keys and values; a window does not reduce them."""
         return 2 * tokens * self.kv_heads * self.head_dim
 
     def kept(self, hidden: int) -> dict[str, float]:
-        """Input, normed input, queries with keys and values, and output."""
+        """Return the elements of input, normed input, queries with keys and values, and output."""
         qkv = self.head_dim * (self.heads + 2 * self.kv_heads)
         return {"input": hidden, "norm": hidden, "qkv": qkv, "out": self.heads * self.head_dim}
 
@@ -73,16 +76,17 @@ class GroupedQuery(_Kind):
         return self.head_dim
 
     def moved(self) -> float:
-        """Rotated queries and keys, read and written."""
+        """Return the elements of rotated queries and keys, read and written."""
         return 2 * self.head_dim * (self.heads + self.kv_heads)
 
 
 @dataclasses.dataclass(frozen=True)
 class Latent(_Kind):
-    """Multi-head latent attention with low-rank projections (arXiv 2405.04434); `query_rank` 0: queries are projected
-    directly.
+    """Multi-head latent attention with low-rank projections (arXiv 2405.04434).
 
-    Raises `InputError` for a dimension that is no whole number.
+    - `query_rank`: 0 if queries are projected directly.
+
+    Raise `InputError` for a dimension that is not a whole number.
     """
 
     heads: int
@@ -103,11 +107,12 @@ class Latent(_Kind):
         return sequence * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
 
     def passed_on(self, tokens: int, sequences: int) -> int:
-        """Elements of the key-value latent and of the key's rotary part."""
+        """Return the elements of the key-value latent and of the key's rotary part."""
         return tokens * (self.kv_rank + self.rope_dim)
 
     def kept(self, hidden: int) -> dict[str, float]:
-        """Input, normed input, latents (each before and after its norm), queries with keys and values, and output."""
+        """Return the elements of input, normed input, latents (before and after their norms), queries with keys and
+        values, and output."""
         latents = 2 * self.query_rank + 2 * self.kv_rank + self.rope_dim
         up = 2 * self._query_width + self.heads * self.value_dim
         return {"input": hidden, "norm": hidden, "latents": latents, "mla-up": up, "out": self.heads * self.value_dim}
@@ -120,7 +125,7 @@ class Latent(_Kind):
 
     @property
     def ups(self) -> tuple[int, ...]:
-        """Which of `products` are from latents."""
+        """Indices of the `products` from latents."""
         return (1, 3) if self.query_rank else (2,)
 
     @property
@@ -128,7 +133,7 @@ class Latent(_Kind):
         return (self.nope_dim + self.rope_dim + self.value_dim) / 2
 
     def moved(self) -> float:
-        """Norms of latents, rotated parts of queries, and keys and values put together."""
+        """Return the elements of latents' norms, rotated parts of queries, and concatenated keys and values."""
         latents = 2 * (self.query_rank + self.kv_rank)
         together = 2 * (self.nope_dim + self.value_dim) + self.rope_dim
         return latents + self.heads * (2 * self.rope_dim + together)
@@ -136,7 +141,7 @@ class Latent(_Kind):
 
 @dataclasses.dataclass(frozen=True)
 class Linear(_Kind):
-    """Gated linear (lightning) attention: cost per token does not grow with the sequence (arXiv 2401.04658,
+    """Gated linear (lightning) attention, whose cost per token does not grow with the sequence (arXiv 2401.04658,
     2501.08313)."""
 
     heads: int
@@ -146,11 +151,11 @@ class Linear(_Kind):
         _check_dimensions(self)
 
     def score_flops(self, sequence: int) -> float:
-        """FLOPs per token to update each head's state with keys and values, and to read it with queries."""
+        """Return the FLOPs per token to update each head's state with keys and values, and to read it with queries."""
         return 4 * self.heads * self.head_dim**2
 
     def passed_on(self, tokens: int, sequences: int) -> int:
-        """Elements of the state of every head and sequence."""
+        """Return the elements of all heads' states, for all sequences."""
         return sequences * self.heads * self.head_dim**2
 
     def kept(self, hidden: int) -> dict[str, float]:
@@ -166,13 +171,13 @@ class Linear(_Kind):
         return self.head_dim
 
     def moved(self) -> float:
-        """Gates and normed output, read and written."""
+        """Return the elements of gates and normed output, read and written."""
         return 4 * self.heads * self.head_dim
 
 
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-    """Attention of several kinds with their numbers of blocks; every block counts as the mean."""
+    """Attention of several kinds, each with its number of blocks. Every block counts as the mean of all."""
 
     parts: tuple[tuple["GroupedQuery | Latent | Linear", int], ...]
 
@@ -208,7 +213,7 @@ Attention = GroupedQuery | Latent | Linear | Mixed
 
 
 def up_params(attention: Attention, hidden: int) -> float:
-    """Parameters that make queries, keys and values of latents, mean over blocks."""
+    """Return the parameters that turn latents into queries, keys and values; mean over blocks."""
     every = (
         (share, math.prod(kind.products(hidden)[number])) for kind, share in attention.shares for number in kind.ups
     )
@@ -222,7 +227,7 @@ def _check_dimensions(kind: Any, or_none: tuple[str, ...] = ()) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """Dimensions of one model, whose blocks are attention and an FFN with experts or a dense FFN.
+    """Dimensions of one model. A block is attention and an FFN, with experts or dense.
 
     - `hidden`: width of a token; `expert_hidden`: inner width of one routed expert.
     - `shared_hidden`: inner width of all shared experts together; 0: none.
@@ -233,7 +238,7 @@ class Architecture:
       the workload's `node_limit` is "model".
     - `next_tokens`: number of multi-token prediction blocks, which `blocks` leaves out.
 
-    Raises `InputError` for a dimension that is no whole number, more choices than experts, or blocks that do not exist.
+    Raise `InputError` for a dimension that is not a whole number, `top_k` above `experts`, or blocks that do not exist.
     """
 
     name: str
@@ -323,7 +328,7 @@ class Architecture:
         return self.next_tokens * (block + self.joining_params)
 
     def params(self, *, active: bool = False, embedding: bool = True, head: bool = True) -> float:
-        """Parameters of the whole model, without the `next_tokens` blocks.
+        """Return the parameters of the whole model, without the `next_tokens` blocks.
 
         - `active`: count only parameters that one token uses (`top_k` routed experts).
         - `embedding`, `head`: whether to count them; publishers differ. A tied matrix counts once for either.
@@ -336,7 +341,7 @@ class Architecture:
         return inner + matrices * self.head_params
 
 
-CONFIG = "config.json"  # the file of a release that says all this
+CONFIG = "config.json"  # the file of a release with these dimensions
 OF_MODEL = {field.name: field for field in dataclasses.fields(Architecture) if field.name not in ("name", "source")}
 _MIXTRAL_8X22B = "Mistral model card; yanring/Megatron-MoE-ModelZoo@e865051 Mixtral-8x22B.yaml"
 _MIXTRAL_8X7B = "arXiv 2401.04088; mistralai/Mixtral-8x7B-v0.1 config.json"

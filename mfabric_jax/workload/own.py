@@ -1,5 +1,8 @@
-"""Models from a user's `.toml` or `.json` file, or from a released `config.json`. Fields are those of
-huggingface/transformers and, for MiniMax and Kimi, of the code beside their weights. Vision parts are not read."""
+"""Models from a user's `.toml` or `.json` file, or from a released `config.json`.
+
+Fields of a release are those of huggingface/transformers or, for MiniMax and Kimi, of the code beside their weights.
+Vision parts are not read.
+"""
 
 import dataclasses
 import re
@@ -13,9 +16,9 @@ from mfabric_jax.support.text_files import read_mapping
 from mfabric_jax.workload.models import CONFIG, OF_MODEL, Architecture, Attention, GroupedQuery, Latent, Linear, Mixed
 from mfabric_jax.workload.released_fields import check_unread, unread_in
 
-SNAPSHOT = re.compile("[0-9a-f]{40}")  # a folder of a download, called by its commit
+SNAPSHOT = re.compile("[0-9a-f]{40}")  # name of a downloaded folder: its commit
 KINDS = {"grouped-query": GroupedQuery, "latent": Latent, "linear": Linear}
-OF_JOB = {  # fields of a model file that say how it is run, and where they stand in `job`
+OF_JOB = {  # fields of a model file that are settings of `job`, with their paths there
     **{name: f"parallel.{name}" for name in ("tp", "etp", "ep", "dp", "pp", "gpus", "cp", "tp_reduces")},
     **{name: f"batch.{name}" for name in ("micro_batch", "micro_batches", "sequence")},
     **{
@@ -30,8 +33,10 @@ OF_JOB = {  # fields of a model file that say how it is run, and where they stan
 
 
 def read_model(path: str | Path) -> tuple[Architecture, dict[str, Any]]:
-    """The model in a file or in a folder's `config.json`, and the file's `job` settings by path. Raises `InputError`
-    for an unreadable file and for an unknown, missing or wrong field."""
+    """Return the model in a file or in a folder's `config.json`, and the file's `job` settings by path.
+
+    Raise `InputError` for an unreadable file, and for an unknown, missing or wrong field.
+    """
     path = Path(path)
     path = path / CONFIG if path.is_dir() else path
     values, named = read_mapping(path, "facts of a model"), repr(str(path))
@@ -57,14 +62,14 @@ def _name(path: Path, values: Mapping[str, Any]) -> str:
     return re.sub("[:,]", "-", folder.name or str(values.get("_name_or_path", "model")))
 
 
-# ------------------------------------------------------------------------------------------------- a file of one's own
+# -------------------------------------------------------------------------------------------------------- a user's file
 
 
 def _own(values: Mapping[str, Any]) -> dict[str, Any]:
     for field in values:
         checks.one_of("field of a model", field, ("name", "source", *OF_MODEL, *OF_JOB))
     _check_needed("a model", OF_MODEL, values)
-    facts = {"source": "a file of one's own"} | {name: values[name] for name in ("source", *OF_MODEL) if name in values}
+    facts = {"source": "a user's file"} | {name: values[name] for name in ("source", *OF_MODEL) if name in values}
     if not isinstance(facts["source"], str):
         raise InputError(f"source must be text, got {facts['source']!r:.80}.")
     facts["attention"] = _attention(values["attention"])
@@ -92,13 +97,13 @@ def _attention(value: Any) -> Attention:
     parts = []
     for table in value:
         if not isinstance(table, Mapping) or "blocks" not in table:
-            raise InputError("every table of attention must say of how many blocks it is (blocks).")
+            raise InputError("every table of attention must state its number of blocks (blocks).")
         parts.append((_kind({key: part for key, part in table.items() if key != "blocks"}), table["blocks"]))
     return Mixed(tuple(parts))
 
 
 def _kind(table: Any) -> Any:
-    """Fills in a missing `kind`: "latent" if there is a `kv_rank`, else "grouped-query"."""
+    """The attention of a table. A missing `kind` is "latent" if there is a `kv_rank`, else "grouped-query"."""
     if not isinstance(table, Mapping):
         form = "{ heads = 32, kv_heads = 8, head_dim = 128 }"
         raise InputError(f"attention must be a table such as {form}, got {table!r:.80}.")
@@ -119,8 +124,8 @@ NEEDED = object()
 
 
 class Config:
-    """Typed access to the fields of a file; errors name the field and the file. `read`: the fields that were asked for,
-    by path of their table."""
+    """Typed access to the fields of a file. Errors name the field and the file. `read`: the fields that were read, by
+    path of their table."""
 
     def __init__(self, values: Mapping[str, Any], named: str, path: str = "", read: dict[str, set[str]] | None = None):
         self.values, self.named, self.path = values, named, path
@@ -128,7 +133,7 @@ class Config:
         self.read[path] = set()
 
     def no_number(self, *fields: str) -> None:
-        """These fields change no number in this layout."""
+        """Mark fields that change no number in this layout as read."""
         self.read[self.path].update(fields)
 
     def _value(self, field: str, default: Any) -> Any:
@@ -139,7 +144,7 @@ class Config:
         return default if value is None else value
 
     def whole(self, field: str, default: Any = NEEDED, at_least: int = 0) -> int:
-        """A whole number; `default` where the field is missing or null."""
+        """Return a whole number; `default` if the field is missing or null."""
         return checks.whole(f"{field} of {self.named}", self._value(field, default), at_least=at_least)
 
     def flag(self, field: str) -> bool:
@@ -149,14 +154,15 @@ class Config:
         return value
 
     def word(self, field: str, default: str, allowed: tuple[str, ...]) -> str:
-        """One of some words, which stand for different things: no word is proposed for another."""
+        """Return one of the allowed words. The error proposes no similar word, since similar words mean different
+        things."""
         value = self._value(field, default)
         if value not in allowed:
             raise InputError(f"{field} of {self.named} must be {' or '.join(allowed)}, got {value!r:.80}.")
         return value
 
     def each(self, field: str, allowed: tuple | None = None) -> list:
-        """A list, empty if missing: one of `allowed` per block, or places of blocks."""
+        """Return a list, empty if missing: one of `allowed` per block, or places of blocks."""
         value, blocks = self._value(field, []), self.whole("num_hidden_layers", at_least=1)
         if not isinstance(value, list):
             raise InputError(f"{field} of {self.named} must be a list, got {value!r:.80}.")
@@ -198,7 +204,7 @@ def _grouped(config: Config, window: int = 0) -> GroupedQuery:
 
 
 def _dense(config: Config, has_experts: Callable[[int], bool], hidden: str) -> Facts:
-    """The dense blocks, as a count if they come first, and the width of their FFN from the field `hidden`."""
+    """The dense blocks (their number if they come first) and the width of their FFN, from the field `hidden`."""
     dense = tuple(block for block in range(config.whole("num_hidden_layers", at_least=1)) if not has_experts(block))
     first = dense == tuple(range(len(dense)))
     return {
@@ -321,7 +327,7 @@ def _released(values: Mapping[str, Any], named: str) -> Facts:
     kind = values.get(KEY)
     if not isinstance(kind, str):
         raise InputError(f"{KEY} of {named} must be text, got {kind!r:.80}.")
-    if kind not in LAYOUTS:  # a layout that looks alike drops what it does not know, so no layout is proposed
+    if kind not in LAYOUTS:  # propose no similar layout: it would drop fields that it does not know
         raise InputError(f"{KEY} of {named} must be one that is known ({', '.join(LAYOUTS)}), got {kind!r:.80}.")
     config = Config(values, named)
     facts = LAYOUTS[kind](config)

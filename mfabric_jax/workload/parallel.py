@@ -1,4 +1,4 @@
-"""How a training job is spread over GPUs: parallel degrees, micro-batches, and the server of every rank.
+"""A training job on GPUs: parallel degrees, micro-batches, and the server of every rank.
 
 TP ranks fill a server first, then EP, DP and PP ranks. A region is the servers of one EP group (arXiv 2501.03905).
 """
@@ -29,12 +29,12 @@ SCALED = 128  # elements of a token per 4-byte scale
 FP8 = 1 + 4 / SCALED
 PRECISIONS: dict[str, dict[str, float]] = {  # bytes per element
     "bf16": {"dispatch_bytes": 2, "combine_bytes": 2, "grad_bytes": 2},
-    # DeepSeek-V3 (arXiv 2412.19437) sends tokens to experts, and one gradient of the two, in FP8 with scales; answers
-    # and all else in bf16. Dispatch and its gradient are of one size here.
+    # DeepSeek-V3 (arXiv 2412.19437) sends tokens to experts, and one of the two gradients, in FP8 with scales; outputs
+    # of experts and all else in bf16. Here a dispatch and its gradient have the same size.
     "fp8": {"dispatch_bytes": FP8, "combine_bytes": 2, "grad_bytes": 2},
 }
 _WEIGHTS, _SUMS = {"bf16": 2.0, "fp8": 1.0}, {"bf16": 2.0, "fp32": 4.0}
-BYTES = {  # per element by number format: of what is sent (FP8 with the scales of tokens), and of what is in memory
+BYTES = {  # bytes per element, by number format: sent (FP8 with the scales of tokens), and in memory
     "dispatch": {"bf16": 2.0, "fp8": FP8},
     "combine": {"bf16": 2.0, "fp8": FP8},
     "gradients": _WEIGHTS,
@@ -47,7 +47,7 @@ INSIDE = "fits into one server: no all-to-all leaves it"
 
 
 def region_remark(servers: int, what: str = "A region") -> str | None:
-    """A sentence for regions of one or two servers; None for larger ones, where circuits can differ."""
+    """Return a sentence for regions of one or two servers; None for larger ones, in which circuits can differ."""
     remark = {1: INSIDE, 2: PAIR}.get(servers)
     return None if remark is None else f"{what} {remark}."
 
@@ -67,7 +67,7 @@ class RankLayout:
       context-parallel ranks then count in `ep` and `dp`.
     - `chunks`: model chunks per pipeline stage. `experts`: of the model; None: not known.
 
-    Raises `InputError` for a degree below 1, another order, or experts that `ep` does not divide.
+    Raise `InputError` for a degree below 1, another order, or experts that `ep` does not divide.
     """
 
     tp: int = 1
@@ -107,43 +107,43 @@ class RankLayout:
         return index
 
     def ranks_per_server(self, gpus: int) -> int:
-        """Number of EP ranks that share a server of `gpus` GPUs."""
+        """Return the number of EP ranks that share a server of `gpus` GPUs."""
         return len(np.unique(self.index(np.arange(min(gpus, self.ranks)))["ep"]))
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """One model on one cluster.
+    """A training job: one model on one cluster.
 
     - `dp`, `tp`, `pp`, `ep`: degrees of data, tensor, pipeline and expert parallelism, with product `gpus`.
     - `cp`: neighbouring EP ranks that split the tokens of a sequence (context parallelism); 1: none.
-    - `folded`: neighbouring EP ranks that split attention and all else but routed experts as further tensor-parallel
-      ranks, each with its part of the tokens (MoE parallel folding, arXiv 2504.14960); `tp` is the degree of experts.
+    - `folded`: neighbouring EP ranks that act as further tensor-parallel ranks for everything except routed experts,
+      each with its part of the tokens (MoE parallel folding, arXiv 2504.14960); `tp` is the degree of experts.
     - `sequence`: tokens; `micro_batch`: sequences per EP rank; `micro_batches`: per EP rank and iteration.
     - `dispatch_bytes`, `combine_bytes`, `grad_bytes`: bytes per element of the two all-to-alls and of gradients.
-    - `accumulated_bytes`, `moment_bytes`, `weight_bytes`: in memory, of a parameter's gradient, of
-      each of the optimizer's two moments, and of a parameter; `gathered_bytes`: as replicas gather it; `kept_bytes`: of
-      an element that a product of matrices keeps for its backward pass.
+    - `accumulated_bytes`, `moment_bytes`, `weight_bytes`: bytes in memory of a parameter's gradient, of each of the
+      optimizer's two moments, and of the parameter; `gathered_bytes`: of a parameter that replicas gather.
+    - `kept_bytes`: bytes of an element that a matrix product keeps for its backward pass.
     - `schedule`: a name in `schedules.SCHEDULES`; `chunks`: model chunks per stage, for interleaved.
-    - `overlap_passes`: a stage runs forward and backward passes together, with one's all-to-alls beside the other's
-      compute.
-    - `recompute`: what backward passes compute again: a level or parts, as in `workload.recompute`.
+    - `overlap_passes`: a stage runs a forward and a backward pass together; all-to-alls of one overlap the compute of
+      the other.
+    - `recompute`: what backward passes recompute: a level or parts, as in `workload.recompute`.
     - `tp_reduces`: outputs that TP ranks all-reduce: "attention", or "all" (experts and dense FFNs too).
-    - `sequence_parallel`: between products, TP ranks share the tokens, too (arXiv 2205.05198).
+    - `sequence_parallel`: between products, TP ranks also split the tokens (arXiv 2205.05198).
     - `predicted`: how many of the last blocks predict further tokens, each with an output head of its own.
-    - `layout_of_blocks`: which place of the pipeline holds how many blocks (`workload.layout`).
-    - `sharding`: what replicas share: "none", "optimizer" (ZeRO-1), "gradients" (ZeRO-2), "parameters" (ZeRO-3, FSDP).
+    - `layout_of_blocks`: how many blocks each place of the pipeline holds (`workload.layout`).
+    - `sharding`: what replicas shard: "none", "optimizer" (ZeRO-1), "gradients" (ZeRO-2), "parameters" (ZeRO-3, FSDP).
     - `head`, `optimizer_step`: whether these take time: "left-out", "counted", or "known" (if `vocab`, or the GPU's
       memory bandwidth, is known). Memory always includes them.
     - `redundant_experts`: slots of a group beyond one per expert, for copies.
-    - `dispatch`: "per-expert" sends a token once per expert; "per-server" sends it once per server, then over the
-      NVSwitch.
+    - `dispatch`: "per-expert" sends a token once per expert; "per-server" sends it once per server, which forwards it
+      over the NVSwitch.
     - `node_limit`: most servers that a token may reach; "model": by the model's expert groups; None: not modelled.
-    - `capacity_factor`: most selections of an expert over the mean of the all-to-all, the rest is dropped; None: no
-      limit.
-    - `known_as`: the name under which figures for it are published; empty: none.
+    - `capacity_factor`: most selections of an expert over the mean of the all-to-all; further ones are dropped. None:
+      no limit.
+    - `known_as`: the name under which figures for the job are published; empty: none.
 
-    Raises `InputError` for degrees that do not fit the cluster, the servers, the experts or the blocks.
+    Raise `InputError` for degrees that do not fit the cluster, the servers, the experts or the blocks.
     """
 
     model: str
@@ -188,9 +188,11 @@ class Workload:
     def of(
         cls, model: str, architecture: Architecture, dp: int, tp: int, pp: int, ep: int, gpus: int, **rest: Any
     ) -> "Workload":
-        """A workload whose open or None `micro_batches`, `chunks` and `overlap_passes` follow from its schedule: as
-        many micro-batches as stages (dualpipe: twice as many), the schedule's chunks, and overlapping passes under
-        dualpipe."""
+        """Return a workload. Its schedule gives `micro_batches`, `chunks` and `overlap_passes` that are open or None.
+
+        These are as many micro-batches as stages (dualpipe: twice as many), the schedule's chunks, and overlapping
+        passes under dualpipe.
+        """
         order = SCHEDULES[checks.one_of("schedule", rest.get("schedule", "1f1b"), SCHEDULES)]
         usual = {"chunks": order.chunks or 1, "overlap_passes": order.overlap}
         usual["micro_batches"] = pp * max(1, order.least)
@@ -268,7 +270,7 @@ class Workload:
             what = f"cp x folded = {self.cp} x {self.folded}" if self.folded > 1 else "cp"
             raise checks.InputError(f"{what} must divide {divided}, got {self.sequence_ranks}.")
         if self.folded > 1 and self.tp_reduces == "all":
-            raise checks.InputError("tp_reduces must be attention where experts are folded, got 'all'.")
+            raise checks.InputError("tp_reduces must be attention if experts are folded, got 'all'.")
         if self.head == "counted" and not facts.vocab:
             raise checks.InputError(f"head 'counted' needs the vocab of {facts.name}, which is not known.")
         if places > facts.blocks:
@@ -284,7 +286,9 @@ class Workload:
         if limit is None:
             return
         if self.dispatch != "per-server":
-            raise checks.InputError(f"node_limit needs dispatch 'per-server', got {self.dispatch!r}: bytes are alike.")
+            raise checks.InputError(
+                f"node_limit needs dispatch 'per-server', got {self.dispatch!r}, where it changes no bytes."
+            )
         if isinstance(limit, str):
             checks.one_of("node_limit (beside a number of servers)", limit, ("model",))
             groups, most, what = facts.expert_groups, facts.top_groups, "expert_groups"
@@ -303,12 +307,12 @@ class Workload:
 
     @property
     def attention_tp(self) -> int:
-        """GPUs that split attention and all else but routed experts."""
+        """Tensor-parallel degree of attention and of everything else except routed experts."""
         return self.tp * self.folded
 
     @property
     def spread_words(self) -> str:
-        """Such as "DP 2 x TP 2 x PP 8 x EP 4", with ETP in the place of TP where experts are folded."""
+        """Degrees in words, such as "DP 2 x TP 2 x PP 8 x EP 4", with ETP instead of TP if experts are folded."""
         tp, behind = ("TP", "") if self.folded == 1 else ("ETP", f" (attention TP {self.attention_tp})")
         return f"DP {self.dp} x {tp} {self.tp} x PP {self.pp} x EP {self.ep}{behind}"
 
@@ -386,13 +390,13 @@ class Workload:
         return PipelineShape(self.pp, self.micro_batches, self.chunks, self.overlap_passes)
 
     def held_places(self, stage: int) -> tuple[int, ...]:
-        """Model parts that a stage holds, one per chunk."""
+        """Return the model parts that a stage holds, one per chunk."""
         return tuple(self.order.place(stage, chunk, self.pp) for chunk in range(self.chunks * self.order.copies))
 
     @functools.cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """The stages that each copy of the model passes in order; copies take equal parts of the micro-batches, in
-        order."""
+        """The stages that each copy of the model passes, in order. The copies take equal, consecutive parts of the
+        micro-batches."""
         paths = []
         for copy in range(self.order.copies):
             chunks = slice(copy * self.chunks, (copy + 1) * self.chunks)
@@ -418,15 +422,15 @@ class Workload:
 
     @functools.cached_property
     def place_blocks(self) -> tuple[int, ...]:
-        """Number of blocks of each part."""
+        """Number of blocks of each model part."""
         return places_of(self.layout_of_blocks, self.architecture.blocks, self.predicted, self.pp * self.chunks)
 
     def place_layers(self, place: int) -> range:
-        """MoE blocks of a part, numbered among MoE blocks."""
+        """Return the MoE blocks of a part, as numbers among MoE blocks."""
         return self.places[place].layers
 
     def place_positions(self, place: int) -> tuple[int, ...]:
-        """Positions of a part's MoE blocks among its blocks, from 0."""
+        """Return the positions of a part's MoE blocks among its blocks, from 0."""
         first, _, layers = self.places[place]
         return tuple(self.architecture.moe_blocks[layer] - first for layer in layers)
 
@@ -436,7 +440,7 @@ class Workload:
         return tuple(sum(held.moe) + sum(held.dense) for held in self.holdings)
 
     def stage_layers(self, stage: int) -> list[int]:
-        """MoE blocks of a pipeline stage, numbered among MoE blocks."""
+        """Return the MoE blocks of a pipeline stage, as numbers among MoE blocks."""
         self.check_stage(stage)
         return [layer for place in self.held_places(stage) for layer in self.place_layers(place)]
 
@@ -447,7 +451,8 @@ class Workload:
 
 
 class Placement(NamedTuple):
-    """Six arrays [GPUs] by global GPU number; servers and regions have global numbers too."""
+    """Rank indices, server and region of every GPU: six arrays [GPUs] by global GPU number. Servers and regions also
+    have global numbers."""
 
     tp: np.ndarray
     ep: np.ndarray
@@ -458,7 +463,7 @@ class Placement(NamedTuple):
 
 
 def place(workload: Workload) -> Placement:
-    """The rank indices, server and region of every GPU of the cluster."""
+    """Return the rank indices, server and region of every GPU of the cluster."""
     gpu = np.arange(workload.gpus)
     server = gpu // workload.gpus_per_server
     return Placement(**workload.layout.index(gpu), server=server, region=server // workload.servers_per_region)

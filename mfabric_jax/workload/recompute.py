@@ -1,4 +1,4 @@
-"""What a backward pass computes again instead of keeping it: nothing, parts of a block joined by "+", or a level."""
+"""Recomputation: what a backward pass computes again instead of keeping. A level, or parts of a block joined by "+"."""
 
 import functools
 from typing import NamedTuple
@@ -18,7 +18,7 @@ INNER_PARTS = {
     "moe": "experts, with their all-to-alls",
 }
 PARTS = ATTENTION_PARTS | INNER_PARTS
-LEVELS: dict[str, tuple[str, ...]] = {  # of a search, from what computes least again
+LEVELS: dict[str, tuple[str, ...]] = {  # in the order of a search, least recomputation first
     "none": (),
     "light": ("norm", "activation", "mla-up"),
     "attention": ("attention",),
@@ -28,8 +28,11 @@ WORDS = f"{', '.join(LEVELS)}, or some of {', '.join(PARTS)} joined by +"
 
 
 class Again(NamedTuple):
-    """`parts` of a block; `whole`: from its input on; `attention`, `inner`: some of it, of experts or the FFN;
-    `exchanges`: its all-to-alls, too."""
+    """What is recomputed of a block: `parts`, or the `whole` block from its input on.
+
+    `attention`, `inner`: whether that includes parts of attention, or of experts and FFNs; `exchanges`: its
+    all-to-alls, too.
+    """
 
     parts: frozenset[str]
     whole: bool
@@ -49,7 +52,7 @@ class Again(NamedTuple):
 
 @functools.cache
 def again_of(recompute: str, field: str = "recompute") -> Again:
-    """`InputError` for an unknown part."""
+    """Return what a `recompute` setting recomputes. Raise `InputError`, which names `field`, for an unknown part."""
     if recompute in LEVELS:
         return Again(frozenset(LEVELS[recompute]), recompute == "block")
     parts = str(recompute).split("+")

@@ -1,5 +1,8 @@
-"""Fields of a released `config.json` that its layout does not read: refused where they mean another computation, named
-where they could change a number, passed over where they change none (norms and biases cost next to nothing)."""
+"""Unread fields of a released `config.json`: fields that its layout does not use.
+
+A field that means another computation is refused. A field that could change a number is named in a warning. A field
+that changes none is ignored; norms and biases cost next to nothing.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -35,7 +38,7 @@ OTHER_MODEL = re.compile(
     re.VERBOSE,
 )
 GATED = ("silu", "swish", "swiglu", "gelu", "gelu_new", "gelu_pytorch_tanh", "geglu", "quick_gelu")
-SAME = {  # other names of facts
+SAME = {  # fields that repeat a fact under another name
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), "experts"),
     **dict.fromkeys(("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_top_k"), "top_k"),
     **dict.fromkeys(("num_layers", "n_layers", "n_layer"), "blocks"),
@@ -44,19 +47,19 @@ MOST_SHOWN = 8
 
 
 def check_unread(unread: Mapping[str, Any], facts: Mapping[str, Any], kind: str, named: str) -> None:
-    """`InputError` for fields by which the model of a file is another than its `model_type` says; others are named."""
+    """Raise `InputError` for unread fields that make the model another one than its `model_type`; name the others."""
     left = {field: value for field, value in unread.items() if _counts(field, value, facts)}
     if other := [f"{field} = {value!r:.40}" for field, value in left.items() if _means_other(field)]:
         more = f" and {len(other) - MOST_SHOWN} more" if len(other) > MOST_SHOWN else ""
         raise InputError(
-            f"{named} has {', '.join(other[:MOST_SHOWN])}{more}, which {kind} does not have and which is not read: its "
-            f"numbers would be those of another model."
+            f"{named} has {', '.join(other[:MOST_SHOWN])}{more}, which {kind} does not have: without them the numbers "
+            f"would be those of another model."
         )
     name_unread(named, "fields", left)
 
 
 def _counts(field: str, value: Any, facts: Mapping[str, Any]) -> bool:
-    """Whether a field is on and may change a number."""
+    """Whether a field is in use and may change a number."""
     name = field.rpartition(".")[2]
     if value in (None, 0, "", [], {}) or value == facts.get(SAME.get(name, ""), NotImplemented):
         return False
@@ -72,7 +75,7 @@ def _means_other(field: str) -> bool:
 
 
 def unread_in(values: Mapping[str, Any], read: Mapping[str, set[str]], within: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields that were not read, by path; `read`: of the tables that were entered, by path."""
+    """Yield the unread fields with their paths. `read`: the fields that were read, by path of their table."""
     for field, value in values.items():
         path = f"{within}{field}"
         if path in read:

@@ -1,4 +1,4 @@
-"""Pipeline schedules: the passes of each stage, the blocks it holds and the resulting bubble."""
+"""Pipeline schedules: the passes of each stage, the blocks that it holds, and the resulting bubble."""
 
 import bisect
 import functools
@@ -9,19 +9,21 @@ from typing import NamedTuple
 from mfabric_jax import checks
 from mfabric_jax.workload.models import Architecture
 
-# In which order a stage of a pipeline runs its passes, under every schedule.
-# Sources: GPipe, NeurIPS 2019; 1F1B and interleaved, Megatron-LM, arXiv 2104.04473; with passes that overlap, the
-# longer warm-up of Megatron Core's overlapped all-to-alls; ZB-H1 and ZB-V, arXiv 2401.10241 and 2405.15362, in the
-# orders of the authors' patch for Megatron and of PyTorch's `ScheduleZBVZeroBubble`; DualPipe, arXiv 2412.19437, in the
-# order of deepseek-ai/DualPipe.
+# Sources of the order of a stage's passes:
+# - GPipe: NeurIPS 2019.
+# - 1F1B and interleaved: Megatron-LM, arXiv 2104.04473; overlapping passes have the longer warm-up of Megatron Core's
+#   overlapped all-to-alls.
+# - ZB-H1 and ZB-V: arXiv 2401.10241 and 2405.15362, as in the authors' patch for Megatron and in PyTorch's
+#   `ScheduleZBVZeroBubble`.
+# - DualPipe: arXiv 2412.19437, as in deepseek-ai/DualPipe.
 
-FORWARD, BACKWARD, WEIGHT, INPUT = range(4)  # BACKWARD: both of INPUT (gradients of inputs) and WEIGHT (of weights)
+FORWARD, BACKWARD, WEIGHT, INPUT = range(4)  # BACKWARD is INPUT (gradients of inputs) plus WEIGHT (of weights)
 Step = tuple[int, int, int]  # kind, micro-batch, chunk
-Unit = tuple[Step, ...]  # one pass, or a forward and a backward one that run together
+Unit = tuple[Step, ...]  # one pass, or a forward and a backward pass that run together
 
 
 class PipelineShape(NamedTuple):
-    """What a stage's passes depend on; `overlap`: all-to-alls of a pass run beside another pass's compute."""
+    """What a stage's passes depend on. `overlap`: all-to-alls of a pass overlap the compute of another pass."""
 
     stages: int
     micro_batches: int
@@ -29,25 +31,28 @@ class PipelineShape(NamedTuple):
     overlap: bool = False
 
 
-# ---------------------------------------------------------------------- forwards and backwards in alternation
+# ---------------------------------------------------------------------- schedules that alternate forwards and backwards
 def one_f_one_b(stage: int, shape: PipelineShape) -> int:
-    """1F1B: warm-up forwards, then one forward and one backward in turn, then the remaining backwards."""
+    """Return the warm-up forwards of 1F1B, after which forwards and backwards alternate."""
     behind = shape.stages - stage - 1
-    return 2 * behind + 1 if shape.overlap else behind  # pairs never wait for their neighbours' pairs
+    return 2 * behind + 1 if shape.overlap else behind  # so that pairs never wait for pairs of neighbour stages
 
 
 def interleaved(stage: int, shape: PipelineShape) -> int:
-    """Groups of as many micro-batches as stages go through one chunk after another, with a longer warm-up."""
+    """Return the warm-up forwards of interleaved 1F1B: groups of `stages` micro-batches run one chunk after another."""
     return 2 * (shape.stages - stage - 1) + (shape.chunks - 1) * shape.stages + shape.overlap
 
 
 def gpipe(stage: int, shape: PipelineShape) -> int:
-    """All forwards, then all backwards."""
+    """Return the warm-up forwards of GPipe: all forwards come before all backwards."""
     return shape.micro_batches * shape.chunks
 
 
 def alternating(warm_up: Callable[[int, PipelineShape], int], *, youngest_first: bool = False):
-    """Passes of a stage that alternate after `warm_up` forwards."""
+    """Return a function for the passes of a stage, which alternate after `warm_up` forwards.
+
+    - `youngest_first`: the backwards that remain at the end start with the last micro-batch.
+    """
 
     def units(stage: int, shape: PipelineShape) -> list[Unit]:
         stages, micro_batches, chunks, overlap = shape
@@ -67,9 +72,9 @@ def _alone(steps: Iterable[Step]) -> list[Unit]:
     return [(step,) for step in steps]
 
 
-# ------------------------------------------------------------------ gradients of weights in passes of theirs
+# ------------------------------------------------------------------ separate passes for gradients of weights
 class _Walk:
-    """Builds a sequence of passes, numbering the micro-batches of each kind and chunk."""
+    """Builder of a sequence of passes; it numbers the micro-batches of each kind and chunk."""
 
     def __init__(self, first: tuple[int, int] = (0, 0)):
         self.units: list[Unit] = []
@@ -94,7 +99,7 @@ class _Walk:
 
 
 def zb_h1(stage: int, shape: PipelineShape) -> list[Unit]:
-    """1F1B that delays gradients of weights by at most as many micro-batches as there are earlier stages."""
+    """Return the passes of ZB-H1: 1F1B that delays gradients of weights, at most one micro-batch per earlier stage."""
     walk, warm_up = _Walk(), min(shape.stages - stage - 1, shape.micro_batches)
     for _ in range(warm_up):
         walk.run((FORWARD, 0))
@@ -112,9 +117,12 @@ def zb_h1(stage: int, shape: PipelineShape) -> list[Unit]:
 
 
 def zb_v(stage: int, shape: PipelineShape) -> list[Unit]:
-    """Down the stages and back up: a stage holds the parts at equal distance from the model's start and end."""
+    """Return the passes of ZB-V, which goes down the stages and back up.
+
+    A stage holds the two model parts at equal distance from the model's start and end.
+    """
     stages, walk = shape.stages, _Walk()
-    micro_batches = max(2 * stages - 1, shape.micro_batches)  # those there are not are left out
+    micro_batches = max(2 * stages - 1, shape.micro_batches)  # passes beyond the real number are removed at the end
 
     def both(chunk: int) -> None:
         walk.run((INPUT, chunk))
@@ -146,10 +154,13 @@ def zb_v(stage: int, shape: PipelineShape) -> list[Unit]:
 
 
 def dualpipe(stage: int, shape: PipelineShape) -> list[Unit]:
-    """Half of the micro-batches enter from each end; a stage holds the model parts of two stages."""
+    """Return the passes of DualPipe: half of the micro-batches enter from each end of the pipeline.
+
+    A stage holds the model parts of two stages.
+    """
     stages, half = shape.stages, shape.stages // 2
     rank, later = min(stage, stages - 1 - stage), shape.micro_batches // 2
-    near, far = (0, 1) if stage < half else (1, 0)  # chunks, by the end that their micro-batches come from
+    near, far = (0, 1) if stage < half else (1, 0)  # chunks, by the end from which their micro-batches come
     walk, outer = _Walk((0, later)), half - rank - 1
 
     def pair(forward: int, backward: int, together: bool = True) -> None:
@@ -172,7 +183,7 @@ def dualpipe(stage: int, shape: PipelineShape) -> list[Unit]:
     for _ in range(outer):
         walk.run((BACKWARD, far))
         pair(far, near)
-    for step in range(2 * (rank + 1)):  # the later half leaves its gradients of weights
+    for step in range(2 * (rank + 1)):  # the second half of these delays its gradients of weights
         walk.run((INPUT if step >= rank + 1 else BACKWARD, near if step % 2 else far))
     for _ in range(outer):
         walk.weigh()
@@ -182,17 +193,18 @@ def dualpipe(stage: int, shape: PipelineShape) -> list[Unit]:
     return walk.units
 
 
-Place = Callable[[int, int, int], int]  # of stage, chunk, stages
-ROUNDING = 1e-9  # of a division
+Place = Callable[[int, int, int], int]  # (stage, chunk, stages) -> model part
+ROUNDING = 1e-9  # error of a division
 
 
 class Schedule(NamedTuple):
     """One pipeline schedule: `units` (passes of a stage), `place` (the model part of a stage's chunk) and limits.
 
-    - `bubble`: of the busiest stage over its compute for one micro-batch, if INPUT, WEIGHT and forward take equally
-      long.
+    - `bubble`: wait of the busiest stage over its compute for one micro-batch, if INPUT, WEIGHT and forward passes take
+      equally long.
     - `copies`: stages that hold each part; `chunks`: required number, or None; `splits`: WEIGHT passes are separate.
-    - `least`, `multiple`: of micro-batches over stages; `even`: whether both numbers must be even.
+    - `least`: fewest micro-batches over stages; `multiple`: micro-batches must be a multiple of so many times the
+      stages (0: of 1); `even`: stages and micro-batches must be even.
     - `warm_up`: forward passes of a stage before passes alternate; None: they do not alternate.
     - `overlaps`, `overlap`: whether a stage can run a forward and a backward pass together, and does so by default.
     """
@@ -211,7 +223,7 @@ class Schedule(NamedTuple):
     overlap: bool = False
 
     def step(self, stages: int) -> int:
-        """The number that micro-batches must be a multiple of."""
+        """Return the number that must divide the number of micro-batches."""
         return 2 if self.even else max(1, self.multiple * stages)
 
 
@@ -242,7 +254,7 @@ SCHEDULES = {
 
 
 class ModelPart(NamedTuple):
-    """A part of the model: first block, number of blocks, and its MoE blocks numbered among MoE blocks."""
+    """A part of the model: first block, number of blocks, and `layers`, its MoE blocks as numbers among MoE blocks."""
 
     first: int
     blocks: int
@@ -250,7 +262,7 @@ class ModelPart(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """MoE and dense blocks of each chunk of a stage, and whether the stage holds the model's start or end."""
+    """Numbers of MoE and dense blocks in each chunk of a stage, and whether it holds the model's start or end."""
 
     moe: tuple[int, ...]
     dense: tuple[int, ...]
@@ -260,7 +272,7 @@ class Holding(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def model_parts(architecture: Architecture, sizes: tuple[int, ...]) -> tuple[ModelPart, ...]:
-    """Splits a model into parts of so many blocks."""
+    """Split a model into parts with these numbers of blocks."""
     moe, parts, first = architecture.moe_blocks, [], 0
     for blocks in sizes:
         layers = range(*(bisect.bisect_left(moe, block) for block in (first, first + blocks)))
@@ -282,7 +294,7 @@ def holdings(architecture: Architecture, schedule: str, pp: int, sizes: tuple[in
 
 
 def check_shape(schedule: str, shape: PipelineShape) -> None:
-    """Raises `InputError` for a shape that the schedule cannot have."""
+    """Raise `InputError` for a shape that the schedule cannot have."""
     order, (stages, micro_batches, chunks, overlap) = SCHEDULES[schedule], shape
     if order.chunks not in (None, chunks):
         raise checks.InputError(f"chunks must be {order.chunks} under schedule {schedule!r}, got {chunks}.")
@@ -299,17 +311,17 @@ def check_shape(schedule: str, shape: PipelineShape) -> None:
         )
     if overlap and not order.overlaps:
         able = ", ".join(name for name, each in SCHEDULES.items() if each.overlaps)
-        raise checks.InputError(f"overlap_passes is of schedules {able}, got schedule {schedule!r}.")
+        raise checks.InputError(f"overlap_passes needs schedule {able}, got schedule {schedule!r}.")
 
 
 def micro_batches_for(
     bubble: float, pp: int, chunks: int | None = None, schedule: str = "1f1b", overlap: bool | None = None
 ) -> int:
-    """The fewest micro-batches m that a schedule can have with a pipeline bubble b / (m + b) of at most `bubble`.
+    """Return the fewest micro-batches m that a schedule allows with a pipeline bubble b / (m + b) of at most `bubble`.
 
     b is the busiest stage's wait over its compute for one micro-batch, if all blocks take equally long and gradients of
     weights as long as gradients of inputs: (pp - 1) / chunks under 1f1b, interleaved and gpipe (arXiv 2104.04473), less
-    under others. `chunks` and `overlap` default to the schedule's. Raises `InputError` unless 0 < `bubble` < 1.
+    under the others. `chunks` and `overlap` default to the schedule's. Raise `InputError` unless 0 < `bubble` < 1.
     """
     order = SCHEDULES[checks.one_of("schedule", schedule, SCHEDULES)]
     chunks = order.chunks or 1 if chunks is None else chunks
@@ -330,8 +342,10 @@ def units_of(schedule: str, stage: int, shape: PipelineShape) -> tuple[Unit, ...
 
 @functools.lru_cache(maxsize=4096)
 def held(schedule: str, stage: int, shape: PipelineShape, chunks: int) -> tuple[int, ...]:
-    """Largest number of passes of each chunk whose activations a stage holds; WEIGHT passes release them. Of two that
-    run together, block by block, one takes what the other releases."""
+    """Return the most passes, by chunk, whose activations a stage holds at once.
+
+    WEIGHT passes release activations. Two passes that run together, block by block, need the memory of one.
+    """
     if (warm_up := SCHEDULES[schedule].warm_up) is not None:
         most = min(max(1, warm_up(stage, shape) + (not shape.overlap)), shape.micro_batches * chunks)
         of = [at % (shape.stages * chunks) // shape.stages for at in range(most)]

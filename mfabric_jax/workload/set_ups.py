@@ -1,4 +1,4 @@
-"""Set-ups of a model: the fastest that fits the memory of a GPU, and changes that make a set-up fit."""
+"""Set-up search: the fastest set-up of a model that fits a GPU's memory, and changes that make a set-up fit."""
 
 import dataclasses
 import heapq
@@ -18,16 +18,15 @@ from mfabric_jax.workload.recompute import LEVELS
 from mfabric_jax.workload.schedules import SCHEDULES
 
 COUNTED = (*DEGREES, "gpus", "chunks", "micro_batch", "micro_batches", "sequence")
-SEQUENCES = 4096  # per iteration, approximately, if no batch is stated
-GPUS = 1024  # if no number is stated
-MOST_STAGES = 64  # tried
-NEAR_SERVERS = (0, 1, -1, 2, -2, 4, -4, 8, -8)  # added servers to try, if no set-up has the requested GPUs
+SEQUENCES = 4096  # approximate sequences per iteration, if no batch is stated
+GPUS = 1024  # GPUs, if not stated
+MOST_STAGES = 64  # most pipeline stages in the search
+NEAR_SERVERS = (0, 1, -1, 2, -2, 4, -4, 8, -8)  # servers to add in suggestions if no set-up has the stated GPUs
 OWN_MICRO_BATCH = 1
 
 
 class Candidate(NamedTuple):
-    """A set-up of a model, with bytes per GPU on the fullest stage and estimated seconds per token of the whole
-    cluster."""
+    """A set-up of a model, with bytes per GPU on the fullest stage and the cluster's estimated seconds per token."""
 
     tp: int
     pp: int
@@ -43,11 +42,11 @@ class Candidate(NamedTuple):
     why: str = ""
 
 
-LoadsOf = Callable[[Workload], Loads]  # what the busiest rank of a stage receives over an even load
+LoadsOf = Callable[[Workload], Loads]  # loads of the stages' fullest ranks
 
 
 def evenly(workload: Workload) -> Loads:
-    """All ranks receive as much."""
+    """Return None: all ranks receive equal loads."""
     return None
 
 
@@ -60,13 +59,14 @@ def quickest(
     loads_of: LoadsOf = evenly,
     **stated: Any,
 ) -> Candidate:
-    """The set-up with the least estimated time per token that fits the memory of a GPU of `server`.
+    """Return the set-up with the least estimated time per token that fits the memory of a GPU of `server`.
 
-    `stated` holds `global_batch` (sequences per iteration) and `Workload` fields; None is open. Open `gpus` become
-    about 1,024, an open batch about 4,096 sequences, an open `recompute` the least that fits. An open `ep` spans a
-    server or more if such a set-up fits: nearly all published set-ups do, and experts with few tokens reach no usual
-    efficiency. If nothing fits, returns the set-up with least memory and `fits` false. Raises `InputError` if no set-up
-    has the stated values, and names values that work.
+    - `stated`: `global_batch` (sequences per iteration) and `Workload` fields; None is open.
+
+    Open `gpus` become about 1,024, an open batch about 4,096 sequences, and an open `recompute` the least level that
+    fits. An open `ep` spans at least a server if such a set-up fits: nearly all published set-ups do, and experts with
+    few tokens do not reach the usual efficiency. If nothing fits, return the set-up with the least memory and `fits`
+    false. Raise `InputError`, with values that work, if no set-up has the stated values.
     """
     stated = {name: value for name, value in stated.items() if value is not None}
     stated["gpus_per_server"] = server.gpus_per_server
@@ -85,13 +85,14 @@ def quickest(
         raise _refusal(architecture, stated)
     least = _least(sorted(too_large), server, loads_of)
     why = (
-        f"No set-up fits {_room(server)}; {_in_words(least)} needs least, {gigabytes_in_words(least.memory_bytes)} GB."
+        f"No set-up fits {_room(server)}; {_in_words(least)} needs the least, "
+        f"{gigabytes_in_words(least.memory_bytes)} GB."
     )
     return least._replace(why=why)
 
 
 def _least(rows: Sequence[tuple[float, int, float, Workload]], server: Gpu, loads_of: LoadsOf) -> Candidate:
-    """The set-up that needs least memory, of `rows` sorted by a lower bound of it."""
+    """The set-up that needs the least memory; `rows` are sorted by a lower bound of it."""
     _, _, seconds, job = rows[0]
     best = _candidate(job, server, seconds, loads_of)
     for at_least, _, seconds, job in rows[1:]:
@@ -104,7 +105,7 @@ def _least(rows: Sequence[tuple[float, int, float, Workload]], server: Gpu, load
 def _by_time(
     jobs: Sequence[Workload], server: Gpu, recompute: str | None, speeds: Speeds
 ) -> Iterator[tuple[float, Workload]]:
-    """Yields seconds per token and set-up, fastest first; more recomputation never makes a set-up faster."""
+    """Yield seconds per token and set-up, fastest first. Harder levels of recomputation are never faster."""
 
     def per_token(job: Workload) -> float:
         return iteration_seconds(job, server, speeds).total / job.iteration_tokens
@@ -121,7 +122,7 @@ def _by_time(
 
 
 def _harder(job: Workload) -> tuple[str, ...]:
-    """Levels of recomputation above that of a job; none above parts of one's own."""
+    """Levels of recomputation above that of a job; none if the job states parts instead of a level."""
     levels = tuple(LEVELS)
     return levels[levels.index(job.recompute) + 1 :] if job.recompute in levels else ()
 
@@ -140,7 +141,7 @@ def _workloads(
             whole(name, stated[name])
     batch = stated.get("global_batch")
     if batch is not None and "micro_batches" in stated:
-        raise InputError(f"global_batch {batch} is not used beside micro_batches {stated['micro_batches']}.")
+        raise InputError(f"global_batch {batch} and micro_batches {stated['micro_batches']} cannot both be stated.")
     every = [_facts(stated, degrees) for degrees in _degrees(architecture, stated) if some(degrees["ep"])]
     jobs = (_tried(lambda facts=facts: Workload.of("own", architecture, **facts)) for facts in every if facts)
     return [job for job in jobs if job is not None]
@@ -206,7 +207,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _refusal(architecture: Architecture, stated: Mapping[str, Any]) -> InputError:
-    """Why no set-up has the stated values: the rule that refuses them, and changes of one value that pass."""
+    """The error if no set-up has the stated values: the rule that refuses them, and changes of one value that pass."""
     words = ", ".join(f"{name} {stated[name]}" for name in (*DEGREES, "gpus") if name in stated) or "such degrees"
     degrees = _degrees(architecture, stated)
     batch, steps = stated.get("global_batch"), {_sequences({**stated, **each}) for each in degrees}
@@ -223,7 +224,7 @@ def _refusal(architecture: Architecture, stated: Mapping[str, Any]) -> InputErro
 
 
 def _mistake(architecture: Architecture, stated: Mapping[str, Any], degrees: Mapping[str, int]) -> InputError | None:
-    """What refuses a set-up of these degrees; None: nothing, or its batch."""
+    """The error of a set-up with these degrees; None if it is valid or only its batch is not."""
     facts = _facts(stated, degrees)
     try:
         if facts is not None:
@@ -234,7 +235,7 @@ def _mistake(architecture: Architecture, stated: Mapping[str, Any], degrees: Map
 
 
 def _refusing_rule(architecture: Architecture, stated: Mapping[str, Any]) -> str:
-    """The first rule of `_candidates` that leaves none of the degrees."""
+    """The first rule of `_candidates` that excludes all degrees."""
     per_server, gpus = stated["gpus_per_server"], stated.get("gpus")
     tp, ep, pp, dp = (stated.get(name) for name in ("tp", "ep", "pp", "dp"))
     if tp is not None and per_server % tp:
@@ -268,7 +269,7 @@ def _refusing_rule(architecture: Architecture, stated: Mapping[str, Any]) -> str
 
 
 def _passing(architecture: Architecture, stated: Mapping[str, Any]) -> str:
-    """Values near the stated ones that pass if they alone are changed, such as "pp 1 or gpus 32"; empty: none."""
+    """Near values that pass if only one stated value changes, such as "pp 1 or gpus 32"; empty if there are none."""
     per_server, gpus = stated["gpus_per_server"], stated.get("gpus", 0)
     deepest = min(architecture.blocks // stated.get("chunks", 1), MOST_STAGES)
     size, times = per_server * stated.get("pp", 1), (1, 2, 4, 8)
@@ -312,29 +313,29 @@ def _why(job: Workload, candidate: Candidate, server: Gpu, speeds: Speeds) -> st
     seconds = iteration_seconds(job, server, speeds)
     shares = {name.replace("_", " "): round(100 * part / seconds.total) for name, part in seconds._asdict().items()}
     parts = ", ".join(f"{name} {share} %" for name, share in shares.items() if share)
-    return f"{_in_words(candidate)}: of what fits {_room(server)} the least time a token by estimate ({parts})."
+    return f"{_in_words(candidate)}: the least estimated time per token of all that fit {_room(server)} ({parts})."
 
 
 def set_up_words(degrees: Mapping[str, int]) -> str:
-    """Such as "tp 2, etp 1, ep 8, dp 2, pp 8 on 128 GPUs"; `degrees`: fields of a `Workload`."""
+    """Return degrees in words, such as "tp 2, etp 1, ep 8, dp 2, pp 8 on 128 GPUs". `degrees`: `Workload` fields."""
     shown = _as_a_case_says(degrees, degrees.get("folded", 1))
     return ", ".join(f"{name} {value}" for name, value in shown.items()) + f" on {degrees['gpus']:,} GPUs"
 
 
 def _as_a_case_says(degrees: Mapping[str, int], folded: int) -> dict[str, int]:
-    """Degrees of a `Workload` as those of `job.parallel`: `tp` of attention, and `etp` where it is another."""
+    """Degrees of a `Workload` in terms of `job.parallel`: `tp` of attention, and `etp` if it differs."""
     own = {name: degrees[name] for name in DEGREES}
     return own if folded == 1 else {"tp": folded * own.pop("tp"), "etp": degrees["tp"]} | own
 
 
-# What would make a set-up fit the memory of a GPU: other set-ups, each as a whole, as a run with it is.
+# Changes that would make a set-up fit the memory of a GPU. Each is checked as a whole set-up, as a run would have it.
 
 MORE_GPUS = (1, 2, 4, 8)  # factors to try if no single change fits
 Rerun = Callable[[Mapping[str, Any]], Workload]
 
 
 class Remedy(NamedTuple):
-    """Changed settings with which a set-up fits, the resulting workload, and its memory per GPU."""
+    """Changed settings that make a set-up fit, the resulting workload, and its memory per GPU."""
 
     changed: dict[str, Any]
     workload: Workload
@@ -342,8 +343,12 @@ class Remedy(NamedTuple):
 
 
 def remedies(workload: Workload, server: Gpu, rerun: Rerun, loads_of: LoadsOf = evenly) -> list[Remedy]:
-    """Changes with which a set-up fits memory on as many GPUs: for every setting the smallest sufficient one, else the
-    fastest other set-up on 1, 2, 4 or 8 times as many GPUs. `rerun` is the workload with settings changed."""
+    """Return changes that make a set-up fit the memory on the same number of GPUs: the smallest one of each setting.
+
+    If no single change fits, return the fastest other set-up on 1, 2, 4 or 8 times as many GPUs.
+
+    - `rerun`: gives the workload with changed settings.
+    """
     smallest: dict[str, Remedy] = {}
     for changed in _single_changes(workload):
         setting = next(iter(changed))
@@ -394,7 +399,10 @@ def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int, load
 
 
 def remedy_words(remedy: Remedy, before: Workload) -> str:
-    """The changes with all degrees (unstated ones would be chosen again), their consequences and the memory per GPU."""
+    """Return a remedy in words: its changes, their consequences and the memory per GPU.
+
+    If a degree changes, all degrees are named, since unstated ones would be searched again.
+    """
     spread, changed = {}, remedy.changed
     if {*DEGREES} & {*changed}:
         spread = _as_a_case_says({name: getattr(remedy.workload, name) for name in DEGREES}, remedy.workload.folded)

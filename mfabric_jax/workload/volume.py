@@ -1,8 +1,9 @@
 """Bytes that each kind of parallelism moves in one iteration, with ring collectives.
 
-Only attention has TP all-reduces, one forward and one backward per block; neither EP bytes nor expert gradients grow
-with TP, for each TP rank carries its slice of the sequence and of every expert. This reading of arXiv 2501.03905 gives
-TP : EP = 63 : 37 for Mixtral 8x7B before PP and DP; all-reduces behind experts too (`tp_reduces` all) give 77 : 23.
+Only attention has TP all-reduces: one forward and one backward per block. EP bytes and expert gradients do not grow
+with TP, since each TP rank carries its slice of the sequence and of every expert. This reading of arXiv 2501.03905
+gives TP : EP = 63 : 37 for Mixtral 8x7B before PP and DP; all-reduces after experts too (`tp_reduces` all) give
+77 : 23.
 """
 
 import itertools
@@ -18,8 +19,11 @@ MASTER_BYTES = 4  # float32 copy of a parameter
 
 
 class GradientBytes(NamedTuple):
-    """Gradients of one stage [B], whole TP group: `dense`, equal on all groups of attention (with counted embedding and
-    head), `expert`, routed experts of one EP rank, and `copies`, the mean part of `expert` in redundant experts."""
+    """Gradients of one stage [B], whole TP group.
+
+    - `dense`: equal on all groups of GPUs that split attention; includes counted embedding and head.
+    - `expert`: routed experts of one EP rank; `copies`: mean part of `expert` in redundant experts.
+    """
 
     dense: float
     expert: float
@@ -27,7 +31,7 @@ class GradientBytes(NamedTuple):
 
 
 class MeasuredShare(NamedTuple):
-    """A published share of all bytes of an iteration: bounds as fractions, and text for a table."""
+    """A published share of an iteration's bytes: bounds as fractions, and the text for a table."""
 
     low: float
     high: float
@@ -49,12 +53,12 @@ MEASURED_SHARES: dict[str, dict[str, MeasuredShare]] = {
 
 
 def tp_bytes_per_gpu(workload: Workload) -> float:
-    """Bytes that one GPU sends in the TP all-reduce of one block's forward pass of one micro-batch."""
+    """Return the bytes that one GPU sends in one TP all-reduce of a block, per micro-batch."""
     return ring_bytes(workload.folded * pp_bytes(workload), workload.attention_tp)
 
 
 def pp_bytes(workload: Workload) -> float:
-    """Bytes that one EP rank (its TP group together) sends to the next stage, per micro-batch and direction."""
+    """Return the bytes that one EP rank (its whole TP group) sends to the next stage, per micro-batch and direction."""
     return workload.tokens * workload.architecture.hidden * ACTIVATION_BYTES
 
 
@@ -66,8 +70,11 @@ class StageParams(NamedTuple):
 
 
 def stage_params(workload: Workload, stage: int) -> StageParams:
-    """Parameters of one stage, whole TP group, without embedding and output head; `InputError` if it does not exist.
-    Products that join tokens' vectors are beside the head, with the blocks that predict further tokens."""
+    """Return the parameters of one stage, whole TP group, without embedding and output head.
+
+    The last stage also has the products that join tokens' vectors before blocks that predict further tokens. Raise
+    `InputError` for a stage that does not exist.
+    """
     held = workload.holdings[workload.check_stage(stage)]
     moe, plain = block_params(workload, moe=True), block_params(workload, moe=False)
     dense = sum(held.moe) * moe.dense + sum(held.dense) * plain.dense
@@ -76,11 +83,11 @@ def stage_params(workload: Workload, stage: int) -> StageParams:
 
 
 def word_params(workload: Workload, stage: int) -> int:
-    """Parameters of embedding and head on this stage; a tied matrix counts once if both are on it."""
+    """Return the parameters of embedding and head on a stage; a tied matrix counts once if both are on it."""
     model, held = workload.architecture, workload.holdings[stage]
     ends = held.begins + held.ends
     if workload.predicted and held.ends and not held.begins:
-        ends += 1  # words of the tokens before that which is predicted
+        ends += 1  # embedding of the tokens from which further ones are predicted
     return model.head_params * (min(ends, 1) if model.tied else ends)
 
 
@@ -93,18 +100,20 @@ def block_params(workload: Workload, moe: bool) -> StageParams:
 
 
 def copy_part(workload: Workload, expert: float) -> float:
-    """Mean part of an EP rank's expert parameters that belongs to redundant experts."""
+    """Return the mean part of an EP rank's expert parameters in redundant experts."""
     return expert * workload.redundant_experts / workload.expert_slots
 
 
 def copy_ring_bytes(copies: Any, members: int) -> Any:
-    """Mean extra bytes that a rank sends if `copies` bytes of its gradients are of redundant experts: c slots in each
-    of d groups make a ring of c d members, whose group sends 2 (c - 1)/d more."""
+    """Return the mean extra bytes that a rank sends if `copies` bytes of its gradients are of redundant experts.
+
+    An expert with c slots in each of d groups has a ring of c d members, so its group sends 2 (c - 1)/d more.
+    """
     return 2 * copies / members
 
 
 def expert_state_bytes(workload: Workload) -> float:
-    """Bytes that move with one expert: its group's part of its weights and optimizer state."""
+    """Return the bytes that move with an expert to another rank: its group's part of weights and optimizer state."""
     replicas = workload.dp * workload.order.copies
     weights = workload.gathered_bytes / (replicas if workload.sharding == "parameters" else 1)
     state = (MASTER_BYTES + 2 * workload.moment_bytes) / (1 if workload.sharding == "none" else replicas)
@@ -112,10 +121,13 @@ def expert_state_bytes(workload: Workload) -> float:
 
 
 def replica_bytes(workload: Workload, stage: int, *, last: bool = False) -> GradientBytes:
-    """Bytes that replicas of a stage exchange in an iteration, as the equivalent size of one all-reduce (a
-    reduce-scatter or all-gather counts half); `last` counts only what runs at the end. A sharded optimizer all-gathers
-    updated weights; sharded gradients are reduce-scattered per micro-batch; sharded parameters are all-gathered forward
-    and backward."""
+    """Return the bytes that replicas of a stage exchange in an iteration, as the size of one equivalent all-reduce.
+
+    A reduce-scatter or all-gather counts half. A sharded optimizer all-gathers updated weights; sharded gradients are
+    reduce-scattered per micro-batch; sharded parameters are all-gathered forward and backward.
+
+    - `last`: count only what runs at the end of the iteration.
+    """
     gradients, weights = workload.grad_bytes / 2, workload.gathered_bytes / 2
     once = 2 * gradients if workload.sharding == "none" else gradients + weights
     passes, end = {"gradients": (gradients, weights), "parameters": (gradients + 2 * weights, 0.0)}.get(
@@ -129,7 +141,7 @@ def replica_bytes(workload: Workload, stage: int, *, last: bool = False) -> Grad
 
 
 class ReplicaRing(NamedTuple):
-    """An all-reduce: bytes that leave a server, bytes that a GPU moves inside its server, and steps between servers."""
+    """An all-reduce: bytes that leave a server, bytes that a GPU sends inside its server, and steps between servers."""
 
     between: float
     inside: float
@@ -137,9 +149,12 @@ class ReplicaRing(NamedTuple):
 
 
 def replica_ring(workload: Workload, dense: float, expert: float) -> ReplicaRing:
-    """Hierarchical all-reduce of a stage's bytes: reduce inside each server, ring between servers, broadcast inside.
-    `dense` covers the stage's servers, `expert` the replicas and copies of an EP rank, assumed on different servers."""
-    holders = workload.order.copies  # stages that hold the same
+    """Return the hierarchical all-reduce of a stage: reduce inside servers, ring between them, broadcast inside.
+
+    - `dense`: bytes over all servers of the stage.
+    - `expert`: bytes over the replicas and copies of an EP rank, which are assumed to be on different servers.
+    """
+    holders = workload.order.copies  # stages that hold the same model parts
     servers, per_server = holders * workload.servers // workload.pp, workload.gpus_per_server
     spread = min(holders * workload.dp, servers)  # servers with a replica of one expert
     copies = holders * workload.dp // spread  # replicas inside one server
@@ -153,20 +168,21 @@ def replica_ring(workload: Workload, dense: float, expert: float) -> ReplicaRing
 
 
 def context_bytes(workload: Workload) -> float:
-    """Bytes that one EP rank (whole TP group) sends around its ring in a block's forward pass of one micro-batch."""
+    """Return the bytes that one EP rank (whole TP group) sends around its context-parallel ring, per block and
+    micro-batch, forward."""
     folded, attention = workload.folded, workload.architecture.attention
     elements = attention.passed_on(folded * workload.tokens, workload.micro_batch) / folded
     return (workload.cp - 1) * ACTIVATION_BYTES * elements
 
 
 def context_rounds(workload: Workload) -> int:
-    """Times that keys and values circle the ring per block: 1 forward, 2 backward (with gradients), 1 if attention is
-    computed again."""
+    """Return how often keys and values go around the ring per block: 1 forward, 2 backward (with gradients), and 1 if
+    attention is recomputed."""
     return 3 + ("attention" in again_of(workload.recompute).parts)
 
 
 def iteration_bytes(workload: Workload) -> dict[str, float]:
-    """Bytes that all GPUs together send in one iteration, by parallelism: "TP", "EP", "PP", "DP" and, if present, "CP".
+    """Return the bytes that all GPUs send in one iteration, by parallelism: "TP", "EP", "PP", "DP" and, if used, "CP".
 
     - EP: four balanced all-to-alls per MoE block and micro-batch (six if blocks are recomputed), without self-traffic.
     - PP: activations and their gradients over each of the pp x chunks - 1 boundaries (zb-v: one less).
@@ -201,7 +217,7 @@ def iteration_bytes(workload: Workload) -> dict[str, float]:
 
 
 def share_table(workload: Workload) -> list[dict[str, Any]]:
-    """Rows `parallelism, bytes_per_iteration, share, measured`; `measured` is text, or None if nothing is published."""
+    """Return rows `parallelism, bytes_per_iteration, share, measured`; `measured` is text, or None if not published."""
     volume = iteration_bytes(workload)
     total = sum(volume.values())
     published = MEASURED_SHARES.get(workload.known_as, {})

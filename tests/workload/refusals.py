@@ -66,7 +66,7 @@ REFUSED = [
     ),
     (
         own(MINE.replace("{ heads = 40", "[{ heads = 40").replace("128 }", "128 }]")),
-        "must say of how many blocks it is",
+        "must state its number of blocks",
     ),
     (
         own(MINE + "dense_blocks = [99]\ndense_hidden = 8"),
@@ -99,7 +99,7 @@ REFUSED = [
     (
         released("DeepSeek-V3", index_topk=1024, index_n_heads=32, index_head_dim=64),
         "has index_topk = 1024, index_n_heads = 32, index_head_dim = 64, which deepseek_v3 does not have",
-        "its numbers would be those of another model",
+        "the numbers would be those of another model",
     ),
     (released("Qwen3-30B-A3B", full_attention_interval=4), "has full_attention_interval = 4, which qwen3_moe does not"),
     (released("Qwen3-30B-A3B", linear_num_key_heads=8), "has linear_num_key_heads = 8"),
@@ -146,7 +146,7 @@ REFUSED = [
         mixtral(schedule="interleaved", chunks=2, micro_batches=6),
         "micro_batches must be a multiple of the 4 stages (pp) under schedule 'interleaved', got 6.",
     ),
-    (mixtral(schedule="zb-h1", overlap_passes=True), "overlap_passes is of schedules 1f1b, interleaved, dualpipe, got"),
+    (mixtral(schedule="zb-h1", overlap_passes=True), "overlap_passes needs schedule 1f1b, interleaved, dualpipe, got"),
     (
         mixtral(overlap_passes=True, recompute="block"),
         "overlap_passes needs recompute without moe and block, got",
@@ -161,7 +161,10 @@ REFUSED = [
         fine(gpus=512, global_batch=1000, tp=1, pp=1),
         "no set-up with tp 1, pp 1, gpus 512 divides global_batch 1000; 512 or 1024 would do",
     ),
-    (fine(gpus=512, global_batch=1024, micro_batches=2), "global_batch 1024 is not used beside micro_batches 2."),
+    (
+        fine(gpus=512, global_batch=1024, micro_batches=2),
+        "global_batch 1024 and micro_batches 2 cannot both be stated.",
+    ),
     (gpu("bf16_tflop = 1"), "field of a GPU 'bf16_tflop' is unknown (did you mean 'bf16_tflops'?)"),
     (gpu("watts = 700"), "a GPU needs bf16_tflops and nvlink_gigabytes_per_s, or like"),
     (gpu(OWN.replace("nics = 2", "nics = 2.5")), "own.toml': nics must be a whole number"),

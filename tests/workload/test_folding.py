@@ -117,7 +117,7 @@ def test_a_case_says_attention_s_degree_and_that_of_experts():
         ),
         ({"job.parallel.dp": 8}, "make 512 .dp counts copies of an expert"),
         ({"job.parallel.tp": 3}, "tp must divide the 8 GPUs of a server, got 3"),
-        ({"job.parallel.tp_reduces": "all"}, "tp_reduces must be attention where experts are folded"),
+        ({"job.parallel.tp_reduces": "all"}, "tp_reduces must be attention if experts are folded"),
         ({"job.parallel.gpus": 96}, "gpus must be a multiple of etp 1 x pp 8 x ep 8 = 64, got 96"),
     ],
 )

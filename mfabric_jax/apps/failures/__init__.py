@@ -1,4 +1,4 @@
-"""What broken parts cost."""
+"""Failures: iteration times, lost hours and costs when a part of the cluster breaks."""
 
 from mfabric_jax.apps.failures.iterations import failures
 

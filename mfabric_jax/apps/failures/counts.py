@@ -1,4 +1,4 @@
-"""How many parts of each kind a cluster has: those of its bill."""
+"""Number of parts of each kind in a cluster, as its bill counts them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ LINKS = ("nic-link", "optical-link", "link", "spine-link")
 
 
 class ServerNics(NamedTuple):
-    """NICs of a server on packet switches, and its other NICs or optical ports (a mean where servers differ)."""
+    """NICs of one server: `electrical` ones on packet switches, and `optical` NICs or ports (the mean if servers
+    differ)."""
 
     electrical: int
     optical: float
@@ -25,9 +26,10 @@ class ServerNics(NamedTuple):
 class Switches(NamedTuple):
     """Packet switches of a cluster.
 
-    - `edges`: with servers behind them; `spines`: all others.
-    - `uplinks`: in use at an edge switch; `above`: switches to which these lead, infinite where all NICs
-      of a tree are at one edge switch, so that nothing crosses these. None: no tree.
+    - `edges`: switches with servers attached; `spines`: all others.
+    - `uplinks`: uplinks in use at an edge switch; None without a tree.
+    - `above`: switches that these uplinks reach; infinite if one edge switch holds all NICs, so that no traffic
+      uses the uplinks; None without a tree.
     """
 
     edges: int
@@ -37,7 +39,7 @@ class Switches(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """What a cluster is counted from: the site that its bill has, without idle spares of domains."""
+    """The cluster whose parts are counted: the site of its bill, without idle spare GPUs of domains."""
 
     on: Fabric
     resolved: Resolved
@@ -53,7 +55,7 @@ class Counted(NamedTuple):
 
     @property
     def nics(self) -> ServerNics:
-        """By the parts of the fabric; ports included in the price of a GPU by its group."""
+        """NICs of one server. The fabric's parts give them; the group gives ports included in the price of a GPU."""
         switched, others = 0, 0.0
         for part in self.on.parts(self.site):
             if part.attachment.switch_ports:
@@ -115,10 +117,10 @@ class Counted(NamedTuple):
         return round(self.job.servers * sum(nics * links.get(kind, 0) for nics, links in behind))
 
     def devices(self, kind: str) -> int:
-        """Number of parts of a kind; 0: there are none.
+        """Return the number of parts of a kind; 0 if the cluster has none.
 
-        Links are those of the bill, which serve NICs; empty ports of switches have none.
-        `electrical-nics`: those of a server count together; `switch`: those with servers behind them.
+        Links are those of the bill, which serve NICs; an empty switch port has no link. `electrical-nics` counts a
+        server's NICs as one part; `switch` counts switches with servers attached.
         """
         if kind == "nvswitch":
             return self.nvswitches
@@ -146,8 +148,11 @@ class Counted(NamedTuple):
 
 
 def nvswitches_of(resolved: Resolved) -> int:
-    """NVSwitches of the cluster: of every server or domain if the case or the fabric says how many, else of every board
-    or rack of the GPU; 0 where none are known."""
+    """Return the number of NVSwitches in the cluster; 0 if none are known.
+
+    They are counted per server or domain if the case states them or the fabric has domains, else per board or rack of
+    the GPU.
+    """
     each, gpu = resolved.case.gpu.nvswitches, resolved.server
     if each is None:
         return 0

@@ -1,4 +1,4 @@
-"""The row of a failure: both iterations, the published figure, spares and the loss per month."""
+"""The row of a failure: healthy and affected iteration, published slow-down, spares and monthly loss."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -26,8 +26,13 @@ PUBLISHED = {  # (model, failure) -> slow-down at 400 Gbps and 1,024 GPUs, arXiv
 
 
 class Struck(NamedTuple):
-    """A stage that is hit: what is left, all-to-alls of every stage as if it were hit [I P Q L 2], and iterations;
-    None where the job waits for the repair."""
+    """A failure at one pipeline stage.
+
+    - `left`: the fabric that remains; `after`: iterations with the failure.
+    - `solved`: all-to-alls [I P Q L 2], every stage computed as if the failure hit it.
+
+    `solved` and `after` are None if the job waits for the repair.
+    """
 
     stage: int
     left: Degraded
@@ -39,14 +44,14 @@ class Struck(NamedTuple):
 
     @property
     def remedy(self) -> str | None:
-        """What takes over, or that the job waits for the repair; None: what is left carries on."""
+        """The spare that takes over, or "repair" if the job waits; None if the job continues on what remains."""
         if self.left.waits is not None:
             return REPAIR
         return SPARE_GPU if self.left.moved else SPARE_SERVER if self.left.spare else None
 
 
 def row_of(config: Any, one: Problem, kind: str, hit: Struck, before: Iteration) -> dict:
-    """The row of a failure; the breakdown describes the affected iterations, `healthy_...` columns the healthy run."""
+    """Return the row of a failure. The time parts are of the affected iterations, `healthy_...` of the healthy run."""
     settings, job = one.resolved, one.workload
     whole_s = before.iteration_s
     hurt = _of_hit(hit.after, whole_s, config.case.failures.iteration)
@@ -80,7 +85,7 @@ def row_of(config: Any, one: Problem, kind: str, hit: Struck, before: Iteration)
 
 
 def _of_hit(after: Iteration | None, whole_s: np.ndarray, since: int) -> dict[str, float | None]:
-    """Seconds of the affected iterations, and how much longer they are; None where the job waits."""
+    """Seconds and slow-down of the affected iterations; None if the job waits."""
     if after is None:
         return dict.fromkeys(("failed_s", "slow_down", "run_slow_down", *PARTS[1:]))
     suffers, hurt_s = np.arange(len(whole_s)) >= since, after.iteration_s
@@ -131,7 +136,7 @@ def _part_usd(config: Any, one: Problem, kind: str) -> float | None:
         return at("nic", 1)
     if kind == "electrical-nics":
         return at("nic", float(one.group.electrical_nics))
-    if kind in (*LINKS, "plane-link"):  # on an optical switch of a region or a rail, light is a NIC's alone
+    if kind in (*LINKS, "plane-link"):  # on a region's or rail's optical switch, only the NIC needs a transceiver
         ends = 1 if kind == "optical-link" or one.group.phases else 2
         return add(at("transceiver", ends), at("fibre", 1))
     if kind in ("switch", "spine"):
@@ -157,14 +162,17 @@ def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | No
     return f"{name} has no failure {' and no failure '.join(parts)}." if parts else None
 
 
-# Why an iteration with something broken can take less time than a healthy one.
+# Why an iteration with a failure can take less time than a healthy one.
 
 LEAST = 1e-5  # fraction of an iteration; less is rounding
 
 
 def faster_by(healthy: Exchanges, hit: Struck, slow_down: float | None, unsplit: bool, since: int) -> str | None:
-    """A sentence on what the affected stage gains, None where the iteration takes as long or longer. `since`: first
-    affected iteration; `unsplit`: servers with circuits leave their electrical NICs idle."""
+    """Return what the affected stage gains, in words; None unless the iteration became shorter.
+
+    - `since`: first affected iteration.
+    - `unsplit`: servers with circuits leave their electrical NICs idle.
+    """
     if slow_down is None or slow_down > -LEAST or hit.solved is None:
         return None
     failed, stage, left = hit.solved, hit.stage, hit.left
@@ -183,8 +191,8 @@ def _total(values: Any) -> float:
 
 
 # Failures per month, and the hours of work lost to them.
-# A failure that stops the job loses half of a checkpoint interval on average, and the restart; until the repair the job
-# runs slower, or waits. Failures are rare, so they never overlap.
+# A failure that stops the job costs half a checkpoint interval on average, plus the restart. Until the repair the job
+# runs slower, or waits. Failures are rare: the model assumes that they never overlap.
 
 HOURS_A_MONTH = 730.0
 MILLION = 1_000_000
@@ -196,7 +204,8 @@ LOSSES = (
 
 
 class Rate(NamedTuple):
-    """`per_hour`: failures of one device; `repair_hours`: until it works again; `stops`: the job restarts."""
+    """Failure rate of one kind: `per_hour` failures of one device, `repair_hours`, and whether a failure `stops` the
+    job, which then restarts."""
 
     per_hour: float
     repair_hours: float
@@ -204,9 +213,11 @@ class Rate(NamedTuple):
 
 
 def read_rates(path: str) -> dict[str, Rate]:
-    """{kind: rate} from a file with one table per kind; raises `InputError` for anything else. Keys:
-    `per_million_hours` (failures per device) or `mtbf_hours`; `repair_hours` (24); `stops` (true; controller:
-    false). A kind without a table may have the rate of another (`SAME_RATE`)."""
+    """Return {kind: rate} from a file with one table per kind. Raise `InputError` for any other content.
+
+    Keys of a table: `per_million_hours` (failures per device) or `mtbf_hours`; `repair_hours` (default 24); `stops`
+    (default true, for a controller false). A kind without a table may take its rate from another kind (`SAME_RATE`).
+    """
     found = {}
     for kind, given in read_mapping(path, "rates of failures").items():
         one_of(f"failure in {path!r}:", kind, KINDS)
@@ -215,7 +226,7 @@ def read_rates(path: str) -> dict[str, Rate]:
         for name in given:
             one_of(f"{kind} in {path!r}: key", name, FIELDS)
         if ("per_million_hours" in given) == ("mtbf_hours" in given):
-            raise InputError(f"{kind} in {path!r} needs per_million_hours or mtbf_hours, one of them.")
+            raise InputError(f"{kind} in {path!r} needs either per_million_hours or mtbf_hours.")
         for name in ("per_million_hours", "mtbf_hours", "repair_hours"):
             number(f"{kind}.{name}", given.get(name, 0))
         if "mtbf_hours" in given:
@@ -240,12 +251,13 @@ def expected_loss(
     restart_s: float,
     waits: bool = False,
 ) -> dict[str, Any]:
-    """`failures_per_month` of `count` devices, hours and iterations of work lost, and the part of the time in which all
-    of them work; None without a rate. `slow_down`: relative increase of the iteration time until the repair, None
-    where the job `waits` for it.
+    """Return the monthly loss from `count` devices of one kind (`LOSSES`); all None without a rate.
 
-    Hours lost are failures x `hours_a_stop` (half a checkpoint interval, the restart, and the repair for which a job
-    waits; 0: the job runs on), and failures x `repair_hours` x (1 - 1 / (1 + slow-down)).
+    - `slow_down`: relative increase of the iteration time until the repair; None if the job `waits` for the repair.
+
+    Stopped hours are failures x `hours_a_stop`: half a checkpoint interval plus the restart if the failure stops the
+    job, and the repair if the job waits. Slower hours are failures x `repair_hours` x (1 - 1 / (1 + slow-down)).
+    `available` is the part of the time in which all devices work.
     """
     if rate is None or count is None:
         return dict.fromkeys(LOSSES)
@@ -266,5 +278,5 @@ def expected_loss(
 
 
 def availability(per_hour: float, repair_hours: float) -> float:
-    """Part of the time in which nothing is broken: MTBF / (MTBF + MTTR), for failures per hour and hours of repair."""
+    """Return the part of the time in which nothing is broken: MTBF / (MTBF + MTTR)."""
     return 1 / (1 + per_hour * repair_hours)

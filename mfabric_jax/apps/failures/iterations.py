@@ -1,7 +1,7 @@
 """Iteration time with a failure, relative to the healthy cluster.
 
-One failure hits one region, so one pipeline stage of one replica; mFabric chooses circuits again. The pipeline and the
-gradients wait for that stage. Source: arXiv 2501.03905, section on failures.
+A failure hits one region, that is, one pipeline stage of one replica. mFabric then chooses new circuits. The pipeline
+and the gradients wait for that stage. Source: arXiv 2501.03905, section on failures.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ from mfabric_jax.traffic import dispatched_bytes, server_bytes
 from mfabric_jax.traffic.dispatch import even_bytes
 
 NONE_THERE = "its bill has none"
-IDLE = "a GPU moves to another domain; where GPUs of its own are idle (8 of an NVL72's 72), it costs the restart alone"
+IDLE = "a GPU's work moves to another domain; with idle GPUs in its own (8 of an NVL72's 72) only the restart is lost"
 
 
 BUSIEST = "busiest"
@@ -63,14 +63,14 @@ CHEAPER = "cheaper"
 
 @dataclasses.dataclass(frozen=True)
 class Failures:
-    """The checked `failures` of a case; `rates`: how often each kind fails."""
+    """The checked `failures` settings of a case; `rates`: how often each kind fails."""
 
     case: Case
     rates: dict[str, Rate]
 
     @property
     def kinds(self) -> tuple[str, ...] | None:
-        """The requested kinds; None: all that the fabric has."""
+        """The requested kinds of failure; None for all that the fabric has."""
         return self.case.failures.kinds
 
     @functools.cached_property
@@ -84,7 +84,7 @@ class Failures:
         found = absent_kinds(self.counted.group, self.counted.resolved.routing)
         if not self.counted.nvswitches:
             gpu, known = self.counted.resolved.server.name, self.counted.resolved.server.nvswitches
-            unknown = f"how many {gpu} has is not known: give gpu.nvswitches"
+            unknown = f"their number is not known for {gpu}: state gpu.nvswitches"
             found |= {"nvswitch": unknown if known is None else f"GPUs {gpu} have no NVSwitch"}
         of_bill = (*LINKS, "spine", "optical-switch")
         return found | {kind: NONE_THERE for kind in of_bill if kind not in found and not self.counted.devices(kind)}
@@ -95,11 +95,11 @@ class Failures:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Kinds that were asked for, or all but those of planes where there is one."""
+        """The requested kinds; by default all, without those of planes if there is only one plane."""
         return self.kinds or tuple(kind for kind in KINDS if self.absent.get(kind) != ONE_PLANE)
 
     def remedies_of(self, kind: str) -> list[str]:
-        """The kinds as which a failure is simulated: a broken GPU as one, as a broken server, or as both."""
+        """Return the kinds to simulate for a failure: a broken GPU counts as a GPU, as a server, or as both."""
         if kind != "gpu":
             return [kind]
         named = {SPARE_GPU: "gpu", SPARE_SERVER: "server"}
@@ -108,7 +108,7 @@ class Failures:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on kinds that the fabric lacks, on spares of scale-up domains, and on missing prices."""
+        """Sentences on kinds that the fabric lacks, spare GPUs of scale-up domains, and missing prices."""
         found = resolve(self.case)
         name, asked = found.fabric.name, self.asked
         said = [said_of(name, asked, self.absent)]
@@ -118,7 +118,7 @@ class Failures:
 
 
 def failures_of(case: Case) -> Failures:
-    """The checked failures of a case. Raises `InputError` for a failure that cannot happen there or is not modelled."""
+    """Return the checked failures of a case. Raise `InputError` for a failure that cannot happen or is not modelled."""
     asked, found = case.failures, resolve(case)
     check_beside("failures", found.case)
     if asked.kinds is not None:
@@ -138,21 +138,21 @@ def failures_of(case: Case) -> Failures:
 
 
 def plans(asked: Case | Cases) -> list[Failures]:
-    """The failures of every case. Raises `InputError` for a requested kind that no case has."""
+    """Return the failures of every case. Raise `InputError` for a requested kind that no case has."""
     found = [failures_of(case) for case in cases(asked)]
     for kind in {kind for one in found for kind in one.kinds or ()}:
         if all(kind in one.absent for one in found):
             why = "; ".join(dict.fromkeys(f"{one.case.network.fabric}: {one.absent[kind]}" for one in found))
-            raise InputError(f"failure {kind!r} is on none of the fabrics ({why}).")
+            raise InputError(f"failure {kind!r} exists on none of the fabrics ({why}).")
     return found
 
 
 def failures(
     asked: Case | Cases, progress: Callable[[str], None] | None = None, *, start: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """A row for every case and kind of failure: iteration times before and after, and the slow-down of the run.
+    """Yield a row for every case and kind of failure: iteration times before and after, and the run's slow-down.
 
-    - `start`: skip the rows before this one, without computing them.
+    - `start`: number of rows to skip without computing them.
     """
     number = itertools.count()
     for config in plans(asked):
@@ -176,7 +176,7 @@ def failures(
 
 
 def _worst(config: Failures, one: Problem, kind: str, healthy: Exchanges, before: Iteration) -> Struck:
-    """The failure at the stage that is asked for, or where the iteration takes longest."""
+    """The failure at the requested stage, or at the stage where it makes the iteration longest."""
     asked, busiest = config.case.failures.stage, int(before.stage[0])
     if asked is None:
         every = [busiest, *(stage for stage in range(one.workload.pp) if stage != busiest)]
@@ -192,7 +192,7 @@ def _worst(config: Failures, one: Problem, kind: str, healthy: Exchanges, before
 
 
 def _waiting(config: Failures, one: Problem, kind: str, stages: list[int]) -> Struck | None:
-    """The first stage at which the job waits for the repair, None where it goes on at all of them."""
+    """The first of `stages` at which the job waits for the repair; None if it waits at none."""
     for stage in stages if one.group.over_graph else stages[:1]:
         left = _left(config, one, kind, stage)
         if left.waits is not None:
@@ -201,7 +201,7 @@ def _waiting(config: Failures, one: Problem, kind: str, stages: list[int]) -> St
 
 
 def _simulated(config: Failures, one: Problem, kind: str, stage: int) -> bool:
-    """Whether the failure can be simulated at the place of a stage, as it cannot at some of a graph."""
+    """Whether the failure can be simulated at a stage; at some places of a graph it cannot."""
     try:
         return not one.group.shares_links or _left(config, one, kind, stage) is not None
     except InputError:
@@ -209,7 +209,7 @@ def _simulated(config: Failures, one: Problem, kind: str, stage: int) -> bool:
 
 
 def _broken(config: Failures, one: Problem, kind: str, stages: list[int]) -> Iterator[tuple[int, Degraded, Exchanges]]:
-    """For each stage that may be hit: what is left, and the all-to-alls of all stages as if hit [I P Q L 2]."""
+    """For each stage: what remains after the failure, and all-to-alls [I P Q L 2] as if every stage were hit."""
     for place, stage in enumerate(stages):
         if place == 0 or one.group.shares_links or left.stays:  # else all stages lose the same
             left = _left(config, one, kind, stage)
@@ -257,7 +257,7 @@ def _solved(one: Problem, left: Degraded, stage: int) -> tuple[Degraded, Exchang
 
 
 def _on_shared_links(one: Problem, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
-    """Routes found anew, also those of gradients and of sends between stages."""
+    """Compute paths again, also those of gradients and of sends between stages."""
     job, acks = one.workload, one.resolved.carried_by.acks_back
     ways = ways_on_links(carrier, job, one.resolved.case.network.paths.name, one.resolved.case.run.seed)
 
@@ -268,7 +268,7 @@ def _on_shared_links(one: Problem, left: Degraded, carrier: Any) -> tuple[Degrad
 
 
 def _with_rates(one: Problem, left: Degraded, carrier: Any) -> Degraded:
-    """With what is left to gradients and sends, where it depends on all links at once."""
+    """Update the share left for gradients and sends on fabrics where it depends on all links together."""
     if getattr(left.group, "ring_nics", 0) is not None or getattr(carrier, "ring_nics", None) is None:
         return left
     pairs = [(getattr(carrier, name), getattr(one.group, name)) for name in ("ring_nics", "stage_nics")]
@@ -277,7 +277,7 @@ def _with_rates(one: Problem, left: Degraded, carrier: Any) -> Degraded:
 
 
 def _solve_circuits(one: Problem, left: Degraded, stage: int) -> Exchanges:
-    """The all-to-alls of every stage as if it were the one with a failure, without the part inside servers."""
+    """The all-to-alls of every stage as if the failure hit it, without traffic inside servers."""
     settings, job, sent = one.resolved, one.workload, one.selections
     share = np.asarray(left.share_of_rank(job.ep, job.ranks_per_server), float)
     relay = int(left.server) if left.relays else None
@@ -297,7 +297,8 @@ def _solve_circuits(one: Problem, left: Degraded, stage: int) -> Exchanges:
 
 
 def _between(ranks: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Bytes between servers that are left [.. S S], of ranks [.. R R] with a `share` [R S] on each of them."""
+    """Bytes between the remaining servers [.. S S], from bytes between ranks [.. R R]; `share` [R S]: part of each rank
+    on each server."""
     others = ranks * (1 - np.eye(ranks.shape[-1]))
     servers = np.einsum("rs,...rq,qt->...st", share, others, share, optimize=True)
     return servers * (1 - np.eye(servers.shape[-1]))
@@ -327,8 +328,8 @@ def _serving_first(demand, region, *, previous=None, key=None, policy: Policy, s
 
 
 def _with_stages(healthy: Exchanges, failed: Exchanges, stage: int, left: Degraded) -> Exchanges:
-    """The healthy all-to-alls with those of the stage that is hit, or of all, replaced; traffic inside servers uses
-    the NVLink left."""
+    """Replace the healthy all-to-alls of the affected stage (or of all) with the failed ones; traffic inside servers
+    runs on the NVLink that is left."""
     here = slice(None), slice(None) if left.everywhere else stage
     if healthy.anew is not None and failed.anew is not None:
         healthy = healthy._replace(anew=put(healthy.anew, here, failed.anew[here]))
@@ -341,7 +342,8 @@ def _with_stages(healthy: Exchanges, failed: Exchanges, stage: int, left: Degrad
 
 
 def _timed(one: Problem, hits: Sequence[tuple[Exchanges, Degraded | None, int]]) -> list[Iteration]:
-    """Iterations [I] for all-to-alls [I ..], what is left (None: all), and the stage that was hit; side by side."""
+    """Iterations [I] for each hit: its all-to-alls [I ..], what remains (None: everything) and its stage. All hits run
+    in one batch."""
     loads = in_float64(jax.tree.map(lambda *x: np.concatenate(x), *(solved for solved, _, _ in hits)))
     many = len(hits[0][0].load)
     left = [_rates_left(one, left, stage) for _, left, stage in hits]

@@ -1,4 +1,4 @@
-"""What failures of all kinds take of a month: hours, dollars, and the price of a million tokens with them."""
+"""Monthly loss from failures of all kinds: hours, dollars, and the price of a million tokens."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -10,13 +10,13 @@ SAME_CASE = ("model", "fabric", "network.graph", "nic_gbps", "gpus", "policy", "
 
 
 class Month(NamedTuple):
-    """A month of a cluster whose parts fail, of the rows of one case.
+    """One month of a cluster with failures, summed over the rows of one case.
 
-    - `rows`: with a rate; `without`: kinds that the cluster has, for which no rate is given.
-    - `spares_usd`: of a spare server, where one takes over, and of a spare part of every kind, written off as the
-      cluster is. Broken parts are repaired.
-    - `usd`, `usd_with`: dollars of a million tokens if nothing fails, and with failures: the same month's dollars and
-      those of the spares, over the tokens of the hours that are left. None: unknown, or no hours are left.
+    - `rows`: kinds with a failure rate; `without`: kinds of the cluster without one.
+    - `spares_usd`: monthly cost of a spare server (if one takes over) and of one spare part per kind, depreciated like
+      the cluster. Broken parts are repaired.
+    - `usd`: dollars per million tokens without failures. `usd_with`: with them, the month's dollars plus those of the
+      spares over the tokens of the remaining hours. None: unknown, or no hours remain.
     """
 
     first: Row
@@ -34,26 +34,26 @@ class Month(NamedTuple):
 
     @property
     def waiting_h(self) -> float:
-        """Hours in which the job waits for repairs, of those in which it stops."""
+        """Stopped hours in which the job waits for repairs."""
         waits = (row for row in self.rows if row.get("remedy") == REPAIR)
         return sum(row["failures_per_month"] * row["repair_hours"] for row in waits)
 
     @property
     def unpriced(self) -> tuple[str, ...]:
-        """Kinds that need a spare without a known price."""
+        """Kinds whose spare has no known price."""
         bare = (row for row in self.rows if row["spare_part_usd"] is None and row["spare_usd"] is None)
         return tuple(row["failure"] for row in bare if row["failure"] != "server")
 
     @property
     def row(self) -> Row:
-        """Columns of a table."""
+        """The month as a row of a table."""
         named = {name: self.first.get(name) for name in SAME_CASE}
         numbers = {"lost_hours_per_month": self.lost_h, "kinds": len(self.rows), "usd_per_million_tokens": self.usd}
         return named | numbers | {"usd_per_million_tokens_with_failures": self.usd_with}
 
 
 def months(rows: Iterable[Row]) -> list[Month]:
-    """The month of every case that has rates, from its rows one after the other."""
+    """Return the month of every case with failure rates. `rows`: those of a case follow each other."""
     found: list[list[Row]] = []
     for row in rows:
         new = not found or any(found[-1][0].get(name) != row.get(name) for name in SAME_CASE)

@@ -1,4 +1,4 @@
-"""Recordings of routing: readers of all formats, statistics, fitted generators, and consequences for a job."""
+"""Recorded routing: readers for all formats, statistics, fitted generators, and what a recording means for a job."""
 
 from mfabric_jax.apps.recordings.fitting import fit as fit
 from mfabric_jax.apps.recordings.published import save_weight_matrix as save_weight_matrix

@@ -1,5 +1,7 @@
-"""Recordings in one array (`.npy`, `.npz`, `.npy.xz`, `.json`, or `.pt` without torch): named axes, Megatron's tokens
-per expert, or expert loads of serving engines."""
+"""Reader of recordings in one array (`.npy`, `.npz`, `.npy.xz`, `.json`, or `.pt`, read without torch).
+
+The array has named axes, Megatron's tokens per expert, or expert loads of a serving engine.
+"""
 
 import collections
 import difflib
@@ -22,12 +24,12 @@ from mfabric_jax.traffic.recording import AXES, COUNTS, DESTINATION, Recording, 
 from mfabric_jax.traffic.tokens import summable
 
 SUFFIXES = (".npy", ".npz", ".pt", ".json", ".xz")
-NAMES = "axes"  # entry beside an array
+NAMES = "axes"  # entry of a file that names the axes of its array
 MOST_EXPERTS = 2**16
 
 
 def arranged(path: object, count: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Counts with all axes: iteration, layer, micro-batch, source, expert or destination."""
+    """Return counts with all five axes: iteration, layer, micro-batch, source, expert (or destination)."""
     if len(names) != count.ndim or 0 in count.shape:
         raise InputError(
             f"trace {path} must have the axes [{', '.join(names)}], none empty, got shape {list(count.shape)}."
@@ -45,26 +47,29 @@ def kinds(names: Sequence[str]) -> dict[str, Any]:
 
 
 def add_slices(count: np.ndarray) -> np.ndarray:
-    """[..., ep, expert] from [..., tp, ep, expert], summed over TP slices, which hold different tokens under sequence
-    parallelism. If all slices are equal they are copies, and one counts."""
+    """Return counts [..., ep, expert] from [..., tp, ep, expert].
+
+    TP slices are summed, since they hold different tokens under sequence parallelism. If all slices are equal, they
+    are copies and only one counts.
+    """
     copies = bool(np.all(count == count[..., :1, :, :]))
     return count[..., 0, :, :] if copies else count.sum(axis=-3)
 
 
 # ------------------------------------------------------------------------------------------- dumps of serving engines
-# SGLang (srt/eplb/expert_distribution.py of github.com/sgl-project/sglang) writes `logical_count` [pass, layer, expert]
-# in mode stat, and in mode per_pass a file for every rank: `records`, each with `forward_pass_id`, `rank` and
-# `global_physical_count` [layer, physical expert], and `last_physical_to_logical_map` [layer, physical expert]. vLLM
-# (distributed/eplb/eplb_state.py of github.com/vllm-project/vllm) keeps `expert_load_window` [pass, layer, physical
-# expert] and `physical_to_logical_map`. Both keep passes in a ring of fixed length that starts with zeros, and layers
-# without experts are zeros, too.
+# SGLang (srt/eplb/expert_distribution.py of github.com/sgl-project/sglang) has two modes. Mode stat writes
+# `logical_count` [pass, layer, expert]. Mode per_pass writes a file per rank: `records`, each with `forward_pass_id`,
+# `rank` and `global_physical_count` [layer, physical expert], and `last_physical_to_logical_map` [layer, physical
+# expert]. vLLM (distributed/eplb/eplb_state.py of github.com/vllm-project/vllm) keeps `expert_load_window` [pass,
+# layer, physical expert] and `physical_to_logical_map`. Both keep passes in a ring buffer of fixed length that starts
+# with zeros. Layers without experts are zeros, too.
 
 RECORDS, PASS, COUNT = "records", "forward_pass_id", "global_physical_count"
 MAPS = ("physical_to_logical_map", "last_physical_to_logical_map")
 
 
 def _of_passes(path: pathlib.Path, dumps: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Sum over all ranks' files of `physical_count` [pass, layer, physical expert], and the last file's map."""
+    """`physical_count` [pass, layer, physical expert], summed over the files of all ranks, and the last file's map."""
     added: dict[int, np.ndarray] = {}
     try:
         for record in (record for dump in dumps for record in dump[RECORDS]):
@@ -74,13 +79,13 @@ def _of_passes(path: pathlib.Path, dumps: Sequence[Mapping[str, Any]]) -> dict[s
     except InputError:
         raise
     except (ValueError, TypeError, KeyError, OverflowError) as error:
-        what = f"records of trace {path} must each have {PASS} and {COUNT} [layer, physical expert], all of one shape"
+        what = f"every record of trace {path} must have {PASS} and {COUNT} [layer, physical expert], of the same shape"
         raise InputError(f"{what} (recorder mode per_pass or stat).") from error
     return passes | {key: dumps[-1][key] for key in MAPS if key in dumps[-1]}
 
 
 def _logical(path: pathlib.Path, count: np.ndarray, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """[..., layer, expert] summed over copies of an expert, if the file maps copies to experts."""
+    """Counts [..., layer, expert], summed over the copies of an expert if the file maps copies to experts."""
     of = next((np.asarray(arrays[key]) for key in MAPS if key in arrays), None)
     if of is None or "logical_count" in arrays:
         return count
@@ -112,16 +117,16 @@ def _filled(path: pathlib.Path, count: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 # --------------------------------------------------------------------------------------------------------- torch files
-# Nothing of a `torch.save` file is run, and what is no tensor is left out. Layout: a zip archive with `NAME/data.pkl`,
-# a pickle in which every storage is a persistent id ("storage", type, key, device, elements), and `NAME/data/KEY`, its
-# bytes. Source: torch/serialization.py of github.com/pytorch/pytorch.
+# No code of a `torch.save` file is run, and everything that is not a tensor is left out. The file is a zip archive:
+# `NAME/data.pkl` is a pickle in which every storage is a persistent id ("storage", type, key, device, elements), and
+# `NAME/data/KEY` holds the bytes of a storage. Source: torch/serialization.py of github.com/pytorch/pytorch.
 
 _TYPES = {"Float": "<f4", "Double": "<f8", "Half": "<f2", "Long": "<i8", "Int": "<i4", "Short": "<i2"}
 _TYPES |= {"Char": "i1", "Byte": "u1", "Bool": "?", "BFloat16": "<u2"}
 _HALF = "BFloat16"  # the upper half of a float32
 
 
-_MEMO = ("PUT", "LONG_BINPUT")  # operations that name a place
+_MEMO = ("PUT", "LONG_BINPUT")  # operations that address the pickle's memo
 
 
 class _LeftOut:
@@ -138,12 +143,12 @@ class _Reader(pickle.Unpickler):
     def __init__(self, archive: zipfile.ZipFile, pickled: str) -> None:
         data = archive.read(pickled)
         places = (int(number or 0) for code, number, _ in pickletools.genops(data) if code.name in _MEMO)
-        if max(places, default=0) > len(data):  # the unpickler would make a list as long
-            raise ValueError("a place in its memo that it cannot fill")
+        if max(places, default=0) > len(data):  # the unpickler would allocate a list of that length
+            raise ValueError("an index of its memo that it cannot fill")
         super().__init__(io.BytesIO(data))
         self._archive, self._folder = archive, pickled.removesuffix("data.pkl")
         self._storages: dict[str, np.ndarray] = {}
-        self._made = 0  # bytes of tensors, were each laid out
+        self._made = 0  # bytes of all tensors, if each were stored contiguously
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("collections", "OrderedDict"):
@@ -184,7 +189,8 @@ def _read_torch(path: pathlib.Path) -> Any:
 
 
 class _Format(NamedTuple):
-    """A key: description, axes (none: named or guessed), and whether it is a serving engine's ring buffer."""
+    """Format of a key: description, possible axes (empty: named or guessed), and whether it is a ring buffer of a
+    serving engine."""
 
     words: str
     axes: tuple[tuple[str, ...], ...] = ()
@@ -209,20 +215,23 @@ _FORMATS: dict[str, _Format] = {
 
 
 _KNOWN = (*_FORMATS, NAMES, *MAPS)
-HARMLESS = (  # what dumps of serving engines hold beside counts, and change no count
+HARMLESS = (  # other entries in dumps of serving engines, which change no count
     *(RECORDS, "rank", "average_utilization_rate_over_window", "utilization_rate"),
 )
 
 
 class Arrays(dict[str, np.ndarray]):
-    """Arrays of a file by key, and the keys of what is none."""
+    """Arrays of a file by key; `others`: keys of entries that are not arrays."""
 
     others: Sequence[str] = ()
 
 
 def load_arrays(path: pathlib.Path) -> Mapping[str, np.ndarray]:
-    """All arrays of a file by key; a bare array gets the key in its file name, else `tokens`. Maps a plain `.npy`, so
-    that only the used records are read. Raises `InputError` for an unreadable file or content that is no array."""
+    """Return all arrays of a file by key; a bare array gets the key in its file name, else `tokens`.
+
+    A plain `.npy` is memory-mapped, so that only the used records are read. Raise `InputError` for an unreadable file
+    or content that is not an array.
+    """
     loaded = _loaded(path)
     if isinstance(loaded, np.ndarray):
         return {next((key for key in _FORMATS if key in path.name), COUNTS): loaded}
@@ -240,7 +249,7 @@ def load_arrays(path: pathlib.Path) -> Mapping[str, np.ndarray]:
 
 
 def load_ranks(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> Mapping[str, np.ndarray]:
-    """Sum of the counts in the files of all ranks of a serving engine."""
+    """Return the counts of a serving engine, summed over the files of its ranks."""
     dumps = [_loaded(file) for file in files]
     if not all(isinstance(dump, dict) and RECORDS in dump for dump in dumps):
         raise InputError(f"trace folder {folder} must hold one recording; name one of its .pt files.")
@@ -280,16 +289,16 @@ def _of_json(path: pathlib.Path, value: Any) -> Any:
 
 
 def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: str | None = None) -> Recording:
-    """The recording in the arrays of a file.
+    """Return the recording in the arrays of a file.
 
     - `tokens` or `counts`, or the only array: [layer, expert], or [iteration, layer, micro-batch, source, expert], or
       the axes in the entry `axes`.
-    - `num_global_tokens_per_expert` [tp, ep, expert], with or without leading layer or iteration and layer: tokens that
-      each rank of Megatron's token dispatcher routes, summed over TP slices (`add_slices`).
+    - `num_global_tokens_per_expert` [tp, ep, expert], with optional leading axes layer, or iteration and layer: tokens
+      that each rank of Megatron's token dispatcher routes, summed over TP slices (`add_slices`).
     - `logical_count`, `physical_count`, `expert_load_window` [iteration, layer, expert], `weight` [layer, expert]:
       loads without sources, summed over copies of an expert.
 
-    `axes` overrides the axes of any key. Raises `InputError` for other keys or axes, and for values that are not
+    `axes` overrides the axes of any key. Raise `InputError` for other keys or axes, and for values that are not
     numbers.
     """
     key = _key(path, arrays)
@@ -316,7 +325,7 @@ def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: 
 
 
 def _key(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> str:
-    """The key of the counts. `InputError` where there is none, or one that looks like a known one misspelt."""
+    """The key of the counts. Raise `InputError` if there is none, or only a misspelt one."""
     key = next((key for key in (COUNTS, *_FORMATS) if key in arrays), None)
     if key is None and len(arrays) == 1 and not difflib.get_close_matches((only := next(iter(arrays))).lower(), _KNOWN):
         return only
@@ -334,5 +343,5 @@ def _usual_axes(path: object, shape: tuple[int, ...], known: _Format) -> tuple[s
         if len(names) == len(shape) and 0 not in shape:
             return names
     allowed = " or ".join(f"[{', '.join(names)}]" for names in readings)
-    how = "" if known.axes else "; name others, such as --axes iteration,layer,expert, or by an entry 'axes' beside it"
+    how = "" if known.axes else "; name other axes by --axes iteration,layer,expert or by an entry 'axes' in the file"
     raise InputError(f"trace {path} must have the axes {allowed}, none empty, got shape {shape}{how}.")

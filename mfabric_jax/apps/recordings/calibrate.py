@@ -1,4 +1,4 @@
-"""Fits the computation time of models to published fat-tree times; see `resolving.calibration`."""
+"""Fit the computation time of models to published fat-tree times; see `resolving.calibration`."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -18,24 +18,25 @@ from mfabric_jax.evaluate.solving import problem_at, solve, times_of
 from mfabric_jax.support.atomic import replacing
 
 ROUNDS, POINTS = 6, 25
-RANGE = (1e-2, 1e2)  # of achieved over peak FLOP/s
+RANGE = (1e-2, 1e2)  # searched range of achieved over peak FLOP/s
 
 
 def calibrate(
     case: Case | None = None, models: Sequence[str] = tuple(PUBLISHED), *, progress: Callable | None = None
 ) -> dict[str, Calibrated]:
-    """The achieved over peak FLOP/s of each model for which fat-tree times come closest to the published ratios.
+    """Return each model's achieved over peak FLOP/s that brings fat-tree times closest to the published ratios.
 
-    `case`: all other settings (None: preset paper); its model, fabric and bandwidth are ignored.
+    - `case`: all other settings (None: preset paper); its model, fabric and bandwidth are ignored.
 
-    Method: least squares of the logarithms of the three ratios to the time at 800 Gbps, by search over one number.
+    Method: a search over one number for the least squares of the logarithms of the three ratios to the time at
+    800 Gbps.
     """
     for model in models:
         if model not in PUBLISHED:
             known = ", ".join(PUBLISHED)
             raise InputError(
-                f"models must have published fat-tree times, to which a rate is fitted ({known} have), got {model!r}; "
-                "compute of others is --gpu at --efficiency."
+                f"models must have published fat-tree times to fit a rate to ({known}), got {model!r}; state the "
+                "compute of other models as --gpu at --efficiency."
             )
     names("models", tuple(models), PUBLISHED)
     base = load(preset="paper") if case is None else case
@@ -75,7 +76,7 @@ def _floats(values: np.ndarray) -> tuple[float, ...]:
 
 
 def calibration_rows(found: dict[str, Calibrated]) -> list[dict[str, Any]]:
-    """A row per model and bandwidth: fitted and published time, relative to 800 Gbps."""
+    """Return a row per model and bandwidth: fitted and published time, relative to 800 Gbps."""
     return [
         {
             "model": model,
@@ -92,7 +93,7 @@ def calibration_rows(found: dict[str, Calibrated]) -> list[dict[str, Any]]:
 
 
 def check_calibration(path: str | Path) -> Path:
-    """The path of a calibration; `InputError` where none can be written."""
+    """Return the path of a calibration. Raise `InputError` if it cannot be written there."""
     path = Path(path)
     if path.suffix != ".json":
         raise InputError(f"out must be a .json file, got {path}.")
@@ -102,7 +103,7 @@ def check_calibration(path: str | Path) -> Path:
 
 
 def write_calibration(found: dict[str, Calibrated], case: Case, path: str | Path) -> Path:
-    """Writes a calibration with its assumptions as JSON."""
+    """Write a calibration and its assumptions as JSON; return the path."""
     path = check_calibration(path)
     told = provenance(case.run.dtype)
     same = {path: str(value) for path, value in flat(case).items()} | {name: told[name] for name in ("version", "jax")}

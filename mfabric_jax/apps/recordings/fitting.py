@@ -1,4 +1,5 @@
-"""Fits generator knobs to a recording's statistics by the method of moments with common random numbers."""
+"""Fit the knobs of the traffic generator to a recording's statistics, by the method of moments with common random
+numbers."""
 
 import dataclasses
 import functools
@@ -17,36 +18,36 @@ from mfabric_jax.traffic.knobs import POPULARITIES, Knobs, Popularity
 from mfabric_jax.traffic.recording import Recording, Sources
 from mfabric_jax.traffic.tokens import Tokens
 
-SKEWS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0)  # where the search for popularity starts
+SKEWS = (0.1, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0)  # starting points of the search for popularity
 SPREADS = (0.0, 0.3, 0.6)
 SPARSITIES = (0.0, 0.2)
 DRIFTS = (0.01, 0.03, 0.1, 0.3)
 JITTERS = (0.0, 0.05)
 MEMORIES = (3.0, 30.0, 300.0)  # records after which a deviation has decayed to 1/e
-SEED = 0  # of what is drawn for tries
+SEED = 0  # of the traffic drawn in trials
 LARGEST_NOISE = 3.0  # standard deviation of a logarithm
 NOISE_ROUNDS = 4
-TRIED, TRIED_COUNTS = (3, 8), 200_000  # iterations drawn for a try, and selections counted in them
-TRIED_LAYERS, TRIED_RECORDS = 16, 6  # of a try of drift: layers at most, records to start from
+TRIED, TRIED_COUNTS = (3, 8), 200_000  # fewest and most iterations drawn per trial, and counts that they aim at
+TRIED_LAYERS, TRIED_RECORDS = 16, 6  # in trials of drift: most layers, and records to start from
 PARTS_OF_RUN = 5  # parts of the run in which the phase is measured
 LEAST_PHASE = 0.05  # least detectable change of the amplitude
-EXPERTS_COUNT = 3  # times as much as pairs in the error of popularity
-EMPTY_COUNT = 10  # of the part of pairs without traffic in that error
-HALVINGS = 3  # of the steps of a search
-TINY = 1e-6  # floor of logarithms' arguments
-EXPLAINED = 0.5  # part of that change which a phase has to explain
+EXPERTS_COUNT = 3  # weight of experts over pairs in the error of popularity
+EMPTY_COUNT = 10  # weight of pairs without traffic in that error
+HALVINGS = 3  # times that a search halves its steps
+TINY = 1e-6  # least argument of a logarithm
+EXPLAINED = 0.5  # part of the amplitude's change that a phase must explain
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """Fitted `knobs`, and statistics by name (`moments_of`) of the recording and of the fitted traffic."""
+    """Fitted `knobs`, and the statistics (`moments_of`) of the recording and of the fitted traffic by name."""
 
     knobs: Knobs
     recorded: dict[str, float]
     fitted: dict[str, float]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per statistic: `recorded`, `fitted`, and `error`, the relative difference."""
+        """Return a row per statistic: `recorded`, `fitted`, and `error`, their relative difference."""
         return [
             {
                 "statistic": name,
@@ -59,12 +60,13 @@ class Fit:
 
 
 def fit(recording: Recording | Tokens, iterations: int | None = None) -> Fit:
-    """Knobs whose traffic has the statistics of the recording; one iteration is one record.
+    """Return knobs whose traffic has the statistics of the recording; one iteration stands for one record.
 
-    Fits quantiles of load and pairs, Gini coefficient, pairs without traffic, source rows, micro-batches and
+    - `iterations`: number to generate for `Fit.fitted`, with another seed (default: as recorded).
+
+    Fits quantiles of load and pairs, Gini coefficients, pairs without traffic, source rows, micro-batches and
     correlations, as far as `moments_of` defines them. `distinct` is the largest value that no row contradicts. Hot
-    spots and `pair_sparsity` are not fitted. `iterations` is the number to generate for `Fit.fitted`, with another seed
-    (default: as recorded). Raises `InputError` for a recording without selections.
+    spots and `pair_sparsity` are not fitted. Raise `InputError` for a recording without selections.
     """
     wanted = len(recording.count) if iterations is None else checks.whole("iterations", iterations)
     target = _Target.of(recording)
@@ -81,7 +83,7 @@ def fit(recording: Recording | Tokens, iterations: int | None = None) -> Fit:
 
 @dataclasses.dataclass(frozen=True)
 class _Target:
-    """A recording and the stages of its fit; each stage takes knobs and returns them with its own knobs moved."""
+    """A recording and the steps of its fit; each step takes knobs and returns them with its own ones fitted."""
 
     count: np.ndarray
     pairs: bool
@@ -102,7 +104,7 @@ class _Target:
         return cls(count, pairs, shape, statistics.moments_of(count, pairs), functools.cache(normals))
 
     def start(self) -> Knobs:
-        """Knobs that follow directly from the counts; whole counts mean sampling, unless rows are too alike."""
+        """Knobs that follow directly from the counts. Whole counts mean sampling, unless rows are too similar."""
         total = self.count.sum(axis=-1, dtype=np.float64)
         most = float(np.divide(self.count.max(axis=-1), total, out=np.zeros_like(total), where=total > 0).max())
         whole = self.count.dtype.kind in "iu" or bool(np.all(self.count == np.round(self.count)))
@@ -116,7 +118,7 @@ class _Target:
         at = np.linspace(0, len(self.count) - 1, number).astype(int) if knobs.has_phase else np.arange(number)
         loose = dataclasses.replace(knobs, drift=knobs.drift_spread, persistence=0.0)
         shape = self.shape
-        if pooled:  # in the sum of micro-batches, what is drawn afresh in each of them averages out
+        if pooled:  # noise that is drawn anew per micro-batch averages out in their sum
             batches = shape.micro_batches
             row_noise = knobs.row_noise * math.sqrt(knobs.row_shared + (1 - knobs.row_shared) / batches)
             micro_drift = knobs.micro_drift / math.sqrt(batches)
@@ -154,7 +156,7 @@ class _Target:
         return made(family, best)
 
     def _popularity_error(self, tried: dict[str, float]) -> float:
-        # Which experts share a rank is luck, so pairs count less.
+        # Chance decides which experts share a rank, so pairs have less weight.
         errors, weights = [], []
         for name, value in self.recorded.items():
             if name.startswith((statistics.LOAD, statistics.LOAD_GINI)):
@@ -182,7 +184,7 @@ class _Target:
         whole = gini(1.0)
         if whole == 0:
             return knobs
-        shift = whole / uneven.mean()  # parts are compared with each other, not with the fit
+        shift = whole / uneven.mean()  # compare parts of the run with each other, not with the fit
         seen = np.array([_solve(gini, shift * float(uneven[part].mean()), 3.0) for part in parts])
         return dataclasses.replace(knobs, **_decay(seen, np.array([part.mean() for part in parts]), len(load)))
 
@@ -195,7 +197,7 @@ class _Target:
         return knobs
 
     def _solved(self, knobs: Knobs, field: str, statistic: str) -> Knobs:
-        """Independent noise adds in squares, so the statistic at x is about sqrt(f(0)^2 + (k x)^2)."""
+        """Find the value of a noise knob. Independent noise adds in squares: f(x) is about sqrt(f(0)^2 + (k x)^2)."""
         wanted = self.recorded[statistic]
 
         def moved(value: float) -> Knobs:
@@ -212,7 +214,7 @@ class _Target:
         return moved(value)
 
     def _row_shared(self) -> float:
-        """Compares noise of single micro-batches with noise of their sum, where unshared noise averages out."""
+        """Compare the noise of single micro-batches with that of their sum, in which unshared noise averages out."""
         batches = self.shape.micro_batches
         if batches == 1:
             return 0.0
@@ -224,7 +226,7 @@ class _Target:
         return min(max((summed / single - 1 / batches) / (1 - 1 / batches), 0.0), 1.0) if single > 0 else 0.0
 
     def drift(self, knobs: Knobs) -> Knobs:
-        """Fits spread and memory to correlations of loads at several lags."""
+        """Fit spread and memory to the correlations of loads at several lags."""
         wanted = {lag: self.recorded[name] for lag, name in statistics.LAGGED.items() if name in self.recorded}
         if not wanted:
             return knobs
@@ -262,7 +264,8 @@ class _Target:
 
 
 def _drifting(knobs: Knobs, experts: int, point: Sequence[float]) -> Knobs | None:
-    """Knobs with this log spread, log memory [records] and jitter; None if they exceed the skew's variance."""
+    """Knobs with the log spread, log memory [records] and jitter of `point`; None if their variance exceeds the
+    skew's."""
     spread, keep, jitter = math.exp(point[0]), math.exp(-1 / math.exp(point[1])), point[2]
     unit = float(np.log(base_popularity(Knobs(popularity=knobs.popularity, skew=1.0), 1, experts, 0, 0)).std())
     moved = knobs.drift_spread**2 + knobs.jitter**2 - spread**2 - jitter**2
@@ -274,7 +277,7 @@ def _drifting(knobs: Knobs, experts: int, point: Sequence[float]) -> Knobs | Non
 
 
 def _decay(seen: np.ndarray, at: np.ndarray, length: int) -> dict[str, float]:
-    """Start, floor and half-life of amplitudes `seen` around iterations `at`; empty if they hardly change."""
+    """Start, floor and half-life of the amplitudes `seen` at iterations `at`; empty if they hardly change."""
     if np.ptp(seen) < LEAST_PHASE * seen.mean():
         return {}
     change = float(np.abs(seen - seen.mean()).sum())
@@ -294,7 +297,7 @@ def _apart(value: float, other: float) -> float:
 
 
 def _solve(function: Callable[[float], float], wanted: float, most: float) -> float:
-    """Where in [0, most] an increasing function is `wanted`, by bisection; else an end."""
+    """Where in [0, most] an increasing function equals `wanted`, by bisection; an end if it does not."""
     low, high = 0.0, most
     if function(low) >= wanted:
         return low
@@ -307,7 +310,7 @@ def _solve(function: Callable[[float], float], wanted: float, most: float) -> fl
 def _descend(
     function: Callable[[Sequence[float]], float], start: Sequence[float], steps, bounds
 ) -> tuple[Sequence[float], float]:
-    """Local minimum near `start` and its value, by axis steps that are halved if none helps."""
+    """A local minimum near `start` and its value, by steps along the axes that are halved when none helps."""
     best, least = list(start), function(start)
     sizes = list(steps)
     for _ in range(4 * HALVINGS):

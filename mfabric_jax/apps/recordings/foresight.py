@@ -1,5 +1,8 @@
-"""Errors of expert-load predictors on a recording by horizon: at horizon h a predictor knows iterations at least h
-records earlier and, if it works across layers, earlier layers of the same iteration."""
+"""Errors of expert-load predictors on a recording, by horizon.
+
+At horizon h a predictor knows all iterations at least h records earlier. A predictor that works across layers also
+knows earlier layers of the same iteration.
+"""
 
 from typing import Any
 
@@ -11,20 +14,23 @@ from mfabric_jax.traffic.predictor import REGISTRY, ahead, total_variation
 from mfabric_jax.traffic.recording import Recording
 
 HORIZONS = (1, 2, 5, 10, 20, 50, 100)  # records
-TRIALS = 4, 32  # fewest and most iterations predicted, evenly spread over those that every horizon can predict
-WORK = 8e8  # of all fits of "transition", horizons x iterations x layers x targets^4: half a minute or so
+TRIALS = 4, 32  # fewest and most predicted iterations, spread evenly over those that every horizon can predict
+WORK = 8e8  # limit for all fits of "transition" (horizons x iterations x layers x targets^4), about half a minute
 FITTED = "transition"
 KNOWS_NOTHING, REPEATS = "uniform", "previous-iteration"  # baselines
 BETTER = 0.99  # ratio below which an error is noticeably smaller
-DIGITS = 5  # of errors: beyond is rounding
+DIGITS = 5  # of errors; more digits are rounding
 _SIMPLE = ("uniform", "previous-iteration", "previous-layer", "moving-average", "transition")
-_BALANCED = 0.001  # an error of even shares below this leaves nothing to predict
+_BALANCED = 0.001  # if even shares have a smaller error, there is nothing to predict
 
 
 def foresight_rows(recording: Recording) -> list[dict[str, Any]]:
-    """A row per predictor (simplest first) and horizon: `predictor`, `records` and `iterations` ahead (None if records
-    are unevenly spaced), `error`, and `over_even` (over the error of even shares). Horizons span at most half the
-    recording. "transition" is left out if its fits would take minutes."""
+    """Return a row per predictor (simplest first) and horizon.
+
+    Columns: `predictor`, `records` and `iterations` ahead (None if records are unevenly spaced), `error`, and
+    `over_even`, the error over that of even shares. Horizons span at most half the recording. "transition" is omitted
+    if its fits would take minutes.
+    """
     load = target_loads(recording)
     last = len(load) - 1
     horizons = [horizon for horizon in HORIZONS if horizon <= max(1, len(load) // 2) and horizon <= last]
@@ -57,12 +63,13 @@ def _affordable(horizons: int, layers: int, targets: int) -> tuple[list[str], in
 
 
 def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Predictors from best to worst at the shortest horizon; of equals the simplest first.
+    """Return the predictors from best to worst at the shortest horizon; ties go to the simplest.
 
-    - `error`, `over_even`: at the shortest horizon. `reaches_end`: whether `works_to` is the longest horizon tried.
-    - `works_to`: longest horizon [records] up to which the predictor beats even shares by a hundredth; 0: none.
-    - `beats_repeating_to`, `beats_repeating_from`: up to and from which horizon it beats repeating the last known
-      iteration; None for that predictor itself, `_from` also if there is none.
+    - `error`, `over_even`: at the shortest horizon.
+    - `works_to`: longest horizon [records] up to which the predictor beats even shares by 1 %; 0 if it never does.
+      `reaches_end`: whether that is the longest horizon tried.
+    - `beats_repeating_to`: longest horizon up to which it beats repeating the last known iteration;
+      `beats_repeating_from`: horizon from which it does (None if there is none). Both are None for that predictor.
     """
     by_name: dict[str, dict[int, float]] = {}
     for row in rows:
@@ -89,7 +96,7 @@ def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def balanced(rows: list[dict[str, Any]]) -> bool:
-    """Whether even shares are as good as the truth, so that there is nothing to predict."""
+    """Whether even shares already match the truth, so that there is nothing to predict."""
     return all(row["error"] < _BALANCED for row in rows if row["predictor"] == KNOWS_NOTHING)
 
 

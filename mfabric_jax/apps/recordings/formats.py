@@ -1,4 +1,4 @@
-"""Detects the format of a recording by file names and array keys."""
+"""Read a recording of any format, detected by file names and array keys."""
 
 import pathlib
 
@@ -10,18 +10,18 @@ from mfabric_jax.workload import RankLayout
 
 FORMATS = (
     ".npy, .npz, .json or .pt of counts [layer, expert], [iteration, layer, micro-batch, source, expert] or with "
-    "axes that are named, num_global_tokens_per_expert [tp, ep, expert], logical_count or expert_load_window "
+    "named axes, num_global_tokens_per_expert [tp, ep, expert], logical_count or expert_load_window "
     "[iteration, layer, expert] or weight [layer, expert]; .csv or .parquet with columns iteration, layer, "
     "micro_batch, source, expert, tokens; .jsonl of a Megatron router trace, or a folder of them; .txt of an "
     "mFabric weight matrix; a folder of the SmartMoE gate trace, of OLMoE expert counts, of a LAER-MoE token "
     "analysis or of .pt files of SGLang's ranks"
 )
 SUFFIXES = (*arrays.SUFFIXES, *tables.SUFFIXES, ".jsonl", ".txt", ".gz")
-SEVERAL = (published.OLMOE, published.LAER)  # names of files with several recordings
+SEVERAL = (published.OLMOE, published.LAER)  # name patterns of files with several recordings
 
 
 def read(path: pathlib.Path, layout: RankLayout, axes: str | None) -> tuple[Recording, ...]:
-    """`traffic.open_trace` for every format but the package's own."""
+    """Return the recordings of a file or folder: `traffic.open_trace` for all formats except the package's own."""
     if axes is not None and (path.suffix not in arrays.SUFFIXES or not path.is_file()):
         raise InputError(f"axes are for a file that is one array ({', '.join(arrays.SUFFIXES)}), got {path}.")
     if path.is_dir():
@@ -64,4 +64,4 @@ def _of_file(file: pathlib.Path, layout: RankLayout, axes: str | None = None) ->
         return published.laer(file)
     if file.name.lower().endswith(tables.SUFFIXES):
         return (tables.load_table(file),)
-    raise InputError(f"trace {file} has none of the formats that are read: {FORMATS}.")
+    raise InputError(f"trace {file} must have a known format; formats: {FORMATS}.")

@@ -1,4 +1,5 @@
-"""Published recordings: the SmartMoE gate trace, OLMoE's expert counts, LAER-MoE's token analysis, mFabric's matrix."""
+"""Readers of published recordings: SmartMoE's gate trace, OLMoE's expert counts, LAER-MoE's token analysis and
+mFabric's weight matrix."""
 
 import itertools
 import json
@@ -22,21 +23,21 @@ from mfabric_jax.traffic.tokens import Tokens
 GATE_TRACE = "counts_layer_expert_iter_rank_mb.npy"
 GATE_TRACE_AXES = ("layer", "expert", "iteration", "source_rank", "micro_batch")
 ITERATIONS = "iterations.txt"
-STEADY_RECORDS = (2011, 5001)  # before, its gate is collapsed
+STEADY_RECORDS = (2011, 5001)  # in earlier records the gate has collapsed
 
 OLMOE = "*expert_counts*.npz"
 OLMOE_MODELS = ("olmoe", "mistral")
-OLMOE_ARRAY = re.compile(rf"domains|({'|'.join(OLMOE_MODELS)})_(topk|top1|crosslayer|crosslayer_top1)")  # that it holds
+OLMOE_ARRAY = re.compile(rf"domains|({'|'.join(OLMOE_MODELS)})_(topk|top1|crosslayer|crosslayer_top1)")  # known arrays
 
 LAER = "*token_analysis*.csv*"
 LAER_COLUMNS = ("rank", "method", "model_name", "layer", "iter", "token_num")
-LAER_METHOD = "FSDP"  # the other methods move experts about
+LAER_METHOD = "FSDP"  # the other methods move experts between ranks
 LAER_GROUP = 4
-LARGEST = 2**53  # whole numbers that a float64 can hold
+LARGEST = 2**53  # a float64 holds all whole numbers up to here
 
 
 def gate_trace(folder: pathlib.Path) -> Recording:
-    """Selections [layer, expert, iteration, rank, micro-batch] of SmartMoE (github.com/thu-pacman/SmartMoE-AE)."""
+    """Read SmartMoE's selections [layer, expert, iteration, rank, micro-batch] (github.com/thu-pacman/SmartMoE-AE)."""
     plain = folder / GATE_TRACE
     (count,) = load_arrays(plain if plain.is_file() else folder / f"{GATE_TRACE}.xz").values()
     try:
@@ -53,8 +54,11 @@ def gate_trace(folder: pathlib.Path) -> Recording:
 
 
 def olmoe(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> tuple[Recording, ...]:
-    """Selections [text domain, layer, expert] of each model (arXiv 2409.02060): one record, a row per domain. The file
-    has three of the models' 16 or 32 layers, numbered 0, 1, 2. Empty for other arrays."""
+    """Read OLMoE's selections [text domain, layer, expert] of each model (arXiv 2409.02060); empty for other arrays.
+
+    A recording has one record, with one row per text domain. The file holds three of the models' 16 or 32 layers,
+    numbered 0, 1, 2.
+    """
     recordings = []
     for model in OLMOE_MODELS:
         count = arrays.get(f"{model}_topk")
@@ -71,8 +75,10 @@ def olmoe(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> tuple[Recordi
 
 
 def laer(path: pathlib.Path) -> tuple[Recording, ...]:
-    """Loads of each model's ranks (arXiv 2602.11686); columns rank, method, model, layer, iter, tokens; no sources. A
-    rank is position rank % 4 of replica (micro-batch) rank // 4; the model's name has the number of experts (e8k2: 8).
+    """Read LAER-MoE's loads of each model's ranks (arXiv 2602.11686); sources are unknown.
+
+    Rank r is rank r % 4 of an expert-parallel group of 4, in replica r // 4; replicas become micro-batches. The model's
+    name contains the number of experts (e8k2: 8).
     """
     rows = csv_lines(path)
     names = rows[0] if rows else []
@@ -116,13 +122,15 @@ def _positions(path: pathlib.Path, model: str, rows: np.ndarray) -> Recording:
 
 # ---------------------------------------------------------------------------- the weight matrix of mFabric's simulator
 
-ROW = 32768  # what a written row adds up to: 8 x 4096 tokens
+ROW = 32768  # sum of a written row: 8 x 4096 tokens
 
 
 def weight_matrix(path: pathlib.Path) -> Recording:
-    """The mFabric simulator's matrix of the part of its tokens that each rank dispatches to each rank: one record, one
-    layer. The text is a nested list [source rank][destination rank] of whole numbers with equal row sums; combine runs
-    against it. Raises `InputError` for another content."""
+    """Read the mFabric simulator's matrix: which part of its tokens each rank dispatches to each rank.
+
+    The text is a nested list [source rank][destination rank] of whole numbers with equal row sums. The recording has
+    one record and one layer; the combine goes the opposite way. Raise `InputError` for any other content.
+    """
     try:
         matrix = np.array(parsed_json(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, OverflowError, RecursionError) as error:
@@ -144,11 +152,11 @@ def weight_matrix(path: pathlib.Path) -> Recording:
 
 
 def save_weight_matrix(tokens: Tokens | Recording, path: str | pathlib.Path) -> pathlib.Path:
-    """Writes what each rank sends to each rank as `.txt`, atomically; returns the path.
+    """Write what each rank sends to each rank as `.txt`, atomically; return the path.
 
-    Iterations, layers and micro-batches are summed; experts live in equal parts on as many ranks as send. Rows are
-    scaled to whole numbers that sum to 32768, with the largest remainders rounded up. Raises `InputError` for another
-    extension, a recording without source ranks, experts that the ranks do not divide, and a rank that sends nothing.
+    Iterations, layers and micro-batches are summed. The source ranks hold equal parts of the experts. Rows are scaled
+    to whole numbers that sum to 32768; the largest remainders are rounded up. Raise `InputError` for another
+    extension, a recording without source ranks, experts that the ranks do not divide, or a rank that sends nothing.
     """
     path = pathlib.Path(path)
     if path.suffix != ".txt":

@@ -1,5 +1,7 @@
-"""Megatron's router trace: one JSON object per line and forward pass of a router, one file per global rank. Source:
-megatron/core/transformer/moe/router_trace.py of github.com/NVIDIA/Megatron-LM."""
+"""Reader of Megatron's router trace: one file per global rank, one JSON object per line and forward pass of a router.
+
+Source: megatron/core/transformer/moe/router_trace.py of github.com/NVIDIA/Megatron-LM.
+"""
 
 import itertools
 import math
@@ -20,7 +22,7 @@ from mfabric_jax.traffic.recording import Recording
 from mfabric_jax.workload import RankLayout
 
 BLOCK, STAGE = "decoder", "pre_dispatch"
-HINT = "name the degrees of its job (mfabric traces convert: --model, or --tp, --ep, --dp, --pp, --order)"
+HINT = "state the degrees of its job (mfabric traces convert: --model, or --tp, --ep, --dp, --pp, --order)"
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 Expert = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 
@@ -51,21 +53,22 @@ class _Pass(NamedTuple):
 
 
 def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
-    """Selections from a folder of `*.jsonl` files, or from one such file.
+    """Read selections from a folder of `*.jsonl` files, or from one such file.
 
     A line has `step`, `layer`, `rank`, `num_tokens`, `topk`, `top_indices` [num_tokens][topk], and optionally `block`
-    and `stage`. Empty lines, blocks other than "decoder" (multi-token prediction is no model layer) and stages other
-    than "pre_dispatch" are skipped. Lines with the same step, layer and rank are micro-batches in order of file name
-    and line.
+    and `stage`. The reader skips empty lines, blocks other than "decoder" (multi-token prediction is not a layer of
+    the model) and stages other than "pre_dispatch". Lines with the same step, layer and rank are micro-batches, in the
+    order of file names and lines.
 
-    Source ranks are those of one expert-parallel group: tensor-parallel slices are summed (`add_slices`), data-parallel
-    replicas become further micro-batches. Layers are ordered by pipeline stage, then by number, which may count from
-    the stage's first layer or the model's (with several `chunks` only the model's). If `layout` has no `experts`, their
-    number is the largest seen + 1, rounded up to a multiple of `ep`; else tokens per server are counted too, for all
-    numbers of servers that divide `ep`.
+    Source ranks are those of one expert-parallel group: tensor-parallel slices are summed (`add_slices`), and
+    data-parallel replicas become further micro-batches. Layers are ordered by pipeline stage, then by number. Numbers
+    count from the first layer of the stage or of the model; with several `chunks`, only of the model.
 
-    Raises `InputError` with file and line for a malformed line, for ranks, experts and layers that do not fit `layout`,
-    and for unequal numbers of micro-batches.
+    If `layout` does not state `experts`, their number is the largest index + 1, rounded up to a multiple of `ep`. If it
+    does, tokens per server are counted too, for every number of servers that divides `ep`.
+
+    Raise `InputError`, with file and line, for a malformed line; also for ranks, experts or layers that do not fit
+    `layout`, and for unequal numbers of micro-batches.
     """
     batches: dict[tuple[int, int, int], list[_Pass]] = {}  # of every step, layer and rank
     passes, widest = 0, 0
@@ -97,8 +100,8 @@ def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
         counts = batches.get((step, layer, rank), [])
         if len(counts) != most:
             raise InputError(
-                f"router trace {path} must have as many micro-batches of every step, layer and rank; step {step}, "
-                f"layer {layer}, rank {rank} has {len(counts)}, another one {most}."
+                f"router trace {path} must have equally many micro-batches for every step, layer and rank; "
+                f"step {step}, layer {layer}, rank {rank} has {len(counts)}, another has {most}."
             )
         for m, each in enumerate(counts):
             row = filled[s, i, index["dp"][r] % replicas, m, index["tp"][r], index["ep"][r]]
@@ -112,7 +115,7 @@ def router_trace(path: pathlib.Path, layout: RankLayout) -> Recording:
 
 
 def _check_ranks(path: pathlib.Path, layout: RankLayout, ranks: np.ndarray) -> None:
-    """Checks that every occurring pipeline stage is whole, or that there is exactly one whole expert-parallel group."""
+    """Check that the ranks form whole pipeline stages, or exactly one whole expert-parallel group."""
     degrees = f"{layout.tp} x {layout.ep} x {layout.dp} x {layout.pp}"
     product = f"tp x ep x dp x pp = {degrees} = {layout.ranks}"
     if ranks[-1] >= layout.ranks:
@@ -148,7 +151,7 @@ def _layers(path: pathlib.Path, layout: RankLayout, seen: set[tuple[int, int]]) 
         if layer == next_layer:
             raise InputError(
                 f"layers of router trace {path} must be numbered over the whole model where a stage has "
-                f"{layout.chunks} chunks, got layer {layer} on stages {stage} and {other}: its chunk cannot be told."
+                f"{layout.chunks} chunks, got layer {layer} on stages {stage} and {other}: its chunk is ambiguous."
             )
     return by_number
 
@@ -168,7 +171,7 @@ def _passes(file: pathlib.Path, experts: int | None, parts: list[int]) -> Iterat
                     continue
                 names = fields.decode(text)
                 if len(KEY.findall(text)) != len(names):
-                    parsed_json(text)  # refuses a key that is there twice
+                    parsed_json(text)  # refuses a repeated key
                 if where.decode(text) == _Where():
                     unread |= dict.fromkeys(names)
                     yield _pass(line.decode(text), experts, parts)
@@ -190,7 +193,8 @@ def _pass(line: _Line, experts: int | None, parts: list[int]) -> _Pass:
 
 
 def _tokens_for(indices: np.ndarray, experts: int, groups: int) -> np.ndarray:
-    """Tokens [n] with an expert in each group of neighbours; experts beyond the last are refused later."""
+    """Tokens with an expert in each of `groups` groups of neighbouring experts [groups]. Experts beyond the last are
+    refused later."""
     chosen = np.zeros((len(indices), groups), bool)
     at = np.minimum(indices // (experts // groups), groups - 1)
     np.put_along_axis(chosen, at, True, axis=1)

@@ -1,5 +1,7 @@
-"""Skew, change and locality of recorded routing, per iteration and layer; undefined values are NaN. Letters: R ranks, E
-experts, S sources, g ranks per server."""
+"""Skew, drift and locality of recorded routing, per iteration and layer. Undefined values are NaN.
+
+Letters: R ranks, E experts, S sources, T records, g ranks per server.
+"""
 
 import numpy as np
 
@@ -8,16 +10,16 @@ from mfabric_jax.traffic.recording import Recording, Sources, Targets
 from mfabric_jax.traffic.tokens import max_over_mean
 
 QUANTILES = {"p10": 0.1, "median": 0.5, "p90": 0.9}
-TOP_PARTS = (0.1, 0.2)  # of all pairs, the largest ones
+TOP_PARTS = (0.1, 0.2)  # fractions of all pairs, largest first
 
 
 def source_rows(count: np.ndarray) -> np.ndarray:
-    """[iteration, layer, source, target] from the five axes of a recording, summed over micro-batches."""
+    """Return selections [iteration, layer, source, target]: the five axes of a recording, micro-batches summed."""
     return count.sum(axis=2, dtype=np.float64)
 
 
 def rank_matrix(rows: np.ndarray, ranks: int | None = None) -> np.ndarray:
-    """Selections between ranks [..., R R] of rows [..., S E]; `InputError` unless `ranks` divides S and E."""
+    """Return selections between ranks [..., R R] from rows [..., S E]. Raise `InputError` unless R divides S and E."""
     sources, experts = rows.shape[-2:]
     count = sources if ranks is None else whole("ranks", ranks)
     if sources % count or experts % count:
@@ -27,26 +29,27 @@ def rank_matrix(rows: np.ndarray, ranks: int | None = None) -> np.ndarray:
 
 
 def pair_traffic(matrix: np.ndarray) -> np.ndarray:
-    """Traffic of ordered pairs of different ranks [..., R (R - 1)]."""
+    """Return the traffic of ordered pairs of different ranks [..., R (R - 1)]."""
     return matrix[..., ~np.eye(matrix.shape[-1], dtype=bool)]
 
 
 def top_share(traffic: np.ndarray, part: float) -> np.ndarray:
-    """Share of traffic in the largest `part` of the last axis, in whole pairs; even traffic gives `part`."""
+    """Return the share of traffic in the largest `part` of the last axis, rounded to whole pairs. Even traffic gives
+    `part`."""
     kept = round(part * traffic.shape[-1])
     largest = np.sort(traffic, axis=-1)[..., traffic.shape[-1] - kept :]
     return _ratio(largest.sum(axis=-1), traffic.sum(axis=-1))
 
 
 def gini(traffic: np.ndarray) -> np.ndarray:
-    """Gini coefficient along the last axis: 0 is even, 1 - 1/n all on one."""
+    """Return the Gini coefficient along the last axis: 0 if even, 1 - 1/n if one of n entries has everything."""
     size = traffic.shape[-1]
     weight = 2 * np.arange(1, size + 1) - size - 1
     return _ratio((weight * np.sort(traffic, axis=-1)).sum(axis=-1), size * traffic.sum(axis=-1))
 
 
 def locality(matrix: np.ndarray, ranks_per_server: int = 1) -> np.ndarray:
-    """Part of the traffic [..., R R] that stays in a server of `ranks_per_server` neighbouring ranks."""
+    """Return the part of the traffic [..., R R] that stays in a server of `ranks_per_server` neighbouring ranks."""
     ranks = matrix.shape[-1]
     if ranks % whole("ranks_per_server", ranks_per_server):
         raise InputError(f"ranks_per_server must divide the {ranks} ranks, got {ranks_per_server}.")
@@ -55,9 +58,12 @@ def locality(matrix: np.ndarray, ranks_per_server: int = 1) -> np.ndarray:
 
 
 def source_variation(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Total variation between each source's shares [..., S E] and the mean, averaged over sources; and its value under
-    multinomial sampling from the mean: half the sum over experts of sqrt(2 p (1 - p) (1 - 1/S) / (pi n)), n selections
-    a row."""
+    """Return the total variation between each source's shares [..., S E] and their mean, averaged over sources, and
+    the value that sampling alone gives.
+
+    The latter assumes multinomial sampling from the mean p with n selections per row: half the sum over experts of
+    sqrt(2 p (1 - p) (1 - 1/S) / (pi n)).
+    """
     total = rows.sum(axis=-1, keepdims=True)
     share = _ratio(rows, total)
     mean = share.mean(axis=-2, keepdims=True)
@@ -67,7 +73,7 @@ def source_variation(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def correlation(load: np.ndarray, lag: int) -> np.ndarray:
-    """Pearson correlation [T - lag, ...] over the last axis of loads [T ... E] that are `lag` records apart."""
+    """Return the Pearson correlation [T - lag, ...] over E between loads [T ... E] `lag` records apart."""
     centred = load - load.mean(axis=-1, keepdims=True)
     before, after = centred[:-lag], centred[lag:]
     spread = np.sqrt((before**2).sum(axis=-1) * (after**2).sum(axis=-1))
@@ -75,13 +81,13 @@ def correlation(load: np.ndarray, lag: int) -> np.ndarray:
 
 
 def variation(load: np.ndarray, lag: int) -> np.ndarray:
-    """Total variation [T - lag, ...] between shares of loads [T ... E] that are `lag` records apart."""
+    """Return the total variation [T - lag, ...] between shares of loads [T ... E] `lag` records apart."""
     share = _ratio(load, load.sum(axis=-1, keepdims=True))
     return np.abs(share[lag:] - share[:-lag]).sum(axis=-1) / 2
 
 
 def finite_mean(values: np.ndarray) -> float | None:
-    """The mean of finite values; None if there are none."""
+    """Return the mean of the finite values; None if there are none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else None
 
@@ -91,9 +97,9 @@ def _ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
     return np.divide(part, total, out=np.full(shape, np.nan), where=np.broadcast_to(total, shape) > 0)
 
 
-# ------------------------------------------------------ numbers that a fit compares, averaged or as quantiles over all
+# ------------------------------------------------------------ statistics that a fit compares: means or quantiles
 
-MOST = 32  # records that the rows of single micro-batches are taken from
+MOST = 32  # records from which rows of single micro-batches are taken
 LOAD = "hottest expert / mean"
 LOAD_GINI = "Gini coefficient of experts"
 TOPS = {part: f"top {round(100 * part)} % pairs" for part in TOP_PARTS}
@@ -104,13 +110,16 @@ ROWS_CHANCE = "source rows, by sampling alone"
 ROWS_ONE = "source rows of one micro-batch"
 MICRO = "micro-batches off their mean"
 MICRO_CHANCE = "micro-batches, by sampling alone"
-LAGGED = {lag: f"correlation, lag {lag}" for lag in (1, 10, 100)}  # by records
+LAGGED = {lag: f"correlation, lag {lag}" for lag in (1, 10, 100)}  # lags in records
 
 
 def moments_of(count: np.ndarray, pairs: bool = True) -> dict[str, float]:
-    """Statistics of selections [iteration, layer, micro_batch, source, expert] by name, in table order. Load, pairs and
-    source rows sum micro-batches and give quantiles (`QUANTILES`) over iterations and layers; others are means. Omits
-    undefined statistics, such as pairs unless experts divide over two or more sources."""
+    """Return statistics by name, in table order, of selections [iteration, layer, micro_batch, source, expert].
+
+    Load, pairs and source rows sum micro-batches. Load and pairs give quantiles (`QUANTILES`) over iterations and
+    layers; the others are means. Undefined statistics are omitted, such as pairs unless two or more sources divide the
+    experts.
+    """
     rows = source_rows(count)
     load, ranks = rows.sum(axis=2), rows.shape[2]
     moments = _quantiles(LOAD, max_over_mean(load)) | _quantiles(LOAD_GINI, gini(load))
@@ -131,7 +140,8 @@ def moments_of(count: np.ndarray, pairs: bool = True) -> dict[str, float]:
 
 
 def single_rows(count: np.ndarray) -> tuple[float | None, float | None]:
-    """Distance of single micro-batches' source rows from their mean, and by chance, over at most `MOST` records."""
+    """Return how far source rows of single micro-batches are from their mean, and the value by sampling alone, over
+    at most `MOST` records."""
     off, chance = source_variation(count[:: -(-len(count) // MOST)].astype(np.float64))
     return finite_mean(off), finite_mean(chance)
 
@@ -165,9 +175,11 @@ TITLES = {
 def statistics_by_layer(
     recording: Recording, ranks: int | None = None, ranks_per_server: int | None = None
 ) -> list[dict]:
-    """A row for every iteration and layer with the statistics in `TITLES`; None where undefined. `ranks` (EP ranks)
-    defaults to the recorded number; neighbouring sources and experts are summed. `ranks_per_server` defaults to
-    `ranks_in_server`."""
+    """Return a row per iteration and layer with the statistics in `TITLES`; None where undefined.
+
+    - `ranks`: EP ranks, by default as recorded. Neighbouring sources and experts are summed to that number.
+    - `ranks_per_server`: by default `ranks_in_server`.
+    """
     rows = source_rows(recording.tokens().count)
     columns = _of_targets(recording, rows.sum(axis=2), ranks)
     if recording.sources is Sources.RANKS and (ranks is not None or rows.shape[3] % rows.shape[2] == 0):
@@ -185,7 +197,7 @@ def statistics_by_layer(
 
 
 def ranks_in_server(recording: Recording) -> int:
-    """EP ranks of a group on a server of 8 GPUs, by the job's layout; without a layout every GPU is a rank."""
+    """Return the EP ranks of a group on a server of 8 GPUs, by the job's layout; without one, every GPU is a rank."""
     return SERVER if recording.layout is None else recording.layout.ranks_per_server(SERVER)
 
 
@@ -222,7 +234,7 @@ def _of_pairs(recording: Recording, matrix: np.ndarray, asked: int | None) -> di
 
 
 def quantile_rows(rows: list[dict]) -> list[dict]:
-    """Quantiles over iterations and layers, one row per defined statistic of `statistics_by_layer`."""
+    """Return quantiles over iterations and layers, one row per defined statistic of `statistics_by_layer`."""
     table = []
     for name, title in TITLES.items():
         values = [row[name] for row in rows if row[name] is not None]
@@ -233,8 +245,11 @@ def quantile_rows(rows: list[dict]) -> list[dict]:
 
 
 def drift_rows(recording: Recording) -> list[dict]:
-    """A row per lag, in `records` and `iterations` (None if unevenly spaced): mean `correlation` and `total_variation`
-    of target loads summed over sources and micro-batches, and `correlation_p10` and `_p90` over layer means."""
+    """Return a row per lag, in `records` and `iterations` (None if unevenly spaced).
+
+    `correlation` and `total_variation` are means for target loads summed over sources and micro-batches;
+    `correlation_p10` and `correlation_p90` are quantiles over the layers' means.
+    """
     load = target_loads(recording)
     step = np.unique(np.diff(recording.number))
     rows = []
@@ -256,13 +271,15 @@ def drift_rows(recording: Recording) -> list[dict]:
 
 
 def target_loads(recording: Recording) -> np.ndarray:
-    """Loads [iteration, layer, target], summed over sources and micro-batches."""
+    """Return loads [iteration, layer, target], summed over sources and micro-batches."""
     return source_rows(recording.tokens().count).sum(axis=2)
 
 
 def sent_selections(recording: Recording, ranks: int | None = None) -> tuple[str, str, np.ndarray] | None:
-    """Names of rows and columns, and selections [layer, row, column] summed over records: from rank to rank if source
-    ranks divide experts, else from source to expert. None without sources."""
+    """Return the names of rows and columns, and selections [layer, row, column] summed over records.
+
+    They are from rank to rank if source ranks divide the experts, else from source to expert. None without sources.
+    """
     if recording.sources is Sources.UNKNOWN:
         return None
     rows = source_rows(recording.tokens().count).sum(axis=0)

@@ -1,4 +1,4 @@
-"""What recorded routing means for a job: all-to-alls on packet switches and circuits, and load predictors."""
+"""What a recording means for a job: all-to-alls on packet switches and on circuits, and load predictors."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from mfabric_jax.traffic.recording import Recording, Sources, Targets
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.parallel import region_remark
 
-WORKERS = 2  # designs compiled and solved at once
+WORKERS = 2  # designs that are compiled and solved in parallel
 TREE = "fat-tree"
 PUBLISHED, BEST, STATIC, UNIFORM = (
     "mFabric, as published",
@@ -29,9 +29,9 @@ PUBLISHED, BEST, STATIC, UNIFORM = (
 )
 MEANING = {
     PUBLISHED: "greedy circuits for every all-to-all, bytes unsplit",
-    BEST: "circuits and routes chosen together, switched only when it pays",
+    BEST: "circuits and paths chosen together, reconfigured only when it pays",
     STATIC: "one set of circuits for the mean of these records, bytes relayed",
-    UNIFORM: "the same circuits between all servers, bytes relayed, never switched",
+    UNIFORM: "equally many circuits between all servers, bytes relayed, never reconfigured",
 }
 
 
@@ -39,8 +39,8 @@ MEANING = {
 class TraceStudy:
     """Configuration of a study of a recording.
 
-    `case` has model, GPU and bandwidth; `run.iterations` is the number of simulated records, evenly spread.
-    `ranks_per_server` is the number of EP ranks of a group in a server, for statistics; None: the job's.
+    - `case`: model, GPU and bandwidth; `run.iterations` is the number of simulated records, spread evenly.
+    - `ranks_per_server`: EP ranks of a group in a server, for statistics; None: the job's.
     """
 
     case: Case
@@ -52,18 +52,22 @@ class TraceStudy:
 
     @property
     def job(self) -> Workload:
-        """The job on servers of the usual size."""
+        """The job on the fat-tree, whose servers have the usual size."""
         return resolve(self.case.with_({"network.fabric": TREE})).job
 
     @property
     def designs(self) -> dict[str, Case]:
-        """Compared networks by name, from the preset `designs`."""
+        """The compared networks by name, from the preset `designs`."""
         return {one.name: self.case.with_(dict(one.stated)) for one in preset_layers("designs")[-1].variants}
 
 
 class Studied(NamedTuple):
-    """Results: `rows` of `compare` with `design` and `over_tree` (iteration time over that on the best fat-tree),
-    `foresight_rows` and `ranked`, impossible designs with reasons (`left_out`), and numbers of `simulated` records."""
+    """Results of a study.
+
+    - `rows`: those of `compare`, plus `design` and `over_tree` (iteration time over that on the best fat-tree).
+    - `foresight`, `ranking`: errors of predictors, and their order.
+    - `left_out`: designs that are impossible here, with reasons; `simulated`: numbers of the simulated records.
+    """
 
     recording: Recording
     job: Workload
@@ -76,7 +80,7 @@ class Studied(NamedTuple):
 
     @property
     def ranks(self) -> int | None:
-        """EP ranks of the job; None if the recorded ranks cannot be summed to that number."""
+        """EP ranks of the job; None if the recorded ranks cannot be merged into that number."""
         sources, targets = self.recording.count.shape[-2:]
         known = self.recording.sources is Sources.RANKS
         return None if targets % self.job.ep or (known and sources % self.job.ep) else self.job.ep
@@ -87,9 +91,9 @@ class Studied(NamedTuple):
 
 
 def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[str], None] | None = None) -> Studied:
-    """Simulates some records on every design and ranks the predictors; reports its steps to `progress`.
+    """Simulate some records on every design and rank the predictors; report each step to `progress`.
 
-    Raises `InputError` if the recording does not fit the model.
+    Raise `InputError` if the recording does not fit the model.
     """
     tell, case = progress or (lambda what: None), config.case
     some = _spread(recording, case.run.iterations)
@@ -117,7 +121,7 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
 
 
 def _spread(recording: Recording, iterations: int) -> Recording:
-    """Records from the middles of equal parts, for the first ones may be a warm-up."""
+    """The middle record of each of equal parts of the recording, since the first records may be a warm-up."""
     parts = min(iterations, len(recording.count))
     index = ((np.arange(parts) + 0.5) * len(recording.count) / parts).astype(int)
     return recording.some(index)
@@ -130,31 +134,31 @@ def _relative(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 # The answers in sentences.
 
-_HELD = (  # statistics of `statistics.TITLES`, in words; whether they are parts
+_HELD = (  # statistics of `statistics.TITLES`, in words; whether to print them as percentages
     ("expert_max_over_mean", "The busiest expert of a layer over the mean", False),
     ("rank_max_over_mean", "The busiest rank of a layer over the mean", False),
     ("top10_pairs_share", "Traffic of the busiest tenth of pairs of ranks", True),
     ("own_rank_share", "Selections that stay on their rank", True),
     ("server_share", "Selections that stay in their server", True),
 )
-ALIKE = 0.01  # iteration times that differ by less are alike
+ALIKE = 0.01  # relative difference below which iteration times count as equal
 SHARE, CIRCUITS, AHEAD, HELD, UNKNOWN = (
-    "What part of an iteration is all-to-all?",
-    "Would optical circuits help, and which policy?",
+    "Which part of an iteration is all-to-all?",
+    "Would optical circuits help, and with which policy?",
     "Which predictor works, and how far ahead?",
-    "How skewed, drifting and local is it?",
+    "How skewed and local is the traffic, and how fast does it drift?",
     "What this recording cannot tell",
 )
 
 
 def answers(study: Studied) -> dict[str, list[str]]:
-    """Sentences for each of three questions, and for what cannot be known."""
+    """Return the answers, as sentences by question, and what the recording cannot tell."""
     return {
         SHARE: [*_share(study), *_computed(study), *_rests_on(study)],
         CIRCUITS: [*_circuits(study), *_rests_on(study)],
         AHEAD: _ahead(study),
         HELD: _held(study),
-        UNKNOWN: unknown(study) or ["Nothing that these answers rest on."],
+        UNKNOWN: unknown(study) or ["Nothing that these answers depend on."],
     }
 
 
@@ -176,8 +180,8 @@ def _computed(study: Studied) -> list[str]:
 
 def _rests_on(study: Studied) -> list[str]:
     made_up = {
-        Sources.UNKNOWN: "Sources unknown: every rank sends alike.",
-        Sources.DOMAINS: "Sources unknown: ranks read text domains in turn.",
+        Sources.UNKNOWN: "Assumption, since sources are unknown: all ranks send the same.",
+        Sources.DOMAINS: "Assumption, since sources are unknown: ranks read the text domains in turn.",
     }
     return [made_up[study.recording.sources]] if study.recording.sources in made_up else []
 
@@ -201,7 +205,7 @@ def _circuits(study: Studied) -> list[str]:
     if others:
         lines.append(f"Within {ALIKE:.0%} of it: {', '.join(others)}.")
     if simplest["design"] in (UNIFORM, STATIC):
-        lines.append("So circuits need not be switched while this job runs: a patch panel would do.")
+        lines.append("So circuits need not be reconfigured while this job runs: a patch panel would do.")
     published = by_name.get(PUBLISHED)
     if published is not None and published not in alike:
         more = published["iteration_s"] / simplest["iteration_s"] - 1
@@ -210,7 +214,8 @@ def _circuits(study: Studied) -> list[str]:
     if alone is not None and alone is not tree and alone["iteration_s"] > (1 + ALIKE) * tree["iteration_s"]:
         more = alone["iteration_s"] / tree["iteration_s"] - 1
         lines.append(
-            f"Without circuits, let GPUs use each other's NICs: with their own alone it takes {more:.0%} longer."
+            "Without circuits, let GPUs share the NICs of their server: with one NIC of its own for each GPU, an "
+            f"iteration takes {more:.0%} longer."
         )
     remark = region_remark(study.job.servers_per_region)
     if remark is not None:
@@ -237,7 +242,7 @@ def _price(row: dict[str, Any], tree: dict[str, Any], ratio: float) -> str:
         if None not in (row.get(key), tree.get(key))
     ]
     if not known:
-        return "What it costs is not known"
+        return "Its cost is not known"
     key, whole = known[0]
     worth = tree[key] / (row[key] * ratio)
     price = f"In price, {'yes' if worth > 1 + ALIKE else 'no'}: a dollar of {whole} does {worth:.2f} times the work"
@@ -248,7 +253,7 @@ def _price(row: dict[str, Any], tree: dict[str, Any], ratio: float) -> str:
 
 def _ahead(study: Studied) -> list[str]:
     if not study.ranking:
-        return ["One record has no past to predict from: record several iterations."]
+        return ["A single record has no history to predict from: record several iterations."]
     if balanced(study.foresight):
         return ["Loads are even: there is nothing to predict."]
     best = study.ranking[0]
@@ -257,11 +262,11 @@ def _ahead(study: Studied) -> list[str]:
     even = next(row["error"] for row in study.ranking if row["predictor"] == KNOWS_NOTHING)
     order = ", ".join(f"{row['predictor']} ({row['error']:.1%})" for row in study.ranking)
     lines = [
-        f"From the best to the worst, by the selections predicted for a wrong target {_span(first)} ahead: {order}."
+        f"Predictors from best to worst, by the part of selections with a wrong target {_span(first)} ahead: {order}."
     ]
     if best["predictor"] == KNOWS_NOTHING:
-        return [*lines, "None beats even shares: do not predict, the past tells nothing here."]
-    lines.append(f"{best['predictor']} is wrong about {best['error']:.1%}, even shares about {even:.1%}.")
+        return [*lines, "None beats even shares, so do not predict: the past says nothing here."]
+    lines.append(f"{best['predictor']} misplaces {best['error']:.1%} of the selections, even shares {even:.1%}.")
     for row in study.ranking:
         if row["predictor"] == KNOWS_NOTHING:
             continue
@@ -273,7 +278,7 @@ def _reach(study: Studied, row: dict[str, Any], last: tuple[int, int | None]) ->
     spans = {each["records"]: (each["records"], each["iterations"]) for each in study.foresight}
     if not row["works_to"]:
         return "no better than even shares"
-    end = "and no end is in sight" if row["reaches_end"] else "no longer after that"
+    end = "the longest tried" if row["reaches_end"] else "no longer after that"
     reach = f"better than even shares up to {_span(spans[row['works_to']])} ahead, {end}"
     if row["predictor"] == REPEATS:
         return reach
@@ -305,7 +310,7 @@ def _held(study: Studied) -> list[str]:
         lines.append(
             f"Loads {_span((each['records'], each['iterations']))} apart correlate by {each['correlation']:.3f}."
         )
-    return lines or ["It holds nothing to tell that by."]
+    return lines or ["The recording holds nothing from which to answer this."]
 
 
 def _span(ahead: tuple[int, int | None]) -> str:
@@ -317,27 +322,29 @@ def _span(ahead: tuple[int, int | None]) -> str:
 
 
 def unknown(study: Studied) -> list[str]:
-    """What was not recorded or does not fit, and the answers that depend on it."""
+    """Return what was not recorded or does not fit, and which answers depend on it."""
     recording, lines = study.recording, []
     if recording.sources is Sources.UNKNOWN:
         lines.append(
-            "Sources are unknown: every rank is taken to send alike, so nothing is known of pairs and of locality; "
-            "the first two answers rest on that."
+            "Sources are unknown: all ranks are assumed to send the same, so pairs and locality are unknown. "
+            "The first two answers depend on this assumption."
         )
     if recording.sources is Sources.DOMAINS:
-        lines.append("Rows are text domains: which rank reads which is made up; the first two answers rest on that.")
+        lines.append(
+            "Rows are text domains: which rank reads which is an assumption. The first two answers depend on it."
+        )
     if recording.targets is Targets.RANKS:
-        lines.append("Experts are unknown: what a rank received is spread equally over its experts.")
+        lines.append("Experts are unknown: the load of a rank is spread equally over its experts.")
     records = len(recording.count)
     if records == 1:
-        lines.append("One record: nothing is known of drift.")
+        lines.append("There is one record: drift is unknown.")
     elif (recording.number[1:] - recording.number[:-1] > 1).any():
-        lines.append("Records are several iterations apart: what happens between them is unknown.")
+        lines.append("Records are several iterations apart: changes between them are unknown.")
     elif records < 10:
         longest = max((row["records"] for row in study.foresight), default=0)
         lines.append(f"{records} records: horizons beyond {longest} are not tried.")
     if study.rows:
         of = ", ".join(map(str, study.simulated))
         plural = "" if len(study.simulated) == 1 else "s"
-        lines.append(f"The first two answers are of record{plural} {of}. Traffic: {study.rows[0]['traffic']}.")
+        lines.append(f"The first two answers use record{plural} {of}. Traffic: {study.rows[0]['traffic']}.")
     return lines

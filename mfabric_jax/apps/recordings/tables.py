@@ -1,4 +1,4 @@
-"""Recordings as tables (.csv, .csv.gz, .parquet): a line for every count, a column for every axis."""
+"""Reader of recordings in tables (.csv, .csv.gz, .parquet): a line per count, a column per axis."""
 
 import csv
 import io
@@ -23,10 +23,12 @@ _NAMES |= {"layer_id": "layer", "expert_id": "expert", "iter": "iteration", "ste
 
 
 def load_table(path: pathlib.Path) -> Recording:
-    """Counts from columns `layer`, `expert`, `tokens` and, optionally, `iteration`, `micro_batch`, `source`. Aliases:
-    layer_id, expert_id, count, iter, step, source_rank. Layers, micro-batches and sources are ordered by number,
-    experts count from 0, missing lines are 0. Raises `InputError` for unknown or repeated columns, fractions outside
-    `tokens`, and repeated places."""
+    """Read counts from columns `layer`, `expert`, `tokens` and, optionally, `iteration`, `micro_batch`, `source`.
+
+    Aliases: layer_id, expert_id, count, iter, step, source_rank. Layers, micro-batches and sources are ordered by
+    number; experts count from 0; a missing line means 0. Raise `InputError` for an unknown or repeated column, a
+    fraction in another column than `tokens`, or two lines for the same place.
+    """
     names, columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     names = [_NAMES.get(name.strip().lower(), name.strip().lower()) for name in names]
     if len(set(names)) < len(names) or not {"layer", "expert", COUNT} <= set(names) <= {*AXES, COUNT}:
@@ -47,7 +49,7 @@ def load_table(path: pathlib.Path) -> Recording:
     order = np.argsort(place, kind="stable")
     if (again := np.flatnonzero(np.diff(place[order]) == 0)).size:
         line = int(order[again[0] + 1]) + 2
-        raise InputError(f"line {line} of trace {path} must be the only one for its {', '.join(axes)}, got another.")
+        raise InputError(f"line {line} of trace {path} repeats the {', '.join(axes)} of an earlier line.")
     count = np.zeros(shape, table[COUNT].dtype)
     count.ravel()[place] = table[COUNT]
     number = places[axes.index("iteration")][0] if "iteration" in axes else np.zeros(1, int)

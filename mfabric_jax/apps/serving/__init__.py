@@ -1,4 +1,4 @@
-"""Mixture-of-experts inference on every fabric: steps of decoding, passes of prefill, deployments."""
+"""Mixture-of-experts inference on every fabric: decoding steps, prefill passes and deployments."""
 
 from mfabric_jax.apps.serving.deployment import Deployment, Numbers, deployment
 from mfabric_jax.apps.serving.families import family

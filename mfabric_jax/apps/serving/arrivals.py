@@ -1,9 +1,9 @@
-"""Requests that arrive: drawn, or read from a log in one of the public formats.
+"""Arriving requests: drawn, or read from a log in a public format.
 
-Azure (Azure/AzurePublicDataset, LLM inference of 2023 and 2024, LMM of 2025), BurstGPT (HPMLL/BurstGPT), Mooncake
-(kvcache-ai/Mooncake, FAST25 traces) and Qwen-Bailian (alibaba-edu/qwen-bailian-usagetraces-anon). The last two name
-blocks of tokens by what they and all before them hold: those at the start of a prompt that an earlier prompt had are
-cached, in a store that forgets nothing.
+Formats are Azure (Azure/AzurePublicDataset, LLM inference of 2023 and 2024, LMM of 2025), BurstGPT (HPMLL/BurstGPT),
+Mooncake (kvcache-ai/Mooncake, FAST25 traces) and Qwen-Bailian (alibaba-edu/qwen-bailian-usagetraces-anon). The last two
+give every block of tokens a hash of its content and of all blocks before it. Leading blocks of a prompt that an earlier
+prompt had count as cached; the cache never evicts.
 """
 
 import csv
@@ -31,12 +31,12 @@ GIVE = (
     '"2023-11-16 18:15:46.68,374,44", "5.2,374,44" or {"timestamp": 5200, "input_length": 374, "output_length": 44}'
 )
 MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(\.\d{1,12})?(Z|[+-]\d\d:\d\d)?", re.ASCII)
-UNITS = {"s": 1.0, "ms": units.ms(1.0), "us": units.us(1.0), "ns": units.ns(1.0)}  # seconds of a timestamp's 1
+UNITS = {"s": 1.0, "ms": units.ms(1.0), "us": units.us(1.0), "ns": units.ns(1.0)}  # seconds per unit of a timestamp
 
 
 class Form(NamedTuple):
-    """A public format: its columns of time and of tokens of prompt and answer, its unit of time (None: dates), and
-    tokens of a block."""
+    """A public format: columns of time, prompt tokens and answer tokens, unit of time (None: dates), and tokens per
+    block."""
 
     name: str
     columns: tuple[str, str, str]
@@ -48,18 +48,22 @@ AZURE = Form("Azure", ("timestamp", "contexttokens", "generatedtokens"), None)
 BURST = Form("BurstGPT", ("timestamp", "request tokens", "response tokens"), "s")
 MOONCAKE = Form("Mooncake", ("timestamp", "input_length", "output_length"), "ms", block=512)
 BAILIAN = Form("Qwen-Bailian", MOONCAKE.columns, "s", block=16)
-BESIDE_COLUMNS = ("session id", "elapsed time", "model", "total tokens", "log type", "numimages", "")  # public
-CHAT = {"chat_id", "parent_chat_id", "turn"}  # fields that Qwen-Bailian has and Mooncake has not
+BESIDE_COLUMNS = ("session id", "elapsed time", "model", "total tokens", "log type", "numimages", "")  # in public logs
+CHAT = {"chat_id", "parent_chat_id", "turn"}  # fields of Qwen-Bailian that Mooncake does not have
 BESIDE = (*MOONCAKE.columns, "hash_ids", "type", *CHAT)
-USUAL_RATES = 0.005, 10.0  # requests/s: the public logs with numbers for times have 0.03 (their first minutes) to 7
+USUAL_RATES = 0.005, 10.0  # requests/s; public logs with numeric times have 0.03 (in their first minutes) to 7
 SINCE_1970 = {"s": 10**9, "ms": 10**12, "us": 10**15, "ns": 10**18}  # timestamps of 2001; ten times that is 2286
-BLOCKS = [2**power for power in range(21)]  # tokens of a block that are sought
+BLOCKS = [2**power for power in range(21)]  # tokens per block that are tried
 
 
 @dataclasses.dataclass(frozen=True)
 class Requests:
-    """Of R requests in the order of arrival [R]: seconds from the first one, tokens of the prompt, those of them that
-    no cache has, tokens of the answer. `left_out`: failed ones of a trace, which have no answer (or no prompt)."""
+    """R requests in the order of arrival.
+
+    - `arrival_s` [R]: seconds since the first one; `prompt`, `answer` [R]: tokens; `fresh` [R]: prompt tokens that no
+      cache holds.
+    - `left_out`: failed requests of a log, without answer or prompt.
+    """
 
     arrival_s: Float[np.ndarray, "R"]
     prompt: Float[np.ndarray, "R"]
@@ -71,18 +75,18 @@ class Requests:
         return len(self.arrival_s)
 
     def kept(self, which: np.ndarray) -> "Requests":
-        """Some of them."""
+        """Return the requests that a mask or an index selects."""
         return Requests(self.arrival_s[which], self.prompt[which], self.fresh[which], self.answer[which], self.left_out)
 
     @property
     def rate(self) -> float:
-        """Requests a second, on average; infinite where all arrive at once."""
+        """Mean requests per second; infinite if all arrive at once."""
         span = float(self.arrival_s[-1])
         return (len(self) - 1) / span if span else math.inf
 
 
 def poisson(rate: float, count: int, prompt: float, fresh: float, answer: float, seed: int) -> Requests:
-    """Equal requests with exponential gaps; another rate has the same gaps in its own unit of time."""
+    """Return equal requests with exponential gaps. Another `rate` only scales the gaps of the same `seed`."""
     gaps = np.random.default_rng(seed).exponential(size=count) / rate
     gaps[0] = 0.0
     tokens = np.outer((prompt, max(1, math.ceil(fresh)), answer), np.ones(count))
@@ -90,14 +94,15 @@ def poisson(rate: float, count: int, prompt: float, fresh: float, answer: float,
 
 
 def stretched(requests: Requests, rate: float) -> Requests:
-    """With times scaled so that so many requests arrive a second on average."""
+    """Return the requests with arrival times scaled to a mean rate [requests/s]."""
     if not 0 < requests.rate < math.inf:
-        raise InputError("serving.load.rate needs requests at two times or more to stretch, and the trace has one.")
+        raise InputError("serving.load.rate needs requests at two or more times to scale, and the trace has one.")
     return dataclasses.replace(requests, arrival_s=requests.arrival_s * (requests.rate / rate))
 
 
 def repeated(requests: Requests, times: int) -> Requests:
-    """So many runs, one after the other, as far apart as requests are on average; caches as in the first run."""
+    """Return the requests repeated `times` times. The mean gap between requests separates the runs; `fresh` tokens are
+    those of the first run."""
     if times == 1:
         return requests
     run_s = float(requests.arrival_s[-1]) + (0.0 if math.isinf(requests.rate) else 1 / requests.rate)
@@ -108,8 +113,8 @@ def repeated(requests: Requests, times: int) -> Requests:
 
 # -------------------------------------------------------------------------------------------------------------- readers
 class Row(NamedTuple):
-    """A line of a log: its number, time as it stands there (of a date: seconds), tokens of prompt and answer, names of
-    the prompt's blocks."""
+    """A line of a log: line number, time in the log's unit (of a date: seconds), prompt and answer tokens, and the
+    names of the prompt's blocks."""
 
     line: int
     time: float
@@ -119,11 +124,13 @@ class Row(NamedTuple):
 
 
 def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: int | None = None) -> Requests:
-    """The first `most` answered requests of a log.
+    """Return the first `most` answered requests of a log.
 
-    `unit` of its timestamps (s, ms, us, ns) and tokens of a `block`; None: those of its format, if the log agrees.
-    `InputError` for a file that cannot be read, is in none of the formats, has a wrong value (with its line) or no
-    answered request, and for one that may be read in two units or with two sizes of blocks.
+    - `unit`: of its timestamps (s, ms, us, ns); `block`: tokens per block. None: as its format has them, if the log
+      agrees.
+
+    Raise `InputError` for an unreadable file, an unknown format, a wrong value (with its line), a log without answered
+    requests, or a log whose unit or block size is ambiguous.
     """
     named = repr(str(path))
     rows: list[Row] = []
@@ -157,7 +164,7 @@ def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: i
 
 
 def _rows(lines: Iterator[str], named: str, unread: dict[str, None]) -> tuple[Form, Iterator[Row]]:
-    """The format of a log and its rows; `unread`: gets what they have beside its columns."""
+    """The format of a log and its rows; other columns are added to `unread`."""
     first = next(lines, "")
     if first.lstrip().startswith("{"):
         form = BAILIAN if any(f'"{name}"' in first for name in CHAT) else MOONCAKE
@@ -206,8 +213,8 @@ def _objects(lines: Iterator[str], named: str, form: Form, unread: dict[str, Non
         if not isinstance(table, dict) or not set(form.columns) <= set(table):
             raise InputError(f"{where} must be an object with {', '.join(form.columns)}, got {line.strip()!r:.80}.")
         if bool(CHAT & set(table)) != (form is BAILIAN):
-            one, other = ("none of", "has") if form is BAILIAN else ("one of", "has not")
-            raise InputError(f"{where} has {one} {', '.join(sorted(CHAT))}, line 1 {other}: give two logs apart.")
+            one, other = ("none of", "has some") if form is BAILIAN else ("one of", "has none")
+            raise InputError(f"{where} has {one} {', '.join(sorted(CHAT))}, line 1 {other}: separate the two logs.")
         unread.update(dict.fromkeys(name for name in table if name not in BESIDE))
         when, prompt, answer = (table[name] for name in form.columns)
         blocks = table.get("hash_ids", [])
@@ -238,7 +245,7 @@ def _second(field: str, text: str) -> float:
 
 
 def _moment(field: str, text: str) -> float:
-    """Seconds of a date and time, which count from 1970 unless it states a zone."""
+    """Seconds since 1970 of a date and time, in UTC unless it states a zone."""
     found = MOMENT.fullmatch(text)
     try:
         if found is None:
@@ -260,9 +267,9 @@ def _tokens(field: str, text: str) -> int:
     return whole(field, tokens, at_least=0)  # type: ignore[arg-type]
 
 
-# -------------------------------------------------------------------------------------------- units and sizes of blocks
+# -------------------------------------------------------------------------------------------- units and block sizes
 def _second_of(time: Float[np.ndarray, "R"], form: Form, stated: str | None, named: str) -> float:
-    """Seconds of 1 in the timestamps. `InputError` where they may be in another unit than that of the format."""
+    """Seconds per unit of the timestamps. Raise `InputError` if another unit than the format's is as likely."""
     if form.unit is None:
         if stated is not None:
             raise InputError(f"{named} has dates, which need no unit; leave out serving.load.unit, got {stated!r}.")
@@ -280,7 +287,7 @@ def _second_of(time: Float[np.ndarray, "R"], form: Form, stated: str | None, nam
 
 
 def _other_unit(time: Float[np.ndarray, "R"], form: Form) -> str | None:
-    """The unit that timestamps may have as well, where the format's gives a moment or a rate that public logs lack."""
+    """Another likely unit, if the format's own gives a date or a rate that no public log has; else None."""
     assert form.unit is not None, "times are numbers"
     if time[0] == time[-1]:
         return None  # the same in every unit
@@ -300,7 +307,7 @@ def _rate(time: Float[np.ndarray, "R"], unit: str) -> float:
 
 
 def _fresh(rows: list[Row], form: Form, stated: int | None, named: str) -> Float[np.ndarray, "R"]:
-    """Tokens of each prompt that no cache has, at least one: the last token is computed."""
+    """Tokens of each prompt that no cache holds, at least 1: the last token is always computed."""
     seen: set[Any] = set()
     cached = []
     for row in rows:
@@ -316,13 +323,13 @@ def _fresh(rows: list[Row], form: Form, stated: int | None, named: str) -> Float
     for other in others:
         if (every[other] != every[first]).any():
             raise InputError(
-                f"hash_ids of {named} may be of blocks of {first:,} or {other:,} tokens; state serving.load.block."
+                f"hash_ids of {named} may stand for blocks of {first:,} or {other:,} tokens; state serving.load.block."
             )
     return every[first]
 
 
 def _blocks(rows: list[Row], form: Form, stated: int | None, named: str) -> list[int]:
-    """Sizes of blocks that agree with the number of every prompt's blocks, its unfinished last one counted or not."""
+    """Block sizes that agree with every prompt's number of blocks, counting an incomplete last block or not."""
     having = [row for row in rows if row.blocks]
     prompt, count = (np.array(each) for each in zip(*((row.prompt, len(row.blocks)) for row in having), strict=True))
 
@@ -334,8 +341,8 @@ def _blocks(rows: list[Row], form: Form, stated: int | None, named: str) -> list
         if not agrees(stated).all():
             row = having[int(np.argmin(agrees(stated)))]
             raise InputError(
-                f"{named}, line {row.line}: {row.prompt} tokens have {len(row.blocks)} hash_ids, with which "
-                f"serving.load.block must agree, got {stated}."
+                f"{named}, line {row.line}: {row.prompt} tokens have {len(row.blocks)} hash_ids; serving.load.block "
+                f"must agree with them, got {stated}."
             )
         return [stated]
     if form.block is not None and (-(-prompt // form.block) == count).all():
@@ -348,7 +355,7 @@ def _blocks(rows: list[Row], form: Form, stated: int | None, named: str) -> list
             for row in sorted(ends, key=lambda row: row.line)
         )
         raise InputError(
-            f"{named}, line {said}, with which no block of a power of 2 tokens agrees; state serving.load.block, or "
-            "correct them."
+            f"{named}, line {said}: no power of 2 tokens per block agrees; state serving.load.block, or correct the "
+            "lines."
         )
     return found

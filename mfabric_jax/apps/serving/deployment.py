@@ -1,4 +1,4 @@
-"""A deployment: a pool of GPUs that decodes, and one that prefills for it, each in expert-parallel groups."""
+"""A deployment: one pool of GPUs decodes and another one prefills for it, each in expert-parallel groups."""
 
 import dataclasses
 import functools
@@ -23,13 +23,13 @@ from mfabric_jax.traffic.recording import recorded
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.models import Architecture
 
-PASS = 8192  # tokens of a micro-batch of prefill where none are stated
-TRANSFER = 0.925  # of a NIC, by keys and values in pages of 64 KiB (arXiv 2510.27656, table 2, second hand)
-DECODES_WITH, PREFILLS_WITH = "deepep-low-latency", "deepep-normal"  # kernels where none are stated
+PASS = 8192  # tokens of a prefill micro-batch, unless stated
+TRANSFER = 0.925  # part of a NIC that transfers in pages of 64 KiB reach (arXiv 2510.27656, table 2, second hand)
+DECODES_WITH, PREFILLS_WITH = "deepep-low-latency", "deepep-normal"  # kernels, unless stated
 
 
 class Taken(NamedTuple):
-    """How often experts are taken: `shares` [L E] of selections (None: all alike), and where they are from."""
+    """How often each expert is selected: `shares` [L E] of selections (None: equal), and their origin in `words`."""
 
     shares: np.ndarray | None
     words: str
@@ -39,7 +39,7 @@ EVEN = Taken(None, "balanced")
 
 
 class Numbers(NamedTuple):
-    """What a step depends on by arithmetic alone: numbers or arrays (NumPy's or JAX's) that broadcast."""
+    """Inputs of a step's arithmetic: numbers or arrays (NumPy's or JAX's) that broadcast."""
 
     batch: Any
     context: Any
@@ -49,7 +49,8 @@ class Numbers(NamedTuple):
 
 
 class Decoding(NamedTuple):
-    """`Step` of a step, requests of a GPU, and seconds from token to token: as set, and as `Step` has both."""
+    """A decoding step, its `requests` per GPU, and seconds from token to token: `tpot_s` as set, and with
+    communication hidden (`overlapped_s`) or not (`serial_s`)."""
 
     step: Step
     tpot_s: Any
@@ -59,13 +60,17 @@ class Decoding(NamedTuple):
 
     @property
     def tokens_per_s(self):
-        """Of a GPU."""
+        """Tokens per second of one GPU."""
         return self.requests / self.tpot_s
 
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-    """GPUs of one group on a fabric with a model on them, the kernels that they send with, how experts are taken."""
+    """The GPUs of one group on a fabric.
+
+    - `model`: on these GPUs; `family`: kernels that send tokens; `crossing`: how copies cross the fabric.
+    - `precision`, `combined`: number formats of dispatch and combine; `taken`: how often experts are selected.
+    """
 
     model: Model
     group: Group
@@ -76,7 +81,7 @@ class Pool:
     taken: Taken = EVEN
 
     def wires(self, nic_gbps: Any) -> Wires:
-        """The kernels at a bandwidth of NICs."""
+        """Return the kernels on NICs of this bandwidth."""
         hidden = self.model.of.hidden
         sizes = (
             self.family.sent_bytes(hidden, self.precision),
@@ -87,20 +92,20 @@ class Pool:
         return Wires(self.family, self.crossing, self.group.shape.gpus, beyond, *sizes, *speeds)
 
     def uneven(self) -> tuple[float, float]:
-        """What the busiest GPU receives over the mean, mean over layers: as experts are placed, and in order."""
+        """Return the load of the busiest GPU over the mean (mean over layers): as placed, and with experts in order."""
         model = self.model
         in_order = loaded(model.of, model.gpus, model.load.slots, self.taken.shares, placed=False)
         return busiest_over_mean(model.load), busiest_over_mean(in_order)
 
     @functools.cached_property
     def bill(self) -> Bill:
-        """Of the cluster of one group."""
+        """The bill of a cluster with one group."""
         hardware = self.group.hardware
         return bill_of(hardware, self.group.shape, hardware.nic_gbps)
 
     @property
     def per_gpu(self) -> tuple[float | None, float | None]:
-        """Dollars and joules in a second for each GPU that works, with its part of network, servers and idle GPUs.
+        """Dollars and joules per second of each working GPU, with its part of network, servers and idle GPUs.
 
         None: not known.
         """
@@ -116,7 +121,7 @@ class Pool:
 
 @dataclasses.dataclass(frozen=True)
 class Deployment:
-    """A case that serves. `decode`, `prefill`: its pools."""
+    """A serving case and its two pools, `decode` and `prefill`."""
 
     case: Case
     decode: Pool
@@ -131,19 +136,19 @@ class Deployment:
     # ---------------------------------------------------------------------------------------------------------- seconds
     @property
     def numbers(self) -> Numbers:
-        """Those of the case."""
+        """The inputs of a step that the case states."""
         serving = self.case.serving
         drafts, nic_gbps = serving.drafts, self.case.network.nic_gbps
         return Numbers(serving.batch, serving.context, nic_gbps, drafts.accepted, serving.host_s)
 
     @property
     def overlap(self) -> bool:
-        """Whether two micro-batches of decoding hide communication."""
+        """Whether decoding hides communication behind a second micro-batch."""
         return self.case.serving.overlap is not False
 
     @property
     def prefill_overlap(self) -> bool:
-        """Whether two micro-batches of prefill do."""
+        """Whether prefill hides communication behind a second micro-batch."""
         own = self.case.serving.prefill.overlap
         return self.overlap if own is None else own
 
@@ -151,7 +156,7 @@ class Deployment:
         return parts.rates(self.decode.group.gpu, self.case.serving.formats.weights, how)
 
     def decoding(self, numbers: Numbers, how: str = "usual") -> Decoding:
-        """A step of decoding; pure arithmetic in `numbers`: differentiable, and side by side for arrays."""
+        """Return a decoding step. It is pure arithmetic in `numbers`, so it is differentiable and takes arrays."""
         serving, pool, rate = self.case.serving, self.decode, self.rates(how)
         wires, checked, batch = pool.wires(numbers.nic_gbps), 1 + serving.drafts.tokens, array_module(*numbers).asarray
         tokens = batch(numbers.batch, float)
@@ -167,7 +172,7 @@ class Deployment:
         requests, each = both / checked, 1 / (1 + numbers.accepted)
         halves = of(both / 2, requests / 2), of(both, requests)
         step = parts.timed(pool.model, wires, *halves, numbers.host_s, overlap=self.overlap)
-        one = of(requests, requests)  # a further token of every request by a block of its own (MTP), nothing hidden
+        one = of(requests, requests)  # the drafting block (MTP): a further token of every request, nothing hidden
         joined = parts.joined_s(pool.model, rate, requests)
         drafted = serving.drafts.tokens * (joined + one.computed_s + one.sent_s + one.head_s)
         set_s, overlapped_s, serial_s = (
@@ -176,11 +181,12 @@ class Deployment:
         return Decoding(step, set_s, overlapped_s, serial_s, requests)
 
     def judged_s(self, numbers: Numbers) -> Any:
-        """Seconds from token to token that must keep to a time: the slow end of the band, or predicted (`by_of`)."""
+        """Return the seconds from token to token to compare with a limit: the band's slow end, or as predicted
+        (`by_of`)."""
         return slower(self.case, "tpot") * self.decoding(numbers).tpot_s
 
     def steady(self) -> "Deployment":
-        """What stays as it is whatever the batch."""
+        """Return the deployment with every choice fixed that would otherwise depend on the batch."""
         return self
 
     @property
@@ -189,14 +195,16 @@ class Deployment:
         return self.decode.group.shape.gpus
 
     def batch_of(self, requests: Any) -> Any:
-        """Tokens of a GPU in one micro-batch where it has so many requests."""
+        """Return the tokens of a GPU in one micro-batch if it has `requests` requests."""
         serving = self.case.serving
         return requests * (1 + serving.drafts.tokens) / (2 if self.overlap else 1)
 
     def slowest(self, decoding: Decoding) -> str:
-        """The part of a step that would shorten it most if it were faster: latency or bytes of the network where they
-        take longer than all computation that hides them (or, if nothing is hidden, than each part), else the longest
-        part of what is computed."""
+        """Return the part of a step that limits it.
+
+        That is "latency" or "network" if communication takes longer than all computation that hides it (without
+        overlap: than each part of the computation), else the longest part of the computation.
+        """
         step = decoding.step
         each = {"attention": step.attention_s, "experts": step.experts_s, "other layers": step.beside_s}
         sent, longest = step.dispatch_s + step.combine_s, max(each, key=lambda name: float(each[name]))
@@ -205,7 +213,7 @@ class Deployment:
         return longest
 
     def prefilling(self, nic_gbps: Any, how: str = "usual") -> Step:
-        """A pass of prefill over two micro-batches (or one)."""
+        """Return a prefill pass over two micro-batches (or one)."""
         serving, pool, rate = self.case.serving, self.prefill, self.rates(how)
         wires = pool.wires(nic_gbps)
 
@@ -213,13 +221,13 @@ class Deployment:
             attention = parts.prompt_attention_s(pool.model, rate, tokens, self.prompt)
             split = parts.split_s(pool.model, wires.inside_Bps, wires.family.dispatch.nvlink, 0.0, tokens)
             one = parts.layers_s(pool.model, rate, wires, np.asarray(tokens, float), attention + split)
-            return one._replace(head_s=one.head_s * 0.0)  # of the last token of a prompt alone
+            return one._replace(head_s=one.head_s * 0.0)  # only the last token of a prompt needs the head
 
         both = self.pass_tokens
         return parts.timed(pool.model, wires, of(both / 2), of(both), serving.host_s, overlap=self.prefill_overlap)
 
     def judged_pass_s(self, nic_gbps: Any) -> Any:
-        """As `judged_s`, of a pass of prefill."""
+        """Return the seconds of a prefill pass to compare with a limit, as in `judged_s`."""
         return slower(self.case, "prefill") * self.prefilling(nic_gbps).step_s
 
     @property
@@ -234,27 +242,29 @@ class Deployment:
 
     @property
     def pass_tokens(self) -> float:
-        """Of a GPU in one pass of prefill."""
+        """Tokens of a GPU in one prefill pass."""
         return float((self.case.serving.prefill.tokens or PASS) * (2 if self.prefill_overlap else 1))
 
     def transfer_s(self, nic_gbps: Any) -> Any:
-        """Keys and values of a prompt from one GPU to another, over its NIC alone."""
+        """Return the seconds to send the keys and values of a prompt to another GPU, over one NIC."""
         kept = self.prompt * parts.cache_bytes(self.decode.model) + parts.state_bytes(self.decode.model)
         return kept / (TRANSFER * units.gbps(nic_gbps))
 
     def first_token_s(self, nic_gbps: Any, decoding: Decoding) -> Any:
-        """From the start of a prompt's pass to the first token: passes, transfer, a step; no queue."""
+        """Return the seconds from the start of a prompt's first pass to its first token: passes, transfer and one
+        step, without waiting."""
         return self.prompt_s(nic_gbps, self.prefilling(nic_gbps).step_s) + decoding.step.step_s
 
     def prompt_s(self, nic_gbps: Any, pass_s: Any) -> Any:
-        """Passes of a prompt and transfer of its cache."""
+        """Return the seconds of a prompt's passes and of the transfer of its cache."""
         passes = -(-self.fresh // (self.pass_tokens * self.prefill.model.tp))
         return passes * pass_s + self.transfer_s(nic_gbps)
 
     # ----------------------------------------------------------------------------------------------------------- memory
     def weight_bytes(self, pool: Pool) -> float:
-        """Of a GPU: attention (split by tp), dense and shared FFNs, its experts, router, embedding and head. A block
-        that drafts is one more with experts, after a product that joins two tokens' vectors."""
+        """Return the weights of a GPU [B]: attention (split by tp), dense and shared FFNs, its experts, router,
+        embedding and head. A drafting block adds one block with experts and the product that joins two tokens'
+        vectors."""
         facts, model = pool.model.of, pool.model
         blocks, moe = facts.blocks + model.drafting, len(facts.moe_blocks) + model.drafting
         inner = blocks * facts.attention_params / model.tp + model.dense_layers * facts.dense_params
@@ -265,52 +275,52 @@ class Deployment:
 
     @property
     def prefill_bytes(self) -> float:
-        """Of a GPU that prefills: weights, caches of the prompts of one pass (at least one), buffers."""
+        """Memory of a GPU that prefills [B]: weights, caches of the prompts in one pass (at least one), buffers."""
         prompts = max(1.0, self.pass_tokens * self.prefill.model.tp / self.fresh)
         kept = prompts * self.request_bytes(self.prompt)
         return self.weight_bytes(self.prefill) + kept + units.gigabytes(self.case.serving.reserved_gigabytes)
 
     @property
     def prefill_fits(self) -> bool:
-        """Whether the memory of GPUs that prefill holds it."""
+        """Whether `prefill_bytes` fit the memory of a GPU."""
         return self.prefill_bytes <= self.gpu_bytes
 
     @property
     def gpu_bytes(self) -> float:
-        """Memory of a GPU. `InputError` where it is not known."""
+        """Memory size of a GPU [B]. Raise `InputError` if it is not known."""
         gpu = self.decode.group.gpu
         if gpu.memory_bytes is None:
-            raise InputError(f"serving needs gpu.memory_gigabytes, which is not known of {gpu.name}.")
+            raise InputError(f"serving needs gpu.memory_gigabytes, which is not known for {gpu.name}.")
         return gpu.memory_bytes
 
     def request_bytes(self, context: Any) -> Any:
-        """Of one request's cache on each GPU of its attention."""
+        """Return the bytes of one request's cache on each GPU that computes its attention."""
         model = self.decode.model
         latents = all(isinstance(kind, parts.Latent) for kind, _ in model.of.attention.shares)
         return parts.cache_bytes(model) * context / (1 if latents else model.tp) + parts.state_bytes(model) / model.tp
 
     def memory_bytes(self, requests: Any, context: Any) -> Any:
-        """Of a GPU that decodes."""
+        """Return the memory [B] of a GPU that decodes."""
         held = requests * self.decode.model.tp * self.request_bytes(context)
         return self.weight_bytes(self.decode) + held + units.gigabytes(self.case.serving.reserved_gigabytes)
 
     def most_requests(self, context: Any) -> Any:
-        """Requests of a GPU that its memory holds, maybe 0 or less."""
+        """Return how many requests of a GPU its memory holds; may be 0 or less."""
         left = self.gpu_bytes - self.memory_bytes(0.0, context)
         return left / (self.decode.model.tp * self.request_bytes(context))
 
     # ------------------------------------------------------------------------------------------------------------- cost
     def per_gpu(self) -> tuple[float | None, float | None]:
-        """`Pool.per_gpu` of the pool that decodes."""
+        """Return `Pool.per_gpu` of the decoding pool."""
         return self.decode.per_gpu
 
     def prefill_share(self, decoding: Decoding, nic_gbps: Any) -> Any:
-        """GPUs that prefill for each that decodes, where answers have the length that is set."""
+        """Return the prefill GPUs per decoding GPU, for answers of the stated length."""
         asked = decoding.tokens_per_s / self.case.serving.answer * self.fresh
         return asked * self.prefilling(nic_gbps).step_s / self.pass_tokens
 
     def per_million(self, decoding: Decoding, nic_gbps: Any) -> tuple[Any, Any]:
-        """Dollars and joules of a million tokens of answers, for both pools; None: not known."""
+        """Return dollars and joules per million answer tokens, for both pools together; None: not known."""
         prefill = self.prefill_share(decoding, nic_gbps)
 
         def of_both(decode: float | None, prefilled: float | None) -> Any:
@@ -323,24 +333,27 @@ class Deployment:
 
 
 def prompt_of(case: Case) -> int:
-    """Tokens of a prompt: stated, or the mean context."""
+    """Return the tokens of a prompt: as stated, else the mean context."""
     serving = case.serving
     return max(1, round(serving.context)) if serving.prompt is None else serving.prompt
 
 
 def by_of(case: Case) -> str:
-    """`serving.by`; open: the slow end of the band where a batch must keep a time."""
+    """Return `serving.by`. Unless stated, it is "high" (the band's slow end) if `serving.tpot_ms` is a limit."""
     return case.serving.by or ("predicted" if case.serving.tpot_ms is None else "high")
 
 
 def slower(case: Case, what: str) -> float:
-    """What predicted seconds are multiplied by before they are held against a time; `what`: a key of
+    """Return the factor on predicted seconds before they are compared with a limit. `what`: a key of
     `MEASURED_OVER_PREDICTED`."""
     return parts.MEASURED_OVER_PREDICTED[what][1] if by_of(case) == "high" else 1.0
 
 
 def deployment(case: Case) -> Deployment:
-    """`InputError` for an unknown name, `Misfit` for GPUs, experts or kernels that do not go together."""
+    """Return the deployment of a case.
+
+    Raise `InputError` for an unknown name, and `Misfit` for GPUs, experts or kernels that do not fit together.
+    """
     serving, model = case.serving, model_of(case).architecture
     check_size(case, serving.ep, serving.kernels, DECODES_WITH)
     check_size(case, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
@@ -353,20 +366,21 @@ def deployment(case: Case) -> Deployment:
 
 
 def prefill_pool(case: Case, model: Architecture) -> Pool:
-    """The pool that prefills."""
+    """Return the prefill pool of a case."""
     serving = case.serving
     return _pool(case, model, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
 
 
 def kernels_of(group: Group, stated: str | None, usual: str) -> Family:
-    """The stated kernels; else `usual` ones, or those of a domain that is larger than a server."""
+    """Return the stated kernels. Default: `usual`, or NVLink kernels for a group inside a domain larger than a
+    server."""
     wide = group.domains == 1 and group.shape.gpus_per_server > group.gpu.gpus_per_server
     return family(stated or ("nvlink-one-sided" if wide else usual))
 
 
 def check_size(case: Case, gpus: int, kernels: str | None, usual: str) -> None:
-    """`Misfit` if the fabric or the kernels have no room for a group of `gpus`, or tensor parallelism does not divide
-    it; nothing is solved."""
+    """Raise `Misfit` if fabric or kernels have no room for a group of `gpus`, or tensor parallelism does not divide it.
+    Nothing is solved."""
     group, tp = group_of(case, gpus), case.serving.tp
     check_links(lanes_of(group, kernels_of(group, kernels, usual)))
     if gpus % tp or group.shape.gpus_per_server % tp:
@@ -383,7 +397,7 @@ def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual
 
 
 def pool_of(case: Case, taken: Taken, model: Model, group: Group, sending: Family, crossing: Crossing) -> Pool:
-    """A pool in the formats of a case."""
+    """Return a pool with the number formats of a case."""
     formats, drafting = case.serving.formats, case.serving.drafts.tokens > 0
     served = dataclasses.replace(
         model, tp=case.serving.tp, weights=formats.weights, cache=formats.cache, drafting=drafting
@@ -392,7 +406,8 @@ def pool_of(case: Case, taken: Taken, model: Model, group: Group, sending: Famil
 
 
 def taken_of(case: Case, model: Architecture) -> Taken:
-    """What `serving.experts` of a case says. `InputError` for a trace that is not named or does not fit."""
+    """Return how often experts are selected, by `serving.experts`. Raise `InputError` for a trace that is not named or
+    does not fit."""
     how, layers, seed = case.serving.experts, len(model.moe_blocks), case.run.seed
     if how == "balanced":
         return EVEN
@@ -405,8 +420,8 @@ def _generated(case: Case, model: Architecture) -> Taken:
     source: Any = case.traffic.source
     if source.name != "generated":
         raise InputError(
-            "serving.experts generated needs traffic.generated.skew: the n-th expert is taken n^-skew times as often "
-            "as the first (--set traffic.generated.skew=0.8)."
+            "serving.experts generated needs traffic.generated.skew: the n-th expert is selected n^-skew times as "
+            "often as the first (--set traffic.generated.skew=0.8)."
         )
     layers, knobs = len(model.moe_blocks), Knobs(skew=source.skew)
     each = [base_popularity(knobs, layers, model.experts, case.run.seed, layer) for layer in range(layers)]

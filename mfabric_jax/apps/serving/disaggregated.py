@@ -1,11 +1,11 @@
-"""Attention on some GPUs, experts on others, and micro-batches that alternate between them.
+"""Deployments with attention on some GPUs and experts on others; micro-batches alternate between them.
 
-`serving.split.attention_gpus` hold attention, caches, dense layers and the head; `expert_gpus` hold routed experts, and
-compute shared ones where one of a token's experts is. In each MoE layer a micro-batch is computed by the first (T_a),
-sent (T_out), computed by the others (T_e) and sent back (T_back). While one is away the next ones fill the time: with m
-of them a layer takes max(m T_a, m T_e, m T_out, m T_back, T_a + T_out + T_e + T_back). Where T_out = T_back = T_c and
-m >= 2 (1 + T_c / T_f), T_f = max(T_a, T_e), that is m T_f, as MegaScale-Infer has it (arXiv 2504.02263, section 4.1,
-second hand). Traffic is between the two sets of GPUs, on the fabric that holds both side by side.
+`serving.split.attention_gpus` hold attention, caches, dense layers and the head. `expert_gpus` hold routed experts;
+shared experts are computed on a GPU with one of the token's experts. In each MoE layer a micro-batch is computed on
+attention GPUs (T_a), sent (T_out), computed on expert GPUs (T_e) and sent back (T_back). Meanwhile other micro-batches
+use the idle stages: with m of them a layer takes max(m T_a, m T_e, m T_out, m T_back, T_a + T_out + T_e + T_back). If
+T_out = T_back = T_c and m >= 2 (1 + T_c / T_f) with T_f = max(T_a, T_e), this is m T_f, as in MegaScale-Infer (arXiv
+2504.02263, section 4.1, second hand). Traffic flows between the two sets of GPUs, which share one fabric.
 """
 
 import dataclasses
@@ -36,12 +36,12 @@ from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import model_of
 from mfabric_jax.support.array_module import array_module
 
-SIZES = "serving.split: GPUs of attention and experts"
-MOST_MICRO_BATCHES = 4  # that are taken where none are stated, as in MegaScale-Infer's search
+SIZES = "serving.split: attention_gpus + expert_gpus"
+MOST_MICRO_BATCHES = 4  # limit unless micro-batches are stated, as in MegaScale-Infer's search
 
 
 class Stages(NamedTuple):
-    """Seconds of one micro-batch in one MoE layer: attention GPUs, the way to experts, expert GPUs, the way back."""
+    """Seconds of one micro-batch in one MoE layer: on attention GPUs, to the experts, on expert GPUs, and back."""
 
     attention_s: Any
     out_s: Any
@@ -50,46 +50,49 @@ class Stages(NamedTuple):
 
     @property
     def alone_s(self):
-        """Of a micro-batch that waits for no other."""
+        """Seconds of a layer for a micro-batch that never waits for another one."""
         return self.attention_s + self.out_s + self.experts_s + self.back_s
 
     @property
     def slowest_s(self):
-        """Of the stage that takes longest."""
+        """Seconds of the slowest stage."""
         xp = array_module(*self)
         return xp.maximum(xp.maximum(self.attention_s, self.experts_s), xp.maximum(self.out_s, self.back_s))
 
     def needed(self):
-        """The fewest micro-batches that keep the slower of both sets of GPUs busy; at most `MOST_MICRO_BATCHES`."""
+        """Return the fewest micro-batches that keep the slower set of GPUs busy, at most `MOST_MICRO_BATCHES`."""
         xp = array_module(*self)
         busy = xp.maximum(self.attention_s, self.experts_s)
         return xp.clip(xp.ceil(self.alone_s / busy * (1 - SURE)), 1, MOST_MICRO_BATCHES)
 
     def layer_s(self, micro_batches: Any):
-        """Of a layer and all micro-batches, in a steady state."""
+        """Return the seconds of a layer with all micro-batches, in a steady state."""
         return array_module(*self).maximum(micro_batches * self.slowest_s, self.alone_s)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Split(Deployment):
-    """A deployment whose decoding GPUs are of two kinds; its numbers are means over both. `back`: of the way back."""
+    """A deployment with separate decoding GPUs for attention and experts; numbers per GPU are means over both.
+
+    - `back`: how copies cross the fabric from experts to attention.
+    """
 
     back: Crossing
 
     @property
     def counts(self) -> tuple[int, int]:
-        """GPUs of attention and of experts."""
+        """Numbers of attention GPUs and of expert GPUs."""
         split = self.case.serving.split
         return split.attention_gpus, split.expert_gpus  # type: ignore[return-value]
 
     @property
     def _part(self) -> float:
-        """Attention GPUs among all."""
+        """Attention GPUs over all decoding GPUs."""
         return self.counts[0] / sum(self.counts)
 
     # ---------------------------------------------------------------------------------------------------------- seconds
     def stages(self, numbers: Numbers, tokens: Any, how: str = "usual") -> Stages:
-        """Of a micro-batch of `tokens` of an attention GPU."""
+        """Return the stages of a micro-batch with `tokens` per attention GPU."""
         pool, rate = self.decode, self.rates(how)
         wires, model = pool.wires(numbers.nic_gbps), pool.model
         attention, experts = self.counts
@@ -110,27 +113,29 @@ class Split(Deployment):
         return parts.attention_s(model, rate, tokens, requests, numbers.context) + split
 
     def micro_batches(self, stages: Stages) -> Any:
-        """Those of the case, or as many as are needed."""
+        """Return the case's micro-batches, else the fewest that keep GPUs busy."""
         stated = self.case.serving.split.micro_batches
         return stages.needed() if stated is None else stated
 
     def steady(self) -> "Split":
-        """With the micro-batches of the case's numbers, whatever the batch."""
+        """Return the deployment with the micro-batches of the case's own batch, fixed for all batches."""
         count = int(self.micro_batches(self.stages(self.numbers, np.asarray(self.case.serving.batch))))
         return dataclasses.replace(self, case=self.case.with_({"serving.split.micro_batches": count}))
 
     @property
     def holders(self) -> int:
-        """GPUs that hold requests."""
+        """GPUs of a group that hold requests: the attention GPUs."""
         return self.counts[0]
 
     def batch_of(self, requests: Any) -> Any:
-        """Tokens of an attention GPU in one micro-batch where it has so many requests; `steady` ones alone."""
+        """Return the tokens of an attention GPU in one micro-batch if it has `requests`. Only for `steady`
+        deployments."""
         serving = self.case.serving
         return requests * (1 + serving.drafts.tokens) / serving.split.micro_batches
 
     def decoding(self, numbers: Numbers, how: str = "usual") -> Decoding:
-        """A step of all micro-batches, in a steady state; both other ends are as set: nothing else may be hidden."""
+        """Return a decoding step of all micro-batches, in a steady state. `tpot_s`, `overlapped_s` and `serial_s` are
+        equal, since nothing else can be hidden."""
         pool, rate, serving = self.decode, self.rates(how), self.case.serving
         model, wires, drafts = pool.model, pool.wires(numbers.nic_gbps), serving.drafts.tokens
         tokens = array_module(*numbers).asarray(numbers.batch, float)
@@ -163,7 +168,7 @@ class Split(Deployment):
         return wires.latency_s(wires.family.dispatch, 0 * tokens) + back.latency_s(wires.family.combine, 0 * tokens)
 
     def slowest(self, decoding: Decoding) -> str:
-        """The stage that all wait for, or "micro-batches" where more of them would shorten a step."""
+        """Return the stage that limits a step, or "micro-batches" if more of them would shorten it."""
         step, stages = decoding.step, _stages_of(decoding)
         if float(stages.alone_s) > float(self.micro_batches(stages) * stages.slowest_s):
             return "micro-batches"
@@ -173,29 +178,29 @@ class Split(Deployment):
 
     # ----------------------------------------------------------------------------------------------------------- memory
     def weight_bytes(self, pool: Pool) -> float:
-        """Of an attention GPU, where the pool decodes."""
+        """Return the weights [B] of a prefill GPU, or of an attention GPU for the decoding pool."""
         return super().weight_bytes(pool) - (0.0 if pool is self.prefill else self.expert_bytes)
 
     @property
     def expert_bytes(self) -> float:
-        """Weights of an expert GPU: its routed experts, and a copy of the shared one."""
+        """Weights of an expert GPU [B]: its routed experts, and a copy of the shared ones."""
         model = self.decode.model
         layers = len(model.of.moe_blocks) + model.drafting
         each = model.of.shared_params + model.load.slots * model.of.expert_params
         return model.weight_bytes * layers * each
 
     def memory_bytes(self, requests: Any, context: Any) -> Any:
-        """Of an attention GPU."""
+        """Return the memory [B] of an attention GPU."""
         return super().memory_bytes(requests / self._part, context)
 
     def most_requests(self, context: Any) -> Any:
-        """Of a GPU, attention's and experts' together; negative where experts do not fit."""
+        """Return how many requests fit, per decoding GPU of either kind; negative if the experts do not fit."""
         most = super().most_requests(context) * self._part
         left = self.gpu_bytes - units.gigabytes(self.case.serving.reserved_gigabytes) - self.expert_bytes
         return most if left >= 0 else most * 0 - 1
 
     def columns(self, decoding: Decoding) -> dict[str, Any]:
-        """What a row says beside what every deployment's says: `SPLIT`."""
+        """Return the `SPLIT` that a row of a split deployment adds."""
         stages, (attention, experts) = _stages_of(decoding), self.counts
         count = int(self.micro_batches(stages))
         found = attention, experts, count, float(stages.layer_s(count)), float(units.to_gigabytes(self.expert_bytes))
@@ -203,23 +208,23 @@ class Split(Deployment):
 
 
 def _stages_of(decoding: Decoding) -> Stages:
-    """As its step has them."""
+    """The stages of a decoding step."""
     step = decoding.step
     return Stages(step.attention_s + step.beside_s, step.dispatch_s, step.experts_s, step.combine_s)
 
 
 def _slowed(computed_s: Any, sent_s: Any, cores: float) -> Any:
-    """Computation that lacks the cores that kernels take while other micro-batches are on their ways."""
+    """Seconds of computation, which lacks the cores that kernels use while other micro-batches are being sent."""
     return computed_s + cores * array_module(computed_s).minimum(sent_s, computed_s / (1 - cores))
 
 
 def _beside_s(model: Model, rate: parts.Rates, tokens: Any) -> Any:
-    """Norms and router of an MoE layer."""
+    """Seconds of the norms and router of an MoE layer."""
     return parts.norms_s(model, rate, tokens) + parts.router_s(model, rate, tokens)
 
 
 def stated(case: Case) -> bool:
-    """Whether the GPUs of a case are split. `Misfit` where only one kind is counted."""
+    """Whether a case splits its decoding GPUs. Raise `Misfit` if it states only one of the two numbers."""
     split = case.serving.split
     given = [split.attention_gpus is not None, split.expert_gpus is not None]
     if any(given) and not all(given):
@@ -228,7 +233,8 @@ def stated(case: Case) -> bool:
 
 
 def split_deployment(case: Case) -> Split:
-    """Of a case that states `serving.split`. `InputError` and `Misfit` as of `deployment`."""
+    """Return the deployment of a case that states `serving.split`. Raise `InputError` and `Misfit` as `deployment`
+    does."""
     serving, model = case.serving, model_of(case).architecture
     attention, experts = serving.split.attention_gpus or 1, serving.split.expert_gpus or 1
     group = group_of(case, attention + experts, SIZES)
@@ -245,8 +251,11 @@ def split_deployment(case: Case) -> Split:
 
 
 def copies_between(load: Load, rule: str, attention: int, group: Group) -> Copies:
-    """Of a token of each attention GPU, the first ones of the group, on their way to experts. `Misfit` where a rule
-    that sends once for each server meets one that holds both kinds."""
+    """Return the copies per token of each attention GPU on their way to the experts.
+
+    Attention GPUs come first in the group. Raise `Misfit` if kernels send once per server and a server holds GPUs of
+    both kinds.
+    """
     per_domain, gpus, layers = group.shape.gpus_per_server, group.shape.gpus, len(load.taken)
     domain = np.arange(gpus) // per_domain
     here, rows = domain[:, None] == domain, load.per_gpu()
@@ -257,8 +266,8 @@ def copies_between(load: Load, rule: str, attention: int, group: Group) -> Copie
         return Copies(np.where(here, 0.0, direct), _inside(direct, per_domain), rows)
     if attention % per_domain:
         raise Misfit(
-            f"serving.split.attention_gpus must fill servers of {per_domain} GPUs with kernels that send once for each "
-            f"server, got {attention}."
+            f"serving.split.attention_gpus must fill servers of {per_domain} GPUs if kernels send once per server, got "
+            f"{attention}."
         )
     place = np.arange(gpus) % per_domain
     to_domain = reached_groups(load, load.gpus // per_domain)
@@ -266,14 +275,14 @@ def copies_between(load: Load, rule: str, attention: int, group: Group) -> Copie
     between[:, :attention, attention:] = np.where(
         place[:attention, None] == place[attention:], np.repeat(to_domain, per_domain, axis=1)[:, None], 0.0
     )
-    # a GPU of experts takes the tokens of its place from every server of attention, and sends them on
+    # an expert GPU receives tokens from the GPU at its position in every attention server, and forwards them
     onward = np.zeros_like(direct)
     onward[:, attention:, attention:] = attention // per_domain * to_gpu[:, None]
     return Copies(between, _inside(onward * (1 - np.eye(gpus)), per_domain), rows)
 
 
 def _inside(copies: np.ndarray, per_domain: int) -> np.ndarray:
-    """Of all pairs, those of each domain [L S g g]."""
+    """The pairs inside each domain [L S g g], of all pairs [L N N]."""
     layers, gpus, _ = copies.shape
     domains = gpus // per_domain
     blocks = copies.reshape(layers, domains, per_domain, domains, per_domain)
@@ -281,5 +290,5 @@ def _inside(copies: np.ndarray, per_domain: int) -> np.ndarray:
 
 
 def returned(copies: Copies) -> Copies:
-    """The same copies on their way back."""
+    """Return the same copies in the opposite direction."""
     return copies._replace(between=copies.between.swapaxes(-1, -2), inside=copies.inside.swapaxes(-1, -2))

@@ -1,4 +1,4 @@
-"""Kernels of dispatch and combine by name (`families.toml`, with sources), or from a file of one's own."""
+"""Kernels of dispatch and combine by name (`families.toml`, with sources), or from a user's file."""
 
 import functools
 import tomllib
@@ -21,11 +21,11 @@ INSIDE = ("nvlink", "nic")
 
 
 class Kernel(NamedTuple):
-    """One call: seconds before its bytes, and rates over those of links.
+    """One call of a kernel: latency and rates.
 
-    - `alpha_s`, `peer_s` for each GPU of the group, `beyond_s` where a group is larger than a domain; with the bytes at
-      least `floor_s`.
-    - `nic`, `nvlink`: part of a link's rate, and seconds more that a NIC or a GPU takes for every copy of a token.
+    - Latency is `alpha_s`, plus `peer_s` per GPU of the group, plus `beyond_s` if the group is larger than a domain.
+      `floor_s`: least time of latency and bytes together.
+    - `nic`, `nvlink`: achieved part of a link's rate; `nic_message_s`, `nvlink_message_s`: added per copy of a token.
     """
 
     alpha_s: float = 0.0
@@ -38,12 +38,12 @@ class Kernel(NamedTuple):
     nvlink_message_s: float = 0.0
 
     def before_s(self, gpus: int, *, beyond: bool) -> float:
-        """Latency of a call among so many GPUs [s]; `beyond`: of several domains."""
+        """Return the latency [s] of a call among `gpus` GPUs. `beyond`: they are in several domains."""
         return self.alpha_s + self.peer_s * gpus + (self.beyond_s if beyond else 0.0)
 
 
 class Family(NamedTuple):
-    """Kernels that belong together; `copies`, `reach`, `inside`, `cores`: as `families.toml` explains them."""
+    """Kernels of dispatch and combine that belong together. `families.toml` explains the fields."""
 
     name: str
     copies: str
@@ -55,7 +55,7 @@ class Family(NamedTuple):
     cores: float = 0.0
 
     def sent_bytes(self, hidden: int, precision: str, *, combine: bool = False) -> float:
-        """Bytes of a copy of a token on the wire."""
+        """Return the bytes of one copy of a token on the wire."""
         vector = hidden * WIRE[one_of("precision", precision, WIRE)]
         return vector if combine else vector + self.header_bytes
 
@@ -66,7 +66,7 @@ OF_MESSAGES = {"nic_message_ns": "nic_message_s", "nvlink_message_ns": "nvlink_m
 
 @functools.cache
 def known() -> dict[str, Family]:
-    """The families of the package by name."""
+    """Return the package's families by name."""
     text = (resources.files("mfabric_jax.apps.serving") / "families.toml").read_text(encoding="utf-8")
     tables, found = tomllib.loads(text), {}
     for name, table in tables.items():
@@ -76,7 +76,7 @@ def known() -> dict[str, Family]:
 
 
 def family(name: str) -> Family:
-    """A family by name, or from a .toml or .json file with the fields of `families.toml`."""
+    """Return a family of kernels by name, or from a .toml or .json file with the fields of `families.toml`."""
     if not name.endswith((".toml", ".json")):
         return known()[one_of("serving.kernels", name, [*known(), "FILE.toml or FILE.json"])]
     try:
@@ -126,5 +126,5 @@ def _kernel(where: str, table: dict[str, Any]) -> Kernel:
 
 def _below_one(field: str, value: float) -> float:
     if not 0 <= value < 1:
-        raise InputError(f"{field} must be from 0 to below 1, the part of a GPU's cores, got {value:g}.")
+        raise InputError(f"{field} must be a part of a GPU's cores, at least 0 and below 1, got {value:g}.")
     return value

@@ -1,8 +1,8 @@
 """The GPUs of one expert-parallel group on a fabric, and how long a token's copies take to cross it.
 
-Bytes scale an all-to-all's time, and bandwidth divides it, so both are computed once for a byte a copy and NICs (or
-NVLinks) of 1 byte/s, exactly max-min fair; a step multiplies. Circuits are chosen once, for the mean of the layers, and
-stay: no step of decoding lasts as long as a turn.
+The time of an all-to-all is proportional to bytes over bandwidth. So it is computed once, exactly max-min fair, for 1
+byte per copy and NICs (or NVLinks) of 1 byte/s; a step then scales it. Circuits are chosen once, for the mean of the
+layers, and stay: reconfiguration takes longer than a decoding step.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from mfabric_jax.workload import Gpu
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The size of the cluster of one group, as fabrics read it of a job."""
+    """The size of a cluster with one group, in the terms in which fabrics read a job."""
 
     gpus: int
     gpus_per_server: int
@@ -49,22 +49,22 @@ class Shape:
 
     @property
     def servers(self) -> int:
-        """Servers, or parts of scale-up domains."""
+        """Servers, or (parts of) scale-up domains."""
         return self.gpus // self.gpus_per_server
 
     @property
     def servers_per_region(self) -> int:
-        """All of them."""
+        """Servers of the group's region: all."""
         return self.servers
 
     @property
     def ranks_per_server(self) -> int:
-        """GPUs of a server."""
+        """EP ranks of a server: its GPUs."""
         return self.gpus_per_server
 
 
 class Group(NamedTuple):
-    """A group's GPUs on the fabric of a case."""
+    """The GPUs of an expert-parallel group on the fabric `on` of a case."""
 
     on: Fabric
     hardware: Hardware
@@ -80,34 +80,37 @@ class Group(NamedTuple):
 
     @property
     def domains(self) -> int:
-        """Scale-up domains (or servers) of the group."""
+        """Number of scale-up domains (or servers) of the group."""
         return self.shape.servers
 
     def inside_Bps(self, nic_gbps: Any) -> Any:
-        """Of a GPU in its server or domain [bytes/s]; a domain gives it no more than it has."""
+        """Return the bandwidth [bytes/s] of a GPU inside its server or domain: the domain's, at most the GPU's own."""
         own = self.gpu.nvlink
         of_domain = self.on.inside_Bps(self.hardware.case.network.gpu_tbps, nic_gbps, own)
         return array_module(of_domain).minimum(of_domain, own)
 
 
-LEAST_TIERS = 2  # caches go from groups that prefill to groups that decode, so several groups share a network
+LEAST_TIERS = 2  # caches travel from prefill groups to decoding groups, so several groups share a network
 
 
 def check_network(case: Case) -> None:
-    """`InputError` or `Misfit` for settings of the network that the fabric refuses or that serving does not read."""
+    """Raise `InputError` or `Misfit` for network settings that the fabric refuses or that serving does not read."""
     limits.check_beside("serving", case)
-    limits.check_network(case, fabric.get(case.network.fabric), 0)  # whether a group has room is asked of its size
+    limits.check_network(case, fabric.get(case.network.fabric), 0)  # room for a group is checked with its size
 
 
 def check_links(group: Group) -> None:
-    """`Misfit` where the fabric cannot join the servers of a group."""
+    """Raise `Misfit` if the fabric cannot connect the servers of a group."""
     if group.domains > 1:
         network = group.hardware.case.network
         group.on.group(group.site, network.nic_gbps)
 
 
 def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:
-    """The group of `gpus` GPUs of a case, `named` in mistakes; `Misfit` where they do not fill servers or domains."""
+    """Return the group of `gpus` GPUs of a case. `named`: the setting to name in errors.
+
+    Raise `Misfit` if the GPUs do not fill servers or domains.
+    """
     on = fabric.get(case.network.fabric)
     gpu = gpu_of(case)
     size = on.gpus_of(gpu)
@@ -122,16 +125,16 @@ def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:
 
 
 def _larger_domain(gpu: Gpu, gpus: int) -> str:
-    """Whether a domain without spares holds so many GPUs, in words."""
+    """A hint if a domain without spare GPUs holds all `gpus`, else empty."""
     whole = fabric.get("scale-up")
     return f"; {whole.name} takes {gpus} in one domain" if gpus <= whole.gpus_of(gpu) else ""
 
 
 class Crossing(NamedTuple):
-    """Seconds of one dispatch, mean over layers, for one token of every GPU, a byte a copy and links of 1 byte/s.
+    """Seconds of one dispatch for one token of every GPU, at 1 byte per copy and links of 1 byte/s; mean over layers.
 
     - `between`, `inside`: over the network, and over the NVLinks of the slowest domain.
-    - `extra_s`: latency of paths longer than those that kernels were measured on.
+    - `extra_s`: latency of paths that are longer than those on which the kernels were measured.
     """
 
     between: float
@@ -139,19 +142,19 @@ class Crossing(NamedTuple):
     extra_s: float = 0.0
 
 
-USUAL_LINKS = 4  # of a path in the clusters that kernels were measured on: up and down two tiers
+USUAL_LINKS = 4  # of a path in the clusters where kernels were measured: up and down two tiers
 
 
 def crossing_of(group: Group, family: Family, load: Load) -> Crossing:
-    """`Misfit` for kernels that do not reach beyond a domain."""
+    """Return how copies cross a group with a family's kernels. Raise `Misfit` for kernels that need a single domain."""
     group = lanes_of(group, family)
     return crossed(group, copies_of(load, family.copies, group.shape.gpus_per_server))
 
 
 def lanes_of(group: Group, family: Family, named: str = "serving.ep") -> Group:
-    """The group as a family's kernels see it: where pairs inside a domain cross NICs every GPU is a server of its own.
+    """Return the group as kernels see it: every GPU is a server of its own if pairs inside a domain use NICs.
 
-    `Misfit` for kernels that do not reach beyond a domain.
+    Raise `Misfit` for kernels that need a single domain.
     """
     if family.inside == "nic":
         alone = dataclasses.replace(group.hardware, server_nics=1)
@@ -165,7 +168,7 @@ def lanes_of(group: Group, family: Family, named: str = "serving.ep") -> Group:
 
 
 def crossed(group: Group, copies: Copies) -> Crossing:
-    """How long these copies take."""
+    """Return how long copies take to cross a group."""
     case = group.hardware.case
     inside = once_each_row(lambda each: inside_times_now(each, 1.0), copies.inside).mean()
     if group.domains == 1:

@@ -1,7 +1,7 @@
-"""A deployment under load: its pools as tables of seconds, and what requests see of them.
+"""A deployment under load: tables of seconds for its pools, and the times that requests see.
 
-Seconds of a step are tabulated over requests of a GPU and their mean context, those of a pass over tokens of a GPU and
-prompts, so that the loop of events only interpolates.
+Seconds of a step are tabulated over requests of a GPU and their mean context, and seconds of a pass over tokens of a
+GPU and prompts. The event loop only interpolates.
 """
 
 import dataclasses
@@ -21,21 +21,21 @@ from mfabric_jax.apps.serving.queueing import Decode, Late, Limits, Prefill, Tab
 from mfabric_jax.case import Case
 from mfabric_jax.evaluate.rows.costs import MILLION
 
-GRID = 48, 24  # points of a table of steps: requests, context
-PASSES = 24, 8  # of passes: tokens, prompts
-LEAST_PASS = 16  # tokens of a micro-batch; fewer take as long
+GRID = 48, 24  # points of the table of steps: requests, context
+PASSES = 24, 8  # points of the table of passes: tokens, prompts
+LEAST_PASS = 16  # tokens of a micro-batch; fewer take equally long
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 SHOWN_PAIRS = 3
-FILLED = 0.8  # of passes of groups that are not stated
+FILLED = 0.8  # part to which passes are filled when the number of prefill groups is not stated
 
 
 def stated(case: Case) -> bool:
-    """Whether requests arrive."""
+    """Whether a case states a load."""
     return case.serving.load.rate is not None or case.serving.load.arrivals is not None
 
 
 def requests_of(deployed: Deployment) -> Requests:
-    """What the case's `serving.load` asks for, in the order of arrival."""
+    """Return the requests of the case's `serving.load`, in the order of arrival."""
     case, load = deployed.case, deployed.case.serving.load
     if load.arrivals is None:
         assert load.rate is not None, "a load has a rate or a trace"
@@ -51,10 +51,10 @@ def _decode_groups(case: Case) -> int:
 
 
 def decode_pool(deployed: Deployment, requests: Requests) -> Decode:
-    """Groups that decode; a GPU holds the requests of `serving.batch` where its memory does."""
+    """Return the decoding pool; a GPU holds the requests of `serving.batch`, if its memory does."""
     deployed = deployed.steady()
     model, numbers = deployed.decode.model, deployed.numbers
-    alone = deployed.decode.group.shape.gpus / deployed.holders  # where other GPUs hold none
+    alone = deployed.decode.group.shape.gpus / deployed.holders  # above 1 if some GPUs hold no requests
     most = max(1, int(deployed.decoding(numbers).requests * alone * model.tp * (1 + SURE)))
     each = float(deployed.request_bytes(0.0))
     room = float(deployed.most_requests(1.0) * alone * model.tp * deployed.request_bytes(1.0))
@@ -71,8 +71,11 @@ def decode_pool(deployed: Deployment, requests: Requests) -> Decode:
 
 
 def prefill_pool(deployed: Deployment, requests: Requests, groups: int | None = None) -> Prefill:
-    """Groups that prefill: `groups`, else the stated number, else the fewest that keep up with arrivals in `FILLED`
-    passes, capped at what full groups that decode can take."""
+    """Return the prefill pool.
+
+    - `groups`: by default as stated, else the fewest that keep up with `FILLED` passes. They have to keep up with
+      arrivals, or with full decoding groups if these take less.
+    """
     case, model = deployed.case, deployed.prefill.model
     low, high = float(requests.prompt.min()), float(requests.prompt.max())
     prompts = np.unique(np.geomspace(low, high, PASSES[1] if high > low else 1).round())
@@ -97,16 +100,19 @@ def _keeping_up(deployed: Deployment, requests: Requests) -> int:
 
 
 def mean_context(requests: Requests) -> float:
-    """Tokens in the cache of a request that decodes, on average: half of its answer is there."""
+    """Return the mean tokens in the cache of a decoding request: its prompt and half of its answer."""
     return float((requests.prompt + requests.answer / 2).mean())
 
 
-POINTS = 1024  # numbers of requests at which a capacity is looked for, twice
+POINTS = 1024  # numbers of requests at which `capacity` is evaluated, in each of two passes
 
 
 def capacity(deployed: Deployment, requests: Requests) -> float:
-    """Answer tokens a second that a decoding group gives, with as many requests as batch, memory and, where it is
-    stated, `serving.tpot_ms` allow: the most of any number of them, so a larger batch never decodes less."""
+    """Return the most answer tokens per second of a decoding group.
+
+    Batch, memory and, if stated, `serving.tpot_ms` limit its requests. It is the maximum over all numbers of requests
+    up to that limit, so a larger batch never decodes less.
+    """
     context, case = mean_context(requests), deployed.case
     numbers = deployed.numbers._replace(context=context)
     held = min(float(deployed.decoding(numbers).requests), float(deployed.most_requests(context)))
@@ -115,25 +121,25 @@ def capacity(deployed: Deployment, requests: Requests) -> float:
         return gpus * held / float(deployed.judged_s(numbers))
     steady, limit_s = deployed.steady(), float(units.ms(case.serving.tpot_ms))
     low, high = 0.0, held
-    for _ in range(2):  # the second time between the points beside the best one
+    for _ in range(2):  # the second pass is between the neighbours of the best point
         some = np.linspace(low, high, POINTS + 1)[1:]
         seconds = np.asarray(steady.judged_s(numbers._replace(batch=deployed.batch_of(some)))) + 0 * some
         rate = np.where(seconds <= limit_s, some / seconds, 0.0)
         best = int(rate.argmax())
-        if not rate[best]:  # all are late: the best rate regardless
+        if not rate[best]:  # all are late: take the best rate of all
             return gpus * float((some / seconds).max())
         low, high = some[max(0, best - 1)], some[min(POINTS - 1, best + 1)]
     return gpus * float(rate[best])
 
 
 def prefill_capacity(deployed: Deployment, requests: Requests) -> float:
-    """Tokens of prompts a second of a group that prefills, in full passes."""
+    """Return the prompt tokens per second of a prefill group, in full passes."""
     seconds = _pass_s(deployed, deployed.case.serving.prefill.tokens or PASS, round(float(requests.prompt.mean())))
     return deployed.prefill.group.shape.gpus * deployed.pass_tokens / seconds
 
 
 def wire_of(deployed: Deployment) -> Wire:
-    """One NIC a request at each end, as `Deployment.transfer_s`."""
+    """Return the wire of a transfer: a request uses one NIC at each end, as in `Deployment.transfer_s`."""
     model = deployed.decode.model
     port = TRANSFER * float(units.gbps(deployed.case.network.nic_gbps))
     return Wire(port, parts.state_bytes(model), parts.cache_bytes(model))
@@ -141,8 +147,11 @@ def wire_of(deployed: Deployment) -> Wire:
 
 # -------------------------------------------------------------------------------------------------------------- results
 class Outcome(NamedTuple):
-    """Requests, pools and what happened; `first`: of the requests that count, those before it warm the pools up;
-    `refused`: larger than a GPU's memory, `refused_late` of them when others count."""
+    """Requests, pools and events of a simulated load.
+
+    - `first`: number of the first request that counts; earlier ones warm up the pools.
+    - `refused`: requests larger than a GPU's memory; `refused_late`: those of them after the warm-up.
+    """
 
     requests: Requests
     prefill: Prefill
@@ -155,29 +164,29 @@ class Outcome(NamedTuple):
 
     @property
     def window(self) -> tuple[float, float]:
-        """From the first counted arrival to the last [s]."""
+        """Moments of the first and last counted arrival [s]."""
         return float(self.requests.arrival_s[self.first]), float(self.requests.arrival_s[-1])
 
     @property
     def ttft_s(self) -> Float[np.ndarray, "R"]:
-        """From arrival to first token."""
+        """Seconds from arrival to first token."""
         return self.timeline.first_s - self.requests.arrival_s
 
     @property
     def e2e_s(self) -> Float[np.ndarray, "R"]:
-        """From arrival to last token."""
+        """Seconds from arrival to last token."""
         return self.timeline.end_s - self.requests.arrival_s
 
     @property
     def tpot_s(self) -> Float[np.ndarray, "R"]:
-        """Mean from token to token; nan where an answer is one token."""
+        """Mean seconds from token to token; nan for an answer of one token."""
         further = np.where(self.requests.answer > 1, self.requests.answer - 1, math.nan)
         return (self.timeline.end_s - self.timeline.first_s) / further
 
 
 class Asked(NamedTuple):
-    """What arrives at a deployment: `requests` that its memory holds, how many it refuses (`refused_late` of them after
-    those that warm the pools up), and the number of the first that counts."""
+    """The load of a deployment: `requests` that fit its memory, how many it refuses (`refused_late` of them after the
+    warm-up), and the number of the first request that counts."""
 
     requests: Requests
     refused: int
@@ -186,7 +195,7 @@ class Asked(NamedTuple):
 
 
 def asked_of(deployed: Deployment) -> Asked | None:
-    """The case's load; None where memory holds none of its requests. `InputError` for a log that cannot be read."""
+    """Return the case's load; None if no request fits the memory. Raise `InputError` for an unreadable log."""
     requests = requests_of(deployed)
     decode = decode_pool(deployed, requests)
     fits = decode.reserved(requests) <= decode.room
@@ -199,7 +208,7 @@ def asked_of(deployed: Deployment) -> Asked | None:
 
 
 def limits_of(case: Case, asked: Asked) -> Limits:
-    """Times of requests, and how many `serving.load.keep` allows to be late; those that are refused are late."""
+    """Return the limits of requests, and how many `serving.load.keep` allows to be late. Refused requests are late."""
     (late_s, slow_s), keep = _limits_s(case), case.serving.load.keep
     counted = len(asked.requests) - asked.first + asked.refused_late
     about = int(counted * (1 - keep)) + 1
@@ -208,16 +217,16 @@ def limits_of(case: Case, asked: Asked) -> Limits:
 
 
 def run_load(deployed: Deployment) -> Outcome | None:
-    """The case's load on its deployment; None where memory holds none of its requests.
+    """Simulate the case's load on its deployment; return None if no request fits the memory.
 
-    `InputError` for a trace that cannot be read.
+    Raise `InputError` for an unreadable log.
     """
     asked = asked_of(deployed)
     return None if asked is None else outcome_of(deployed, asked)
 
 
 def outcome_of(deployed: Deployment, asked: Asked, late: Late | None = None) -> Outcome | None:
-    """What happens to requests; None as soon as too many are `late`."""
+    """Simulate a load on a deployment; return None as soon as too many requests are `late`."""
     requests = asked.requests
     prefill, decode, wire = prefill_pool(deployed, requests), decode_pool(deployed, requests), wire_of(deployed)
     timeline = simulate(requests, prefill, decode, wire, late)
@@ -227,8 +236,10 @@ def outcome_of(deployed: Deployment, asked: Asked, late: Late | None = None) -> 
 
 
 def columns(deployed: Deployment, outcome: Outcome | None = None) -> dict[str, Any]:
-    """`LOADED` of a row, of an `outcome` that is known already; all None where the case states no load or memory holds
-    no request."""
+    """Return the `LOADED` of a row; all None if the case states no load or no request fits the memory.
+
+    - `outcome`: of the load, if known already.
+    """
     if outcome is None and stated(deployed.case):
         outcome = run_load(deployed)
     if outcome is None:
@@ -239,19 +250,19 @@ def columns(deployed: Deployment, outcome: Outcome | None = None) -> dict[str, A
 
 
 def _limits(case: Case) -> tuple[float | None, float | None]:
-    """To the first token, and from token to token [ms]; None: any."""
+    """Limits to the first token and from token to token [ms]; None: no limit."""
     load = case.serving.load
     return load.ttft_ms, load.tpot_ms or case.serving.tpot_ms
 
 
 def _limits_s(case: Case) -> tuple[float, float]:
-    """As `_limits`, in seconds; infinite: any."""
+    """The limits in seconds; infinite if there is none."""
     late_s, slow_s = (math.inf if limit is None else float(units.ms(limit)) for limit in _limits(case))
     return late_s, slow_s
 
 
 def in_time(case: Case, outcome: Outcome) -> tuple[Bool[np.ndarray, "R"], Bool[np.ndarray, "R"]]:
-    """Which requests keep to the time of the first token, and which to that from token to token."""
+    """Return which requests meet the limit to the first token, and which that from token to token."""
     late_s, slow_s = _limits_s(case)
     return outcome.ttft_s <= late_s, ~(outcome.tpot_s > slow_s)
 
@@ -265,7 +276,7 @@ def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
     counted = len(good) - outcome.first + outcome.refused_late
 
     def per_s(moments: np.ndarray) -> float | None:
-        """In the window, without its first moment."""
+        """Events per second in the window, without its first moment."""
         return float(((moments > begin) & (moments <= end)).sum()) / (end - begin) if end > begin else None
 
     found: dict[str, Any] = {
@@ -287,7 +298,7 @@ def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
 
 
 def _of_capacity(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
-    """What is asked of pools over what they can do, and dollars at this load: of all GPUs, whether busy or not."""
+    """Demand over capacity of the pools, and dollars per million tokens at this load, idle GPUs included."""
     requests, decode, prefill = outcome.requests, outcome.decode, outcome.prefill
     most = decode.groups * capacity(deployed, requests)
     read = prefill.groups * prefill_capacity(deployed, requests)
@@ -307,7 +318,7 @@ def _of_capacity(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
 
 
 def mean_present(begin: np.ndarray, end: np.ndarray, window: tuple[float, float], weight: Any = 1.0) -> float | None:
-    """How many of some intervals there are at a moment of a window, on average; None for a window of no length."""
+    """Return the mean number of intervals present at a moment of a window; None for a window of zero length."""
     if window[1] <= window[0]:
         return None
     inside = np.clip(end, *window) - np.clip(begin, *window)
@@ -360,7 +371,8 @@ def _pairs(outcome: Outcome) -> int:
 
 
 def hot_pairs(outcome: Outcome, count: int = SHOWN_PAIRS) -> list[tuple[int, int, float]]:
-    """GPUs (or those that split attention) that prefill and decode between which most bytes travel, and the bytes."""
+    """Return the pairs of prefill and decoding units with the most bytes between them, and these bytes. A unit is a
+    GPU, or the GPUs that split attention."""
     times, sizes = outcome.timeline, outcome.wire.sizes(outcome.requests)
     width = outcome.decode.groups * outcome.decode.units
     pairs, index = np.unique(times.sender * width + times.receiver, return_inverse=True)

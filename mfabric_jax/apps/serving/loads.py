@@ -1,9 +1,10 @@
-"""Where tokens go: experts in the slots of GPUs, and copies of a token between GPUs under each rule of sending.
+"""Where tokens go: experts in the slots of GPUs, and copies of a token between GPUs under each sending rule.
 
-An expert in c slots gets 1/c of its selections in each, so GPUs are uneven where some experts have more copies than
-others, even if all experts are taken equally often. How many GPUs or servers a token reaches follows from how often
-each expert is taken (`traffic.dispatch`: a token's experts are drawn without replacement from as few groups as its gate
-allows) and from the slots that hold it. Letters: L layers, N GPUs of the group, E experts, P slots.
+An expert in c slots gets 1/c of its selections in each. So GPUs have uneven loads if some experts have more copies than
+others, even if all experts are selected equally often. How many GPUs or servers a token reaches follows from how often
+each expert is selected and from the slots that hold it. A token's experts are drawn without replacement, from no more
+groups than its gate allows (`traffic.dispatch`). Letters: L layers, N GPUs of the group, E experts, P slots, S domains
+of g GPUs.
 """
 
 import dataclasses
@@ -22,9 +23,10 @@ from mfabric_jax.workload.models import Architecture
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Load:
-    """By layer: `selected` [L E] probability that a token goes to each expert, `expert` [L P] in each slot.
+    """Experts of every layer and how often tokens select them.
 
-    - `slots` of a GPU; a token takes `top_k` experts within `limit`.
+    - `selected` [L E]: probability that a token goes to each expert; `expert` [L P]: the expert in each slot.
+    - `slots`: of a GPU; `top_k`, `limit`: experts of a token, and the groups that they may come from.
     """
 
     selected: Float[np.ndarray, "L E"]
@@ -39,7 +41,7 @@ class Load:
 
     @functools.cached_property
     def copies(self) -> Int[np.ndarray, "L E"]:
-        """Slots of each expert."""
+        """Number of slots of each expert."""
         return np.stack([np.bincount(row, minlength=self.selected.shape[1]) for row in self.expert])
 
     @functools.cached_property
@@ -48,12 +50,13 @@ class Load:
         return np.take_along_axis(self.selected / self.copies, self.expert, axis=1)
 
     def per_gpu(self) -> Float[np.ndarray, "L N"]:
-        """Selections of a token that are for each GPU."""
+        """Return the expected selections of a token for each GPU."""
         return self.taken.reshape(len(self.taken), self.gpus, self.slots).sum(2)
 
 
 def slots_of(model: Architecture, gpus: int, redundant: int | None) -> int:
-    """Slots of a GPU; `redundant`: copies beyond one for each expert, None: as few as fill whole GPUs."""
+    """Return the expert slots of a GPU. `redundant`: copies beyond one per expert; None: the fewest that fill whole
+    GPUs."""
     if redundant is None:
         return -(-model.experts // gpus)
     if (model.experts + redundant) % gpus:
@@ -74,11 +77,13 @@ def loaded(
     domains: int = 1,
     placed: bool = True,
 ) -> Load:
-    """Experts in slots. `shares` [L E] of all selections in every layer; None: all experts are taken equally often, one
-    layer stands for all. They are placed as EPLB does (`placed`), where any order could matter, or in order.
+    """Place experts in slots; return the load.
 
-    Where `domains` (servers) divide the groups from which a gate chooses, copies stay in the domain of their group, as
-    under EPLB's hierarchical policy.
+    - `shares` [L E]: of all selections, by layer; None: all experts are selected equally often, and one layer stands
+      for all.
+    - `placed`: as EPLB places them, if the order can matter; else in order.
+    - `domains` (servers): if they divide the groups from which a gate chooses, copies stay in the domain of their
+      group, as under EPLB's hierarchical policy.
     """
     limit = _limit(model)
     each = np.ones((1, model.experts)) if shares is None else np.asarray(shares, float)
@@ -101,21 +106,21 @@ def _limit(model: Architecture) -> GroupLimit:
 
 
 def _at_most_once(share: Float[np.ndarray, "E"], top_k: int) -> Float[np.ndarray, "E"]:
-    """Selections of a token for each expert: shares of all, none taken more than once by a token."""
+    """Expected selections of a token for each expert, in proportion to shares, but at most 1 per expert."""
     return capped(share, 1 / top_k) * top_k
 
 
 def busiest_over_mean(load: Load) -> float:
-    """Selections of the busiest GPU over the mean, mean over layers."""
+    """Return the selections of the busiest GPU over the mean, averaged over layers."""
     each = load.per_gpu()
     return float((each.max(1) / each.mean(1)).mean())
 
 
 def reached_groups(load: Load, groups: int) -> Float[np.ndarray, "L groups"]:
-    """Probability that a token has an expert in each of so many equal groups of neighbouring GPUs."""
+    """Return the probability that a token has an expert in each of `groups` equal groups of neighbouring GPUs."""
     layers, experts = load.selected.shape
     group = np.arange(load.expert.shape[1]) * groups // load.expert.shape[1]
-    part = np.zeros((layers, groups, experts))  # of an expert's copies, in each group
+    part = np.zeros((layers, groups, experts))  # part of each expert's copies in each group
     np.add.at(part, (np.arange(layers)[:, None], group, load.expert), 1.0)
     part /= load.copies[:, None]
     chance = _chances(load)[:, None]
@@ -124,7 +129,7 @@ def reached_groups(load: Load, groups: int) -> Float[np.ndarray, "L groups"]:
 
 
 def _chances(load: Load) -> Float[np.ndarray, "L E"]:
-    """Of each expert alone; where all are taken equally often, any chance makes all allowed sets equally likely."""
+    """The chance of each expert alone. If all are selected equally often, any equal chances give the same result."""
     if np.ptp(load.selected) < SURE:
         return load.selected
     sure = np.where(load.selected > 1 - SURE, 1, load.selected)
@@ -134,10 +139,10 @@ def _chances(load: Load) -> Float[np.ndarray, "L E"]:
 def _allowed(
     left: Float[np.ndarray, "... E"], taken: Float[np.ndarray, "... E"], load: Load
 ) -> Float[np.ndarray, "..."]:
-    """Chance of all sets that a gate allows, where each expert alone is `left` or `taken`."""
+    """Total chance of all sets of experts that a gate allows, if each expert alone is `left` or `taken`."""
     groups, most = load.limit
     axes, size = taken.shape[:-1], load.top_k + 1
-    ways = np.zeros((most + 1, size, *axes))  # by groups and experts of a set so far
+    ways = np.zeros((most + 1, size, *axes))  # by numbers of groups and experts in the set so far
     ways[0, 0] = 1
     for some in np.split(np.arange(taken.shape[-1]), groups):
         own = np.zeros((size, *axes))
@@ -154,8 +159,11 @@ def _allowed(
 
 
 class Copies(NamedTuple):
-    """Copies of a token of each GPU, by layer: `between` [L N N] over the network, `inside` [L S g g] over the NVLinks
-    of each domain; `rows` [L N] that a GPU computes per token of each GPU."""
+    """Copies that are sent per token of each GPU, by layer.
+
+    - `between` [L N N]: over the network; `inside` [L S g g]: over the NVLinks of each domain.
+    - `rows` [L N]: rows that each GPU computes per token of every GPU.
+    """
 
     between: Float[np.ndarray, "L N N"]
     inside: Float[np.ndarray, "L S g g"]
@@ -163,7 +171,7 @@ class Copies(NamedTuple):
 
 
 def copies_of(load: Load, rule: str, per_domain: int) -> Copies:
-    """Under a rule of `families.COPIES`; `per_domain`: GPUs that NVLink joins."""
+    """Return the copies of tokens under a rule of `families.COPIES`. `per_domain`: GPUs that NVLink connects."""
     layers, gpus = len(load.taken), load.gpus
     domains, rows = gpus // per_domain, load.per_gpu()
     domain, place = np.divmod(np.arange(gpus), per_domain)
@@ -176,6 +184,6 @@ def copies_of(load: Load, rule: str, per_domain: int) -> Copies:
     to_domain = reached_groups(load, domains)
     same_place = (place[:, None] == place) & ~here
     between = np.where(same_place, to_domain[:, domain][:, None], 0.0)
-    # every domain's tokens of a place come to the GPU there, which sends them on: its own, and each other domain's
+    # a GPU receives the tokens of the GPUs at its position in all domains, and forwards them with its own
     forwarded = domains * to_gpu.reshape(layers, domains, 1, per_domain) * (1 - np.eye(per_domain))
     return Copies(between, forwarded, rows)

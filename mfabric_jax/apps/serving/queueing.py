@@ -1,12 +1,12 @@
-"""Requests through two pools, one event after the other: prefill, transfer of keys and values, decoding.
+"""Event simulation of requests through two pools: prefill, transfer of keys and values, decoding.
 
-Arrivals wait in one queue for a pass of prefill. A group that is idle starts a pass with all that waits and fits: each
-prompt on the GPU with the most room left, what is left of a prompt in the group's next pass; the pass takes what its
-busiest GPU takes. A prefilled request waits, first come first served, for the emptiest GPU that decodes, where it
-reserves the cache of its whole answer, so that none is ever driven out; then its keys and values travel, and it joins
-its group's next step. A group steps as long as it has requests, with all that are there.
+Arrivals wait in one queue for prefill. An idle group starts a pass with all waiting prompts that fit, each on the GPU
+with the most room left; the rest of a prompt goes into the group's next pass. A pass takes as long as its busiest GPU.
+A prefilled request waits, first come first served, for the emptiest decoding GPU. There it reserves cache for its whole
+answer, so no request is ever evicted. Then its keys and values travel, and it joins its group's next step. A group runs
+steps, each with all of its requests, as long as it has any.
 
-What shares a request's attention (one GPU, or `serving.tp` of them) is a *unit* here.
+The GPUs that share a request's attention (one, or `serving.tp`) are called a *unit* here.
 """
 
 import heapq
@@ -23,18 +23,18 @@ from mfabric_jax.apps.serving.arrivals import Requests
 from mfabric_jax.apps.serving.transfers import Transfers
 from mfabric_jax.support.progress import EVERY_S, bar
 
-EACH = 256  # requests between two reports of progress
+EACH = 256  # requests between two progress reports
 
 
 class Table:
-    """Values [X Y] at ascending `x` [X], `y` [Y] (each one number or more): linear between them, constant beyond."""
+    """A table of `values` [X Y] at ascending `x` [X] and `y` [Y]: linear between points, constant outside."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray, values: Float[np.ndarray, "X Y"]):
         self._x, self._y, self._values = x.tolist(), y.tolist(), np.asarray(values, float).tolist()
 
     @property
     def least(self) -> float:
-        """The smallest value anywhere."""
+        """The smallest value in the table."""
         return min(map(min, self._values))
 
     def __call__(self, x: float, y: float) -> float:
@@ -47,7 +47,7 @@ class Table:
 
 
 def _between(points: list[float], value: float) -> tuple[int, float]:
-    """The last point at or below a value, and how far it is to the next."""
+    """Index of the last point at or below a value, and the fraction of the way to the next point."""
     if value <= points[0]:
         return 0, 0.0
     if value >= points[-1]:
@@ -57,8 +57,10 @@ def _between(points: list[float], value: float) -> tuple[int, float]:
 
 
 class Prefill(NamedTuple):
-    """`groups` of `units` each, which take `unit_tokens` in a pass; `pass_s` of the busiest unit's tokens and of the
-    mean prompt."""
+    """The prefill pool: `groups` of `units`; a unit takes `unit_tokens` per pass.
+
+    - `pass_s`: seconds of a pass, of the busiest unit's tokens and the mean prompt.
+    """
 
     groups: int
     units: int
@@ -66,7 +68,7 @@ class Prefill(NamedTuple):
     pass_s: Callable[[float, float], float]
 
     def alone_s(self, requests: Requests) -> Float[np.ndarray, "R"]:
-        """Passes of every request without company [s]."""
+        """Return the seconds of every request's passes without other requests [R]."""
         kinds, kind = np.unique(np.stack([requests.fresh, requests.prompt], axis=1), axis=0, return_inverse=True)
         each = []
         for fresh, prompt in kinds.tolist():
@@ -77,8 +79,13 @@ class Prefill(NamedTuple):
 
 
 class Decode(NamedTuple):
-    """`groups` of `units` each, which hold `most` requests of together `room` bytes: `request` and for each token
-    `token`; `step_s` of the mean requests of a unit and of their mean context; a step gives `step_tokens` of each."""
+    """The decoding pool: `groups` of `units`.
+
+    - `most`, `room`: requests and bytes that a unit holds.
+    - `request`, `token`: bytes per request and per token of it.
+    - `step_s`: seconds of a step, of the mean requests of a unit and their mean context.
+    - `step_tokens`: tokens that a step adds to each request.
+    """
 
     groups: int
     units: int
@@ -90,12 +97,12 @@ class Decode(NamedTuple):
     step_tokens: float = 1.0
 
     def reserved(self, requests: Requests) -> Float[np.ndarray, "R"]:
-        """Bytes of requests at their ends."""
+        """Return the bytes of each request with its whole answer [R]."""
         return self.request + self.token * (requests.prompt + requests.answer)
 
 
 class Wire(NamedTuple):
-    """A unit's NIC [bytes/s], bytes that a request sends, and for each token of its prompt."""
+    """A unit's NIC [bytes/s], and the bytes that a request sends: per request, and per token of its prompt."""
 
     port_Bps: float
     request: float
@@ -106,8 +113,12 @@ class Wire(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Moments of R requests [s]: pass begun, prefilled, on the wire, there, first token, last token; the units that
-    prefill and decode them; `passes` [P 3] begin, end and tokens; `steps` [K 3] begin, end and requests."""
+    """Events of R requests, and all passes and steps.
+
+    - Moments [s]: first pass begins, prefill ends, transfer begins and ends, first token, last token.
+    - `sender`, `receiver`: units that prefill and decode the request.
+    - `passes` [P 3]: begin, end and tokens; `steps` [K 3]: begin, end and requests.
+    """
 
     begun_s: Float[np.ndarray, "R"]
     prefilled_s: Float[np.ndarray, "R"]
@@ -122,8 +133,8 @@ class Timeline(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Times that requests keep, from the number `first` on: to the first token, and from token to token [s]; at most
-    `most` of them may be late."""
+    """Limits to the first token and from token to token [s]. They apply to requests from number `first` on, of which
+    at most `most` may be late."""
 
     ttft_s: float
     tpot_s: float
@@ -132,14 +143,14 @@ class Limits(NamedTuple):
 
 
 class Late:
-    """Counts requests that end late: `waited` for their first token, `slow` from token to token, `either`."""
+    """Counter of late requests: `waited` too long for the first token, `slow` from token to token, or `either`."""
 
     def __init__(self, limits: Limits, requests: Requests):
         self.limits, self.waited, self.slow, self.either = limits, 0, 0, 0
         self._arrival, self._further = requests.arrival_s.tolist(), (requests.answer - 1).tolist()
 
     def too_many(self, done: list[int], first_s: np.ndarray, end_s: np.ndarray) -> bool:
-        """Whether more are late than may be, with those that end now."""
+        """Count the requests that end now; return whether more are late than allowed."""
         for one in done:
             if one >= self.limits.first:
                 further = self._further[one]
@@ -153,8 +164,10 @@ class Late:
 def simulate(
     requests: Requests, prefill: Prefill, decode: Decode, wire: Wire, late: Late | None = None
 ) -> Timeline | None:
-    """Every request from arrival to last token; None as soon as too many are `late`. Each must fit into the room of a
-    unit (`Decode.reserved`)."""
+    """Return the events of every request from arrival to last token; None as soon as too many are `late`.
+
+    Every request must fit into the room of a unit (`Decode.reserved`).
+    """
     if not (decode.reserved(requests) <= decode.room).all() or decode.most < 1:
         raise ValueError("a request is larger than the room of a unit")
     moments = np.full((6, len(requests)), math.nan)
@@ -191,7 +204,7 @@ def simulate(
 
 
 def prefilled_s(requests: Requests, prefill: Prefill) -> Float[np.ndarray, "R"]:
-    """When the prefill of every request ends [s], as in `simulate`: whatever decodes never holds it up."""
+    """Return when the prefill of every request ends [s], as in `simulate`: decoding never delays it."""
     moments = np.full((2, len(requests)), math.nan)
     front, arrivals, next_one = _Front(prefill, requests, moments), requests.arrival_s.tolist(), 0
     told = _Told("requests through prefill", len(arrivals))
@@ -209,7 +222,7 @@ def prefilled_s(requests: Requests, prefill: Prefill) -> Float[np.ndarray, "R"]:
 
 
 class _Told:
-    """Progress of requests, reported every `EACH`; a bar comes only where it takes long."""
+    """Progress of requests, reported every `EACH` of them; a bar appears only in long simulations."""
 
     def __init__(self, what: str, total: int):
         self._bar = bar(what, "request", total, delay=EVERY_S, leave=False, unit_scale=True)
@@ -227,7 +240,7 @@ class _Told:
 
 
 class _Front:
-    """The pool that prefills."""
+    """State of the prefill pool."""
 
     def __init__(self, pool: Prefill, requests: Requests, moments: np.ndarray):
         self._pool, self._prompt, self._left = pool, requests.prompt.tolist(), requests.fresh.tolist()
@@ -236,14 +249,14 @@ class _Front:
         self.unit = [-1] * len(requests)
         self.passes: list[tuple[float, float, float]] = []
         self._idle = set(range(pool.groups))
-        self._kept: list[list[int]] = [[] for _ in range(pool.groups)]  # begun, with tokens left
+        self._kept: list[list[int]] = [[] for _ in range(pool.groups)]  # requests with tokens left for the next pass
         self._ends: list[tuple[float, int, list[int]]] = []
 
     def next_end_s(self) -> float:
         return self._ends[0][0] if self._ends else math.inf
 
     def ended(self, now_s: float) -> list[int]:
-        """Requests whose prefill ends now."""
+        """End the passes that are over; return the requests whose prefill ends with them."""
         done = []
         while self._ends and self._ends[0][0] <= now_s:
             _, group, finished = heapq.heappop(self._ends)
@@ -253,7 +266,7 @@ class _Front:
         return done
 
     def start(self, now_s: float) -> None:
-        """A pass on every idle group that has something to do."""
+        """Start a pass on every idle group that has prompts."""
         for group in sorted(self._idle):
             if self.waiting or self._kept[group]:
                 self._idle.remove(group)
@@ -300,7 +313,7 @@ class _Group:
 
 
 class _Back:
-    """The pool that decodes."""
+    """State of the decoding pool."""
 
     def __init__(self, pool: Decode, requests: Requests, moments: np.ndarray):
         self._pool, self._prompt = pool, requests.prompt.tolist()
@@ -322,7 +335,7 @@ class _Back:
         return self._ends[0][0] if self._ends else math.inf
 
     def reserve(self, now_s: float, one: int) -> int | None:
-        """The emptiest unit, which is the request's from now on; None where it has no room."""
+        """Reserve room for a request on the emptiest unit; return the unit, or None if it has no room."""
         while self._emptiest[0][3] != self._version[self._emptiest[0][2]]:
             heapq.heappop(self._emptiest)
         unit, pool = self._emptiest[0][2], self._pool
@@ -340,12 +353,12 @@ class _Back:
         heapq.heappush(self._emptiest, (full, self._place[unit], unit, self._version[unit]))
 
     def join(self, now_s: float, one: int) -> None:
-        """A request whose keys and values are there."""
+        """Add a request, whose keys and values have arrived, to its group's next step."""
         self._landed[one] = now_s
         self._groups[self.unit[one] // self._pool.units].joined.append(one)
 
     def ended(self, now_s: float) -> list[int]:
-        """Steps that end now; returns the requests that end with them."""
+        """End the steps that are over; return the requests that end with them."""
         done = []
         while self._ends and self._ends[0][0] <= now_s:
             number = heapq.heappop(self._ends)[1]
@@ -364,7 +377,7 @@ class _Back:
         return done
 
     def start(self, now_s: float) -> None:
-        """A step of every idle group that has requests."""
+        """Start a step on every idle group that has requests."""
         for number in sorted(self._idle):
             group, units = self._groups[number], self._pool.units
             for one in group.joined:

@@ -1,4 +1,4 @@
-"""Rows of a comparison of serving: one for every case."""
+"""Rows of a serving comparison, one per case."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
@@ -42,11 +42,13 @@ def serve(
     start: int = 0,
     progress: Callable[[str], None] = lambda words: None,
 ) -> Iterator[dict[str, Any]]:
-    """A row for every case, as it is ready: seconds from token to token, tokens a second, what a step is made of, cost.
+    """Yield a row per case as soon as it is ready: time per token, tokens per second, parts of a step, and cost.
 
-    Where a case states a load, rows also have `columns.LOADED`, where one is split `columns.SPLIT`; settings in
-    which cases differ, and that have no column of their own, are columns by their paths. `start`: how many first ones
-    are left out. `InputError` and `Misfit` as of `deployment`.
+    - `start`: number of cases to skip.
+
+    Rows also have `columns.LOADED` if any case states a load, `columns.SPLIT` if any is split, and a column for
+    each other setting that differs between cases, named by its path. Raise `InputError` and `Misfit` as `deployment`
+    does.
     """
     asked = several(cases)
     every = list(asked)
@@ -65,8 +67,12 @@ Member = tuple[Deployment, load.Outcome | None]
 
 
 def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Callable[[str], None]) -> Iterator[Member]:
-    """A deployment with its best batch (under a load, and the fewest groups) beside any of some pools that prefill, and
-    what its load sees; then the cheapest where that is another one. Without `serving.tpot_ms`: as it is."""
+    """Yield the deployment with its best batch beside one of the `prefill` pools, and the outcome of its load.
+
+    Under a load, this is the member with the fewest GPUs that keeps it. Without a load, the cheapest member follows if
+    it differs.
+    Without `serving.tpot_ms`, yield the deployment unchanged.
+    """
     case = deployed.case
     if case.serving.tpot_ms is None:
         yield deployed, load.run_load(deployed) if load.stated(case) else None
@@ -80,7 +86,7 @@ def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Call
 def full_row(
     deployed: Deployment, outcome: load.Outcome | None, *, arriving: bool, splitting: bool = False
 ) -> dict[str, Any]:
-    """`row_of`, with the columns of a split and of a load where some row has them."""
+    """Return `row_of`, with the columns of a split and of a load if some row has them."""
     case, row = deployed.case, row_of(deployed)
     if load.stated(case) and case.serving.tpot_ms is not None:  # the load's contexts, not `serving.context`, must fit
         fits = outcome is not None and deployed.prefill_fits
@@ -109,7 +115,7 @@ def _of_shape(case: Case) -> Deployment:
 
 
 def check_case(case: Case) -> None:
-    """`InputError` or `Misfit` for what is wrong with the network, kernels or sizes of a case, before any is solved."""
+    """Check network, kernels and sizes of a case before anything is solved. Raise `InputError` or `Misfit`."""
     check_network(case)
     serving = case.serving
     if not split_stated(case):
@@ -122,7 +128,7 @@ SHAPED |= {"serving.overlap": None, "serving.prefill.overlap": None, "serving.pr
 
 
 def known(case: Case) -> Deployment:
-    """`deployment`; what is arithmetic alone is not worked out again for other numbers."""
+    """Return the `deployment` of a case, cached over settings that only enter the arithmetic of a step."""
     prompt = prompt_of(case)
     return dataclasses.replace(_of_shape(case.with_(SHAPED | {"serving.prompt": prompt})), case=case)
 
@@ -131,18 +137,18 @@ EXPERTS = "expert_load", "rank_load_over_mean", "rank_load_over_mean_in_order"
 
 
 def unknown_prices(case: Case) -> list[str]:
-    """A sentence for every price and power that dollars and joules of a case lack."""
+    """Return a sentence for each unknown price and power that the case's dollars and joules need."""
     sizes = case.serving.split.attention_gpus or case.serving.ep, case.serving.split.expert_gpus or 0
     try:
         group = group_of(case, sum(sizes))
-    except Misfit:  # of a search, which states no size
+    except Misfit:  # a search states no size
         group = group_of(case, fabric.get(case.network.fabric).gpus_of(gpu_of(case)))
     bill = bill_of(group.hardware, group.shape, case.network.nic_gbps)
     return list(unknown_parts(group.hardware, bill))
 
 
 def row_of(deployed: Deployment) -> dict[str, Any]:
-    """The row of a deployment at its case's numbers."""
+    """Return the row of a deployment for the numbers of its case."""
     case, decoding = deployed.case, deployed.decoding(deployed.numbers)
     names = {
         "model": deployed.decode.model.of.name,
@@ -239,7 +245,7 @@ def _memory_columns(deployed: Deployment, decoding: Decoding) -> dict[str, Any]:
 
 
 def _batch_limit(deployed: Deployment, most: float) -> str | None:
-    """What keeps the batch of a case with `serving.tpot_ms` from being one larger: memory or time."""
+    """Whether memory or time limits the batch; None without `serving.tpot_ms`."""
     if deployed.case.serving.tpot_ms is None:
         return None
     more = deployed.decoding(deployed.numbers._replace(batch=deployed.case.serving.batch + 1))
@@ -247,7 +253,7 @@ def _batch_limit(deployed: Deployment, most: float) -> str | None:
 
 
 def effective(asked: Cases) -> dict[str, Any]:
-    """The stated and all settings of cases, and where the stated ones come from."""
+    """Return the stated settings of cases with their sources, and all resolved settings."""
     said = side_by_side([block.case for block in asked.blocks], asked)
     found = {"stated": dict(asked.stated), "resolved": said, "sources": dict(asked.sources)}
     return found | {"varied": list(asked.varied)} | provenance("float64")

@@ -1,8 +1,8 @@
-"""The best pools on every fabric within `serving.tpot_ms`: how many GPUs share the experts in each, and the batch.
+"""Search for the best pools on every fabric within `serving.tpot_ms`: GPUs per expert-parallel group, and batch.
 
-The space of a search: every size of a group that decodes (`sizes_of`) with every batch and both ways of overlap, beside
-every size of a group that prefills, with its tokens of a pass and overlap; under a load with every number of groups.
-`sizing` finds the best of each size that decodes; a row stands for it.
+The search combines every group size for decoding (`sizes_of`), every batch, and overlap on or off, with every group
+size for prefill, its tokens per pass and its overlap. Under a load it also varies the numbers of groups. `sizing` finds
+the best for each decoding group size, which gives one row.
 """
 
 import dataclasses
@@ -23,15 +23,18 @@ from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import gpu_of, model_of
 from mfabric_jax.support.text_files import cached_by_files
 
-PASSES = 1024, 2048, 4096, 8192  # tokens of a micro-batch of prefill
+PASSES = 1024, 2048, 4096, 8192  # tokens of a prefill micro-batch
 LEAST, MOST = 4, 320  # GPUs that share the experts
 
 
 @cached_by_files(named_files, maxsize=256)
 def sizes_of(case: Case) -> tuple[int, ...]:
-    """Groups from 4 to 320 GPUs that decode: whole servers (multiples of 4 where these have fewer GPUs), or parts that
-    fill a server (kernels of DeepEP run on 2, 4 or 8 GPUs of one). The fabric and the kernels have room for them, and
-    each GPU has at least one slot; experts and stated copies fill all GPUs evenly. `Misfit` if no size is left."""
+    """Return the group sizes to search for decoding, from 4 to 320 GPUs.
+
+    A group is whole servers (multiples of 4 GPUs if servers are smaller), or a part that divides a server, since
+    DeepEP's kernels run on 2, 4 or 8 GPUs of one. Fabric and kernels must have room for it, each GPU must have a slot,
+    and experts with stated copies must fill all GPUs evenly. Raise `Misfit` if no size is left.
+    """
     check_network(case)
     serving = case.serving
     slots = model_of(case).architecture.experts + (serving.redundant_experts or 0)
@@ -41,7 +44,7 @@ def sizes_of(case: Case) -> tuple[int, ...]:
 
 
 def _prefill_sizes(case: Case) -> tuple[int, ...]:
-    """As `sizes_of`, of the GPUs that prefill."""
+    """The group sizes to search for prefill, as in `sizes_of`."""
     most = model_of(case).architecture.experts
     found = _with_room(case, case.serving.prefill.kernels, PREFILLS_WITH, most)
     return found or _refuse(case, "serving.prefill.ep")
@@ -70,13 +73,16 @@ def _has_room(case: Case, size: int, kernels: str | None, usual: str) -> bool:
 
 
 def search(cases: Cases, *, start: int = 0, progress: Callable[[str], None] = silent) -> Iterator[dict[str, Any]]:
-    """Rows of `serve` for every size that decodes, of every case, one after the other; `start` as there. A row is the
-    best of its size; where a time of the first token makes another pool the cheapest one, that has a row, too."""
+    """Yield rows of `serve` for every case and decoding group size; `start` as in `serve`.
+
+    A row is the best deployment of its size. If a limit on the first token makes another prefill pool the cheapest, it
+    has a row, too.
+    """
     arriving = any(map(load.stated, cases))
     for case in cases:
-        sizes_of(case)  # refuses all that is wrong before anything is solved
+        sizes_of(case)  # raise errors before anything is solved
     each = ((case, size) for case in cases for size in sizes_of(case))
-    if arriving:  # a row a size
+    if arriving:  # one row per size
         each, start = itertools.islice(each, start, None), 0
     rows = (row for case, size in each for row in _rows(case, size, cases, arriving, progress))
     yield from itertools.islice(rows, start, None)
@@ -93,16 +99,18 @@ def _rows(
 
 
 def _of_prefill(case: Case, size: int) -> Case:
-    """The case without what its prefill pools do not read, so that these are found once."""
+    """The case with fixed values for settings that prefill pools do not read, so that these are searched once."""
     return case.with_({"serving.ep": size if case.serving.redundant_experts is not None else sizes_of(case)[0]})
 
 
 @cached_by_files(named_files, maxsize=64)
 def prefill_choices(case: Case) -> list[Reader]:
-    """Pools that prefill, where they are open: the size of their groups, tokens of a pass and overlap, of those whose
-    memory holds the weights (the largest group where none does). Those that read the most tokens a second of a GPU come
-    first; of each size only those that no other one beats in tokens a second and, where a time of the first token is
-    stated, in the time of a lone prompt."""
+    """Return the prefill pools to search: open group sizes, tokens per pass and overlap whose weights fit the memory.
+
+    If none fits, return the largest group. Pools with the most prompt tokens per second and GPU come first. Of each
+    size only pools remain that no other one beats: in tokens per second and, if the time to the first token has a
+    limit, in the time of a lone prompt.
+    """
     serving = case.serving
     sizes = (serving.prefill.ep,) if serving.prefill.ep else _prefill_sizes(case)
     tokens = (serving.prefill.tokens,) if serving.prefill.tokens else PASSES
@@ -121,16 +129,19 @@ def prefill_choices(case: Case) -> list[Reader]:
 
 
 def _beats(one: Reader, other: Reader) -> bool:
-    """Whether a pool is better than another of its size."""
+    """Whether a pool is at least as good as another of its size in every respect, and better in one."""
     timed = one.deployed.case.serving.load.ttft_ms is not None
     each, than = ((pool.read_s, pool.lone_s) if timed else (pool.read_s,) for pool in (one, other))
     return each != than and all(mine <= theirs for mine, theirs in zip(each, than, strict=True))
 
 
 def in_time(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that fit their memory and keep to their times: from token to token, and to the first token; at the slow end
-    of the band or as predicted, as `by` says. Under a load, those that keep `serving.load.keep` of its requests in time
-    and whose pools are asked for no more than they can do: others keep up with a short load alone."""
+    """Return the rows that fit the memory and meet their limits to the first token and from token to token.
+
+    `by` states whether the band's slow end or the prediction counts. Under a load, at least `serving.load.keep` of the
+    requests must be in time, and no pool may be asked for more than its capacity: such a pool keeps up only with a
+    short load.
+    """
     return [row for row in rows if row["fits"] and (_keeps_up(row) if "in_slo" in row else _keeps(row))]
 
 
@@ -149,12 +160,13 @@ def _keeps_up(row: dict[str, Any]) -> bool:
 
 
 def fastest(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The most tokens a second of a GPU, under a load the fewest GPUs of both pools; of several the smallest group."""
+    """Return the row with the most tokens per second and GPU (under a load: the fewest GPUs of both pools). Ties go to
+    the smallest group."""
     return max(rows, key=lambda row: (_of_a_gpu(row), -row["ep"]))
 
 
 def gpus_of(row: dict[str, Any]) -> int | None:
-    """GPUs of both pools under a load; None without one."""
+    """Return the GPUs of both pools under a load; None without a load."""
     return None if row.get("load_requests") is None else row["load_prefill_gpus"] + row["load_decode_gpus"]
 
 
@@ -164,11 +176,12 @@ def _of_a_gpu(row: dict[str, Any]) -> float:
 
 
 def cheapest(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The fewest dollars a million tokens, both pools together, at its load where there is one; None without prices."""
+    """Return the row with the fewest dollars per million tokens for both pools, at its load if it has one; None
+    without prices."""
     priced = [row for row in rows if usd_of(row) is not None]
     return min(priced, key=usd_of, default=None)
 
 
 def usd_of(row: dict[str, Any]) -> Any:
-    """Dollars a million tokens: at the load of a row, or of full pools."""
+    """Return the dollars per million tokens: at the row's load, else of full pools."""
     return row["usd_per_million_tokens"] if row.get("load_requests") is None else row["load_usd_per_million_tokens"]

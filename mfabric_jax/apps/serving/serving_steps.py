@@ -1,4 +1,4 @@
-"""Serving as it was measured, predicted beside it (`serving.toml`): dispatch and combine, decoding, prefill."""
+"""Predictions beside measurements of serving (`serving.toml`): dispatch and combine, decoding, prefill."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ from mfabric_jax.workload.catalog import get_model
 from mfabric_jax.workload.kernels import HOW
 
 CALLS = ("dispatch", "combine")
-LEAST = 32  # tokens of a GPU from which a call is counted: below, it is latency alone
+LEAST = 32  # tokens of a GPU; the summary leaves out smaller calls, which are only latency
 MODEL = {"model.name": "deepseek-v3", "network.nic_gbps": 400.0}
-SERVER = 8  # GPUs that `tokens_per_s` is of
-BEST_GROUPS = 4  # that a token takes its experts from in DeepEP's benchmark
+SERVER = 8  # GPUs to which `tokens_per_s` refers
+BEST_GROUPS = 4  # groups from which a token takes its experts in DeepEP's benchmark
 
 
 class Measured(NamedTuple):
-    """One row. `what`: a call (`CALLS`), tpot or prefill; `batch`: tokens of a GPU in one micro-batch."""
+    """One measurement. `what`: a call (`CALLS`), tpot or prefill; `batch`: tokens of a GPU in one micro-batch."""
 
     name: str
     what: str
@@ -41,19 +41,21 @@ class Measured(NamedTuple):
 
     @property
     def case(self) -> Case:
-        """The case that says it."""
+        """The case that predicts this measurement."""
         said = {"gpu.name": self.gpu, "network.fabric": "fat-tree", "serving.ep": self.ep}
         return Case().with_(MODEL | said | dict(self.settings))
 
     @property
     def is_call(self) -> bool:
-        """A kernel alone."""
+        """Whether a single kernel was measured."""
         return self.what in CALLS
 
 
 def servings(names: Sequence[str] = ()) -> list[Measured]:
-    """The rows of these names, where a benchmark's name stands for all of its rows; or all. `InputError` for an unknown
-    one."""
+    """Return the measurements with these names, by default all. A benchmark's name stands for all of its rows.
+
+    Raise `InputError` for an unknown name.
+    """
     text = (resources.files("mfabric_jax.apps.serving") / "serving.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)
     groups = {name: list(_calls(name, facts)) for name, facts in tables["calls"].items()}
@@ -85,13 +87,13 @@ def _calls(name: str, facts: Mapping[str, Any]) -> Iterator[Measured]:
 
 
 def _logical_s(facts: Mapping[str, Any], ep: int, tokens: int, precision: str, rate: float) -> float:
-    """Seconds of a call whose bytes over seconds were printed, the sender's own server among those reached."""
+    """Seconds of a call from its printed bytes per second, which count the sender's own server as reached."""
     size = get_model(MODEL["model.name"]).architecture.hidden * WIRE[precision]
     return tokens * facts["reached"][str(ep)] * size / float(units.gigabytes_per_s(rate))
 
 
 def _of_benchmark(facts: Mapping[str, Any], ep: int) -> dict[str, Any]:
-    """Settings of a case: kernels, and experts as a benchmark has them."""
+    """Settings of a benchmark's case: network, kernels and experts."""
     said = {"network.fabric": facts.get("fabric", "fat-tree"), "serving.kernels": facts["kernels"]}
     if "gpu_tbps" in facts:
         said["network.gpu_tbps"] = facts["gpu_tbps"]
@@ -121,9 +123,11 @@ def _step(name: str, facts: Mapping[str, Any]) -> Measured:
 
 
 def serving_rows(rows: Iterable[Measured]) -> Iterator[dict[str, Any]]:
-    """Each with its prediction [s] and its error (predicted over measured, less 1); of steps also the band, from both
-    micro-batches hidden by fast kernels to the most that these rows took over their predictions, and whether the
-    measurement is `inside`: all rows are that the band was made of."""
+    """Yield each measurement with its prediction [s] and its error (predicted / measured - 1).
+
+    Rows of steps also have the band (`step.band`) and whether the measurement is `inside` it. The rows that the band
+    was made of are all inside.
+    """
     most = {what: ends[1] for what, ends in MEASURED_OVER_PREDICTED.items()}
     for one in rows:
         predicted, low, high = _predicted(one)
@@ -138,12 +142,12 @@ def serving_rows(rows: Iterable[Measured]) -> Iterator[dict[str, Any]]:
 
 
 def _over(one: Measured, predicted_s: float) -> float:
-    """Measured over predicted, to as many digits as `MEASURED_OVER_PREDICTED` has."""
+    """Measured over predicted time, rounded as `MEASURED_OVER_PREDICTED`."""
     return round(one.measured_s / predicted_s, 2)
 
 
 def _predicted(one: Measured) -> tuple[float, float | None, float | None]:
-    """Seconds, and the ends of the band."""
+    """The predicted seconds, and the ends of the band."""
     case = one.case
     deployed, nic_gbps = known(case), case.network.nic_gbps
     if one.is_call:
@@ -157,7 +161,7 @@ def _predicted(one: Measured) -> tuple[float, float | None, float | None]:
 
 
 def serving_summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of calls that are counted, by family of kernels and over all: mean and worst of the absolute errors."""
+    """Return a row per family of kernels, and one for all: mean absolute and worst error of the calls that count."""
     calls = [row for row in rows if row["what"] in CALLS and row["counted"]]
     names, found = list(dict.fromkeys(row["kernels"] for row in calls)), []
     for name in [*names, *(["all"] if len(names) > 1 else [])]:
@@ -168,7 +172,8 @@ def serving_summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def serving_bands(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of steps, by what was measured: rows, how many of their measurements lie inside the band, its widest ratio."""
+    """Return a row per kind of step: its rows, how many measurements lie inside the band, and the widest band as a
+    ratio."""
     found = []
     for what in dict.fromkeys(row["what"] for row in rows if row["what"] not in CALLS):
         some = [row for row in rows if row["what"] == what]

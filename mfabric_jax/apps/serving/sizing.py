@@ -1,17 +1,17 @@
-"""The best deployment among some: pools, batches and, under a load, numbers of groups.
+"""The best deployment of a search space: pools, batches and, under a load, numbers of groups.
 
-Without a load, seconds are arithmetic, so every member is looked at. Under a load each member is a simulation. Members
-are taken in the order of their GPUs, the fewest first, and the first that keeps `serving.load.keep` of its requests in
-time is the answer. A member is left out unseen only where it cannot keep up or its requests cannot be in time:
+Without a load, seconds are plain arithmetic, so the search evaluates every member of the space. Under a load each
+member is a simulation. Members are simulated in the order of their GPUs, fewest first; the first one that keeps
+`serving.load.keep` of its requests in time is the answer. A member is skipped only if it provably fails:
 
-- A pool is asked for more tokens than full batches in time, or full passes, give (`in_time` of `search` says so, too).
-- Prefill alone, which decoding never holds up, makes too many first tokens late.
-- A single request of a group is too slow.
+- A pool would have to process more tokens than full batches in time, or full passes, can (as in `search.in_time`).
+- Prefill alone, which decoding never delays, makes too many first tokens late.
+- Even a single request of a group is too slow.
 
-One rule is assumed, not proven: where too many requests wait too long for their first token, no smaller batch of the
-same pools helps; where too many are slow from token to token, no larger one. A test compares searches with all members
-of drawn spaces. How many requests are in time may fall as groups are added, so nothing is concluded from one number of
-groups to another.
+One rule is assumed, not proven. If too many requests wait too long for their first token, no smaller batch of the same
+pools helps; if too many are slow from token to token, no larger batch helps. A test compares searches with all members
+of random spaces. The number of requests in time may fall as groups are added, so results for one number of groups imply
+nothing for another.
 """
 
 import bisect
@@ -32,22 +32,25 @@ from mfabric_jax.apps.serving.load import Asked, Outcome
 from mfabric_jax.apps.serving.loads import SURE
 from mfabric_jax.apps.serving.queueing import Late, prefilled_s
 
-MOST_BATCH = 8192  # that is looked at
-TOGETHER = 512  # batches: with uneven experts each takes 130 kB of every array
-MOST_TRIES = 256  # simulations of a search, most of them cut short
-MOST_LEVELS = 4096  # numbers of groups of a search
-SHORTER = 0.99  # of the shortest step in a table: tables of other batches have other points
+MOST_BATCH = 8192  # largest batch of a search
+TOGETHER = 512  # batches evaluated at once: with uneven experts, each takes 130 kB of every array
+MOST_TRIES = 256  # simulations per search, most of which end early
+MOST_LEVELS = 4096  # combinations of numbers of groups per search
+SHORTER = 0.99  # safety factor on the shortest step of a table, since tables of other batches have other points
 Says = Callable[[str], None]
 
 
 def silent(words: str) -> None:
-    """Progress that nobody reads."""
+    """Ignore progress."""
 
 
 # ------------------------------------------------------------------------------------------------------------- batches
 class Batches(NamedTuple):
-    """Of B batches of one way that memory holds [B]: requests of a GPU, seconds from token to token as predicted and as
-    they must keep to `serving.tpot_ms`, seconds of a step as they must keep to `serving.load.ttft_ms`."""
+    """The B batches of a deployment that fit its memory, each field [B].
+
+    - `batch`: tokens of a GPU; `requests`: of a GPU; `tpot_s`: predicted seconds from token to token.
+    - `judged_s`: seconds to compare with `serving.tpot_ms`; `step_s`: of a step, for `serving.load.ttft_ms`.
+    """
 
     deployed: Deployment
     batch: np.ndarray
@@ -57,33 +60,33 @@ class Batches(NamedTuple):
     step_s: np.ndarray
 
     def member(self, index: int) -> Deployment:
-        """The deployment with one of them."""
+        """Return the deployment with one of the batches."""
         case = self.deployed.case.with_({"serving.batch": float(self.batch[index])})
         return dataclasses.replace(self.deployed, case=case)
 
     @property
     def in_time(self) -> np.ndarray:
-        """Which keep to `serving.tpot_ms`."""
+        """Which batches meet `serving.tpot_ms` [B]."""
         return self.judged_s <= units.ms(self.deployed.case.serving.tpot_ms)
 
     @property
     def tokens_per_s(self) -> np.ndarray:
-        """Of a GPU."""
+        """Tokens per second of a GPU [B]."""
         return self.requests / self.tpot_s
 
     @property
     def best(self) -> int:
-        """The batch that decodes the most in time; the smallest if all are late."""
+        """Index of the batch with the most tokens per second in time; the smallest batch if all are late."""
         return int(np.where(self.in_time, self.tokens_per_s, -1.0).argmax()) if self.in_time.any() else 0
 
     @property
     def most_in_time(self) -> float:
-        """Tokens a second of a GPU in time; where no batch is in time less than 0, the less the later."""
+        """Tokens per second of a GPU in time. If all batches are late it is negative, and lower the later they are."""
         return float(self.tokens_per_s[self.best] if self.in_time.any() else -self.judged_s[0])
 
 
 def ways_of(deployed: Deployment) -> list[Deployment]:
-    """With two micro-batches and with one where `serving.overlap` is open, else as it is set."""
+    """Return the deployment with and without overlap if `serving.overlap` is open, else as set."""
     overlap = deployed.case.serving.overlap
     either = overlap is None and not isinstance(deployed, Split)
     every = []
@@ -94,7 +97,10 @@ def ways_of(deployed: Deployment) -> list[Deployment]:
 
 
 def batches_of(deployed: Deployment, context: float, allowed: Sequence[float] | None = None) -> Batches:
-    """Whole batches that memory holds (`allowed`: of these alone) at a mean context, at least the smallest."""
+    """Return the batches of whole tokens that fit the memory at a mean context, at least the smallest one.
+
+    - `allowed`: only these batches.
+    """
     numbers = deployed.numbers._replace(context=context)
     every = np.arange(1, MOST_BATCH + 1, dtype=float) if allowed is None else np.array(sorted(allowed), float)
     most, found = float(deployed.most_requests(context)), []
@@ -114,15 +120,17 @@ def batches_of(deployed: Deployment, context: float, allowed: Sequence[float] | 
 
 
 def in_time(deployed: Deployment) -> Deployment:
-    """With the batch that gives the most tokens a second within its times, and where `serving.overlap` is open in the
-    better way; where even one token is too slow or too large, with one. A step may be slower for a smaller batch by
-    nothing but what it hides, so all are looked at."""
+    """Return the deployment with the batch, and overlap if open, that gives the most tokens per second in time.
+
+    If even a batch of one token is too slow or too large, that is the batch. All batches are evaluated, since a smaller
+    batch can have a slower step when it hides less.
+    """
     context = deployed.case.serving.context
     return best_of([batches_of(way, context) for way in ways_of(deployed)], [Reader.of(deployed)])[0]
 
 
 def with_prefill(deployed: Deployment, prefill: Deployment) -> Deployment:
-    """With the pool that prefills of another deployment."""
+    """Return the deployment with the prefill pool of another one."""
     said = {
         "serving.prefill.ep": prefill.prefill.model.gpus,
         "serving.prefill.tokens": prefill.case.serving.prefill.tokens,
@@ -134,7 +142,7 @@ def with_prefill(deployed: Deployment, prefill: Deployment) -> Deployment:
 
 
 class Reader(NamedTuple):
-    """A pool that prefills: seconds of a GPU for a token in full passes, and of a lone prompt as it must keep to
+    """A prefill pool: `read_s` of a GPU per token in full passes, and `lone_s` of a lone prompt, to compare with
     `serving.load.ttft_ms`."""
 
     deployed: Deployment
@@ -150,15 +158,15 @@ class Reader(NamedTuple):
 
 
 def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deployment]:
-    """Of all batches with all pools that prefill, the member with the most tokens a second of a GPU in time.
+    """Return the member with the most tokens per second and GPU in time, over all batches and prefill pools.
 
-    Ties go to the cheapest; the cheapest in time follows if it is another. If all are late: the member nearest to its
-    times.
+    Ties go to the cheapest. The cheapest member in time follows if it differs. If all are late, return the one nearest
+    to its limits.
     """
     case = decode[0].deployed.case
     limit_ms = case.serving.load.ttft_ms
     limit_s = math.inf if limit_ms is None else float(units.ms(limit_ms))
-    per_answer = decode[0].deployed.fresh / case.serving.answer  # tokens that prefill reads for one that is decoded
+    per_answer = decode[0].deployed.fresh / case.serving.answer  # prefilled tokens per decoded token
     most, least = [], []
     for (i, own), (j, pool) in itertools.product(enumerate(decode), enumerate(prefill)):
         good = np.flatnonzero(own.in_time & (own.step_s + pool.lone_s <= limit_s))
@@ -177,7 +185,7 @@ def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deploy
 
 # -------------------------------------------------------------------------------------------------------- under a load
 def decode_choices(deployed: Deployment) -> list[Batches]:
-    """All batches at the mean context of a load, with and without overlap; what decodes more in time comes first."""
+    """Return all batches at the load's mean context, with and without overlap; the faster in time comes first."""
     context = loads.mean_context(loads.requests_of(deployed))
     return sorted((batches_of(way, context) for way in ways_of(deployed)), key=lambda own: -own.most_in_time)
 
@@ -185,11 +193,11 @@ def decode_choices(deployed: Deployment) -> list[Batches]:
 def fewest(
     decode: Sequence[Batches], prefill: Sequence[Reader], progress: Says = silent
 ) -> tuple[Deployment, Outcome | None]:
-    """The member with the fewest GPUs that keeps a load in time, and what its requests see: of pools that decode (of
-    one size), those that prefill, and numbers of groups where none are stated. At one load it is the cheapest, too.
+    """Return the member with the fewest GPUs that keeps a load in time, and the outcome of the load.
 
-    Where no member keeps it: the first of each with as many groups as keep up. None: memory holds no request.
-    `InputError` for a log that cannot be read.
+    The space is the decoding batches (of one group size), the prefill pools, and the numbers of groups unless stated.
+    At a given load this member is also the cheapest. If no member keeps the load, return the first pools with as many
+    groups as keep up. The outcome is None if the memory holds no request. Raise `InputError` for an unreadable log.
     """
     first = with_prefill(decode[0].member(decode[0].best), prefill[0].deployed)
     asked = loads.asked_of(first)
@@ -208,14 +216,14 @@ def fewest(
 
 
 def _gpus(member: Deployment) -> int:
-    """Of both pools."""
+    """GPUs of both pools."""
     load = member.case.serving.load
     decode_gpus, prefill_gpus = (pool.group.shape.gpus for pool in (member.decode, member.prefill))
     return (load.decode_groups or 1) * decode_gpus + (load.prefill_groups or 1) * prefill_gpus
 
 
 class _Search:
-    """Members in the order of their GPUs, without those that cannot keep a load in time."""
+    """Members in the order of their GPUs, without those that provably cannot keep the load in time."""
 
     def __init__(self, decode: Sequence[Batches], prefill: Sequence[Reader], asked: Asked):
         self._decode, self._prefill, self._asked = decode, [pool.deployed for pool in prefill], asked
@@ -232,13 +240,13 @@ class _Search:
         self._step_s, self._slow = zip(*map(self._shortest, decode), strict=True)
 
     def first(self) -> Deployment:
-        """The first pool of each kind, with as many groups as keep up."""
+        """The member of the first pool of each kind, with as many groups as keep up."""
         best = self._decode[0].best
         groups = self._stated[0] or self._decode_least(0, best), self._stated[1] or self._prefill_least[0]
         return self._member(0, best, 0, *groups)
 
     def members(self) -> Iterator[tuple[Deployment, Late]]:
-        """Each with what counts its late requests, which is read when the next one is asked for."""
+        """Yield each member with a counter of its late requests; the search reads the counter before the next one."""
         pairs = list(itertools.product(range(len(self._decode)), range(len(self._prefill))))
         if self._limits.most < 0 or not any(self._early_enough(i, j, None) for i, j in pairs):
             return
@@ -255,7 +263,7 @@ class _Search:
 
     # ----------------------------------------------------------------------------------------------- numbers of groups
     def _groups(self) -> Iterator[tuple[int, int, int]]:
-        """Groups that decode, GPUs of a group that prefills, and groups that do, from the fewest GPUs on."""
+        """Yield decoding groups, GPUs of a prefill group, and prefill groups, in the order of total GPUs."""
         decode_stated, prefill_stated = self._stated
         largest = (self._decode_least(i, len(own.batch) - 1) for i, own in enumerate(self._decode))
         decode_least, prefill_least = min(largest), {}
@@ -281,7 +289,7 @@ class _Search:
                 heapq.heappush(waiting, at(decode_groups + 1, size, prefill_groups))
 
     def _decode_least(self, i: int, batch: int) -> int:
-        """Groups that decode what is asked for, with a batch."""
+        """The fewest groups that decode the load with a batch."""
         if (i, batch) not in self._decode_known:
             each = loads.capacity(self._decode[i].member(batch), self._asked.requests)
             self._decode_known[i, batch] = _enough(self._answers, each)
@@ -289,8 +297,8 @@ class _Search:
 
     # ---------------------------------------------------------------------------------------------------------- batches
     def _batches(self, i: int, j: int, decode_groups: int, prefill_groups: int) -> Iterator[tuple[Deployment, Late]]:
-        """Batches beside one pool that prefills: the best one, the smallest that keeps up, the largest, then halves of
-        what late ones leave."""
+        """Yield members of one prefill pool by batch: the best, the smallest that keeps up, the largest, then by
+        bisection of those that late requests leave."""
         own = self._decode[i]
         smallest = bisect.bisect_left(  # a larger batch decodes no less
             range(len(own.batch)), True, key=lambda batch: self._decode_least(i, batch) <= decode_groups
@@ -303,17 +311,17 @@ class _Search:
             waited, slow = (count > self._limits.most for count in (late.waited, late.slow))
             left = [one for one in left if not (one == batch or (waited and one < batch) or (slow and one > batch))]
 
-    # ---------------------------------------------------------------------------------------------------- what is early
+    # ---------------------------------------------------------------------------------------------------- lower bounds
     def _shortest(self, own: Batches) -> tuple[float, np.ndarray]:
-        """Seconds of the shortest step, and the requests that are slow from token to token even in these [R]."""
+        """Seconds of the shortest step, and which requests are slow from token to token even at that pace [R]."""
         pool = loads.decode_pool(own.member(len(own.batch) - 1), self._asked.requests)
         step_s, answer = SHORTER * pool.step_s.least, self._asked.requests.answer
         seconds = (np.ceil(answer / pool.step_tokens) - 1) * step_s
         return step_s, seconds > self._limits.tpot_s * (answer - 1)
 
     def _early_enough(self, i: int, j: int, prefill_groups: int | None) -> bool:
-        """Whether `prefill_groups` (None: one for each request) prefill early enough for a lone request to be in time:
-        company makes no pass and no step shorter."""
+        """Whether `prefill_groups` (None: one per request) prefill early enough if each request then decodes alone.
+        Other requests never make a pass or a step shorter."""
         limits, late = self._limits, self._slow[i]
         if not math.isinf(limits.ttft_s):
             wire = loads.wire_of(self._prefill[j])
@@ -322,7 +330,7 @@ class _Search:
         return int(late[limits.first :].sum()) <= limits.most
 
     def _prefill_s(self, j: int, groups: int | None) -> np.ndarray:
-        """From arrival to the end of prefill [R]."""
+        """Seconds from arrival to the end of prefill [R]."""
         if (j, groups) not in self._prefill_known:
             requests = self._asked.requests
             pool = loads.prefill_pool(self._prefill[j], requests, groups or 1)
@@ -332,5 +340,5 @@ class _Search:
 
 
 def _enough(asked: float, each: float) -> int:
-    """Groups that do what is asked, at least one."""
+    """The number of groups for a demand, at least 1, if each has a capacity of `each`."""
     return max(1, math.ceil(asked / each * (1 - SURE)))

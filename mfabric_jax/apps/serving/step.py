@@ -1,10 +1,11 @@
-"""One step of decoding, and one pass of prefill: seconds of their parts, as plain arithmetic on numbers or arrays.
+"""Seconds of one decoding step and of one prefill pass, by part, as plain arithmetic on numbers or arrays.
 
-Every GPU holds the attention of its own requests (`tp` GPUs may split it) and some experts; tokens travel to experts
-and back in every MoE layer. A product of matrices takes its FLOPs at what kernels achieve or its operands at the
-memory's rate; attention reads the cache of every request or takes its FLOPs; experts take what the busiest GPU takes.
-Two micro-batches may hide communication: with X of communication, and C of computation on the cores that X leaves, a
-layer takes max(2C, 2X, C + X), else C and X of both together, one after the other.
+Every GPU computes attention for its own requests (or `tp` GPUs split it) and holds some experts. Tokens travel to
+experts and back in every MoE layer. A matrix product takes the longer of its FLOPs at the rate of measured kernels and
+its operands at the memory's rate. Attention takes the longer of reading the requests' caches and its FLOPs. Experts
+take the time of the busiest GPU. Two micro-batches can hide communication: with X seconds of communication, and C of
+computation on the cores that communication leaves, a layer takes max(2C, 2X, C + X). Without overlap, both
+micro-batches run as one, and communication follows computation.
 
 Sources: DeepSeek-V3, arXiv 2412.19437; SGLang, lmsys.org of 2025-05-05; FlashMLA, deepseek-ai/open-infra-index.
 """
@@ -27,20 +28,25 @@ from mfabric_jax.workload.models import Architecture, GroupedQuery, Latent, Line
 
 WEIGHTS = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625}  # bytes of a parameter, scales included
 ACTIVATION = 2.0  # bytes of an element between kernels
-FP4_OVER_FP8 = 2.0  # peak of Blackwell; kernels are taken to achieve the same part of it
+FP4_OVER_FP8 = 2.0  # peak rates on Blackwell; kernels are assumed to achieve the same part of either
 DECODING = (
     3000 / 3350,
     580 / 989.4,
-)  # FlashMLA on H800: of memory, and of bf16 FLOP/s; of other attention assumed, too
-KERNELS = {"attention": 8, "layer": 10, "experts": 4, "ffn": 3}  # launched, of a usual implementation
-NORMS = 10  # elements that two norms and residuals move, over a token's width
-ROUTER = 6  # passes over float32 logits, as in trainings
+)  # FlashMLA on H800: part of memory bandwidth, and of bf16 FLOP/s; assumed for other attention, too
+KERNELS = {"attention": 8, "layer": 10, "experts": 4, "ffn": 3}  # kernels that a usual implementation launches
+NORMS = 10  # elements that two norms and residuals move per element of a token
+ROUTER = 6  # passes over float32 logits, as in training
 STATE = 4.0  # bytes of an element of a linear attention's state
 
 
 class Rates(NamedTuple):
-    """What a GPU achieves: FLOP/s of products, of grouped ones, of bf16 products, of attention in decoding; bytes/s of
-    memory, and when attention reads a cache; seconds of a launch; what attention over whole prompts achieves."""
+    """Rates that a GPU achieves.
+
+    - `products`, `grouped`, `plain`, `attention` [FLOP/s]: matrix products, experts' grouped products, bf16 products,
+      and attention in decoding.
+    - `memory_Bps`, `cache_Bps`: of memory, and of memory when attention reads a cache.
+    - `launch_s`: of one kernel; `prompts`: rates of attention over whole prompts.
+    """
 
     products: float
     grouped: float
@@ -53,9 +59,9 @@ class Rates(NamedTuple):
 
 
 def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -> Rates:
-    """By the table of measured kernels; `weights`: format of products."""
+    """Return the rates of a GPU by the table of measured kernels. `weights`: number format of the products."""
     if gpu.memory_Bps is None:
-        raise InputError(f"serving needs gpu.memory_gigabytes_per_s, which is not known of {gpu.name}.")
+        raise InputError(f"serving needs gpu.memory_gigabytes_per_s, which is not known for {gpu.name}.")
     found, number = rates_of(gpu, how, path), "bf16" if weights == "bf16" else "fp8"
     faster = 1.0
     if weights == "nvfp4":
@@ -79,9 +85,10 @@ def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model on the GPUs of a group: `tp` of them split attention; formats of weights and of the cache.
+    """A model on the GPUs of a group.
 
-    - `drafting`: whether an extra block drafts further tokens (MTP); `of` does not count it.
+    - `tp`: GPUs that split attention; `weights`, `cache`: number formats.
+    - `drafting`: whether an extra block drafts further tokens (MTP); `of` does not include that block.
     """
 
     of: Architecture
@@ -107,32 +114,32 @@ class Model:
 
 # ---------------------------------------------------------------------------------------------------------- attention
 def cache_elements(kind: Any) -> float:
-    """Elements of a token in the cache of one layer; linear attention has a state instead."""
+    """Return the cached elements per token and layer; 0 for linear attention, which has a state instead."""
     if isinstance(kind, Latent):
         return kind.kv_rank + kind.rope_dim
     return 2 * kind.kv_heads * kind.head_dim if isinstance(kind, GroupedQuery) else 0.0
 
 
 def cache_bytes(model: Model) -> float:
-    """Bytes of a token in the caches of all layers, on all GPUs that split attention."""
+    """Return the cached bytes per token, over all layers and all GPUs that split attention."""
     each = sum(share * cache_elements(kind) for kind, share in model.of.attention.shares)
     return (model.of.blocks + model.drafting) * each * WEIGHTS[model.cache]
 
 
 def state_bytes(model: Model) -> float:
-    """Bytes of a request's states of linear attention, over all layers; 0: there is none."""
+    """Return the bytes of a request's linear-attention states, over all layers; 0 if there are none."""
     kinds = ((kind, share) for kind, share in model.of.attention.shares if isinstance(kind, Linear))
     each = sum(share * kind.heads * kind.head_dim**2 * STATE for kind, share in kinds)
     return (model.of.blocks + model.drafting) * each
 
 
 def _core_s(kind: Any, model: Model, rate: Rates, tokens: Any, requests: Any, context: Any):
-    """Attention itself for `tokens` of `requests` of a GPU, each over its `context`."""
+    """Seconds of attention without projections, for `tokens` of a GPU's `requests`, each over its `context`."""
     xp = array_module(tokens, requests, context)
     split, size = model.tp, WEIGHTS[model.cache]
     if isinstance(kind, Linear):
         return 2 * STATE * requests * kind.heads * kind.head_dim**2 / rate.memory_Bps
-    if isinstance(kind, Latent):  # absorbed: every head meets the latent, of which each GPU that splits heads has all
+    if isinstance(kind, Latent):  # absorbed form: every head reads the latent; each GPU that splits heads stores all
         flops = 2 * kind.heads * (2 * kind.kv_rank + kind.rope_dim)
         read = split * requests * context * cache_elements(kind) * size
         return xp.maximum(read / rate.cache_Bps, tokens * context * flops / rate.attention)
@@ -142,13 +149,13 @@ def _core_s(kind: Any, model: Model, rate: Rates, tokens: Any, requests: Any, co
 
 
 def _product_s(rate: float, memory: float, rows: Any, inner: float, outer: float, size: float):
-    """Seconds of a product of `rows` x `inner` with weights `inner` x `outer` of `size` bytes each."""
+    """Seconds of a product of `rows` x `inner` activations with `inner` x `outer` weights of `size` bytes each."""
     moved = inner * outer * size + ACTIVATION * rows * (inner + outer)
     return array_module(rows).maximum(2 * rows * inner * outer / rate, moved / memory)
 
 
 def _projections_s(model: Model, kind: Any, rate: Rates, tokens: Any):
-    """Products around attention, split over `tp` GPUs with the tokens of all of them."""
+    """Seconds of the products around attention, which `tp` GPUs split, for the tokens of all of them."""
     products, rows = kind.products(model.of.hidden), model.tp * tokens
     shapes = [(inner, outer / model.tp) for inner, outer in products[:-1]]
     shapes.append((products[-1][0] / model.tp, products[-1][1]))
@@ -156,7 +163,7 @@ def _projections_s(model: Model, kind: Any, rate: Rates, tokens: Any):
 
 
 def attention_s(model: Model, rate: Rates, tokens: Any, requests: Any, context: Any):
-    """Attention of one layer in decoding [s]: projections and the cache of every request."""
+    """Return the seconds of one layer's attention in decoding: projections, and attention over requests' caches."""
     total = KERNELS["attention"] * rate.launch_s
     for kind, share in model.of.attention.shares:
         core = _core_s(kind, model, rate, tokens, requests, context)
@@ -165,7 +172,7 @@ def attention_s(model: Model, rate: Rates, tokens: Any, requests: Any, context: 
 
 
 def prompt_attention_s(model: Model, rate: Rates, tokens: Any, prompt: Any):
-    """Attention of one layer over whole prompts [s]."""
+    """Return the seconds of one layer's attention over whole prompts."""
     total = KERNELS["attention"] * rate.launch_s
     for kind, share in model.of.attention.shares:
         length = max(2, int(prompt))
@@ -175,16 +182,16 @@ def prompt_attention_s(model: Model, rate: Rates, tokens: Any, prompt: Any):
 
 
 def split_s(model: Model, inside_Bps: Any, nvlink: float, alpha_s: float, tokens: Any):
-    """Reductions and gathers of attention that `tp` GPUs split, over NVLink [s]."""
+    """Return the seconds of NVLink collectives (reduce-scatter, all-gather) for attention split over `tp` GPUs."""
     if model.tp == 1:
         return 0.0 * tokens
     moved = (model.tp - 1) * tokens * model.of.hidden * ACTIVATION
     return 2 * (alpha_s + moved / (inside_Bps * nvlink))
 
 
-# ------------------------------------------------------------------------------------------------- experts and the rest
+# --------------------------------------------------------------------------------------------- experts and other layers
 def experts_s(model: Model, rate: Rates, tokens: Any):
-    """Routed experts of one layer on the busiest GPU, mean over layers [s], for `tokens` of every GPU."""
+    """Return the seconds of one layer's routed experts on the busiest GPU (mean over layers), for `tokens` per GPU."""
     xp, load = array_module(tokens), model.load
     every = load.gpus * xp.asarray(tokens, float)[..., None, None]
     rows = every * aligned(_distinct(load.per_gpu()), every)
@@ -199,13 +206,13 @@ def experts_s(model: Model, rate: Rates, tokens: Any):
 
 
 def _distinct(values: Any):
-    """One GPU for all where they are alike."""
+    """One GPU instead of all if they have equal values."""
     first = values[:, :1]
     return first if (abs(values - first) <= SURE * abs(first).max()).all() else values
 
 
 def ffn_s(model: Model, rate: Rates, tokens: Any, width: float):
-    """A gated FFN that every GPU has a copy of [s]; 0 for none."""
+    """Return the seconds of a gated FFN of which every GPU has a copy; 0 if `width` is 0."""
     if not width:
         return 0.0 * tokens
     hidden = model.of.hidden
@@ -215,29 +222,33 @@ def ffn_s(model: Model, rate: Rates, tokens: Any, width: float):
 
 
 def norms_s(model: Model, rate: Rates, tokens: Any):
-    """Norms, residuals and casts of a layer [s]."""
+    """Return the seconds of a layer's norms, residuals and casts."""
     return tokens * NORMS * model.of.hidden * ACTIVATION / rate.memory_Bps + KERNELS["layer"] * rate.launch_s
 
 
 def router_s(model: Model, rate: Rates, tokens: Any):
-    """Router of an MoE layer [s]; its launches are among those of the layer."""
+    """Return the seconds of an MoE layer's router, without launches: the layer includes them."""
     product = _product_s(rate.plain, rate.memory_Bps, tokens, model.of.hidden, model.of.experts, ACTIVATION)
     return product + tokens * ROUTER * 4 * model.of.experts / rate.memory_Bps
 
 
 def joined_s(model: Model, rate: Rates, tokens: Any):
-    """Product that joins two tokens' vectors before a block that drafts a further token, on every GPU [s]."""
+    """Return the seconds of the product that joins two tokens' vectors before a drafting block; every GPU has it."""
     return _product_s(rate.products, rate.memory_Bps, tokens, 2 * model.of.hidden, model.of.hidden, model.weight_bytes)
 
 
 def head_s(model: Model, rate: Rates, tokens: Any):
-    """Output head on every GPU [s]."""
+    """Return the seconds of the output head, of which every GPU has a copy."""
     return _product_s(rate.plain, rate.memory_Bps, tokens, model.of.hidden, model.of.vocab, ACTIVATION)
 
 
 # ------------------------------------------------------------------------------------------------------- communication
 class Wires(NamedTuple):
-    """A family of kernels on a group: how copies cross it, bytes of a dispatched and of a combined one, bandwidths."""
+    """A family of kernels on a group of GPUs.
+
+    - `crossing`: how copies of tokens cross the group; `beyond`: whether the group spans several domains.
+    - `dispatched`, `combined`: bytes of one copy; `nic_Bps`, `inside_Bps`: bandwidths of a GPU.
+    """
 
     family: Family
     crossing: Crossing
@@ -249,12 +260,13 @@ class Wires(NamedTuple):
     inside_Bps: Any
 
     def call_s(self, tokens: Any, *, combine: bool):
-        """Seconds of one call for `tokens` of every GPU."""
+        """Return the seconds of one dispatch or combine for `tokens` of every GPU."""
         kernel, size = (self.family.combine, self.combined) if combine else (self.family.dispatch, self.dispatched)
         return self.latency_s(kernel, tokens) + self.bytes_s(kernel, size, tokens)
 
     def latency_s(self, kernel: Kernel, tokens: Any):
-        """Seconds before bytes; where the floor is above both, the rest of it; none where a GPU is alone."""
+        """Return the seconds of latency, increased if latency plus bytes are below the kernel's floor; 0 for a single
+        GPU."""
         xp = array_module(tokens, self.nic_Bps)
         if self.gpus == 1:
             return 0.0 * tokens
@@ -263,7 +275,7 @@ class Wires(NamedTuple):
         return xp.maximum(before, kernel.floor_s - self.bytes_s(kernel, size, tokens)) if kernel.floor_s else before
 
     def bytes_s(self, kernel: Kernel, size: float, tokens: Any):
-        """The later of network and NVLinks, which work at once."""
+        """Return the seconds of the bytes: the longer of network and NVLinks, which transfer in parallel."""
         xp = array_module(tokens, self.nic_Bps)
         between = self.crossing.between * tokens * (size / (kernel.nic * self.nic_Bps) + kernel.nic_message_s)
         inside = self.crossing.inside * tokens * (size / (kernel.nvlink * self.inside_Bps) + kernel.nvlink_message_s)
@@ -272,9 +284,13 @@ class Wires(NamedTuple):
 
 # -------------------------------------------------------------------------------------------------------------- a step
 class Step(NamedTuple):
-    """Seconds of one step (or pass), and of one MoE layer and micro-batch: attention, experts, what is beside them,
-    dispatch, combine, and of both the part that is latency. `overlapped_s`, `serial_s`: with communication hidden
-    behind the other micro-batch, or with both micro-batches as one; `exposed_s`: of the step, what is not hidden."""
+    """Seconds of one decoding step (or prefill pass).
+
+    - `step_s`: of the whole step, as set; `overlapped_s`: with communication hidden behind the other micro-batch;
+      `serial_s`: with both micro-batches as one; `exposed_s`: communication of the step that is not hidden.
+    - `attention_s`, `experts_s`, `beside_s` (all else), `dispatch_s`, `combine_s`: of one MoE layer and micro-batch.
+    - `latency_s`: the latency in dispatch and combine; `head_s`: of the output head.
+    """
 
     step_s: Any
     overlapped_s: Any
@@ -289,13 +305,13 @@ class Step(NamedTuple):
     head_s: Any
 
 
-# Least and most that steps and passes took over their predictions, in all rows of `mfabric validate serving` (a test
-# compares): systems whose schedulers, hosts and unevenness the model leaves out. The most is the slow end of the band.
+# Least and most measured over predicted time, in all rows of `mfabric validate serving` (a test compares). The model
+# leaves out the schedulers, hosts and unevenness of these systems. The most is the slow end of the band.
 MEASURED_OVER_PREDICTED = {"tpot": (1.34, 1.37), "prefill": (1.5, 1.94)}
 
 
 class Ways(Protocol):
-    """Seconds with communication hidden, and with both micro-batches as one."""
+    """Anything with seconds for both cases: communication hidden, and both micro-batches as one."""
 
     @property
     def overlapped_s(self) -> Any: ...
@@ -304,14 +320,17 @@ class Ways(Protocol):
 
 
 def band(fast: Ways, predicted_s: Any, what: str) -> tuple[float, float]:
-    """From the quicker way with fast kernels to the most that measured ones took over their predictions [s]; `what`:
-    a key of `MEASURED_OVER_PREDICTED`."""
+    """Return the ends of the band [s].
+
+    The fast end is the shorter of overlapped and serial time with fast kernels. The slow end is the prediction times
+    the most in `MEASURED_OVER_PREDICTED`, of which `what` is a key.
+    """
     low = min(float(fast.overlapped_s), float(fast.serial_s))
     return low, MEASURED_OVER_PREDICTED[what][1] * float(predicted_s)
 
 
 class Parts(NamedTuple):
-    """Seconds of an MoE layer by part, of a dense layer, and of the head."""
+    """Seconds of an MoE layer by part, of a dense layer, and of the output head."""
 
     attention_s: Any
     experts_s: Any
@@ -331,7 +350,7 @@ class Parts(NamedTuple):
 
 
 def layers_s(model: Model, rate: Rates, wires: Wires, tokens: Any, attention: Any) -> Parts:
-    """`attention`: seconds of attention of these tokens in one layer."""
+    """Return the seconds of layers for `tokens` of every GPU. `attention`: seconds of one layer's attention."""
     norms = norms_s(model, rate, tokens)
     return Parts(
         attention,
@@ -345,11 +364,14 @@ def layers_s(model: Model, rate: Rates, wires: Wires, tokens: Any, attention: An
 
 
 def timed(model: Model, wires: Wires, half: Parts, whole: Parts, host_s: Any, *, overlap: bool) -> Step:
-    """A step of two micro-batches that hide each other's communication (`half` is one of them, `whole` both
-    together); or (`overlap` False) of `whole` alone, whose two halves could."""
+    """Return the seconds of a step, by part.
+
+    - `half`: parts of one of two micro-batches; `whole`: of both as one.
+    - `overlap`: the two micro-batches hide each other's communication; else `whole` runs alone.
+    """
     xp, cores = array_module(half, host_s), wires.family.cores
     moe, dense = len(model.of.moe_blocks), model.dense_layers
-    sent = half.sent_s  # while it lasts, computation lacks the cores that it takes
+    sent = half.sent_s  # meanwhile computation lacks the cores that communication uses
     computed = half.computed_s + cores * xp.minimum(sent, half.computed_s / (1 - cores))
     layer = xp.maximum(xp.maximum(2 * computed, 2 * sent), computed + sent)
     overlapped = moe * layer + dense * 2 * half.dense_s + 2 * half.head_s + host_s

@@ -1,7 +1,7 @@
-"""Keys and values on their way from GPUs that prefill to GPUs that decode: max-min fair on the NICs of both.
+"""Transfers of keys and values from GPUs that prefill to GPUs that decode, max-min fair on the NICs of both.
 
-An exact fluid: a transfer's rate changes only when one begins or ends that shares a NIC with it, directly or through
-others. Between such moments rates are constant, so that every end is known.
+The fluid model is exact: the rate of a transfer changes only when another one begins or ends that shares a NIC with it,
+directly or through further transfers. Between these events rates are constant, so every end is known.
 """
 
 import heapq
@@ -9,7 +9,7 @@ import math
 
 SURE = 1e-12  # rounding of a time
 
-Port = int  # even: a sender's, odd: a receiver's; numbers, whose order in sets is the same in every run
+Port = int  # even: a sender's, odd: a receiver's; integers, so that their order in sets is the same in every run
 
 
 class _Flow:
@@ -21,7 +21,7 @@ class _Flow:
 
 
 class Transfers:
-    """Those in flight. `port_Bps`: of every NIC, each way."""
+    """The transfers in flight. `port_Bps`: bandwidth of every NIC, per direction."""
 
     def __init__(self, port_Bps: float):
         self._capacity = port_Bps
@@ -31,7 +31,7 @@ class Transfers:
         self._touched: set[Port] = set()
 
     def begin(self, now_s: float, name: int, sender: int, receiver: int, size: float) -> None:
-        """A transfer of `size` bytes; call `settle` after the last change of this moment."""
+        """Begin a transfer of `size` bytes. Call `settle` after the last change at this moment."""
         ports = 2 * sender, 2 * receiver + 1
         self._flows[name] = _Flow(ports, size, now_s)
         for port in ports:
@@ -39,7 +39,7 @@ class Transfers:
         self._touched.update(ports)
 
     def next_end_s(self) -> float:
-        """Of the transfer that ends first; infinite without one."""
+        """Return when the first transfer ends; infinite if none is in flight."""
         while self._ends:
             end_s, name = self._ends[0]
             if name in self._flows and self._flows[name].end_s == end_s:
@@ -48,7 +48,7 @@ class Transfers:
         return math.inf
 
     def ended(self, now_s: float) -> list[int]:
-        """Take out those that have ended by now; call `settle` afterwards."""
+        """Remove and return the transfers that have ended. Call `settle` afterwards."""
         done = []
         while self.next_end_s() <= now_s * (1 + SURE):
             _, name = heapq.heappop(self._ends)
@@ -59,7 +59,7 @@ class Transfers:
         return sorted(done)
 
     def settle(self, now_s: float) -> None:
-        """New rates for all that a change has touched."""
+        """Compute new rates for all transfers that a change affects."""
         while self._touched:
             flows = self._joined(self._touched.pop())
             for name, rate in self._fair(flows).items():
@@ -72,7 +72,7 @@ class Transfers:
                 heapq.heappush(self._ends, (flow.end_s, name))
 
     def _joined(self, port: Port) -> list[int]:
-        """All transfers that share NICs with those of a port, directly or through others."""
+        """All transfers that share NICs with those of a port, directly or through other transfers."""
         found: dict[int, None] = {}
         ports, seen = [port], {port}
         while ports:
@@ -87,7 +87,7 @@ class Transfers:
         return list(found)
 
     def _fair(self, flows: list[int]) -> dict[int, float]:
-        """Max-min rates, by filling: the port with the least for each of its transfers is full first."""
+        """Max-min fair rates by progressive filling: the port with the least capacity per transfer fills first."""
         if len(flows) == 1:
             return {flows[0]: self._capacity}
         members: dict[Port, set[int]] = {}

@@ -432,8 +432,12 @@ def test_kinds_that_a_fabric_lacks_are_said_and_those_that_none_has_are_refused(
     assert len(notes) == 2  # mfabric has every kind
     assert [plan.notes for plan in asked(["fat-tree", "mfabric"], ["link", "nvswitch"])] == [[], []]
     for kinds, fabrics, said in (
-        (["optical-switch"], ["fat-tree", "full-mesh"], "'optical-switch' is on none of the fabrics .fat-tree: it has"),
-        (["electrical-nics"], ["mfabric-cpo"], "'electrical-nics' is on none .*no circuit leads to a server"),
+        (
+            ["optical-switch"],
+            ["fat-tree", "full-mesh"],
+            "'optical-switch' exists on none of the fabrics .fat-tree: it has",
+        ),
+        (["electrical-nics"], ["mfabric-cpo"], "'electrical-nics' exists on none .*no circuit leads to a server"),
     ):
         check_refused(said, asked, fabrics, kinds)
     check_refused("server must be below the 1 servers of a region", plans, on("nvl72", {"failures.server": 1}))

@@ -64,7 +64,7 @@ REFUSED = [
     (text("run.npy", np.ones((4, 8)), axes="iteration,layer,expert"), "axes [iteration, layer, expert]", "[4, 8]"),
     (text("run.jsonl", [GOOD], axes="layer,expert"), "axes are for a file that is one array (.npy, .npz"),
     (lambda: traffic.recorded(FOUR, MADE, axes="layer,expert"), "this recording has its own, got 'layer,expert'"),
-    (arrays(tokens=np.ones((3, 2, 8))), "got shape (3, 2, 8); name others, such as --axes iteration,layer,expert"),
+    (arrays(tokens=np.ones((3, 2, 8))), "got shape (3, 2, 8); name other axes by --axes iteration,layer,expert"),
     (arrays(logical_count=np.ones(4)), "[layer, expert] or [iteration, layer, expert], none empty, got shape (4,)"),
     (arrays(weight=np.ones((1, 2, 4))), "must have the axes [layer, expert], none empty, got shape (1, 2, 4)"),
     (arrays(num_global_tokens_per_expert=np.ones(4)), "[tensor-parallel rank, source, expert] or [layer, tensor"),
@@ -109,7 +109,11 @@ REFUSED = [
     (text("run.csv", "layer,expert,tokens,gpu\n1,1,2,3\n"), "none twice, got layer, expert, tokens, gpu."),
     (text("run.csv", "layer,expert,tokens\n"), "must have at least one line below its header"),
     (text("run.csv", "layer,expert,tokens\n0,0,1\n0,1\n"), "line 3 of trace", "must have 3 cells, got 2."),
-    (text("run.csv", "layer,expert,tokens\n0,0,1\n0,0,2\n"), "line 3 of trace", "the only one for its layer, expert"),
+    (
+        text("run.csv", "layer,expert,tokens\n0,0,1\n0,0,2\n"),
+        "line 3 of trace",
+        "repeats the layer, expert of an earlier line",
+    ),
     (text("run.csv", "layer,expert,tokens\n0,-1,1\n"), "column expert", "whole numbers of at least 0, got '-1'"),
     (text("run.csv", "layer,expert,tokens\n0,99999999,1\n"), "must have experts below 65536", "got 1 x 100000000"),
     (text("run.csv", "layer,expert,tokens\n0,1,many\n"), "column tokens of trace", "must hold numbers, got 'many'"),
@@ -133,15 +137,15 @@ REFUSED = [
     ),
     (
         lines(*[line(*place, [[0]]) for place in PLACES[:-1]], ep=2),
-        "as many micro-batches of every step, layer and rank; step 1, layer 1, rank 1 has 0, another one 1.",
+        "equally many micro-batches for every step, layer and rank; step 1, layer 1, rank 1 has 0, another has 1.",
     ),
     (
         lines(*[line(*place, [[0]]) for place in [*PLACES, PLACES[0]]], ep=2),
-        "step 0, layer 0, rank 1 has 1, another one 2",
+        "step 0, layer 0, rank 1 has 1, another has 2",
     ),
     (
         lines(line(0, 0, 7, [[0]])),
-        "must be below tp x ep x dp x pp = 1 x 1 x 1 x 1 = 1, got 7; name the degrees",
+        "must be below tp x ep x dp x pp = 1 x 1 x 1 x 1 = 1, got 7; state the degrees",
     ),
     (
         lines(line(0, 0, 0, [[0]]), ep=4),
@@ -175,7 +179,7 @@ REFUSED = [
     ),
     (
         text("rows.doc", "a,b\n"),
-        "none of the formats that are read",
+        "must have a known format",
         "; .jsonl of a Megatron router trace, or a",
     ),
     (lambda: traffic.open_trace("no/such/run.npz"), "trace must be an existing file or folder, got no/such/run.npz"),

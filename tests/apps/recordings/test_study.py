@@ -66,7 +66,7 @@ def test_rows_are_those_of_compare_and_are_told_on_a_page(few, trace, tmp_path, 
         shares = [f"{share:.1%}" for share in (row["ep_share"], without)]
         assert [word for word in line.split() if "%" in word] == shares
         assert f"{row['iteration_s']:.4g}" in line
-    assert "previous-iteration is wrong about 0.0%" in said
+    assert "previous-iteration misplaces 0.0% of the selections" in said
     page = (tmp_path / "out" / "study.html").read_text()
     for question in (SHARE, CIRCUITS, AHEAD, HELD, UNKNOWN):
         assert f"<h2>{question}</h2>" in page
@@ -78,10 +78,10 @@ def test_one_record_without_sources_says_what_it_cannot_tell(few, tmp_path):
     np.savez(tmp_path / "load.npz", logical_count=np.random.default_rng(1).integers(1, 9, (1, 2, 16)))
     (recording,) = open_trace(tmp_path / "load.npz")
     said = answers(trace_study(recording, TraceStudy(case=PAPER)))
-    assert said[SHARE][-1] == said[CIRCUITS][-1] == "Sources unknown: every rank sends alike."
-    assert said[AHEAD] == ["One record has no past to predict from: record several iterations."]
-    assert said[UNKNOWN][0].startswith("Sources are unknown: every rank is taken to send alike")
-    assert said[UNKNOWN][1] == "One record: nothing is known of drift."
+    assert said[SHARE][-1] == said[CIRCUITS][-1] == "Assumption, since sources are unknown: all ranks send the same."
+    assert said[AHEAD] == ["A single record has no history to predict from: record several iterations."]
+    assert said[UNKNOWN][0].startswith("Sources are unknown: all ranks are assumed to send the same")
+    assert said[UNKNOWN][1] == "There is one record: drift is unknown."
 
 
 def row(design, seconds, cost=1.0):
@@ -120,12 +120,12 @@ def test_the_verdict_on_circuits():
     assert f"Best: {BEST} (" in said
     assert "takes 67% longer than that" in said
     assert "patch panel" not in said
-    assert "with their own alone it takes 50% longer" in said
+    assert "an iteration takes 50% longer" in said
     said = circuits(2, 2, 3, 2.2, 2.2, 2.21)
     assert said.startswith("In time, no: with circuits an iteration takes 2.21 s, 10.5% longer than on")
     assert f"Best: {UNIFORM} (" in said
-    assert f"Within 1% of it: {BEST}, {STATIC}. So circuits need not be switched" in said
-    assert "use each other's NICs" not in said
+    assert f"Within 1% of it: {BEST}, {STATIC}. So circuits need not be reconfigured" in said
+    assert "share the NICs of their server" not in said
     assert circuits(2, 2, 2.01, 2.01, 2.5, 2.5).startswith("In time, no difference: with circuits an iteration take")
     assert f"Best: {PUBLISHED} (" in circuits(2, 2, 2, 2, 2.5, 2.5)
     inside = dataclasses.replace(JOB, tp=1, ep=8, gpus=JOB.gpus // JOB.tp // JOB.ep * 8)
@@ -140,7 +140,7 @@ def test_what_is_unknown_is_said():
 
     said = unknown((3, 1, 1, 1, 4), np.array([1, 11, 21]), sources=Sources.UNKNOWN, targets=Targets.RANKS)
     assert [line.split(":")[0] for line in said[:2]] == ["Sources are unknown", "Experts are unknown"]
-    assert said[2] == "Records are several iterations apart: what happens between them is unknown."
+    assert said[2] == "Records are several iterations apart: changes between them are unknown."
     (only,) = unknown((12, 1, 1, 2, 4), np.arange(12), sources=Sources.DOMAINS)
     assert only.startswith("Rows are text domains")
 

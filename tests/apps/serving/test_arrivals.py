@@ -211,7 +211,7 @@ def test_a_missing_file_and_a_trace_of_one_moment_are_refused(tmp_path):
     assert "cannot read" in refused(read_arrivals, tmp_path / "none.csv", 5)
     assert "cannot read" in refused(read_arrivals, "a\0b.csv", 5)
     once = read(tmp_path, "once.csv", "\n".join(AZURE.splitlines()[:2]))
-    assert "at two times or more" in refused(stretched, once, 4.0)
+    assert "at two or more times" in refused(stretched, once, 4.0)
 
 
 @pytest.mark.filterwarnings("ignore::mfabric_jax.support.unread.Unread")

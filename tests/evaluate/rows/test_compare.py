@@ -394,7 +394,7 @@ def test_axes_say_what_an_array_is(tmp_path):
 
     by_name = drawn("turned.npy", "expert,iteration,layer")
     np.testing.assert_array_equal(by_name, drawn("plain.npy", "iteration,layer,micro-batch,source,expert"))
-    with pytest.raises(InputError, match="name others, such as --axes"):
+    with pytest.raises(InputError, match="name other axes by --axes"):
         drawn("turned.npy", None)
 
 

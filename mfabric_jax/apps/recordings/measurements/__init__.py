@@ -1,4 +1,4 @@
-"""Times that communication tools measured on a cluster of the user's, and the latency and bandwidth that they imply."""
+"""Times that communication tools measured on a user's cluster, and the latency and bandwidth fitted to them."""
 
 from mfabric_jax.apps.recordings.measurements.fit import fit_points as fit_points
 from mfabric_jax.apps.recordings.measurements.formats import read_times as read_times

@@ -1,12 +1,12 @@
-"""Reads what DeepEP's tests print: legacy ones (tests/legacy, both kinds of kernels) and tests/elastic/test_ep.py.
+"""Reader of DeepEP's tests: legacy ones (tests/legacy, both kinds of kernels) and tests/elastic/test_ep.py.
 
-- low latency, `[rank 0] Dispatch bandwidth: 98.1 GB/s, avg_t=77.00 us | Combine bandwidth: ...`: bytes are all copies
-  of tokens, those that stay included.
+- low latency, `[rank 0] Dispatch bandwidth: 98.1 GB/s, avg_t=77.00 us | Combine bandwidth: ...`: bytes count all copies
+  of tokens, including those that stay on the GPU.
 - normal, `[tuning] Best dispatch (FP8): ...: 30 + 812 us, 57.10 GB/s (RDMA), 186.4 GB/s (NVL)`: bytes over RDMA count a
-  token once for every server, the sender's own included. Bandwidth is over the second time; the first is that in which
-  ranks tell each other what comes, and counts here.
-- elastic, `* EP:   3/16 | dispatch: 42 GB/s (SO), 118 GB/s (SU), 1834.120 us, 216000000 bytes | ...`: SO over NICs, SU
-  inside of servers. Rounded to whole GB/s.
+  token once per server, the sender's own included. The first time is the exchange of sizes between ranks, the second
+  the transfer. Bandwidth is bytes over the second; the reader adds both times.
+- elastic, `* EP:   3/16 | dispatch: 42 GB/s (SO), 118 GB/s (SU), 1834.120 us, 216000000 bytes | ...`: SO is over NICs,
+  SU inside servers, both rounded to whole GB/s.
 """
 
 import re
@@ -29,7 +29,7 @@ BEST = re.compile(r"\[tuning\] Best (dispatch|combine)(?: \(\w+\))?")
 OVER_RDMA = re.compile(rf"{NUMBER} GB/s \(RDMA\)")
 MICROSECONDS = re.compile(r"\bus\b")
 OVER_NVLINK = re.compile(rf"{NUMBER} GB/s \(NVL\)")
-TOOK = (  # as versions of the test write it: in which ranks tell each other, and the transfer
+TOOK = (  # forms by version of the test: time of the exchange of sizes, and of the transfer
     re.compile(rf"{NUMBER} \+ {NUMBER} us"),
     re.compile(rf"notify: {NUMBER} us()"),
     re.compile(rf"()\bt: {NUMBER} us"),
@@ -40,7 +40,7 @@ ELASTIC = re.compile(
 )
 RESULT = re.compile(r"\d GB/s")
 OPERATIONS = ("dispatch", "cached dispatch", "combine", "reduced combine")  # of the elastic test
-LEFT_OUT = re.compile(r"Dispatch \+ combine bandwidth:|send/recv time:|\[tuning\] SMs ")  # of no use here
+LEFT_OUT = re.compile(r"Dispatch \+ combine bandwidth:|send/recv time:|\[tuning\] SMs ")  # not needed here
 DOMAINS = re.compile(r"> Ranks: (\d+) x (\d+)")
 
 
@@ -49,7 +49,7 @@ def looks_like(text: str) -> bool:
 
 
 class Run(NamedTuple):
-    """What runs differ in: the test, its ranks and servers as far as it says them, how many runs were before."""
+    """What distinguishes runs: the test, its ranks and servers if stated, and the number of earlier runs."""
 
     program: str
     ranks: int | None = None
@@ -58,7 +58,7 @@ class Run(NamedTuple):
 
 
 def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
-    """The runs of its tests in a text; the elastic one says how many ranks and servers there were."""
+    """Return the runs in a text; only the elastic test states its ranks and servers."""
     runs: dict[Run, list[Timed]] = {}
     said: Counter[str] = Counter()
     domains, unread = None, []
@@ -81,7 +81,7 @@ def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
             unread.append(f"line {number} ({line.strip():.40})")
     name_unread(file, "lines", unread)
     if {"test_internode", "test_intranode"} <= {run.program for run in runs}:
-        raise InputError(f"{file} has lines inside a server and lines between servers; give a file of each.")
+        raise InputError(f"{file} has times inside a server and times between servers; give one file for each.")
     return [
         Report(file=file, tool=TOOL, program=run.program, times=tuple(times), ranks=run.ranks, servers=run.servers)
         for run, times in runs.items()
@@ -89,7 +89,7 @@ def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
 
 
 def _times_before(said: Counter[str], label: str | None) -> int:
-    """How often a label stood before that stands once in a run: a rank, or what a best result is of."""
+    """How often a label occurred before; a rank or the operation of a best result occurs once per run."""
     if label is None:
         return 0
     said[label] += 1
@@ -99,7 +99,7 @@ def _times_before(said: Counter[str], label: str | None) -> int:
 def _elastic_run(where: str, row: re.Match[str], domains: tuple[int, int] | None) -> Run:
     ranks = count_in(where, "EP", row[2])
     if domains is not None and domains[0] * domains[1] != ranks:
-        raise InputError(f"{where}: EP must be of the {domains[0]} x {domains[1]} ranks above, got {ranks}.")
+        raise InputError(f"{where}: EP must have the {domains[0]} x {domains[1]} ranks stated above, got {ranks}.")
     return Run("test_ep", ranks, domains and domains[0])
 
 
@@ -112,7 +112,7 @@ def _low_latency(where: str, line: str) -> Iterator[Timed]:
 
 
 def _of_rate(where: str, kind: str, rate: str, took: str, before: str = "") -> Timed:
-    """Bytes are rate times time; `before`: what passes ahead of the transfer [us]."""
+    """A time whose bytes are rate x time; `before`: time ahead of the transfer [us]."""
     transfer = us(number_in(where, "time", took))
     size = gigabytes_per_s(number_in(where, "bandwidth", rate)) * transfer
     return timed(where, kind, size, transfer + (us(number_in(where, "time", before)) if before else 0.0))

@@ -1,8 +1,8 @@
-"""Fits time = alpha + bytes / bandwidth to measured times.
+"""Fit time = alpha + bytes / bandwidth to measured times.
 
-One fit for each tier, program, kind and number of ranks, also of a server: another number has another latency.
-Least squares of relative errors, so that small messages count as much as large ones, both terms not negative, outliers
-held back (Huber 1964, 1.345 deviations, which are 1.4826 times the median of absolute errors).
+Each tier, program, kind, number of ranks and ranks per server has a fit of its own, since latency depends on them. A
+fit is least squares of relative errors, so that small messages count as much as large ones. Both terms are at least 0.
+Outliers have less weight (Huber 1964, beyond 1.345 deviations; a deviation is 1.4826 times the median absolute error).
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,16 @@ from mfabric_jax.apps.recordings.measurements.placed import TIERS, Point
 from mfabric_jax.checks import InputError
 
 HUBER, TO_DEVIATION, ROUNDS = 1.345, 1.4826, 50
-SAME = 10 * np.finfo(float).eps  # relative change of a round after which none follows
-LEAST_OFF = 1e-6  # relative errors below this are rounding of the file
-ONE_SIZE = 1.05  # largest over smallest size, up to which latency cannot be told from bandwidth
+SAME = 10 * np.finfo(float).eps  # relative change below which rounds end
+LEAST_OFF = 1e-6  # smaller relative errors are rounding in the file
+ONE_SIZE = 1.05  # largest over smallest size; below this, latency and bandwidth cannot be separated
 
 
 class Fit(NamedTuple):
-    """One line through the times of a tier, program, kind and number of ranks, and the sizes that were measured.
+    """One line through the times of a tier, program, kind and number of ranks.
 
-    `off`: fitted over measured times, less 1, of each point, in the order of its points.
+    - `bytes`: smallest and largest measured size.
+    - `off`: relative error (fitted / measured - 1) of each of `points`.
     """
 
     tier: str
@@ -39,22 +40,22 @@ class Fit(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As a person tells it from others of its tier and kind."""
+        """The fit in words, with what distinguishes it from others of its tier and kind."""
         ranks = [] if self.ranks is None else [f"{self.ranks} ranks"]
         each = [] if self.per_server is None else [f"{self.per_server} in a server"]
         return f"{self.kind} {self.tier} ({', '.join([*filter(None, [self.program]), *ranks, *each])})"
 
     @property
     def told_apart(self) -> bool:
-        """Whether sizes differ enough to tell latency from bandwidth; else alpha is 0."""
+        """Whether sizes differ enough to separate latency from bandwidth; if not, alpha is 0."""
         return self.bytes[1] > ONE_SIZE * self.bytes[0]
 
     def seconds(self, size: Any) -> Any:
-        """Fitted time of bytes over the busiest port."""
+        """Return the fitted time [s] of `size` bytes over the busiest port."""
         return self.alpha_s + size / self.bandwidth_bytes_per_s
 
     def row(self) -> dict[str, Any]:
-        """The fit as plain values, as a table and a file have it."""
+        """Return the fit as plain values, for tables and files."""
         off = np.abs(self.off)
         return {
             "tier": self.tier,
@@ -72,8 +73,10 @@ class Fit(NamedTuple):
 
 
 def fit_points(points: Sequence[Point]) -> list[Fit]:
-    """A fit of each tier, program, kind and number of ranks, narrowest tier first. `InputError` where times do not grow
-    with bytes."""
+    """Return a fit of each tier, program, kind and number of ranks, narrowest tier first.
+
+    Raise `InputError` if times do not grow with bytes.
+    """
     groups: dict[Point, list[Point]] = {}
     for point in points:
         groups.setdefault(point._replace(bytes=0.0, seconds=0.0), []).append(point)
@@ -102,8 +105,8 @@ def _fit(points: list[Point]) -> Fit:
 
 
 def line_through(size: Float[np.ndarray, "N"], seconds: Float[np.ndarray, "N"]) -> tuple[float, float]:
-    """Seconds of no byte, and seconds per byte, neither below 0."""
-    terms = np.stack([1 / seconds, size / seconds], axis=1)  # what makes 1 of each point
+    """Return the latency [s] and the seconds per byte, both at least 0."""
+    terms = np.stack([1 / seconds, size / seconds], axis=1)  # a perfect line makes 1 of each row
     weight = np.ones(len(size))
     found = np.zeros(2)
     for _ in range(ROUNDS):
@@ -117,7 +120,7 @@ def line_through(size: Float[np.ndarray, "N"], seconds: Float[np.ndarray, "N"]) 
 
 
 def _not_negative(terms: Float[np.ndarray, "N 2"], weight: Float[np.ndarray, "N"]) -> Float[np.ndarray, "2"]:
-    """Weighted least squares of terms to 1: of all answers with no negative term the best."""
+    """Weighted least squares of terms to 1, with no negative coefficient."""
     root = np.sqrt(weight)
     scale = np.sqrt((terms**2).mean(axis=0))
     both, *_ = np.linalg.lstsq(terms / scale * root[:, None], root, rcond=None)

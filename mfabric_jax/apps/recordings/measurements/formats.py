@@ -1,4 +1,4 @@
-"""Finds the runs of measuring tools in a file."""
+"""Find the runs of measuring tools in a file."""
 
 from collections import Counter
 from pathlib import Path
@@ -16,9 +16,9 @@ FORMATS = (
 
 
 def read_times(path: str | Path, ranks: int | None = None) -> list[Report]:
-    """The runs of measuring tools in a file; `ranks`: as the user says, of runs that do not say it.
+    """Return the runs of measuring tools in a file. `ranks`: the user's number, for runs that do not state it.
 
-    `InputError` for a file of no known tool, a broken one, and ranks that the file says otherwise.
+    Raise `InputError` for a file of an unknown tool, a malformed file, or ranks that contradict the file.
     """
     text = read_text(path, f"give output of {FORMATS}", LARGEST)
     reports = _read(text, str(path), None if ranks is None else whole("ranks", ranks))
@@ -32,21 +32,21 @@ def _read(text: str, file: str, ranks: int | None) -> list[Report]:
     lines = without_prefixes(text)
     tools = [tool for tool in (nccl_tests, osu, perftest, deepep) if tool.looks_like(lines)]
     if not tools:
-        raise InputError(f"{file} is of no tool that is known; allowed: {FORMATS}.")
+        raise InputError(f"{file} must be output of a known tool; allowed: {FORMATS}.")
     return [report for tool in tools for report in tool.read_text(lines, file, ranks)]
 
 
 def _check_ranks(reports: list[Report], ranks: int | None) -> None:
-    """The user's ranks are those of all runs that do not say theirs, so that no two of a program may differ there."""
+    """Check the user's ranks. They hold for every run that states none, so a program may have only one such run."""
     unknown = [report for report in reports if report.ranks is None]
     for report in reports:
         if ranks is not None and not unknown and not report.nics and report.ranks != ranks:
             raise InputError(
-                f"{report.file} is of {report.ranks} ranks; leave out --ranks, or correct it, got {ranks}."
+                f"{report.file} was measured with {report.ranks} ranks; omit or correct --ranks, got {ranks}."
             )
     for program, runs in Counter(report.program for report in unknown).items():
         if runs > 1:
             raise InputError(
-                f"{unknown[0].file} holds {runs} runs of {program} and does not say how many ranks each had; give a "
-                "file of each, and --ranks of each."
+                f"{unknown[0].file} holds {runs} runs of {program} and does not state the ranks of each; give one file "
+                "per run, each with its --ranks."
             )

@@ -1,10 +1,10 @@
-"""Reads output of nccl-tests, as text or JSON (NVIDIA/nccl-tests, src/util.cu, JSON version 2 of July 2026).
+"""Reader of nccl-tests output, as text or JSON (NVIDIA/nccl-tests, src/util.cu, JSON version 2 of July 2026).
 
-A text may hold several runs. Each has a table, whose header says the columns: size [B] count type redop root, then
-time [us] algbw busbw #wrong out of place, the same in place; with times of iterations four more behind each. Versions
-before that for NCCL 2.13 have no root, a blank redop where nothing is reduced, and the largest error for #wrong. `size`
-is the whole buffer of a rank: of an all-gather or reduce-scatter the large one. Both times of a row count. Rows without
-bytes are left out.
+A text may hold several runs. Each has a table whose header names the columns: size [B] count type redop root, then
+time [us] algbw busbw #wrong out of place, then the same four in place. If times of iterations are printed, four more
+columns follow each group. Versions before the one for NCCL 2.13 have no root column, a blank redop if nothing is
+reduced, and the largest error instead of #wrong. `size` is the whole buffer of a rank: the large one for all-gather and
+reduce-scatter. Both times of a row count. Rows without bytes are left out.
 """
 
 import re
@@ -24,20 +24,20 @@ PROGRAMS = {
     **{"alltoallv": "alltoallv", "alltoall": "all-to-all", "all_reduce": "all-reduce", "all_gather": "all-gather"},
     **{"reduce_scatter": "reduce-scatter", "sendrecv": "send-receive"},
 }
-NAMES = [*PROGRAMS, "broadcast", "reduce", "gather", "scatter", "hypercube"]  # the last ones are refused
+NAMES = [*PROGRAMS, "broadcast", "reduce", "gather", "scatter", "hypercube"]  # all beside PROGRAMS are refused
 PROGRAM = re.compile(rf"(?<![a-z_])({'|'.join(NAMES)})_perf")
 STARTING = "Collective test starting"
 CONCLUDED = "Collective test concluded"
 RANK = re.compile(r"^#\s+Rank\s+(\d+)\s+(?:Group\s+(\d+)\s)?.*?\bon\s+(\S+)\s+device\b")
 ROW = re.compile(r"(?<![\w.])\d+\s+\d+\s+(u?int\d+|half|float|double|bfloat16|fp?8_?e\dm\d)\s")
-CLOCK = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")  # behind a row, with -T
-ROUNDED = 0.01, 0.05  # of a printed rate: GB/s, part
-LARGEST_ERROR = 0.01  # that older versions allow, of half precision
+CLOCK = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")  # time stamp at the end of a row, with -T
+ROUNDED = 0.01, 0.05  # tolerance of a printed rate: GB/s, and relative
+LARGEST_ERROR = 0.01  # largest error that older versions accept in half precision
 
 
 @dataclass
 class Run:
-    """One table and what stands between the table before and it: names of programs, ranks with group and server."""
+    """One table, with what the text names since the previous table: programs, and ranks with group and server."""
 
     line: int = 0
     columns: list[str] = field(default_factory=list)
@@ -52,10 +52,10 @@ def looks_like(text: str) -> bool:
 
 
 def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
-    """The runs of its programs in a text. Ranks and servers are those of the lines `# Rank`, where there are."""
+    """Return the runs in a text. Ranks and servers come from its `# Rank` lines, if there are any."""
     runs = _runs(text, file)
     if not any(run.rows for run in runs):
-        raise InputError(f"{file} is output of {TOOL} but holds no measured time; give a whole output.")
+        raise InputError(f"{file} is output of {TOOL} but holds no measured time; give the complete output.")
     return [_report(run, _program(run, runs, file), file) for run in runs]
 
 
@@ -80,7 +80,9 @@ def _runs(text: str, file: str) -> list[Run]:
                 raise InputError(f"{where}: a row must stand below the header of its table, got {line.strip()!r:.80}.")
             runs[-1].rows.append((number, line))
         elif ROW.search(line):
-            raise InputError(f"{where}: a row must begin with its size, got {line.strip()!r:.80}; take away the rest.")
+            raise InputError(
+                f"{where}: a row must begin with its size, got {line.strip()!r:.80}; remove what stands before it."
+            )
         elif CONCLUDED not in line:
             named = [name[1] for name in PROGRAM.finditer(line)]
             run.named += named
@@ -89,12 +91,12 @@ def _runs(text: str, file: str) -> list[Run]:
     return runs
 
 
-MIXED = "outputs of several processes are mixed; build nccl-tests with MPI, or give a file of each"
+MIXED = "outputs of several processes are mixed; build nccl-tests with MPI, or give one file per process"
 
 
 def _add_rank(where: str, hosts: dict[int, tuple[str, str]], rank: re.Match[str]) -> None:
     if int(rank[1]) in hosts:
-        raise InputError(f"{where}: rank {rank[1]} stands twice, on {hosts[int(rank[1])][1]} and {rank[3]}; {MIXED}.")
+        raise InputError(f"{where}: rank {rank[1]} occurs twice, on {hosts[int(rank[1])][1]} and {rank[3]}; {MIXED}.")
     hosts[int(rank[1])] = rank[2] or "0", rank[3]
 
 
@@ -106,29 +108,29 @@ def _columns(where: str, line: str) -> list[str]:
     followed = [columns[at : at + 3] == ["time", "algbw", "busbw"] for at, name in enumerate(columns) if name == "time"]
     if columns[0] != "size" or not followed or not all(followed) or len(followed) != columns.count("algbw"):
         raise InputError(
-            f"{where}: the table must have the columns size, and time, algbw, busbw together (-C writes the time of "
-            f"the CPU, versions of 2017 others), got {', '.join(columns):.80}."
+            f"{where}: the table must have the column size, and columns time, algbw, busbw in a row, got "
+            f"{', '.join(columns):.80}; -C (CPU time) and versions of 2017 are not read."
         )
     return columns
 
 
 def _program(run: Run, runs: list[Run], file: str) -> str:
-    """What was measured: as stands above the table, or else anywhere in the output, or in the name of the file."""
+    """The measured program: named above the table, else anywhere in the output, else in the file name."""
     named = {run.starting} if run.starting else set(run.named)
     if not named and any(each.starting for each in runs):
-        raise InputError(f"{file}, line {run.line}: {STARTING} must stand above every table, as above others.")
+        raise InputError(f"{file}, line {run.line}: {STARTING!r} must stand above every table, or above none.")
     named = named or {name for each in runs for name in each.named}
     named = named or set(re.findall("|".join(NAMES), PurePath(file).name))
     if len(named) == 1:
         (name,) = named
         if name in PROGRAMS:
             return name
-        raise InputError(f"{file}, line {run.line}: {name}_perf is not read; allowed: {ALLOWED}; take it out.")
+        raise InputError(f"{file}, line {run.line}: {name}_perf is not read; allowed: {ALLOWED}; remove the run.")
     if not named:
         raise InputError(f"{file} does not say which program ran; name the file after it; allowed: {ALLOWED}.")
     raise InputError(
-        f"{file}, line {run.line}: the table does not say which program ran, {' or '.join(sorted(named))}; give a file "
-        "of each, named after it."
+        f"{file}, line {run.line}: the table may be of {' or '.join(sorted(named))}; give one file per program, named "
+        "after it."
     )
 
 
@@ -143,22 +145,24 @@ def _report(run: Run, program: str, file: str) -> Report:
 
 
 def _size(file: str, run: Run) -> tuple[int | None, int | None]:
-    """Ranks of a communicator and the servers that they are in; with NCCL_TESTS_SPLIT there are several of one size."""
+    """Ranks of a communicator, and servers that hold them; with NCCL_TESTS_SPLIT several equal communicators run."""
     if not run.hosts:
         return None, None
     if missing := set(range(len(run.hosts))) - set(run.hosts):
-        raise InputError(f"{file}, line {run.line}: the lines of ranks must name all of them, {min(missing)} lacks.")
+        raise InputError(
+            f"{file}, line {run.line}: the rank lines must name all ranks, rank {min(missing)} is missing."
+        )
     groups: dict[str, list[str]] = {}
     for group, host in run.hosts.values():
         groups.setdefault(group, []).append(host)
     (ranks, servers), *others = {(len(hosts), len(set(hosts))) for hosts in groups.values()}
     if others:
-        raise InputError(f"{file}, line {run.line}: groups of ranks must have one size and as many servers each.")
+        raise InputError(f"{file}, line {run.line}: groups must have equal numbers of ranks, and of servers.")
     return ranks, servers
 
 
 def _row(where: str, kind: str, line: str, run: Run) -> Iterator[Timed]:
-    """The times of one line: out of place and in place, or in place alone."""
+    """The times of one line: out of place and in place, or only one of them."""
     words = CLOCK.sub("", line).split()
     if words[0].strip("0") == "":
         return
@@ -176,17 +180,17 @@ def _row(where: str, kind: str, line: str, run: Run) -> Iterator[Timed]:
         yield time
 
 
-UNCHECKED = "all-to-all", "send-receive"  # in place: newer versions write N/A
+UNCHECKED = "all-to-all", "send-receive"  # in place, these are not verified: newer versions write N/A
 
 
 def _shape(columns: list[str]) -> tuple[int, int]:
-    """Columns before the first time, and from it to the second."""
+    """Number of columns before the first time, and from the first to the second."""
     first, *others = (at for at, name in enumerate(columns) if name == "time")
     return first, (others[0] if others else len(columns)) - first
 
 
 def _check_rate(where: str, time: Timed, words: list[str]) -> None:
-    """The rate beside a time is that of its size: else a word is damaged, or the columns are others."""
+    """Check that the printed rate is size over time; if not, a word is damaged or the columns differ."""
     rate, printed = to_gigabytes(time.bytes / time.seconds), number_in(where, "algbw", words[1])
     if not abs(rate - printed) <= ROUNDED[0] + ROUNDED[1] * rate:
         raise InputError(f"{where}: algbw must be size over time, {rate:.4g} GB/s, got {words[1]!r:.80}.")
@@ -196,13 +200,13 @@ def _check_right(where: str, column: str, wrong: str) -> None:
     if wrong != "N/A" and not number_in(where, column, wrong) <= (0 if column == "#wrong" else LARGEST_ERROR):
         allowed = "0 or N/A" if column == "#wrong" else f"at most {LARGEST_ERROR}"
         raise InputError(
-            f"{where}: {column} must be {allowed}, got {wrong!r:.80}; data arrived damaged, measure again."
+            f"{where}: {column} must be {allowed}, got {wrong!r:.80}; data arrived corrupted, measure again."
         )
 
 
 # ---------------------------------------------------------------------------------------------------------------- JSON
 def read_json(text: str, file: str) -> Report:
-    """The times of a file of `--json`. A process is a device there, which stands for its nthreads x ngpus ranks."""
+    """Return the times in a file of `--json`. Each of its devices is a process with nthreads x ngpus ranks."""
     told = mapping_in(text, file, f"results of {TOOL}")
     results = _of(told, "results", list, file)
     named = PROGRAM.findall(" ".join(str(word) for word in _of(told, "args", list, file)))
@@ -250,7 +254,7 @@ def _result(where: str, kind: str, result: Any) -> Iterator[Timed]:
         if size and result.get(place) is not None:
             body = _of(result, place, dict, where)
             if "cpu_time" in body:
-                raise InputError(f"{where}, {place}: time must stand there, got cpu_time; measure without -C.")
+                raise InputError(f"{where}, {place} must have time, got cpu_time; measure without -C.")
             took = _of(body, "time", (int, float), f"{where}, {place}")
             if (wrong := body.get("nwrong")) is not None:
                 _check_right(where, "#wrong", str(wrong))
@@ -265,7 +269,7 @@ KINDS = {dict: "a mapping", list: "a list", str: "text", int: "a whole number", 
 
 
 def _of(value: Any, field: str, kind: Any, where: str) -> Any:
-    """A field of a mapping, of the kind that it must be."""
+    """A field of a mapping. Raise `InputError` unless it has the expected kind."""
     found = value.get(field) if isinstance(value, dict) else None
     if not isinstance(found, kind) or isinstance(found, bool):
         raise InputError(f"{where}: {field} must be {KINDS[kind]}, got {found!r:.80}.")

@@ -1,8 +1,7 @@
-"""Reads osu_alltoall and osu_alltoallv (OSU micro-benchmarks 7.5; the NCCL and GPU variants print alike).
+"""Reader of osu_alltoall and osu_alltoallv (OSU micro-benchmarks 7.5; NCCL and GPU variants have the same format).
 
-A file may hold several runs, each below its title. Columns: size [B] of one pair of ranks, average latency [us]; with
--f also least, most, iterations; with -c a column that says Pass or Fail. The output does not say how many ranks there
-were.
+A file may hold several runs, each below its title. Columns are size [B] per pair of ranks and average latency [us];
+-f adds minimum, maximum and iterations, -c adds Pass or Fail. The output does not state the number of ranks.
 """
 
 import re
@@ -23,7 +22,7 @@ def looks_like(text: str) -> bool:
 
 
 def read_text(text: str, file: str, ranks: int | None) -> list[Report]:
-    """The runs of osu_alltoall in a text. `InputError` without `ranks`: a rank sends a size to each of them."""
+    """Return the runs of osu_alltoall in a text. Raise `InputError` without `ranks`: a rank sends the size to each."""
     runs: list[tuple[str, str, list[tuple[str, str]]]] = []
     found: list[tuple[str, str]] | None = None
     for number, line in enumerate(text.splitlines(), 1):
@@ -32,15 +31,15 @@ def read_text(text: str, file: str, ranks: int | None) -> list[Report]:
             found = []
             runs.append((*_of_title(where, title[1]), found))
         elif TABLE.search(line):
-            found = None  # of another tool
+            found = None  # a table of another tool
         elif LATENCY.match(line) and (found is None or found):
             raise InputError(f"{where}: the title of a test, # OSU ..., must stand above its table.")
         elif found is not None and line.startswith("#") and "(us)" in line and not LATENCY.match(line):
-            raise InputError(f"{where}: the first column behind Size must be Avg Latency(us), got {line!r:.80}.")
+            raise InputError(f"{where}: the column after Size must be Avg Latency(us), got {line!r:.80}.")
         elif found is not None and is_count((line.split() or [""])[0]):
             found.append((where, line))
     if ranks is None:
-        raise InputError(f"{file} is of {TOOL}, which does not say how many ranks took part; give --ranks.")
+        raise InputError(f"{file} is output of {TOOL}, which does not state the number of ranks; give --ranks.")
     return [
         Report(file=file, tool=TOOL, program=program, times=tuple(_times(kind, rows, ranks)))
         for program, kind, rows in runs
@@ -51,7 +50,9 @@ def _of_title(where: str, title: str) -> tuple[str, str]:
     """Program and kind."""
     read = READ.match(title)
     if read is None:
-        raise InputError(f"{where}: {title!r:.80} is not read; allowed: osu_alltoall and osu_alltoallv; take it out.")
+        raise InputError(
+            f"{where}: {title!r:.80} is not read; allowed: osu_alltoall and osu_alltoallv; remove the run."
+        )
     return f"{TOOL}{read[2] or ''} {read[1]}", "alltoallv" if read[2] else "all-to-all"
 
 
@@ -61,6 +62,6 @@ def _times(kind: str, rows: list[tuple[str, str]], ranks: int) -> Iterator[Timed
         if len(words) < 2:
             raise InputError(f"{where}: a row must have a size and a latency, got {line.strip()!r:.80}.")
         if "Fail" in words:
-            raise InputError(f"{where}: Validation must be Pass, got 'Fail'; data arrived damaged, measure again.")
+            raise InputError(f"{where}: Validation must be Pass, got 'Fail'; data arrived corrupted, measure again.")
         size = number_in(where, "size", words[0])
         yield timed(where, kind, size * ranks, us(number_in(where, "latency", words[1])))

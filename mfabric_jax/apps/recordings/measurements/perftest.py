@@ -1,9 +1,9 @@
-"""Reads perftest: ib_write_bw and its kin, and ib_write_lat and its kin (linux-rdma/perftest), as text or JSON.
+"""Reader of perftest's bandwidth and latency tests (ib_write_bw, ib_write_lat, ...; linux-rdma/perftest), text or JSON.
 
-A text may hold several runs, each below the title of its test. Bandwidth: ` #bytes #iterations BW peak BW average
-MsgRate`, MiB/s of 2^20 B/s or, with --report_gbits, Gb/s. Many messages are on the way at once, so bytes over average
-bandwidth is the time of one more. Latency: `t_typical` of one message that is alone [us]. JSON (--out_json) says no
-unit of bandwidth: it is the one in which the average is the size times the rate of messages.
+A text may hold several runs, each below the title of its test. Bandwidth tests print ` #bytes #iterations BW peak BW
+average MsgRate`, in MiB/s of 2^20 B/s or, with --report_gbits, in Gb/s. Many messages are in flight at once, so bytes
+over average bandwidth is the time of one more message. Latency tests print `t_typical` [us] of a single message. JSON
+(--out_json) does not state the unit of bandwidth; it is the one in which the average equals size times message rate.
 """
 
 import difflib
@@ -21,7 +21,7 @@ UNITS = {"[Gb/sec]": gbps(1.0), "[MiB/sec]": float(2**20), "[MB/sec]": float(2**
 COLUMN = re.compile(r"BW peak\S*|BW average\S*|\S+")
 TITLE = re.compile(r"^\s*([^#\s].*\b(?:BW|Latency) Test)\b")
 BOTH_WAYS = "Bidirectional"
-SAME_RATE = 0.02  # relative difference of two printed rates: MiB/s and Gb/s of one differ 119 times
+SAME_RATE = 0.02  # tolerance when two printed rates are compared; MiB/s and Gb/s differ by a factor of 119
 
 
 def looks_like(text: str) -> bool:
@@ -29,7 +29,7 @@ def looks_like(text: str) -> bool:
 
 
 def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
-    """The runs of its programs in a text: two ranks, of which one sends."""
+    """Return the runs in a text. Each has two ranks, one of which sends."""
     columns: list[str] = []
     found: list[tuple[str, list[Timed]]] = []
     test = ""
@@ -53,17 +53,17 @@ def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
 
 
 def _report(file: str, test: str, times: tuple[Timed, ...]) -> Report:
-    """Of one run; two ranks, of which one sends."""
+    """The report of one run: two ranks, one of which sends."""
     program = test.replace("_", " ") or TOOL
     return Report(file=file, tool=TOOL, program=program, times=times, ranks=2, nics=True)
 
 
 def _check_title(where: str, test: str) -> None:
-    """`InputError` for a title of which a word looks like `BOTH_WAYS`, which counts bytes twice, and is not."""
+    """Raise `InputError` for a title that misspells `BOTH_WAYS`, since such a test counts bytes twice."""
     for word in test.split():
         if word != BOTH_WAYS and difflib.get_close_matches(word.lower(), [BOTH_WAYS.lower()]):
             raise InputError(
-                f"{where}: the title of the test must say {BOTH_WAYS} where both ways count, got {word!r}."
+                f"{where}: the title of a test that counts both directions must say {BOTH_WAYS}, got {word!r}."
             )
 
 
@@ -72,7 +72,7 @@ def _ways(test: str) -> int:
 
 
 def read_json(text: str, file: str) -> Report:
-    """The time in a file of `--out_json`: two ranks, of which one sends, and one size."""
+    """Return the time in a file of `--out_json`: two ranks, one of which sends, and one size."""
     told = mapping_in(text, file, f"results of {TOOL}")
     row = _mapping(told, "results", file)
     name = _mapping(told, "test_info", file).get("test")
@@ -115,7 +115,7 @@ def _time(where: str, row: dict[str, str], test: str) -> Timed:
         if name == "BW average":
             if not test:
                 raise InputError(
-                    f"{where}: the title of the test must stand above the table: it says if both ways count."
+                    f"{where}: the title of the test must stand above the table: it says if both directions count."
                 )
             rate = number_in(where, "BW average", word) * _unit(where, "[" + unit) / _ways(test)
             if not rate > 0:

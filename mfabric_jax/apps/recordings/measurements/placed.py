@@ -1,4 +1,4 @@
-"""Where measured times belong: the tier of the network, and the bytes over its busiest port."""
+"""Assign measured times to a tier of the network, with the bytes over its busiest port."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ TIERS = {  # from the narrowest on
 
 
 class Asked(NamedTuple):
-    """What the user says of a file; None: the file says it."""
+    """What the user states about a file; None: the file states it."""
 
     tier: str | None = None
     ranks: int | None = None
@@ -27,7 +27,7 @@ NOTHING = Asked()
 
 
 class Point(NamedTuple):
-    """One measured time: bytes over the busiest port of a tier, seconds. `per_server`: ranks of a server."""
+    """One measured time: bytes over the busiest port of a tier, and seconds. `per_server`: ranks per server."""
 
     tier: str
     kind: str
@@ -39,11 +39,12 @@ class Point(NamedTuple):
 
 
 def points_of(reports: Sequence[Report], asked: Asked = NOTHING) -> list[Point]:
-    """The times of a file's runs as bytes over ports of a tier. Where some of them are of one server, the tier that the
-    user states is that of the others.
+    """Return the times of a file's runs as bytes over the busiest port of a tier.
 
-    `InputError` where neither file nor user says tier, ranks or GPUs of a server that are needed, or both say different
-    things: a time from inside a server is never one between servers.
+    If only some runs are inside one server, the tier that the user states is that of the other runs.
+
+    Raise `InputError` if neither file nor user states the tier, ranks or GPUs per server that are needed, or if they
+    contradict each other: a time inside a server is never one between servers.
     """
     between = [report for report in reports if not _inside(report, asked)]
     found = []
@@ -54,7 +55,7 @@ def points_of(reports: Sequence[Report], asked: Asked = NOTHING) -> list[Point]:
 
 
 def _inside(report: Report, asked: Asked) -> bool:
-    """Whether a run is known to be of one server."""
+    """Whether a run is known to be inside one server."""
     ranks = report.ranks or asked.ranks
     each = _per_server(report, asked, ranks)
     return not report.nics and (report.servers == 1 or (ranks is not None and each is not None and ranks <= each))
@@ -82,7 +83,7 @@ def _per_server(report: Report, asked: Asked, ranks: int | None) -> int | None:
     whole("gpus_per_server", asked.gpus_per_server)
     if told is not None and report.servers != 1 and told != asked.gpus_per_server:
         raise InputError(
-            f"{report.file} has {told} ranks in a server; leave out --gpus-per-server, or correct it, got "
+            f"{report.file} has {told} ranks per server; omit or correct --gpus-per-server, got "
             f"{asked.gpus_per_server}."
         )
     return asked.gpus_per_server
@@ -94,7 +95,9 @@ def _tier(report: Report, asked: Asked, ranks: int | None, per_server: int | Non
     inside = _inside(report, asked)
     known = report.servers is not None or (ranks is not None and per_server is not None)
     if report.nics and asked.tier == SERVER:
-        raise InputError(f"{report.file} is of {report.tool}, which measures NICs; tier must be leaf or across.")
+        raise InputError(
+            f"{report.file} is output of {report.tool}, which measures NICs; tier must be leaf or across, got 'server'."
+        )
     if known and not report.nics:
         if inside and asked.tier not in (None, SERVER):
             raise InputError(f"{report.file} was measured inside one server; tier must be server, got {asked.tier!r}.")
@@ -104,18 +107,18 @@ def _tier(report: Report, asked: Asked, ranks: int | None, per_server: int | Non
             raise InputError(f"{report.file} was measured between servers; tier must be leaf or across, got 'server'.")
     if asked.tier is None:
         allowed = [tier for tier in TIERS if tier != SERVER or not (known or report.nics)]
-        raise InputError(f"{report.file} does not say where it was measured; give --tier {' or '.join(allowed)}.")
+        raise InputError(f"{report.file} does not state where it was measured; give --tier {' or '.join(allowed)}.")
     return asked.tier
 
 
 def _needed(report: Report, kind: str, ranks: int | None, per_server: int | None, beyond: bool) -> tuple[int, int]:
-    """Ranks, and ranks of a server, where the kind needs them."""
+    """Ranks and ranks per server, as far as the kind needs them."""
     if kind in PAIRS:
         return 2, 1
     if ranks is None:
-        raise InputError(f"{report.file} does not say how many ranks took part; give --ranks.")
+        raise InputError(f"{report.file} does not state the number of ranks; give --ranks.")
     if beyond and per_server is None:
-        raise InputError(f"{report.file} does not say how many of its ranks share a server; give --gpus-per-server.")
+        raise InputError(f"{report.file} does not state how many ranks share a server; give --gpus-per-server.")
     if beyond and per_server is not None and ranks % per_server:
         raise InputError(f"gpus_per_server must divide the {ranks} ranks of {report.file}, got {per_server}.")
     return ranks, per_server or ranks

@@ -1,31 +1,31 @@
-"""What part of the bytes that a tool reports crosses the busiest port, by kind of communication.
+"""Which part of the bytes that a tool reports crosses the busiest port, by kind of communication.
 
-Inside a server the port is a GPU's link to the others; beyond it is a GPU's NIC, of which every GPU has one.
-n ranks, g of them in a server, s = n / g servers.
+Inside a server the port is a GPU's link to the others; between servers it is a GPU's NIC. Every GPU has one NIC.
 """
 
 from mfabric_jax.checks import InputError
 
 LOW_LATENCY, NORMAL = "deepep-low-latency", "deepep-normal"  # before the operation: dispatch, combine, ...
-EVEN = ("all-to-all", "alltoallv", LOW_LATENCY)  # bytes to all ranks alike, a rank's own share counted
+EVEN = ("all-to-all", "alltoallv", LOW_LATENCY)  # equal bytes to all ranks, the sender's own share included
 RINGS = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0}  # times around a ring of n ranks
 PAIRS = ("send-receive", "message", "messages")  # all bytes go to one other rank
-ONCE_A_SERVER = (NORMAL,)  # a token counts once for each server, the sender's own too; inside: for each rank
+ONCE_A_SERVER = (NORMAL,)  # a token counts once per server, the sender's included; in one server: once per rank
 KINDS = (*EVEN, *RINGS, *PAIRS, *ONCE_A_SERVER)
 
 
 def family(kind: str) -> str:
-    """The kind without the operation of DeepEP, which has no part in what crosses a port."""
+    """Return the kind without DeepEP's operation, which does not change what crosses a port."""
     return next((name for name in (LOW_LATENCY, NORMAL) if kind.startswith(f"{name}-")), kind)
 
 
 def port_share(kind: str, ranks: int, per_server: int, *, beyond: bool) -> float:
-    """Bytes over the busiest port per reported byte of one rank.
+    """Return the bytes over the busiest port per reported byte of one rank.
 
+    - `ranks`: of the group; `per_server`: of them in a server.
     - `beyond`: the port is a NIC; else all ranks are in one server.
 
-    Uneven sizes (alltoallv) are taken as if they were spread evenly over ranks. Rings run side by side over the NICs of
-    a server, a part of the bytes on each (NCCL's rings; its trees send about as much).
+    Uneven sizes (alltoallv) count as if spread evenly over ranks. One ring runs over each NIC of a server, with an
+    equal part of the bytes (as NCCL's rings; its trees send about as much).
     """
     kind = family(kind)
     if kind in PAIRS:

@@ -1,8 +1,8 @@
-"""Takes away what launchers and log collectors put before every line of a tool's output.
+"""Remove the prefixes that launchers and log collectors put before every line of a tool's output.
 
-mpirun --tag-output (`[1,0]<stdout>:`), srun --label (`0: `), kubectl logs --timestamps, docker compose, journals: what
-stands before a line with which a table begins is a prefix, and so is what has the same form before another line, with
-other numbers and words.
+Examples are mpirun --tag-output (`[1,0]<stdout>:`), srun --label (`0: `), kubectl logs --timestamps, docker compose and
+journals. Text before the header of a table is a prefix. So is text of the same form, with other numbers and words, at
+the start of any other line.
 """
 
 import re
@@ -15,15 +15,15 @@ FORMS = {"number": r"\d+(?:\.\d+)?", "word": "[A-Za-z]+", "space": r"\s+"}
 
 
 def without_prefixes(text: str) -> str:
-    """The text without the prefixes of its lines; their number stays."""
+    """Return the text without the prefixes of its lines; the number of lines stays the same."""
     lines = COLOURS.sub("", text).splitlines()
     forms = dict.fromkeys(form for line in lines if (form := _form(line)))
-    prefix = re.compile("|".join(forms))  # without a form it matches nothing, and nothing is taken away
+    prefix = re.compile("|".join(forms))  # without forms it matches the empty string, so nothing is removed
     return "\n".join(prefix.sub("", line, count=1) for line in lines)
 
 
 def _form(line: str) -> str:
-    """A pattern of what stands before the beginning of a table; empty where nothing does."""
+    """A pattern for the text before a table's header; empty if there is none."""
     table = TABLE.search(line)
     before = line[: table.start()].strip() if table else ""
     parts = (FORMS.get(str(part.lastgroup)) or re.escape(part[0]) for part in PARTS.finditer(before))

@@ -1,4 +1,4 @@
-"""What a run of a measuring tool printed: a time for every size, and who took part as far as the output says."""
+"""The output of one run of a measuring tool: a time per size, and ranks and servers if the output states them."""
 
 import re
 from dataclasses import dataclass
@@ -7,11 +7,12 @@ from typing import NamedTuple
 from mfabric_jax.checks import InputError, positive, whole
 
 LARGEST = 1 << 26  # bytes of a file
-TABLE = re.compile(r"#\s*size\s+count\b|#\s+bytes\s+N\b|# OSU |#bytes\s+#iterations")  # begins a table of any tool
+TABLE = re.compile(r"#\s*size\s+count\b|#\s+bytes\s+N\b|# OSU |#bytes\s+#iterations")  # header of any tool's table
 
 
 class Timed(NamedTuple):
-    """One measured time. `bytes`: of one rank as the tool counts them; `ports.port_share` says what crosses a port."""
+    """One measured time. `bytes`: of one rank, as the tool counts them; `ports.port_share` gives the part over a
+    port."""
 
     kind: str
     bytes: float
@@ -20,10 +21,10 @@ class Timed(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One run in a file; None: the file does not say it.
+    """One run in a file; None: the file does not state the value.
 
-    - `program`: what measured, by which runs are fitted apart, as they are by kind, ranks and ranks of a server.
-    - `nics`: the tool measures NICs, never a server's inside.
+    - `program`: the measuring program. Each program, kind, number of ranks and ranks per server is fitted separately.
+    - `nics`: whether the tool measures NICs, never links inside a server.
     """
 
     file: str
@@ -36,18 +37,20 @@ class Report:
 
     def __post_init__(self):
         if not self.times:
-            raise InputError(f"{self.file} is output of {self.tool} but holds no measured time; give a whole output.")
+            raise InputError(
+                f"{self.file} is output of {self.tool} but holds no measured time; give the complete output."
+            )
         if self.ranks and self.servers and self.ranks % self.servers:
             raise InputError(f"{self.file}: ranks must be a multiple of its {self.servers} servers, got {self.ranks}.")
 
 
 def timed(where: str, kind: str, size: float, seconds: float) -> Timed:
-    """A checked time; `where` names file and line in a mistake."""
+    """Return a checked time. `where`: file and line, for error messages."""
     return Timed(kind, positive(f"{where}: bytes", size), positive(f"{where}: seconds", seconds))
 
 
 def number_in(where: str, field: str, word: str) -> float:
-    """The number that a word of a table is. `InputError` for any other word."""
+    """Return the number in a word of a table. Raise `InputError` for any other word."""
     try:
         return float(word)
     except ValueError:
@@ -55,12 +58,12 @@ def number_in(where: str, field: str, word: str) -> float:
 
 
 def count_in(where: str, field: str, word: str) -> int:
-    """The whole number from 1 on that a word is."""
+    """Return the whole number in a word. Raise `InputError` unless it is at least 1."""
     if not (word.isascii() and word.isdigit() and len(word) < 20):
         raise InputError(f"{where}: {field} must be a whole number of at least 1, got {word!r:.80}.")
     return whole(f"{where}: {field}", int(word))
 
 
 def is_count(word: str) -> bool:
-    """Whether a word is digits alone."""
+    """Whether a word consists of digits only."""
     return word.isascii() and word.isdigit()

@@ -1,8 +1,8 @@
-"""Writes fitted latency and bandwidth, which `network.transport` reads, as JSON.
+"""Write fitted latency and bandwidth as JSON, which `network.transport` reads.
 
-`measured` lists all fits. Beside it are constants of a transport, which is between
-servers: its start-up is the latency, its headers take the part of a NIC that was not reached. They come from the widest
-tier beyond a server, never from inside one.
+`measured` lists all fits. The other entries are constants of a transport between servers: its start-up time is the
+latency, and its headers take the part of the NIC's bandwidth that was not reached. They come from the widest tier
+between servers, never from inside one.
 """
 
 import json
@@ -17,14 +17,16 @@ from mfabric_jax.checks import InputError, positive
 from mfabric_jax.support.atomic import check_file, replacing
 from mfabric_jax.units import gbps
 
-LEAST_HEADER = 0.001  # bytes, below which there is none
-PAYLOAD = 4096  # bytes of a packet; only the ratio to its header counts
+LEAST_HEADER = 0.001  # bytes; a smaller header counts as 0
+PAYLOAD = 4096  # bytes of a packet; only its ratio to the header matters
 FIRST = ("all-to-all", "alltoallv", NORMAL, LOW_LATENCY, "send-receive", "messages")
 
 
 def chosen(fits: Sequence[Fit]) -> Fit | None:
-    """The fit that stands for the network between servers: the widest tier, an all-to-all where there is one, of most
-    ranks, up to the largest size."""
+    """Return the fit for the network between servers; None if all fits are inside a server.
+
+    It is of the widest tier, then of an all-to-all if there is one, then of the most ranks, then of the largest size.
+    """
     beyond = [fit for fit in fits if fit.tier != SERVER]
     order = [*FIRST, *(family(fit.kind) for fit in beyond if family(fit.kind) not in FIRST)]
     return min(
@@ -35,16 +37,16 @@ def chosen(fits: Sequence[Fit]) -> Fit | None:
 
 
 def constants(fit: Fit, nic_gbps: float) -> dict[str, Any]:
-    """Fields of a transport with the latency and the part of a NIC's bandwidth that a fit found.
+    """Return the fields of a transport with the fitted latency and part of a NIC's bandwidth.
 
-    `InputError` for a fit that is faster than the NIC.
+    Raise `InputError` if the fit is faster than the NIC.
     """
     part = fit.bandwidth_bytes_per_s / gbps(positive("nic_gbps", nic_gbps))
     if part > 1:
         least = fit.bandwidth_bytes_per_s / gbps(1.0)
         raise InputError(
             f"nic_gbps must be at least the {least:.4g} Gbps that {fit.name} reached, got {nic_gbps:g}; "
-            "see --gpus-per-server, the ranks that share a server and have a NIC each."
+            "check --gpus-per-server: the ranks of a server, each with its own NIC."
         )
     header = PAYLOAD * (1 / part - 1)
     return {
@@ -57,8 +59,10 @@ def constants(fit: Fit, nic_gbps: float) -> dict[str, Any]:
 
 
 def write_measured(fits: Sequence[Fit], path: str | Path, nic_gbps: float | None = None) -> Path:
-    """Write fits; with `nic_gbps`, the bandwidth of a NIC, constants of a transport too where one was measured beyond a
-    server. Returns the path."""
+    """Write the fits as JSON; return the path.
+
+    With `nic_gbps`, the bandwidth of a NIC, also write the constants of a transport if a fit is between servers.
+    """
     check_file("out", path, (".json",))
     fit = chosen(fits)
     told = constants(fit, nic_gbps) if fit is not None and nic_gbps is not None else {}
@@ -70,25 +74,25 @@ def write_measured(fits: Sequence[Fit], path: str | Path, nic_gbps: float | None
 
 
 def remarks(fits: Sequence[Fit], nic_gbps: float | None = None) -> list[str]:
-    """What a reader of the fits must know: where they end. `InputError` as in `constants`."""
+    """Return sentences on the limits of the fits. Raise `InputError` as `constants` does."""
     said = []
     for fit in fits:
         if not fit.told_apart:
             said.append(
-                f"{fit.name}: one size, from which latency and bandwidth cannot be told apart; alpha is 0, "
-                "the bandwidth is what that size reaches."
+                f"{fit.name}: one size cannot separate latency from bandwidth, so alpha is 0 and the bandwidth is what "
+                "that size reaches."
             )
     fit = chosen(fits)
     if fit is None:
-        said.append("All was measured inside a server: no word about the network between servers, no transport.")
+        said.append("All times are from inside a server: they say nothing about the network between servers.")
     else:
         if fit.tier == LEAF:
-            said.append("Nothing was measured across leaf switches: a fabric of more tiers may be slower than this.")
+            said.append("Nothing was measured across leaf switches: a fabric with more tiers may be slower.")
         if nic_gbps is None:
-            said.append("--nic-gbps, the bandwidth of a NIC, makes the file one that network.transport reads.")
+            said.append("Give --nic-gbps, the bandwidth of a NIC, for a file that network.transport can read.")
         else:
             told = constants(fit, nic_gbps)
             part = told["payload_bytes"] / (told["payload_bytes"] + told["header_bytes"])
-            said.append(f"network.transport has {fit.name}: {part:.1%} of a NIC's bandwidth.")
-            said.append("Set job.dispatcher=ideal beside it: other dispatchers have a share of links of their own.")
+            said.append(f"network.transport takes {fit.name}: {part:.1%} of a NIC's bandwidth.")
+            said.append("Also set job.dispatcher=ideal: other dispatchers reduce the bandwidth once more.")
     return said

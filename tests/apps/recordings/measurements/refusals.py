@@ -46,7 +46,7 @@ GROWING = [Point("across", "all-to-all", 16, size, 1e-4 + size / 50e9) for size 
 REFUSED = [
     # files
     (lambda: read_times("nowhere.txt"), "cannot read 'nowhere.txt' (No such file", "nccl-tests as text or JSON"),
-    (text("a.txt", "words"), "is of no tool that is known", "osu_alltoall"),
+    (text("a.txt", "words"), "must be output of a known tool", "osu_alltoall"),
     (text("a.txt", b"\xff\xfe"), "is not text in UTF-8, from byte 0 on."),
     (text("a.txt", HEADER + ROW), "does not say which program ran", "alltoall_perf"),
     (text("all_reduce.txt", HEADER), "is output of nccl-tests but holds no measured time"),
@@ -54,11 +54,11 @@ REFUSED = [
     (nccl(ROW.replace("30.00", "fast")), "line 5: time must be a number, got 'fast'."),
     (nccl(ROW.replace("30.00", "-3.00")), "line 5: seconds must be finite and above 0, got -3"),
     (nccl(ROW.replace("30.00", "60.00")), "line 5: algbw must be size over time, 0.01707 GB/s, got '0.03'."),
-    (nccl(ROW.replace("     0  ", "     4  ")), "#wrong must be 0 or N/A, got '4'; data arrived damaged"),
+    (nccl(ROW.replace("     0  ", "     4  ")), "#wrong must be 0 or N/A, got '4'; data arrived corrupted"),
     (nccl(ROW.rpartition(" ")[0]), "alltoall.txt, line 5: a row must have the columns of line 3, got 12 words."),
     (
         text("all_reduce.txt", HEADER.replace("    time", " cputime") + ROW),
-        "line 3: the table must have the columns size",
+        "line 3: the table must have the column size",
     ),
     (text("all_reduce.txt", HEADER.replace("size         count", "bytes            N") + ROW), "got bytes, N, type"),
     (text("a.txt", FILES["older.txt"].replace("2e-06", "5e-02")), "line 6: error must be at most 0.01, got '5e-02'"),
@@ -74,9 +74,9 @@ REFUSED = [
     (told(lambda v: v["config"]["devices"][0].pop("hostname")), "run.json, device 0: hostname must be text, got None."),
     (
         told(lambda v: v["results"][0]["out_of_place"].update(cpu_time=1.0)),
-        "run.json, result 0, out_of_place: time must stand there, got cpu_time; measure without -C.",
+        "run.json, result 0, out_of_place must have time, got cpu_time; measure without -C.",
     ),
-    (text("osu.txt", FILES["osu.txt"]), "does not say how many ranks took part; give --ranks."),
+    (text("osu.txt", FILES["osu.txt"]), "does not state the number of ranks; give --ranks."),
     (text("osu.txt", FILES["osu.txt"].replace("Pass", "Fail"), 4), "line 5: Validation must be Pass, got 'Fail'"),
     (text("osu.txt", FILES["osu_v.txt"].replace("35.10", ""), 4), "a row must have a size and a latency, got '4096'."),
     (
@@ -85,13 +85,13 @@ REFUSED = [
     ),
     (
         text("osu.txt", FILES["osu.txt"].replace("Avg Lat", "Overall Lat"), 4),
-        "the first column behind Size must be Avg",
+        "the column after Size must be Avg",
     ),
     (text("w.txt", FILES["write_bw.txt"].replace("average[MiB", "average[MoB")), "in one of [Gb/sec], [MiB/sec]"),
     (text("w.txt", FILES["write_bw.txt"].replace("46900.00", "0.00")), "BW average must be above 0, got '0.00'."),
     (text("w.txt", FILES["write_bw.txt"].replace("0.005863", "")), "line 7: a row must have 5 columns, got 4."),
     (text("w.txt", FILES["write_lat.txt"].replace("t_typical", "t_mean")), "have a column BW average or t_typical"),
-    (text("d.txt", FILES["normal.txt"] + FILES["inside.txt"]), "has lines inside a server and lines between servers"),
+    (text("d.txt", FILES["normal.txt"] + FILES["inside.txt"]), "has times inside a server and times between servers"),
     (text("d.txt", FILES["inside.txt"].replace("153.00", "")), "line 2: a best result must say GB/s and us, got"),
     (
         text("d.txt", FILES["low_latency.txt"].replace("75.28 GB", "**75.28 GB")),
@@ -99,10 +99,13 @@ REFUSED = [
     ),
     (
         text("d.txt", FILES["elastic.txt"].replace("2 x 8", "4 x 8")),
-        "line 5: EP must be of the 4 x 8 ranks above, got 16.",
+        "line 5: EP must have the 4 x 8 ranks stated above, got 16.",
     ),
     (text("d.txt", FILES["elastic.txt"].replace("2 x 8", "1 x 16")), "line 5: SO must be 0 in one server, got '90'."),
-    (text("all_reduce.txt", nccl_text([], 4, 4) + ROW, 8), "is of 4 ranks; leave out --ranks, or correct it, got 8."),
+    (
+        text("all_reduce.txt", nccl_text([], 4, 4) + ROW, 8),
+        "was measured with 4 ranks; omit or correct --ranks, got 8.",
+    ),
     (text("all_reduce.txt", nccl_text([], 5, 4) + ROW), "ranks must be a multiple of its 2 servers, got 5."),
     # where they were measured
     (report(["rack"]), "tier 'rack' is unknown; allowed: server, leaf, across."),
@@ -111,13 +114,13 @@ REFUSED = [
         report(["server"], ranks=16, servers=2),
         "was measured between servers; tier must be leaf or across, got 'server'.",
     ),
-    (report([], ranks=16, servers=2), "does not say where it was measured; give --tier leaf or across."),
-    (report([None, 8, None]), "does not say where it was measured; give --tier server or leaf or across."),
-    (report(["server"], nics=True), "which measures NICs; tier must be leaf or across."),
-    (report(["across"]), "f does not say how many ranks took part; give --ranks."),
-    (report(["across", 16]), "f does not say how many of its ranks share a server; give --gpus-per-server."),
+    (report([], ranks=16, servers=2), "does not state where it was measured; give --tier leaf or across."),
+    (report([None, 8, None]), "does not state where it was measured; give --tier server or leaf or across."),
+    (report(["server"], nics=True), "which measures NICs; tier must be leaf or across, got 'server'."),
+    (report(["across"]), "f does not state the number of ranks; give --ranks."),
+    (report(["across", 16]), "f does not state how many ranks share a server; give --gpus-per-server."),
     (report(["across", 16, 3]), "gpus_per_server must divide the 16 ranks of f, got 3."),
-    (report(["across", None, 4], ranks=16, servers=2), "has 8 ranks in a server; leave out --gpus-per-server"),
+    (report(["across", None, 4], ranks=16, servers=2), "has 8 ranks per server; omit or correct --gpus-per-server"),
     (report(["server", 1]), "1 ranks send nothing inside one server"),
     # fits
     (

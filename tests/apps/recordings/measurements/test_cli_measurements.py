@@ -24,7 +24,7 @@ def test_a_table_a_file_and_a_picture(files, tmp_path, capsys):
     assert not cli.main([*WORDS, "--nic-gbps", "400", "--out", "own.json", "--picture", "fit.png"])
     printed = capsys.readouterr()
     assert float(line_of(printed.out, "across", "all-to-all", "48", "32")[3]) == pytest.approx(45, rel=0.03)
-    assert "network.transport has all-to-all across (alltoall_perf, 32 ranks, 8 in a server): 88." in printed.out
+    assert "network.transport takes all-to-all across (alltoall_perf, 32 ranks, 8 in a server): 88." in printed.out
     assert printed.err.split() == ["own.json", "fit.png"]
     told = json.loads((tmp_path / "own.json").read_text())
     inside, across = told["measured"]
@@ -65,7 +65,7 @@ def test_runs_that_differ_in_ranks_of_a_server_alone_are_told_apart(files, tmp_p
 
 def test_a_fit_says_where_it_ends(files, capsys):
     assert not cli.main(["calibrate", "nccl", "inside.txt", "--nic-gbps", "400"])
-    assert "no word about the network between servers" in capsys.readouterr().out
+    assert "they say nothing about the network between servers" in capsys.readouterr().out
     assert not cli.main(["calibrate", "nccl", "across.txt", "--tier", "leaf", "--nic-gbps", "400"])
     assert "Nothing was measured across leaf switches" in capsys.readouterr().out
 
@@ -78,7 +78,7 @@ def test_a_fit_says_where_it_ends(files, capsys):
             "osu.txt inside.txt across.txt --ranks 8,16",
             "ranks must have one value, or one for each of the 3 files, got 2",
         ),
-        ("across.txt", "across.txt does not say where it was measured; give --tier leaf or across."),
+        ("across.txt", "across.txt does not state where it was measured; give --tier leaf or across."),
         ("inside.txt --tier across", "was measured inside one server; tier must be server, got 'across'."),
         ("osu.txt --ranks x", "ranks must be whole numbers separated by commas, got 'x'."),
         ("osu.txt --tier across", "give --ranks"),
