@@ -55,8 +55,8 @@ class LoadSettings(Group, frozen=True):
     arrivals: Annotated[
         str | None,
         doc(
-            "A log of requests (auto: equal requests): CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure; date and"
-            " time) or Timestamp,Request tokens,Response tokens (BurstGPT; seconds), or JSONL with timestamp,"
+            "A log of requests (auto: equal requests): CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure; date"
+            " and time) or Timestamp,Request tokens,Response tokens (BurstGPT; seconds), or JSONL with timestamp,"
             " input_length, output_length (Mooncake; ms) and chat_id (Qwen-Bailian; seconds). Three lines, for"
             " example: Timestamp,Request tokens,Response tokens / 0.0,1500,200 / 0.35,320,80.",
             file=True,
@@ -118,8 +118,8 @@ class ServingSettings(Group, frozen=True):
     kernels: Annotated[
         str | None,
         doc(
-            "Kernels of dispatch and combine: deepep-low-latency, deepep-low-latency-rdma, deepep-normal, deepep-v2, hybridep,"
-            " nvlink-one-sided, nccl, ideal, or a file (auto: deepep-low-latency; nvlink-one-sided in domains"
+            "Kernels of dispatch and combine: deepep-low-latency, deepep-low-latency-rdma, deepep-normal, deepep-v2,"
+            " hybridep, nvlink-one-sided, nccl, ideal, or a file (auto: deepep-low-latency; nvlink-one-sided in domains"
             " beyond a server).",
             file=True,
         ),

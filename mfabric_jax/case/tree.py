@@ -43,7 +43,7 @@ class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def doc(text: str, *, traced: bool = False, file: bool = False) -> msgspec.Meta:
-    """Return the help of a setting. `traced`: other values run in the same compiled program; `file`: it may be a file."""
+    """Return the help of a setting. `traced`: other values use the same compiled program; `file`: it may be a file."""
     marks = {"traced": True} if traced else {"file": True} if file else None
     return msgspec.Meta(description=text, extra_json_schema=marks)
 
@@ -59,8 +59,8 @@ class Model(Group, frozen=True):
     recipe: Annotated[
         Literal["makers", "paper", "none"],
         doc(
-            "The set-up that fills degrees at auto: that of the model's makers, that of the paper (arXiv 2501.03905), or"
-            " none (a search for degrees that fit)."
+            "The set-up that fills degrees at auto: that of the model's makers, that of the paper (arXiv 2501.03905),"
+            " or none (a search for degrees that fit)."
         ),
     ] = "makers"
     blocks: Annotated[Count | None, doc("Transformer blocks.")] = None
@@ -563,8 +563,8 @@ class FullMesh(Group, frozen=True):
     ways: Annotated[
         Literal["shortest", "dimension-order", "detour"] | None,
         doc(
-            "shortest: all shortest paths; dimension-order: one path, first dimension first; detour: the same, with each"
-            " step also over every third server of its line (auto: the faster of shortest and detour)."
+            "shortest: all shortest paths; dimension-order: one path, first dimension first; detour: the same, with"
+            " each step also over every third server of its line (auto: the faster of shortest and detour)."
         ),
     ] = None
 
@@ -745,8 +745,8 @@ class CircuitSettings(Group, frozen=True):
     routing: Annotated[
         RoutingName | None,
         doc(
-            "unsplit: pairs with circuits use only these, other pairs the tree; best-path: circuits or tree, the faster;"
-            " split: both at once; relay: also through third servers (auto: unsplit; split for serving)."
+            "unsplit: pairs with circuits use only these, other pairs the tree; best-path: circuits or tree, the"
+            " faster; split: both at once; relay: also through third servers (auto: unsplit; split for serving)."
         ),
     ] = None
     schedule: Annotated[
