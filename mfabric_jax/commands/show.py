@@ -65,7 +65,7 @@ def as_toml(cases: Cases, *, changed: bool = False) -> Iterator[str]:
     yield from _beside(cases)
     if unread := [path for path in settings() if path not in read and path in cases.stated]:
         fabrics = ", ".join(dict.fromkeys(case.network.fabric for case in each))
-        yield from ("", f"# read by no case here ({fabrics}): {', '.join(unread)}")
+        yield from ("", f"# not read by any case here ({fabrics}): {', '.join(unread)}")
 
 
 def _of_variants(cases: Cases) -> set[str]:

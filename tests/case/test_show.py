@@ -90,7 +90,7 @@ def test_every_value_says_where_it_comes_from(tmp_path, capsys):
     assert said["network.tiers"] == "case.toml"
     assert said["gpu.name"] == said["compute.rate"] == "preset paper"
     assert "run.seed" not in said
-    assert "# read by no case here (mfabric): network.rail-optimized.pxn, network.topoopt.wiring" in lines
+    assert "# not read by any case here (mfabric): network.rail-optimized.pxn, network.topoopt.wiring" in lines
     assert status("show", "--presets") == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*presets()]
 

@@ -1,4 +1,4 @@
-"""Steps of trainings on real clusters, predicted beside what was measured (`trainings.toml`); nothing is fitted."""
+"""Predicted and measured steps of trainings on real clusters (`trainings.toml`); nothing is fitted to them."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from mfabric_jax.evaluate.resolving.set_up import MEMORY_PART
 from mfabric_jax.evaluate.rows.results import simulate
 from mfabric_jax.workload.memory import Memory
 
-# The clusters of all rows: servers with a NIC a GPU on a tree that is not oversubscribed, and evenly routed tokens, as
+# Settings of all rows: servers with one NIC per GPU on a tree without oversubscription, and evenly routed tokens, as
 # benchmarks force them.
 CLUSTER = {
     "traffic.generated.skew": 0.0,
@@ -28,7 +28,7 @@ FACTS = ("memory_gb", "gpu_memory_gb", "fits", *map(MEMORY_PART.format, Memory._
 
 
 class Training(NamedTuple):
-    """One row: a model on GPUs; `job`: settings of a case below `job`; `measured_s` None: kept apart."""
+    """A model trained on GPUs. `job`: settings of a case below `job`; `measured_s`: None if only predicted."""
 
     name: str
     model: str
@@ -45,7 +45,7 @@ class Training(NamedTuple):
 
     @property
     def case(self) -> Case:
-        """The case that says it."""
+        """The case of the training."""
         own = resources.files("mfabric_jax.apps.validation") / "models" / f"{self.model}.toml"
         said = {"model.name": str(own) if own.is_file() else self.model, "gpu.name": self.gpu}
         said |= {"model.recipe": self.recipe}
@@ -54,7 +54,7 @@ class Training(NamedTuple):
 
 
 def trainings(names: Sequence[str] = ()) -> list[Training]:
-    """The rows of these names, or all. `InputError` for an unknown one."""
+    """Return the trainings of these names, or all. Raise InputError for an unknown name."""
     text = (resources.files("mfabric_jax.apps.validation") / "trainings.toml").read_text(encoding="utf-8")
     known = {name: Training(name, **facts) for name, facts in tomllib.loads(text).items()}
     asked = [part for name in names for part in name.split(",")]
@@ -62,7 +62,7 @@ def trainings(names: Sequence[str] = ()) -> list[Training]:
 
 
 def training_rows(rows: Iterable[Training]) -> Iterator[dict[str, Any]]:
-    """Each with its prediction [s], its error (predicted over measured, less 1), parts, memory and source."""
+    """Yield a row per training: prediction [s], error (predicted / measured - 1), parts, memory and source."""
     for one in rows:
         (found,) = simulate(cases(one.case)).rows()
         predicted, measured = found["iteration_s"], one.measured_s
@@ -77,8 +77,8 @@ def training_rows(rows: Iterable[Training]) -> Iterator[dict[str, Any]]:
 
 
 def training_summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """By GPU, of rows that were measured: mean and worst of the absolute errors, part of the measurements inside the
-    band, and the band's mean width over the prediction."""
+    """Return a row per GPU over its measured trainings: mean and worst absolute error, the fraction of measurements
+    inside the band, and the band's mean width over the prediction."""
     found = []
     for gpu in dict.fromkeys(row["gpu"] for row in rows):
         some = [row for row in rows if row["gpu"] == gpu and row["error"] is not None]
@@ -96,8 +96,8 @@ def training_summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def training_ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Seconds of one row over another of the same source (`RATIOS`): predicted, measured, and one over the other, less
-    1; only of rows that are there."""
+    """Return ratios of two rows of one source (`RATIOS`): predicted, measured, and error (predicted / measured - 1).
+    Ratios of missing rows are left out."""
     known, found = {row["row"]: row for row in rows}, []
     for what, pairs in RATIOS.items():
         for one, other in pairs:
