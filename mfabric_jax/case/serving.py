@@ -107,7 +107,7 @@ class SplitSettings(Group, frozen=True):
 
 
 class ServingSettings(Group, frozen=True):
-    """A model that answers requests on pools of GPUs, for `mfabric serve`."""
+    """A model that serves requests. Read by `mfabric serve`, for pools of GPUs."""
 
     ep: Annotated[Count, doc("GPUs that share the experts.")] = 32
     tp: Annotated[Count, doc("Neighbouring GPUs of these that split attention.")] = 1

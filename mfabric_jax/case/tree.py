@@ -50,7 +50,7 @@ def doc(text: str, *, traced: bool = False, file: bool = False) -> msgspec.Meta:
 
 # ------------------------------------------------------------------------------------------------------ model and GPU
 class Model(Group, frozen=True):
-    """The model, and the set-up that fills settings of `job` at auto. Settings here at auto are the model's own."""
+    """The model and its recipe. The recipe fills settings of `job` at auto; settings here at auto are the model's."""
 
     name: Annotated[
         str,
@@ -802,7 +802,7 @@ class RunSettings(Group, frozen=True):
 
 
 class FailureSettings(Group, frozen=True):
-    """What fails, where and when, for `mfabric failures`."""
+    """What fails, where and when. Read by `mfabric failures`."""
 
     kinds: Annotated[
         tuple[str, ...] | None,

@@ -111,7 +111,7 @@ def test_help_is_one_screen_and_leads_to_every_setting(capsys):
     assert "network.topoopt.wiring = totient-perms" in group
     assert "run.seed" not in group
     assert status("show", "--help", "circuits.predict.sigma") == 0
-    assert "belongs to circuits.turn = predict, which it chooses" in capsys.readouterr().out
+    assert "belongs to circuits.turn = predict; stating it chooses predict" in capsys.readouterr().out
     assert mistake(capsys, "show", "--help", "circuits.predict.sgma").startswith(
         "circuits.predict.sgma is unknown (did you mean circuits.predict.sigma?)"
     )
