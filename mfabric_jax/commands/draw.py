@@ -20,7 +20,7 @@ class Options:
     fabric: Annotated[str, Positional("FABRIC", FIRST, states="network.fabric")]
     """The name of a fabric, or a graph's file in any format of docs/formats.md."""
     out: str
-    """Write the picture to this .png, .pdf or .svg file."""
+    """A .png, .pdf or .svg file."""
 
 
 def run(cases: Cases, options: Options) -> None:

@@ -25,7 +25,7 @@ class Options(shared.OnDevice):
     out: str | None = None
     """Write a row per way of sharing and job to this .csv or .parquet file."""
     links: str | None = None
-    """Write the use of the busiest link over time, at the start and end of the first run, to a .csv or .parquet file."""
+    """Write the use of the busiest link over time (start and end of the first run) to this .csv or .parquet file."""
     figures: str | None = None
     """Draw the use of the busiest link to this folder."""
 

@@ -29,7 +29,7 @@ class Options:
     """leaf-spine, planes (separate leaf-spines, each with a NIC of every server), fat-tree (three tiers), torus,
     twisted-torus (sizes n and 2n), full-mesh (in every dimension), dragonfly."""
     out: str
-    """Write the graph to this .json file."""
+    """A .json file for the graph."""
     gpus: int | None = None
     """Number of GPUs (default: that of --shape)."""
     shape: str | None = None

@@ -16,9 +16,7 @@ class Options(shared.OnDevice):
     Commas separate lists.
     """
 
-    what: Annotated[
-        Literal["bench"], Positional("bench", "a policies command first; allowed: bench", "policies command")
-    ]
+    what: Annotated[Literal["bench"], Positional("bench", "a subcommand first; allowed: bench", "policies command")]
     """bench: a row per policy, workload, number of servers, routing and forecast error."""
     config: Scoreboard
     out: str | None = None

@@ -20,7 +20,7 @@ class Options:
     rows: Annotated[tuple[str, ...], Positional("ROWS", FIRST)]
     """.csv or .parquet files written by --out of other commands, or folders of sweeps; several share one page."""
     out: str
-    """Write the page to this .html file."""
+    """A .html file for the page."""
     pictures: str | None = None
     """Folder of .png and .svg files to include, such as that of compare --figures."""
     title: str | None = None
