@@ -46,12 +46,12 @@ def _where(row: dict[str, Any], rows: Rows) -> str:
 
 
 def lost_months(rows: Rows, hours_a_month: float) -> Iterator[str]:
-    """Yield the hours of a month lost to all kinds of failures with a rate: by stops of the job, and by slower running."""
+    """Yield the hours of a month lost to all failures with a rate: by stops of the job, and by slower running."""
     from mfabric_jax.apps.failures.months import months
 
     for month in months(rows):
         where, lost, waits = _where(month.first, rows), month.lost_h, month.waiting_h
-        waiting = f", {waits:.3g} h of them waiting for a repair, as there is no spare" if waits else ""
+        waiting = f", {waits:.3g} h of them until a repair, because nothing takes over" if waits else ""
         yield (
             f"{where}: {lost:.3g} h of a month lost ({lost / hours_a_month:.2%}), {len(month.rows)} kinds: "
             f"{month.stopped_h:.3g} h as the job stops (half a checkpoint interval and the restart{waiting}), "

@@ -14,7 +14,7 @@ SHOWN = 20  # rows printed without --limit
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Filter, group and sort the rows of sweeps and other commands; find their Pareto front.
+    """Filter, group and sort rows of sweeps and other commands; find their Pareto front.
 
     Commas separate lists. Options apply in this order: where, over, pareto, by, sort, columns, limit.
     """

@@ -137,7 +137,7 @@ def checked_jobs(jobs: int | None) -> int:
 def each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Path], jobs: int) -> Iterator[Ended]:
     """Run commands, `jobs` at the same time, and yield each when it ends.
 
-    The output of an ended command is in the file `stem` with .txt; after a failure, its errors are in .log. Neither file
+    The output of an ended command is in its `stem` with .txt; after a failure, its errors are in .log. Neither file
     exists before that, however this process ends. If the caller stops early, running commands are interrupted.
     """
     waiting, running, jobs = list(commands.items()), {}, min(jobs, len(commands))
