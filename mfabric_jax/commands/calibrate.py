@@ -27,7 +27,7 @@ class Options(shared.OnDevice):
 
 def run(cases: Cases, options: Options) -> None:
     if further := [path for path in cases.varied if path != "model.name"]:
-        raise InputError(f"calibrate fits models under a single set of assumptions; give one value of {further[0]}.")
+        raise InputError(f"calibrate fits models under one set of assumptions; give one value of {further[0]}.")
     shared.refuse_flags(cases, FITTED, "calibrate fits times on the fat-tree at all published bandwidths")
     shared.check_cases(cases)
     shared.start_jax(shared.dtype_of(cases), options.device)

@@ -60,11 +60,11 @@ def lost_months(rows: Rows, hours_a_month: float) -> Iterator[str]:
         if month.without:
             yield f"{where}: no rate is given for {', '.join(month.without)}; hours and dollars leave them out."
         if month.usd is not None and month.usd_with is None:
-            yield f"{where}: more hours are lost than a month has, so there is no price of a million tokens with failures."
+            yield f"{where}: more hours are lost than a month has, so a million tokens have no price with failures."
 
 
 def priced_months(rows: Rows) -> Iterator[str]:
-    """Yield the dollars per million tokens with failures, and the cheapest case with and without failures."""
+    """Yield dollars per million tokens with failures, and the cheapest case with and without failures."""
     from mfabric_jax.apps.failures.months import months
 
     priced = [month for month in months(rows) if month.usd_with is not None]

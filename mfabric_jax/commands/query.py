@@ -24,8 +24,8 @@ class Options:
     where: str | None = None
     """Conditions such as "fabric = mfabric|fat-tree, nic_gbps >= 400"."""
     pareto: str | None = None
-    """Columns of the Pareto front, such as network_cost_usd,tokens_per_s: minimised, or maximised for tokens per second,
-    mfu and the like (column:min and column:max override this). With --by, one front per group."""
+    """Columns of the Pareto front, such as network_cost_usd,tokens_per_s. They are minimised, or maximised if they are
+    tokens per second, mfu and the like (column:min, column:max override this). With --by, one front per group."""
     by: str | None = None
     """Columns whose values define groups."""
     measures: str | None = None

@@ -38,7 +38,7 @@ class Options:
     memory_gigabytes_per_s: float | None = None
     """Memory bandwidth of a GPU, for computations that also have bytes of memory."""
     unbounded_bytes: float | None = None
-    """Bytes of a flow without an end."""
+    """Bytes of htsim flows of size 0, which never end there (default: nothing is sent)."""
     weights: str | None = None
     """MixNet's weight matrix (.txt), for the all-to-alls of MixNet graphs."""
     gradient: bool = True

@@ -49,8 +49,8 @@ def run(options: Options) -> int:
     after = simulate(CaseSpace(asked).cases).rows(progress=True)
     if len(before) != len(after):
         raise InputError(
-            f"{options.rows!r} has {len(before)} rows, but its settings make {len(after)}: they are of an interrupted run, "
-            f"a selection, or made in Python."
+            f"{options.rows!r} has {len(before)} rows, but its settings make {len(after)}: they are of an interrupted "
+            f"run, a selection, or made in Python."
         )
     now = provenance(shared.dtype_of(asked))
     for name in ORIGIN:

@@ -157,16 +157,16 @@ def of_load(rows: list[dict[str, Any]], cases: Cases) -> Iterator[str]:
             continue
         if row["load_tokens_per_s"] is not None:
             yield (
-                f"{named}: {row['load_tokens_per_s']:,.0f} tokens/s of answers are asked for, "
+                f"{named}: the load is {row['load_tokens_per_s']:,.0f} tokens/s of answers, "
                 f"{100 * row['decode_load']:.3g} % of what {row['load_decode_gpus']:,} GPUs decode; prompts are "
                 f"{100 * row['prefill_load']:.3g} % of what {row['load_prefill_gpus']:,} GPUs prefill in full passes."
             )
         yield from _late(row, named)
         yield from _unsteady(row, named, cases)
         yield (
-            f"{named}: KV transfers take up to {row['kv_slowdown_p99']:.3g} times longer than on an idle network (p99); "
-            f"the busiest pair is {row['kv_hot_pair']}, with {row['kv_hot_pair_over_mean']:.3g} times the mean bytes; the "
-            f"busiest NIC carries caches {100 * row['kv_busiest_nic']:.2g} % of the time."
+            f"{named}: KV transfers take up to {row['kv_slowdown_p99']:.3g} times as long as on an idle network (p99); "
+            f"the busiest pair is {row['kv_hot_pair']}, with {row['kv_hot_pair_over_mean']:.3g} times the mean bytes; "
+            f"the busiest NIC carries caches {100 * row['kv_busiest_nic']:.2g} % of the time."
         )
         if row["refused"]:
             yield f"{named}: {row['refused']:,} requests do not fit in a GPU's memory and were refused."
@@ -251,9 +251,9 @@ def _of_band(rows: list[dict[str, Any]]) -> str:
 
     steps, passes = ("{:g} to {:g}".format(*MEASURED_OVER_PREDICTED[what]) for what in ("tpot", "prefill"))
     timed = any(row["tpot_limit_s"] is not None or row["ttft_limit_s"] is not None for row in rows)
-    judged = ". In time means by the prediction (--by predicted)"
+    judged = ". Rows are in time by their prediction (--by predicted)"
     if any(row["by"] == "high" for row in rows):
-        judged = ". In time means at the slow end (by the prediction with --by predicted)"
+        judged = ". Rows are in time at the slow end (--by predicted uses the prediction)"
     return (
         f"band: measured steps took {steps} times their prediction, passes of prefill {passes} times. The band goes "
         f"from fast kernels with all communication hidden to the largest of these{judged * timed}. {PAGE} has the rows."

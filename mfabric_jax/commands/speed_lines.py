@@ -75,7 +75,7 @@ def _precision() -> Iterator[Line]:
 def _compilation_cache() -> Iterator[Line]:
     folder = jax.config.values["jax_compilation_cache_dir"]
     if not _keeps_programs():
-        yield Line("compilation cache", "none: every process compiles again")
+        yield Line("compilation cache", "none: every process compiles anew")
     elif "://" in folder:
         yield Line("compilation cache", folder)
     else:
@@ -91,7 +91,7 @@ def _kept_programs() -> Iterator[Line]:
         yield Line("kept programs", f"{folder}: not used, {why}")
     else:
         many, size = programs.kept(folder)
-        words = f"{many:,} programs; with executables {size / MEBI:,.1f} of at most {programs.MOST / MEBI:,.0f} MiB"
+        words = f"{many:,} programs, with executables {size / MEBI:,.1f} of at most {programs.MOST / MEBI:,.0f} MiB"
         yield Line("kept programs", f"{folder}: {words}")
 
 

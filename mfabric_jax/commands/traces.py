@@ -165,7 +165,5 @@ def _server(recording, asked: int | None) -> str:
     if asked is not None:
         return f"a server: {asked} ranks (--ranks-per-server)"
     ranks = statistics.ranks_in_server(recording)
-    known = (
-        "no degrees are known, so every GPU counts as a rank" if recording.layout is None else recording.layout.words
-    )
+    known = "no degrees are known, so every GPU is a rank" if recording.layout is None else recording.layout.words
     return f"a server: {ranks} ranks ({statistics.SERVER} GPUs; {known}); --ranks-per-server changes this"

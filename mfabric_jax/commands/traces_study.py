@@ -48,7 +48,7 @@ def run(cases: Cases, options: Options) -> None:
     if "model.name" not in cases.stated:
         raise InputError("traces study needs --model, the model of the job that is studied.")
     decided = {path for variant in DESIGNS.variants for path in variant.stated}
-    shared.refuse_flags(cases, decided, f"traces study compares the designs of preset {PRESET}, which set it")
+    shared.refuse_flags(cases, decided, f"traces study compares the designs of preset {PRESET}, which set this value")
     page = None if options.out is None else _page_in(pathlib.Path(options.out))
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax.apps.recordings.study import TraceStudy, answers, trace_study

@@ -37,7 +37,7 @@ def _size(job: Workload) -> str:
     if not model.next_tokens:
         return said
     more, trained = float(units.to_gigabytes(model.prediction_params)), "" if job.predicted else "not "
-    return f"{said}; blocks that predict extra tokens (job.mtp) have {more:.4g} B more, {trained}trained here"
+    return f"{said}; blocks that predict further tokens (job.mtp) have {more:.4g} B more, {trained}trained here"
 
 
 def run(cases: Cases, options: Options) -> None:

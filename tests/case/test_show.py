@@ -77,7 +77,7 @@ def test_what_is_drawn_is_drawn_again(tmp_path):
 def test_a_recipe_that_was_worked_out_stands_when_it_is_fed_back(tmp_path):
     text = "\n".join(show.as_toml(cases_of("--preset deepseek-v3")))
     assert 'job.per-server.node_limit = "model"' in text
-    assert "# open: recipe makers (arXiv 2412.19437)" in text
+    assert "# auto: recipe makers (arXiv 2412.19437)" in text
 
 
 def test_every_value_says_where_it_comes_from(tmp_path, capsys):

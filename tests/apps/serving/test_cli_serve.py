@@ -161,7 +161,7 @@ def test_the_band_holds_the_step_also_where_one_micro_batch_is_quicker(capsys):
     assert row["tpot_low_s"] < row["serial_s"]
     assert row["tpot_s"] < row["tpot_high_s"]
     assert status(*WORDS, "--fabric", "fat-tree", "--ep", "16,64", "--batch", "4") == 0
-    assert "2 of 2 rows are quicker" in capsys.readouterr().out
+    assert "2 of 2 rows are faster" in capsys.readouterr().out
     assert status(*WORDS, "--fabric", "fat-tree", "--ep", "64", "--batch", "128") == 0
     assert "quicker:" not in capsys.readouterr().out
 
@@ -202,7 +202,7 @@ def test_prefill_that_does_not_fit_is_said(capsys):
     words = *WORDS, "--fabric", "fat-tree", "--ep", "64", "--batch", "32"
     assert status(*words, "--set", "serving.prefill.ep=8") == 0
     said = capsys.readouterr().out
-    assert "state serving.prefill.ep above 8" in said
+    assert "raise serving.prefill.ep above 8" in said
     assert "Cheapest" not in said
     assert status(*words) == 0
     assert "serving.prefill.ep above" not in capsys.readouterr().out
@@ -308,14 +308,15 @@ def test_the_measured_over_the_predicted_is_said_and_both_trees_alike(capsys):
     assert status(*words, "--set", "network.oversubscription=2") == 0
     said = capsys.readouterr().out
     assert (
-        "band: measured steps took 1.34 to 1.37 times their prediction, passes of prefill 1.5 to 1.94 times; " in said
+        "band: measured steps took 1.34 to 1.37 times their prediction, passes of prefill 1.5 to 1.94 times. The band"
+        in said
     )
-    assert "what is in time is so at the slow end (--by predicted: the prediction is)" in said
+    assert "Rows are in time at the slow end (--by predicted uses the prediction)" in said
     assert "network.oversubscription 2 is that of fat-tree, too, which makes it the network of oversub-fat-tree" in said
     assert status(*words, "--by", "predicted") == 0
     said = capsys.readouterr().out
     assert "at the slow end" not in said
-    assert "predictions alone are in time" in said
+    assert "Rows are in time by their prediction" in said
     assert "which makes it the network of" not in said
 
 
