@@ -59,8 +59,8 @@ class Model(Group, frozen=True):
     recipe: Annotated[
         Literal["makers", "paper", "none"],
         doc(
-            "The set-up that fills degrees at auto: that of the model's makers, that of the paper (arXiv 2501.03905),"
-            " or none (a search for degrees that fit)."
+            "The set-up that fills degrees at auto: that of the model's makers, that of the paper arXiv 2501.03905, or"
+            " none: a search for degrees that fit."
         ),
     ] = "makers"
     blocks: Annotated[Count | None, doc("Transformer blocks.")] = None
@@ -159,11 +159,12 @@ class PrecisionSettings(Group, frozen=True):
         doc("Tokens sent to experts, and their gradients: bf16, fp8, or bytes per element."),
     ] = None
     combine: Annotated[
-        Precision | Amount | None, doc("Results sent back from experts, and their gradients: as dispatch.")
+        Precision | Amount | None,
+        doc("Results sent back from experts, and their gradients: bf16, fp8, or bytes per element."),
     ] = None
-    gradients: Annotated[Precision | Amount | None, doc("Weight gradients as replicas reduce them: as dispatch.")] = (
-        None
-    )
+    gradients: Annotated[
+        Precision | Amount | None, doc("Weight gradients as sent between replicas: bf16, fp8, or bytes per element.")
+    ] = None
     accumulated: Annotated[
         Sums | None, doc("Weight gradients in memory, summed over micro-batches (auto: the recipe's, else fp32).")
     ] = None
@@ -409,10 +410,12 @@ class Traffic(Group, frozen=True):
     source: Annotated[Shares | Generated | KnobsFrom | Trace | Authors, doc("Source of the tokens' experts.")] = (
         Shares()
     )
-    drawn: Annotated[Count, doc("Different micro-batches per iteration; further ones repeat these in turn.")] = 4
+    drawn: Annotated[
+        Count, doc("Number of different micro-batches in an iteration; further ones repeat these in turn.")
+    ] = 4
     alike: Annotated[
         Literal["nothing", "micro-batches", "everything"],
-        doc("What repeats the same traffic: nothing, all micro-batches and iterations, or everything (blocks too)."),
+        doc("What repeats the same traffic: nothing, micro-batches (and iterations), or everything (blocks too)."),
     ] = "nothing"
 
 
@@ -426,7 +429,7 @@ class _Placed(Alternative, frozen=True):
     ] = 0
     loads: Annotated[
         Natural,
-        doc("Past iterations whose loads decide the placement; 0: the loads that follow, as if they were known."),
+        doc("Number of past iterations whose loads decide the placement; 0: the coming loads, as if known."),
     ] = 1
     every: Annotated[Natural, doc("Iterations between placements; 0: experts are placed once, before the run.")] = 0
 
@@ -436,7 +439,7 @@ class LongestProcessingTime(_Placed, frozen=True, tag="longest-processing-time")
 
 
 class Hierarchical(_Placed, frozen=True, tag="hierarchical"):
-    """Groups to servers, then experts to ranks (DeepSeek's EPLB)."""
+    """Groups of experts are placed on servers, then experts on ranks (DeepSeek's EPLB)."""
 
     groups: Annotated[
         Count | None, doc("Groups of neighbouring experts that stay on one server (auto: one per expert).")
@@ -444,7 +447,7 @@ class Hierarchical(_Placed, frozen=True, tag="hierarchical"):
 
 
 class WithCircuits(_Placed, frozen=True, tag="with-circuits"):
-    """Hierarchical, then swaps of experts that reduce the load of ports between servers."""
+    """As hierarchical, then swaps of experts that reduce the load of ports between servers."""
 
     groups: Annotated[
         Count | None, doc("Groups of neighbouring experts that stay on one server (auto: one per expert).")
@@ -532,7 +535,8 @@ class Torus(Group, frozen=True):
     ways: Annotated[
         Literal["dimension-order", "shortest"],
         doc(
-            "One path in order x, y, z, with gradients around z; or all shortest paths, with gradients over all links."
+            "dimension-order: one path in order x, y, z, with gradients around z; shortest: all shortest paths, with"
+            " gradients over all links."
         ),
     ] = "dimension-order"
 
@@ -546,7 +550,7 @@ class TwistedTorus(Group, frozen=True):
 
 
 class FullMesh(Group, frozen=True):
-    """A link joins every two servers that differ in one dimension only. At auto, shape and ways are those with the
+    """A link joins every two servers that differ in one dimension only. At auto, shape and paths are those with the
     fastest even all-to-all of an expert-parallel group."""
 
     shape: Annotated[
@@ -656,14 +660,17 @@ class Network(Group, frozen=True):
     radix: Annotated[Count, doc("Ports of a switch.")] = 64
     oversubscription: Annotated[
         Amount | None,
-        doc("Bandwidth down over bandwidth up in switch trees (auto: 3 on oversub-fat-tree, else 1)."),
+        doc(
+            "Bandwidth down over bandwidth up in switch trees; oversubscribed above 1 (auto: 3 on oversub-fat-tree,"
+            " else 1)."
+        ),
     ] = None
-    oversubscribed_at: Annotated[
-        Literal["edge", "aggregation"], doc("The switches of that tree that are oversubscribed.")
-    ] = "edge"
+    oversubscribed_at: Annotated[Literal["edge", "aggregation"], doc("The oversubscribed tier of such a tree.")] = (
+        "edge"
+    )
     leaf_servers: Annotated[
         Literal["most", 1],
-        doc("Servers below an edge switch of that tree: most fills its ports; 1: one switch per server, no rails."),
+        doc("Servers below an edge switch of such a tree: most fills its ports; 1: one switch per server, no rails."),
     ] = "most"
     link_delay_s: Annotated[
         Least0, doc("Propagation delay of a link [s]; delays in the file of a graph replace it.", traced=True)
@@ -753,7 +760,7 @@ class CircuitSettings(Group, frozen=True):
         str,
         doc(
             f"Scheduler of circuits that change during an all-to-all: none; {', '.join(policies.SCHEDULERS)};"
-            " FILE.py:FUNCTION, whose code is run. It replaces the policy.",
+            " FILE.py:FUNCTION, whose code is run. A scheduler replaces the policy.",
             file=True,
         ),
     ] = policies.NO_SCHEDULE
@@ -792,11 +799,12 @@ class RunSettings(Group, frozen=True):
     dtype: Annotated[Literal["float32", "float64"], doc("Arithmetic of the simulator.")] = "float32"
     iterations: Annotated[Count, doc("Iterations to simulate and average.")] = 1
     draws: Annotated[
-        Count, doc("Draws of the traffic, with consecutive seeds; they widen the band of an iteration's time.")
+        Count,
+        doc("Draws of the traffic, with consecutive seeds; their spread is part of the band of an iteration's time."),
     ] = 2
     replicas: Annotated[
         Literal["all"] | Count,
-        doc("Data-parallel replicas simulated, each with its own traffic; all wait for the slowest."),
+        doc("Data-parallel replicas to simulate, each with its own traffic; the slowest decides."),
     ] = 1
     sample: Annotated[Natural | None, doc("A single iteration, by number (auto: the mean of all).", traced=True)] = None
 

@@ -27,7 +27,7 @@ class Options:
     """
 
     workload: Annotated[str, Positional("WORKLOAD", NEEDS)]
-    """A file of a task graph, or the prefix "job" of files job.0.et, job.1.et, ... with one file per rank."""
+    """The file of a task graph; or the common prefix of one file per rank (job for job.0.et, job.1.et, ...)."""
     config: Replay
     ranks: int | None = None
     """GPUs of the job, if the file does not have them."""

@@ -243,7 +243,7 @@ def test_a_load_says_how_full_the_pools_are_and_that_a_log_is_short(tmp_path, ca
     words = *WORDS, "--fabric", "fat-tree", "--ep", "64", "--batch", "32", "--arrivals", log
     assert status(*words, "--set", "serving.load.ttft_ms=5000") == 0
     said = capsys.readouterr().out
-    assert "2,400 tokens/s of answers are asked for, " in said
+    assert "the load is 2,400 tokens/s of answers, " in said
     assert "the load is short: 3.97 s after its first 1 s, " in said
     assert "raise serving.load.repeat, the log has no more requests." in said
     assert "$/M at this load" in said.replace("\n", " ")

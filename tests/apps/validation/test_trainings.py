@@ -51,7 +51,7 @@ def test_every_row_is_a_case_that_can_be_simulated():
 def test_seconds_are_those_that_the_source_prints(name):
     one = EVERY[name]
     if one.measured_s is None:
-        assert one.printed.startswith("kept apart")
+        assert one.printed.startswith("held out")
         return
     number, unit = re.match(r"([\d.]+) (.*)", one.printed).groups()
     job = resolve(one.case).job
