@@ -101,7 +101,9 @@ OF_CHOICE = tuple(
     f"circuits.{name}" for name in ("policy", "routing", "schedule", "partial")
 )  # not read with circuits.turn = bound
 REWIRED = ("mfabric", "mfabric-cpo", "acos")  # fabrics whose circuits a policy chooses
-TURNED = {"photonic-rails": ("circuits.ocs", "circuits.delay_s", "circuits.reactivation_s")}  # read by other fabrics
+TURNED = {
+    "photonic-rails": ("circuits.ocs", "circuits.delay_s", "circuits.reactivation_s")
+}  # circuit settings that other fabrics read
 OF_GRAPHS = ("network.graph", "network.on-graph.relay", "network.on-graph.ranks")
 IN_GRAPHS = (  # settings that the file of a graph replaces
     *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
@@ -302,7 +304,7 @@ def unread(case: Cases) -> list[str]:
 
 @contextlib.contextmanager
 def in_case_files(cases: Cases) -> Iterator[None]:
-    """Add to mistakes raised inside the file that states the first setting named in them."""
+    """Prefix mistakes raised in the block with the file that states the first setting named in them."""
     try:
         yield
     except InputError as error:

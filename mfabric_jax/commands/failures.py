@@ -53,9 +53,9 @@ def lost_months(rows: Rows, hours_a_month: float) -> Iterator[str]:
         where, lost, waits = _where(month.first, rows), month.lost_h, month.waiting_h
         waiting = f", {waits:.3g} h of them until a repair, because nothing takes over" if waits else ""
         yield (
-            f"{where}: {lost:.3g} h of a month lost ({lost / hours_a_month:.2%}), {len(month.rows)} kinds: "
-            f"{month.stopped_h:.3g} h as the job stops (half a checkpoint interval and the restart{waiting}), "
-            f"{month.slower_h:.3g} h as it runs slower."
+            f"{where}: {lost:.3g} h of a month lost ({lost / hours_a_month:.2%}) to {len(month.rows)} kinds of "
+            f"failures: {month.stopped_h:.3g} h because the job stops (half a checkpoint interval and the restart{waiting}), "
+            f"{month.slower_h:.3g} h because it runs slower."
         )
         if month.without:
             yield f"{where}: no rate is given for {', '.join(month.without)}; hours and dollars leave them out."

@@ -222,7 +222,7 @@ def of_rows(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterato
         if best is not None:
             timed = best["tpot_limit_s"] is not None or best["ttft_limit_s"] is not None
             yield (
-                f"Cheapest where it fits{', is in time' * timed} and has a price: {where(best, every)}, "
+                f"Cheapest row that fits{', is in time' * timed} and has a price: {where(best, every)}, "
                 f"batch {best['batch']:g}: {_dollars(best)}, prefill included."
             )
     for row in shown:

@@ -36,7 +36,7 @@ class Line(NamedTuple):
 def doctor() -> list[Line]:
     """Return (topic, state) lines on what affects the speed of this process. Nothing is computed or written."""
     lines = [*_versions(), *_devices(), *_precision(), *_compilation_cache(), *_kept_programs(), *_kernels()]
-    lines += [Line("cases at once", f"{usual_at_once():,} in a chunk of evaluate, where memory allows")]
+    lines += [Line("cases at once", f"{usual_at_once():,} per chunk of evaluate, if memory allows")]
     return [*lines, *_extras(), *_loops(), *(_slow() or [Line("slow", "no known slow setting")])]
 
 

@@ -37,7 +37,7 @@ class Options(shared.OnDevice):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfFile:
-    """A design space of something other than cases; `evaluate` in its file says of what."""
+    """A design space of all-to-alls or replays, as `evaluate` in its file says."""
 
     file: Annotated[str, Positional("FILE")]
     run: Options

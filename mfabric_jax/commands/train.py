@@ -56,4 +56,4 @@ def _of_trace(learned: Mapping[str, Any]) -> str:
     chosen = "{}-{}".format(*learned["validation"]) if learned["validation"] else "none"
     held_out = learned["held_out"]
     rest = "none held out" if held_out is None else "held out, for --records: {}-{}".format(*held_out)
-    return f"trace: records {first}-{last} learned from; {chosen} chose the step; {rest}"
+    return f"trace: learned from records {first}-{last}; {chosen} chose the step; {rest}"

@@ -53,7 +53,7 @@ def test_the_command_writes_a_row_for_each_case_and_goes_on_where_it_stopped(tmp
     assert status(*words) == 0
     said = capsys.readouterr().out
     assert "full-mesh" in said
-    assert "Cheapest where it fits and has a price: deepseek-v3 on " in said
+    assert "Cheapest row that fits and has a price: deepseek-v3 on " in said
     with out.open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 8
@@ -387,6 +387,6 @@ def test_the_cheapest_row_is_sought_among_all_rows(capsys):
     row = row_of(known(case(serving__ep=32, serving__batch=8.0))) | dear
     least = row | {"usd_per_million_tokens": 0.1, "tokens_per_s_per_gpu": 1.0, "ep": 8}
     said = next(serve_said.of_rows([row], [row, least]))
-    assert said.startswith("Cheapest where it fits and has a price: ")
+    assert said.startswith("Cheapest row that fits and has a price: ")
     assert "ep 8" in said
     assert "0.1 $" in said

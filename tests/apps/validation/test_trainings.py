@@ -55,7 +55,7 @@ def test_seconds_are_those_that_the_source_prints(name):
         return
     number, unit = re.match(r"([\d.]+) (.*)", one.printed).groups()
     job = resolve(one.case).job
-    if unit.startswith("s a step"):
+    if unit.startswith("s per step"):
         assert one.measured_s == float(number)
     elif unit.startswith("tokens/s"):
         assert one.measured_s == pytest.approx(job.iteration_tokens / one.gpus / float(number), rel=1e-3)
