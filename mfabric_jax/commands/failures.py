@@ -54,8 +54,8 @@ def lost_months(rows: Rows, hours_a_month: float) -> Iterator[str]:
         waiting = f", {waits:.3g} h of them until a repair, because nothing takes over" if waits else ""
         yield (
             f"{where}: {lost:.3g} h of a month lost ({lost / hours_a_month:.2%}) to {len(month.rows)} kinds of "
-            f"failures: {month.stopped_h:.3g} h because the job stops (half a checkpoint interval and the restart{waiting}), "
-            f"{month.slower_h:.3g} h because it runs slower."
+            f"failures: {month.stopped_h:.3g} h because the job stops (half a checkpoint interval and the "
+            f"restart{waiting}), {month.slower_h:.3g} h because it runs slower."
         )
         if month.without:
             yield f"{where}: no rate is given for {', '.join(month.without)}; hours and dollars leave them out."
