@@ -32,7 +32,7 @@ def test_recorded_loads_become_a_placement_in_every_form(loads, capsys, tmp_path
     assert "slots applies only to recordings" in mistake(
         capsys, *["traces", "place", "map.json", "a.json", "--slots", "12"]
     )
-    assert "is of 4 ranks; leave out --ranks, got 2." in mistake(
+    assert "has 4 ranks; leave out --ranks, got 2." in mistake(
         capsys, *["traces", "place", "ascend.json", "a.json", "--ranks", "2"]
     )
 
