@@ -22,9 +22,9 @@ SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.RowsAndPictures):
-    """Simulate inference on fabrics: time per output token, tokens per second, dollars per million tokens. --tpot-ms
-    finds the best batch within that time (--by high: at the slow end of the band) and, without --ep, the best size.
-    --rate or --arrivals FILE simulate requests; with --tpot-ms the fewest groups in time. More: --help serving.
+    """Simulate inference: time per output token, tokens per second, dollars per million tokens. --tpot-ms finds the
+    best batch within that time (--by high: at the slow end) and, without --ep, the best size. --rate or --arrivals
+    FILE simulate requests; with --tpot-ms the fewest groups in time. More: --help serving.
     """
 
 
