@@ -16,9 +16,8 @@ BELOW = [*preset_layers("paper"), Layer("calibrate", {"model.name": list(PUBLISH
 class Options(shared.OnDevice):
     """Fit one computation rate per model to published fat-tree times (arXiv 2501.03905).
 
-    Three ratios per model are published; skew comes from the traffic. All other fabrics are then predicted. Your
-    settings change preset paper; compute.calibrated uses the rates that ship with the package. To fit latency and
-    bandwidth of a measured network: mfabric calibrate nccl --help.
+    Three ratios per model are published; skew comes from the traffic. Your settings change preset paper;
+    compute.calibrated uses the package's rates. Latency and bandwidth of a network: mfabric calibrate nccl --help.
     """
 
     out: str | None = None
