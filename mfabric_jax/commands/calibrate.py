@@ -17,7 +17,7 @@ class Options(shared.OnDevice):
     """Fit one computation rate per model to published fat-tree times (arXiv 2501.03905).
 
     Three ratios per model are published; skew comes from the traffic. Your settings change preset paper;
-    compute.calibrated uses the package's rates. Latency and bandwidth of a network: mfabric calibrate nccl --help.
+    compute.calibrated uses the package's rates. For latency and bandwidth: mfabric calibrate nccl --help.
     """
 
     out: str | None = None
