@@ -1,11 +1,11 @@
 """Flow-level simulation and control of reconfigurable optical fabrics for Mixture-of-Experts training.
 
-Public names, in the order of a simulation; each is imported, and JAX with it, at first use.
+Each public name is imported at first use, and JAX with it.
 """
 
 import time
 
-TYPE_CHECKING = False  # that of `typing`, which takes longer than all of this: an interrupt is heard from `cli` on
+TYPE_CHECKING = False  # as in `typing`, whose import would delay the handling of interrupts in `cli`
 if TYPE_CHECKING:
     from typing import Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mfabric_jax.support import programs
 
 __version__ = "0.2.0.dev0"
-BEGAN = time.time()  # files of the package that were written later are not what this process imports
+BEGAN = time.time()  # package files written later are not those that this process imports
 
 __all__ = [
     "Case",

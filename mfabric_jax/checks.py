@@ -1,7 +1,7 @@
-"""Checks of user input. Each returns its value or raises an `InputError` that names field, value and what is allowed.
+"""Checks of user input. Each returns its value, or raises an `InputError` that names field, value and what is allowed.
 
-Of traced values the kind alone is checked. The field's name selects its range: beyond it memory is too small, or
-results are 0 or infinite.
+A traced value is checked only for its type. The field's name selects the allowed range; values beyond it would exceed
+memory, or give results that are 0 or infinite.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class InputError(ValueError):
-    """A mistake in the caller's input; the message is one sentence for a person."""
+    """A mistake in the caller's input. The message is one sentence, written for users."""
 
 
 class Misfit(InputError):
@@ -30,7 +30,7 @@ class Misfit(InputError):
 
 @contextlib.contextmanager
 def in_file(path: object | None) -> Iterator[None]:
-    """What is read inside comes from a file (None: from no single one): mistakes that do not name it get its name."""
+    """Add the file's name to mistakes raised inside that do not name it; None: no single file is read."""
     named = str(path)
     try:
         yield
@@ -45,33 +45,33 @@ class Range(NamedTuple):
     most: float
 
 
-MOST_WHOLE = 2**31 - 1  # of a whole number: devices count in 32 bits
+MOST_WHOLE = 2**31 - 1  # largest whole number: devices count in 32 bits
 ANY = Range(1e-30, 1e30)  # single precision ends at 1e-38 and 3e38
-BY_UNIT = {  # by what the name of a field ends in
+BY_UNIT = {  # by the end of a field's name
     "_s": Range(10**-12, 10**9),  # a picosecond, 30 years
     "_gbps": Range(10**-9, 10**9),  # a bit/s, an exabit/s
     "_tbps": Range(10**-9, 10**6),  # the same
     "_tflops": Range(10**-6, 10**9),  # a megaflop/s, 1e21 FLOP/s
     "_gigabytes": Range(10**-9, 10**12),  # a byte, a zettabyte
-    "_gigabytes_per_s": Range(10**-9, 10**18),  # a byte a second, what is as good as infinite
-    "_bytes": Range(10**-3, 10**21),  # of one value, of everything
-    "_bytes_per_s": Range(1, 10**21),  # one a second, a zettabyte/s
+    "_gigabytes_per_s": Range(10**-9, 10**18),  # a byte/s, practically infinite
+    "_bytes": Range(10**-3, 10**21),  # a fraction of a byte, a zettabyte
+    "_bytes_per_s": Range(1, 10**21),  # a byte/s, a zettabyte/s
     "_efficiency": Range(10**-6, 100),  # above 1: calibrated to published times
-    "_metre": Range(10**-6, 10**9),  # dollars of one
+    "_metre": Range(10**-6, 10**9),  # dollars per metre
 }
 BY_NAME = {  # by the whole name
     **{unit[1:]: sizes for unit, sizes in BY_UNIT.items()},
     "seconds": BY_UNIT["_s"],
     "goodput": Range(10**-6, 1),
-    "oversubscription": Range(10**-3, 10**3),  # servers a rack, at the outside
+    "oversubscription": Range(10**-3, 10**3),  # the servers of a large rack
     **dict.fromkeys(("sigma", "sigmas", "drift", "jitter", "noise", "row_noise", "micro_drift"), Range(10**-12, 10)),
     **dict.fromkeys(("skew", "layer_spread", "temperature"), Range(10**-12, 20)),  # 64 experts: 64^-20 is 1e-36
 }
-NAMED_UNITS = (  # as the last word of a name
+NAMED_UNITS = (  # units that may be the last word of a name
     *("s", "ms", "us", "ns", "ps", "minutes", "hours", "bps", "kbps", "mbps", "gbps", "tbps"),
     *("bytes", "kb", "mb", "gb", "tb", "mib", "gib"),
 )
-COUNTS = {  # the most of what is counted
+COUNTS = {  # largest value of each count
     **dict.fromkeys(("optical_degree", "electrical_nics", "nics", "radix"), 2**12),  # ports in one box
     **dict.fromkeys(("servers", "gpus_per_server", "gpus_per_rank", "attention_gpus"), 2**18),
     **dict.fromkeys(("gpus", "tp", "ep", "pp", "dp"), 2**24),
@@ -84,19 +84,19 @@ COUNTS = {  # the most of what is counted
     **dict.fromkeys(("width", "depth", "workers", "calls", "sizes"), 2**12),
     **dict.fromkeys(("draws", "rows_per_shard"), 2**26),
     "parts": 2**20,  # files of one folder
-    **dict.fromkeys(("seed", "draw_seed"), 2**32 - 1),  # what keys of random numbers tell apart
+    **dict.fromkeys(("seed", "draw_seed"), 2**32 - 1),  # keys of random numbers have 32 bits
 }
 
 
 def shown(value: Any) -> str:
-    """A value in a message, cut to 80 characters; Python writes no whole number of many thousand digits."""
+    """Return a value as a message shows it, cut to 80 characters. Python refuses to print very long whole numbers."""
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         return f"a whole number {'below -' if value < 0 else 'above '}1e308"
     return f"{value!r:.80}"
 
 
 def _name(field: str) -> str:
-    """The field's name in "run.json, flow 1: bytes" or "latency_s of link 3"."""
+    """Return the bare name in a field such as "run.json, flow 1: bytes" or "latency_s of link 3"."""
     return field.rpartition(": ")[2].partition(" ")[0].rpartition(".")[2]
 
 
@@ -117,19 +117,19 @@ def check_size(field: str, value: float) -> None:
 
 
 def check_unread(given: Any, fields: Iterable[str], why: str) -> None:
-    """`InputError` for one of these fields of a dataclass that is stated although nothing reads it.
+    """Raise InputError if one of these fields of a dataclass differs from its default although nothing reads it.
 
-    `why`: what does read it, as "way mltcp" in "slope is of way mltcp; leave it out, got 2.0.".
+    `why`: what reads it, such as "way mltcp" in "slope applies only to way mltcp; leave it out, got 2.0.".
     """
     usual = {field.name: field.default for field in dataclasses.fields(given)}
     for name in fields:
         if (value := getattr(given, name)) != usual[name]:
-            raise InputError(f"{name} is of {why}; leave it out, got {shown(value)}.")
+            raise InputError(f"{name} applies only to {why}; leave it out, got {shown(value)}.")
 
 
 def concrete(value: Any) -> bool:
-    """Whether a value is known now: not one that JAX traces."""
-    core = sys.modules.get("jax.core")  # nobody traces without it; help and checks of words do not wait for JAX
+    """Whether a value is known now, rather than traced by JAX."""
+    core = sys.modules.get("jax.core")  # without it nothing is traced; help does not wait for JAX
     return core is None or not isinstance(value, core.Tracer)
 
 
@@ -141,7 +141,7 @@ def _plain(value: Any) -> Any:
 
 
 def _numbers(field: str, value: Any) -> "np.ndarray":
-    import numpy as np  # slow to load; settings in text are checked without it
+    import numpy as np  # slow to load, and not needed for settings in text
 
     try:
         array = np.asarray(value)
@@ -159,12 +159,12 @@ def number(field: str, value: T) -> T:
 
 
 def _ruled(field: str, value: T, rule: Callable[["np.ndarray"], Any], words: str) -> T:
-    """A number or array that satisfies `rule` (described by `words`) and its field's range."""
+    """Check that a number or array satisfies `rule`, which `words` describe, and lies in its field's range."""
     if concrete(value):
         array = _numbers(field, value)
         if not rule(array).all():
             raise InputError(f"{field} must be {words}, got {_plain(value)}.")
-        if not array.ndim:  # most are, and Python compares them faster
+        if not array.ndim:  # Python compares single numbers faster
             check_size(field, array.item())
             return value
         sizes = _sizes(field)  # arrays of unknown fields pass
@@ -177,17 +177,17 @@ def _ruled(field: str, value: T, rule: Callable[["np.ndarray"], Any], words: str
 
 
 def positive(field: str, value: T) -> T:
-    """A finite number or array above zero."""
+    """Check that a number or array is finite and above 0."""
     return _ruled(field, value, lambda array: (array > 0) & (array < math.inf), "finite and above 0")
 
 
 def not_negative(field: str, value: T) -> T:
-    """A finite number or array, zero or more."""
+    """Check that a number or array is finite and not negative."""
     return _ruled(field, value, lambda array: (array >= 0) & (array < math.inf), "finite and not negative")
 
 
 def part(field: str, value: T) -> T:
-    """A fraction above 0 and at most 1."""
+    """Check that a fraction is above 0 and at most 1."""
     return _ruled(field, value, lambda array: (array > 0) & (array <= 1), "above 0 and at most 1")
 
 
@@ -201,14 +201,14 @@ def whole(field: str, value: int, *, at_least: int = 1) -> int:
 
 
 def check_together(**counts: int) -> None:
-    """`Misfit` if the product of these counts exceeds the elements of a device array."""
+    """Raise Misfit if the product of these counts exceeds the largest size of a device array."""
     if math.prod(counts.values()) > MOST_WHOLE:
         given = " x ".join(f"{count:,}" for count in counts.values())
         raise Misfit(f"{' x '.join(counts)} must be at most {MOST_WHOLE:,} together, got {given}.")
 
 
 def one_of(field: str, value: str, allowed: Iterable[str]) -> str:
-    """A name in `allowed`; the error suggests the closest one."""
+    """Check that a name is in `allowed`; the error suggests the closest one."""
     names = list(allowed)
     if value not in names:
         raise InputError(f"{field} {value!r} is unknown{meant(str(value), names)}; allowed: {', '.join(names)}.")
@@ -216,9 +216,9 @@ def one_of(field: str, value: str, allowed: Iterable[str]) -> str:
 
 
 def meant(word: str, names: Sequence[str]) -> str:
-    """The name closest to a word, as a question in brackets; nothing where none is close.
+    """Return the name closest to a word as " (did you mean ...?)", or "" if none is close.
 
-    A path that begins or ends with the word comes first. A name of another unit is not proposed: its numbers differ.
+    A path that begins or ends with the word is preferred. A name with another unit is not suggested.
     """
     near = [name for name in names if "." in name and word in (name.partition(".")[0], name.rpartition(".")[2])]
     close = difflib.get_close_matches(word, names, n=1)
@@ -232,7 +232,7 @@ def _unit(name: str) -> str:
 
 
 def of_type(field: str, value: T, *types: type, hint: str = "") -> T:
-    """A value of one of these types; `hint`: how to make one, for the message."""
+    """Check that a value has one of these types; `hint`: how to make one, for the message."""
     if not isinstance(value, types):
         shape = getattr(value, "shape", None)
         got = type(value).__name__ + (f" {list(shape)}" if shape is not None and not callable(shape) else "")
@@ -248,14 +248,14 @@ def listed(field: str, value: Any) -> Any:
 
 
 def distinct(field: str, values: Sequence) -> Any:
-    """A non-empty list without repeated values."""
+    """Check that a list is not empty and repeats no value."""
     if not values or len(set(values)) < len(values):
         raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
     return values
 
 
 def names(field: str, given: Any, allowed: Iterable[str]) -> Any:
-    """A non-empty list of known names without repeats."""
+    """Check a list of names: not empty, all known, none repeated."""
     allowed = list(allowed)
     if not listed(field, given):
         raise InputError(f"{field} must name at least one; allowed: {', '.join(allowed)}.")

@@ -1,28 +1,28 @@
 """The command line: `mfabric COMMAND` calls `run` of the module in `commands` with its `Options`.
 
-A mistake in the input ends in one sentence on standard error and exit status 2, before any computation.
+A mistake in the input gives one sentence on standard error and exit status 2, before any computation.
 """
 
 import sys
 
-from mfabric_jax.support import interrupts  # alone: an interrupt is heard from `main` on
+from mfabric_jax.support import interrupts  # the only import, so that `main` handles interrupts early
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LONGEST = 1500  # characters of a sentence on the screen
+LONGEST = 1500  # most characters of a printed message
 
 
 def main(arguments: "Sequence[str] | None" = None) -> int:
-    """The exit status of these words; None: of this process's, which then ends."""
+    """Run a command line and return its exit status. None: run that of this process, then end the process."""
     if arguments is None:
         interrupts.whole_process(lambda: _answered(sys.argv[1:], alive=True))
     return _answered(list(arguments))
 
 
 def _answered(words: list[str], *, alive: bool = False) -> int:
-    """The exit status of a command line; mistakes are said. `alive`: and, now and then, that it is at work."""
+    """Run a command line, print mistakes, and return the exit status. `alive`: print signs of life now and then."""
     try:
         from mfabric_jax.checks import InputError
         from mfabric_jax.support.unread import in_one_line
@@ -33,13 +33,13 @@ def _answered(words: list[str], *, alive: bool = False) -> int:
             sys.stdout.flush()
         return status
     except MemoryError:
-        interrupts.say("mfabric: this takes more memory than there is; ask for less.")
+        interrupts.say("mfabric: out of memory; use a smaller case.")
         return 2
     except KeyboardInterrupt:
         return interrupts.interrupted()
-    except BrokenPipeError:  # the reader of our output has left
+    except BrokenPipeError:  # the reader of the output has closed the pipe
         return 1
-    except OSError as error:  # a name too long, no permission, a disk that is full
+    except OSError as error:  # a long name, no permission, a full disk
         what = "a file or standard output" if error.filename is None else _shortened(repr(error.filename))
         interrupts.say(f"mfabric: {what} cannot be used ({error.strerror or error}).")
         return 2
@@ -64,7 +64,7 @@ def _told(words: list[str], mistakes: type[Exception], alive: bool) -> int:
     except SystemExit as left:
         if isinstance(left.code, int) and left.code:
             raise
-        interrupts.say("mfabric: code that this command ran, such as a policy of your own, ended it (SystemExit).")
+        interrupts.say("mfabric: code that this command ran, such as your own policy, ended the process (SystemExit).")
         return 2
 
 
@@ -105,11 +105,11 @@ HELP = """usage: mfabric COMMAND [options]
 
 {}
 
-`mfabric COMMAND --help` lists the options; `mfabric --version` the version."""
+`mfabric COMMAND --help` lists its options; `mfabric --version` prints the version."""
 
 
 def _command(words: list[str]) -> str | None:
-    """The command of a line; None where it asks for help or the version, which is printed."""
+    """Return the command of a line. For help or the version, print it and return None."""
     from mfabric_jax.checks import InputError, one_of
     from mfabric_jax.commands import COMMANDS, TWO_WORDS
 

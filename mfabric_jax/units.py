@@ -1,7 +1,7 @@
-"""Unit conversion at the edge of the package, which computes in SI: bytes, seconds, bytes per second.
+"""Unit conversions. The package computes in SI units: bytes, seconds, bytes per second.
 
-`NAME(value)` converts a number or array from that unit to SI, `to_NAME(value)` back. All units are decimal: a gigabyte
-is 1e9 bytes. Bandwidths are per direction: 1 Gbps = 1e9 bit/s.
+`NAME(value)` converts a number or array from the unit to SI, `to_NAME(value)` back. All units are decimal: a gigabyte
+is 1e9 bytes, 1 Gbps is 1e9 bit/s. Bandwidths are per direction.
 """
 
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ Number = TypeVar("Number")
 
 
 def _wide(value: Any) -> Any:
-    """Half precision in float32: its range ends at 65504."""
+    """Convert half precision to float32, because its range ends at 65504."""
     dtype = getattr(value, "dtype", None)
     return value.astype("float32") if dtype is not None and dtype.kind in "fV" and dtype.itemsize < 4 else value
 

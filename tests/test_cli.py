@@ -285,7 +285,7 @@ def test_an_iteration_is_written_and_takes_what_compare_says(capsys, tmp_path, a
     output = capsys.readouterr()
     seconds = row(small({"network.fabric": "mfabric"}))["iteration_s"]
     assert f"\ncompare: {seconds:.6g} s\n" in output.out
-    assert f"contention none: {seconds:.6g} s, as compare has it" in output.out
+    assert f"contention none: {seconds:.6g} s, as in compare" in output.out
     assert output.err.split() == [str(out)]
     one = exported_iteration(small({"network.fabric": "mfabric"}))
     assert read_tasks(out).equals(one.graph)

@@ -29,8 +29,10 @@ def test_recorded_loads_become_a_placement_in_every_form(loads, capsys, tmp_path
     assert status(*["traces", "place", "eplb.json", "again.json"]) == 0
     assert (tmp_path / "again.json").read_text() == (tmp_path / "map.json").read_text()
     capsys.readouterr()
-    assert "slots is of recordings" in mistake(capsys, *["traces", "place", "map.json", "a.json", "--slots", "12"])
-    assert "is of 4 ranks; leave out --ranks, got 2." in mistake(
+    assert "slots applies only to recordings" in mistake(
+        capsys, *["traces", "place", "map.json", "a.json", "--slots", "12"]
+    )
+    assert "has 4 ranks; leave out --ranks, got 2." in mistake(
         capsys, *["traces", "place", "ascend.json", "a.json", "--ranks", "2"]
     )
 
@@ -52,7 +54,7 @@ def test_one_reader_of_loads_for_every_command(loads, capsys, tmp_path):
     placed = {(tmp_path / f"{file}.placed.json").read_text() for file in files}
     assert len(placed) == 1
     capsys.readouterr()
-    assert "axes is of recordings" in mistake(
+    assert "axes applies only to recordings" in mistake(
         capsys, "traces", "place", "bare.json.placed.json", "x.json", "--axes", "expert"
     )
 

@@ -45,7 +45,7 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys, monkeypat
     said = capsys.readouterr()
     assert "10 configurations in 3 files" in said.out
     assert re.search(r"4 of them now, [\d.]+ (s a case|cases a second)", said.out)
-    assert "sweep: 10 cases in 3 files; 2 files, 6 cases are there" in said.err
+    assert "sweep: 10 cases in 3 files; 2 files with 6 cases exist already" in said.err
     assert "sweep: 10 of 10 done" in said.err
     words = ["--where", "nic_gbps = 200", "--sort", "iteration_s:down", "--limit", "3", "--out", best]
     assert main(["query", out, *words]) == 0
@@ -61,4 +61,4 @@ def test_a_sweep_in_parts_and_questions_to_it(space, tmp_path, capsys, monkeypat
     assert main(["query", out, "--by", "nic_gbps"]) == 0
     assert "iteration_s_mean" in capsys.readouterr().out
     assert main(["query", out, "--where", "iteration_s < 0"]) == 0
-    assert "no row fulfils this" in capsys.readouterr().out
+    assert "no row matches" in capsys.readouterr().out

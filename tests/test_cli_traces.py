@@ -37,16 +37,14 @@ def test_info_prints_shape_statistics_and_drift_of_chosen_records_and_ranks(said
     assert out.startswith(
         f"tokens, recorded {run}, records 0 to 2\niteration 3, layer 2, micro-batch 1, source rank 4, e"
     )
-    assert "\na server: 2 ranks, as given\n" in out
+    assert "\na server: 2 ranks (--ranks-per-server)\n" in out
     assert [line.split()[:2] for line in out.splitlines()[-3:-1]] == [["1", "1"], ["2", "2"]]
     out = said("info", run, "--records", "1-1", "--ranks", "2")
     assert f"recorded {run}, records 1 to 1\niteration 1, " in out
-    assert "loads of iterations apart" not in out  # one record does not drift
+    assert "loads by distance between iterations" not in out  # one record does not drift
     assert "a server: " not in out  # 2 ranks fit into one
     np.savez(run, tokens=np.ones((1, 1, 1, 16, 16)))
-    server = (
-        "a server: 8 ranks (8 GPUs; no degrees are known, so every GPU is a rank); --ranks-per-server says otherwise"
-    )
+    server = "a server: 8 ranks (8 GPUs; no degrees are known, so every GPU is a rank); --ranks-per-server changes this"
     assert server in said("info", run)
     np.savez(run, logical_count=np.ones((1, 2, 8)))
     assert "destination rank" not in said("info", run)

@@ -212,7 +212,7 @@ def test_an_interrupt_that_is_ignored_stays_so():
 def test_code_that_ends_the_program_is_named(end):
     status, out, said = python(COMMAND.format(work=f"def work():\n    {end}"))
     assert (status, out) == (2, "")
-    assert said == "mfabric: code that this command ran, such as a policy of your own, ended it (SystemExit).\n"
+    assert said == "mfabric: code that this command ran, such as your own policy, ended the process (SystemExit).\n"
 
 
 def test_a_fault_is_told_with_all_of_it():

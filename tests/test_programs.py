@@ -348,7 +348,7 @@ def test_doctor_counts_and_clears(folder, capsys, command_line):
     assert capsys.readouterr().out == f"1 programs removed from {folder}\n"
     assert [path.name for path in folder.rglob("*") if path.is_file()] == ["of a user.txt"]
     programs.keep_in("off")
-    assert said() == ["none: off, or no programs.keep_in() yet"]
+    assert said() == ["none: off, or programs.keep_in() was not called"]
 
 
 # ---------------------------------------------------------------------------------------------------- several processes

@@ -1,4 +1,4 @@
-"""Settings of a simulation: `Case`, grids of cases, files, presets."""
+"""Settings of a simulation: cases, grids of cases, files and presets."""
 
 from mfabric_jax.case.grid import Block, Cases, cases
 from mfabric_jax.case.layers import load, presets

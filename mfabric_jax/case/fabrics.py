@@ -1,6 +1,6 @@
-"""Fabrics by name, and the module of `fabric/` that defines each; a new fabric needs its file and a line here.
+"""The name of every fabric, and the module of `fabric/` that defines it. A new fabric needs that file and a line here.
 
-It is outside `fabric/` so that settings and help load without JAX.
+These names are outside `fabric/` so that settings and help load without JAX.
 """
 
 from pathlib import Path
@@ -27,11 +27,18 @@ MODULES = {
     **dict.fromkeys(("dragonfly-plus", "dragonfly-plus-valiant"), "dragonfly_plus"),
 }
 NAMES = tuple(MODULES)
-TOPOLOGIES = ("ring", "rings", "torus", "expander")  # graphs of acos
-GRAPH = "graph"  # the fabric of a file, network.graph; in a list of fabrics the name of the file stands for it
-GRAPHS = (".json", ".xml", ".topo", ".yml", ".yaml", ".txt")  # how files of graphs end, unless they have no extension
+TOPOLOGIES = ("ring", "rings", "torus", "expander")  # the graphs of fabric acos
+GRAPH = "graph"  # the fabric read from the file network.graph; a list of fabrics may hold the file's name instead
+GRAPHS = (
+    ".json",
+    ".xml",
+    ".topo",
+    ".yml",
+    ".yaml",
+    ".txt",
+)  # suffixes of graph files; a file without one may be a graph too
 
 
 def is_graph(word: str) -> bool:
-    """Whether a word names the file of a graph rather than a fabric; `a.xml*16` is one file of 16 equal servers."""
+    """Whether a word names a graph's file rather than a fabric. `a.xml*16` means 16 equal servers of that file."""
     return word not in NAMES and (word.lower().partition("*")[0].endswith(GRAPHS) or Path(word).is_file())

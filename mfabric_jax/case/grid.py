@@ -1,6 +1,6 @@
 """Several cases: grids of lists, random draws, and named variants.
 
-Traced numbers, which one compiled program takes, are columns, so millions of cases are a few `Block`s.
+Traced numbers are inputs of one compiled program. They are stored as columns, so a few `Block`s hold millions of cases.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 SCALES = ("linear", "log")
-WHOLE_BELOW = 2**31  # whole numbers are of 32 bits on devices
+WHOLE_BELOW = 2**31  # whole numbers have 32 bits on devices
 FORM = "{ of = [...] } or { low = ..., high = ..., scale = 'linear' or 'log', whole = true or false }"
 
 
 class Setting(NamedTuple):
-    """A setting of a sweep: `type` of its values; `data`: other values run in the same compiled program."""
+    """A setting of a sweep. `type`: of its values; `data`: other values run in the same compiled program."""
 
     default: Any
     type: Any
@@ -53,7 +53,7 @@ def is_number(value: Any) -> bool:
 
 
 def check_form(field: str, axis: Any) -> None:
-    """`InputError` for an axis that is neither a nonempty choice nor a range."""
+    """Raise InputError for an axis that is neither a non-empty choice nor a range."""
     keys = set(axis) if isinstance(axis, Mapping) else set()
     if keys == {"of"}:
         if not isinstance(axis["of"], list | tuple) or not axis["of"]:
@@ -63,7 +63,7 @@ def check_form(field: str, axis: Any) -> None:
 
 
 def check_range(field: str, low: Any, high: Any, scale: Any = "linear", whole: Any = False) -> None:
-    """`InputError` for a range from which nothing can be drawn."""
+    """Raise InputError for a range from which nothing can be drawn."""
     for end, value in (("low", low), ("high", high)):
         if not is_number(value) or not abs(value) <= sys.float_info.max:
             raise InputError(f"{field}.{end} must be a number, got {value!r:.80}.")
@@ -74,13 +74,13 @@ def check_range(field: str, low: Any, high: Any, scale: Any = "linear", whole: A
         least = "above 0 and " if scale == "log" else ""
         raise InputError(f"{field}.low must be {least}at most high ({high}), got {low}.")
     if not math.isfinite(high - low):
-        raise InputError(f"{field} must be no wider than numbers are large, got from {low} to {high}.")
+        raise InputError(f"{field} must not be wider than the largest number, got from {low} to {high}.")
     if whole and (max(abs(low), abs(high)) >= WHOLE_BELOW or int(low) != low or int(high) != high):
         raise InputError(f"{field} is whole: low and high must be whole numbers below 2^31, got {low} and {high}.")
 
 
 def draw(path: str, axis: Mapping[str, Any], count: int, seed: int) -> "np.ndarray":
-    """Draw [count] values of a range, or indices into a choice; each path has its own random stream."""
+    """Draw [count] values of a range, or indices into a choice. Every path has its own random stream."""
     import numpy as np
 
     rng = np.random.default_rng([seed, zlib.crc32(path.encode())])
@@ -95,31 +95,39 @@ def draw(path: str, axis: Mapping[str, Any], count: int, seed: int) -> "np.ndarr
 
 
 AS_SET = "as set"  # variant name of a case without variants
-OWN_DOMAINS = ("scale-up", "cloudmatrix384")  # fabrics that say the size and rate of a domain themselves
+OWN_DOMAINS = ("scale-up", "cloudmatrix384")  # fabrics with their own size and bandwidth of a domain
 OF_DOMAINS = ("gpu.nvlink_gigabytes_per_s", "gpu.scale_up_gpus")
-OF_CHOICE = tuple(f"circuits.{name}" for name in ("policy", "routing", "schedule", "partial"))  # no matter to a bound
+OF_CHOICE = tuple(
+    f"circuits.{name}" for name in ("policy", "routing", "schedule", "partial")
+)  # not read with circuits.turn = bound
 REWIRED = ("mfabric", "mfabric-cpo", "acos")  # fabrics whose circuits a policy chooses
-TURNED = {"photonic-rails": ("circuits.ocs", "circuits.delay_s", "circuits.reactivation_s")}  # which others read
+TURNED = {
+    "photonic-rails": ("circuits.ocs", "circuits.delay_s", "circuits.reactivation_s")
+}  # circuit settings that other fabrics read
 OF_GRAPHS = ("network.graph", "network.on-graph.relay", "network.on-graph.ranks")
-IN_GRAPHS = (  # settings that a graph says itself
+IN_GRAPHS = (  # settings that the file of a graph replaces
     *("network.nics", "network.tiers", "network.radix", "network.oversubscription", "network.oversubscribed_at"),
     *("network.nic_use", "network.gpu_tbps", "network.leaf_servers"),
 )
 OF_COMPUTING = ("gpu.bf16_tflops", "gpu.fp8_tflops", "gpu.memory_gigabytes", "gpu.memory_gigabytes_per_s")
-OF_BILLS: tuple[str, ...] = (  # and of failures
+OF_BILLS: tuple[str, ...] = (  # settings of costs and failures
     *("gpu.watts", "gpu.usd", "gpu.nvswitches", "network.prices", "job.training_tokens"),
 )
-# What a command does not read, each with a hint: where links alone are looked at, and where only times and bytes are.
+# Settings that a command does not read, each with a hint: commands about links, and commands about times and bytes.
 BESIDE_LINKS: dict[str, str] = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")
 BESIDE_LINKS |= {"network.alpha_s": "; latency is that of links, network.link_delay_s"}
 BESIDE_TIMES: dict[str, str] = dict.fromkeys(OF_BILLS, "")
-MOST_CASES = 2**26  # each is an entry of every column
-OWN_NICS = ("fat-tree", "oversub-fat-tree", "multi-plane")  # read network.nic_use; rail-optimized does without pxn
+MOST_CASES = 2**26  # every column has an entry per case
+OWN_NICS = (
+    "fat-tree",
+    "oversub-fat-tree",
+    "multi-plane",
+)  # these read network.nic_use, and so does rail-optimized without pxn
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Cases that differ in traced numbers alone: the first, its variant, and columns of equal length by path."""
+    """Cases that differ only in traced numbers: the first case, its variant, and equally long columns by path."""
 
     case: Case
     variant: str = AS_SET
@@ -163,7 +171,7 @@ class Cases:
         return f"<{len(self):,} case{'s' * (len(self) != 1)}{': ' * bool(axes)}{axes}>"
 
     def differences(self, case: Case, shown: Container[str] = ()) -> dict[str, Any]:
-        """By path, the settings of one of the cases in which they differ, without `shown` ones."""
+        """Return the values of one case at the paths that vary, except `shown` paths."""
         values = flat(case)
         return {path: values.get(path) for path in self.varied if path not in shown}
 
@@ -173,7 +181,7 @@ class Cases:
         return html_table(rows, repr(self)[1:-1])
 
     def _axes(self) -> dict[str, dict[Any, None]]:
-        """The distinct values of every path that varies."""
+        """Return the distinct values of every path that varies."""
         found: dict[str, dict[Any, None]] = {path: {} for path in self.varied}
         for block in self.blocks:
             own = flat(block.case)
@@ -191,10 +199,10 @@ class Variant:
 def cases(
     case: Case | Cases | Sequence[Case], axes: Mapping[str, Sequence] | Sequence[Mapping[str, Any]] | None = None
 ) -> Cases:
-    """The cases of a grid of values, or of a list of changes.
+    """Return the cases of a grid of values, or of a list of changes.
 
-    `axes`: values by path, whose every combination is a case, the first axis changing slowest; or a list of changes for
-    `Case.with_`, one per case. None: the case itself. `InputError` for an unknown path or an invalid value.
+    `axes`: lists of values by path, every combination of which is a case (the first axis changes slowest); or a list of
+    changes for `Case.with_`, one per case; None: the case itself. Raise InputError for unknown paths or invalid values.
     """
     if isinstance(case, Case):
         case = Cases((Block(case),))
@@ -219,7 +227,7 @@ def _together(several: Sequence[Cases]) -> Cases:
 
 
 def varied_in(blocks: Sequence[Block]) -> tuple[str, ...]:
-    """Paths in which the cases of blocks differ."""
+    """Return the paths at which the cases of blocks differ."""
     seen: dict[str, set] = {}
     for block in blocks:
         for path, value in flat(block.case).items():
@@ -232,14 +240,14 @@ def _hashed(value: Any) -> Any:
 
 
 def expanded(below: Statement, variants: Sequence[Variant] = ()) -> Cases:
-    """The cases of a statement with lists, in each of its variants."""
+    """Return the cases of a statement with lists, for each of its variants."""
     if not variants:
         return _grid({}, below)
     return _together([_grid(below, variant.stated, variant.name) for variant in variants])
 
 
 def _grid(below: Statement, above: Statement, variant: str = AS_SET) -> Cases:
-    """Every combination of both statements' lists; combinations that read the same settings are merged."""
+    """Combine the lists of both statements. Combinations that read the same settings are merged."""
     given = layered(below, above)
     axes = {path: value for path, value in given.items() if is_axis(path, value)}
     fixed = {path: value for path, value in given.items() if path not in axes}
@@ -264,7 +272,7 @@ def _few_enough(count: int) -> int:
 
 
 def reads_setting(path: str, one: Statement) -> bool:
-    """Whether a case reads a setting, by its chosen alternatives and its fabric."""
+    """Whether a case with these alternatives and this fabric reads a setting."""
     return is_chosen(path, one) and fabric_reads(path, one)
 
 
@@ -289,14 +297,14 @@ def fabric_reads(path: str, one: Statement) -> bool:
 
 
 def unread(case: Cases) -> list[str]:
-    """Stated paths that no case reads."""
+    """Return the stated paths that no case reads."""
     every = [flat(block.case) for block in case.blocks]
     return [path for path in case.stated if not any(reads_setting(path, one) for one in every)]
 
 
 @contextlib.contextmanager
 def in_case_files(cases: Cases) -> Iterator[None]:
-    """A mistake inside gets the name of the file that states the first setting that it names."""
+    """Prefix mistakes raised in the block with the file that states the first setting named in them."""
     try:
         yield
     except InputError as error:
@@ -307,27 +315,32 @@ def in_case_files(cases: Cases) -> Iterator[None]:
         raise type(error)(f"{source}: {sentence}") from error
 
 
-FILES = (".toml", ".json")  # how names of files of cases end
+FILES = (".toml", ".json")  # suffixes of files of cases
 
 
 def _named_in(sentence: str, cases: Cases) -> Iterator[str]:
-    """Settings that a sentence names by path, then by their last word, among its first words."""
+    """Yield the settings named at the beginning of a sentence: by their path, then by their last word."""
     first = set(re.findall(r"[\w.-]*\w", sentence[:FIRST]))
     stated = [path for path, source in cases.sources.items() if source != "default"]
     yield from (path for path in stated if path in first)
     yield from (path for path in stated if path.removesuffix(".name").rpartition(".")[2] in first)
 
 
-FIRST = 80  # characters of a sentence in which it says what it is about
+FIRST = 80  # characters of a message that name its subject
 
 
 # ------------------------------------------------------------------------------------------------------ drawn at random
-RULES = {"draws": 1, "draw_seed": 0, "rows_per_file": None, "impossible": "refuse"}  # of [sweep], and their defaults
+RULES = {
+    "draws": 1,
+    "draw_seed": 0,
+    "rows_per_file": None,
+    "impossible": "refuse",
+}  # settings of [sweep] and their defaults
 REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 
 
 def drawn(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> Cases:
-    """Cases with random values, several for each case; `random`, `sweep`: the tables of these names."""
+    """Return cases with random values, `draws` for each case. `random`, `sweep`: the tables of these names."""
     for key in sweep:
         one_of("setting of [sweep]", key, RULES)
     rules = RULES | dict(sweep)
@@ -339,7 +352,7 @@ def drawn(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> 
     axes = random_axes(random)
     if not axes:
         if rules["draws"] > 1:
-            raise InputError("sweep.draws is how often the settings of [random] are drawn, but there is none.")
+            raise InputError("sweep.draws is the number of draws of [random], but there is no [random].")
         return dataclasses.replace(below, rules=rules)
     count = _few_enough(len(below) * rules["draws"])
     values = {path: _drawn(path, axis, count, rules["draw_seed"]) for path, axis in axes.items()}
@@ -371,13 +384,13 @@ def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block
 
 
 def _may_be_read(path: str, drawn: Statement) -> bool:
-    """Whether a draw leaves the setting's alternative chosen."""
+    """Whether the setting's alternative is chosen, or may be, after a draw."""
     setting = settings()[path]
     return not isinstance(setting, Leaf) or drawn.get(setting.choice, setting.of) in (setting.of, None)
 
 
 def random_axes(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The axes of a table [random] by path; `InputError` for an unknown path."""
+    """Return the axes of a table [random] by path. Raise InputError for an unknown path."""
     axes: dict[str, Any] = {}
     for name, value in table.items():
         path = prefix + name

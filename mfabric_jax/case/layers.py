@@ -1,4 +1,4 @@
-"""Cases from layers (defaults, presets, files, flags); later layers replace values of earlier ones."""
+"""Cases from layers (defaults, presets, files, flags). Later layers replace values of earlier ones."""
 
 import dataclasses
 import functools
@@ -16,12 +16,12 @@ from mfabric_jax.support.text_files import mapping_in
 
 FABRIC = "network.fabric"
 MODEL = "model.name"
-BESIDE = ("preset", "variants", "random", "sweep")  # keys of a file that are no settings
+BESIDE = ("preset", "variants", "random", "sweep")  # keys of a file that are not settings
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """One preset, file or command line; `name` is for messages; `typed`: a setting that no case reads is an error."""
+    """A preset, file or command line. `name`: for messages; `typed`: a setting that no case reads is an error."""
 
     name: str
     stated: Statement
@@ -33,26 +33,26 @@ class Layer:
 
 @functools.cache
 def presets() -> dict[str, str]:
-    """Every preset's name and the sentence at the top of its file."""
+    """Return the presets by name, with the first sentence of each file."""
     files = sorted((resources.files("mfabric_jax.case") / "presets").iterdir(), key=lambda file: file.name)
     texts = {file.name.removesuffix(".toml"): file.read_text("utf-8") for file in files if file.name.endswith(".toml")}
     return {name: text.partition("\n")[0].lstrip("# ") for name, text in texts.items()}
 
 
 def preset_layers(name: str) -> list[Layer]:
-    """The layers of a preset: those that it builds on, then its own."""
+    """Return the layers of a preset: those that it builds on, then its own."""
     one_of("preset", name, presets())
     text = (resources.files("mfabric_jax.case") / "presets" / f"{name}.toml").read_text("utf-8")
     return layers_of(mapping_in(text, f"preset {name}", "settings", ".toml"), f"preset {name}")
 
 
 def file_layers(path: str | Path) -> list[Layer]:
-    """The layers of a `.toml` or `.json` file: its presets, then its own."""
+    """Return the layers of a `.toml` or `.json` file: its presets, then its own."""
     return layers_of(read_settings(path, "settings of a case"), Path(path).name, typed=True)
 
 
 def layers_of(given: Mapping[str, Any], name: str, *, typed: bool = False) -> list[Layer]:
-    """The layers of a mapping with the content of a file."""
+    """Return the layers of a mapping with the content of a file."""
     where = f"{name}: "
     named = given.get("preset", [])
     named = named if isinstance(named, list) else [named]
@@ -65,7 +65,7 @@ def layers_of(given: Mapping[str, Any], name: str, *, typed: bool = False) -> li
 
 
 def named_layers(presets: Sequence[str], files: Sequence[str | Path]) -> list[Layer]:
-    """The layers of presets, then those of files."""
+    """Return the layers of presets, then those of files."""
     below = [layer for name in presets for layer in preset_layers(name)]
     return below + [layer for file in files for layer in file_layers(file)]
 
@@ -90,7 +90,7 @@ def _variant(given: Mapping[str, Any], where: str) -> Variant:
 
 
 def merged(layers: Sequence[Layer]) -> Cases:
-    """The cases of layers; later layers win. `InputError` for a typed setting that no case reads."""
+    """Return the cases of layers; later layers win. Raise InputError for a typed setting that no case reads."""
     below: Statement = {}
     sources: dict[str, str] = {}
     variants: tuple[Variant, ...] = ()
@@ -109,12 +109,12 @@ def merged(layers: Sequence[Layer]) -> Cases:
     typed = {path for layer in layers if layer.typed for path in layer.stated}
     if lost := [path for path in unread(found) if path in typed]:
         fabrics = dict.fromkeys(block.case.network.fabric for block in found.blocks)
-        raise InputError(f"{lost[0]} is read by no case here ({', '.join(fabrics)}); leave it out.")
+        raise InputError(f"{lost[0]} is not read by any case here ({', '.join(fabrics)}); leave it out.")
     return found
 
 
 def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, ...]:
-    """Variants of an earlier layer that agree with a later one; fabrics of dropped variants stay, unnamed."""
+    """Keep the variants of earlier layers that agree with a later one. Fabrics of dropped variants stay, unnamed."""
     kept: list[Variant] = []
     alone: list[str] = []
     for variant in _of_all_models(variants, later):
@@ -133,7 +133,7 @@ def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, .
 
 
 def _unmet(kept: Sequence[Variant], later: Statement) -> Iterator[Variant]:
-    """A variant for every combination of later values that no kept one has on its fabrics."""
+    """Yield a variant for every combination of later values that no kept variant covers on its fabrics."""
     axes = {path: value for path, value in later.items() if isinstance(value, list) and path not in (FABRIC, MODEL)}
     narrowed = [one for one in kept if axes.keys() & one.stated.keys()]
     axes = {path: value for path, value in axes.items() if any(path in one.stated for one in narrowed)}
@@ -145,7 +145,7 @@ def _unmet(kept: Sequence[Variant], later: Statement) -> Iterator[Variant]:
 
 
 def _of_these_models(variants: Sequence[Variant], stated: Statement) -> Iterator[Variant]:
-    """Variants narrowed to the stated models."""
+    """Narrow variants to the stated models."""
     for variant in variants:
         if MODEL not in variant.stated or MODEL not in stated:
             yield variant
@@ -154,7 +154,7 @@ def _of_these_models(variants: Sequence[Variant], stated: Statement) -> Iterator
 
 
 def _of_all_models(variants: Sequence[Variant], later: Statement) -> Iterator[Variant]:
-    """Variants; the first of those with one name also serves models that none names."""
+    """Yield variants. The first variant of each name also takes the models that no variant names."""
     known = {model for variant in variants for model in _listed(variant.stated.get(MODEL, []))}
     others = [model for model in _listed(later.get(MODEL, [])) if model not in known]
     seen: set[str] = set()
@@ -177,10 +177,10 @@ def _common(some: Any, others: Any) -> list:
 def load(
     *paths: str | Path, preset: str | Sequence[str] = (), changes: Mapping[str, Any] | None = None
 ) -> Case | Cases:
-    """The case of `.toml` or `.json` files, later ones over earlier ones; where they hold lists or variants, the cases.
+    """Load the case of `.toml` or `.json` files, or several cases if they hold lists or variants. Later files win.
 
-    `preset`: names from `mfabric show --presets`, applied before the files; `changes`: by path, applied last.
-    `InputError` for an unreadable file, an unknown name or an invalid value.
+    `preset`: names from `mfabric show --presets`, applied before the files; `changes`: values by path, applied last.
+    Raise InputError for an unreadable file, an unknown name or an invalid value.
     """
     named = [preset] if isinstance(preset, str) else list(preset)
     layers = named_layers(named, paths)

@@ -1,8 +1,8 @@
-"""Which code of yours may run: what a command line or Python states, never what only a file names.
+"""Rules for running users' code: it must be stated on the command line or in Python, not only in a file.
 
 Cases, sweeps, jobs, rows and `.policy` files are data, which others may have written. They may name a FILE.py:FUNCTION
-or a module; it runs only if the same file or module is stated on the command line (in any word, or by `--code`) or in
-Python (`policies.allow_code`).
+or a module. It runs only if the same file or module is also stated on the command line (in any word, or by `--code`) or
+in Python (`policies.allow_code`).
 """
 
 import contextlib
@@ -16,29 +16,29 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.support.text_files import read_mapping
 
 FLAG = "--code"
-SAID = "Python files or modules whose code the files given here may run; they run no other"  # in help
+SAID = "Python files or modules whose code the input files may run; they run no other code"  # in help
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _allowed: set[str] = set()  # resolved paths of files, and names of modules
-_commands: list[Sequence[str]] = []  # that run: their words state all that may run
+_commands: list[Sequence[str]] = []  # running commands; only code in their words may run
 
 
 def allow_code(*code: str | Path) -> None:
-    """Let files of data run code of these Python files and modules: `allow_code("net.py", "mine.networks")`.
+    """Allow data files to run code of these Python files and modules: `allow_code("net.py", "mine.networks")`.
 
-    `policies.load`, `load` of a case, `read_jobs` and the like refuse what names other code.
+    `policies.load`, `load` of a case, `read_jobs` and the like refuse files that name other code.
     """
     for one in code:
         _allowed.add(_known(str(one)))
 
 
 def allowed_code() -> tuple[str, ...]:
-    """What may run here, to allow it in another process."""
+    """Return the code that may run in this process, so that another process can allow it."""
     return tuple(sorted(_allowed))
 
 
 @contextlib.contextmanager
 def command_line(words: Sequence[str]) -> Iterator[list[str]]:
-    """The words without `--code`; until the end of the block, code runs only if these words state it."""
+    """Yield the words without `--code`. Inside the block, only code that the words state may run."""
     rest, code = _without_flag(words)
     stated = {file for word in rest for file in _files_in(word)}
     before = set(_allowed)
@@ -54,29 +54,29 @@ def command_line(words: Sequence[str]) -> Iterator[list[str]]:
 
 
 def check_code(code: str, named: str) -> None:
-    """`InputError` unless the Python file or module `code`, which the file `named` asks for, is allowed."""
+    """Raise InputError unless the Python file or module `code`, which the file `named` names, is allowed."""
     if _known(code) not in _allowed:
         raise InputError(
-            f"{named} names code to run, of {code!r}, and files run none unless it is stated; if you trust that code, "
-            f"add {FLAG} {code}, in Python policies.allow_code({code!r})."
+            f"{named} names code to run, of {code!r}, but code that only a file names is not run; if you trust it, add "
+            f"{FLAG} {code}, in Python policies.allow_code({code!r})."
         )
 
 
 def check_stated(name: str, kind: str) -> None:
-    """`check_code` of FILE.py:FUNCTION where a command runs; in Python the caller states it."""
+    """Apply `check_code` to FILE.py:FUNCTION if a command runs; in Python the caller has stated it."""
     if _commands:
         check_code(file_of(name), f"{kind} {name!r}")
 
 
 def read_settings(path: str | Path, what: str) -> dict[str, Any]:
-    """`read_mapping` of a file whose settings may name code; `InputError` where that is not allowed."""
+    """Read a file whose settings may name code. Raise InputError if that code is not allowed."""
     found = read_mapping(path, what)
     check_data(found, repr(str(path)))
     return found
 
 
 def check_data(data: Any, named: str) -> None:
-    """`check_code` of every text in the content of the file `named`."""
+    """Apply `check_code` to every text in the content of the file `named`."""
     for text in _texts(data):
         if ".py:" in text and (file := _file_in(text)) is not None:
             check_code(file, f"{named} ({text!r:.80})")
@@ -95,15 +95,15 @@ def _texts(data: Any) -> Iterator[str]:
 
 
 def _file_in(text: str) -> str | None:
-    """The file of FILE.py:FUNCTION, with settings or without; None for another text."""
+    """Return the file of a FILE.py:FUNCTION with or without settings; None for other texts."""
     try:
         return file_of(text) if is_function(text) else None
-    except InputError:  # brackets that hold no settings: no name of a policy
+    except InputError:  # brackets without settings: not the name of a policy
         return None
 
 
 def _files_in(word: str) -> Iterator[str]:
-    """Files of every FILE.py:FUNCTION in a word: alone, in a list, or behind an equals sign."""
+    """Yield the file of every FILE.py:FUNCTION in a word: alone, in a list, or after an equals sign."""
     for one in divided(word):
         parts = one.split("=")
         for first in range(len(parts)):
@@ -120,13 +120,13 @@ def _without_flag(words: Sequence[str]) -> tuple[list[str], list[str]]:
             rest.append(word)
             continue
         if not equals and (not left or left[0].startswith("--")):
-            raise InputError(f"option {FLAG} needs Python files or modules behind it, such as net.py.")
+            raise InputError(f"option {FLAG} needs Python files or modules after it, such as net.py.")
         code += divided(value if equals else left.pop(0))
     return rest, code
 
 
 def _known(code: str) -> str:
-    """A file by its resolved path, a module by its name. `InputError` for what is neither."""
+    """Return a file by its resolved path, a module by its name. Raise InputError if it is neither."""
     if code.endswith(".py") or "/" in code:
         return str(Path(code).resolve())
     if not MODULE.fullmatch(code):

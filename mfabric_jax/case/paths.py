@@ -1,7 +1,8 @@
-"""Settings by path: which exist, what a mapping states, their values, and the case that results.
+"""Settings by path: the known settings, statements of their values, and the case that a statement makes.
 
-A statement is a flat dictionary, path -> value; a choice holds the name of an alternative. `circuits.predict.sigma` is
-a leaf of the alternative `predict` of `circuits.turn`; `compute.efficiency` is the alternative and its one value.
+A statement is a flat dictionary from path to value; the value of a choice is the name of an alternative. For example,
+`circuits.predict.sigma` is a leaf of the alternative `predict` of `circuits.turn`; `compute.efficiency` stands both for
+an alternative and for its only value.
 """
 
 import dataclasses
@@ -24,9 +25,9 @@ from mfabric_jax.checks import InputError, check_size, meant, one_of, shown
 from mfabric_jax.support.notebooks import html_table
 
 POLICY = "circuits.policy"
-AUTO = "auto"  # an open value in files and on the command line
+AUTO = "auto"  # how files and the command line write an open value
 KILO = 1000.0
-UNITS = {  # by suffix of a name: units of a text, as multiples of the name's unit
+UNITS = {  # by suffix of a name: units that a text may have, as multiples of the name's unit
     "_s": {"s": 1.0, "ms": units.ms(1.0), "us": units.us(1.0), "ns": units.ns(1.0), "min": 60.0, "h": 3600.0},
     "_gbps": {"Gbps": 1.0, "Tbps": KILO, "Mbps": 1 / KILO},
     "_tbps": {"Tbps": 1.0, "Gbps": 1 / KILO},
@@ -36,12 +37,12 @@ UNITS = {  # by suffix of a name: units of a text, as multiples of the name's un
     "watts": {"W": 1.0, "kW": KILO},
 }
 RANGE = re.compile(r"(\d{1,18})\s*-\s*(\d{1,18})")
-NOT_OF_KIND = (msgspec.ValidationError, UnicodeEncodeError)  # a word of the command line need not be UTF-8
+NOT_OF_KIND = (msgspec.ValidationError, UnicodeEncodeError)  # words of a command line may not be UTF-8
 WITH_UNIT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/]+)")
 
 
 def of_text(kind: Any, text: str) -> Any:
-    """A command-line word as the type's value: a number where possible."""
+    """Convert a command-line word to the type; numbers take precedence over texts."""
     word = text.strip()
     if Any in parts_of(kind):
         return word
@@ -63,7 +64,7 @@ def of_text(kind: Any, text: str) -> Any:
 
 
 def converted(path: str, kind: Any, value: Any) -> Any:
-    """The value in its type; `InputError` for an invalid one."""
+    """Convert a value to its type. Raise InputError if it is invalid."""
     value = _in_units(path, kind, value)
     if isinstance(value, float) and math.isnan(value):
         raise InputError(f"{path} must be {words(kind)}, got nan.")
@@ -84,7 +85,7 @@ def converted(path: str, kind: Any, value: Any) -> Any:
 
 
 def _accepted(kind: Any) -> list[str]:
-    """Words that a type accepts."""
+    """Return the words that a type accepts."""
     return [one for part in parts_of(kind) for one in typing.get_args(part) if isinstance(one, str)]
 
 
@@ -103,7 +104,7 @@ def _in_units(path: str, kind: Any, value: Any) -> Any:
 
 
 def parts_of(kind: Any) -> list[Any]:
-    """The types of a union, without annotations."""
+    """Return the types of a union, without annotations."""
     if typing.get_origin(kind) is typing.Annotated:
         return parts_of(kind.__origin__)
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
@@ -132,7 +133,7 @@ def _annotated(kind: Any) -> list[Any]:
 
 
 def words(kind: Any) -> str:
-    """What a type accepts, in words."""
+    """Return what a type accepts, in words."""
     said: list[str] = []
     bounds = " and ".join(_bounds(kind))
     for one in parts_of(kind):
@@ -150,18 +151,18 @@ def words(kind: Any) -> str:
     return f"{', '.join(said)} or {last}" if said else last
 
 
-SHORT = {  # paths for which a plain value stands for a whole group
+SHORT = {  # groups that may be stated by a plain value, and the path that it sets
     "model": "model.name",
     "gpu": "gpu.name",
     "placement": "placement.rule",
     "traffic": "traffic.source",
     "network": "network.fabric",
 }
-EITHER = (  # of each, a later layer that states one replaces what earlier ones stated
+EITHER = (  # stating one of these in a later layer removes the others of earlier layers
     ("job.batch.global_batch", "job.batch.micro_batches", "job.batch.per_stage", "job.batch.bubble"),
     ("job.parallel.gpus", "job.parallel.dp"),
 )
-PRECISIONS = {  # of `job.precision` in one word: compute, dispatch, combine, gradients
+PRECISIONS = {  # `job.precision` in one word: compute, dispatch, combine, gradients
     "bf16": ("bf16", "bf16", "bf16", "bf16"),
     "fp8": ("fp8", "fp8", "bf16", "bf16"),  # as DeepSeek-V3 does (arXiv 2412.19437)
 }
@@ -170,7 +171,7 @@ Statement = dict[str, Any]
 
 
 class Case(Group, frozen=True):
-    """Everything that decides one result: an immutable tree of settings."""
+    """All settings that decide one result, as an immutable tree."""
 
     model: tree.Model = tree.Model()
     gpu: tree.GpuSettings = tree.GpuSettings()
@@ -185,32 +186,36 @@ class Case(Group, frozen=True):
     serving: ServingSettings = ServingSettings()
 
     def with_(self, changes: Mapping[str, Any]) -> "Case":
-        """The case with other values, by path: `case.with_({"network.nic_gbps": 400})`; None leaves a value open.
+        """Return the case with changed values, by path: `case.with_({"network.nic_gbps": 400})`; None opens a value.
 
-        `InputError` for an unknown path or an invalid value.
+        Raise InputError for an unknown path or an invalid value.
         """
         above = stated(changes)
         for path, value in above.items():
             if isinstance(value, list) and not settings()[path].listed:
-                raise InputError(f"{path} is one value in one case, got {value!r}; cases(case, axes) makes several.")
+                raise InputError(
+                    f"{path} must be a single value in a case, got {value!r}; cases(case, axes) makes several cases."
+                )
         return build(layered(flat(self), above))
 
     def __repr__(self) -> str:
-        """Only what is no default; Python reads it back."""
+        """Show values that differ from the defaults, as Python that makes the case again."""
         said = differences(self)
         return f"Case().with_({said!r})" if said else "Case()"
 
     def _repr_html_(self) -> str:
         rows = [{"setting": path, "value": str(value)} for path, value in differences(self).items()]
-        return html_table(rows, "A case: what differs from the defaults") if rows else "<p>A case: all defaults</p>"
+        return (
+            html_table(rows, "A case: values that differ from the defaults") if rows else "<p>A case: all defaults</p>"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One setting of type `kind`, of the alternative `of` of `choice` (or "").
+    """One setting, of type `kind`. It belongs to the alternative `of` of `choice`, or to none ("").
 
-    `traced`: other values never recompile; `file`: it may name a file; `open`: it may be None; `listed`: it may be a
-    tuple.
+    `traced`: other values need no recompilation; `file`: it may name a file; `open`: it may be None; `listed`: it may
+    be a tuple.
     """
 
     path: str
@@ -227,7 +232,7 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One of several alternatives, by name; `default`: its name, or None where it is open."""
+    """A setting that selects one of several alternatives by name; `default`: a name, or None if it is open."""
 
     path: str
     alternatives: Mapping[str, type[Alternative]]
@@ -239,7 +244,7 @@ class Choice:
 
 
 def _said(hint: Any) -> tuple[str, Mapping[str, bool]]:
-    """What `tree.doc` says of a setting: its text, and its marks."""
+    """Return the text and the marks that `tree.doc` gives a setting."""
     for meta in getattr(hint, "__metadata__", ()):
         if isinstance(meta, msgspec.Meta) and meta.description:
             return meta.description, meta.extra_json_schema or {}
@@ -261,7 +266,7 @@ def _alternatives(hint: Any) -> dict[str, type[Alternative]]:
 
 @functools.cache
 def settings() -> dict[str, Leaf | Choice]:
-    """Every path that can be stated."""
+    """Return every setting that can be stated, by path."""
     return {one.path: one for one in _settings_of(Case, "")}
 
 
@@ -293,7 +298,7 @@ def leaf_path(alternative: str, field: str) -> str:
 
 # ---------------------------------------------------------------------------------------------------- what is stated
 def unknown(path: str, where: str = "") -> InputError:
-    """The error for an unknown path, with the nearest known one."""
+    """Return the error for an unknown path, with the closest known one."""
     known = settings()
     near = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
     last = path.rpartition(".")[2]
@@ -305,7 +310,7 @@ def unknown(path: str, where: str = "") -> InputError:
 
 
 def stated(given: Mapping[str, Any], where: str = "", *, text: bool = False) -> Statement:
-    """Checked statement of nested tables and dotted paths; a list is one value per case.
+    """Return the checked statement of nested tables and dotted paths. A list holds one value per case.
 
     `where`: prefix of errors; `text`: values are command-line words.
     """
@@ -358,13 +363,15 @@ def _precision(value: Any, where: str) -> Any:
         if one not in PRECISIONS:
             raise InputError(f"{where}job.precision must be {' or '.join(PRECISIONS)}, or a table, got {one!r}.")
     if len(values) > 1:
-        raise InputError(f"{where}job.precision in one word has one value, got {value!r}; list job.precision.dispatch.")
+        raise InputError(
+            f"{where}job.precision must be one word, got {value!r}; for several, list job.precision.dispatch."
+        )
     return dict(zip(names, PRECISIONS[values[0]], strict=True))
 
 
 @functools.cache
 def alternatives() -> dict[str, tuple[str, str]]:
-    """(path of the choice, name) of every alternative, by the path of its table."""
+    """Return (path of the choice, name) of every alternative, by the path of its table."""
     found = {}
     for choice in settings().values():
         if isinstance(choice, Choice):
@@ -374,17 +381,17 @@ def alternatives() -> dict[str, tuple[str, str]]:
 
 
 def is_axis(path: str, value: Any) -> bool:
-    """Whether a list holds one value per case, rather than being one value."""
+    """Whether a value is a list with one value per case, rather than a single value that is a list."""
     if not isinstance(value, list):
         return False
     return not settings()[path].listed or any(isinstance(one, list | tuple) for one in value)
 
 
 def check(setting: Leaf | Choice, value: Any, where: str = "", text: bool = False) -> Any:
-    """One value of a setting in its stored form; `InputError` for an invalid one."""
+    """Return one value of a setting in its stored form. Raise InputError if it is invalid."""
     if value is None or (isinstance(value, str) and value == AUTO):
         if not setting.open:
-            raise InputError(f"{where}{setting.path} is never left open, got {AUTO!r}.")
+            raise InputError(f"{where}{setting.path} must have a value, got {AUTO!r}.")
         return None
     if isinstance(setting, Choice):
         if isinstance(value, Alternative) and value.name in setting.alternatives:
@@ -398,7 +405,7 @@ def check(setting: Leaf | Choice, value: Any, where: str = "", text: bool = Fals
 
 # ------------------------------------------------------------------------------------------------------------- layers
 def layered(below: Statement, above: Statement, where: str = "") -> Statement:
-    """Two statements, the second one over the first; leaves of alternatives not chosen are dropped."""
+    """Merge two statements; values of `above` win. Leaves of alternatives that are not chosen are dropped."""
     above = _with_choices(above, below, where)
     found = dict(below)
     for group in EITHER:
@@ -406,13 +413,13 @@ def layered(below: Statement, above: Statement, where: str = "") -> Statement:
             found = {path: value for path, value in found.items() if path not in group}
     for path in above:
         if path in found:
-            del found[path]  # what is stated last is the last axis, too
+            del found[path]  # what is stated last is also the last axis
     found |= above
     return {path: value for path, value in found.items() if is_chosen(path, found)}
 
 
 def _with_choices(above: Statement, below: Statement, where: str) -> Statement:
-    """Adds the choice of each alternative whose leaf is stated; `InputError` for two at once."""
+    """Add the choice of each alternative with a stated leaf. Raise InputError for two alternatives of one choice."""
     found = dict(above)
     for path in above:
         leaf = settings()[path]
@@ -434,7 +441,7 @@ def _names(chosen: Any) -> list[str]:
 
 
 def is_chosen(path: str, stated: Statement) -> bool:
-    """Whether a setting belongs to no choice or to the chosen (or default) alternative."""
+    """Whether a setting belongs to no choice, or to the alternative that is chosen (or the default)."""
     leaf = settings()[path]
     if not isinstance(leaf, Leaf) or not leaf.choice:
         return True
@@ -444,7 +451,7 @@ def is_chosen(path: str, stated: Statement) -> bool:
 
 # --------------------------------------------------------------------------------------------------------------- case
 def build(stated: Statement, cls: Any = Case, prefix: str = "") -> Any:
-    """The case of a statement without lists of values; or the group `cls` of it, whose paths begin with `prefix`."""
+    """Build the case of a statement without axes, or its group `cls`, whose paths begin with `prefix`."""
     values = {}
     for attribute, name, hint, default in _fields(cls):
         path = prefix + name
@@ -463,7 +470,7 @@ def build(stated: Statement, cls: Any = Case, prefix: str = "") -> Any:
 
 
 def flat(group: Any, prefix: str = "") -> Statement:
-    """Every value of a case, or of a group of it, by path, without leaves of alternatives not chosen."""
+    """Return every value of a case or of a group by path, except leaves of alternatives that are not chosen."""
     found: Statement = {}
     for attribute, name, _, _ in _fields(type(group)):
         value, path = getattr(group, attribute), prefix + name
@@ -479,18 +486,18 @@ def flat(group: Any, prefix: str = "") -> Statement:
 
 @functools.lru_cache(maxsize=4096)
 def named_files(case: Case) -> tuple[str, ...]:
-    """Every path that a case states: of files, folders, and modules; and names that a file could have."""
+    """Return the paths of files, folders and modules in a case, and names that could be those of files."""
     stated = [value for path, value in flat(case).items() if path in file_settings() and isinstance(value, str)]
     return tuple(dict.fromkeys(map(policies.file_of, stated)))
 
 
 @functools.cache
 def file_settings() -> frozenset[str]:
-    """The settings that may name a file."""
+    """Return the settings that may name a file."""
     return frozenset(path for path, setting in settings().items() if isinstance(setting, Leaf) and setting.file)
 
 
 def differences(case: Case, than: Case | None = None) -> Statement:
-    """Values of a case that differ from another case, or from the defaults (None)."""
+    """Return the values of a case that differ from another case, or from the defaults (None)."""
     usual = flat(Case() if than is None else than)
     return {path: value for path, value in flat(case).items() if path not in usual or usual[path] != value}

@@ -1,7 +1,7 @@
-"""Policies and schedulers of circuits by name; each is defined in `policies/` or `circuit_schedules/`.
+"""The names of policies and of schedulers of circuits. `policies/` and `circuit_schedules/` define them.
 
-They are outside of these so that settings and help load without JAX. A name may carry settings of its policy:
-`greedy(rule=next)`, `FILE.py:FUNCTION(margin=0.3)`.
+These names are outside of both packages so that settings and help load without JAX. A name may include settings of its
+policy: `greedy(rule=next)`, `FILE.py:FUNCTION(margin=0.3)`.
 """
 
 import functools
@@ -20,26 +20,26 @@ NAMES = (
 SCHEDULERS = (
     *("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-turn", "joint", "exact"),
 )
-ROUTINGS = ("unsplit", "best-path", "split", "relay")  # of demand on circuits and tree: `routing/region.py`
+ROUTINGS = ("unsplit", "best-path", "split", "relay")  # how demand uses circuits and the tree: `routing/region.py`
 NO_SCHEDULE = "none"
-BOUND = "bound"  # of circuits.turn, and the policy of its rows
+BOUND = "bound"  # value of circuits.turn, and policy in its rows
 NAMED = {"policy": NAMES, "scheduler": SCHEDULERS}
-SUFFIX = ".policy"  # of files that `mfabric train` writes
+SUFFIX = ".policy"  # suffix of files that `mfabric train` writes
 WITH_SETTINGS = re.compile(r"(.+)\((.*)\)")  # NAME(setting=value, setting=value)
 FORM = "NAME(setting=value, ...)"
 NO_TEXT = ("mean", "parameters")  # settings that are arrays
 COPILOT = (
-    "the Copilot of arXiv 2501.03905 is no policy but a way to turn: write circuits.turn = predict and "
-    "circuits.predict.predictor = transition, with the policy that is to choose circuits for what is predicted"
+    "the Copilot of arXiv 2501.03905 is not a policy but a rule for when to reconfigure: write circuits.turn = predict "
+    "and circuits.predict.predictor = transition, with the policy that chooses circuits for the predicted demand"
 )
 
 
 # ------------------------------------------------------------------------------------------------ a name with settings
 @functools.lru_cache(maxsize=1024)
 def split(name: str) -> tuple[str, dict[str, Any]]:
-    """The bare name of a policy, and the settings that it carries; a list of values is a list.
+    """Return the bare name of a policy and the settings in its name; values in brackets become a list.
 
-    `InputError` where these are not written as `FORM`.
+    Raise InputError if the settings are not written as `FORM`.
     """
     found = WITH_SETTINGS.fullmatch(name.strip())
     if found is None:
@@ -48,7 +48,7 @@ def split(name: str) -> tuple[str, dict[str, Any]]:
     for word in divided(found[2]):
         setting, equals, value = (part.strip() for part in word.partition("="))
         if not equals or not setting.isidentifier() or not value:
-            raise InputError(f"policy {name!r} must be written as {FORM}, got {word!r} in it.")
+            raise InputError(f"policy {name!r} must be written as {FORM}, but contains {word!r}.")
         if setting in settings or setting in NO_TEXT:
             why = "is stated twice" if setting in settings else "is an array, which no name can hold"
             raise InputError(f"policy {name!r}: its setting {setting!r} {why}.")
@@ -57,18 +57,18 @@ def split(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def bare(policy: Any) -> Any:
-    """The name without settings; a function as it is."""
+    """Return a name without its settings, and a function unchanged."""
     return split(policy)[0] if isinstance(policy, str) else policy
 
 
 def joined(name: str, settings: dict[str, Any]) -> str:
-    """The name with its settings, as it stands in rows."""
+    """Return the name with its settings, as in rows."""
     inside = ", ".join(f"{setting}={_word(value)}" for setting, value in settings.items())
     return f"{name}({inside})" if settings else name
 
 
 def spread(value: Any) -> Any:
-    """Names of policies with one value of every setting: `f(margin=[0.1, 0.3])` is a list of two names."""
+    """Expand names with lists of values: `f(margin=[0.1, 0.3])` becomes a list of two names."""
     if isinstance(value, str):
         every = list(_spread(value))
         return every[0] if len(every) == 1 else every
@@ -88,7 +88,7 @@ def _spread(name: str) -> Iterator[str]:
 
 
 def divided(text: str, by: str = ",") -> list[str]:
-    """Words separated by commas; none divides inside brackets."""
+    """Split a text at commas outside of brackets."""
     words, depth = [""], 0
     for letter in text:
         depth += (letter in "([") - (letter in ")]")
@@ -129,13 +129,13 @@ def is_file(name: str) -> bool:
 
 
 def file_of(name: str) -> str:
-    """The path of the file that a name of a policy or a scheduler may point to."""
+    """Return the path of the file that the name of a policy or scheduler may contain."""
     name = bare(name)
     return name.rpartition(":")[0] if is_function(name) else name
 
 
 def name_of(policy: Any) -> str:
-    """The name under which a policy stands in rows; `policy`: its name or a function."""
+    """Return the name of a policy in rows; `policy`: its name, or a function."""
     if isinstance(policy, functools.partial):
         plain = [value for value in policy.keywords.values() if isinstance(value, bool | int | float | str)]
         settings = policy.keywords if len(plain) == len(policy.keywords) else {}
@@ -144,13 +144,13 @@ def name_of(policy: Any) -> str:
 
 
 def settings_in(policy: Any) -> dict[str, Any]:
-    """The settings in the name under which a policy stands in rows."""
+    """Return the settings in the name of a policy in rows."""
     return split(name_of(policy))[1]
 
 
 def check_name(name: str, kind: str = "policy") -> str:
-    """The bare name of a policy of the package, of a file, or FILE.py:FUNCTION; `InputError` for anything else. The
-    same for another `kind` of `NAMED`, which has no files and settings of its own."""
+    """Return the bare name of a policy: one of the package, a file, or FILE.py:FUNCTION. Raise InputError for other
+    names. Another `kind` of `NAMED` has neither files nor settings."""
     name = bare(name) if kind == "policy" else name
     if kind == "policy" and name.lower() == "copilot":
         raise InputError(f"policy {name!r}: {COPILOT}.")
@@ -159,5 +159,5 @@ def check_name(name: str, kind: str = "policy") -> str:
     if is_function(name) or (kind == "policy" and is_file(name)):
         return name
     if name.endswith(".py") or ":" in name:
-        raise InputError(f"{kind} {name!r} must be FILE.py:FUNCTION where it is one of your own.")
+        raise InputError(f"{kind} {name!r} must be FILE.py:FUNCTION if it is your own.")
     return one_of(kind, name, NAMED[kind])

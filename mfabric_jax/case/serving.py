@@ -1,4 +1,4 @@
-"""Settings of serving, a part of the tree."""
+"""Settings of serving: a group of the tree in `case.tree`."""
 
 from typing import Annotated, Literal
 
@@ -8,137 +8,147 @@ from mfabric_jax.case.tree import Amount, Count, Group, Least0, Natural, doc
 
 
 class Formats(Group, frozen=True):
-    """Formats of numbers in serving."""
+    """Number formats of serving."""
 
-    dispatch: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Of dispatched tokens.")] = "fp8"
-    combine: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Of combined tokens.")] = "bf16"
-    weights: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Of weights, and of their products.")] = "fp8"
-    cache: Annotated[Literal["fp8", "bf16"], doc("Of keys and values that are kept.")] = "bf16"
+    dispatch: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Format of dispatched tokens.")] = "fp8"
+    combine: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Format of combined tokens.")] = "bf16"
+    weights: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Format of weights, and of matrix products with them.")] = (
+        "fp8"
+    )
+    cache: Annotated[Literal["fp8", "bf16"], doc("Format of cached keys and values.")] = "bf16"
 
 
 class Drafts(Group, frozen=True):
-    """Further tokens that a small model drafts, and a step checks (MTP)."""
+    """Draft tokens that a small model proposes and each step checks (MTP)."""
 
-    tokens: Annotated[Natural, doc("Of a request in each step.")] = 0
-    accepted: Annotated[Least0, doc("Of them, those that are kept, on average.")] = 0.0
+    tokens: Annotated[Natural, doc("Draft tokens of a request per step.")] = 0
+    accepted: Annotated[Least0, doc("Draft tokens that are accepted per step, on average.")] = 0.0
 
 
 class Prefill(Group, frozen=True):
     """The GPUs that read prompts."""
 
-    ep: Annotated[Count | None, doc("GPUs that share the experts (open: serving.ep).")] = None
+    ep: Annotated[Count | None, doc("GPUs that share the experts (auto: serving.ep).")] = None
     kernels: Annotated[
         str | None,
-        doc("Of dispatch and combine (open: deepep-normal; in a domain beyond a server nvlink-one-sided).", file=True),
+        doc(
+            "Kernels of dispatch and combine (auto: deepep-normal; nvlink-one-sided in domains beyond a server).",
+            file=True,
+        ),
     ] = None
     tokens: Annotated[
         Count | None,
-        doc("Of a GPU in one micro-batch (open: 8192; of a search the cheapest of 1024 to 8192 in time)."),
+        doc("Tokens of a GPU per micro-batch (auto: 8192; in a search the cheapest of 1024 to 8192 that is in time)."),
     ] = None
-    overlap: Annotated[bool | None, doc("As serving.overlap (open: as there; of a search the better).")] = None
-    cached: Annotated[Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Part of prompts that a cache has.")] = 0.0
+    overlap: Annotated[bool | None, doc("As serving.overlap (auto: its value; in a search the better one).")] = None
+    cached: Annotated[
+        Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Fraction of prompt tokens found in a cache.")
+    ] = 0.0
 
 
 class LoadSettings(Group, frozen=True):
-    """Requests that arrive at pools of GPUs; of `mfabric serve` where `rate` or `arrivals` is stated."""
+    """Requests that arrive at pools of GPUs, for `mfabric serve` with `rate` or `arrivals`."""
 
     rate: Annotated[
-        Amount | None, doc("Requests a second: Poisson, or those of `arrivals`, whose times are stretched.")
+        Amount | None, doc("Requests per second: Poisson arrivals, or those of `arrivals` with their times scaled.")
     ] = None
     arrivals: Annotated[
         str | None,
         doc(
-            "A log of requests (open: equal ones): CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure; date and"
-            " time) or Timestamp,Request tokens,Response tokens (BurstGPT; seconds), or JSONL with timestamp,"
+            "A log of requests (auto: equal requests): CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure; date"
+            " and time) or Timestamp,Request tokens,Response tokens (BurstGPT; seconds), or JSONL with timestamp,"
             " input_length, output_length (Mooncake; ms) and chat_id (Qwen-Bailian; seconds). Three lines, for"
-            " instance: Timestamp,Request tokens,Response tokens / 0.0,1500,200 / 0.35,320,80.",
+            " example: Timestamp,Request tokens,Response tokens / 0.0,1500,200 / 0.35,320,80.",
             file=True,
         ),
     ] = None
     unit: Annotated[
         Literal["s", "ms", "us", "ns"] | None,
-        doc("Of the timestamps in `arrivals` (open: as its format; refused where another is as likely)."),
+        doc("Unit of the timestamps in `arrivals` (auto: that of its format; refused if another unit is as likely)."),
     ] = None
     block: Annotated[
         Count | None,
-        doc("Tokens of a block that hash_ids in `arrivals` name (open: the size that their number shows)."),
+        doc("Tokens of each block in the hash_ids of `arrivals` (auto: worked out from the number of blocks)."),
     ] = None
-    requests: Annotated[Count, doc("How many arrive, or how many first ones of the trace are taken.")] = 10000
-    repeat: Annotated[Count, doc("How often they arrive, one run of `arrivals` after the other.")] = 1
+    requests: Annotated[Count, doc("Number of requests: of generated ones, or of the first ones of the log.")] = 10000
+    repeat: Annotated[Count, doc("Number of times that all requests arrive, one run of the log after the other.")] = 1
     warmup: Annotated[
-        Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Part of them, at the start, that does not count.")
+        Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Fraction of the requests, at the start, that is not counted.")
     ] = 0.2
     prefill_groups: Annotated[
-        Count | None, doc("Groups that prefill (open: as many as keep up, in passes that are filled to 0.8).")
+        Count | None, doc("Prefill groups (auto: as many as keep up with passes filled to 0.8).")
     ] = None
     decode_groups: Annotated[
-        Count | None, doc("Groups that decode (open: one; with serving.tpot_ms as few as keep `keep` in time).")
+        Count | None,
+        doc("Decode groups (auto: one; with serving.tpot_ms the fewest that keep the fraction `keep` in time)."),
     ] = None
     keep: Annotated[
         Annotated[float, msgspec.Meta(gt=0, le=1)],
-        doc("Part of requests that groups which are not stated keep in time, where serving.tpot_ms is."),
+        doc("Fraction of requests to keep in time when groups are auto and serving.tpot_ms is stated."),
     ] = 0.99
     ttft_ms: Annotated[
-        Amount | None, doc("At most so long to the first token [ms]: of requests, or without a load of a lone prompt.")
+        Amount | None,
+        doc("Limit on the time to the first token [ms]: of requests or, without a load, of a single prompt."),
     ] = None
     tpot_ms: Annotated[
-        Amount | None, doc("At most so long from token to token, for goodput [ms] (open: serving.tpot_ms).")
+        Amount | None, doc("Limit on the time from token to token, for goodput [ms] (auto: serving.tpot_ms).")
     ] = None
 
 
 class SplitSettings(Group, frozen=True):
-    """Attention on some GPUs, experts on others; of `mfabric serve` where both are stated."""
+    """Attention on some GPUs, experts on others, for `mfabric serve` with both numbers stated."""
 
-    attention_gpus: Annotated[Count | None, doc("GPUs that hold attention and caches (open: no split).")] = None
-    expert_gpus: Annotated[Count | None, doc("GPUs that hold the experts (open: no split).")] = None
+    attention_gpus: Annotated[Count | None, doc("GPUs that hold attention and caches (auto: no split).")] = None
+    expert_gpus: Annotated[Count | None, doc("GPUs that hold the experts (auto: no split).")] = None
     micro_batches: Annotated[
-        Count | None, doc("That alternate between both (open: the fewest that keep the slower ones busy, at most 4).")
+        Count | None,
+        doc("Micro-batches that alternate between both (auto: the fewest, up to 4, that keep the slower GPUs busy)."),
     ] = None
 
 
 class ServingSettings(Group, frozen=True):
-    """A model that answers requests, on pools of GPUs; of `mfabric serve`."""
+    """A model that serves requests. Read by `mfabric serve`, for pools of GPUs."""
 
     ep: Annotated[Count, doc("GPUs that share the experts.")] = 32
-    tp: Annotated[Count, doc("Of them, neighbours that split attention.")] = 1
-    batch: Annotated[Amount, doc("Tokens of a GPU in one micro-batch, drafted ones included.")] = 128.0
-    context: Annotated[Amount, doc("Tokens in the cache of a request, on average.")] = 4096.0
-    prompt: Annotated[Count | None, doc("Tokens of a prompt (open: context).")] = None
+    tp: Annotated[Count, doc("Neighbouring GPUs of these that split attention.")] = 1
+    batch: Annotated[Amount, doc("Tokens of a GPU per micro-batch, draft tokens included.")] = 128.0
+    context: Annotated[Amount, doc("Mean tokens in the cache of a request.")] = 4096.0
+    prompt: Annotated[Count | None, doc("Tokens of a prompt (auto: context).")] = None
     answer: Annotated[Count, doc("Tokens of an answer.")] = 1024
     kernels: Annotated[
         str | None,
         doc(
-            "Of dispatch and combine: deepep-low-latency, deepep-low-latency-rdma, deepep-normal, deepep-v2, hybridep,"
-            " nvlink-one-sided, nccl, ideal, or a file (open: deepep-low-latency; in a domain beyond a server"
-            " nvlink-one-sided).",
+            "Kernels of dispatch and combine: deepep-low-latency, deepep-low-latency-rdma, deepep-normal, deepep-v2,"
+            " hybridep, nvlink-one-sided, nccl, ideal, or a file (auto: deepep-low-latency; nvlink-one-sided in domains"
+            " beyond a server).",
             file=True,
         ),
     ] = None
     overlap: Annotated[
         bool | None,
-        doc("Two micro-batches, each of which computes while the other sends (open: true; with tpot_ms the better)."),
+        doc("Two micro-batches take turns: one computes while the other sends (auto: true; with tpot_ms the better)."),
     ] = None
     experts: Annotated[
         Literal["balanced", "measured", "generated", "trace"],
         doc(
-            "How often experts are taken: equally; as OLMoE's or Mixtral's were; by traffic.generated.skew; as in"
-            " traffic.trace."
+            "Popularity of experts: balanced; measured (on OLMoE or Mixtral); generated (by traffic.generated.skew);"
+            " trace (recorded, traffic.trace)."
         ),
     ] = "balanced"
-    eplb: Annotated[bool, doc("Experts are placed, and copied, by how often they are taken; else in order.")] = True
+    eplb: Annotated[bool, doc("Place and copy experts by their popularity; false: in order.")] = True
     redundant_experts: Annotated[
-        Natural | None, doc("Copies of experts beyond one of each (open: as few as fill the GPUs).")
+        Natural | None, doc("Extra copies of experts (auto: the fewest that fill the GPUs).")
     ] = None
-    reserved_gigabytes: Annotated[Least0, doc("Of a GPU's memory, for buffers of kernels and graphs [GB].")] = 6.0
-    host_s: Annotated[Least0, doc("Of every step, in which the GPUs wait for the host [s].")] = 0.0
+    reserved_gigabytes: Annotated[Least0, doc("Memory of a GPU kept for buffers of kernels and graphs [GB].")] = 6.0
+    host_s: Annotated[Least0, doc("Time per step in which GPUs wait for the host [s].")] = 0.0
     tpot_ms: Annotated[
-        Amount | None, doc("At most so long from token to token [ms]: the batch that is best within it.")
+        Amount | None, doc("Limit on the time from token to token [ms]; the best batch within it is chosen.")
     ] = None
     by: Annotated[
         Literal["predicted", "high"] | None,
         doc(
-            "What keeps to times, alone and under a load: seconds at the slow end of their band (high), or as predicted"
-            " (open: high with tpot_ms, else predicted)."
+            "The seconds that must keep the time limits: the slow end of their band (high), or the prediction"
+            " (predicted) (auto: high with tpot_ms, else predicted)."
         ),
     ] = None
     formats: Formats = Formats()

@@ -1,10 +1,10 @@
 """One case: what is simulated, as a tree of plain settings.
 
-`Case` (in `case.paths`) has eleven groups, each a class of plain values; `group.part.leaf` is the longest path. A leaf
-has one default. What excludes each other is one *choice* of several alternatives (subclasses of `Alternative`), written
-by name (`circuits.turn = "pays"`) or by a table named like the alternative (`[circuits.predict] sigma = 0.3`), which
-chooses it; an alternative with nothing but a `value` is written as one key (`compute.efficiency = 0.4`). `None` is left
-open: `resolve` says what it stands for. Nothing here computes: no NumPy, no JAX.
+`Case` (in `case.paths`) has eleven groups, each a class of plain values; the longest path is `group.part.leaf`. Every
+leaf has one default. Settings that exclude each other are one *choice* between alternatives (subclasses of
+`Alternative`). A choice is stated by name (`circuits.turn = "pays"`), or by a table with the name of the alternative
+(`[circuits.predict] sigma = 0.3`). An alternative whose only field is `value` is written as one key
+(`compute.efficiency = 0.4`). `None` leaves a value open; `resolve` fills it. Nothing here computes: no NumPy, no JAX.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -30,56 +30,59 @@ else:
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of one theme."""
+    """A group of related settings."""
 
 
 class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of several that exclude each other; its tag is its name."""
+    """One alternative of a choice; its tag is its name."""
 
     @property
     def name(self) -> str:
-        """What it is called in a file."""
+        """The name by which a file states the alternative."""
         return self.__struct_config__.tag  # type: ignore[return-value]
 
 
 def doc(text: str, *, traced: bool = False, file: bool = False) -> msgspec.Meta:
-    """What a setting is. `traced`: other values of it run in the same compiled program; `file`: it may name a file."""
+    """Return the help of a setting. `traced`: other values use the same compiled program; `file`: it may be a file."""
     marks = {"traced": True} if traced else {"file": True} if file else None
     return msgspec.Meta(description=text, extra_json_schema=marks)
 
 
 # ------------------------------------------------------------------------------------------------------ model and GPU
 class Model(Group, frozen=True):
-    """The model, and whose set-up fills what `job` leaves open. What is open here is as the model has it."""
+    """The model and its recipe. The recipe fills settings of `job` at auto; settings here at auto are the model's."""
 
     name: Annotated[
-        str, doc("A model by name, a .toml or .json file of your own, or a released model's config.json.", file=True)
+        str,
+        doc("The name of a model, a .toml or .json file of your own, or a released model's config.json.", file=True),
     ] = "mixtral-8x7b"
     recipe: Annotated[
         Literal["makers", "paper", "none"],
-        doc("Whose set-up fills open degrees: its makers', that of arXiv 2501.03905, or none: what is found to fit."),
+        doc(
+            "The set-up that fills degrees at auto: that of the model's makers, that of the paper arXiv 2501.03905, or"
+            " none: a search for degrees that fit."
+        ),
     ] = "makers"
     blocks: Annotated[Count | None, doc("Transformer blocks.")] = None
     hidden: Annotated[Count | None, doc("Width of a token.")] = None
-    experts: Annotated[Count | None, doc("Routed experts of a block.")] = None
-    top_k: Annotated[Count | None, doc("Experts that a token goes to.")] = None
+    experts: Annotated[Count | None, doc("Routed experts in a block.")] = None
+    top_k: Annotated[Count | None, doc("Experts that each token goes to.")] = None
     expert_hidden: Annotated[Count | None, doc("Inner width of an expert.")] = None
-    shared_hidden: Annotated[Natural | None, doc("Inner width of the shared experts, all together.")] = None
+    shared_hidden: Annotated[Natural | None, doc("Inner width of all shared experts together.")] = None
     dense_blocks: Annotated[
-        Natural | tuple[int, ...] | None, doc("Blocks without experts: how many first ones, or which, from 0.")
+        Natural | tuple[int, ...] | None,
+        doc("Blocks without experts: the number of first ones, or a list of blocks, from 0."),
     ] = None
     dense_hidden: Annotated[Natural | None, doc("Inner width of the FFN of a dense block.")] = None
     vocab: Annotated[Natural | None, doc("Entries of the embedding.")] = None
-    tied: Annotated[bool | None, doc("Whether embedding and output head are one.")] = None
-    expert_groups: Annotated[Count | None, doc("Groups of neighbouring experts that the gate chooses from first.")] = (
-        None
-    )
-    top_groups: Annotated[Count | None, doc("Groups that a token may go to.")] = None
-    next_tokens: Annotated[Natural | None, doc("Further tokens that are predicted (MTP).")] = None
+    tied: Annotated[bool | None, doc("Whether embedding and output head share weights.")] = None
+    expert_groups: Annotated[Count | None, doc("Groups of neighbouring experts; the gate chooses groups first.")] = None
+    top_groups: Annotated[Count | None, doc("Groups of experts that a token may go to.")] = None
+    next_tokens: Annotated[Natural | None, doc("Extra tokens that the model predicts (MTP).")] = None
 
 
 class GpuSettings(Group, frozen=True):
-    """The GPU and its server. What is open is as its data sheet has it."""
+    """The GPU and its server. Settings at auto come from its data sheet."""
 
     name: Annotated[
         str,
@@ -89,79 +92,88 @@ class GpuSettings(Group, frozen=True):
             file=True,
         ),
     ] = "H100-SXM"
-    bf16_tflops: Annotated[Amount | None, doc("Peak of dense bf16 [TFLOP/s].")] = None
-    fp8_tflops: Annotated[Amount | None, doc("Peak of dense FP8 [TFLOP/s].")] = None
+    bf16_tflops: Annotated[Amount | None, doc("Dense bf16 peak [TFLOP/s].")] = None
+    fp8_tflops: Annotated[Amount | None, doc("Dense FP8 peak [TFLOP/s].")] = None
     memory_gigabytes: Annotated[Amount | None, doc("Memory [GB].")] = None
     memory_gigabytes_per_s: Annotated[Amount | None, doc("Memory bandwidth [GB/s].")] = None
     nvlink_gigabytes_per_s: Annotated[
-        Amount | None, doc("What the NVSwitch of a server gives a GPU, per direction [GB/s].", traced=True)
+        Amount | None, doc("Bandwidth of a GPU into its server's NVSwitch, per direction [GB/s].", traced=True)
     ] = None
-    gpus_per_server: Annotated[Count | None, doc("GPUs of a server.")] = None
-    scale_up_gpus: Annotated[Count | None, doc("GPUs of an NVLink domain (nvl72, mfabric-cpo).")] = None
-    nvswitches: Annotated[Count | None, doc("NVSwitches of a server or domain, for failures.")] = None
+    gpus_per_server: Annotated[Count | None, doc("GPUs in a server.")] = None
+    scale_up_gpus: Annotated[Count | None, doc("GPUs in an NVLink domain (nvl72, mfabric-cpo).")] = None
+    nvswitches: Annotated[Count | None, doc("NVSwitches in a server or domain, for failures.")] = None
     watts: Annotated[Amount | None, doc("Power of a GPU [W].")] = None
     usd: Annotated[Amount | None, doc("Price of a GPU [$].")] = None
 
 
 # ----------------------------------------------------------------------------------------------------------------- job
 class Parallel(Group, frozen=True):
-    """How the job is spread over GPUs: gpus = dp x etp x ep x pp, where etp is tp if it is left open."""
+    """The degrees of the job: gpus = dp x etp x ep x pp, where etp at auto is tp."""
 
     tp: Annotated[Count | None, doc("Tensor-parallel degree.")] = None
     etp: Annotated[
         Count | None,
-        doc("Tensor-parallel degree inside experts; the other GPUs of tp hold other experts (folding; open: tp)."),
+        doc("Tensor-parallel degree inside experts; the other GPUs of tp hold other experts (folding; auto: tp)."),
     ] = None
     pp: Annotated[Count | None, doc("Pipeline stages.")] = None
     ep: Annotated[Count | None, doc("Expert-parallel degree.")] = None
-    gpus: Annotated[Count | None, doc("GPUs of the job (open: 1,024 where dp is open, too).")] = None
-    dp: Annotated[Count | None, doc("Data-parallel degree, of expert-parallel groups.")] = None
-    cp: Annotated[Count, doc("EP ranks in a row that share sequences (context parallel).")] = 1
+    gpus: Annotated[Count | None, doc("GPUs of the job (auto: 1,024 if dp is auto too).")] = None
+    dp: Annotated[Count | None, doc("Data-parallel degree: replicas of an expert-parallel group.")] = None
+    cp: Annotated[Count, doc("Neighbouring EP ranks that share a sequence (context parallelism).")] = 1
     tp_reduces: Annotated[
         Literal["attention", "all"],
-        doc("Whose outputs TP ranks all-reduce: attention's, or experts' and dense FFNs', too."),
+        doc("Outputs that TP ranks all-reduce: those of attention, or all (experts and dense FFNs too)."),
     ] = "attention"
-    sequence: Annotated[bool, doc("Between products, TP ranks share the tokens, too (sequence parallelism).")] = True
+    sequence: Annotated[bool, doc("TP ranks also share the tokens between matrix products (sequence parallelism).")] = (
+        True
+    )
 
 
 class Batch(Group, frozen=True):
-    """Sequences of an iteration. The first four say one thing in four ways; any of them that agree may be stated."""
+    """Sequences of an iteration. The first four settings are four ways to state the same batch; they must agree."""
 
     global_batch: Annotated[
-        Count | None, doc("Sequences of an iteration (open: 4,096 where the next three are, too).")
+        Count | None, doc("Sequences of an iteration (auto: about 4,096 if the next three are auto too).")
     ] = None
-    micro_batches: Annotated[Count | None, doc("Micro-batches of an EP rank in an iteration.")] = None
+    micro_batches: Annotated[Count | None, doc("Micro-batches of an EP rank per iteration.")] = None
     per_stage: Annotated[
-        Count | None, doc("Micro-batches over the pipeline's stages, or the least of the schedule.")
+        Count | None, doc("Micro-batches, as a multiple of the pipeline stages or of the schedule's minimum.")
     ] = None
-    bubble: Annotated[Share | None, doc("Choose micro_batches so that the pipeline's bubble is at most this part.")] = (
-        None
-    )
+    bubble: Annotated[
+        Share | None, doc("Choose micro_batches so that the pipeline bubble is at most this fraction.")
+    ] = None
     micro_batch: Annotated[
-        Count | None, doc("Sequences of an EP rank in a micro-batch (open: its file's, else 1).")
+        Count | None, doc("Sequences of an EP rank in a micro-batch (auto: the model file's, else 1).")
     ] = None
-    sequence: Annotated[Count | None, doc("Tokens of a sequence (open: the model file's, else 4,096).")] = None
+    sequence: Annotated[Count | None, doc("Tokens of a sequence (auto: the model file's, else 4,096).")] = None
 
 
 class PrecisionSettings(Group, frozen=True):
-    """Number formats: of computation, and bytes per element of what is sent."""
+    """Number formats of computation, messages and memory."""
 
-    compute: Annotated[Precision | None, doc("Whose peak counts: bf16 or fp8 (open: the recipe's, else bf16).")] = None
+    compute: Annotated[
+        Precision | None, doc("Format of computation, whose peak counts: bf16 or fp8 (auto: the recipe's, else bf16).")
+    ] = None
     dispatch: Annotated[
         Precision | Amount | None,
-        doc("Tokens on the way to experts, and their gradients: bf16, fp8, or bytes per element."),
+        doc("Tokens sent to experts, and their gradients: bf16, fp8, or bytes per element."),
     ] = None
-    combine: Annotated[Precision | Amount | None, doc("Answers of experts, and their gradients.")] = None
-    gradients: Annotated[Precision | Amount | None, doc("Gradients of weights, as they are reduced.")] = None
+    combine: Annotated[
+        Precision | Amount | None,
+        doc("Results sent back from experts, and their gradients: bf16, fp8, or bytes per element."),
+    ] = None
+    gradients: Annotated[
+        Precision | Amount | None, doc("Weight gradients as sent between replicas: bf16, fp8, or bytes per element.")
+    ] = None
     accumulated: Annotated[
-        Sums | None, doc("Gradients of weights in memory, summed over micro-batches (open: the recipe's, else fp32).")
+        Sums | None, doc("Weight gradients in memory, summed over micro-batches (auto: the recipe's, else fp32).")
     ] = None
-    moments: Annotated[Sums | None, doc("The optimizer's two moments in memory (open: the recipe's, else fp32).")] = (
+    moments: Annotated[Sums | None, doc("The optimizer's two moments in memory (auto: the recipe's, else fp32).")] = (
         None
     )
-    weights: Annotated[Precision | None, doc("Weights in memory, and as replicas gather them (open: bf16).")] = None
+    weights: Annotated[Precision | None, doc("Weights in memory, and when replicas gather them (auto: bf16).")] = None
     kept: Annotated[
-        Precision | None, doc("Inputs of products that wait for the backward pass (open: the recipe's, else bf16).")
+        Precision | None, doc("Inputs of matrix products, kept for the backward pass (auto: the recipe's, else bf16).")
     ] = None
 
 
@@ -170,9 +182,9 @@ class OneFOneB(Alternative, frozen=True, tag="1f1b"):
 
 
 class Interleaved(Alternative, frozen=True, tag="interleaved"):
-    """1F1B over several chunks of blocks on a stage."""
+    """1F1B with several chunks of blocks on each stage."""
 
-    chunks: Annotated[Count | None, doc("Chunks of blocks on a stage (open: the recipe's, else 2).")] = None
+    chunks: Annotated[Count | None, doc("Chunks of blocks on a stage (auto: the recipe's, else 2).")] = None
 
 
 class GPipe(Alternative, frozen=True, tag="gpipe"):
@@ -180,47 +192,49 @@ class GPipe(Alternative, frozen=True, tag="gpipe"):
 
 
 class ZeroBubbleH1(Alternative, frozen=True, tag="zb-h1"):
-    """Gradients of weights fill the bubble (ZB-H1)."""
+    """Weight gradients fill the bubble (ZB-H1)."""
 
 
 class ZeroBubbleV(Alternative, frozen=True, tag="zb-v"):
-    """Two chunks in a V, gradients of weights fill the bubble."""
+    """Two chunks per stage, in a V; weight gradients fill the bubble."""
 
 
 class DualPipe(Alternative, frozen=True, tag="dualpipe"):
-    """Micro-batches from both ends of the pipeline (DeepSeek-V3)."""
+    """Micro-batches enter at both ends of the pipeline (DeepSeek-V3)."""
 
 
 class NoOverlap(Alternative, frozen=True, tag="none"):
-    """Dispatch, experts and combine one after the other."""
+    """Dispatch, experts and combine run one after the other."""
 
 
 class Parts(Alternative, frozen=True, tag="parts"):
-    """A micro-batch in parts, whose dispatch, experts and combine overlap."""
+    """A micro-batch is split into parts, whose dispatch, experts and combine overlap."""
 
     value: Annotated[Count, doc("Parts of a micro-batch.")] = 2
 
 
 class Passes(Alternative, frozen=True, tag="passes"):
-    """All-to-alls of a pass beside another's computation."""
+    """The all-to-alls of one pass overlap with the computation of another."""
 
     comm_cores: Annotated[
         Annotated[float, msgspec.Meta(ge=0, lt=1)] | None,
-        doc("Part of a GPU's cores that communicates then (DeepSeek-V3: 0.152; open: the dispatcher's)."),
+        doc("Fraction of a GPU's cores that communicates then (DeepSeek-V3: 0.152; auto: the dispatcher's)."),
     ] = None
-    delayed: Annotated[bool, doc("Gradients of weights come after what the next all-to-all waits for.")] = True
+    delayed: Annotated[bool, doc("Weight gradients are computed after the results that the next all-to-all sends.")] = (
+        True
+    )
 
 
 class PerExpert(Alternative, frozen=True, tag="per-expert"):
-    """A token travels once for every expert."""
+    """Each token is sent once to every one of its experts."""
 
 
 class PerServer(Alternative, frozen=True, tag="per-server"):
-    """A token travels once to every server of its experts, whose NVSwitch carries it on (as DeepEP does)."""
+    """Each token is sent once to every server with one of its experts; the NVSwitch forwards it (as in DeepEP)."""
 
     node_limit: Annotated[
         Literal["model"] | Count | None,
-        doc("Servers that a token may reach at most; model: as its groups of experts say."),
+        doc("Most servers that a token may reach; model: as many as the model's groups of experts allow."),
     ] = None
 
 
@@ -229,132 +243,138 @@ class Job(Group, frozen=True):
 
     training_tokens: Annotated[
         Amount | None,
-        doc("Tokens of a whole training, whose days, dollars and energy are told then."),
+        doc("Tokens of a whole training; rows then have its days, dollars and energy."),
     ] = None
     parallel: Parallel = Parallel()
     batch: Batch = Batch()
     precision: PrecisionSettings = PrecisionSettings()
     schedule: Annotated[
         OneFOneB | Interleaved | GPipe | ZeroBubbleH1 | ZeroBubbleV | DualPipe | None,
-        doc("Order of passes (open: the recipe's, else 1f1b)."),
+        doc("Pipeline schedule: the order of passes (auto: the recipe's, else 1f1b)."),
     ] = None
     overlap: Annotated[
-        NoOverlap | Parts | Passes | None, doc("What runs beside all-to-alls (open: passes under dualpipe, else none).")
+        NoOverlap | Parts | Passes | None,
+        doc("What overlaps with all-to-alls (auto: passes under dualpipe, else none)."),
     ] = None
     sharding: Annotated[
         Literal["none", "optimizer", "gradients", "parameters"] | None,
-        doc("What replicas share out: optimizer is ZeRO-1 (open: the recipe's, else this), gradients 2, parameters 3."),
+        doc(
+            "State that replicas shard: optimizer (ZeRO-1), gradients (ZeRO-2) or parameters (ZeRO-3) (auto: the"
+            " recipe's, else optimizer)."
+        ),
     ] = None
     overlap_gradients: Annotated[
-        bool | None, doc("Gradients are all-reduced beside the backward pass (open: where it can be).")
+        bool | None, doc("All-reduces of gradients overlap with the backward pass (auto: where possible).")
     ] = None
     recompute: Annotated[
         str,
         doc(
-            "What the backward pass computes again: fit (the least level with which the job fits the memory), none,"
+            "What the backward pass recomputes: fit (the lowest level with which the job fits the memory), none,"
             " light, attention, block, or some of norm, mla-up, attention, activation, shared, mlp, router, moe, joined"
             " by +."
         ),
     ] = "fit"
     dispatch: Annotated[
-        PerExpert | PerServer | None, doc("How tokens travel (open: the recipe's, else per-expert).")
+        PerExpert | PerServer | None, doc("How tokens are sent to experts (auto: the recipe's, else per-expert).")
     ] = None
     dispatcher: Annotated[
         Literal["ideal", "nccl", "deepep", "hybridep"] | None,
         doc(
-            "What sends tokens, at what it achieves under compute.kernels (open: by dispatch: nccl, deepep per server)."
+            "The library that sends tokens, at its measured speed under compute.kernels (auto: nccl; deepep if dispatch"
+            " is per-server)."
         ),
     ] = None
     mtp: Annotated[
         bool | None,
-        doc("The model's blocks that predict further tokens are trained, too (open: the recipe's, else not)."),
+        doc("Also train the blocks that predict extra tokens (auto: the recipe's, else not)."),
     ] = None
     layout: Annotated[
         str | None,
-        doc("Blocks of the pipeline's places: even, ends (embedding and head count as blocks), or like Et|(tt|)*30mL."),
+        doc(
+            "Blocks on each stage: even, ends (embedding and head count as blocks), or a layout such as Et|(tt|)*30mL."
+        ),
     ] = None
     capacity_factor: Annotated[
-        Annotated[float, msgspec.Meta(ge=1)], doc("What an expert takes at most, over the mean; the rest is dropped.")
+        Annotated[float, msgspec.Meta(ge=1)],
+        doc("Most tokens of an expert, over the mean; further tokens are dropped."),
     ] = float("inf")
-    head: Annotated[bool, doc("Embedding and output head take time, where the vocabulary is known.")] = True
-    optimizer_step: Annotated[bool, doc("The optimizer's step takes time, where the memory bandwidth is known.")] = True
+    head: Annotated[bool, doc("Count the time of embedding and output head, if the vocabulary is known.")] = True
+    optimizer_step: Annotated[
+        bool, doc("Count the time of the optimizer's step, if the memory bandwidth is known.")
+    ] = True
 
 
 # ------------------------------------------------------------------------------------- computation, traffic, placement
 class Efficiency(Alternative, frozen=True, tag="efficiency"):
-    """A part of the GPU's peak."""
+    """A fraction of the GPU's peak."""
 
-    value: Annotated[Amount, doc("Achieved over peak FLOP/s.", traced=True)] = 0.5
+    value: Annotated[Amount, doc("Achieved FLOP/s over peak FLOP/s.", traced=True)] = 0.5
 
 
 class Kernels(Alternative, frozen=True, tag="kernels"):
-    """Every kind of computation and communication at what its kernels achieve."""
+    """Every kind of computation and communication runs at the measured speed of its kernels."""
 
     table: Annotated[
-        str | None, doc("A .toml or .json file of one's own figures (open: those of the package).", file=True)
+        str | None, doc("A .toml or .json file with your own measurements (auto: those of the package).", file=True)
     ] = None
-    launch_us: Annotated[
-        Least0 | None, doc("Before every kernel, in which a GPU runs nothing [us] (open: the table's).")
-    ] = None
+    launch_us: Annotated[Least0 | None, doc("Idle time of a GPU before every kernel [us] (auto: the table's).")] = None
 
 
 class Measured(Alternative, frozen=True, tag="measured"):
-    """The rate with which the simulated iteration takes as long as one that was measured."""
+    """The rate at which the simulated iteration takes as long as a measured one."""
 
-    iteration_s: Annotated[Amount | None, doc("Seconds of the iteration that was measured.")] = None
+    iteration_s: Annotated[Amount | None, doc("Seconds of the measured iteration.")] = None
     fabric: Annotated[str, doc("The fabric on which it was measured.")] = "fat-tree"
-    nic_gbps: Annotated[Amount | None, doc("The bandwidth of its NICs (open: the case's).")] = None
-    nic_use: Annotated[NicUse | None, doc("How its GPUs used NICs (open: as the case's do).")] = None
+    nic_gbps: Annotated[Amount | None, doc("The bandwidth of its NICs (auto: the case's).")] = None
+    nic_use: Annotated[NicUse | None, doc("How its GPUs used NICs (auto: as in the case).")] = None
 
 
 class Calibrated(Alternative, frozen=True, tag="calibrated"):
-    """The rate that published fat-tree times imply, where there are any of the model on an A100; else half the peak."""
+    """The rate implied by published fat-tree times of the model on an A100; without such times, half the peak."""
 
-    value: Annotated[Literal["paper", "released", "today"], doc("Under which assumptions it was calibrated.")] = "paper"
+    value: Annotated[Literal["paper", "released", "today"], doc("The assumptions of the calibration.")] = "paper"
 
 
 class BalancedExperts(Alternative, frozen=True, tag="balanced"):
-    """Experts compute as if all had equally many tokens."""
+    """Experts compute as if all had the same number of tokens."""
 
 
 class Received(Alternative, frozen=True, tag="received"):
-    """Experts compute what the busiest rank received."""
+    """Experts compute the tokens that the busiest rank received."""
 
-    tile: Annotated[Count, doc("An expert's tokens are rounded up to whole tiles of so many.")] = 128
+    tile: Annotated[Count, doc("Tokens of a tile; an expert's tokens are rounded up to whole tiles.")] = 128
     combine: Annotated[
         Literal["barrier", "rank"],
-        doc("Ranks send answers once the busiest is done (barrier), or each when it is (rank)."),
+        doc("Ranks send results when the busiest rank has finished (barrier), or each when it has finished (rank)."),
     ] = "barrier"
 
 
 class Compute(Group, frozen=True):
-    """How fast GPUs compute."""
+    """The speed of computation."""
 
-    rate: Annotated[Kernels | Efficiency | Measured | Calibrated, doc("Where the rate of computation comes from.")] = (
-        Kernels()
-    )
-    experts: Annotated[BalancedExperts | Received, doc("Tokens that experts compute.")] = Received()
+    rate: Annotated[Kernels | Efficiency | Measured | Calibrated, doc("Source of the computation rate.")] = Kernels()
+    experts: Annotated[BalancedExperts | Received, doc("The tokens that experts compute.")] = Received()
 
 
 class Shares(Alternative, frozen=True, tag="shares"):
     """Expert shares measured on trained models (OLMoE, Mixtral)."""
 
-    drift: Annotated[Least0, doc("Standard deviation of the log change of an expert's popularity in an iteration.")] = (
-        0.05
-    )
+    drift: Annotated[
+        Least0, doc("Change of an expert's popularity from iteration to iteration: standard deviation of its log.")
+    ] = 0.05
 
 
 class Generated(Alternative, frozen=True, tag="generated"):
-    """Expert popularity rank^-skew."""
+    """The popularity of an expert is its rank^-skew."""
 
-    skew: Annotated[Least0, doc("Skew; 0 is balanced.")] = 0.0
-    drift: Annotated[Least0, doc("Standard deviation of the log change of an expert's popularity in an iteration.")] = (
-        0.05
-    )
+    skew: Annotated[Least0, doc("Skew of popularity; 0 is balanced.")] = 0.0
+    drift: Annotated[
+        Least0, doc("Change of an expert's popularity from iteration to iteration: standard deviation of its log.")
+    ] = 0.05
 
 
 class KnobsFrom(Alternative, frozen=True, tag="knobs"):
-    """A workload by name, or a file of knobs."""
+    """A named workload, or a file of the generator's knobs."""
 
     value: Annotated[
         str,
@@ -372,24 +392,30 @@ class Trace(Alternative, frozen=True, tag="trace"):
     path: Annotated[str | None, doc("A file or folder in any format that mfabric traces --help lists.", file=True)] = (
         None
     )
-    records: Annotated[tuple[int, int] | None, doc("FIRST-LAST record (open, of a gate trace: 2011-5001).")] = None
+    records: Annotated[
+        tuple[int, int] | None, doc("Range of records, FIRST-LAST (auto for a gate trace: 2011-5001).")
+    ] = None
     axes: Annotated[
-        str | None, doc("Axes of an array, in order: iteration,layer,micro-batch,source,expert, or some.")
+        str | None, doc("Axes of an array, in order: iteration,layer,micro-batch,source,expert, or some of them.")
     ] = None
 
 
 class Authors(Alternative, frozen=True, tag="authors"):
-    """The 8 x 8 matrix in the code that mFabric's authors released, tiled over ranks."""
+    """The 8 x 8 matrix of the code released by mFabric's authors, tiled over ranks."""
 
 
 class Traffic(Group, frozen=True):
-    """Where tokens go."""
+    """Which experts the tokens go to."""
 
-    source: Annotated[Shares | Generated | KnobsFrom | Trace | Authors, doc("Where routing comes from.")] = Shares()
-    drawn: Annotated[Count, doc("Different micro-batches of an iteration; more are read cyclically.")] = 4
+    source: Annotated[Shares | Generated | KnobsFrom | Trace | Authors, doc("Source of the tokens' experts.")] = (
+        Shares()
+    )
+    drawn: Annotated[
+        Count, doc("Number of different micro-batches in an iteration; further ones repeat these in turn.")
+    ] = 4
     alike: Annotated[
         Literal["nothing", "micro-batches", "everything"],
-        doc("What has the same traffic: micro-batches, blocks, too, or none."),
+        doc("What repeats the same traffic: nothing, micro-batches (and iterations), or everything (blocks too)."),
     ] = "nothing"
 
 
@@ -398,12 +424,14 @@ class Contiguous(Alternative, frozen=True, tag="contiguous"):
 
 
 class _Placed(Alternative, frozen=True):
-    redundant_experts: Annotated[Natural, doc("Slots of a group for copies of experts, a multiple of its ranks.")] = 0
+    redundant_experts: Annotated[
+        Natural, doc("Extra slots per group for copies of experts, a multiple of its ranks.")
+    ] = 0
     loads: Annotated[
         Natural,
-        doc("Experts are placed on the loads of so many iterations before; 0: on those that follow, as if known."),
+        doc("Number of past iterations whose loads decide the placement; 0: the coming loads, as if known."),
     ] = 1
-    every: Annotated[Natural, doc("They are placed again every so many iterations; 0: once, before the run.")] = 0
+    every: Annotated[Natural, doc("Iterations between placements; 0: experts are placed once, before the run.")] = 0
 
 
 class LongestProcessingTime(_Placed, frozen=True, tag="longest-processing-time"):
@@ -411,85 +439,89 @@ class LongestProcessingTime(_Placed, frozen=True, tag="longest-processing-time")
 
 
 class Hierarchical(_Placed, frozen=True, tag="hierarchical"):
-    """Groups to servers, then experts to ranks (DeepSeek's EPLB)."""
+    """Groups of experts are placed on servers, then experts on ranks (DeepSeek's EPLB)."""
 
     groups: Annotated[
-        Count | None, doc("Groups of neighbouring experts that stay on one server (open: each expert).")
+        Count | None, doc("Groups of neighbouring experts that stay on one server (auto: one per expert).")
     ] = None
 
 
 class WithCircuits(_Placed, frozen=True, tag="with-circuits"):
-    """Hierarchical, then swaps that spare the ports between servers."""
+    """As hierarchical, then swaps of experts that reduce the load of ports between servers."""
 
     groups: Annotated[
-        Count | None, doc("Groups of neighbouring experts that stay on one server (open: each expert).")
+        Count | None, doc("Groups of neighbouring experts that stay on one server (auto: one per expert).")
     ] = None
 
 
 class GivenPlacement(Alternative, frozen=True, tag="given"):
-    """Experts lie where a file says, all run long."""
+    """A file says where experts are; they stay there for the whole run."""
 
     value: Annotated[
-        str | None, doc("A .json file of SGLang, vLLM, EPLB or vLLM-Ascend, or from mfabric traces place.", file=True)
+        str | None,
+        doc("A placement: a .json file of SGLang, vLLM, EPLB, vLLM-Ascend or mfabric traces place.", file=True),
     ] = None
 
 
 class PlacementSettings(Group, frozen=True):
-    """Where experts live."""
+    """Which ranks hold which experts."""
 
     rule: Annotated[
         Contiguous | LongestProcessingTime | Hierarchical | WithCircuits | GivenPlacement,
-        doc("Which ranks hold which experts."),
+        doc("How experts are placed on ranks."),
     ] = Contiguous()
 
 
 # ------------------------------------------------------------------------------------------------------------- network
 class RailOptimized(Group, frozen=True):
-    """NICs of equal rank share edge switches, rails share a spine."""
+    """NICs of equal rank share edge switches (a rail); a spine joins the rails."""
 
-    pxn: Annotated[bool, doc("Data crosses the NVSwitch to the rail of its destination first, as NCCL does.")] = True
+    pxn: Annotated[bool, doc("Data first crosses the NVSwitch to its destination's rail, as in NCCL.")] = True
 
 
 class MultiPlane(Group, frozen=True):
-    """Every NIC split over several trees of at most two tiers."""
+    """Every NIC is split over several trees of at most two tiers."""
 
-    planes: Annotated[Count, doc("Planes of every NIC, each with its part of the bandwidth.")] = 8
+    planes: Annotated[Count, doc("Planes over which every NIC is split, each with an equal part of its bandwidth.")] = 8
     flows: Annotated[
-        Literal["spray", "own"], doc("Flows are spread over all planes, or each pair of ranks has one of its own.")
+        Literal["spray", "own"],
+        doc("Flows are spread over all planes (spray), or each pair of ranks uses a single plane (own)."),
     ] = "spray"
 
 
 class ScaleUp(Group, frozen=True):
-    """Scale-up domains of any size, beside a NIC for each GPU."""
+    """Scale-up domains of any size, and a NIC for each GPU."""
 
-    gpus: Annotated[Count, doc("GPUs of a domain; those that the job's groups do not fill are idle.")] = 72
-    ports: Annotated[Count, doc("NVLink ports of a GPU, one at each switch of a domain.")] = 18
-    port_gigabytes_per_s: Annotated[Amount, doc("Bandwidth of such a port, per direction [GB/s].")] = 50.0
+    gpus: Annotated[Count, doc("GPUs of a domain; those that no group of the job fills stay idle.")] = 72
+    ports: Annotated[Count, doc("NVLink ports of a GPU, one to each switch of its domain.")] = 18
+    port_gigabytes_per_s: Annotated[Amount, doc("Bandwidth of an NVLink port, per direction [GB/s].")] = 50.0
 
 
 class TopoOpt(Group, frozen=True):
-    """Circuits alone, chosen before training."""
+    """Optical circuits only, chosen before training."""
 
     wiring: Annotated[
         Literal["demand", "rings", "totient-perms"],
-        doc("One ring and matchings by demand; rings alone; rings and matchings by bytes."),
+        doc(
+            "demand: a ring, then matchings by demand; rings: rings only; totient-perms: rings and matchings by bytes."
+        ),
     ] = "totient-perms"
 
 
 class MFabric(Group, frozen=True):
-    """A regional optical switch that turns during training, and a switch tree."""
+    """Regional optical switches that reconfigure during training, and a switch tree."""
 
     optical_degree: Annotated[
         Natural | None,
-        doc("NICs of a server on the optical switch; the others are on the tree (open: 6 of 8, 3 of 4).", traced=True),
+        doc("NICs of a server on the optical switch; the others are on the tree (auto: 6 of 8, 3 of 4).", traced=True),
     ] = None
 
 
 class Acos(Group, frozen=True):
-    """Small optical switches that choose one of a few graphs."""
+    """Small optical switches that select one of a few wired graphs."""
 
     topologies: Annotated[
-        tuple[str, ...], doc(f"Graphs that are wired beforehand, some of {', '.join(TOPOLOGIES)}.")
+        tuple[str, ...], doc(f"Graphs that are wired beforehand: any of {', '.join(TOPOLOGIES)}.")
     ] = TOPOLOGIES
 
 
@@ -497,146 +529,157 @@ class Torus(Group, frozen=True):
     """A 3-D torus of direct links between servers."""
 
     shape: Annotated[
-        str | None, doc("Three sizes, such as 4x4x8, of as many servers (open: a group, or a stage, is an x-y plane).")
+        str | None,
+        doc("Three sizes, such as 4x4x8, whose product is the servers (auto: an x-y plane holds a group, or a stage)."),
     ] = None
     ways: Annotated[
         Literal["dimension-order", "shortest"],
-        doc("One path, x, y, then z, and gradients around z; or all shortest paths, gradients over all links."),
+        doc(
+            "dimension-order: one path in order x, y, z, with gradients around z; shortest: all shortest paths, with"
+            " gradients over all links."
+        ),
     ] = "dimension-order"
 
 
 class TwistedTorus(Group, frozen=True):
-    """A torus of sizes n and 2n whose rings of n close with a shift along those of 2n."""
+    """A torus of sizes n and 2n, whose rings of n are twisted along the rings of 2n."""
 
-    shape: Annotated[str | None, doc("Sizes, such as 4x4x8, of as many servers (open: n x n x 2n or n x 2n x 2n).")] = (
-        None
-    )
+    shape: Annotated[
+        str | None, doc("Sizes, such as 4x4x8, whose product is the servers (auto: n x n x 2n or n x 2n x 2n).")
+    ] = None
 
 
 class FullMesh(Group, frozen=True):
-    """Servers that differ in one dimension alone are joined. What is open of shape and ways is what carries an even
-    all-to-all of an expert-parallel group fastest."""
+    """A link joins every two servers that differ in one dimension only. At auto, shape and paths are those with the
+    fastest even all-to-all of an expert-parallel group."""
 
     shape: Annotated[
         str | None,
-        doc("Sizes of the dimensions, such as 16x16, of as many servers (open: near each other, the fastest)."),
+        doc("Sizes of the dimensions, such as 16x16, whose product is the servers (auto: similar sizes, the fastest)."),
     ] = None
     dimensions: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=8)] | None,
-        doc("Of a shape that is open (open: 1, 2 or 3 whose links are at least an eighth of a NIC, the fastest)."),
+        doc("Dimensions, if shape is auto (auto: the fastest of 1 to 3 whose links are at least an eighth of a NIC)."),
     ] = None
     split: Annotated[
-        str | None, doc("NICs of a server for each dimension, such as 6x2 (open: as many for each peer).")
+        str | None, doc("NICs of a server for each dimension, such as 6x2 (auto: equally many for each peer).")
     ] = None
     ways: Annotated[
         Literal["shortest", "dimension-order", "detour"] | None,
         doc(
-            "All shortest paths; one, first dimension first; each of its steps over all third servers of a line, too"
-            " (open: shortest or detour, the faster)."
+            "shortest: all shortest paths; dimension-order: one path, first dimension first; detour: the same, with"
+            " each step also over every third server of its line (auto: the faster of shortest and detour)."
         ),
     ] = None
 
 
 class RailX(Group, frozen=True):
-    """Nodes of m x m servers, whose rows and columns rails join through optical switches."""
+    """Nodes of m x m servers; rails join their rows and columns through optical switches."""
 
     side: Annotated[
         Count | None,
-        doc("Servers along a side of a node, m (open: the least from 2 on whose nodes hold a group, else 2 or 1)."),
+        doc("Servers along the side of a node, m (auto: the least m >= 2 whose nodes hold a group, else 2 or 1)."),
     ] = None
     shape: Annotated[
-        str | None, doc("Nodes in a row and in a column, such as 8x8, of as many servers (open: near a square).")
+        str | None, doc("Nodes in a row and in a column, such as 8x8, which hold the servers (auto: near a square).")
     ] = None
 
 
 class Goodput(Alternative, frozen=True, tag="goodput"):
-    """A part of the NIC's bandwidth."""
+    """Payload takes a fixed fraction of the NIC's bandwidth."""
 
     value: Annotated[Share, doc("Payload over the bandwidth of a NIC.", traced=True)] = 1.0
 
 
 class TransportSettings(Alternative, frozen=True, tag="transport"):
-    """What headers, a receiver's pace and acknowledgements take."""
+    """A transport, whose headers, receiver pacing and acknowledgements take bandwidth."""
 
-    value: Annotated[str, doc("ndp, dctcp, or a .toml or .json file of constants.", file=True)] = "ndp"
+    value: Annotated[str, doc("The transport: ndp, dctcp, or a .toml or .json file of constants.", file=True)] = "ndp"
 
 
 class Spray(Alternative, frozen=True, tag="spray"):
-    """Packets spread over all shortest paths."""
+    """Packets are spread over all shortest paths."""
 
 
 class Ecmp(Alternative, frozen=True, tag="ecmp"):
     """Each flow takes one random shortest path."""
 
-    busy: Annotated[Literal["group", "cluster"], doc("Whose all-to-alls run at once: one group's, or all groups'.")] = (
-        "group"
-    )
+    busy: Annotated[
+        Literal["group", "cluster"],
+        doc("The all-to-alls that run at the same time: those of one group, or of all groups."),
+    ] = "group"
     circuits: Annotated[
-        Literal["single", "pooled"], doc("A flow takes one of its pair's circuits, or those of a pair are one queue.")
+        Literal["single", "pooled"],
+        doc("A flow uses one of its pair's circuits (single), or all of them as one queue (pooled)."),
     ] = "single"
 
 
 class LeastLoaded(Alternative, frozen=True, tag="least-loaded"):
-    """Each flow takes the shortest path whose links carry least so far; on whole clusters, in replays and of jobs."""
+    """Each flow takes the shortest path whose links carry least so far (cluster, replay and jobs only)."""
 
 
 class Weighted(Alternative, frozen=True, tag="weighted"):
-    """Packets spread by the capacity of paths; on a graph of your own."""
+    """Packets are spread in proportion to the capacity of paths (graphs of your own only)."""
 
 
 class OnGraph(Group, frozen=True):
-    """A graph of your own."""
+    """How a graph of your own is used."""
 
     relay: Annotated[
         Literal["auto", "yes", "no"],
-        doc("Whether GPUs forward for others; auto: only where some could not be reached otherwise."),
+        doc("Whether GPUs forward for others; auto: only if some GPUs cannot be reached otherwise."),
     ] = "auto"
     ranks: Annotated[
-        str | None, doc("A .json file of the GPU of every rank, {gpus: [0, 1, ...]} (open: in their order).", file=True)
+        str | None, doc("A .json file with the GPU of every rank, {gpus: [0, 1, ...]} (auto: in order).", file=True)
     ] = None
 
 
 class Network(Group, frozen=True):
-    """Fabric, NICs, switches."""
+    """The fabric, its NICs and its switches."""
 
     fabric: Annotated[
         FabricName,
-        doc("The fabric between servers; what only one fabric has stands in a table of its name."),
+        doc("The fabric between servers; settings of one fabric alone are in the table of its name."),
     ] = "mfabric"
-    graph: Annotated[str | None, doc("graph: the file of a graph (docs/formats.md#graphs).", file=True)] = None
+    graph: Annotated[
+        str | None, doc("The file of the graph, for fabric graph (docs/formats.md#graphs).", file=True)
+    ] = None
     nic_gbps: Annotated[
         Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True)
     ] = 400.0
-    nic_use: Annotated[NicUse, doc("own: each GPU uses its own NIC; pooled: a server's NICs carry anything.")] = "own"
-    nics: Annotated[Count | None, doc("NICs of a server (open: the GPU's, else one a GPU; 6 on tori).")] = None
+    nic_use: Annotated[NicUse, doc("own: each GPU uses its own NIC; pooled: the GPUs of a server share its NICs.")] = (
+        "own"
+    )
+    nics: Annotated[
+        Count | None, doc("NICs of a server (auto: those of the GPU's server, else one per GPU; 6 on tori).")
+    ] = None
     tiers: Annotated[
         Literal["fewest", 1, 2, 3],
-        doc(
-            "Tiers of switch trees; fewest: 1 where all NICs of a tree fit on one switch, 2 where two tiers hold them."
-        ),
+        doc("Tiers of switch trees; fewest: 1 if one switch holds all NICs of a tree, 2 if two tiers do, else 3."),
     ] = "fewest"
     radix: Annotated[Count, doc("Ports of a switch.")] = 64
     oversubscription: Annotated[
         Amount | None,
-        doc("Of switch trees, down over up (open: 3 on oversub-fat-tree, else 1)."),
+        doc(
+            "Bandwidth down over bandwidth up in switch trees; oversubscribed above 1 (auto: 3 on oversub-fat-tree,"
+            " else 1)."
+        ),
     ] = None
-    oversubscribed_at: Annotated[
-        Literal["edge", "aggregation"], doc("Which switches of that tree are oversubscribed.")
-    ] = "edge"
+    oversubscribed_at: Annotated[Literal["edge", "aggregation"], doc("The oversubscribed tier of such a tree.")] = (
+        "edge"
+    )
     leaf_servers: Annotated[
         Literal["most", 1],
-        doc("Servers below an edge switch of that tree: most fills its ports; 1: a switch for each, without rails."),
+        doc("Servers below an edge switch of such a tree: most fills its ports; 1: one switch per server, no rails."),
     ] = "most"
     link_delay_s: Annotated[
-        Least0, doc("Propagation of a link [s]; delays that the file of a graph gives take its place.", traced=True)
+        Least0, doc("Propagation delay of a link [s]; delays in the file of a graph replace it.", traced=True)
     ] = units.us(1.0)
-    alpha_s: Annotated[
-        Least0, doc("Of every all-to-all, step of a ring and send beside its bytes and its links [s].", traced=True)
-    ] = 0.0
-    payload: Annotated[Goodput | TransportSettings, doc("What of the bandwidth is payload.")] = Goodput()
-    paths: Annotated[Spray | Ecmp | LeastLoaded | Weighted, doc("How flows use equal paths.")] = Spray()
-    prices: Annotated[str | None, doc("A .toml or .json file of your own prices and watts.", file=True)] = None
-    gpu_tbps: Annotated[Amount, doc("nvl72 and mfabric-cpo: bandwidth of a GPU in all, per direction [Tbps].")] = 8.0
+    alpha_s: Annotated[Least0, doc("Latency added to every all-to-all, ring step and send [s].", traced=True)] = 0.0
+    payload: Annotated[Goodput | TransportSettings, doc("The part of the bandwidth that carries payload.")] = Goodput()
+    paths: Annotated[Spray | Ecmp | LeastLoaded | Weighted, doc("How flows use paths of equal length.")] = Spray()
+    prices: Annotated[str | None, doc("A .toml or .json file with your own prices and watts.", file=True)] = None
+    gpu_tbps: Annotated[Amount, doc("Total bandwidth of a GPU on nvl72 and mfabric-cpo, per direction [Tbps].")] = 8.0
     rail_optimized: RailOptimized = msgspec.field(name="rail-optimized", default=RailOptimized())
     multi_plane: MultiPlane = msgspec.field(name="multi-plane", default=MultiPlane())
     scale_up: ScaleUp = msgspec.field(name="scale-up", default=ScaleUp())
@@ -652,46 +695,47 @@ class Network(Group, frozen=True):
 
 # ------------------------------------------------------------------------------------------------------------ circuits
 class OnDemand(Alternative, frozen=True, tag="on-demand"):
-    """The switch turns for an all-to-all when its demand is known."""
+    """The switch reconfigures for an all-to-all once its demand is known."""
 
 
 class Always(Alternative, frozen=True, tag="always"):
-    """It turns in every block and pass, circuits new or not."""
+    """It reconfigures in every block and pass, even if no circuit changes."""
 
 
 class Reuse(Alternative, frozen=True, tag="reuse"):
-    """The first all-to-all of a block uses the circuits of the one before."""
+    """The first all-to-all of a block uses the circuits of the previous all-to-all."""
 
 
 class Predict(Alternative, frozen=True, tag="predict"):
-    """It turns ahead of the first all-to-all of a block, for demand that is predicted."""
+    """It reconfigures before the first all-to-all of a block, for a predicted demand."""
 
     predictor: Annotated[
         Literal["transition", "previous-layer", "previous-iteration", "moving-average", "uniform", "random"],
-        doc("What predicts (transition: as Copilot of arXiv 2501.03905)."),
+        doc("The predictor of demand (transition: the Copilot of arXiv 2501.03905)."),
     ] = "moving-average"
-    scenarios: Annotated[Count, doc("Demands sampled for each forecast, where the policy takes many.")] = 8
+    scenarios: Annotated[Count, doc("Demands sampled for each forecast, if the policy uses several.")] = 8
     sigma: Annotated[
-        Least0 | None, doc("Standard deviation of the log forecast error (open: the predictor's so far).")
+        Least0 | None, doc("Standard deviation of the log forecast error (auto: the predictor's error so far).")
     ] = None
-    both: Annotated[bool, doc("The circuits of the first all-to-all serve the second, too.")] = False
+    both: Annotated[bool, doc("Keep the circuits of the first all-to-all for the second.")] = False
 
 
 class Pays(Alternative, frozen=True, tag="pays"):
-    """It turns where that is foreseen to pay."""
+    """It reconfigures where this is predicted to save time."""
 
 
 class Bound(Alternative, frozen=True, tag="bound"):
-    """No circuits: every all-to-all takes its degree bound, which none beat. A row to compare others with."""
+    """No circuits: every all-to-all takes its degree bound, which no circuits beat. A reference for other rows."""
 
 
 class SpanOf(Alternative, frozen=True, tag="span"):
-    """Circuits stay for a longer span."""
+    """Circuits stay for more than one all-to-all."""
 
-    length: Annotated[Literal["block", "stage", "iteration", "run"], doc("For how long.")] = "iteration"
-    chosen_on: Annotated[Literal["past", "actual"], doc("Chosen on the span before, or on what they will carry.")] = (
-        "past"
-    )
+    length: Annotated[Literal["block", "stage", "iteration", "run"], doc("How long circuits stay.")] = "iteration"
+    chosen_on: Annotated[
+        Literal["past", "actual"],
+        doc("The demand for which they are chosen: of the previous span (past), or of their own (actual)."),
+    ] = "past"
 
 
 class CircuitSettings(Group, frozen=True):
@@ -700,89 +744,95 @@ class CircuitSettings(Group, frozen=True):
     policy: Annotated[
         Any | None,
         doc(
-            f"{', '.join(policies.NAMES)}; a .policy file; FILE.py:FUNCTION, whose code is run; each also with"
-            f" settings: {policies.FORM} (open: greedy; uniform where models are served).",
+            f"{', '.join(policies.NAMES)}; a .policy file; FILE.py:FUNCTION, whose code is run. Each may have"
+            f" settings: {policies.FORM} (auto: greedy; uniform for serving).",
             file=True,
         ),
     ] = None
     routing: Annotated[
         RoutingName | None,
         doc(
-            "unsplit: a pair with circuits uses these alone, others the tree; best-path: circuits or tree, the sooner;"
-            " split: both at once; relay: third servers, too (open: unsplit; split where models are served)."
+            "unsplit: pairs with circuits use only these, other pairs the tree; best-path: circuits or tree, the"
+            " faster; split: both at once; relay: also through third servers (auto: unsplit; split for serving)."
         ),
     ] = None
     schedule: Annotated[
         str,
         doc(
-            f"Circuits that turn while an all-to-all runs: none; {', '.join(policies.SCHEDULERS)}; FILE.py:FUNCTION,"
-            " whose code is run. No policy is asked then.",
+            f"Scheduler of circuits that change during an all-to-all: none; {', '.join(policies.SCHEDULERS)};"
+            " FILE.py:FUNCTION, whose code is run. A scheduler replaces the policy.",
             file=True,
         ),
     ] = policies.NO_SCHEDULE
-    switches: Annotated[Count, doc("Parallel switches of a schedule; each has as many ports of a server.")] = 1
-    all_stop: Annotated[bool, doc("No circuit of a schedule's switch carries while it turns.")] = True
-    directed: Annotated[bool, doc("The fibres of a NIC may lead to two servers, in a schedule.")] = True
-    turn: Annotated[OnDemand | Always | Reuse | Predict | Pays | SpanOf | Bound, doc("When the switch turns.")] = (
-        OnDemand()
-    )
-    partial: Annotated[bool, doc("Circuits that stay carry while others turn.")] = False
+    switches: Annotated[Count, doc("Parallel switches of a schedule, each with an equal part of a server's ports.")] = 1
+    all_stop: Annotated[bool, doc("All circuits of a schedule's switch stop while it reconfigures.")] = True
+    directed: Annotated[bool, doc("In a schedule, the two fibres of a NIC may lead to different servers.")] = True
+    turn: Annotated[
+        OnDemand | Always | Reuse | Predict | Pays | SpanOf | Bound, doc("When the switch reconfigures.")
+    ] = OnDemand()
+    partial: Annotated[bool, doc("Unchanged circuits keep carrying data during a reconfiguration.")] = False
     decision_s: Annotated[
-        Literal["measured"] | Least0, doc("Time that the policy takes, or measured on this machine [s].")
+        Literal["measured"] | Least0, doc("Time of a policy's decision [s]; measured: timed on this machine.")
     ] = 0.0
     ocs: Annotated[
         str | None,
         doc(
-            "telescent, polatis, calient, palomar, rotornet, lightmatter, epiphotonics: its ports, price, power, delay."
+            "The optical switch, for its ports, price, power and delay: telescent, polatis, calient, palomar, rotornet,"
+            " lightmatter, epiphotonics."
         ),
     ] = None
-    delay_s: Annotated[Least0 | None, doc("Time to turn [s] (open: the slowest of ocs, else 0.025).", traced=True)] = (
-        None
-    )
-    each_s: Annotated[Least0, doc("Further time for every circuit set up anew [s].", traced=True)] = 0.0
-    reactivation_s: Annotated[Least0, doc("NICs come back so much later [s] (measured: 5.67).", traced=True)] = 0.0
-    packets_wait: Annotated[bool, doc("Traffic on packet switches waits for a turn, too.")] = False
-    cold_start: Annotated[bool, doc("Circuits are uniform when an iteration begins.")] = False
+    delay_s: Annotated[
+        Least0 | None, doc("Time to reconfigure [s] (auto: the slowest of ocs, else 0.025).", traced=True)
+    ] = None
+    each_s: Annotated[Least0, doc("Extra time for each new circuit [s].", traced=True)] = 0.0
+    reactivation_s: Annotated[
+        Least0, doc("Time until NICs work again after a reconfiguration [s] (measured: 5.67).", traced=True)
+    ] = 0.0
+    packets_wait: Annotated[bool, doc("Traffic on packet switches also waits during a reconfiguration.")] = False
+    cold_start: Annotated[bool, doc("Every iteration begins with uniform circuits.")] = False
 
 
 class RunSettings(Group, frozen=True):
-    """What is drawn, and in which arithmetic."""
+    """Random draws, iterations and arithmetic."""
 
-    seed: Annotated[Natural, doc("Of everything that is drawn.")] = 0
+    seed: Annotated[Natural, doc("Seed of all random draws.")] = 0
     dtype: Annotated[Literal["float32", "float64"], doc("Arithmetic of the simulator.")] = "float32"
     iterations: Annotated[Count, doc("Iterations to simulate and average.")] = 1
     draws: Annotated[
-        Count, doc("Draws of the traffic, by seeds in a row, over which the band of an iteration's time spreads.")
+        Count,
+        doc("Draws of the traffic, with consecutive seeds; their spread is part of the band of an iteration's time."),
     ] = 2
     replicas: Annotated[
-        Literal["all"] | Count, doc("Data-parallel replicas with traffic of their own, which wait for the slowest.")
+        Literal["all"] | Count,
+        doc("Data-parallel replicas to simulate, each with its own traffic; the slowest decides."),
     ] = 1
-    sample: Annotated[Natural | None, doc("One of the iterations alone (open: their mean).", traced=True)] = None
+    sample: Annotated[Natural | None, doc("A single iteration, by number (auto: the mean of all).", traced=True)] = None
 
 
 class FailureSettings(Group, frozen=True):
-    """What fails, where and when; of `mfabric failures`."""
+    """What fails, where and when. Read by `mfabric failures`."""
 
     kinds: Annotated[
         tuple[str, ...] | None,
         doc(
-            "electrical-nic, electrical-nics, optical-nic, nic-link, optical-link, link, spine-link, gpu, server,"
-            " optical-switch, controller, nvswitch, plane, plane-link, switch, spine (open: those that the fabric has)."
+            "Kinds of failures: electrical-nic, electrical-nics, optical-nic, nic-link, optical-link, link, spine-link,"
+            " gpu, server, optical-switch, controller, nvswitch, plane, plane-link, switch, spine (auto: those of the"
+            " fabric)."
         ),
     ] = None
     stage: Annotated[
         Literal["busiest"] | Natural | None,
-        doc("The pipeline stage that is hit: by number, or busiest (open: the one where it costs most)."),
+        doc("The pipeline stage that fails: its number, or busiest (auto: the stage where it costs most)."),
     ] = None
     gpu_remedy: Annotated[
         Literal["cheaper", "spare-gpu", "spare-server"],
         doc(
-            "A broken GPU: a GPU of a spare server takes its work (spare-gpu), or a spare server takes over its whole"
-            " server; cheaper: what slows the iteration less."
+            "What replaces a broken GPU: a GPU of a spare server (spare-gpu), a spare server for its whole server"
+            " (spare-server), or whichever slows the iteration less (cheaper)."
         ),
     ] = "cheaper"
-    server: Annotated[Natural, doc("The server of its region that is hit.")] = 0
-    iteration: Annotated[Natural, doc("First iteration that suffers.")] = 0
-    rates: Annotated[str | None, doc("How often what fails: a .toml or .json file.", file=True)] = None
-    checkpoint_interval_s: Annotated[Least0, doc("Between checkpoints [s].")] = 3600.0
-    restart_s: Annotated[Least0, doc("Until a stopped job runs again [s].")] = 600.0
+    server: Annotated[Natural, doc("The server that fails, by its number in the region.")] = 0
+    iteration: Annotated[Natural, doc("First iteration with the failure.")] = 0
+    rates: Annotated[str | None, doc("A .toml or .json file of failure rates.", file=True)] = None
+    checkpoint_interval_s: Annotated[Least0, doc("Time between checkpoints [s].")] = 3600.0
+    restart_s: Annotated[Least0, doc("Time until a stopped job runs again [s].")] = 600.0

@@ -1,42 +1,42 @@
-"""The commands: a module each, with its `Options` and `run`; `words` reads them, `help` describes them.
+"""The commands of the shell, one module each with `Options` and `run`. `words` parses them; `help` describes them.
 
-The rooms of the package compute, `report` shows; here is what stands between them and the shell.
+Commands only connect the shell with the other packages, which compute, and with `report`, which shows results.
 """
 
-COMMANDS = {  # by name, and what each tells
-    "compare": "iteration time, cost and performance per dollar of fabrics for MoE training",
-    "calibrate": "the computation rate that published times imply; calibrate nccl: latency, bandwidth of measured ones",
-    "failures": "what a broken NIC, link, switch, GPU or server costs a fabric",
-    "cluster": "one iteration's flows on a whole cluster at once: who waits for which link",
-    "jobs": "several jobs on shared links: fair sharing, CASSINI's time shifts, MLTCP's weights, the best shifts",
-    "serve": "inference: seconds from token to token, tokens a second, dollars a million, of models on fabrics",
-    "replay": "a graph of tasks on fabrics: when it ends, what holds it, what more bandwidth would bring",
-    "timeline": "what every stage does when in one iteration, as a table, a picture or a trace for Perfetto",
-    "export": "one iteration as a graph of tasks: computations, messages, what waits for what",
-    "draw": "a picture of a fabric",
-    "make-graph": "a graph of GPUs and switches in a file: tree, planes, torus, full mesh, dragonfly",
-    "traffic": "bytes of each kind of parallelism in one iteration of a model, memory of a GPU",
-    "traces": "what recorded routing holds, and what it means for a job: all-to-all, circuits, predictors",
-    "validate": "predictions beside what was measured: packet-level runs, steps of trainings on real clusters",
-    "policies": "every policy on every kind of demand: how late, how fast",
-    "train": "a policy that chooses circuits: a network, or an index rule of five numbers",
-    "evaluate": "policies on demand they were not trained on, known exactly, with errors or predicted",
-    "sweep": "every configuration of a design space, from a file; goes on where it was stopped",
-    "query": "filter, group and sort the rows of a sweep; its Pareto front",
-    "rerun": "the cases of a file of rows simulated again: equal, or which columns differ",
-    "report": "one HTML page of the rows of another command: summary, charts, a table to sort and filter",
-    "reproduce": "figures of the paper, and every published number beside what comes out",
-    "show": "what a case becomes, as TOML, each value with where it comes from",
-    "doctor": "what decides the speed here: devices, versions, caches, kernels, and what is slow",
+COMMANDS = {  # by name, with a description
+    "compare": "compare fabrics for MoE training: iteration time, cost, performance per dollar",
+    "calibrate": "fit computation rates to published times; calibrate nccl: latency and bandwidth to measured ones",
+    "failures": "simulate a broken NIC, link, switch, GPU or server, and its cost",
+    "cluster": "simulate one iteration's flows on a whole cluster, and the links that hold them back",
+    "jobs": "simulate jobs on shared links: fair sharing, CASSINI's time shifts, MLTCP's weights, best shifts",
+    "serve": "simulate inference: time per output token, tokens per second, dollars per million tokens",
+    "replay": "simulate a task graph: makespan, what determines it, what more bandwidth would save",
+    "timeline": "show every pipeline stage over an iteration: a table, a picture or a Perfetto trace",
+    "export": "export one iteration as a task graph: computations, messages and their dependencies",
+    "draw": "draw a fabric",
+    "make-graph": "write a graph of GPUs and switches: tree, planes, torus, full mesh, dragonfly",
+    "traffic": "show the bytes of each kind of parallelism in one iteration, and the memory of a GPU",
+    "traces": "analyse recorded routing and its effect on a job: all-to-alls, circuits, predictors",
+    "validate": "compare predictions with measurements: packet-level runs, training on clusters, serving",
+    "policies": "benchmark policies on every kind of demand: time over the bound, decisions per second",
+    "train": "train a policy that chooses circuits: a neural network, or an index rule of five numbers",
+    "evaluate": "evaluate policies on demand outside their training data: known exactly, with errors or predicted",
+    "sweep": "simulate every configuration of a design space in a file; an interrupted sweep resumes",
+    "query": "filter, group and sort the rows of a sweep; find its Pareto front",
+    "rerun": "simulate the cases of a file of rows again, and list the columns that differ",
+    "report": "make an HTML page from the rows of another command: summary, charts, a table to sort and filter",
+    "reproduce": "reproduce figures of the paper, and compare every published number",
+    "show": "print the resolved case as TOML, with the source of every value",
+    "doctor": "print what determines the speed on this machine: devices, versions, caches, kernels, slow settings",
 }
-OF_CASES = {  # their `run` takes cases, too
+OF_CASES = {  # commands whose `run` takes cases
     *("show", "compare", "timeline", "export", "traffic", "failures", "sweep", "calibrate", "traces study"),
     *("cluster", "draw", "replay", "serve"),
 }
 TWO_WORDS = {*(name for name in OF_CASES if " " in name), "calibrate nccl", "traces place"}
-STATUS = {  # exit statuses, and what they say
+STATUS = {  # exit statuses and their meaning
     0: "done",
-    1: "a figure failed (reproduce), rows differ (rerun), or the reader of the output has left",
-    2: "a mistake in what was asked, in one sentence on standard error",
-    130: "interrupted; rows so far are kept",
+    1: "a figure failed (reproduce), rows differ (rerun), or the reader of the output closed the pipe",
+    2: "a mistake in the input, explained in one sentence on standard error",
+    130: "interrupted; rows finished so far are kept",
 }

@@ -1,4 +1,4 @@
-"""`mfabric calibrate`: computation rates from published times; `calibrate_nccl` is another command."""
+"""`mfabric calibrate`: computation rates from published times. (`calibrate_nccl` is another command.)"""
 
 import dataclasses
 
@@ -8,21 +8,20 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.evaluate.resolving.resolved import PUBLISHED
 
-FITTED = {"network.fabric": "fat-tree", "network.nic_gbps": 400.0}  # all published bandwidths are
+FITTED = {"network.fabric": "fat-tree", "network.nic_gbps": 400.0}  # calibrated at all published bandwidths
 BELOW = [*preset_layers("paper"), Layer("calibrate", {"model.name": list(PUBLISHED), **FITTED})]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.OnDevice):
-    """Fit the computation time of models to published fat-tree times (arXiv 2501.03905): one rate each.
+    """Fit one computation rate per model to published fat-tree times (arXiv 2501.03905).
 
-    Three ratios a model are published; skew comes from the traffic. Every other fabric is then predicted. Preset paper
-    is below what is said; compute.calibrated uses what ships with the package. Latency and bandwidth of a network that
-    was measured: mfabric calibrate nccl --help.
+    Three ratios per model are published; skew comes from the traffic. Your settings change preset paper;
+    compute.calibrated uses the package's rates. For latency and bandwidth: mfabric calibrate nccl --help.
     """
 
     out: str | None = None
-    """The calibration, with its residuals and its configuration, to a .json file."""
+    """Write the calibration, with its residuals and configuration, to this .json file."""
 
 
 def run(cases: Cases, options: Options) -> None:
@@ -42,7 +41,7 @@ def run(cases: Cases, options: Options) -> None:
         found = calibrate(case, tuple(every), progress=lambda _: bar.update())
     columns = ["model", "nic_gbps", report.Column("efficiency", "rate over the GPU's peak")]
     columns += [report.Column("compute_s", "computation [s]"), "fitted", "published"]
-    print("fat-tree time over that at 800 Gbps")
+    print("fat-tree time over fat-tree time at 800 Gbps")
     print(report.plain(calibration_rows(found), [*columns, report.Column("off", percent=True)]))
     if options.out is not None:
         shared.tell(write_calibration(found, case, options.out))

@@ -1,4 +1,4 @@
-"""`mfabric calibrate nccl FILE...`: latency and bandwidth from times that were measured on a cluster."""
+"""`mfabric calibrate nccl FILE...`: latency and bandwidth from times measured on a cluster."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,28 +11,28 @@ from mfabric_jax.commands.words import Positional
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Fit time = alpha + bytes / bandwidth to measured times: a line for each tier of the network, program, kind of
-    communication and number of ranks.
+    """Fit time = alpha + bytes / bandwidth to measured times, for each network tier, program, kind of communication
+    and number of ranks.
 
-    Bytes are those over the busiest port: a GPU's link inside a server, a GPU's NIC beyond. Files: nccl-tests as text
-    or JSON (all_reduce, all_gather, reduce_scatter, alltoall, alltoallv, sendrecv), osu_alltoall and osu_alltoallv,
-    perftest (ib_write_bw, ib_write_lat), DeepEP's tests. Options with several values take one for each file.
+    Bytes are those over the busiest port: a GPU's link inside a server, a GPU's NIC between servers. Files: nccl-tests
+    as text or JSON (all_reduce, all_gather, reduce_scatter, alltoall, alltoallv, sendrecv), osu_alltoall and
+    osu_alltoallv, perftest (ib_write_bw, ib_write_lat), DeepEP's tests. Options with several values have one per file.
     """
 
-    files: Annotated[tuple[str, ...], Positional("FILE", "files of measured times next; --help lists tools")]
-    """What a tool printed or wrote."""
+    files: Annotated[tuple[str, ...], Positional("FILE", "files of measured times; --help lists the tools")]
+    """Output files of the tools."""
     tier: tuple[str, ...] | None = None
-    """server, leaf (between servers under one leaf switch) or across; needed where a file is not of one server."""
+    """Network tier: server, leaf (servers under one leaf switch) or across; needed if a file spans several servers."""
     ranks: tuple[int, ...] | None = None
-    """Ranks that took part, where a file does not say it."""
+    """Number of ranks, if a file does not have it."""
     gpus_per_server: tuple[int, ...] | None = None
-    """Of those ranks, how many were in a server, where a file does not say it."""
+    """Number of those ranks in each server, if a file does not have it."""
     nic_gbps: float | None = None
-    """The bandwidth of a NIC: --out is then a file for network.transport."""
+    """The bandwidth of a NIC; with it, --out is a file for network.transport."""
     out: str | None = None
-    """Alpha and bandwidth of each, with the sizes between which they were measured, to a .json file."""
+    """Write each alpha and bandwidth, with the range of measured sizes, to this .json file."""
     picture: str | None = None
-    """Measured times beside fitted lines: a .png, .pdf or .svg file."""
+    """Draw measured times and fitted lines to this .png, .pdf or .svg file."""
 
 
 def run(options: Options) -> None:
@@ -63,7 +63,7 @@ def run(options: Options) -> None:
 
 
 def _of_file(options: Options, field: str, at: int) -> Any:
-    """What the user says of one file: the one value, or its own of a list."""
+    """Return the value of an option for one file: the only value, or the file's own in a list."""
     given: Sequence[Any] | None = getattr(options, field)
     if given is None:
         return None

@@ -12,23 +12,23 @@ READS = ("model.", "gpu.", "job.", "network.", "circuits.policy", "circuits.dela
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.Rows, shared.OnDevice):
-    """All expert, data and pipeline parallel bytes of one iteration of a case on its whole cluster at once.
+    """Send all expert, data and pipeline parallel bytes of one iteration over the whole cluster at the same time.
 
-    Optical regions choose circuits for the traffic of the iteration as a whole. Every link and every flow can be
-    written to a file: bytes, utilisation, what holds each flow back.
+    Optical regions choose circuits for the total traffic of the iteration. Files of links and flows have bytes,
+    utilisation, and what holds each flow back.
     """
 
     graph: str | None = None
-    """Instead of the fabric: a file of a graph in any format of docs/formats.md, whose gpu (or host) nodes are
-    the GPUs."""
+    """A graph in place of the fabric: a file in any format of docs/formats.md, whose gpu (or host) nodes are the
+    GPUs."""
     out: str | None = None
-    """A row per kind of traffic to a .csv or .parquet file."""
+    """Write a row per kind of traffic to this .csv or .parquet file."""
     links: str | None = None
-    """A row per link to a .csv or .parquet file."""
+    """Write a row per link to this .csv or .parquet file."""
     flows: str | None = None
-    """A row per flow to a .csv or .parquet file."""
+    """Write a row per flow to this .csv or .parquet file."""
     picture: str | None = None
-    """The fabric with its links coloured by utilisation, to a .png, .pdf or .svg file."""
+    """Draw the fabric, with links coloured by utilisation, to this .png, .pdf or .svg file."""
 
 
 def run(cases: Cases, options: Options) -> None:
@@ -77,5 +77,5 @@ def _draw_solved(solved, picture: str) -> None:
 
 
 def pooled_use(solved):
-    """Utilisation of the links of `cluster.sprayed`; None where flows took single paths, which the picture pools."""
+    """Return the utilisation of `cluster.sprayed`'s links; None if flows took single paths, which the picture pools."""
     return solved.transfers.utilisation if solved.network is solved.cluster.sprayed else None

@@ -1,4 +1,4 @@
-"""`mfabric compare`: cases side by side."""
+"""`mfabric compare`: simulate cases and compare them."""
 
 import dataclasses
 import itertools
@@ -13,11 +13,11 @@ from mfabric_jax.commands import shared
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.RowsAndPictures):
-    """Simulates every case and prints a table: iteration time, cost, performance per dollar."""
+    """Simulate every case and print a table of iteration time, cost and performance per dollar."""
 
 
 def run(cases: Cases, options: Options) -> int | None:
-    """Returns the exit status, None where all went well."""
+    """Return the exit status; None for success."""
     shared.check_cases(cases)
     shared.check_outputs(options.out, figures=options.figures)
     if options.figures is None:
@@ -38,7 +38,7 @@ def run(cases: Cases, options: Options) -> int | None:
 
 
 def _compared(cases: Cases, options: Options) -> tuple[list[dict], bool]:
-    """The rows, printed; and whether somebody stopped it."""
+    """Compute and print the rows. Return them, and whether the run was interrupted."""
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
     from mfabric_jax.evaluate.resolving.resolve import worked_out
@@ -58,24 +58,24 @@ def _compared(cases: Cases, options: Options) -> tuple[list[dict], bool]:
     for said in dict.fromkeys(row["traffic"] for row in rows if str(row.get("traffic")).startswith("recorded")):
         print(f"traffic: {said}")
     if stopped:
-        more = "" if options.out is None else "; the same command goes on"
+        more = "" if options.out is None else "; the same command resumes"
         print(f"compare: interrupted; rows of the other cases are missing{more}.", file=sys.stderr)
     return rows, stopped
 
 
 def _without_failures(rows: list[dict], cases: Cases) -> Iterator[str]:
-    """That dollars are of a cluster on which nothing fails, where they rank several fabrics or rates are given."""
+    """Yield a note that dollars ignore failures, if dollars rank several fabrics or failure rates are given."""
     rates = any(case.failures.rates is not None for case in cases)
     priced = {row["fabric"] for row in rows if row.get("usd_per_million_tokens") is not None}
     if rates or len(priced) > 1:
         yield (
             "Dollars are of clusters on which nothing fails. Hours lost to failures can change their order: mfabric "
-            "failures with the same words and --set failures.rates=FILE gives a million tokens with failures, too."
+            "failures with the same arguments and --set failures.rates=FILE also prices a million tokens with failures."
         )
 
 
 def _rows(results: Any, told: dict[str, Any], options: Options) -> tuple[list[dict], bool]:
-    """The rows, saved even when interrupted; and whether that happened."""
+    """Compute the rows, which are saved even after an interrupt. Return them, and whether there was one."""
     from mfabric_jax.report.rows import Kept, keeping
 
     kept, stopped = Kept(None), False

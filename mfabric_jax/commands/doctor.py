@@ -1,4 +1,4 @@
-"""`mfabric doctor`: what decides the speed here."""
+"""`mfabric doctor`: what determines the speed on this machine."""
 
 import dataclasses
 
@@ -8,10 +8,10 @@ from mfabric_jax.commands import shared
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.OnDevice):
-    """What decides the speed here: devices, versions, caches, kernels, extras, and what is known to be slow."""
+    """Print what determines the speed on this machine: devices, versions, caches, kernels, extras, slow settings."""
 
     clear_programs: bool = False
-    """Remove the programs that are kept on disk."""
+    """Remove the compiled programs kept on disk."""
 
 
 def run(options: Options) -> None:

@@ -15,10 +15,10 @@ FIRST = f"a fabric first; allowed: {', '.join(NAMES)}, or the file of a graph"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Draws the fabric of a case: its tiers, or a region with circuits for its traffic."""
+    """Draw the fabric of a case: its tiers, or a region with circuits for its traffic."""
 
     fabric: Annotated[str, Positional("FABRIC", FIRST, states="network.fabric")]
-    """The name of a fabric, or the file of a graph, in any format of docs/formats.md."""
+    """The name of a fabric, or a graph's file in any format of docs/formats.md."""
     out: str
     """A .png, .pdf or .svg file."""
 

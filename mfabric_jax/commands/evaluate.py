@@ -1,4 +1,4 @@
-"""`mfabric evaluate`: policies that see forecasts."""
+"""`mfabric evaluate`: policies on forecast demand."""
 
 import dataclasses
 import functools
@@ -10,9 +10,9 @@ from mfabric_jax.commands import shared
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.RowsAndPictures):
-    """Mean time over the degree bound of policies that see forecasts, on demand of other seeds and recorded iterations.
+    """Evaluate policies that see forecasts: mean time over the degree bound, on demand of other seeds and iterations.
 
-    Lists are separated by commas. Intervals are 95 % by bootstrap.
+    Commas separate lists. Intervals are 95 % bootstrap intervals.
     """
 
     config: Evaluation

@@ -1,4 +1,4 @@
-"""One experiment, in a process of its own: `python -m mfabric_jax.commands.experiment MODULE [options]`."""
+"""Run one experiment in its own process: `python -m mfabric_jax.commands.experiment MODULE [options]`."""
 
 import sys
 
@@ -6,7 +6,7 @@ from mfabric_jax.support.interrupts import whole_process
 
 
 def main(words: list[str]) -> int:
-    """Returns the exit status."""
+    """Return the exit status."""
     from mfabric_jax.commands.reproduction import load
     from mfabric_jax.commands.shared import start_jax
 

@@ -1,4 +1,4 @@
-"""`mfabric export`: one training iteration as a graph of tasks."""
+"""`mfabric export`: one training iteration as a task graph."""
 
 import dataclasses
 from typing import Literal
@@ -13,24 +13,24 @@ SAME = 1e-6  # relative
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.OnDevice):
-    """One training iteration as a graph of tasks: every computation, every message, and what waits for what.
+    """Export a training iteration as a task graph: every computation, every message, and their dependencies.
 
-    Of several iterations the last; run.replicas says how many data-parallel replicas (1 stands for all).
+    The last of several iterations is exported, with run.replicas data-parallel replicas (1 stands for all).
     """
 
     out: str | None = None
-    """The tasks to a file: .json or .parquet (ours), .et (Chakra, a file a rank)."""
+    """Write the tasks to this file: .json or .parquet (our format), or .et (Chakra, one file per rank)."""
     ends: Literal["server", "rank", "gpu"] | None = None
-    """What sends and computes: server, rank (expert-parallel, its tensor-parallel group together), gpu (default: what
-    compare solves all-to-alls between: ranks where every GPU has a NIC of its own, else servers)."""
+    """Endpoints of tasks: server, rank (an expert-parallel rank with its tensor-parallel group) or gpu (default: as in
+    compare: ranks if every GPU has its own NIC, else servers)."""
     barriers: Literal["collective", "marker", "none"] = "collective"
-    """collective: an all-to-all is over for all of its group at once, as in compare; marker: the same by a task that is
-    nobody's; none: a rank goes on once it has sent and received what is its own."""
+    """collective: an all-to-all ends for its whole group at once, as in compare; marker: the same, with a task of no
+    rank; none: a rank continues once it has sent and received its own bytes."""
     collectives: bool = False
-    """Gradients and, with --ends gpu, tensor-parallel all-reduces as collectives, in place of messages and seconds: for
-    other engines. Needs run.replicas all."""
+    """Export gradients (and, with --ends gpu, tensor-parallel all-reduces) as collectives for other engines, instead of
+    messages and seconds. Needs run.replicas all."""
     contention: Literal["none", "PP", "EP+PP", "EP+DP", "PP+DP", "all"] | None = None
-    """Time it on its fabric, with these kinds of traffic on the same links: none, as compare has it, or all."""
+    """Simulate the graph on its fabric, with these kinds of traffic sharing links: none (as in compare) to all."""
 
 
 def run(cases: Cases, options: Options) -> None:
@@ -63,7 +63,7 @@ def run(cases: Cases, options: Options) -> None:
     if options.contention is not None:
         found = timed_iteration(one, options.contention)
         more = found.iteration_s / one.iteration_s - 1
-        said = "as compare has it" if abs(more) < SAME else f"{more:+.2%}"
+        said = "as in compare" if abs(more) < SAME else f"{more:+.2%}"
         print(
             f"the graph, contention {options.contention}: {found.iteration_s:.6g} s, {said}; {found.flows:,} flows, "
             f"{found.events:,} events in {found.solve_s:.1f} s"

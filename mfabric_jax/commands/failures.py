@@ -1,4 +1,4 @@
-"""`mfabric failures`: what failures cost."""
+"""`mfabric failures`: the cost of failures."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ from typing import Any
 from mfabric_jax.case import Cases
 from mfabric_jax.commands import shared
 
-LOST = {  # of a month: failures x (hours a stop + repair hours x (1 - 1 / (1 + slow-down)))
+LOST = {  # lost hours a month: failures x (hours per stop + repair hours x (1 - 1 / (1 + slow-down)))
     "devices": "devices",
     "failures_per_month": "failures",
     "hours_a_stop": "h a stop",
@@ -29,9 +29,9 @@ MONTHS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.RowsAndPictures):
-    """What a failure costs a fabric: iteration time with something broken, beside the published figures.
+    """Show the cost of failures on a fabric: iteration time with a broken part, beside the published figures.
 
-    One failure hits one region; circuits are chosen again without what failed. What fails: --help failures.
+    One failure hits one region; circuits are chosen again without the broken part. Kinds of failures: --help failures.
     """
 
 
@@ -39,23 +39,23 @@ Rows = list[dict[str, Any]]
 
 
 def _where(row: dict[str, Any], rows: Rows) -> str:
-    """Of which case a row is; with its bandwidth, where there are several."""
+    """Return the case of a row in words, with its bandwidth if there are several."""
     of = row.get("network.graph") or row["fabric"]
     at = f" at {row['nic_gbps']:g} Gbps" if len({each.get("nic_gbps") for each in rows}) > 1 else ""
     return f"{row['model']} on {of}{at}, {row['nic_use']} NICs"
 
 
 def lost_months(rows: Rows, hours_a_month: float) -> Iterator[str]:
-    """What failures of all kinds with a rate take of a month, together: by stops of the job, and as it runs slower."""
+    """Yield the hours of a month lost to all failures with a rate: by stops of the job, and by slower running."""
     from mfabric_jax.apps.failures.months import months
 
     for month in months(rows):
         where, lost, waits = _where(month.first, rows), month.lost_h, month.waiting_h
         waiting = f", {waits:.3g} h of them until a repair, because nothing takes over" if waits else ""
         yield (
-            f"{where}: {lost:.3g} h of a month lost ({lost / hours_a_month:.2%}), {len(month.rows)} kinds: "
-            f"{month.stopped_h:.3g} h as the job stops (half a checkpoint interval and the restart{waiting}), "
-            f"{month.slower_h:.3g} h as it runs slower."
+            f"{where}: {lost:.3g} h of a month lost ({lost / hours_a_month:.2%}) to {len(month.rows)} kinds of "
+            f"failures: {month.stopped_h:.3g} h because the job stops (half a checkpoint interval and the "
+            f"restart{waiting}), {month.slower_h:.3g} h because it runs slower."
         )
         if month.without:
             yield f"{where}: no rate is given for {', '.join(month.without)}; hours and dollars leave them out."
@@ -64,7 +64,7 @@ def lost_months(rows: Rows, hours_a_month: float) -> Iterator[str]:
 
 
 def priced_months(rows: Rows) -> Iterator[str]:
-    """Dollars of a million tokens with failures, and which case is cheapest with and without them."""
+    """Yield dollars per million tokens with failures, and the cheapest case with and without failures."""
     from mfabric_jax.apps.failures.months import months
 
     priced = [month for month in months(rows) if month.usd_with is not None]
@@ -82,7 +82,7 @@ def priced_months(rows: Rows) -> Iterator[str]:
 
 
 def remedies(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """What takes over for a broken GPU, by fabric."""
+    """Yield what replaces a broken GPU, by fabric."""
     named = {"spare-gpu": "its work moves to a GPU of a spare server", "spare-server": "a spare server takes over"}
     named["repair"] = "the job waits for the repair"
     taken: dict[str, list[str]] = {}
@@ -95,8 +95,8 @@ def remedies(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def slow_switches(rows: list[dict[str, Any]], changes: dict[str, str]) -> Iterator[str]:
-    """Warnings of switches whose reconfigurations take most of an iteration, of the worst row of each model and fabric;
-    `changes`: when circuits change, by fabric."""
+    """Yield warnings of switches whose reconfigurations take most of an iteration, for the worst row of each model and
+    fabric. `changes`: when circuits change, by fabric."""
     from mfabric_jax.report.noticed import slow_switch_words
 
     worst: dict[tuple[str, str], tuple[float, str]] = {}
@@ -114,7 +114,7 @@ def slow_switches(rows: list[dict[str, Any]], changes: dict[str, str]) -> Iterat
 
 
 def _table(rows: list[dict[str, Any]], names: list[str], numbers: dict[str, str]) -> str:
-    """Columns that hold something."""
+    """Return a table of the columns that have values."""
     from mfabric_jax import report
 
     there = [key for key in (*names, *numbers) if any(row.get(key) is not None for row in rows)]
@@ -165,7 +165,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_lines(shared.case_notes(cases))
     if any(row["published"] is not None for row in rows):
         print("published: arXiv 2501.03905, 400 Gbps and 1,024 GPUs; --preset paper is its set-up.")
-    print('The page "Assumptions and limits" says what is modelled.')
+    print('The page "Assumptions and limits" explains what is modelled.')
     if options.figures is not None:
         from mfabric_jax.report import figures
 

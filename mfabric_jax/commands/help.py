@@ -1,4 +1,4 @@
-"""Help of commands: their options, and the settings of a case on a screen, by group, or one in full."""
+"""Help of commands: their options, and the settings of a case (on one screen, by group, or a single one in full)."""
 
 import dataclasses
 import itertools
@@ -16,7 +16,7 @@ from mfabric_jax.commands.words import OF_CASES, OF_COMMAND, Option, flags_of_ca
 
 WIDTH = 110
 ALL = "all"
-SHOWN = {  # of a short flag: what it takes, and its default in a word where the setting is open
+SHOWN = {  # short flags: what each takes, and its default in one word if the setting is auto
     "--model": ("NAME|FILE", ""),
     "--fabric": ("NAME", ""),
     "--nic-gbps": ("X", ""),
@@ -24,7 +24,7 @@ SHOWN = {  # of a short flag: what it takes, and its default in a word where the
     "--gpu": ("NAME|FILE", ""),
     "--gpus": ("N", "1024"),
     "--global-batch": ("N", "4096"),
-    "--micro-batches": ("N", "open"),
+    "--micro-batches": ("N", "auto"),
     "--sequence": ("N", ""),
     "--policy": ("NAME", ""),
     "--routing": ("NAME", ""),
@@ -36,18 +36,18 @@ SHOWN = {  # of a short flag: what it takes, and its default in a word where the
     "--precision": ("NAME", "recipe"),
     "--tokens": ("N", "none"),
 }
-CODE = f"{FLAG} FILE.py,..."  # of every command
+CODE = f"{FLAG} FILE.py,..."  # an option of every command
 DEGREES = ("--tp", "--pp", "--ep", "--dp")
 
 
 def groups() -> dict[str, type[Group]]:
-    """The groups of a case by name."""
+    """Return the groups of a case by name."""
     hints = typing.get_type_hints(Case)
     return {name: hints[name] for name in Case.__struct_fields__}
 
 
 def of_options(program: str, cls: type) -> str:
-    """Help of a program that is about no case."""
+    """Return the help of a program without cases."""
     known = options_in(cls).values()
     places = " ".join(f"[{one.place.name} ...]" if one.listed else one.place.name for one in known if one.place)
     lines = [f"usage: {program}{' ' * bool(places)}{places} [options]", "", *_about(cls), ""]
@@ -69,7 +69,7 @@ def _flag(option: Option) -> str:
 
 
 def _takes(option: Option) -> str:
-    """What stands behind a flag."""
+    """Return the placeholder after a flag."""
     if option.kind is bool:
         return ""
     kinds = [one for one in parts_of(option.kind) if one is not type(None)]
@@ -95,13 +95,13 @@ def _default(option: Option) -> str:
 
 
 def option_text(option: Option) -> str:
-    """What an option takes, and its default, in words."""
+    """Return what an option takes and its default, in words."""
     given = "must be given" if option.default is dataclasses.MISSING else f"default {default_text(option.default)}"
     return f"{words(option.kind)}; {given}"
 
 
 def _entry(name: str, text: str, wide: int) -> list[str]:
-    """A name with its text beside it, below it where the name is long."""
+    """Return the lines of a name and its text, which starts on the next line if the name is long."""
     lines = textwrap.wrap(text, WIDTH - wide - 2) or [""]
     first = [f"  {name:<{wide}}{lines[0]}"] if len(name) + 2 <= wide else [f"  {name}", " " * (wide + 2) + lines[0]]
     return [line.rstrip() for line in [*first, *(" " * (wide + 2) + line for line in lines[1:])]]
@@ -111,9 +111,11 @@ def _entry(name: str, text: str, wide: int) -> list[str]:
 def of_cases(
     command: str, cls: type, topic: str | None = None, *, below: Sequence[Layer] = (), reads: tuple[str, ...] = ("",)
 ) -> str:
-    """Help of a command about cases: a screen, or of a topic: a group, all, a path. `InputError` for none of these.
+    """Return the help of a command with cases: one screen, or a topic (a group, "all", or a path).
 
-    - `below`: layers with defaults of the command.   - `reads`: how the paths begin that it reads.
+    - `below`: layers with defaults of the command.   - `reads`: prefixes of the paths that it reads.
+
+    Raise InputError for an unknown topic.
     """
     if topic is None:
         return "\n".join(_screen(command, cls, below, reads))
@@ -137,7 +139,7 @@ def _screen(command: str, cls: type, below: Sequence[Layer], reads: tuple[str, .
     places = " ".join(one.place.name for one in known if one.place)
     yield f"usage: mfabric {command} {places + ' ' if places else ''}[FILE ...] [--set PATH=VALUE ...] [options]"
     yield from (f"  {line}" for line in _about(cls)[:3])
-    yield "what is simulated (values with commas stand side by side); FILE: a case in TOML or JSON"
+    yield "what is simulated (values separated by commas are compared); FILE: a case in TOML or JSON"
     usual = {path: value for layer in below for path, value in layer.stated.items()}
     own = OF_COMMAND.get(command, {})
     flags = [_short(flag, usual) for flag in SHOWN if flag not in own and OF_CASES[flag].startswith(reads)]
@@ -147,21 +149,21 @@ def _screen(command: str, cls: type, below: Sequence[Layer], reads: tuple[str, .
         yield from _columns([f"{flag} {default_text(settings()[path].default)}" for flag, path in own.items()], 5)
     yield from _entry("--preset NAME,...", ", ".join(presets()), 22)
     options = [one for one in known if not one.place]
-    yield "what is done with it"
+    yield "options of this command"
     yield f"  {CODE:<22}{SAID}"
     for one in options:
         first = textwrap.shorten(one.said.split(". ")[0].rstrip(".") + _default(one), WIDTH - 26, placeholder=" ...")
         yield f"  {f'{_flag(one)} {_takes(one)}'.rstrip():<22}{first}"
-    yield "all settings: --help GROUP, --help all, --help PATH (one in full)"
+    yield "all settings: --help GROUP, --help all, --help PATH (one in full, such as network.fabric)"
     counts = {name: [one for one in settings() if one.startswith(name + ".")] for name in groups()}
     yield from _columns(
         [f"{name:<10} {len(counts[name]):>2}  {_sentence(group)}" for name, group in groups().items()], 2
     )
-    yield f"mfabric show FILE says what a case becomes, and why; mfabric {command} --help network.fabric explains one."
+    yield f"mfabric show FILE prints all values and their sources; mfabric {command} --help PATH explains one setting."
 
 
 def _columns(cells: Sequence[str], many: int) -> Iterator[str]:
-    """Cells in so many columns, down the first one first."""
+    """Arrange cells in this many columns, filling the first column first."""
     deep = -(-len(cells) // many)
     many = -(-len(cells) // deep)
     rows = [cells[at::deep] for at in range(deep)]
@@ -194,7 +196,7 @@ def _group(name: str) -> str:
 
 
 def _setting(one: Leaf | Choice) -> list[str]:
-    """A setting with its default, type and text; what an alternative has stands further in."""
+    """Return a setting with its default, type and text; settings of an alternative are indented further."""
     inner = isinstance(one, Leaf) and bool(one.choice)
     margin = "      " if inner else "  "
     head = f"{margin}{one.path} = {default_text(one.default)}"
@@ -203,14 +205,14 @@ def _setting(one: Leaf | Choice) -> list[str]:
 
 
 def kind_words(one: Leaf | Choice) -> str:
-    """What a setting takes."""
+    """Return what a setting takes, in words."""
     if isinstance(one, Choice):
         return ", ".join(one.alternatives) + (f", or {AUTO}" if one.open else "")
     return words(one.kind)
 
 
 def default_text(value: Any) -> str:
-    """A default as a file has it."""
+    """Return a default as written in a file."""
     if value is None:
         return AUTO
     if isinstance(value, bool):
@@ -219,7 +221,7 @@ def default_text(value: Any) -> str:
 
 
 def _in_full(path: str) -> Iterator[str]:
-    """Everything that there is to say about one setting."""
+    """Yield the full help of one setting."""
     one = settings()[path]
     yield f"{path}: {one.doc}"
     yield f"  takes      {kind_words(one)}"
@@ -228,9 +230,9 @@ def _in_full(path: str) -> Iterator[str]:
         yield f'  units      a number, or a text in {", ".join(UNITS[unit])}, such as "2 {list(UNITS[unit])[-1]}"'
     yield f"  default    {default_text(one.default)}"
     if isinstance(one, Leaf) and one.choice:
-        yield f"  belongs to {one.choice} = {one.of}, which it chooses"
+        yield f"  belongs to {one.choice} = {one.of}; stating it chooses {one.of}"
     if one.traced:
-        yield "  an axis    of any length runs in one compiled program"
+        yield "  axis       a list of any length runs in one compiled program"
     every = itertools.chain(OF_CASES.items(), *(own.items() for own in OF_COMMAND.values()))
     flags = [flag for flag, at in every if at == path]
     yield f"  flag       {flags[0] if flags else '--set ' + path}{' ' if flags else '='}VALUE,..."

@@ -13,21 +13,21 @@ from mfabric_jax.report.grid import Rows
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.Rows, shared.OnDevice):
-    """Training jobs that share links: iteration times, slowdown over running alone, fairness, who has a link when.
+    """Simulate training jobs that share links: iteration times, slowdown over running alone, fairness, use of links.
 
-    The file gives jobs (phases of computation and communication) and the links or the fabric that they share; see
+    The file has the jobs (phases of computation and communication) and the links or fabric that they share; see
     docs/jobs.md.
     """
 
     file: Annotated[str, Positional("FILE", "a .toml or .json file of jobs and what they share first")]
-    """A .toml or .json file."""
+    """A .toml or .json file of jobs and what they share."""
     study: JobsStudy
     out: str | None = None
-    """A row for every way and job to a .csv or .parquet file."""
+    """Write a row per way of sharing and job to this .csv or .parquet file."""
     links: str | None = None
-    """Who has the busiest link when, at the beginning and the end of the first run, to a .csv or .parquet file."""
+    """Write the use of the busiest link over time (start and end of the first run) to this .csv or .parquet file."""
     figures: str | None = None
-    """Picture of the same to a folder."""
+    """Draw the use of the busiest link to this folder."""
 
 
 def run(options: Options) -> None:
@@ -60,7 +60,7 @@ def run(options: Options) -> None:
 
 
 def _times(rows: Rows) -> str:
-    """The table of jobs: all times in one unit."""
+    """Return the table of jobs, with all times in one unit."""
     from mfabric_jax import report
     from mfabric_jax.report import numerals
 

@@ -1,4 +1,4 @@
-"""`mfabric make-graph KIND --gpus N --out FILE.json`: a graph of a usual kind, to change or to run on."""
+"""`mfabric make-graph KIND --gpus N --out FILE.json`: a graph of a common kind, to edit or to simulate."""
 
 import dataclasses
 import math
@@ -16,40 +16,40 @@ KIND = f"a kind of graph first; allowed: {', '.join(NAMES)}"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Makes a graph of GPUs and switches as node-link JSON, which --graph, draw and networkx read.
+    """Make a graph of GPUs and switches as node-link JSON, which --graph, draw and networkx read.
 
-    Trees, planes and dragonflies have servers with an NVSwitch and one NIC a GPU; tori and meshes join the GPUs
-    themselves, which forward for each other. Every link has a delay of 1 us.
+    Trees, planes and dragonflies have servers with an NVSwitch and one NIC per GPU. Tori and meshes link the GPUs
+    directly, and GPUs forward for each other. Every link has a delay of 1 us.
     """
 
     kind: Annotated[
         Literal[NAMES],  # type: ignore[valid-type]
         Positional("KIND", KIND, called="kind of graph"),
     ]
-    """leaf-spine, planes (separate leaf-spines, a NIC of each server on each), fat-tree (three tiers), torus,
+    """leaf-spine, planes (separate leaf-spines, each with a NIC of every server), fat-tree (three tiers), torus,
     twisted-torus (sizes n and 2n), full-mesh (in every dimension), dragonfly."""
     out: str
-    """A .json file."""
+    """A .json file for the graph."""
     gpus: int | None = None
-    """GPUs (default: as many as the shape has)."""
+    """Number of GPUs (default: that of --shape)."""
     shape: str | None = None
-    """Sizes of a torus or mesh, such as 4x4x8 (default: near a cube; a mesh of one dimension)."""
+    """Sizes of a torus or mesh, such as 4x4x8 (default: a torus near a cube, a mesh of one dimension)."""
     nic_gbps: float | None = None
-    """Bandwidth of every NIC, switch port, and link of a torus or mesh, per direction (default: 400)."""
+    """Bandwidth of NICs, switch ports and links of a torus or mesh, per direction (default: 400)."""
     nvlink_gbps: float | None = None
-    """Bandwidth of a GPU into the NVSwitch of its server, per direction; 0: no NVSwitch (default: 7200)."""
+    """Bandwidth of a GPU into its server's NVSwitch, per direction; 0: no NVSwitch (default: 7200)."""
     oversubscription: float | None = None
-    """Ports down over ports up of the switches at NICs (default: 1)."""
+    """Ports down over ports up of the switches next to NICs (default: 1)."""
     radix: int | None = None
-    """Ports of every switch of a tree, of a whole NIC each, which --split splits as it does NICs (default: 64)."""
+    """Ports of a switch in trees, each of a NIC's bandwidth; --split splits them like NICs (default: 64)."""
     planes: int | None = None
-    """Planes; NIC j of a server is on plane j modulo this (default: 1)."""
+    """Number of planes P; NIC j of a server is on plane j mod P (default: 1)."""
     split: bool = False
     """Split every NIC over all planes, in equal parts (default: a NIC is on one plane)."""
     pooled: bool = False
-    """Put NICs behind the NVSwitch, for all GPUs of a server alike (default: each GPU has its own)."""
+    """Put NICs behind the NVSwitch, shared by all GPUs of the server (default: each GPU has its own)."""
     gpus_per_server: int | None = None
-    """GPUs of a server (default: 8)."""
+    """GPUs in a server (default: 8)."""
 
 
 def run(options: Options) -> None:
@@ -76,5 +76,5 @@ def run(options: Options) -> None:
 
 def _gpus(shape: tuple[int, ...] | None) -> int:
     if shape is None:
-        raise InputError("make-graph needs --gpus, how many GPUs there are, or --shape.")
+        raise InputError("make-graph needs --gpus, the number of GPUs, or --shape.")
     return math.prod(shape)

@@ -11,16 +11,16 @@ from mfabric_jax.commands.words import Positional
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.Rows, shared.OnDevice):
-    """Score policies: time over the degree bound and over proved optima, decisions per second in a batch.
+    """Benchmark policies: time over the degree bound and over proved optima, decisions per second in a batch.
 
-    Lists are separated by commas.
+    Commas separate lists.
     """
 
-    what: Annotated[Literal["bench"], Positional("bench", "to know what first; allowed: bench", "policies command")]
-    """bench: a row for each policy, workload, number of servers, routing and forecast error."""
+    what: Annotated[Literal["bench"], Positional("bench", "a subcommand first; allowed: bench", "policies command")]
+    """bench: a row per policy, workload, number of servers, routing and forecast error."""
     config: Scoreboard
     out: str | None = None
-    """Rows to a .csv or .parquet file."""
+    """Write the rows to this .csv or .parquet file."""
 
 
 def run(options: Options) -> None:

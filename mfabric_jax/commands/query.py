@@ -1,4 +1,4 @@
-"""`mfabric query PATH ...`: questions to rows on disk."""
+"""`mfabric query PATH ...`: select, group and sort rows on disk."""
 
 import dataclasses
 import pathlib
@@ -9,40 +9,40 @@ from mfabric_jax.checks import in_file, whole
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional, divided
 
-SHOWN = 20  # rows of a table on the screen, unless --limit says how many
+SHOWN = 20  # rows printed without --limit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Filter, group and sort the rows of sweeps and other commands; find their Pareto front.
+    """Filter, group and sort rows of sweeps and other commands; find their Pareto front.
 
-    Lists are separated by commas. Order: where, over, pareto, by, sort, columns, limit.
+    Commas separate lists. Options apply in this order: where, over, pareto, by, sort, columns, limit.
     """
 
     paths: Annotated[tuple[str, ...], Positional("PATH", "a folder of a sweep or a file of rows first")]
-    """Folders of sweeps, .parquet or .csv files."""
+    """Folders of sweeps, or .parquet or .csv files of rows."""
     where: str | None = None
     """Conditions such as "fabric = mfabric|fat-tree, nic_gbps >= 400"."""
     pareto: str | None = None
-    """Columns to have small (tokens a second, mfu and the like large; column:min, column:max: as said), such as
-    network_cost_usd,tokens_per_s; with --by in every group."""
+    """Columns of the Pareto front, such as network_cost_usd,tokens_per_s. They are minimised, or maximised if they are
+    tokens per second, mfu and the like (column:min, column:max override this). With --by, one front per group."""
     by: str | None = None
-    """Columns of groups."""
+    """Columns whose values define groups."""
     measures: str | None = None
-    """column:measure of every group; mean, min, max, median, std (of a sample, by n - 1), ci95 (half of the 95 %
-    interval of the mean, by Student's t), sum (default: the mean time)."""
+    """column:measure for every group: mean, min, max, median, std (sample, n - 1), ci95 (half of the 95 % confidence
+    interval of the mean, Student's t), sum (default: the mean time)."""
     over: str | None = None
-    """Measures of ratios, over rows of one condition such as "policy = uniform" that are otherwise set alike."""
+    """Measure ratios to matching rows under a condition such as "policy = uniform", with all other settings equal."""
     sort: str | None = None
-    """Column to sort by; column:down for the largest first."""
+    """Column to sort by; column:down puts the largest first."""
     columns: str | None = None
     """Columns to keep."""
     limit: int | None = None
-    """Rows at most; all of them are shown (without it the first 20)."""
+    """Most rows to select; all of them are printed (without --limit the first 20)."""
     out: str | None = None
-    """Rows to a .csv or .parquet file."""
+    """Write the rows to this .csv or .parquet file."""
     figure: str | None = None
-    """Means of groups to a picture, over the last column of numbers in --by."""
+    """Draw the means of groups over the last numeric column of --by to this picture."""
 
 
 def run(options: Options) -> None:
@@ -63,7 +63,7 @@ def run(options: Options) -> None:
     for note in filter(None, said):
         print(f"query: {note}", file=sys.stderr)
     if not rows:
-        print("no row fulfils this")
+        print("no row matches")
     else:
         alike = {name: value for name, value in rows[0].items() if all(row[name] == value for row in rows)}
         same = {name: value for name, value in alike.items() if len(rows) > 1 and not (asked.by and name == COUNT)}

@@ -1,4 +1,4 @@
-"""`mfabric replay WORKLOAD`: a graph of tasks on fabrics."""
+"""`mfabric replay WORKLOAD`: simulate a task graph on fabrics."""
 
 import dataclasses
 import pathlib
@@ -13,50 +13,50 @@ from mfabric_jax.commands.words import Positional
 GIVEN = ("ranks", "communicators", "tflops", "memory_gigabytes_per_s", "unbounded_bytes", "weights")
 SCHEDULES = ("circuits.schedule", "circuits.switches", "circuits.all_stop", "circuits.directed")
 READS = ("gpu.", "network.", "circuits.policy", "circuits.delay_s", "circuits.ocs", *SCHEDULES, "run.seed")
-NEEDS = "a graph of tasks first, a file, or the common beginning of a file for every rank"
+NEEDS = "a task graph first: a file, or the common prefix of one file per rank"
 ROWS = ("out", "links", "per_rank", "steps")
-SHOWN = ("network.fabric", "network.graph", "network.nic_gbps")  # settings that have columns
+SHOWN = ("network.fabric", "network.graph", "network.nic_gbps")  # settings with their own columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.Rows):
-    """Run a graph of tasks on fabrics: when it ends, what GPUs wait for, and what more bandwidth would bring.
+    """Simulate a task graph on fabrics: makespan, what GPUs wait for, and what more bandwidth would save.
 
-    The graph is a file of any format of docs/task_graphs.md; of cases the GPU and the network are read, and a row is
-    made for each. Links, ranks, critical path, timeline and picture are of the first.
+    The graph is a file in any format of docs/task_graphs.md. Cases provide the GPU and the network; each gives a row.
+    Links, ranks, critical path, timeline and picture show the first case.
     """
 
     workload: Annotated[str, Positional("WORKLOAD", NEEDS)]
-    """A file of a graph of tasks; job, of a set job.0.et, job.1.et, ... with a file for every rank."""
+    """The file of a task graph; or the common prefix of one file per rank (job for job.0.et, job.1.et, ...)."""
     config: Replay
     ranks: int | None = None
-    """GPUs of the job, where the file does not say."""
+    """GPUs of the job, if the file does not have them."""
     communicators: str | None = None
-    """JSON file of a Chakra set's communicators (default: the one beside it)."""
+    """JSON file with the communicators of a set of Chakra files (default: the one beside them)."""
     tflops: float | None = None
-    """Of a GPU, for computations that say operations, not how long they take."""
+    """Rate of a GPU [TFLOP/s], for computations given as operations instead of seconds."""
     memory_gigabytes_per_s: float | None = None
-    """Of a GPU, for those that say bytes of memory, too."""
+    """Memory bandwidth of a GPU, for computations that also have bytes of memory."""
     unbounded_bytes: float | None = None
-    """Of a flow that never ends."""
+    """Bytes of htsim flows of size 0, which never end there (default: nothing is sent)."""
     weights: str | None = None
-    """MixNet's matrix of weights, a .txt file, for the all-to-alls of its graphs."""
+    """MixNet's weight matrix (.txt), for the all-to-alls of MixNet graphs."""
     gradient: bool = True
-    """What holds the makespan, and what more of it would bring: the derivative, as long again as the replay."""
+    """Compute what determines the makespan and what more of it would save (a derivative; doubles the run time)."""
     out: str | None = None
-    """A row per fabric and bandwidth to a .csv or .parquet file."""
+    """Write a row per fabric and bandwidth to this .csv or .parquet file."""
     links: str | None = None
-    """A row per link to a .csv or .parquet file."""
+    """Write a row per link to this .csv or .parquet file."""
     per_rank: str | None = None
-    """A row per rank to a .csv or .parquet file: computation, exposed communication, idle."""
+    """Write a row per rank to this .csv or .parquet file: computation, exposed communication, idle time."""
     steps: str | None = None
-    """A row per step of the critical path to a .csv or .parquet file."""
+    """Write a row per step of the critical path to this .csv or .parquet file."""
     timeline: str | None = None
-    """Everything every rank does to a .json file for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+    """Write the timeline of every rank to this .json file for Perfetto (ui.perfetto.dev) or chrome://tracing."""
     picture: str | None = None
-    """What ranks do when, and what holds the makespan, as a .png, .pdf or .svg file."""
+    """Draw the timeline of ranks, and what determines the makespan, to this .png, .pdf or .svg file."""
     device: str = "cpu"
-    """cpu, whose engine touches only what an event changes; gpu, tpu."""
+    """cpu (its engine updates only what an event changes), gpu or tpu."""
 
 
 def run(cases: Cases, options: Options) -> None:
@@ -94,7 +94,7 @@ def run(cases: Cases, options: Options) -> None:
 
 
 def _check_circuits(cases: Cases, config: Replay) -> None:
-    """`InputError` for an option of circuits where no case has circuits that it is about."""
+    """Raise InputError for an option of circuits that applies to no case."""
     from mfabric_jax import fabric
 
     each = [fabric.get(block.case.network.fabric) for block in cases.blocks]
@@ -107,7 +107,7 @@ def _check_circuits(cases: Cases, config: Replay) -> None:
 
 
 class _Runs(NamedTuple):
-    """A row for each, and what it assumes; the first one and its derivative, with what holds its makespan."""
+    """Rows of all runs and their assumptions; the first run, its derivative, and what determines its makespan."""
 
     rows: list[dict[str, Any]]
     assumed: list[dict[str, Any]]
@@ -117,7 +117,7 @@ class _Runs(NamedTuple):
 
 
 def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -> _Runs:
-    """All of them; rows are kept when interrupted."""
+    """Run the graph on every case. Finished rows are written even after an interrupt."""
     from mfabric_jax.apps.graphs.replay import replay
     from mfabric_jax.apps.graphs.replay import replayed as found
     from mfabric_jax.apps.graphs.replay.run import replay_assumed
@@ -130,10 +130,10 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
     try:
         with bar:
             several = zip(cases, replay(graph, cases, config, progress=bar.set_postfix_str), strict=False)
-            for case, done in several:  # a graph of --graph is run once
+            for case, done in several:  # with --graph there is one run
                 if options.picture is not None and first is None:
                     _check_drawable(options, done)
-                bar.set_postfix_str(f"{done.prepared.title}: what holds the makespan")
+                bar.set_postfix_str(f"{done.prepared.title}: what determines the makespan")
                 gains = found.gains(done) if options.gradient else None
                 differences = cases.differences(case, SHOWN) if config.graph is None else {}
                 named = {"workload": pathlib.Path(options.workload).name} | differences
@@ -154,13 +154,13 @@ def _check_drawable(options: Options, done) -> None:
 
     if not (spent(done).idle_s < done.makespan_s).any():
         raise InputError(
-            f"picture needs a graph in which something takes time; on {done.prepared.title} nothing in "
-            f"{options.workload!r} does; leave out --picture."
+            f"picture needs tasks that take time; on {done.prepared.title} no task of {options.workload!r} does; "
+            f"leave out --picture."
         )
 
 
 def _tell(title: str, runs: _Runs, remarks) -> None:
-    """What is printed: a line for every run, what they assume, the first one in detail."""
+    """Print a line for every run, their assumptions, and details of the first run."""
     from mfabric_jax.apps.graphs.replay import replayed as found
     from mfabric_jax.report import replay_text as text
     from mfabric_jax.report.numerals import many
@@ -172,7 +172,7 @@ def _tell(title: str, runs: _Runs, remarks) -> None:
     print("\n".join([text.assumptions_text(runs.assumed), *remarks]))
     where = done.prepared.title
     if runs.owed is not None:
-        print(f"\nwhat holds the makespan on {where}, and what more of it would save")
+        print(f"\nwhat determines the makespan on {where}, and what more of it would save")
         print(text.held_text(runs.held, done.makespan_s, found.at_a_tie(done, runs.held)))
     print(f"\nbusiest links on {where}")
     print(text.links_text(found.carried_rows(done)))

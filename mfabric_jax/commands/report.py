@@ -1,4 +1,4 @@
-"""`mfabric report ROWS --out PAGE`: one page of rows."""
+"""`mfabric report ROWS --out PAGE`: an HTML page of rows."""
 
 import dataclasses
 import pathlib
@@ -10,19 +10,19 @@ from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
 
 FIRST = "the rows first, a .csv or .parquet file or the folder of a sweep"
-MOST_ROWS = 20_000  # a browser sorts and filters so many at once
+MOST_ROWS = 20_000  # most rows that a browser sorts and filters quickly
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """One HTML page of rows: summary, charts, a table to sort and filter, the configuration. It fetches nothing."""
+    """Make an HTML page of rows: summary, charts, a table to sort and filter, the configuration. It works offline."""
 
     rows: Annotated[tuple[str, ...], Positional("ROWS", FIRST)]
-    """.csv or .parquet files that --out of other commands wrote, folders of sweeps; several make one page."""
+    """.csv or .parquet files written by --out of other commands, or folders of sweeps; several share one page."""
     out: str
-    """A .html file."""
+    """A .html file for the page."""
     pictures: str | None = None
-    """Folder whose .png and .svg files go into the page, such as --figures of compare."""
+    """Folder of .png and .svg files to include, such as that of compare --figures."""
     title: str | None = None
     """Heading of the page."""
 
@@ -43,6 +43,6 @@ def run(options: Options) -> None:
     for note in notes(options.rows):
         print(f"report: {note}", file=sys.stderr)
     if len(rows) > MOST_ROWS:
-        fewer = "take fewer by mfabric query --out"
+        fewer = "select fewer with mfabric query --out"
         raise InputError(f"{', '.join(options.rows)} holds {len(rows):,} rows, a page at most {MOST_ROWS:,}: {fewer}.")
     shared.tell(report.html_report(rows, effective, options.out, options.pictures, options.title))

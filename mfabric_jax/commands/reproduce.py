@@ -16,30 +16,30 @@ WIDTH = 160
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Draw figures of the paper again, and put every published number beside what comes out.
+    """Reproduce figures of the paper, and compare every published number with the simulated one.
 
-    Each is an experiment in a process of its own. The folder gets its rows with their configuration, its picture and
-    its tables, and verdicts.csv of all that it holds. What it has already, of the same configuration and code, is kept.
+    Each figure is an experiment in its own process. The output folder gets its rows with their configuration, its
+    picture and tables, and verdicts.csv for all figures. Figures of the same configuration and code are reused.
     """
 
     figures: Annotated[tuple[str, ...], Positional("FIGURE")] = ()
-    """all, or names that --list lists."""
+    """Names of figures (see --list), or all."""
     quick: bool = False
-    """Fewer cases and smaller ones: minutes instead of hours."""
+    """Run fewer and smaller cases: minutes instead of hours."""
     out: str = "results"
-    """Folder for rows, pictures and tables."""
+    """Output folder for rows, pictures and tables."""
     trace: str | None = None
-    """Recorded routing, for the experiments that read one (default: generated traffic)."""
+    """Recorded routing for the experiments that use it (default: generated traffic)."""
     jobs: int | None = None
-    """Experiments at once (default: 2)."""
+    """Experiments that run at the same time (default: 2)."""
     again: bool = False
-    """Compute also what the folder has already."""
+    """Also compute figures that the folder already has."""
     list: bool = False
-    """Only say which figures there are."""
+    """List the figures and exit."""
 
 
 def run(options: Options) -> int:
-    """Returns the exit status."""
+    """Return the exit status."""
     from mfabric_jax import report
     from mfabric_jax.support.atomic import check_folder
 

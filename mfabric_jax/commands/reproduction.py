@@ -1,6 +1,6 @@
-"""Reproduces the paper's figures: reuses finished ones, runs the others, and compares results with published numbers.
+"""Reproduction of the paper's figures: reuse finished ones, run the others, and compare with published numbers.
 
-Each figure runs in its own process, because precision and memory differ and a failure must not stop the others.
+Each figure runs in its own process, because precision and memory differ, and a failure must not stop the others.
 """
 
 import ast
@@ -67,14 +67,16 @@ def package() -> ModuleType:
     file = inside if inside.is_file() else beside
     spec = importlib.util.spec_from_file_location(PACKAGE, file, submodule_search_locations=[str(file.parent)])
     if not file.is_file() or spec is None or spec.loader is None:
-        raise InputError(f"reproduce needs the experiments, which neither {inside.parent} nor {beside.parent} holds.")
+        raise InputError(
+            f"reproduce needs the experiments, but they are neither in {inside.parent} nor in {beside.parent}."
+        )
     module = sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 def questions() -> dict[str, str]:
-    """The question of each script by module name, read without running it."""
+    """Return the question of each script by module, without running the scripts."""
     found = {}
     for file in sorted(pathlib.Path(*package().__path__).glob("*.py")):
         if _SCRIPT.search(text := file.read_text(encoding="utf-8")):
@@ -98,9 +100,9 @@ def known() -> dict[str, str]:
 
 
 def chosen(words: Sequence[str]) -> dict[str, str]:
-    """Modules of the requested figures; without a word, all of the paper's."""
+    """Return the modules of the requested figures; without words, all of the paper's figures."""
     names = known()
-    of_module = {module: name for name, module in names.items()}  # a script may be named by its module as well
+    of_module = {module: name for name, module in names.items()}  # a script may also be requested by its module
     asked = [one_of("figure", of_module.get(word, word), [*names, ALL]) for word in words or [ALL]]
     asked += FIGURES if ALL in asked else []
     return {name: module for name, module in names.items() if name in asked}
@@ -118,13 +120,13 @@ def listing() -> str:
 
 # ---------------------------------------------------------------------------------------------------- processes
 class Ended(NamedTuple):
-    name: str  # of its command
-    status: int  # negative: the signal
+    name: str  # name of the command
+    status: int  # exit status; negative: the signal
     seconds: float
 
 
 def checked_jobs(jobs: int | None) -> int:
-    """Number of parallel processes; None: two, or one on a single core."""
+    """Return the number of parallel processes; None: two, or one on a single core."""
     if jobs is None:
         return min(JOBS, cores())
     if whole("jobs", jobs) > cores():
@@ -133,10 +135,10 @@ def checked_jobs(jobs: int | None) -> int:
 
 
 def each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Path], jobs: int) -> Iterator[Ended]:
-    """Run the commands, `jobs` at once; yields each as it ends.
+    """Run commands, `jobs` at the same time, and yield each when it ends.
 
-    Its output is then in its stem with .txt, and after a failure its errors in .log. Until then neither file is there,
-    however this process ends; if the caller stops early, running commands are interrupted.
+    The output of an ended command is in its `stem` with .txt; after a failure, its errors are in .log. Neither file
+    exists before that, however this process ends. If the caller stops early, running commands are interrupted.
     """
     waiting, running, jobs = list(commands.items()), {}, min(jobs, len(commands))
     before = signal.signal(signal.SIGTERM, _leave)
@@ -158,8 +160,8 @@ def each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Pa
 
 
 class _Process:
-    """A command in a process group, so that a keyboard interrupt reaches it only through this process; what it says is
-    in files without names until it ends."""
+    """A command in its own process group, so that a keyboard interrupt reaches it only through this process. Its output
+    is in unnamed files until it ends."""
 
     def __init__(self, command: Sequence[str], jobs: int):
         self.said = {".txt": tempfile.TemporaryFile(), ".log": tempfile.TemporaryFile()}  # noqa: SIM115
@@ -174,11 +176,11 @@ class _Process:
 
     @property
     def status(self) -> int:
-        """Of a process that is over; negative: its signal."""
+        """The exit status of an ended process; negative: its signal."""
         return self.process.returncode
 
     def keep(self, stem: pathlib.Path) -> None:
-        """What it said, beside the stem; an older log of a command that now succeeds goes."""
+        """Write the output to files next to `stem`. If the command succeeded, remove an older log."""
         interrupts.BESIDE.discard(self.process)
         for kind, said in self.said.items():
             file = stem.with_suffix(kind)
@@ -193,7 +195,7 @@ class _Process:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Child processes heed an interrupt even if this one, as a background job, ignores it."""
+    """Let child processes react to an interrupt even if this process, as a background job, ignores it."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -204,13 +206,13 @@ def _interruptible() -> Iterator[None]:
 
 
 def _share(jobs: int) -> dict[str, str]:
-    """XLA settings that share cores and GPU memory between processes, where the user has set none."""
+    """Return XLA settings that share cores and GPU memory between processes; the user's settings take precedence."""
     threads = str(max(1, cores() // jobs))  # two processes with a thread for every core are four times slower
     return {"PJRT_NPROC": threads, "NPROC": threads, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"} if jobs > 1 else {}
 
 
 def _leave(number: int, frame: Any) -> None:
-    """Handle SIGTERM, as job schedulers send it: end the other processes, too."""
+    """Handle SIGTERM, which job schedulers send: also end the other processes."""
     raise SystemExit(128 + number)
 
 
@@ -233,12 +235,12 @@ class Reproduction:
         self.failed: list[str] = []
 
     def all(self, jobs: int) -> None:
-        """Reuse or run every figure; prints one line for each."""
+        """Reuse or run every figure, and print one line for each."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with progress.bar("reproduce", "figure", len(self.modules)) as bar:
 
             def attempt(name: str, step: Callable[[], str | None]) -> bool:
-                """Run one step of a figure; True if more remains to do. An error fails only this figure."""
+                """Run one step of a figure. Return True if more steps remain. An error fails only this figure."""
                 try:
                     outcome = step()
                 except Exception as mistake:
@@ -262,7 +264,7 @@ class Reproduction:
         return [row for name in self.modules for row in self.verdicts.get(name, [])]
 
     def _keep(self, name: str) -> str | None:
-        """Judge the rows already in the folder; None if there are none to use."""
+        """Judge the rows that are already in the folder. Return None if there are none to reuse."""
         script = self.scripts[name] = load(self.modules[name])
         if self.options.again:
             return None
@@ -309,7 +311,7 @@ class Reproduction:
 
 
 def with_earlier(rows: list[dict[str, Any]], file: pathlib.Path, asked: Collection[str]) -> list[dict[str, Any]]:
-    """The verdicts, plus the file's verdicts on figures that were not requested, in the order of the list."""
+    """Return the verdicts, with the file's verdicts on other figures, in the order of the list."""
     try:
         earlier: list[dict[str, Any]] = [*read_texts(file)]
     except InputError:

@@ -1,4 +1,4 @@
-"""`mfabric rerun ROWS`: simulates the cases of a file of rows again, and says what differs."""
+"""`mfabric rerun ROWS`: simulate the cases of rows again, and report differences."""
 
 import dataclasses
 import math
@@ -21,21 +21,21 @@ ROWS = "rows of compare or of a sweep of cases"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Simulate again the cases whose rows a file or folder holds, and compare every column.
+    """Simulate the cases of stored rows again, and compare every column.
 
     The exit status is 1 if a column differs.
     """
 
     rows: Annotated[str, Positional("ROWS", ROWS)]
-    """A .csv (with its .config.json) or .parquet file of compare, or the folder of a sweep of cases."""
+    """A .csv file (with its .config.json) or .parquet file of compare, or the folder of a sweep of cases."""
     rtol: float = 0.00001
-    """Relative difference up to which numbers are equal."""
+    """Largest relative difference of equal numbers."""
     device: str | None = None
-    """cpu, gpu or tpu (default: what JAX finds)."""
+    """cpu, gpu or tpu (default: the one that JAX chooses)."""
 
 
 def run(options: Options) -> int:
-    """Returns the exit status."""
+    """Return the exit status."""
     from mfabric_jax import report
 
     not_negative("rtol", options.rtol)
@@ -49,8 +49,8 @@ def run(options: Options) -> int:
     after = simulate(CaseSpace(asked).cases).rows(progress=True)
     if len(before) != len(after):
         raise InputError(
-            f"{options.rows!r} holds {len(before)} rows, its settings make {len(after)}: they were stopped, chosen "
-            f"from, or made in Python."
+            f"{options.rows!r} has {len(before)} rows, but its settings make {len(after)}: they are of an interrupted "
+            f"run, a selection, or made in Python."
         )
     now = provenance(shared.dtype_of(asked))
     for name in ORIGIN:
@@ -60,7 +60,7 @@ def run(options: Options) -> int:
 
 
 def cases_of(path: str, config: Mapping[str, Any]) -> Cases:
-    """The cases that a configuration of rows states. `InputError` where it states none."""
+    """Return the cases that a configuration of rows states. Raise InputError if it states none."""
     if not config.get("stated") or "varied" not in config:
         raise InputError(f"{path!r} must hold {ROWS}, with their configuration.")
     check_data([config.get(key) for key in ("stated", "variants", "random")], repr(path))
@@ -70,7 +70,7 @@ def cases_of(path: str, config: Mapping[str, Any]) -> Cases:
 
 
 def differences(before: Sequence[Mapping], after: Sequence[Mapping], rtol: float) -> Iterator[tuple[str, int, float]]:
-    """(column, rows that differ, largest relative difference) of every column that differs; inf for texts."""
+    """Yield (column, number of differing rows, largest relative difference) for columns that differ; inf for texts."""
     known = {name for row in after for name in row}
     for name in dict.fromkeys(name for row in before for name in row if name in known):
         apart = [_apart(old.get(name), new.get(name)) for old, new in zip(before, after, strict=True)]
@@ -98,16 +98,18 @@ def _told(before: Sequence[Mapping], after: Sequence[Mapping], rtol: float) -> i
 
 
 def _files_then(rows: pathlib.Path, config: Mapping[str, Any]) -> Mapping[str, str]:
-    """Digests of the files that rows were made with: of a sweep those of all its parts."""
+    """Return digests of the files that the rows were made with; for a sweep, those of all parts."""
     return SweepFolder.read(rows).sweep.get("files", {}) if rows.is_dir() else config.get("files", {})
 
 
 def _check_files(asked: Cases, then: Mapping[str, str]) -> None:
-    """`InputError` for a file that rows were made with and that is not the same now."""
+    """Raise InputError if a file with which the rows were made is missing or has changed."""
     from mfabric_jax.evaluate.rows.given_files import digest, files_of
 
     now = {name: digest(path) for name, path in files_of(asked).items()}
     for name in then:
         if now.get(name) != then[name]:
             why = "is missing" if name not in now else "has changed"
-            raise InputError(f"the file of {name!r} {why} since the rows were made; run in the folder that has it.")
+            raise InputError(
+                f"the file of {name!r} {why} since the rows were made; run in the folder that contains it."
+            )

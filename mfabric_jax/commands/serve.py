@@ -22,9 +22,9 @@ SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.RowsAndPictures):
-    """A model that answers requests: seconds from token to token, tokens a second, dollars a million, by fabric.
-    --tpot-ms: the best batch within that time (--by high: at the slow end); without --ep of the best size, too. --rate,
-    --arrivals FILE: requests arrive; with --tpot-ms as few groups as hold them. More: --help serving.
+    """Simulate inference: time per output token, tokens per second, dollars per million tokens. --tpot-ms finds the
+    best batch within that time (--by high: at the slow end) and, without --ep, the best size. --rate or --arrivals
+    FILE simulate requests; with --tpot-ms the fewest groups in time. More: --help serving.
     """
 
 
@@ -60,13 +60,13 @@ def run(cases: Cases, options: Options) -> None:
 
 
 def _searches(cases: Cases) -> bool:
-    """Whether a time is stated, and no size of a group."""
+    """Whether a time limit is stated but no size of a group."""
     stated = cases.stated
     return "serving.tpot_ms" in stated and not {"serving.ep", *SPLIT_SIZES} & set(stated)
 
 
 def _by_fabric(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Rows that differ in sizes alone: of each those in time, or all where none is."""
+    """Group rows that differ only in sizes; of each group keep those in time, or all if none is."""
     from mfabric_jax.apps.serving.search import in_time
     from mfabric_jax.report.grid import grouped
 
@@ -77,7 +77,7 @@ def _by_fabric(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 # --------------------------------------------------------------------------------------------------------------- tables
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with milliseconds, and its band in one cell."""
+    """Return a row of the table: times in milliseconds, the band in one cell."""
     from mfabric_jax import units
 
     each = {name: units.to_ms(row[f"{name}_s"]) for name in ("tpot", "ttft")}
@@ -87,13 +87,13 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _uneven(row: dict[str, Any]) -> bool:
-    """Whether GPUs may take unequally much: by how often experts are taken, or as some have more copies than others."""
+    """Whether GPUs may have unequal loads: from the popularity of experts, or from unequal numbers of copies."""
     return row["expert_load"] != "balanced" or round(max(row[name] for name in UNEVEN), 6) > 1
 
 
 UNEVEN = {"rank_load_over_mean": "busiest/mean", "rank_load_over_mean_in_order": "in order"}
 SPLIT = {"attention_gpus": "attention GPUs", "expert_gpus": "expert GPUs", "micro_batches": "micro-batches"}
-LOAD = {  # titles of what requests see, times in milliseconds
+LOAD = {  # titles of columns under a load, times in milliseconds
     **{"load_requests_per_s": "arrive [1/s]", "requests_per_s": "done [1/s]"},
     **{"goodput_per_s": "done in time [1/s]", "in_slo": "part in time"},
     **{f"load_ttft_{name}_s": f"ttft {name} [ms]" for name in ("p50", "p90", "p99")},

@@ -1,4 +1,4 @@
-"""Sentences of `mfabric serve` on its rows: what is best, late, too large, not priced or not steady."""
+"""Sentences of `mfabric serve` on its rows: the best, late rows, too large ones, missing prices, unsteady loads."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.checks import InputError
 
-APART = ("model", "gpu", "nic_gbps", "kernels", "precision", "tp", "context")  # shown where rows differ in them
-STEADY = 0.9  # requests done among those that arrive, below which a sentence says so
-LIVES = 5  # of a request, that a load lasts at least
-PAGE = 'the page "Serving"'
+APART = ("model", "gpu", "nic_gbps", "kernels", "precision", "tp", "context")  # shown if rows differ in them
+STEADY = 0.9  # least ratio of finished to arriving requests in a steady state
+LIVES = 5  # least length of a load, in times of a request
+PAGE = 'The page "Serving"'
 Row = dict[str, Any]
 
 
 # ------------------------------------------------------------------------------------------------ settings without use
 def check_use(cases: Cases) -> None:
-    """`InputError` for a setting on the command line that no case has a use for."""
+    """Raise InputError if no case reads a setting of the command line."""
     for path, source in cases.sources.items():
         if source != "flag":
             continue
@@ -38,7 +38,7 @@ def _placed(case: Case) -> bool:
 
 OF_LOAD = "requests", "repeat", "warmup", "prefill_groups", "decode_groups", "keep", "tpot_ms"
 ARRIVE = "where requests arrive (--rate or --arrivals)"
-USES = [  # how settings begin, the cases that read them, and when that is
+USES = [  # prefixes of settings, the cases that read them, and the condition in words
     (tuple(f"serving.load.{name}" for name in OF_LOAD), _arrives, ARRIVE),
     (
         ("serving.load.unit", "serving.load.block"),
@@ -58,23 +58,23 @@ USES = [  # how settings begin, the cases that read them, and when that is
 
 # --------------------------------------------------------------------------------------------------------- rows by name
 def settings_of(rows: list[dict[str, Any]]) -> list[str]:
-    """Columns that are settings by their paths."""
+    """Return the columns that are paths of settings."""
     return [name for name in rows[0] if "." in name]
 
 
 def apart_of(rows: list[dict[str, Any]]) -> list[str]:
-    """What tells rows apart, but for fabric and size."""
+    """Return the columns, except fabric and size, in which rows differ."""
     return [name for name in (*APART, *settings_of(rows)) if len({row[name] for row in rows}) > 1]
 
 
 def where(row: Row, rows: list[dict[str, Any]], *, sized: bool = True) -> str:
-    """A row in a sentence, with what tells it from others; `sized`: its size, too."""
+    """Name a row in a sentence, with the columns in which rows differ. `sized`: with its size too."""
     apart = [f"{name} {row[name]}" for name in apart_of(rows) if name not in ("model", "kernels")]
     return ", ".join([f"{row['model']} on {row['fabric']}", *apart, *([f"ep {row['ep']}"] if sized else [])])
 
 
 def common(rows: list[dict[str, Any]]) -> str:
-    """What all rows are about, but for what columns tell apart."""
+    """Return the values that all rows share."""
     first, apart = rows[0], apart_of(rows)
     said = {
         "model": str(first["model"]),
@@ -90,7 +90,7 @@ def common(rows: list[dict[str, Any]]) -> str:
 
 # ------------------------------------------------------------------------------------------------------------ sentences
 def of_search(groups: list[list[dict[str, Any]]], rows: list[dict[str, Any]]) -> Iterator[str]:
-    """The best pools of every fabric, whose rows are a group each."""
+    """Yield the best pools of every fabric; `groups`: the rows of each fabric."""
     from mfabric_jax.apps.serving.search import cheapest, fastest, in_time
 
     yield f"{len(rows)} set-ups were tried, of {', '.join(map(str, sorted({row['ep'] for row in rows})))} GPUs."
@@ -99,7 +99,7 @@ def of_search(groups: list[list[dict[str, Any]]], rows: list[dict[str, Any]]) ->
         best, least = fastest(own), cheapest(own)
         named = where(best, rows, sized=False) + (f", within {_times(best)}" if several else "")
         if not in_time(own):
-            yield f"{named}: no size keeps to {_times(best)} within its memory."
+            yield f"{named}: no size that fits in memory keeps to {_times(best)}."
             continue
         most = f"{named}: {_most(best)} with {_pools(best)}"
         if least is None:
@@ -111,7 +111,7 @@ def of_search(groups: list[list[dict[str, Any]]], rows: list[dict[str, Any]]) ->
 
 
 def _times(row: Row) -> str:
-    """The times that a row must keep."""
+    """Return the time limits of a row, in words."""
     limits = {"": row["tpot_limit_s"], " to the first token": row["ttft_limit_s"]}
     return " and ".join(f"{1000 * limit:g} ms{what}" for what, limit in limits.items() if limit is not None)
 
@@ -124,7 +124,7 @@ def _most(row: Row) -> str:
 
 
 def _dollars(row: Row) -> str:
-    """Dollars a million tokens, and of which GPUs."""
+    """Return dollars per million tokens, and the GPUs that they count."""
     from mfabric_jax.apps.serving.search import gpus_of, usd_of
 
     gpus = gpus_of(row)
@@ -133,7 +133,7 @@ def _dollars(row: Row) -> str:
 
 
 def _pools(row: Row) -> str:
-    """The flags that ask for a row's pools again."""
+    """Return the flags that repeat a row's pools."""
     said = {"overlap": row["overlap"], "prefill.ep": row["prefill_ep"], "prefill.tokens": row["prefill_tokens"]}
     said |= {"prefill.overlap": row["prefill_overlap"]} if row["prefill_overlap"] != row["overlap"] else {}
     flags = " ".join(f"--set serving.{name}={str(value).lower()}" for name, value in said.items())
@@ -149,7 +149,7 @@ def _pools(row: Row) -> str:
 
 
 def of_load(rows: list[dict[str, Any]], cases: Cases) -> Iterator[str]:
-    """What is asked of pools, what is late or not steady, what the log or memory left out, and where caches meet."""
+    """Yield the demand on pools, late or unsteady rows, requests left out by log or memory, and delays of KV caches."""
     for row in rows:
         named = where(row, rows)
         if row["load_requests"] is None:
@@ -157,29 +157,29 @@ def of_load(rows: list[dict[str, Any]], cases: Cases) -> Iterator[str]:
             continue
         if row["load_tokens_per_s"] is not None:
             yield (
-                f"{named}: {row['load_tokens_per_s']:,.0f} tokens/s of answers are asked for, "
+                f"{named}: the load is {row['load_tokens_per_s']:,.0f} tokens/s of answers, "
                 f"{100 * row['decode_load']:.3g} % of what {row['load_decode_gpus']:,} GPUs decode; prompts are "
                 f"{100 * row['prefill_load']:.3g} % of what {row['load_prefill_gpus']:,} GPUs prefill in full passes."
             )
         yield from _late(row, named)
         yield from _unsteady(row, named, cases)
         yield (
-            f"{named}: caches are up to {row['kv_slowdown_p99']:.3g} times slower than alone (p99); most bytes go from "
-            f"{row['kv_hot_pair']}, {row['kv_hot_pair_over_mean']:.3g} times a pair's mean; the busiest NIC carries "
-            f"caches {100 * row['kv_busiest_nic']:.2g} % of the time."
+            f"{named}: KV transfers take up to {row['kv_slowdown_p99']:.3g} times as long as on an idle network (p99); "
+            f"the busiest pair is {row['kv_hot_pair']}, with {row['kv_hot_pair_over_mean']:.3g} times the mean bytes; "
+            f"the busiest NIC carries caches {100 * row['kv_busiest_nic']:.2g} % of the time."
         )
         if row["refused"]:
-            yield f"{named}: {row['refused']:,} requests are larger than a GPU's memory and were refused."
+            yield f"{named}: {row['refused']:,} requests do not fit in a GPU's memory and were refused."
     left_out = max(row["left_out"] or 0 for row in rows)
     if left_out:
-        yield f"{left_out:,} requests of the log have no answer or no prompt (failed ones) and were left out."
+        yield f"{left_out:,} requests of the log have no answer or no prompt (they failed) and were left out."
 
 
 def _late(row: Row, named: str) -> Iterator[str]:
     if row["in_slo_limit"] is not None and row["in_slo"] is not None and row["in_slo"] < row["in_slo_limit"]:
         yield (
             f"{named}: {100 * row['in_slo']:.3g} % of requests are in time, fewer than the "
-            f"{100 * row['in_slo_limit']:g} % of serving.load.keep, and more groups were not tried or do not help."
+            f"{100 * row['in_slo_limit']:g} % of serving.load.keep; more groups were not tried, or do not help."
         )
 
 
@@ -191,21 +191,21 @@ def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
     if max(row["decode_load"] or 0.0, row["prefill_load"] or 0.0) > 1:
         pool = "decode" if row["decode_load"] > 1 else "prefill"
         yield (
-            f"{named}: the pools do not keep up: {arrive:.3g} requests arrive a second and {done:.3g} are done; raise "
-            f"serving.load.{pool}_groups, or ask for less."
+            f"{named}: the pools do not keep up: {arrive:.3g} requests per second arrive and {done:.3g} finish; raise "
+            f"serving.load.{pool}_groups, or lower the load."
         )
     elif window < LIVES * life:
         yield (
             f"{named}: the load is short: {window:.3g} s after its first {row['load_warmup_s']:.3g} s, "
             f"{window / life:.2g} times the {life:.3g} s of a request (median), so pools are still filling up and look "
-            f"better than they stay{longer}."
+            f"better than in steady state{longer}."
         )
     elif arrive is not None and done is not None and done < STEADY * arrive:
-        yield f"{named}: {arrive:.3g} requests arrive a second, {done:.3g} are done: the pools do not keep up{longer}."
+        yield f"{named}: {arrive:.3g} requests per second arrive, {done:.3g} finish: the pools do not keep up{longer}."
 
 
 def _longer(row: Row, cases: Cases) -> str:
-    """How a load is made longer: a log may have no more requests."""
+    """Return how to lengthen a load; a log may have no more requests."""
     asked = next(iter(cases)).serving.load
     read = row["load_requests"] + row["refused"] + (row["left_out"] or 0)
     exhausted = asked.arrivals is not None and read < asked.requests * asked.repeat
@@ -213,8 +213,8 @@ def _longer(row: Row, cases: Cases) -> str:
 
 
 def of_rows(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterator[str]:
-    """Which row of `every` one is cheapest; of the `shown` ones what is too slow or does not fit, where one micro-batch
-    is quicker; what the band is."""
+    """Yield the cheapest row of `every`; which `shown` rows do not fit, or are faster with one micro-batch; and the
+    meaning of the band."""
     from mfabric_jax.apps.serving.search import cheapest, in_time
 
     for model in dict.fromkeys(row["model"] for row in every):
@@ -222,7 +222,7 @@ def of_rows(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterato
         if best is not None:
             timed = best["tpot_limit_s"] is not None or best["ttft_limit_s"] is not None
             yield (
-                f"Cheapest where it fits{', is in time' * timed} and has a price: {where(best, every)}, "
+                f"Cheapest row that fits{', is in time' * timed} and has a price: {where(best, every)}, "
                 f"batch {best['batch']:g}: {_dollars(best)}, prefill included."
             )
     for row in shown:
@@ -240,9 +240,9 @@ def _of_one_batch(rows: list[dict[str, Any]]) -> Iterator[str]:
         best = min(quicker, key=lambda row: row["serial_s"] / row["tpot_s"])
         as_one, as_two = (units.to_ms(best[name]) for name in ("serial_s", "tpot_s"))
         yield (
-            f"Two micro-batches read the weights of experts twice. As one, nothing hidden, {len(quicker)} of "
-            f"{len(rows)} rows are quicker: {where(best, rows)}, batch {best['batch']:g} takes "
-            f"{as_one:.3g} ms for {as_two:.3g}. Ask with --set serving.overlap=false, and twice the batch."
+            f"Two micro-batches read the weights of experts twice. With one, which hides nothing, {len(quicker)} of "
+            f"{len(rows)} rows are faster: {where(best, rows)}, batch {best['batch']:g} takes "
+            f"{as_one:.3g} ms instead of {as_two:.3g}. Try --set serving.overlap=false and twice the batch."
         )
 
 
@@ -251,28 +251,28 @@ def _of_band(rows: list[dict[str, Any]]) -> str:
 
     steps, passes = ("{:g} to {:g}".format(*MEASURED_OVER_PREDICTED[what]) for what in ("tpot", "prefill"))
     timed = any(row["tpot_limit_s"] is not None or row["ttft_limit_s"] is not None for row in rows)
-    judged = ", and predictions alone are in time (--by predicted)"
+    judged = ". Rows are in time by their prediction (--by predicted)"
     if any(row["by"] == "high" for row in rows):
-        judged = ", and what is in time is so at the slow end (--by predicted: the prediction is)"
+        judged = ". Rows are in time at the slow end (--by predicted uses the prediction)"
     return (
-        f"band: measured steps took {steps} times their prediction, passes of prefill {passes} times; the band goes "
-        f"from all communication hidden with fast kernels to the most of these{judged * timed}; {PAGE} has the rows."
+        f"band: measured steps took {steps} times their prediction, passes of prefill {passes} times. The band goes "
+        f"from fast kernels with all communication hidden to the largest of these{judged * timed}. {PAGE} has the rows."
     )
 
 
 def _of_memory(row: Row, named: str) -> Iterator[str]:
     if not row["fits"] and row["requests"] > row["most_requests"]:
         held = max(0, int(row["most_requests"]))
-        yield f"{named}: {row['requests']:g} requests of a GPU do not fit; memory holds {held}."
+        yield f"{named}: {row['requests']:g} requests per GPU do not fit; memory holds {held}."
     if row["prefill_memory_gb"] > row["gpu_memory_gb"]:
         yield (
             f"{named}: GPUs that prefill need {row['prefill_memory_gb']:.4g} GB and have {row['gpu_memory_gb']:g}; "
-            f"state serving.prefill.ep above {row['prefill_ep']}, so that more of them share the experts."
+            f"raise serving.prefill.ep above {row['prefill_ep']}, so that more GPUs share the experts."
         )
 
 
 def of_prices(rows: list[dict[str, Any]], cases: Cases) -> list[str]:
-    """Which price or power lacks where dollars or joules are empty."""
+    """Return the missing prices or powers that leave dollars or joules empty."""
     from mfabric_jax.apps.serving.rows import unknown_prices
 
     empty = {(row["model"], row["fabric"]) for row in rows if row["usd_per_million_tokens"] is None}
@@ -282,4 +282,4 @@ def of_prices(rows: list[dict[str, Any]], cases: Cases) -> list[str]:
         if case.network.fabric in fabrics:
             found += unknown_prices(case)
     lacks = list(dict.fromkeys(found))
-    return [*lacks, "Dollars a million tokens include energy, so they need both."] if lacks else []
+    return [*lacks, "Dollars per million tokens include energy, so they need price and power."] if lacks else []

@@ -1,4 +1,4 @@
-"""What commands share: their options, starting JAX, outputs checked before a long run, rows kept, shown and written."""
+"""Shared parts of commands: options, starting JAX, checks of outputs before a long run, keeping and writing rows."""
 
 import dataclasses
 import importlib.util
@@ -22,7 +22,7 @@ class OnDevice:
     """The option of commands that compute."""
 
     device: str | None = None
-    """cpu, gpu, tpu (default: what JAX finds)."""
+    """Device for the computation: cpu, gpu or tpu (default: the one that JAX chooses)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,15 +45,15 @@ class RowsAndPictures(Rows, OnDevice):
     """The options of commands that compute rows and draw them."""
 
     out: str | None = None
-    """Rows to a .csv or .parquet file."""
+    """Write the rows to this .csv or .parquet file."""
     figures: str | None = None
-    """Pictures to a folder."""
+    """Write pictures to this folder."""
 
 
 def start_jax(dtype: str, device: str | None) -> None:
-    """Set device, precision, compilation cache and kept programs of this process; loops of a GPU in command buffers.
+    """Set this process's device, precision, compilation cache and kept programs; put GPU loops into command buffers.
 
-    `InputError` for a device that this machine lacks.
+    Raise InputError for a device that this machine lacks.
     """
     import jax
 
@@ -74,21 +74,21 @@ def start_jax(dtype: str, device: str | None) -> None:
     from mfabric_jax.support import programs
 
     programs.keep_in()
-    if jax.config.values["jax_compilation_cache_dir"] is None:  # neither JAX nor programs are told a folder
+    if jax.config.values["jax_compilation_cache_dir"] is None:  # neither JAX nor the user has set a folder
         jax.config.update("jax_compilation_cache_dir", str(programs.cache_folder()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
 def dtype_of(cases: Cases) -> str:
-    """The arithmetic of cases: float64 where one of them has it."""
+    """Return the arithmetic of cases: float64 if any case has it."""
     return max(block.case.run.dtype for block in cases.blocks)
 
 
-MOST_CHECKED = 1000  # cases that are worked out before JAX is loaded
+MOST_CHECKED = 1000  # cases that are resolved before JAX is loaded
 
 
 def check_cases(cases: Cases, *, misfits: bool = True) -> None:
-    """`InputError` for what is wrong with cases, before JAX is loaded; `misfits` False: a command leaves those out."""
+    """Raise InputError for wrong cases before JAX is loaded. `misfits`: False if the command leaves misfits out."""
     from mfabric_jax.evaluate.resolving.resolve import worked_out
 
     for block in itertools.islice(cases.blocks, MOST_CHECKED):
@@ -100,7 +100,7 @@ def check_cases(cases: Cases, *, misfits: bool = True) -> None:
 
 
 def one_case(cases: Cases, command: str) -> Case:
-    """The one case of a command that shows one. `InputError` for several."""
+    """Return the single case of a command that shows one. Raise InputError for several cases."""
     if len(cases) > 1:
         apart = ", ".join(cases.varied) or "variants"
         raise InputError(f"{command} shows one case, got {len(cases)} that differ in {apart}; give one value of each.")
@@ -108,13 +108,13 @@ def one_case(cases: Cases, command: str) -> Case:
 
 
 def refuse_flags(cases: Cases, paths: Container[str], why: str) -> None:
-    """`InputError` for a setting on the command line that the command does not leave to cases."""
+    """Raise InputError for a setting on the command line that the command decides itself."""
     for path, source in cases.sources.items():
         if path in paths and source == "flag":
             raise InputError(f"{why}; leave out {path}, got {cases.stated[path]!r}.")
 
 
-OF_FABRIC = ("network.", "gpu.", "circuits.")  # settings that a graph of the user's own replaces
+OF_FABRIC = ("network.", "gpu.", "circuits.")  # settings that a user's graph replaces
 ON_GRAPHS = (
     "network.paths",
     "network.goodput",
@@ -126,7 +126,7 @@ ON_GRAPHS = (
 )
 
 
-ALL = ("",)  # every path begins so
+ALL = ("",)  # matches every path
 
 
 def check_flags(
@@ -136,17 +136,17 @@ def check_flags(
     graph: str | None = None,
     unread: Mapping[str, str] | None = None,
 ) -> None:
-    """`InputError` for a setting on the command line that the command does not read; files may state more.
+    """Raise InputError for a setting on the command line that the command does not read. Files may state more.
 
-    - `reads`: how the paths begin that are read; `unread`: those of them that are not, and a hint for each.
-    - `graph`: the file of a graph instead of a fabric.
+    - `reads`: prefixes of the paths that are read; `unread`: exceptions among them, with a hint for each.
+    - `graph`: the file of a graph that replaces the fabric.
     """
     unread = unread or {}
     for path in cases.stated:
         if cases.sources.get(path) != "flag":
             continue
         if graph is not None and path.startswith(OF_FABRIC) and path not in ON_GRAPHS:
-            raise InputError(f"{path} is not used on a graph, which says all of its fabric; leave it out.")
+            raise InputError(f"{path} is not used on a graph, whose file describes the whole fabric; leave it out.")
         if not path.startswith(reads) or path in unread:
             hint = unread.get(path, "")
             hint = "; how flows use equal paths is network.paths" if path == "circuits.routing" else hint
@@ -154,7 +154,7 @@ def check_flags(
 
 
 def case_notes(cases: Cases, *, found: bool = True) -> list[str]:
-    """Sentences on set-ups that were found (`found`), jobs that do not fit, transports beyond what was measured, and
+    """Return sentences on set-ups from a search (`found`), jobs that do not fit, transports beyond measurements, and
     graphs."""
     from mfabric_jax.evaluate.resolving.resolve import worked_out
     from mfabric_jax.evaluate.resolving.set_up import beyond_words, dispatcher_words, found_words, too_large_words
@@ -171,7 +171,7 @@ def case_notes(cases: Cases, *, found: bool = True) -> list[str]:
 
 
 def alike_notes(cases: Cases) -> list[str]:
-    """Sentences where a ratio of oversubscription makes two fabrics one."""
+    """Return sentences on fabrics that an oversubscription ratio makes identical."""
     from mfabric_jax.fabric.fat_tree import made_alike
 
     networks = [block.case.network for block in cases.blocks]
@@ -181,7 +181,7 @@ def alike_notes(cases: Cases) -> list[str]:
 
 
 def print_jobs(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print for each model the job that its rows are about."""
+    """Print the job of each model."""
     from mfabric_jax.report.grid import grouped
     from mfabric_jax.report.noticed import job_words
 
@@ -192,7 +192,7 @@ def print_jobs(rows: Sequence[Mapping[str, Any]]) -> None:
 def check_outputs(
     *tables: str | None, figures: str | None = None, picture: str | None = None, trace: str | None = None
 ) -> None:
-    """`InputError` where a result could not be written: tables, a folder of pictures, one picture, a trace."""
+    """Raise InputError if a result cannot be written: tables, a folder of pictures, one picture, a trace."""
     for table in filter(None, tables):
         from mfabric_jax.report.rows import check_destination
 
@@ -212,7 +212,7 @@ def check_outputs(
 
 
 def advance(bar: Any, words: str) -> None:
-    """One more unit of a progress bar is done; `words` say what comes next."""
+    """Advance a progress bar by one unit; `words`: the next step."""
     bar.set_postfix_str(words)
     bar.update()
 
@@ -225,10 +225,10 @@ def kept_rows(
     total: int | None = None,
     columns: Any = None,
 ) -> list[dict[str, Any]]:
-    """The rows of a long run, on disk as they are finished where `out` names a file, with a progress bar.
+    """Collect the rows of a long run with a progress bar. If `out` names a file, each finished row is written at once.
 
-    `rows_of` yields rows; it takes `start`, how many rows there are already, and `progress`, which takes words.
-    `columns` (`Rows.columns`): the file leaves its details out.
+    `rows_of` yields rows. Its arguments are `start`, the number of rows that exist already, and `progress`, a function
+    that takes words.
     """
     from mfabric_jax.report.rows import keeping
 
@@ -243,7 +243,7 @@ def kept_rows(
 def write(
     rows: Sequence[Mapping[str, Any]], out: str | Path | None, config: Mapping[str, Any], columns: Any = None
 ) -> None:
-    """Write rows with their configuration where `out` names a file, without details of `columns`, and say where."""
+    """If `out` names a file, write rows and their configuration to it, and print its name."""
     if out is not None:
         from mfabric_jax import report
         from mfabric_jax.support.columns import shortened
@@ -257,14 +257,14 @@ def write_tables(
     config: Mapping[str, Any],
     columns: Mapping[str, Any],
 ) -> None:
-    """Make and write every table, by name, that has a file; the configuration beside it names the table."""
+    """Make and write every table that has a file. The configuration beside it names the table."""
     for name, table in tables.items():
         if files[name] is not None:
             write(table(), files[name], {**config, "table": name}, columns[name])
 
 
 def changes_of(case: Case) -> str:
-    """When the circuits of a case change, as `report.noticed.slow_switch_words` has it."""
+    """Return when the circuits of a case change, in the terms of `report.noticed.slow_switch_words`."""
     from mfabric_jax import fabric
     from mfabric_jax.case.policies import NO_SCHEDULE
 
@@ -274,12 +274,12 @@ def changes_of(case: Case) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print each of some sentences on a line."""
+    """Print sentences, one per line."""
     for line in lines:
         print(line)
 
 
 def tell(written: Any) -> None:
-    """Say on standard error which file was written, if one was."""
+    """Print the name of a written file, if any, on standard error."""
     if written is not None:
         print(written, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`mfabric show [FILE ...]`: what a case becomes, and why."""
+"""`mfabric show [FILE ...]`: the resolved values of a case and their sources."""
 
 import dataclasses
 import json
@@ -17,15 +17,15 @@ DEFAULT = "default"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """A case as TOML: every value with what stated it (default, model, preset, file, flag), open ones as worked out.
+    """Print a case as TOML: every value with its source (default, model, preset, file, flag). Auto values are resolved.
 
-    It can be given back as a FILE.
+    The output is itself a FILE for other commands.
     """
 
     changed: bool = False
-    """Only what is not a default."""
+    """Print only values that differ from the defaults."""
     presets: bool = False
-    """Which presets there are."""
+    """List the presets."""
 
 
 def run(cases: Cases, options: Options) -> None:
@@ -37,14 +37,14 @@ def run(cases: Cases, options: Options) -> None:
 
 
 class _Open:
-    """Values that were open, and differ among the cases."""
+    """Values that were open and differ between the cases."""
 
     def __init__(self, values: list[Any]):
         self.values = values
 
 
 def as_toml(cases: Cases, *, changed: bool = False) -> Iterator[str]:
-    """Lines of a file that makes these cases again."""
+    """Yield the lines of a file that makes these cases again."""
     each = [block.case for block in cases.blocks]
     ends, why = (each, {}) if changed else _worked_out(each)
     found = {} if changed else _alike(each, ends)
@@ -65,7 +65,7 @@ def as_toml(cases: Cases, *, changed: bool = False) -> Iterator[str]:
     yield from _beside(cases)
     if unread := [path for path in settings() if path not in read and path in cases.stated]:
         fabrics = ", ".join(dict.fromkeys(case.network.fabric for case in each))
-        yield from ("", f"# read by no case here ({fabrics}): {', '.join(unread)}")
+        yield from ("", f"# not read by any case here ({fabrics}): {', '.join(unread)}")
 
 
 def _of_variants(cases: Cases) -> set[str]:
@@ -73,8 +73,8 @@ def _of_variants(cases: Cases) -> set[str]:
 
 
 def _stands_elsewhere(path: str, cases: Cases, found: Mapping[str, Any], *, changed: bool) -> bool:
-    """Whether a setting is left out of the list: drawn at random, a default, or of an alternative that only some
-    variants or open choices have."""
+    """Whether the list leaves out a setting: drawn at random, a default, or of an alternative that only some variants
+    or open choices have."""
     if path in random_axes(cases.random) or (changed and path not in cases.stated):
         return True
     leaf = settings()[path]
@@ -86,17 +86,17 @@ def _stands_elsewhere(path: str, cases: Cases, found: Mapping[str, Any], *, chan
 
 
 def _setting(path: str, cases: Cases, found: Mapping[str, Any], why: Mapping[str, str]) -> str:
-    """The line of one setting."""
+    """Return the line of one setting."""
     said = cases.stated.get(path, settings()[path].default)
     value = said if path in _of_variants(cases) else found.get(path, said)
     if isinstance(value, _Open):
-        return f"# {path} is open: {', '.join(map(_value, value.values))}"
+        return f"# {path} is auto: {', '.join(map(_value, value.values))}"
     worked_out = path in why and value != said
-    return _line(path, value, f"open: {why[path]}" if worked_out else cases.sources.get(path, DEFAULT))
+    return _line(path, value, f"auto: {why[path]}" if worked_out else cases.sources.get(path, DEFAULT))
 
 
 def _beside(cases: Cases) -> Iterator[str]:
-    """What is drawn, the rules of a sweep, and variants."""
+    """Yield the lines of random settings, rules of a sweep, and variants."""
     rules = {name: value for name, value in cases.rules.items() if value != RULES[name]}
     if cases.random or rules:
         yield ""
@@ -108,7 +108,7 @@ def _beside(cases: Cases) -> Iterator[str]:
 
 
 def _worked_out(each: Sequence[Case]) -> tuple[list[Case], Mapping[str, str]]:
-    """The cases with nothing open, and why their values are what they are."""
+    """Return the cases with all values resolved, and the reasons for these values."""
     from mfabric_jax.evaluate.resolving.resolve import worked_out
 
     found = [worked_out(case) for case in each]
@@ -119,7 +119,7 @@ TP, ETP = "job.parallel.tp", "job.parallel.etp"
 
 
 def _alike(each: Sequence[Case], ends: Sequence[Case]) -> dict[str, Any]:
-    """Values of the cases in the end: one where they are alike, `_Open` where they were open and are not."""
+    """Return the resolved values: one if the cases agree, `_Open` if the setting was open and they differ."""
     found: dict[str, Any] = {}
     said, after = ([flat(case) for case in several] for several in (each, ends))
     for path in settings():
@@ -130,7 +130,7 @@ def _alike(each: Sequence[Case], ends: Sequence[Case]) -> dict[str, Any]:
         elif distinct and all(one.get(path) is None for one in said):
             found[path] = _Open(distinct)
     if isinstance(found.get(TP), _Open) and not isinstance(found.get(ETP), _Open):
-        found[ETP] = _Open([found[ETP]])  # which means nothing without the other
+        found[ETP] = _Open([found[ETP]])  # etp means nothing without tp
     return found
 
 
@@ -144,7 +144,7 @@ def _line(path: str, value: Any, source: str) -> str:
 
 
 def _value(value: Any) -> str:
-    """In TOML."""
+    """Return a value in TOML."""
     if value is None:
         return f'"{AUTO}"'
     if isinstance(value, bool):

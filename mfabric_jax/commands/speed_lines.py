@@ -1,4 +1,4 @@
-"""What affects the speed of this process, a line each: `mfabric doctor`."""
+"""What affects the speed of this process, one line each, for `mfabric doctor`."""
 
 import importlib.metadata
 import os
@@ -19,11 +19,11 @@ from mfabric_jax.support.origin import commit
 
 MEBI = 1 << 20
 NVIDIA_FILES = "nvidia[0-9]*"
-SLOW_SETTINGS = {  # of JAX, when they are on
-    "jax_debug_nans": "the results of every program are waited for and checked",
-    "jax_debug_infs": "the results of every program are waited for and checked",
+SLOW_SETTINGS = {  # settings of JAX that make it slow
+    "jax_debug_nans": "JAX waits for and checks the results of every program",
+    "jax_debug_infs": "JAX waits for and checks the results of every program",
     "jax_disable_jit": "nothing is compiled",
-    "jax_check_tracer_leaks": "nothing that was traced is used again",
+    "jax_check_tracer_leaks": "JAX traces everything anew",
     "jax_disable_most_optimizations": "programs are compiled quickly and run slowly",
 }
 
@@ -34,10 +34,10 @@ class Line(NamedTuple):
 
 
 def doctor() -> list[Line]:
-    """Lines of (topic, state) on what affects the speed of this process; computes and writes nothing."""
+    """Return (topic, state) lines on what affects the speed of this process. Nothing is computed or written."""
     lines = [*_versions(), *_devices(), *_precision(), *_compilation_cache(), *_kept_programs(), *_kernels()]
-    lines += [Line("cases at once", f"{usual_at_once():,} in a chunk of evaluate, where memory allows")]
-    return [*lines, *_extras(), *_loops(), *(_slow() or [Line("slow", "nothing that is known to be")])]
+    lines += [Line("cases at once", f"{usual_at_once():,} per chunk of evaluate, if memory allows")]
+    return [*lines, *_extras(), *_loops(), *(_slow() or [Line("slow", "no known slow setting")])]
 
 
 def _versions() -> Iterator[Line]:
@@ -63,7 +63,7 @@ def _memory(device: Any) -> str:
     stats = device.memory_stats() or {}
     most, used = stats.get("bytes_limit"), stats.get("bytes_in_use", 0)
     if not most:
-        return "memory not said"
+        return "memory unknown"
     return f"{(most - used) / MEBI:,.0f} of {most / MEBI:,.0f} MiB free"
 
 
@@ -86,7 +86,7 @@ def _compilation_cache() -> Iterator[Line]:
 
 def _kept_programs() -> Iterator[Line]:
     if (folder := programs.kept_in) is None:
-        yield Line("kept programs", "none: off, or no programs.keep_in() yet")
+        yield Line("kept programs", "none: off, or programs.keep_in() was not called")
     elif (why := programs.problem(folder)) is not None:
         yield Line("kept programs", f"{folder}: not used, {why}")
     else:
@@ -125,7 +125,7 @@ def _loops() -> Iterator[Line]:
     if platforms.platform() != "gpu":
         yield Line("loops of a GPU", "no GPU is in use")
     elif re.search(r"command_buffer=(\S*[+,])?while", os.environ.get("XLA_FLAGS", ""), re.IGNORECASE):
-        yield Line("loops of a GPU", "inside command buffers, as XLA_FLAGS say")
+        yield Line("loops of a GPU", "inside command buffers, by XLA_FLAGS")
     else:
         flag = f"XLA_FLAGS={platforms.RECORDED}"
         yield Line("loops of a GPU", f"started by the host, step by step; {flag} puts them into command buffers")
@@ -134,11 +134,11 @@ def _loops() -> Iterator[Line]:
 def _slow() -> list[Line]:
     settings, found = jax.config.values, []
     if settings["jax_enable_x64"]:
-        found.append("jax_enable_x64 is on: what is float64 takes 1.3 to 2.2 times as long, on many GPUs more")
+        found.append("jax_enable_x64 is on: float64 takes 1.3 to 2.2 times as long, and more on many GPUs")
     if platforms.platform() == "cpu" and nvidia_files():
-        found.append("the CPU computes, but there is an NVIDIA GPU: pip install 'jax[cuda12]', or --device gpu")
+        found.append("the CPU computes although there is an NVIDIA GPU: pip install 'jax[cuda12]', or --device gpu")
     if not _keeps_programs():
-        found.append("no compilation cache: jax.config.update('jax_compilation_cache_dir', FOLDER) first of all")
+        found.append("no compilation cache: call jax.config.update('jax_compilation_cache_dir', FOLDER) first")
     found += [f"{name} is on: {why}" for name, why in SLOW_SETTINGS.items() if settings.get(name)]
     return [Line("slow", text) for text in found]
 

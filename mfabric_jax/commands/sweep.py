@@ -14,37 +14,37 @@ from mfabric_jax.commands.words import CASE_FILES, Positional, parse
 from mfabric_jax.support.progress import pace
 from mfabric_jax.support.text_files import read_mapping
 
-SEEN_S = 0.1  # programs that took less to compile were there
+SEEN_S = 0.1  # programs that compile faster came from the cache
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.Rows, shared.OnDevice):
-    """Simulates every case of a design space: rows to parquet files of a folder as they are ready.
+    """Simulate every case of a design space, and write finished rows to parquet files in a folder.
 
-    Lists of values are axes; [[variants]] stand beside each other, [random] is drawn, [sweep] says how often. The same
-    command goes on where it was stopped.
+    Lists of values are axes; [[variants]] are compared; [random] is drawn as often as [sweep] states. The same command
+    resumes an interrupted sweep.
     """
 
     out: str
     """A folder for the rows."""
     shard: str = "1/1"
-    """i/n: only every n-th file, from the i-th (for job arrays)."""
+    """i/n: compute only every n-th file, from the i-th (for job arrays)."""
     engine: str = "local"
-    """local, or ray: several processes, whose work is done again where one is lost."""
+    """local, or ray: several processes; the work of a lost process is repeated."""
     workers: int | None = None
-    """ray: processes (default: one for each GPU, or core)."""
+    """ray: number of processes (default: one per GPU, or per core)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfFile:
-    """A design space that is no cases: `evaluate` of its file says what of."""
+    """A design space of all-to-alls or replays, as `evaluate` in its file says."""
 
     file: Annotated[str, Positional("FILE")]
     run: Options
 
 
 class _Bar:
-    """The progress of a sweep on standard error; `now` is the last that was told."""
+    """The progress of a sweep on standard error; `now`: the latest state."""
 
     def __init__(self):
         self.now: Any = None
@@ -53,11 +53,11 @@ class _Bar:
 
     def __call__(self, now) -> None:
         if self.bar is None:
-            there = f"; {now.files_found:,} files, {now.found:,} cases are there" if now.files_found else ""
+            there = f"; {now.files_found:,} files with {now.found:,} cases exist already" if now.files_found else ""
             print(f"sweep: {now.rows:,} cases in {now.files:,} files{there}", file=sys.stderr, flush=True)
             self.bar = shared.bar("sweep", "case", now.rows, now.found, unit_scale=True)
             for fault in now.again:
-                self.bar.write(f"sweep: {fault}; it is made again.", file=sys.stderr)
+                self.bar.write(f"sweep: {fault}; it is computed again.", file=sys.stderr)
         elif now.estimate is not None and now.estimate is not self.now.estimate:
             self.compile_s += now.estimate.compile_s
             if now.estimate.compile_s > SEEN_S:
@@ -71,7 +71,7 @@ class _Bar:
 
 
 def run(cases: Cases, options: Options) -> int:
-    """Returns the exit status."""
+    """Return the exit status."""
     shard = _shard(options.shard)
     shared.check_cases(cases, misfits=False)
     shared.start_jax(shared.dtype_of(cases), options.device)
@@ -80,13 +80,13 @@ def run(cases: Cases, options: Options) -> int:
     space = CaseSpace(cases)
     if space.left_out:
         first, *more = space.left_out
-        rows, others = sum(space.left_out.values()), f"; {len(more)} further reasons beside" if more else ""
-        print(f"sweep: {rows:,} configurations cannot be and are left out{others}: {first}", file=sys.stderr)
+        rows, others = sum(space.left_out.values()), f"; {len(more)} more reasons" if more else ""
+        print(f"sweep: {rows:,} configurations are impossible and left out{others}: {first}", file=sys.stderr)
     return run_space(space, options, shard)
 
 
 def run_no_cases(words: Sequence[str]) -> int | None:
-    """Runs a design space of all-to-alls or replays; returns the exit status, None where words are of cases."""
+    """Run a design space of all-to-alls or replays and return the exit status; None if the words are of cases."""
     files = [word for word in words if word.lower().endswith(CASE_FILES) and not word.startswith("--")]
     given = [read_mapping(file, "settings of a sweep").get("evaluate", "iteration") for file in files]
     if all(one == "iteration" for one in given):
@@ -100,7 +100,7 @@ def run_no_cases(words: Sequence[str]) -> int | None:
 
 
 def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
-    """Rows of a design space to its folder; returns the exit status."""
+    """Write the rows of a design space to its folder, and return the exit status."""
     from mfabric_jax.apps.sweep import sweep
 
     began, bar = time.perf_counter(), _Bar()
@@ -111,12 +111,12 @@ def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
     except (InputError, KeyboardInterrupt):
         if bar.now and bar.now.done:
             rows = f"{bar.now.done:,} of {bar.now.rows:,} rows"
-            print(f"sweep: {rows} are made; the same command goes on from what is in {options.out}.", file=sys.stderr)
+            print(f"sweep: {rows} are done; the same command resumes from {options.out}.", file=sys.stderr)
         raise
     finally:
         bar.close()
     took, made = time.perf_counter() - began - bar.compile_s, bar.now.done - bar.now.found
-    beside = f" beside {bar.compile_s:.1f} s of compiling" if bar.compile_s > SEEN_S else ""
+    beside = f" and {bar.compile_s:.1f} s of compiling" if bar.compile_s > SEEN_S else ""
     now = f", {pace(made, took, 'case')}{beside}" if made else ""
     print(f"{bar.now.done:,} configurations in {len(files)} files of {options.out}; {made:,} of them now{now}")
     return 0

@@ -1,4 +1,4 @@
-"""`mfabric timeline`: what every stage does when."""
+"""`mfabric timeline`: the schedule of every pipeline stage."""
 
 import dataclasses
 
@@ -9,12 +9,12 @@ from mfabric_jax.commands import shared
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.OnDevice):
-    """What every pipeline stage does when in one iteration of a case; of several iterations the last is shown."""
+    """Show what every pipeline stage does over time in an iteration (the last one, if there are several)."""
 
     out: str | None = None
-    """Every segment to a .json file for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+    """Write all segments to this .json file for Perfetto (ui.perfetto.dev) or chrome://tracing."""
     picture: str | None = None
-    """The iteration as a .png, .pdf or .svg file."""
+    """Draw the iteration to this .png, .pdf or .svg file."""
 
 
 def run(cases: Cases, options: Options) -> None:

@@ -1,4 +1,4 @@
-"""`mfabric traces info PATH`, `convert PATH OUT.npz` and `fit PATH`; so are `traces_study`, `traces_place`."""
+"""`mfabric traces info PATH`, `convert PATH OUT.npz` and `fit PATH`; see also `traces_study` and `traces_place`."""
 
 import dataclasses
 import pathlib
@@ -15,43 +15,42 @@ READ_BY = {"ranks": ("info",), "ranks_per_server": ("info",), "iterations": ("fi
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.Rows):
-    """What recorded routing holds: shape, skew, shares of pairs, drift and locality, over iterations and layers.
+    """Analyse recorded routing: shape, skew, shares of pairs, drift and locality, over iterations and layers.
 
-    Formats: .npy, .npz, .json or .pt of counts [layer, expert], [iteration, layer, micro-batch, source, expert] or with
-    axes that --axes names, num_global_tokens_per_expert [tp, ep, expert], logical_count (SGLang) or expert_load_window
-    (vLLM) [iteration, layer, expert] or weight [layer, expert]; .csv or .parquet with columns iteration, layer,
-    micro_batch, source, expert, tokens; .jsonl of a Megatron router trace, or a folder of them; .txt of an mFabric
-    weight matrix; a folder of the SmartMoE gate trace, of OLMoE expert counts, of a LAER-MoE token analysis or of
-    SGLang's .pt.
+    Formats: .npy, .npz, .json or .pt of counts [layer, expert], [iteration, layer, micro-batch, source, expert] or the
+    axes of --axes, num_global_tokens_per_expert [tp, ep, expert], logical_count (SGLang) or expert_load_window (vLLM)
+    [iteration, layer, expert] or weight [layer, expert]; .csv or .parquet with columns iteration, layer, micro_batch,
+    source, expert, tokens; .jsonl of a Megatron router trace, or a folder of such files; .txt of an mFabric weight
+    matrix; a folder of a SmartMoE gate trace, OLMoE expert counts, a LAER-MoE token analysis or SGLang's .pt files.
     """
 
     what: Annotated[
         Literal["info", "convert", "fit", "study", "place"],
-        Positional("info|convert|fit|study|place", f"to know what first; allowed: {', '.join(WHAT)}", "traces command"),
+        Positional("info|convert|fit|study|place", f"a subcommand first; allowed: {', '.join(WHAT)}", "traces command"),
     ]
-    """info: statistics; convert: the same counts as .npz of tokens, or added up as an mFabric weight matrix .txt; fit:
-    knobs of generated traffic that is alike; study: what part of an iteration is all-to-all, whether circuits help,
-    which predictor works (mfabric traces study --help); place: experts placed on its loads (mfabric traces place
-    --help)."""
+    """info: statistics; convert: the counts as .npz of tokens, or summed as an mFabric weight matrix .txt; fit: knobs
+    of generated traffic with similar statistics; study: the all-to-alls' share of an iteration, whether circuits help,
+    which predictor works (mfabric traces study --help); place: experts placed by the recorded loads (mfabric traces
+    place --help)."""
     path: Annotated[str, Positional("PATH", "the path of a trace next; mfabric traces --help lists formats")]
-    """The recording; PATH/NAME where there are several."""
+    """The recording; PATH/NAME if the path has several."""
     to: Annotated[str | None, Positional("OUT.npz|OUT.txt")] = None
-    """Where convert writes."""
+    """The output of convert."""
     records: tuple[int, int] | None = None
-    """FIRST-LAST record (default: all; for a SmartMoE gate trace 2011-5001)."""
+    """Range of records, FIRST-LAST (default: all; for a SmartMoE gate trace 2011-5001)."""
     iterations: int | None = None
-    """fit: iterations to generate for the comparison (default: as many as were recorded)."""
+    """fit: iterations to generate for the comparison (default: as many as recorded)."""
     ranks: int | None = None
-    """EP ranks, where they are not recorded or neighbours shall count as one."""
+    """EP ranks, if they are not recorded, or if neighbouring ranks count as one."""
     ranks_per_server: int | None = None
-    """info: EP ranks of a group in a server (default: 8 GPUs over what --tp or --model says, where that makes several
+    """info: EP ranks of a group in a server (default: from 8 GPUs and --tp or --model, if that makes several
     servers)."""
     axes: str | None = None
-    """Of an array in a file, in order: iteration,layer,micro-batch,source,expert (or destination); some may lack."""
+    """Axes of an array in a file, in order: some of iteration,layer,micro-batch,source,expert (or destination)."""
     model: str | None = None
-    """Router trace: the model whose job was recorded, for the options below."""
+    """Router trace: the recorded job's model, which sets the defaults of the options below."""
     tp: int | None = None
-    """Router trace: tensor-parallel degree (default: the model's, else 1; so for the next five)."""
+    """Router trace: tensor-parallel degree (default here and for the next five: the model's, else 1)."""
     ep: int | None = None
     """Router trace: expert-parallel degree."""
     dp: int | None = None
@@ -61,11 +60,11 @@ class Options(shared.Rows):
     chunks: int | None = None
     """Router trace: model chunks of a pipeline stage."""
     order: str | None = None
-    """Router trace: how global ranks count, innermost first (default: tp-ep-dp-pp, as Megatron does)."""
+    """Router trace: order of global ranks, innermost first (default: tp-ep-dp-pp, as in Megatron)."""
     experts: int | None = None
-    """Router trace: experts of the model (default: the model's, else the largest number recorded + 1)."""
+    """Router trace: experts of the model (default: the model's, else the largest recorded number + 1)."""
     out: str | None = None
-    """info: a row per iteration and layer to a .csv or .parquet file; fit: the knobs to a .json file."""
+    """info: write a row per iteration and layer to this .csv or .parquet file; fit: the knobs to this .json file."""
 
 
 def run(options: Options) -> None:
@@ -74,13 +73,13 @@ def run(options: Options) -> None:
 
     records = options.records
     if options.what in ("study", "place"):
-        raise InputError(f"traces {options.what} begins with these two words; what it takes comes behind them.")
+        raise InputError(f"traces {options.what} must be the first two words; its arguments follow them.")
     for name, reads in READ_BY.items():
         if options.what not in reads:
             check_unread(options, (name,), f"traces {' and '.join(reads)}")
     if options.what == "convert":
         if options.to is None:
-            raise InputError("traces convert needs OUT.npz behind the path.")
+            raise InputError("traces convert needs OUT.npz after the path.")
         save = recordings.save_weight_matrix if options.to.endswith(".txt") else traffic.save_tokens
         print(save(_one_trace(options).chosen(records), options.to))
         return
@@ -91,7 +90,7 @@ def run(options: Options) -> None:
 
 
 def _recordings(options):
-    """What the path holds; the global ranks of a router trace are as the options say."""
+    """Return the recordings at the path; options give the global ranks of a router trace."""
     from mfabric_jax import traffic, workload
     from mfabric_jax.case import Case
     from mfabric_jax.evaluate import resolve
@@ -109,7 +108,7 @@ def _recordings(options):
 
 
 def _one_trace(options):
-    """The recording in a path that holds only one."""
+    """Return the recording at a path that has only one."""
     one, *others = _recordings(options)
     if others:
         names = ", ".join(str(pathlib.Path(options.path) / each.name) for each in (one, *others))
@@ -118,7 +117,7 @@ def _one_trace(options):
 
 
 def _traces_fit(options, records: tuple[int, int] | None) -> None:
-    """The knobs of generated traffic with the statistics of a recording, and both of these in a table."""
+    """Fit knobs of generated traffic to a recording, and print the statistics of both."""
     from mfabric_jax import report
     from mfabric_jax.apps import recordings
 
@@ -135,7 +134,7 @@ def _traces_fit(options, records: tuple[int, int] | None) -> None:
 
 
 def _traces_info(options, records: tuple[int, int] | None) -> None:
-    """Tables of every recording in a path; rows and pictures where asked for."""
+    """Print tables of every recording at a path, and write rows if requested."""
     from mfabric_jax import report
     from mfabric_jax.apps.recordings import statistics
 
@@ -152,7 +151,7 @@ def _traces_info(options, records: tuple[int, int] | None) -> None:
             print(_server(recording, options.ranks_per_server))
         drift = statistics.drift_rows(recording)
         if drift:
-            print(f"\nloads of iterations apart\n{report.plain(drift)}")
+            print(f"\nloads by distance between iterations\n{report.plain(drift)}")
         print()
     asked = None if records is None else f"{records[0]}-{records[1]}"
     given = dataclasses.asdict(options) | {"command": "traces info", "records": asked}
@@ -160,11 +159,11 @@ def _traces_info(options, records: tuple[int, int] | None) -> None:
 
 
 def _server(recording, asked: int | None) -> str:
-    """What a server was taken to be."""
+    """Return the assumed size of a server, in words."""
     from mfabric_jax.apps.recordings import statistics
 
     if asked is not None:
-        return f"a server: {asked} ranks, as given"
+        return f"a server: {asked} ranks (--ranks-per-server)"
     ranks = statistics.ranks_in_server(recording)
     known = "no degrees are known, so every GPU is a rank" if recording.layout is None else recording.layout.words
-    return f"a server: {ranks} ranks ({statistics.SERVER} GPUs; {known}); --ranks-per-server says otherwise"
+    return f"a server: {ranks} ranks ({statistics.SERVER} GPUs; {known}); --ranks-per-server changes this"

@@ -1,4 +1,4 @@
-"""`mfabric traces place PATH OUT.json`: experts placed on recorded loads, or a placement in another form."""
+"""`mfabric traces place PATH OUT.json`: place experts by recorded loads, or convert a placement."""
 
 import dataclasses
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Place experts on the loads of a recording, layer by layer, or write a placement in another form.
+    """Place experts by the loads of a recording, layer by layer, or convert a placement to another form.
 
     Forms, all JSON: map (SGLang's --init-expert-location, vLLM), eplb (DeepSeek's EPLB: phy2log, log2phy, logcnt),
     ascend (vLLM-Ascend's expert_map_path).
@@ -22,25 +22,25 @@ class Options:
 
     path: Annotated[str, Positional("PATH", "the path of a recording, or of a placement, next")]
     """A recording (mfabric traces --help), or a placement in one of the forms."""
-    to: Annotated[str, Positional("OUT.json", "OUT.json behind the path")]
-    """Where the placement goes."""
+    to: Annotated[str, Positional("OUT.json", "OUT.json after the path")]
+    """The output file of the placement."""
     form: str = "map"
-    """map, eplb or ascend."""
+    """Form of the output: map, eplb or ascend."""
     rule: str | None = None
-    """Of a recording: contiguous, longest-processing-time, hierarchical (default) or with-circuits
+    """Rule for a recording: contiguous, longest-processing-time, hierarchical (default) or with-circuits
     (docs/placement.md)."""
     ranks: int | None = None
-    """Expert-parallel ranks, which divide the slots."""
+    """Expert-parallel ranks, over which the slots are divided equally."""
     ranks_per_server: int | None = None
-    """Of a recording: ranks in a server (default: 8, or all)."""
+    """For a recording: ranks in a server (default: 8, or all)."""
     slots: int | None = None
-    """Of a recording: physical slots of a layer, with copies (default: one for each expert)."""
+    """For a recording: slots of a layer, copies included (default: one per expert)."""
     groups: int | None = None
-    """Of a recording: groups of neighbouring experts that stay on one server (default: each expert is one)."""
+    """For a recording: groups of neighbouring experts that stay on one server (default: one per expert)."""
     records: tuple[int, int] | None = None
-    """Of a recording: FIRST-LAST record (default: all)."""
+    """For a recording: range of records, FIRST-LAST (default: all)."""
     axes: str | None = None
-    """Of an array in a file, in order: as in mfabric traces info."""
+    """Axes of an array in a file, in order: as for mfabric traces info."""
 
 
 RULE = "hierarchical"
@@ -54,7 +54,7 @@ def run(options: Options) -> None:
     check_placement(options.to, options.form)
     placement = _placement(options)
     if options.ranks is not None and placement.ranks not in (None, options.ranks):
-        raise InputError(f"{options.path} is of {placement.ranks} ranks; leave out --ranks, got {options.ranks}.")
+        raise InputError(f"{options.path} has {placement.ranks} ranks; leave out --ranks, got {options.ranks}.")
     placement = placement._replace(ranks=placement.ranks or options.ranks)
     layers, slots = placement.slots.shape
     write_placement(placement, options.to, options.form)
@@ -67,7 +67,7 @@ def _of(ranks: int | None) -> str:
 
 
 def _placement(options: Options) -> "Placement":
-    """That of the file, or one for its loads."""
+    """Return the placement in the file, or one for its loads."""
     from mfabric_jax.support.text_files import read_bytes, value_in
     from mfabric_jax.traffic.placement_files import is_placement, placement_in
 
@@ -76,13 +76,15 @@ def _placement(options: Options) -> "Placement":
         told = value_in(read_bytes(options.path, f"give a .json file of {what}"), repr(options.path), what)
         if isinstance(told, dict) and is_placement(told):
             if given := [name for name in OF_RECORDINGS if getattr(options, name) is not None]:
-                raise InputError(f"{given[0]} is of recordings, but {options.path} is a placement; leave it out.")
+                raise InputError(
+                    f"{given[0]} applies only to recordings, but {options.path} is a placement; leave it out."
+                )
             return placement_in(told, options.path)
     return _of_loads(options)
 
 
 def _of_loads(options: Options) -> Any:
-    """Every layer placed by the rule, on all records together."""
+    """Place the experts of every layer by the rule, for all records together."""
     import numpy as np
 
     from mfabric_jax import traffic
@@ -95,7 +97,7 @@ def _of_loads(options: Options) -> Any:
     recording, *others = traffic.open_trace(options.path, axes=options.axes)
     if others or recording.targets != Targets.EXPERTS:
         raise InputError(
-            f"{options.path} must be one recording of loads of experts; mfabric traces info says what it is."
+            f"{options.path} must be a single recording of expert loads; mfabric traces info shows what it is."
         )
     counts = recording.chosen(options.records).tokens().count
     loads = counts.sum(axis=(0, 2), dtype=np.float64)  # [layer, source, expert]
@@ -107,6 +109,6 @@ def _of_loads(options: Options) -> Any:
         ranks, each, whole("slots", options.slots or experts), whole("groups", options.groups or experts)
     )
     room.check(experts)
-    if loads.shape[1] != ranks:  # sources are not the ranks: what each sends is not known
+    if loads.shape[1] != ranks:  # sources are not the ranks, so the bytes that each rank sends are unknown
         loads = np.repeat(loads.sum(axis=1, keepdims=True) / ranks, ranks, axis=1)
     return Placement(np.stack([policy(layer, room) for layer in loads]), ranks)

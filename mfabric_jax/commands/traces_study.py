@@ -1,4 +1,4 @@
-"""`mfabric traces study PATH`: three answers about a recording, as text, and as one page with pictures."""
+"""`mfabric traces study PATH`: three answers about a recording, as text or as a page with pictures."""
 
 import dataclasses
 import functools
@@ -20,35 +20,35 @@ COLUMNS |= {
     "network_cost_usd": "network $",
     "cluster_cost_usd": "cluster $",
 }
-PRESET = "designs"  # what is compared
+PRESET = "designs"  # the designs to compare
 (DESIGNS,) = preset_layers(PRESET)
 BELOW = [dataclasses.replace(DESIGNS, variants=())]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.Rows, shared.OnDevice):
-    """What recorded routing means for a job: what part of an iteration is all-to-all, whether circuits help, which
-    predictor works. Fat-trees and mFabric stand beside each other in six ways (mfabric show --preset designs).
+    """Study the effect of recorded routing on a job: the all-to-alls' share of an iteration, whether circuits help,
+    and which predictor works. Six designs of fat-trees and mFabric are compared (mfabric show --preset designs).
     """
 
     path: Annotated[str, Positional("PATH", "the path of a trace next; mfabric traces --help lists formats")]
-    """The recording; PATH/NAME where there are several."""
+    """The recording; PATH/NAME if the path has several."""
     records: tuple[int, int] | None = None
-    """FIRST-LAST record (default: all; for a SmartMoE gate trace 2011-5001)."""
+    """Range of records, FIRST-LAST (default: all; for a SmartMoE gate trace 2011-5001)."""
     axes: str | None = None
-    """Of an array in a file, in order: iteration,layer,micro-batch,source,expert (or destination); some may lack."""
+    """Axes of an array in a file, in order: some of iteration,layer,micro-batch,source,expert (or destination)."""
     ranks_per_server: int | None = None
     """EP ranks of a group in a server (default: the job's)."""
     out: str | None = None
-    """One page, a .html file, or a folder for the page, pictures and rows."""
+    """A .html file for the page, or a folder for the page, pictures and rows."""
 
 
 def run(cases: Cases, options: Options) -> None:
     case = shared.one_case(cases, "traces study")
     if "model.name" not in cases.stated:
-        raise InputError("traces study needs --model, the model whose job the recording is read for.")
+        raise InputError("traces study needs --model, the model of the job that is studied.")
     decided = {path for variant in DESIGNS.variants for path in variant.stated}
-    shared.refuse_flags(cases, decided, f"traces study compares the designs of preset {PRESET}, which decide it")
+    shared.refuse_flags(cases, decided, f"traces study compares the designs of preset {PRESET}, which set this value")
     page = None if options.out is None else _page_in(pathlib.Path(options.out))
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax.apps.recordings.study import TraceStudy, answers, trace_study
@@ -66,7 +66,7 @@ def run(cases: Cases, options: Options) -> None:
 
 
 def _page_in(out: pathlib.Path) -> pathlib.Path:
-    """The page: the path itself, or one in that folder."""
+    """Return the path of the page: `out` itself, or a page in that folder."""
     from mfabric_jax.report.html import check_page
 
     page = out if out.suffix else out / PAGE
@@ -75,7 +75,7 @@ def _page_in(out: pathlib.Path) -> pathlib.Path:
 
 
 def _text(found: Any, said: dict[str, list[str]]) -> str:
-    """The answers with their tables between them."""
+    """Return the answers and their tables as text."""
     from mfabric_jax import report
     from mfabric_jax.apps.recordings.study import CIRCUITS
 
@@ -92,7 +92,7 @@ def _text(found: Any, said: dict[str, list[str]]) -> str:
 def _write(
     found: Any, said: dict[str, list[str]], page: pathlib.Path, effective: dict[str, Any], options: Options
 ) -> None:
-    """The page; in a folder, the pictures and rows beside it."""
+    """Write the page and, in a folder, the pictures and rows."""
     from mfabric_jax import report
     from mfabric_jax.evaluate.rows.results import provenance
 
@@ -114,7 +114,7 @@ def _write(
 
 
 def _draw(found: Any, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Skew, drift, locality and predictors; what the recording does not hold is left out."""
+    """Draw skew, drift, locality and predictors, as far as the recording has them."""
     from mfabric_jax.apps.recordings import statistics
     from mfabric_jax.report import figures
 

@@ -1,4 +1,4 @@
-"""`mfabric traffic MODEL`: bytes of every parallelism."""
+"""`mfabric traffic`: bytes of every kind of parallelism."""
 
 import dataclasses
 
@@ -14,25 +14,25 @@ READS = ("model.", "gpu.", "job.", "network.", "traffic.", "placement.", "comput
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """Bytes of tensor, expert, pipeline and data parallelism in one iteration of a case, beside measured shares."""
+    """Show the bytes of tensor, expert, pipeline and data parallelism in one iteration, with measured shares."""
 
     alltoallv: str | None = None
-    """The bytes of one dispatch, from EP rank to EP rank, to a .txt file that nccl-tests' alltoallv_perf reads: of the
-    first iteration, or of run.sample."""
+    """Write the bytes of one dispatch between EP ranks to this .txt file, for alltoallv_perf of nccl-tests. The
+    dispatch is of the first iteration, or of run.sample."""
     rank_cost: str | None = None
-    """Seconds per byte from EP rank to EP rank on the fabric, to a .json file for placements that know the network."""
+    """Write seconds per byte between EP ranks on the fabric to this .json file, for network-aware placement."""
     block: int | None = None
-    """--alltoallv: which block with experts, from 0 (default: 0)."""
+    """--alltoallv: the MoE block, from 0 (default: 0)."""
     micro_batch: int | None = None
-    """--alltoallv: which micro-batch, from 0 (default: 0)."""
+    """--alltoallv: the micro-batch, from 0 (default: 0)."""
 
 
 def _size(job: Workload) -> str:
-    """Parameters of the model in words, then those of blocks that predict further tokens."""
+    """Return the model's parameters in words, then those of blocks that predict extra tokens."""
     model = dataclasses.replace(job.architecture, blocks=job.architecture.blocks - job.predicted)
     sizes = model.params(), model.params(active=True), model.params(active=True, embedding=False, head=False)
     whole, active, inner = (float(units.to_gigabytes(size)) for size in sizes)
-    words = "" if model.vocab else " (vocab is not known: without embeddings)"
+    words = "" if model.vocab else " (vocab is unknown: without embeddings)"
     said = f"{whole:.5g} B parameters, {active:.4g} B of them active, {inner:.4g} B without embedding and head{words}"
     if not model.next_tokens:
         return said
@@ -54,7 +54,9 @@ def run(cases: Cases, options: Options) -> None:
     job = resolved.job
     for name in ("block", "micro_batch"):
         if options.alltoallv is None and getattr(options, name) is not None:
-            raise InputError(f"{name} is of --alltoallv, the file for one all-to-all; leave it out, or give one.")
+            raise InputError(
+                f"{name} applies only with --alltoallv, the file for one all-to-all; leave it out, or give the file."
+            )
     said = _written(case, options)
     ranks = "EP rank" if job.sequence_ranks == 1 else f"{job.sequence_ranks} EP ranks"
     print(
@@ -72,9 +74,9 @@ def run(cases: Cases, options: Options) -> None:
     if job.servers_per_region > 1:
         how = job.dispatch if job.node_limit is None else f"{job.dispatch}, node limit {job.node_limit}"
         how = f"dispatch {how}" if job.dispatch == PER_SERVER else "job.dispatch per-server"
-        part = f"{even_copies(job):.3f} of it if experts are even"
-        print(f"Counted is every selection; between servers {how} sends {part}.")
-    print(f'measured: {MEASURED_SOURCE}; the page "Assumptions and limits" says why the shares differ.')
+        part = f"{even_copies(job):.3f} of them if experts are balanced"
+        print(f"These bytes count every selected expert; between servers {how} sends {part}.")
+    print(f'measured: {MEASURED_SOURCE}; the page "Assumptions and limits" explains why the shares differ.')
     print(_size(job))
     stage, held = workload.fullest_stage(job, drawn_loads(resolved.case, job))
     parts = {name: float(units.to_gigabytes(size)) for name, size in (held._asdict() | {"all": held.total}).items()}
@@ -84,7 +86,7 @@ def run(cases: Cases, options: Options) -> None:
 
 
 def _written(case: Case, options: Options) -> list[str]:
-    """Write what is asked for, and say what it is."""
+    """Write the requested files, and return sentences about them."""
     writers = {_alltoallv: options.alltoallv, _rank_cost: options.rank_cost}
     asked = {write: path for write, path in writers.items() if path is not None}
     if not asked:
@@ -106,7 +108,7 @@ def _check(options: Options) -> None:
 
 
 def _alltoallv(case: Case, path: str, options: Options) -> str:
-    """Write one dispatch, and say how it is measured."""
+    """Write one dispatch, and return how to measure it."""
     from mfabric_jax.evaluate import resolve
     from mfabric_jax.evaluate.resolving.traffic import traffic_of
     from mfabric_jax.traffic.alltoallv import OneOf, buffer_bytes, one_dispatch, write_alltoallv
@@ -117,17 +119,17 @@ def _alltoallv(case: Case, path: str, options: Options) -> str:
     demand = one_dispatch(job, traffic_of(resolved.case, job, past=resolved.past)[0], which)
     write_alltoallv(demand, path)
     size = buffer_bytes(demand)
-    several = "" if job.tp == 1 else f" (an EP rank is {job.tp} tensor-parallel GPUs, one of which takes part)"
+    several = "" if job.tp == 1 else f" (an EP rank is {job.tp} tensor-parallel GPUs, of which one takes part)"
     return (
         f"\n{path}: dispatch {job.dispatch} of iteration {which.iteration}, block {which.block}, micro-batch "
-        f"{which.micro_batch}, bytes between {job.ep} EP ranks{several}; what a rank keeps is on the diagonal, combine "
+        f"{which.micro_batch}, bytes between {job.ep} EP ranks{several}. The diagonal is what a rank keeps; combine "
         f"is the transpose.\nNCCL_TESTS_ALLTOALLV_MATRIX_FILE={path} alltoallv_perf -b {size} -e {size} -a 3, {job.ep} "
         f"ranks, {min(job.ranks_per_server, job.ep)} of them in a server"
     )
 
 
 def _rank_cost(case: Case, path: str, options: Options) -> str:
-    """Write what a byte costs between ranks, and say how much that differs."""
+    """Write the cost of a byte between ranks, and return its range in words."""
     from mfabric_jax.apps.graphs.rank_cost import rank_cost, write_rank_cost
 
     cost = rank_cost(case)
@@ -135,5 +137,5 @@ def _rank_cost(case: Case, path: str, options: Options) -> str:
     write_rank_cost(cost, path, about)
     apart = cost[cost > 0]
     rates = [f"{float(units.to_gigabytes(1 / end)):.4g}" for end in (apart.max(), apart.min())] if apart.size else []
-    alone = f": a message alone has {' to '.join(dict.fromkeys(rates))} GB/s" if rates else ""
+    alone = f": a single message gets {' to '.join(dict.fromkeys(rates))} GB/s" if rates else ""
     return f"\n{path}: seconds per byte between {len(cost)} EP ranks on {case.network.fabric}{alone}"

@@ -13,14 +13,14 @@ from mfabric_jax.commands import shared
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.OnDevice):
-    """Train a policy on generated demand, the measured tables and, if given, a recorded trace.
+    """Train a policy on generated demand, measured tables and, if given, a recorded trace.
 
-    A run that was interrupted goes on from its last checkpoint when the same command is given again. The folder gets
-    trained.policy (for --policies of mfabric evaluate and policies.load), metrics.jsonl and curves.png.
+    The same command resumes an interrupted run from its last checkpoint. The output folder gets trained.policy (for
+    --policies of mfabric evaluate, and policies.load), metrics.jsonl and curves.png.
     """
 
     out: str
-    """The folder of the run."""
+    """The output folder."""
     config: Training
 
 
@@ -43,7 +43,7 @@ def run(options: Options) -> None:
 
         lines = learning.train(config, out, progress)
     shown = [line for line in lines if any(name.startswith("held_out") for name in line)]
-    print("mean time over the degree bound; held_out: on demand that no step sees; the policy with the least is kept")
+    print("mean time over the degree bound; held_out: on demand not used in training; the best policy there is kept")
     print(report.plain(shown, ["step", "time", *(name for name in shown[0] if name != "step")]))
     if learned := policies.load(out / TRAINED_POLICY).configuration["learned_from"]:
         print(_of_trace(learned))
@@ -56,4 +56,4 @@ def _of_trace(learned: Mapping[str, Any]) -> str:
     chosen = "{}-{}".format(*learned["validation"]) if learned["validation"] else "none"
     held_out = learned["held_out"]
     rest = "none held out" if held_out is None else "held out, for --records: {}-{}".format(*held_out)
-    return f"trace: records {first}-{last} learned from; {chosen} chose the step; {rest}"
+    return f"trace: learned from records {first}-{last}; {chosen} chose the step; {rest}"

@@ -1,4 +1,4 @@
-"""`mfabric validate packet`, `training` and `serving`: predictions beside what was measured."""
+"""`mfabric validate packet`, `training` and `serving`: predictions beside measurements."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -12,50 +12,50 @@ from mfabric_jax.commands.words import Positional
 
 @dataclasses.dataclass(frozen=True)
 class Options(shared.Rows, shared.OnDevice):
-    """Predict what was measured, and say how far off the prediction is.
+    """Predict measurements, and report the errors of the predictions.
 
-    packet: runs of a packet-level simulator, at flow level: exact max-min fluid completion, headers taken off the line
-    rate; beside it the same corrected by what the run's transport takes and adds. Queues and losses are in neither.
-    training: seconds of a step of trainings on real clusters, which the package knows with their sources.
-    serving: kernels of dispatch and combine, steps of decoding and passes of prefill, with theirs.
+    packet: flow-level predictions of packet-level runs: exact max-min fluid completion at the line rate without
+    headers, and the same corrected for the run's transport. Neither models queues or losses.
+    training: step times of trainings on real clusters, which are in the package with their sources.
+    serving: dispatch and combine kernels, decoding steps and prefill passes, also in the package.
     """
 
     what: Annotated[
         Literal["packet", "training", "serving"],
-        Positional("packet|training|serving", "to know what first; allowed: packet, training, serving", "validation"),
+        Positional("packet|training|serving", "a subcommand first; allowed: packet, training, serving", "validation"),
     ]
-    """packet: runs of a packet-level simulator; training: steps of trainings; serving: inference."""
+    """packet: packet-level runs; training: training steps; serving: inference."""
     rows: Annotated[tuple[str, ...], Positional("ROW")] = ()
-    """Rows of `training` or `serving` (default: all); of `serving` also a benchmark, for all of its rows."""
+    """Rows of `training` or `serving` (default: all); for `serving`, a benchmark stands for all of its rows."""
     runs: str | None = None
-    """A folder of packet-level runs, one .json file each."""
+    """A folder of packet-level runs, one .json file per run."""
     transport: str = "named"
-    """What corrects the prediction: named (ndp or dctcp, where a run names one of them), none, ndp, dctcp, or a .toml
-    or .json file of constants of your own (docs/fabrics.md)."""
+    """Transport that corrects the prediction: named (ndp or dctcp if the run names it), none, ndp, dctcp, or a .toml or
+    .json file of your own constants (docs/fabrics.md)."""
     dtype: Literal["float32", "float64"] = "float64"
     """Arithmetic of the prediction."""
     out: str | None = None
-    """Rows to a .csv or .parquet file."""
+    """Write the rows to this .csv or .parquet file."""
     picture: str | None = None
-    """A picture of the errors of `training`, .png, .pdf or .svg; NAME-memory beside it: of memory."""
+    """Draw the errors of `training` to this .png, .pdf or .svg file, and memory to NAME-memory beside it."""
     figures: str | None = None
-    """Pictures of the errors of `serving` to a folder."""
+    """Draw the errors of `serving` to this folder."""
 
 
 def run(options: Options) -> None:
     if options.what != "packet" and options.runs is not None:
-        raise InputError(f"runs are of validate packet; leave out --runs {options.runs}.")
+        raise InputError(f"runs apply only to validate packet; leave out --runs {options.runs}.")
     if options.what != "training" and options.picture is not None:
-        raise InputError(f"a picture is of validate training; leave out --picture {options.picture}.")
+        raise InputError(f"picture applies only to validate training; leave out --picture {options.picture}.")
     if options.what != "serving" and options.figures is not None:
-        raise InputError(f"figures are of validate serving; leave out --figures {options.figures}.")
+        raise InputError(f"figures apply only to validate serving; leave out --figures {options.figures}.")
     if options.what != "packet":
         check_unread(options, ("transport", "dtype"), "validate packet")
         return _trainings(options) if options.what == "training" else _servings(options)
     if options.runs is None:
         raise InputError("validate packet needs --runs, a folder of packet-level runs.")
     if options.rows:
-        raise InputError(f"rows are of validate training and serving; leave out {options.rows[0]!r}.")
+        raise InputError(f"rows apply only to validate training and serving; leave out {options.rows[0]!r}.")
     shared.start_jax(options.dtype, options.device)
     from mfabric_jax.apps import validation
     from mfabric_jax.apps.validation.packets import NAMED
@@ -78,7 +78,7 @@ def run(options: Options) -> None:
 
 
 def _counted(rows: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """All of so many rows, with a bar of progress."""
+    """Collect `count` rows with a progress bar."""
     found = []
     with shared.bar("validate", "row", count) as bar:
         for row in rows:

@@ -1,7 +1,7 @@
-"""Words of a command line: the options of a command, and the cases that it is about.
+"""Parser of command lines: the options of a command, and its cases.
 
-Options are a frozen dataclass. A field is the flag `--its-name`, the text under it is its help, `Positional` marks a
-word without a flag, and a field that is a dataclass brings its fields. Lists are separated by commas.
+Options are a frozen dataclass. Each field is a flag `--its-name`, with the text below the field as its help;
+`Positional` marks a word without a flag; a field that is a dataclass adds its own fields. Commas separate lists.
 """
 
 import ast
@@ -29,7 +29,7 @@ LISTED = {int: "whole numbers", float: "numbers", bool: "true or false,"}
 COMMENT = re.compile(r"^    (\w+): .*  # (.+)$", re.MULTILINE)
 RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 CASE_FILES = (".toml", ".json")
-OF_CASES = {  # short flags of settings
+OF_CASES = {  # short flags, and the settings that they stand for
     **{"--model": "model.name", "--fabric": "network.fabric", "--gpu": "gpu.name", "--gpus": "job.parallel.gpus"},
     **{"--nic-gbps": "network.nic_gbps", "--nic-use": "network.nic_use"},
     **{f"--{name}": f"job.parallel.{name}" for name in ("tp", "etp", "pp", "ep", "dp")},
@@ -38,29 +38,29 @@ OF_CASES = {  # short flags of settings
     **{"--policy": "circuits.policy", "--routing": "circuits.routing", "--ocs": "circuits.ocs", "--seed": "run.seed"},
     **{"--draws": "run.draws", "--precision": "job.precision", "--tokens": "job.training_tokens"},
 }
-ALSO = {  # other spellings; an option of a command may be spelled either way
+ALSO = {  # other spellings of flags; both spellings work
     **{"--models": "--model", "--fabrics": "--fabric", "--policies": "--policy", "--routings": "--routing"},
     **{"--traces": "--trace", "--seeds": "--seed", "--nic-uses": "--nic-use", "--seq": "--sequence"},
     **{"--figure": "--picture", "--sigma": "--sigmas", "--size": "--sizes"},
 }
-OF_COMMAND = {  # short flags that mean other settings to a command, and further ones
+OF_COMMAND = {  # short flags of one command only, or with another meaning there
     "serve": {
         **{f"--{name}": f"serving.{name}" for name in ("ep", "tp", "batch", "context", "prompt", "answer", "kernels")},
         **{"--precision": "serving.formats.dispatch", "--tpot-ms": "serving.tpot_ms", "--by": "serving.by"},
         **{"--rate": "serving.load.rate", "--arrivals": "serving.load.arrivals"},
     },
 }
-WITH_COMMAS = ("traffic.trace.axes",)  # settings of which one value has commas
+WITH_COMMAS = ("traffic.trace.axes",)  # settings whose single value contains commas
 
 
 # ------------------------------------------------------------------------------------------------------------- options
 @dataclasses.dataclass(frozen=True)
 class Positional:
-    """Of a field whose value is a word without a flag.
+    """Marks a field whose value is a word without a flag.
 
-    - `name`: of the word in help.   - `needs`: what the command asks for where it lacks.
-    - `called`: what its value is in a mistake; "": the name of the field.
-    - `states`: the setting of cases that it states, unless it is the file of a graph; "": none.
+    - `name`: its name in help.   - `needs`: what the command asks for if the word is missing.
+    - `called`: its name in error messages; "": the name of the field.
+    - `states`: the setting of cases that the word states, unless it is the file of a graph; "": none.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Positional:
 
 
 class Option(NamedTuple):
-    """One field; `default`: `dataclasses.MISSING` where it must be given."""
+    """One option; `default`: `dataclasses.MISSING` if it must be given."""
 
     field: str
     kind: Any
@@ -84,7 +84,7 @@ class Option(NamedTuple):
 
     @property
     def called(self) -> str:
-        """In a mistake."""
+        """The name of the option in error messages."""
         return (self.place.called if self.place else "") or self.field
 
     @property
@@ -94,7 +94,7 @@ class Option(NamedTuple):
 
 @functools.cache
 def options_in(cls: type) -> dict[str, Option]:
-    """Every option of a class by field, those of nested classes where they stand, inherited ones last."""
+    """Return the options of a class by field. Nested classes add theirs in place; inherited options come last."""
     found: dict[str, Option] = {}
     hints, texts = typing.get_type_hints(cls, include_extras=True), _texts(cls)
     order = list(dict.fromkeys(name for base in cls.__mro__[:-1] for name in inspect.get_annotations(base)))
@@ -111,7 +111,7 @@ def options_in(cls: type) -> dict[str, Option]:
 
 
 def _texts(cls: type) -> dict[str, str]:
-    """The text under every field, or the comment behind it; nothing where there is no source to read."""
+    """Return the text below every field, or the comment after it; nothing if the source cannot be read."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
         try:
@@ -129,19 +129,19 @@ def _texts(cls: type) -> dict[str, str]:
 
 
 def parse(cls: type[T], words: Sequence[str], command: str) -> T:
-    """The options that words say. `InputError` for a word that is none of them, a value that a field cannot have, and
-    one that lacks."""
+    """Parse the options of a command line. Raise InputError for an unknown word, a value that a field cannot have, and
+    a missing option."""
     values, free, _ = _sorted(cls, words)
     return _options(cls, values, free, command)
 
 
 def flags_of_cases(command: str) -> dict[str, str]:
-    """The settings that short flags of a command mean."""
+    """Return the settings that short flags of a command stand for."""
     return OF_CASES | OF_COMMAND.get(command, {})
 
 
 def _sorted(cls: type, words: Sequence[str], of_cases: Mapping[str, str] | None = None) -> tuple[dict, list[str], list]:
-    """Values of options by field, words without a flag, and (flag, text) of the flags `of_cases`."""
+    """Return values of options by field, words without a flag, and (flag, text) of the flags `of_cases`."""
     flags = {option.flag: option for option in options_in(cls).values() if option.place is None}
     for pair in ALSO.items():
         for own, other in (pair, pair[::-1]):
@@ -164,7 +164,7 @@ def _sorted(cls: type, words: Sequence[str], of_cases: Mapping[str, str] | None 
 
 
 def _options(cls: type[T], values: dict[str, Any], free: Sequence[str], command: str) -> T:
-    """The options of values by field, and of words without a flag."""
+    """Make the options from values by field and from words without a flag."""
     known, left = options_in(cls), list(free)
     places = [option for option in known.values() if option.place]
     for option in places:
@@ -204,9 +204,9 @@ def _made(cls: type[T], values: Mapping[str, Any]) -> T:
 def _pairs(
     words: Sequence[str], known: Mapping[str, bool], *, of_cases: bool = False
 ) -> Iterator[tuple[str, str | bool]]:
-    """(flag, value) of every option, ("", word) of a word without a flag.
+    """Yield (flag, value) for every option, and ("", word) for a word without a flag.
 
-    - `known`: flags; True: a switch.   - `of_cases`: settings of cases are named where a flag is none.
+    - `known`: flags; True for a switch.   - `of_cases`: suggest settings of cases for unknown flags.
     """
     left = list(words)
     while left:
@@ -222,13 +222,13 @@ def _pairs(
         elif name not in known:
             raise _unknown(name, list(known), of_cases)
         elif not equals and (not left or left[0].startswith("--")):
-            raise InputError(f"option {name} needs a value behind it; --help says which.")
+            raise InputError(f"option {name} needs a value after it; --help says which.")
         else:
             yield name, value if equals else left.pop(0)
 
 
 def _unknown(flag: str, known: Sequence[str], of_cases: bool) -> InputError:
-    """The mistake of a flag that is none."""
+    """Return the error for an unknown flag."""
     if of_cases:
         name = flag.removeprefix("--").replace("-", "_")
         paths = [path for path in settings() if path.rpartition(".")[2].replace("-", "_") == name]
@@ -243,7 +243,7 @@ def _unknown(flag: str, known: Sequence[str], of_cases: bool) -> InputError:
 
 
 def _value(option: Option, text: str) -> Any:
-    """The value of a word. `InputError` for one that the field cannot have."""
+    """Convert a word to the value of an option. Raise InputError if the option cannot have it."""
     kinds = parts_of(option.kind)
     for one in kinds:
         if typing.get_origin(one) is tuple:
@@ -280,9 +280,9 @@ def _listed(option: Option, text: str, kinds: tuple) -> tuple:
 
 # --------------------------------------------------------------------------------------------------------------- cases
 def read(command: str, words: Sequence[str], options: type[T], below: Sequence[Layer] = ()) -> tuple[Cases, T]:
-    """The cases that words say, and the options of the run. `InputError` for what neither of them takes.
+    """Parse the cases and the options of a command. Raise InputError for words that are neither.
 
-    - `below`: what the command states where words say nothing else.
+    - `below`: layers with the command's own defaults.
     """
     short = flags_of_cases(command)
     values, free, flags = _sorted(options, words, short)
@@ -313,7 +313,7 @@ def read(command: str, words: Sequence[str], options: type[T], below: Sequence[L
 
 
 def _with_graphs(stated: dict[str, Any]) -> dict[str, Any]:
-    """Statements in which files of graphs among the fabrics are fabric graph, and network.graph these files."""
+    """Replace files of graphs among the fabrics by fabric graph, and state them as network.graph."""
     fabrics = stated.get("network.fabric", [])
     fabrics = [fabrics] if isinstance(fabrics, str) else fabrics
     graphs = [name for name in fabrics if name != GRAPH and is_graph(name)]
@@ -337,7 +337,7 @@ def _assigned(text: str) -> tuple[str, str]:
 
 
 def _values(path: str, text: str) -> str | list[str]:
-    """One word, or a list of them: values side by side."""
+    """Return one value, or a list of values."""
     if path in WITH_COMMAS:
         return text
     several = divided(text)

@@ -11,7 +11,7 @@ FLAGS = {  # of a flag PATH=VALUE
     "nic_gbps=400": "nic_gbps is unknown (did you mean network.nic_gbps?)",
     "network.nic_gbps=0": "network.nic_gbps must be a number above 0, got 0.",
     "network.nic_gbps=fast": "network.nic_gbps must be a number above 0, got 'fast'.",
-    "run.seed=auto": "run.seed is never left open, got 'auto'.",
+    "run.seed=auto": "run.seed must have a value, got 'auto'.",
     "run.seed=-1": "run.seed must be a whole number at least 0, got -1.",
     "circuits.turn=pay": "circuits.turn 'pay' is unknown (did you mean 'pays'?); allowed: on-demand, always, reuse",
     "circuits.predict=1": "circuits.predict is an alternative of circuits.turn without a value of its own",
@@ -27,7 +27,7 @@ WORDS = {  # of a command line
     "--modle x": "option '--modle' is unknown (did you mean '--model'?); allowed: --changed, ",
     "--set run.seed=1,run.draws=2": "takes one path, got run.seed and run.draws; give --set once for each.",
     "--set run.seed": "option --set takes PATH=VALUE, such as network.nic_gbps=100,400, got 'run.seed'.",
-    "--nic-gbps": "option --nic-gbps needs a value behind it; --help says which.",
+    "--nic-gbps": "option --nic-gbps needs a value after it; --help says which.",
     "--changed=yes": "option --changed takes no value, got 'yes'.",
     "surplus": "show does not take 'surplus'; --help lists what it takes.",
     "none.toml": "cannot read 'none.toml' (No such file or directory); give a .toml or .json file of settings",
@@ -45,7 +45,7 @@ FILES = [  # of what a file holds
         {"circuits": {"turn": "pays", "predict": {"sigma": 0.5}}},
         "circuits.turn has one alternative at a time, got pays",
     ),
-    (FILE, "circuits.policy is read by no case here (fat-tree); leave it out."),
+    (FILE, "circuits.policy is not read by any case here (fat-tree); leave it out."),
 ]
 
 
@@ -65,6 +65,6 @@ REFUSED = [
     *((of_file(given), *words) for given, *words in FILES),
     *((of_flags(dict([words.split("=")])), sentence) for words, sentence in FLAGS.items()),
     *((of_words(words), sentence) for words, sentence in WORDS.items()),
-    (of_flags(FILE), "circuits.policy is read by no case here (fat-tree); leave it out."),
+    (of_flags(FILE), "circuits.policy is not read by any case here (fat-tree); leave it out."),
     (lambda: Case().with_({"circuits.delay_s": "25 furlongs"}), "a text in s, ms, us, ns, min, h, got '25 furlongs'."),
 ]

@@ -134,7 +134,7 @@ def test_words_state_files_and_modules(words, rest, files):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--code"], "option --code needs Python files or modules behind it"),
+        (["--code"], "option --code needs Python files or modules after it"),
         (["--code", "--draws"], "option --code needs Python files"),
         (["--code", "os system"], "--code must be a Python file (FILE.py) or the name of a module, got 'os system'"),
     ],

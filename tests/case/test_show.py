@@ -77,7 +77,7 @@ def test_what_is_drawn_is_drawn_again(tmp_path):
 def test_a_recipe_that_was_worked_out_stands_when_it_is_fed_back(tmp_path):
     text = "\n".join(show.as_toml(cases_of("--preset deepseek-v3")))
     assert 'job.per-server.node_limit = "model"' in text
-    assert "# open: recipe makers (arXiv 2412.19437)" in text
+    assert "# auto: recipe makers (arXiv 2412.19437)" in text
 
 
 def test_every_value_says_where_it_comes_from(tmp_path, capsys):
@@ -90,7 +90,7 @@ def test_every_value_says_where_it_comes_from(tmp_path, capsys):
     assert said["network.tiers"] == "case.toml"
     assert said["gpu.name"] == said["compute.rate"] == "preset paper"
     assert "run.seed" not in said
-    assert "# read by no case here (mfabric): network.rail-optimized.pxn, network.topoopt.wiring" in lines
+    assert "# not read by any case here (mfabric): network.rail-optimized.pxn, network.topoopt.wiring" in lines
     assert status("show", "--presets") == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*presets()]
 
@@ -111,7 +111,7 @@ def test_help_is_one_screen_and_leads_to_every_setting(capsys):
     assert "network.topoopt.wiring = totient-perms" in group
     assert "run.seed" not in group
     assert status("show", "--help", "circuits.predict.sigma") == 0
-    assert "belongs to circuits.turn = predict, which it chooses" in capsys.readouterr().out
+    assert "belongs to circuits.turn = predict; stating it chooses predict" in capsys.readouterr().out
     assert mistake(capsys, "show", "--help", "circuits.predict.sgma").startswith(
         "circuits.predict.sgma is unknown (did you mean circuits.predict.sigma?)"
     )

@@ -99,7 +99,7 @@ def test_a_setting_is_stated_alike_by_a_file_a_flag_and_in_python(path, tmp_path
     assert from_flag == python
     others = {*fabric.NAMES, "graph", "on-graph"} - {"mfabric"}
     if path.startswith("network.") and path.split(".")[1] in others:  # of a fabric that is not chosen
-        assert refused(load, file) == f"{path} is read by no case here (mfabric); leave it out."
+        assert refused(load, file) == f"{path} is not read by any case here (mfabric); leave it out."
     elif path != "network.nic_use" and (path != "network.fabric"):
         assert load(file) == python
 

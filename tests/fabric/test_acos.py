@@ -157,5 +157,5 @@ def test_what_does_not_go():
     assert "network.acos.topologies" in said
     assert refused(ACOS | {"network.acos.topologies": []}, small()).startswith("network.acos.topologies must name")
     assert "2 or more" in refused(ACOS | {"network.nics": 2, "network.nic_use": "pooled"}, small())
-    with pytest.raises(Exception, match=r"circuits.policy is read by no case here \(acos\)"):
+    with pytest.raises(Exception, match=r"circuits.policy is not read by any case here \(acos\)"):
         load(changes=ACOS | {"circuits.policy": "greedy"})

@@ -26,7 +26,7 @@ REFUSED = [
     (lambda: get("uniform", rule="next"), "policy 'uniform' has no setting 'rule'; it has none"),
     (lambda: get("none.policy"), "policy file 'none.policy' cannot be read (No such file or directory)"),
     (lambda: get("nowhere.py:f"), "must be FILE.py:FUNCTION, but there is no file 'nowhere.py'"),
-    (lambda: get("mine.py"), "policy 'mine.py' must be FILE.py:FUNCTION where it is one of your own"),
+    (lambda: get("mine.py"), "policy 'mine.py' must be FILE.py:FUNCTION if it is your own"),
     (lambda: get("mine:squared"), "policy 'mine:squared' must be FILE.py:FUNCTION"),
     (lambda: threshold(ONE, REGION, routing="relay"), "routing 'relay' is unknown; allowed: unsplit, split"),
     (lambda: threshold(np.ones((4, 5)), REGION), "demand must be [S S] with S = 5 servers, got [4, 5]"),

@@ -150,7 +150,7 @@ def test_a_policy_file_of_others_neither_imports_nor_calls_what_it_names(
     (tmp_path / "theirs.py").write_text(RUNS)
     build, settings, code = json.loads(json.dumps([build, settings, code]).replace("{folder}", str(tmp_path)))
     path = of_others(tmp_path / "theirs.policy", build, settings)
-    want = f"{path!r} names code to run, of {code!r}, and files run none unless it is stated"
+    want = f"{path!r} names code to run, of {code!r}, but code that only a file names is not run"
     for call in (policies.load, policies.get):
         assert refused(call, path).startswith(want)
     region = ["--model", "llama-moe", "--gpus", "64", "--ep", "16", "--fabric", "mfabric", "--policy"]

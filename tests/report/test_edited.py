@@ -89,7 +89,7 @@ def test_a_file_without_rows_is_no_answer_of_none(tmp_path, capsys):
         assert mistake(capsys, "query", file) == f"{file} holds no row; give files with rows."
     file = write_rows([{"gpus": 8}], tmp_path / "rows.csv", {})
     assert status("query", file, "--where", "gpus > 8") == 0
-    assert "no row fulfils this" in capsys.readouterr().out
+    assert "no row matches" in capsys.readouterr().out
 
 
 def test_the_folder_where_one_stands_is_a_folder(tmp_path, monkeypatch, capsys):

@@ -75,7 +75,7 @@ def test_show_says_that_a_recipe_chose_the_chunks(tmp_path):
     lines = list(show.as_toml(read("show", ["--model", path], show.Options)[0]))
     (chunks,) = (line for line in lines if line.startswith("job.interleaved.chunks"))
     assert chunks.split("#")[0].strip() == "job.interleaved.chunks = 4"
-    assert chunks.endswith("# open: recipe makers (NVIDIA Megatron MoE model zoo)")
+    assert chunks.endswith("# auto: recipe makers (NVIDIA Megatron MoE model zoo)")
 
 
 @pytest.mark.parametrize(

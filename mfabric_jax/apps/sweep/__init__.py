@@ -1,4 +1,4 @@
-"""Design spaces: grids of cases, computed in parts, on one machine or many."""
+"""Sweeps of design spaces: grids of cases, computed in parts on one machine or several."""
 
 from mfabric_jax.apps.sweep.design_space import Sweep, read_sweep
 from mfabric_jax.apps.sweep.run import sweep

@@ -1,4 +1,4 @@
-"""Sweeps of single all-to-alls: circuits chosen for a demand, and the time with them."""
+"""Sweeps of single all-to-alls: choose circuits for a demand and time the all-to-all with them."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -25,14 +25,14 @@ from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn, fo
 
 RECORDED = "recorded"
 DEMANDS = (*FAMILIES, RECORDED)
-ALONE = ("static", "previous", "exact")  # policies that need more than a demand, or are no program
+ALONE = ("static", "previous", "exact")  # policies that need more than a demand, or that JAX cannot compile
 TRIED_DEGREE = 6
-MOST_SERVERS = 2**12  # every pair of them has its demand
+MOST_SERVERS = 2**12  # the demand has an entry for every pair
 GIGABYTES = units.gigabytes_per_s(1.0)
 
 
 class AllToAllOf(eqx.Module):
-    """Case -> seconds of one all-to-all, the lower bound over all circuits, and their ratio."""
+    """Maps a case to the seconds of one all-to-all, the lower bound over all circuits, and their ratio."""
 
     servers: int = eqx.field(static=True)
     routing: str = eqx.field(static=True)
@@ -64,7 +64,7 @@ class AllToAllOf(eqx.Module):
 
 
 class AllToAlls:
-    """The configurations of one program; see `AllToAllOf`."""
+    """The configurations that one `AllToAllOf` program runs."""
 
     SETTINGS: ClassVar = {
         "servers": Setting(8, int),
@@ -92,24 +92,26 @@ class AllToAlls:
         one_of("routing", code["routing"], ROUTINGS)
         one_of("rule", code["rule"], policies.RULES)
         if code["policy"] in ALONE:
-            raise InputError(f"policy {code['policy']!r} cannot be swept alone; allowed: any but {', '.join(ALONE)}.")
+            raise InputError(
+                f"policy {code['policy']!r} cannot be swept on all-to-alls; allowed: any except {', '.join(ALONE)}."
+            )
         self.policy = self._tried(TRIED_DEGREE)
         if code["trace"] is not None:
             check_folds("servers", (code["servers"],))
             policies.check_unseen((code["policy"],), code["trace"], code["records"])
         elif code["records"] is not None:
-            raise InputError("records chooses from a trace; name one with trace.")
+            raise InputError("records selects records of a trace; state trace as well.")
 
     def _tried(self, degree: int) -> policies.Policy:
         sizes, settings = (self.code["servers"],), {name: self.code[name] for name in ("rule", "routing")}
         return policies.tried(self.code["policy"], sizes, degree, **settings)
 
     def check(self, data: Mapping[str, np.ndarray]) -> None:
-        """`InputError` for a number that the region or the demand cannot have."""
+        """Raise InputError for a number that the region or the demand cannot have."""
         for name in set(data["demand"].tolist()):
             one_of("demand", name, DEMANDS)
             if name == RECORDED and self.code["trace"] is None:
-                raise InputError("demand 'recorded' needs trace, the recording.")
+                raise InputError("demand 'recorded' needs trace, the file of the recording.")
         for name in ("sample", "seed"):
             whole(name, int(data[name].min()), at_least=0)
         positive("gigabytes", data["gigabytes"])
@@ -126,7 +128,7 @@ class AllToAlls:
         return {**self.code, **self.data, "dtype": self.dtype}
 
     def shown(self) -> dict[str, Any]:
-        """Columns of every row, even if constant."""
+        """Return the settings that are columns even if they do not vary."""
         return {name: self.code[name] for name in ("servers", "policy", "routing")}
 
     @functools.cached_property
@@ -139,12 +141,12 @@ class AllToAlls:
         return AllToAllOf(servers, self.code["routing"], self.dtype, self.policy, jnp.asarray(pool, self.dtype))
 
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Input of the function, with demands by number."""
+        """Return the input of the function, with demands as numbers."""
         return {**data, "demand": np.array([DEMANDS.index(name) for name in data["demand"].tolist()])}
 
     def rows(
         self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
     ) -> dict[str, Any]:
-        """Columns of results [N]; `most`: largest number of rows of any call."""
+        """Return the columns of results [N]. `most`: largest number of rows in one call."""
         found = evaluate(self.function, self.cases(data), at_once=min(most, usual_at_once()), before=before)
         return {name: found.arrays[name].astype(np.float64) for name in ("seconds", "bound_s", "over_bound")}

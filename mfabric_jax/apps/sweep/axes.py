@@ -1,4 +1,4 @@
-"""The axes of a sweep: settings, values of their tables, and columns of all configurations."""
+"""The axes of a sweep: their settings, their values, and the columns of all configurations."""
 
 import math
 import types
@@ -16,7 +16,7 @@ WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or f
 
 
 def check_value(table: str, name: str, value: Any, setting: Setting) -> None:
-    """`InputError` for a value that a setting cannot have."""
+    """Raise InputError for a value that a setting cannot have."""
     allowed = _kinds(setting.type)
     kind = tuple if isinstance(value, list) else type(value)
     if kind not in allowed and not (kind is int and float in allowed):
@@ -37,7 +37,7 @@ def _kinds(hint: Any) -> list[type]:
 
 
 def axis_values(table: str, name: str, given: Any) -> Sequence:
-    """The values of a setting's axis, or one draw of a range; `InputError` for an empty or invalid axis."""
+    """Return the values of an axis, or one draw of a range. Raise InputError for an empty or invalid axis."""
     if table == "fixed":
         return (given,)
     if table == "random":
@@ -54,7 +54,7 @@ def axis_values(table: str, name: str, given: Any) -> Sequence:
 
 
 def columns(grid: Mapping, together: Mapping, random: Mapping, draws: int, draw_seed: int) -> dict[str, np.ndarray]:
-    """Columns of all configurations: `grid` (last axis fastest) times places of the `together` lists, times `draws`."""
+    """Return the columns of all configurations: `grid` (last axis fastest) x items of `together` lists x `draws`."""
     places = len(next(iter(together.values()))) if together else 1
     shape = (*(len(values) for values in grid.values()), places, draws)
     if math.prod(shape) > MOST_CASES:

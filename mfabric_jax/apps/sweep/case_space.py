@@ -1,4 +1,4 @@
-"""A design space of cases, in parts with one file each."""
+"""A design space of cases, divided into parts with one file each."""
 
 import dataclasses
 import functools
@@ -21,13 +21,13 @@ from mfabric_jax.evaluate.rows.results import Results, effective
 from mfabric_jax.evaluate.sharded import Estimate
 
 ROWS_PER_FILE = 1024
-LISTED = 100  # values of a list that a folder shows
+LISTED = 100  # longest list that a folder shows in full
 INDEX = "configuration"
-DECISIVE = (PORTS, BANDWIDTH)  # traced numbers that can make a case impossible
+DECISIVE = (PORTS, BANDWIDTH)  # the traced numbers that can make a case impossible
 
 
 class CasePart(NamedTuple):
-    """Cases of one block whose rows are in one file."""
+    """Cases of one block whose rows share a file."""
 
     number: int
     block: Block
@@ -36,7 +36,7 @@ class CasePart(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CaseSpace:
-    """Cases to sweep; with `impossible` "leave-out", impossible ones are skipped and counted in `left_out`."""
+    """Cases to sweep. If `sweep.impossible` is "leave-out", impossible cases are skipped and counted in `left_out`."""
 
     asked: Cases
 
@@ -53,12 +53,12 @@ class CaseSpace:
         found = [block for one in self.asked.blocks if (block := _without(one, left))]
         if not found:
             why, rows = next(iter(left.items()))
-            raise InputError(f"sweep.impossible is leave-out, and no case is left; {rows} of them: {why}")
+            raise InputError(f"sweep.impossible is leave-out, but no case is possible; {rows} cases: {why}")
         return tuple(found), left
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Number of impossible cases by reason."""
+        """The number of impossible cases by reason."""
         return self._possible[1]
 
     @functools.cached_property
@@ -85,12 +85,12 @@ class CaseSpace:
             first += len(block)
 
     def check(self) -> None:
-        """`InputError` for an impossible case."""
+        """Raise InputError if a case is impossible."""
         for block in self.cases.blocks:
             check_block(block)
 
     def described(self) -> dict[str, Any]:
-        """What identifies this sweep in its folder."""
+        """Return what identifies this sweep in its folder."""
         held = hashlib.sha256()
         for block in self.cases.blocks:
             held.update(json.dumps([block.variant, flat(block.case), block.columns], default=str).encode())
@@ -100,7 +100,7 @@ class CaseSpace:
 
     @property
     def _stated(self) -> dict[str, Any]:
-        """Stated values with their lists; for cases made in Python, differences from the defaults."""
+        """The stated values, with lists; for cases made in Python, their differences from the defaults."""
         if self.asked.stated:
             return dict(self.asked.stated)
         found: dict[str, list[Any]] = {}
@@ -119,7 +119,7 @@ class CaseSpace:
         before: Callable[[Estimate], None] | None = None,
         solved: Callable[[int], None] | None = None,
     ) -> tuple[dict, dict]:
-        """Columns of the rows of a part, and the footer of its file."""
+        """Compute a part: return the columns of its rows and the footer of its file."""
         some = dataclasses.replace(self.cases, blocks=(part.block,))
         footer = {"command": "sweep", "part": part.number} | effective(some)
         if len(part.rows) > LISTED:

@@ -1,4 +1,4 @@
-"""A design space read from a file, checked before any computation."""
+"""Design spaces of all-to-alls or replays, read from a file and checked before any computation."""
 
 import dataclasses
 import functools
@@ -20,23 +20,31 @@ from mfabric_jax.evaluate.problem import DTYPES
 from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.support.parts import CONFIG
 
-KINDS = {  # below `apps`: module, class
+KINDS = {  # module below `apps`, class
     "all-to-all": ("sweep.all_to_alls", "AllToAlls"),
     "replay": ("graphs.replay.replays", "Replays"),
 }
 TABLES = ("fixed", "grid", "list", "random")
-OF_FILES = "policy", "trace", "workload", "communicators", "weights", "graph", "ranks_on"  # beside those of a case
+OF_FILES = (
+    "policy",
+    "trace",
+    "workload",
+    "communicators",
+    "weights",
+    "graph",
+    "ranks_on",
+)  # in addition to the files of a case
 
 
 class CodeGroup(NamedTuple):
-    """Configurations that one program runs: shared settings (`code`) and their numbers (`rows` [N])."""
+    """Configurations that run in one program: their shared settings (`code`), and their numbers (`rows` [N])."""
 
     code: dict[str, Any]
     rows: np.ndarray
 
 
 class Part(NamedTuple):
-    """The configurations of a group whose rows go into one file."""
+    """The configurations of a group whose rows share a file."""
 
     number: int
     group: CodeGroup
@@ -45,12 +53,13 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A design space of all-to-alls or replays; whole iterations are in `case_space`.
+    """A design space of all-to-alls or replays. Design spaces of whole iterations are in `case_space`.
 
-    - `evaluate`: "all-to-all" of a region, or "replay" of a graph of tasks with settings of `Replay` and a case.
-    - `fixed`: settings of all configurations; `grid`: every combination; `list`: lists read side by side.
-    - `random`: a range (`low`, `high`, `scale` linear or log, `whole`) or choice (`of`), drawn `draws` times.
-    - `rows_per_shard`: rows of a file; None: 8,192 all-to-alls.
+    - `evaluate`: "all-to-all" of a region, or "replay" of a task graph with settings of `Replay` and of a case.
+    - `fixed`: settings of all configurations. `grid`: lists whose every combination is a configuration. `list`: lists
+      that are read side by side.
+    - `random`: ranges (`low`, `high`, `scale` linear or log, `whole`) or choices (`of`), drawn `draws` times.
+    - `rows_per_shard`: rows per file; None: 8,192 for all-to-alls.
     """
 
     evaluate: str = "all-to-all"
@@ -67,7 +76,7 @@ class Sweep:
         one_of("evaluate", self.evaluate, KINDS)
         one_of("dtype", self.dtype, DTYPES)
         if whole("draws", self.draws) > 1 and not self.random:
-            raise InputError("draws is how often the axes of [random] are drawn, but there is none.")
+            raise InputError("draws is the number of draws of [random], but there is no [random].")
         whole("draw_seed", self.draw_seed, at_least=0)
         if self.rows_per_shard is not None:
             whole("rows_per_shard", self.rows_per_shard)
@@ -111,7 +120,7 @@ class Sweep:
 
     @functools.cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """Varied settings [N], axis by axis."""
+        """The columns [N] of the settings that vary, axis by axis."""
         found = columns(self.grid, self.list, self.random, self.draws, self.draw_seed)
         for name, values in found.items():
             if self._settings[name].type is float and values.dtype.kind in "iu":
@@ -119,7 +128,7 @@ class Sweep:
         return found
 
     def data(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Input of one program [N]: varied columns, and fixed values repeated."""
+        """Return the input columns [N] of a program; fixed values are repeated."""
         found = {}
         for name, setting in self._settings.items():
             if setting.data:
@@ -128,10 +137,10 @@ class Sweep:
         return found
 
     def check(self) -> None:
-        """Does nothing: values are checked at construction."""
+        """Do nothing: values are checked at construction."""
 
     def described(self) -> dict[str, Any]:
-        """What identifies this sweep in its folder."""
+        """Return what identifies this sweep in its folder."""
         return dataclasses.asdict(self) | {"rows_per_shard": self.rows_per_shard or self.kind.ROWS_PER_SHARD}
 
     def files(self) -> dict[str, Path]:
@@ -139,7 +148,7 @@ class Sweep:
         return {name: Path(file_of(name)) for name in sorted(named)}
 
     def made(self, part: "Part", before: Any = None, solved: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The columns of a part's rows, and the footer of its file."""
+        """Compute a part: return the columns of its rows and the footer of its file."""
         program = self.program(part.group)
         results = program.rows(self.data(part.rows), self.full_part(part.group), before)
         settings = {name: values[part.rows] for name, values in self.columns.items()}
@@ -152,7 +161,7 @@ class Sweep:
 
     @functools.cached_property
     def groups(self) -> tuple[CodeGroup, ...]:
-        """The configurations by static settings, in order of first appearance."""
+        """The configurations grouped by static settings, in order of first appearance."""
         code = {name: self.fixed.get(name, s.default) for name, s in self._settings.items() if not s.data}
         varied = {name: values.tolist() for name, values in self.columns.items() if not self._settings[name].data}
         if not varied:
@@ -175,7 +184,7 @@ class Sweep:
         return tuple(Part(number, group, rows) for number, (group, rows) in enumerate(pieces))
 
     def full_part(self, group: CodeGroup) -> int:
-        """Rows of each file but the last."""
+        """Return the rows of each file of the group, except the last."""
         return min(self.rows_per_shard or self.kind.ROWS_PER_SHARD, len(group.rows))
 
 
@@ -188,7 +197,7 @@ def _short(sweep: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_sweep(path: str | Path) -> Sweep:
-    """The design space of a .toml or .json file. `InputError` for a file that cannot be read and for unknown keys."""
+    """Read the design space of a .toml or .json file. Raise InputError if it is unreadable or has unknown keys."""
     given = read_settings(path, "sweep settings")
     with in_file(path):
         for name in given:
@@ -197,7 +206,7 @@ def read_sweep(path: str | Path) -> Sweep:
 
 
 def _by_path(table: Any, prefix: str = "") -> Any:
-    """Settings by dotted path from nested tables; random axes stay tables."""
+    """Return nested tables as settings by dotted path; random axes stay tables."""
     if not isinstance(table, Mapping):
         return table
     found: dict[str, Any] = {}

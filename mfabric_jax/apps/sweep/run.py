@@ -1,4 +1,4 @@
-"""Runs a sweep part by part; each part is a file, and parts already in the folder are not computed again."""
+"""Runs a sweep part by part. Each part is a file; parts that are already in the folder are not computed again."""
 
 import json
 import logging
@@ -22,14 +22,17 @@ from mfabric_jax.support.extras import needed
 from mfabric_jax.support.parts import MISSING, SweepFolder
 
 ENGINES = ("local", "ray")
-MOST_LOST = 3  # workers lost over one part before the part is blamed
+MOST_LOST = 3  # workers that one part may crash before the sweep fails
 OF_JAX = ("jax_enable_x64", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
 
 class Progress(NamedTuple):
-    """Progress of a `sweep`: rows done (`found`: before this call) of all; `again`: why parts are made again.
+    """Progress of a `sweep`.
 
-    `files` of this call, of which `files_found` were there; `solved`: rows of the file that is being made.
+    - `done`: finished rows of all `rows`; `found`: those finished before this call.
+    - `again`: why parts are computed again.
+    - `files`: files of this call; `files_found`: those that existed before it.
+    - `solved`: finished rows of the current file.
     """
 
     done: int
@@ -52,16 +55,16 @@ def sweep(
     progress: Callable[[Progress], None] | None = None,
     columns: Columns | None = None,
 ) -> list[Path]:
-    """Rows of every configuration, in files of the folder; returns the files of this call's part.
+    """Write the rows of every configuration to files of the folder, and return the files of this shard.
 
-    - `shard` (i, n): only every n-th file, from the i-th, so that n machines share a sweep.
-    - `engine`: "local": in sequence, each part on all devices; "ray": `workers` processes (None: one per GPU or core),
-      with lost work repeated.
+    - `shard` (i, n): compute only every n-th file, from the i-th, so that n machines share a sweep.
+    - `engine`: "local" computes parts in sequence, each on all devices; "ray" uses `workers` processes (None: one per
+      GPU or core) and repeats lost work.
     - `columns`: declares the details that files leave out; None: they have every column.
 
-    The files do not depend on interruptions or division; damaged or misplaced files are made again. `InputError` before
-    computation for a folder of another sweep, during it for a full folder, and after it for vanished files; written
-    files stay, and the same call resumes.
+    The files do not depend on interruptions or shards; damaged or misplaced files are computed again. Raise InputError
+    before the computation if the folder is of another sweep, during it if a file cannot be written, and after it if
+    files have vanished. Written files stay, and the same call resumes.
     """
     first, of = (whole("shard", number) for number in shard)
     if first > of:
@@ -110,12 +113,12 @@ def sweep(
         gone = [place.part(part.number).name for part in mine if place.fault(part.number)]
         if gone:
             why = f"{len(gone)} of {len(mine)} files, {gone[0]} first, were removed or changed while the sweep ran"
-            raise InputError(f"{str(folder)!r} is not whole: {why}; run it again, which makes them again.")
+            raise InputError(f"{str(folder)!r} is incomplete: {why}; run the same command again.")
     return [place.part(part.number) for part in mine]
 
 
 def sweep_folder(config: Any, path: Path, columns: Columns | None = None) -> SweepFolder:
-    """The folder of a sweep, identified by its settings, version and contents of its files."""
+    """Return the folder of a sweep, identified by its settings, its version and the contents of its files."""
     read = {name: digest(file) for name, file in config.files().items() if file.exists()}
     made = {
         "version": mfabric_jax.__version__,
@@ -138,15 +141,15 @@ class Maker:
         before: Callable[[Estimate], None] | None = None,
         solved: Callable[[int], None] | None = None,
     ) -> None:
-        """Computes and writes one part; `before` is called with the estimate of every program, `solved` with the number
-        of rows that are solved one by one."""
+        """Compute and write one part. `before` is called with the estimate of every program, `solved` with the number
+        of rows solved one by one."""
         drop_programs_if_crowded()
         columns, footer = self.config.made(part, before, solved)
         shown = {name: values for name, values in columns.items() if name not in self.without}
         self.folder.write(part.number, shown, footer)
 
 
-# -- on Ray: every worker is a process that makes parts; parts of a lost worker are made again
+# -- on Ray: every worker is a process that computes parts; parts of a lost worker are computed again
 
 
 class Worker:
@@ -163,7 +166,7 @@ class Worker:
 
 
 def run_on_ray(maker: Any, todo: Sequence[Any], workers: int | None, finished: Callable[[Any], None]) -> None:
-    """Make parts on Ray; `InputError` for a part that crashes several workers or cannot be written."""
+    """Compute parts on Ray. Raise InputError if a part crashes several workers or cannot be written."""
     ray = needed("cluster", "engine 'ray'", "ray")
     if not todo:
         return
@@ -198,7 +201,7 @@ def _run(ray: Any, start: Callable[[], Any], workers: int, todo: Sequence[Any], 
             lost[part.number] += 1
             if lost[part.number] >= MOST_LOST:
                 why = str(error).splitlines()[0]
-                raise InputError(f"file {part.number} lost {MOST_LOST} workers one after the other ({why}).") from error
+                raise InputError(f"file {part.number} crashed {MOST_LOST} workers in a row ({why}).") from error
             waiting.insert(0, part)
             idle.append(start())
         except ray.exceptions.RayTaskError as error:

@@ -1,4 +1,4 @@
-"""Comparison of the simulator with packet-level runs, with real trainings and serving, and with the paper."""
+"""Comparison of the simulator with packet-level runs and with trainings on real clusters."""
 
 from typing import TYPE_CHECKING
 

@@ -1,9 +1,9 @@
-"""Predicts recorded packet-level runs with the flow-level model and reports the errors.
+"""Predicts recorded packet-level runs with the flow-level model, and reports the errors.
 
 A run is one JSON file; docs/formats.md lists its fields. A link carries payload at line rate x payload / (payload +
 header). A flow crosses the links of its recorded path; without one, its two host ports and, in a leaf-spine, the pooled
 uplinks and downlinks of its ToRs. The corrected prediction adds acknowledgements, start-up and recovery of the run's
-transport. Neither models queues.
+transport. Neither prediction models queues.
 """
 
 import difflib
@@ -31,14 +31,14 @@ from mfabric_jax.support.text_files import read_mapping
 from mfabric_jax.support.unread import name_unread, say_unread
 
 MIB = 2**20
-LARGEST = 1 << 30  # bytes of a file, enough for millions of flows
+LARGEST = 1 << 30  # largest file in bytes, enough for millions of flows
 GROUPS = ("spraying", "one-path", "unknown-path", "leaf-spine", "incast")
-NAMED = "named"  # the transport in the run's file; NONE if the package does not model it
+NAMED = "named"  # the transport named in the run's file; NONE if the package does not model it
 QUANTILES = (5, 25, 50, 75, 95)
-LARGE = MIB  # smaller flows are bound by latency, which is not in the prediction
+LARGE = MIB  # latency, which is not predicted, dominates smaller flows
 ROUNDS = 4  # fixed-point iterations; acknowledgements are 1 % of the data, so each adds two digits
 DONE = 1e-9  # fraction of a flow's bytes: a flow with less left has ended
-_FLOWS, _LINKS, _HOPS = 64, 256, 6  # shapes are multiples of these, so that few programs are compiled
+_FLOWS, _LINKS, _HOPS = 64, 256, 6  # shapes are rounded up to multiples of these, so that few programs are compiled
 _HOSTS = re.compile(r"(\d+) hosts\b")
 _LEAVES = re.compile(r"(\d+) ToRs? with (\d+) host ports and (\d+) uplinks")
 _THREE_TIERS = re.compile(r"\bk=(\d+), 3 tiers\b")
@@ -66,16 +66,16 @@ class PacketRun:
     link_Bps: float  # line rate of every link
     payload: float  # bytes of a packet
     header: float  # bytes of a packet
-    link_delay_s: float  # 0 where the file does not say
+    link_delay_s: float  # 0 if the file has none
     leaves: Leaves | None  # None on a non-blocking tree
-    radix: int | None  # ports of a switch of a tree of three tiers
+    radix: int | None  # ports of a switch in a three-tier tree
     src: np.ndarray
     dst: np.ndarray
     size: np.ndarray  # payload bytes
     start: np.ndarray  # seconds
-    finish: np.ndarray  # seconds, when the sender knows
+    finish: np.ndarray  # seconds, when the sender knows that the flow has arrived
     paths: tuple[tuple[str, ...], ...] | None  # nodes from the source to the last switch; None: unknown or sprayed
-    collective_s: float  # when the last flow ended
+    collective_s: float  # end of the last flow
     stated_s: float | None  # fluid completion time that the file states
 
     @property
@@ -88,7 +88,7 @@ class PacketRun:
 
     @property
     def links(self) -> np.ndarray:
-        """Links that every flow crosses [F]: those of its path; else 2 below one switch, 4 or 6 through more tiers."""
+        """The number of links of every flow [F]; without a path, 2 below one switch, 4 or 6 through more tiers."""
         if self.paths is not None:
             return np.array([len(path) for path in self.paths])
         apart = [self.src // hosts != self.dst // hosts for hosts in self._below]
@@ -102,7 +102,7 @@ class PacketRun:
 
     @property
     def group(self) -> str:
-        """The kind of bottleneck, by which errors are summarised."""
+        """The kind of bottleneck; errors are summarised by it."""
         if self.leaves is not None:
             return "leaf-spine"
         if len(self.dst) > 1 and np.all(self.dst == self.dst[0]):
@@ -113,7 +113,7 @@ class PacketRun:
 
 
 def read_runs(folder: str | Path) -> list[PacketRun]:
-    """Read every run in a folder, in the order of file names. `InputError` for a missing or wrong field."""
+    """Read every run in a folder, in the order of file names. Raise InputError for a missing or wrong field."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"runs must be a folder of packet-level runs (.json), got {str(folder)!r}.")
@@ -126,11 +126,13 @@ def read_runs(folder: str | Path) -> list[PacketRun]:
 FIELDS = ("name", "topology", "transport", "routing", "link_bps", "payload_per_packet", "header_per_packet", "flows")
 FIELDS += ("hop_latency_s", "collective_s", "fluid_ecmp_collective_s", "fluid_collective_s")
 OF_FLOW = ("src", "dst", "bytes", "start", "fct_s", "path")
-BESIDE = re.compile(r"(sim|ratio|tool|fluid)(_.*)?|n_finished|n_flows|mtu|note|pattern|total_bytes")  # of simulations
+BESIDE = re.compile(
+    r"(sim|ratio|tool|fluid)(_.*)?|n_finished|n_flows|mtu|note|pattern|total_bytes"
+)  # fields of simulators that are ignored
 
 
 def read_run(file: Path) -> PacketRun:
-    """Read one run. `InputError` names the file and the missing or wrong field."""
+    """Read one run. Raise InputError, with file and field, if a field is missing or wrong."""
     run = read_mapping(file, "a packet-level run", ".json", LARGEST)
     name_unread(file.name, "fields", [field for field in run if field not in FIELDS and not BESIDE.fullmatch(field)])
     take = functools.partial(_take, file.name, run)
@@ -238,7 +240,7 @@ def _short(value: Any) -> str:
 # --------------------------------------------------------------------------------------------------- prediction
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted end of a run's flows [F] seconds: plain fluid, and `corrected` for a transport."""
+    """Predicted end of each flow of a run [F] in seconds: plain fluid, and `corrected` for a transport."""
 
     run: PacketRun
     finish: np.ndarray
@@ -256,12 +258,12 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Error of the collective time: predicted / measured - 1."""
+        """Error of the collective's time: predicted / measured - 1."""
         return self.collective_s / self.run.collective_s - 1
 
     @property
     def corrected_error(self) -> float:
-        """Error of the collective time: corrected / measured - 1."""
+        """Error of the collective's time: corrected / measured - 1."""
         return self.corrected_s / self.run.collective_s - 1
 
     @property
@@ -279,10 +281,10 @@ def _large_flow_errors(run: PacketRun, finish: np.ndarray) -> np.ndarray:
 
 
 def predict(run: PacketRun, dtype: str = "float64", transport: str | Transport = NAMED) -> Prediction:
-    """Exact fluid completion of a run, and the same corrected for a transport.
+    """Return the exact fluid completion of a run, and the same corrected for a transport.
 
-    `dtype`: "float64" needs `jax_enable_x64`; or "float32". `transport`: as in `get_transport`, or "named": the one in
-    the run's file. Packet sizes are the run's.
+    `dtype`: "float32", or "float64", which needs `jax_enable_x64`. `transport`: as in `get_transport`, or "named" for
+    the transport in the run's file. Packet sizes are the run's.
     """
     one_of("dtype", dtype, DTYPES)
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
@@ -314,8 +316,8 @@ def _corrected(run: PacketRun, transport: Transport, dtype: str) -> np.ndarray:
 
 
 def network(run: PacketRun, dtype: str, pacing: float = 1.0) -> FlowProblem:
-    """The links that the flows of a run share, padded with unused links and flows of weight 0. A flow's first link is
-    its sender's port, its last its receiver's, slowed by `pacing`."""
+    """Return the links shared by the flows of a run, padded with unused links and flows of weight 0. A flow's first
+    link is its sender's port; its last is its receiver's port, slowed by `pacing`."""
     crossed = [_links(run, flow) for flow in range(len(run.size))]
     parallel = {link: count for links in crossed for link, count in links.items()}
     index = {link: number for number, link in enumerate(parallel)}
@@ -330,7 +332,7 @@ def network(run: PacketRun, dtype: str, pacing: float = 1.0) -> FlowProblem:
 
 
 def ports_back(run: PacketRun, problem: FlowProblem) -> np.ndarray:
-    """The ports that the acknowledgements of every flow cross [F 2]: up from its receiver, down to its sender."""
+    """Return the ports that acknowledgements of each flow cross [F 2]: up from its receiver, down to its sender."""
     hops, nobody = np.asarray(problem.hops), problem.capacity.size
     last = (hops >= 0).sum(axis=1) - 1
     flows = range(len(run.size))
@@ -358,18 +360,18 @@ def _padded(count: int, multiple: int) -> int:
 
 # --------------------------------------------------------------------------------------------------- correction
 class RateHistory(NamedTuple):
-    finish: np.ndarray  # when its last byte is sent [s]
-    risen: np.ndarray  # sum of the squares of all rises of its rate
-    last: np.ndarray  # the rate it ends with [bytes/s]
+    finish: np.ndarray  # when the last byte is sent [s]
+    risen: np.ndarray  # sum of squares of all increases of the rate
+    last: np.ndarray  # final rate [bytes/s]
 
 
 def rate_history(
     problem: FlowProblem, size: np.ndarray, start: np.ndarray, back: Int[np.ndarray, "F 2"], acks: float
 ) -> RateHistory:
-    """Rates from event to event of flows of `size` [F] bytes from `start` [F] s; a flow starts at its full rate.
+    """Simulate flows of `size` [F] bytes that start at `start` [F] s, from event to event. Flows start at full rate.
 
-    `acks`: bytes of acknowledgements per byte of data. `back`: the two ports that a flow's acknowledgements cross, L
-    for none.
+    `acks`: bytes of acknowledgements per byte of data. `back`: the two ports that a flow's acknowledgements cross; L
+    stands for none.
     """
     flows = len(size)
     left, finish = np.array(size, float), np.array(start, float)
@@ -406,8 +408,8 @@ def _rates(problem: FlowProblem, active, back, acks, rounds: int) -> Float[Array
 def corrected(
     transport: Transport, history: RateHistory, links: Int[np.ndarray, "F"], link_delay_s: float, line_Bps: float
 ) -> np.ndarray:
-    """When each sender knows that its flow has arrived [F] s: round trip, start-up and lost bytes included. A rate that
-    rises by x, at `regain` payloads per round trip squared, falls x^2 / (2 x slope) bytes behind."""
+    """Return when each sender knows that its flow has arrived [F] s, with round trip, start-up and slow recovery. A
+    rate that rises by x at slope `regain` payloads per round trip squared loses x^2 / (2 slope) bytes."""
     finish = history.finish + transport.path_s(links, link_delay_s, line_Bps) + links * link_delay_s
     if transport.regain is None:
         return finish
@@ -417,7 +419,7 @@ def corrected(
 
 # --------------------------------------------------------------------------------------------------------- rows
 def packet_rows(predictions: Iterable[Prediction]) -> list[dict[str, Any]]:
-    """One row per run, by group: its facts, predicted and measured times, and errors of its flows."""
+    """Return one row per run, by group: its facts, predicted and measured times, and errors of its flows."""
     ordered = sorted(predictions, key=lambda p: (GROUPS.index(p.run.group), p.run.topology))
     return [_row(prediction) for prediction in ordered]
 
@@ -458,7 +460,7 @@ def _sizes(name: str, errors: np.ndarray) -> dict[str, float | None]:
 
 
 def packet_groups(predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-    """One row per group and transport: errors of the collective time over runs, and of all their large flows.
+    """Return one row per group and transport: errors of the collective's time over runs, and of all large flows.
 
     `worst_pattern` is the pattern of the run with the largest error.
     """

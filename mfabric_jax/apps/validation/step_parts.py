@@ -1,4 +1,4 @@
-"""An iteration by what a stage does: passes alone by their kind, pairs of passes, waiting, and what follows."""
+"""The time of an iteration by part: single passes by kind, pairs of passes, bubble, gradients and optimizer."""
 
 import numpy as np
 
@@ -11,8 +11,8 @@ PARTS = ("forward_s", "backward_s", "weights_s", "overlapped_s", "bubble_s", "gr
 
 
 def step_parts(case: Case) -> dict[str, float]:
-    """Seconds by `PARTS` of the mean stage, which add up to the iteration; `layer_s`: of a block of a pair of passes in
-    the middle, and `exposed`: the part of it that no computation hides."""
+    """Return the seconds of each of `PARTS`, averaged over stages; they add up to the iteration. `layer_s`: median
+    seconds of a block in a pair of passes; `exposed`: the fraction of it that no computation hides."""
     one = shown_scenario(case, "parts of a step are")
     walked, job = walked_through(one), one.workload
     order, slots = order_of(job), walked.slots
@@ -31,7 +31,7 @@ def step_parts(case: Case) -> dict[str, float]:
 
 
 def _pairs(order, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Seconds of every pair of passes."""
+    """Return the seconds of every pair of passes."""
     if order.paired is None:
         return np.zeros(0)
     first = np.nonzero(order.paired)

@@ -1,4 +1,4 @@
-"""Steps of trainings on real clusters, predicted beside what was measured (`trainings.toml`); nothing is fitted."""
+"""Predicted and measured steps of trainings on real clusters (`trainings.toml`); nothing is fitted to them."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from mfabric_jax.checks import one_of
 from mfabric_jax.evaluate.resolving.set_up import MEMORY
 from mfabric_jax.evaluate.rows.results import simulate
 
-# The clusters of all rows: servers with a NIC a GPU on a tree that is not oversubscribed, and evenly routed tokens, as
+# Settings of all rows: servers with one NIC per GPU on a tree without oversubscription, and evenly routed tokens, as
 # benchmarks force them.
 CLUSTER = {
     "traffic.generated.skew": 0.0,
@@ -27,7 +27,7 @@ FACTS = (*MEMORY, "mfu", *PARTS)
 
 
 class Training(NamedTuple):
-    """One row: a model on GPUs; `job`: settings of a case below `job`; `measured_s` None: kept apart."""
+    """A model trained on GPUs. `job`: settings of a case below `job`; `measured_s`: None if only predicted."""
 
     name: str
     model: str
@@ -44,7 +44,7 @@ class Training(NamedTuple):
 
     @property
     def case(self) -> Case:
-        """The case that says it."""
+        """The case of the training."""
         own = resources.files("mfabric_jax.apps.validation") / "models" / f"{self.model}.toml"
         said = {"model.name": str(own) if own.is_file() else self.model, "gpu.name": self.gpu}
         said |= {"model.recipe": self.recipe}
@@ -53,7 +53,7 @@ class Training(NamedTuple):
 
 
 def trainings(names: Sequence[str] = ()) -> list[Training]:
-    """The rows of these names, or all. `InputError` for an unknown one."""
+    """Return the trainings of these names, or all. Raise InputError for an unknown name."""
     text = (resources.files("mfabric_jax.apps.validation") / "trainings.toml").read_text(encoding="utf-8")
     known = {name: Training(name, **facts) for name, facts in tomllib.loads(text).items()}
     asked = [part for name in names for part in name.split(",")]
@@ -61,7 +61,7 @@ def trainings(names: Sequence[str] = ()) -> list[Training]:
 
 
 def training_rows(rows: Iterable[Training]) -> Iterator[dict[str, Any]]:
-    """Each with its prediction [s], its error (predicted over measured, less 1), parts, memory and source."""
+    """Yield a row per training: prediction [s], error (predicted / measured - 1), parts, memory and source."""
     for one in rows:
         (found,) = simulate(cases(one.case)).rows()
         predicted, measured = found["iteration_s"], one.measured_s
@@ -76,8 +76,8 @@ def training_rows(rows: Iterable[Training]) -> Iterator[dict[str, Any]]:
 
 
 def training_summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """By GPU, of rows that were measured: mean and worst of the absolute errors, part of the measurements inside the
-    band, and the band's mean width over the prediction."""
+    """Return a row per GPU over its measured trainings: mean and worst absolute error, the fraction of measurements
+    inside the band, and the band's mean width over the prediction."""
     found = []
     for gpu in dict.fromkeys(row["gpu"] for row in rows):
         some = [row for row in rows if row["gpu"] == gpu and row["error"] is not None]
@@ -95,8 +95,8 @@ def training_summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def training_ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Seconds of one row over another of the same source (`RATIOS`): predicted, measured, and one over the other, less
-    1; only of rows that are there."""
+    """Return ratios of two rows of one source (`RATIOS`): predicted, measured, and error (predicted / measured - 1).
+    Ratios of missing rows are left out."""
     known, found = {row["row"]: row for row in rows}, []
     for what, pairs in RATIOS.items():
         for one, other in pairs:

@@ -34,12 +34,15 @@ REFUSED = [
     (functools.partial(Scoreboard, sigmas=(-1.0,)), "sigmas must be finite and not negative, got -1.0"),
     (functools.partial(Scoreboard, instances=0), "instances must be a whole number of at least 1, got 0"),
     (functools.partial(Evaluation, routings=("spray",)), "routings 'spray' is unknown"),
-    (functools.partial(Evaluation, turn=0.1), "turn is of schedules; leave it out, got 0.1"),
-    (functools.partial(Evaluation, scenarios=8), "scenarios is of policy sample-average; leave it out, got 8"),
-    (functools.partial(Evaluation, records=(0, 4)), "records is of a trace; leave it out, got (0, 4)"),
+    (functools.partial(Evaluation, turn=0.1), "turn applies only to schedules; leave it out, got 0.1"),
+    (
+        functools.partial(Evaluation, scenarios=8),
+        "scenarios applies only to policy sample-average; leave it out, got 8",
+    ),
+    (functools.partial(Evaluation, records=(0, 4)), "records applies only to a trace; leave it out, got (0, 4)"),
     (
         functools.partial(Evaluation, routings=("split",), share_steps=9),
-        "share_steps is of routings relay and relay-planned; leave it out, got 9",
+        "share_steps applies only to routings relay and relay-planned; leave it out, got 9",
     ),
     (
         functools.partial(Evaluation, sizes=(4, 5), trace="other.npz"),

@@ -181,7 +181,10 @@ def test_mistakes(trace, capsys):
     assert refused(TraceStudy, case=PAPER, ranks_per_server=3) == "ranks_per_server must divide the 16 ranks, got 3."
     study = ("traces", "study", trace, "--model", "llama-moe")
     for more, words in (
-        (("--policy", "joint"), "designs of preset designs, which decide it; leave out circuits.policy, got 'joint'."),
+        (
+            ("--policy", "joint"),
+            "designs of preset designs, which set this value; leave out circuits.policy, got 'joint'.",
+        ),
         (("--nic-gbps", "100,200"), "traces study shows one case, got 2 that differ in network.nic_gbps"),
         (("--set", "compute.measured.iteration_s=1", "--efficiency", "0.5"), "compute.rate"),
     ):

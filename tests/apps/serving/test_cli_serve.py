@@ -53,7 +53,7 @@ def test_the_command_writes_a_row_for_each_case_and_goes_on_where_it_stopped(tmp
     assert status(*words) == 0
     said = capsys.readouterr().out
     assert "full-mesh" in said
-    assert "Cheapest where it fits and has a price: deepseek-v3 on " in said
+    assert "Cheapest row that fits and has a price: deepseek-v3 on " in said
     with out.open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 8
@@ -161,7 +161,7 @@ def test_the_band_holds_the_step_also_where_one_micro_batch_is_quicker(capsys):
     assert row["tpot_low_s"] < row["serial_s"]
     assert row["tpot_s"] < row["tpot_high_s"]
     assert status(*WORDS, "--fabric", "fat-tree", "--ep", "16,64", "--batch", "4") == 0
-    assert "2 of 2 rows are quicker" in capsys.readouterr().out
+    assert "2 of 2 rows are faster" in capsys.readouterr().out
     assert status(*WORDS, "--fabric", "fat-tree", "--ep", "64", "--batch", "128") == 0
     assert "quicker:" not in capsys.readouterr().out
 
@@ -202,7 +202,7 @@ def test_prefill_that_does_not_fit_is_said(capsys):
     words = *WORDS, "--fabric", "fat-tree", "--ep", "64", "--batch", "32"
     assert status(*words, "--set", "serving.prefill.ep=8") == 0
     said = capsys.readouterr().out
-    assert "state serving.prefill.ep above 8" in said
+    assert "raise serving.prefill.ep above 8" in said
     assert "Cheapest" not in said
     assert status(*words) == 0
     assert "serving.prefill.ep above" not in capsys.readouterr().out
@@ -243,7 +243,7 @@ def test_a_load_says_how_full_the_pools_are_and_that_a_log_is_short(tmp_path, ca
     words = *WORDS, "--fabric", "fat-tree", "--ep", "64", "--batch", "32", "--arrivals", log
     assert status(*words, "--set", "serving.load.ttft_ms=5000") == 0
     said = capsys.readouterr().out
-    assert "2,400 tokens/s of answers are asked for, " in said
+    assert "the load is 2,400 tokens/s of answers, " in said
     assert "the load is short: 3.97 s after its first 1 s, " in said
     assert "raise serving.load.repeat, the log has no more requests." in said
     assert "$/M at this load" in said.replace("\n", " ")
@@ -308,16 +308,17 @@ def test_the_measured_over_the_predicted_is_said_and_both_trees_alike(capsys):
     assert status(*words, "--set", "network.oversubscription=2") == 0
     said = capsys.readouterr().out
     assert (
-        "band: measured steps took 1.34 to 1.37 times their prediction, passes of prefill 1.5 to 1.94 times; " in said
+        "band: measured steps took 1.34 to 1.37 times their prediction, passes of prefill 1.5 to 1.94 times. The band"
+        in said
     )
-    assert "what is in time is so at the slow end (--by predicted: the prediction is)" in said
+    assert "Rows are in time at the slow end (--by predicted uses the prediction)" in said
     assert (
         "network.oversubscription 2 applies to fat-tree too and makes it the same network as oversub-fat-tree" in said
     )
     assert status(*words, "--by", "predicted") == 0
     said = capsys.readouterr().out
     assert "at the slow end" not in said
-    assert "predictions alone are in time" in said
+    assert "Rows are in time by their prediction" in said
     assert "makes it the same network as" not in said
 
 
@@ -388,6 +389,6 @@ def test_the_cheapest_row_is_sought_among_all_rows(capsys):
     row = row_of(known(case(serving__ep=32, serving__batch=8.0))) | dear
     least = row | {"usd_per_million_tokens": 0.1, "tokens_per_s_per_gpu": 1.0, "ep": 8}
     said = next(serve_said.of_rows([row], [row, least]))
-    assert said.startswith("Cheapest where it fits and has a price: ")
+    assert said.startswith("Cheapest row that fits and has a price: ")
     assert "ep 8" in said
     assert "0.1 $" in said

@@ -193,7 +193,7 @@ def test_what_cannot_be_is_left_out_where_asked_for():
     assert too_many in why
     assert (asked.count, rows, sum(len(part.rows) for part in asked.parts)) == (10, 2, 10)
     none = {"circuits.ocs": "epiphotonics", DEGREE: 9} | nics
-    check_refused("no case is left; 2 of them: ", space({GBPS: [100.0, 200.0]}, none, impossible="leave-out").check)
+    check_refused("no case is possible; 2 cases: ", space({GBPS: [100.0, 200.0]}, none, impossible="leave-out").check)
     with pytest.raises(InputError):  # what none can have is a mistake
         space({GBPS: [400.0, 1600.0]}, impossible="leave-out").check()
 

@@ -119,7 +119,7 @@ def test_a_removed_folder_and_a_full_disk_are_sentences_and_lose_nothing(whole, 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     folder = tmp_path / "rows"
-    with pytest.raises(InputError, match=rf"not whole: 1 of 3 files, {FILES[0]} first, were removed or changed while"):
+    with pytest.raises(InputError, match=rf"incomplete: 1 of 3 files, {FILES[0]} first, were removed or changed while"):
         sweep(exchanges(), folder, progress=remove)
     assert notes([folder])[0].endswith("its sweep is unfinished; run it again.")
     shutil.rmtree(folder)

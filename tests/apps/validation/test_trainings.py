@@ -51,11 +51,11 @@ def test_every_row_is_a_case_that_can_be_simulated():
 def test_seconds_are_those_that_the_source_prints(name):
     one = EVERY[name]
     if one.measured_s is None:
-        assert one.printed.startswith("kept apart")
+        assert one.printed.startswith("held out")
         return
     number, unit = re.match(r"([\d.]+) (.*)", one.printed).groups()
     job = resolve(one.case).job
-    if unit.startswith("s a step"):
+    if unit.startswith("s per step"):
         assert one.measured_s == float(number)
     elif unit.startswith("tokens/s"):
         assert one.measured_s == pytest.approx(job.iteration_tokens / one.gpus / float(number), rel=1e-3)

@@ -106,7 +106,7 @@ def test_a_picture_of_nothing_is_refused_before_anything_is_written(tmp_path, ca
     tasks.add(TaskKind.MARKER, 0, "nothing", lag=1.0)
     write_tasks(tasks.graph(), job)
     words = ("--picture", tmp_path / "still.png", "--out", tmp_path / "rows.csv")
-    assert "picture needs a graph in which something takes time" in mistake(capsys, "replay", job, *words)
+    assert "picture needs tasks that take time" in mistake(capsys, "replay", job, *words)
     assert [path.name for path in tmp_path.iterdir()] == ["still.json"]
 
 

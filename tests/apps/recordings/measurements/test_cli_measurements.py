@@ -73,7 +73,7 @@ def test_a_fit_says_where_it_ends(files, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("", "calibrate nccl needs files of measured times next"),
+        ("", "calibrate nccl needs files of measured times"),
         (
             "osu.txt inside.txt across.txt --ranks 8,16",
             "ranks must have one value, or one for each of the 3 files, got 2",
