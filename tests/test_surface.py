@@ -54,7 +54,7 @@ def test_what_is_public_is_the_committed_list():
 
 
 def test_a_removed_column_is_told(monkeypatch):
-    monkeypatch.setattr("mfabric_jax.evaluate.rows.rows.CASES", KINDS["cases"].but("ep_share"))
+    monkeypatch.setattr("mfabric_jax.evaluate.rows.rows.CASES", KINDS["cases"].without("ep_share"))
     said = change(committed(), surface())
     assert said == f"{SAID} (1 went: column cases, ep_share); {ACCEPT} accepts it."
 

@@ -246,9 +246,9 @@ def write(
     """If `out` names a file, write rows and their configuration to it, and print its name."""
     if out is not None:
         from mfabric_jax import report
-        from mfabric_jax.support.columns import shortened
+        from mfabric_jax.support.columns import without_details
 
-        tell(report.write_rows(rows if columns is None else shortened(rows, columns), out, config))
+        tell(report.write_rows(rows if columns is None else without_details(rows, columns), out, config))
 
 
 def write_tables(

@@ -24,7 +24,7 @@ from mfabric_jax.checks import InputError, shown
 from mfabric_jax.report.kinds import check_schema, is_number, say_unknown
 from mfabric_jax.report.numerals import plain_scalar
 from mfabric_jax.support.atomic import check_file, locked, replacing, suffix, sweep_up
-from mfabric_jax.support.columns import Columns, shortened
+from mfabric_jax.support.columns import Columns, without_details
 from mfabric_jax.support.extras import needed
 from mfabric_jax.support.parts import METADATA_KEY, verified
 from mfabric_jax.support.text_files import mapping_in, parsed_json, read_mapping
@@ -350,7 +350,7 @@ def keeping(path: str | Path | None, config: Mapping[str, Any], columns: Columns
         finally:
             try:
                 if kept.done:
-                    rows = kept.rows if columns is None else shortened(kept.rows, columns)
+                    rows = kept.rows if columns is None else without_details(kept.rows, columns)
                     write_rows(rows, path, dict(config) | {"complete": complete})
                 stored = True
             finally:

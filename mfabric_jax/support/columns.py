@@ -53,7 +53,7 @@ class Columns(Mapping[str, Column]):
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def renamed(self, pattern: str, text: str, **changes: Any) -> "Columns":
+    def rename(self, pattern: str, text: str, **changes: Any) -> "Columns":
         """The same columns under `pattern`, which holds {name}; `text` holds {text}."""
         return Columns(
             *(
@@ -62,7 +62,7 @@ class Columns(Mapping[str, Column]):
             )
         )
 
-    def but(self, *names: str) -> "Columns":
+    def without(self, *names: str) -> "Columns":
         """The columns without those of these names."""
         return Columns(*(column for name, column in self.items() if name not in names))
 
@@ -71,7 +71,7 @@ class Columns(Mapping[str, Column]):
         return Columns(*(column._replace(detail=True) for column in self.values()))
 
 
-def shortened(rows: Iterable[Mapping[str, Any]], columns: Columns) -> list[dict[str, Any]]:
+def without_details(rows: Iterable[Mapping[str, Any]], columns: Columns) -> list[dict[str, Any]]:
     """The rows without details. Columns that are not declared, such as settings, stay."""
     details = {name for name, column in columns.items() if column.detail}
     return [{name: value for name, value in row.items() if name not in details} for row in rows]

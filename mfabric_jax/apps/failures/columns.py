@@ -39,7 +39,7 @@ FAILURES = Columns(
     Column("remedy", TEXT, "What takes over: a spare GPU, a spare server, or the repair."),
     LOSSES,
     Column("published", "", "Slow-down that the paper reports."),
-    PARTS_OF_ITERATION.renamed("healthy_{name}", "Without failures: {text}", detail=True),
+    PARTS_OF_ITERATION.rename("healthy_{name}", "Without failures: {text}", detail=True),
     PARTS_OF_ITERATION,
     JOB.as_details(),
     Column("dtype", TEXT, "Arithmetic.", detail=True),
