@@ -88,7 +88,7 @@ COUNTS = {  # largest value of each count
 }
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as a message shows it, cut to 80 characters. Python refuses to print very long whole numbers."""
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         return f"a whole number {'below -' if value < 0 else 'above '}1e308"
@@ -112,19 +112,19 @@ def _sizes(field: str) -> Range:
 def check_size(field: str, value: float) -> None:
     sizes = _sizes(field)
     if value != 0 and not float(sizes.least) <= abs(value) <= float(sizes.most):
-        got = shown(value) if abs(value) > sys.float_info.max else f"{value:g}"
+        got = format_value(value) if abs(value) > sys.float_info.max else f"{value:g}"
         raise InputError(f"{field} must be from {sizes.least:g} to {sizes.most:g}, got {got}.")
 
 
-def check_unread(given: Any, fields: Iterable[str], why: str) -> None:
+def check_unread(options: Any, fields: Iterable[str], why: str) -> None:
     """Raise InputError if one of these fields of a dataclass differs from its default although nothing reads it.
 
     `why`: what reads it, such as "way mltcp" in "slope applies only to way mltcp; leave it out, got 2.0.".
     """
-    usual = {field.name: field.default for field in dataclasses.fields(given)}
+    usual = {field.name: field.default for field in dataclasses.fields(options)}
     for name in fields:
-        if (value := getattr(given, name)) != usual[name]:
-            raise InputError(f"{name} applies only to {why}; leave it out, got {shown(value)}.")
+        if (value := getattr(options, name)) != usual[name]:
+            raise InputError(f"{name} applies only to {why}; leave it out, got {format_value(value)}.")
 
 
 def concrete(value: Any) -> bool:
@@ -148,17 +148,17 @@ def _numbers(field: str, value: Any) -> "np.ndarray":
     except ValueError:  # lists of unequal lengths
         array = np.asarray(None)
     if array.dtype.kind not in "iuf":
-        raise InputError(f"{field} must be a number, got {shown(value)}.")
+        raise InputError(f"{field} must be a number, got {format_value(value)}.")
     return array
 
 
 def number(field: str, value: T) -> T:
     if concrete(value) and _numbers(field, value).ndim:
-        raise InputError(f"{field} must be a number, got {shown(value)}.")
+        raise InputError(f"{field} must be a number, got {format_value(value)}.")
     return value
 
 
-def _ruled(field: str, value: T, rule: Callable[["np.ndarray"], Any], words: str) -> T:
+def _check_rule(field: str, value: T, rule: Callable[["np.ndarray"], Any], words: str) -> T:
     """Check that a number or array satisfies `rule`, which `words` describe, and lies in its field's range."""
     if concrete(value):
         array = _numbers(field, value)
@@ -178,44 +178,44 @@ def _ruled(field: str, value: T, rule: Callable[["np.ndarray"], Any], words: str
 
 def positive(field: str, value: T) -> T:
     """Check that a number or array is finite and above 0."""
-    return _ruled(field, value, lambda array: (array > 0) & (array < math.inf), "finite and above 0")
+    return _check_rule(field, value, lambda array: (array > 0) & (array < math.inf), "finite and above 0")
 
 
 def not_negative(field: str, value: T) -> T:
     """Check that a number or array is finite and not negative."""
-    return _ruled(field, value, lambda array: (array >= 0) & (array < math.inf), "finite and not negative")
+    return _check_rule(field, value, lambda array: (array >= 0) & (array < math.inf), "finite and not negative")
 
 
 def part(field: str, value: T) -> T:
     """Check that a fraction is above 0 and at most 1."""
-    return _ruled(field, value, lambda array: (array > 0) & (array <= 1), "above 0 and at most 1")
+    return _check_rule(field, value, lambda array: (array > 0) & (array <= 1), "above 0 and at most 1")
 
 
 def whole(field: str, value: int, *, at_least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < at_least:
-        raise InputError(f"{field} must be a whole number of at least {at_least}, got {shown(value)}.")
+        raise InputError(f"{field} must be a whole number of at least {at_least}, got {format_value(value)}.")
     most = COUNTS.get(_name(field), MOST_WHOLE)
     if value > most:
-        raise InputError(f"{field} must be at most {most:,}, got {shown(value)}.")
+        raise InputError(f"{field} must be at most {most:,}, got {format_value(value)}.")
     return int(value)
 
 
 def check_together(**counts: int) -> None:
     """Raise Misfit if the product of these counts exceeds the largest size of a device array."""
     if math.prod(counts.values()) > MOST_WHOLE:
-        given = " x ".join(f"{count:,}" for count in counts.values())
-        raise Misfit(f"{' x '.join(counts)} must be at most {MOST_WHOLE:,} together, got {given}.")
+        got = " x ".join(f"{count:,}" for count in counts.values())
+        raise Misfit(f"{' x '.join(counts)} must be at most {MOST_WHOLE:,} together, got {got}.")
 
 
 def one_of(field: str, value: str, allowed: Iterable[str]) -> str:
     """Check that a name is in `allowed`; the error suggests the closest one."""
     names = list(allowed)
     if value not in names:
-        raise InputError(f"{field} {value!r} is unknown{meant(str(value), names)}; allowed: {', '.join(names)}.")
+        raise InputError(f"{field} {value!r} is unknown{suggestion(str(value), names)}; allowed: {', '.join(names)}.")
     return value
 
 
-def meant(word: str, names: Sequence[str]) -> str:
+def suggestion(word: str, names: Sequence[str]) -> str:
     """Return the name closest to a word as " (did you mean ...?)", or "" if none is close.
 
     A path that begins or ends with the word is preferred. A name with another unit is not suggested.
@@ -236,12 +236,12 @@ def of_type(field: str, value: T, *types: type, hint: str = "") -> T:
     if not isinstance(value, types):
         shape = getattr(value, "shape", None)
         got = type(value).__name__ + (f" {list(shape)}" if shape is not None and not callable(shape) else "")
-        wanted = " or ".join(one.__name__ for one in types)
+        wanted = " or ".join(kind.__name__ for kind in types)
         raise InputError(f"{field} must be a {wanted}, got {got}{hint and f'; {hint}'}.")
     return value
 
 
-def listed(field: str, value: Any) -> Any:
+def check_list(field: str, value: Any) -> Any:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise InputError(f"{field} must be a list or tuple, got {value!r}.")
     return value
@@ -254,13 +254,13 @@ def distinct(field: str, values: Sequence) -> Any:
     return values
 
 
-def names(field: str, given: Any, allowed: Iterable[str]) -> Any:
+def names(field: str, values: Any, allowed: Iterable[str]) -> Any:
     """Check a list of names: not empty, all known, none repeated."""
     allowed = list(allowed)
-    if not listed(field, given):
+    if not check_list(field, values):
         raise InputError(f"{field} must name at least one; allowed: {', '.join(allowed)}.")
-    for name in given:
+    for name in values:
         one_of(field, name, allowed)
-    if len(set(given)) < len(given):
-        raise InputError(f"{field} must not repeat a name, got {', '.join(given)}.")
-    return given
+    if len(set(values)) < len(values):
+        raise InputError(f"{field} must not repeat a name, got {', '.join(values)}.")
+    return values

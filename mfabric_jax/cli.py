@@ -17,18 +17,18 @@ LONGEST = 1500  # most characters of a printed message
 def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run a command line and return its exit status. None: run that of this process, then end the process."""
     if arguments is None:
-        interrupts.whole_process(lambda: _answered(sys.argv[1:], alive=True))
-    return _answered(list(arguments))
+        interrupts.whole_process(lambda: _exit_status(sys.argv[1:], alive=True))
+    return _exit_status(list(arguments))
 
 
-def _answered(words: list[str], *, alive: bool = False) -> int:
+def _exit_status(words: list[str], *, alive: bool = False) -> int:
     """Run a command line, print mistakes, and return the exit status. `alive`: print signs of life now and then."""
     try:
         from mfabric_jax.checks import InputError
         from mfabric_jax.support.unread import in_one_line
 
         with interrupts.listening(), in_one_line():
-            status = _told(words, InputError, alive)
+            status = _run_reporting_mistakes(words, InputError, alive)
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
@@ -36,16 +36,16 @@ def _answered(words: list[str], *, alive: bool = False) -> int:
         interrupts.say("mfabric: out of memory; use a smaller case.")
         return 2
     except KeyboardInterrupt:
-        return interrupts.interrupted()
+        return interrupts.report_interrupt()
     except BrokenPipeError:  # the reader of the output has closed the pipe
         return 1
     except OSError as error:  # a long name, no permission, a full disk
-        what = "a file or standard output" if error.filename is None else _shortened(repr(error.filename))
+        what = "a file or standard output" if error.filename is None else _shorten(repr(error.filename))
         interrupts.say(f"mfabric: {what} cannot be used ({error.strerror or error}).")
         return 2
 
 
-def _told(words: list[str], mistakes: type[Exception], alive: bool) -> int:
+def _run_reporting_mistakes(words: list[str], mistakes: type[Exception], alive: bool) -> int:
     import contextlib
 
     from mfabric_jax.case.own_code import command_line
@@ -56,10 +56,10 @@ def _told(words: list[str], mistakes: type[Exception], alive: bool) -> int:
         if command is None:
             return 0
         at_work = Alive(command) if alive else contextlib.nullcontext()
-        with at_work, command_line(words[len(command.split()) :]) as rest:
-            return _run(command, rest) or 0
+        with at_work, command_line(words[len(command.split()) :]) as arguments:
+            return _run(command, arguments) or 0
     except mistakes as mistake:
-        interrupts.say(f"mfabric: {_shortened(str(mistake))}")
+        interrupts.say(f"mfabric: {_shorten(str(mistake))}")
         return 2
     except SystemExit as left:
         if isinstance(left.code, int) and left.code:
@@ -96,7 +96,7 @@ def _run(command: str, words: list[str]) -> int | None:
         return module.run(cases, options)
 
 
-def _shortened(sentence: str) -> str:
+def _shorten(sentence: str) -> str:
     line = " ".join(sentence.split())
     return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
 

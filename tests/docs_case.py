@@ -12,7 +12,7 @@ from typing import Any
 
 from mfabric_jax.case import Case, presets
 from mfabric_jax.case.layers import load
-from mfabric_jax.case.paths import Choice, Leaf, flat, settings
+from mfabric_jax.case.paths import Leaf, SettingChoice, flat, settings
 from mfabric_jax.commands import COMMANDS
 from mfabric_jax.commands.help import default_text, groups, kind_words
 from mfabric_jax.commands.words import OF_CASES
@@ -54,7 +54,7 @@ def the_choices() -> Iterator[str]:
     yield "| choice | alternatives | which of them have further settings |"
     yield "|---|---|---|"
     for one in settings().values():
-        if isinstance(one, Choice):
+        if isinstance(one, SettingChoice):
             inside: dict[str, list[str]] = {}
             for leaf in settings().values():
                 if isinstance(leaf, Leaf) and leaf.choice == one.path:

@@ -121,7 +121,7 @@ rows_per_file = 8
 def designs(path: Path) -> Any:
     from mfabric_jax.apps.sweep import read_sweep
 
-    return read_sweep(path).described()
+    return read_sweep(path).identity()
 
 
 reader("case with variants", "space.toml", "toml", VARIANTS, "show space.toml --changed")

@@ -232,11 +232,11 @@ def options_of(command):
 
     name = {"policies": "policies", "": "compare", "experiment": "compare"}.get(command, command)
     module = importlib.import_module(f"mfabric_jax.commands.{name.replace(' ', '_').replace('-', '_')}")
-    return [option for option in options_in(module.Options).values() if option.place is None]
+    return [option for option in options_in(module.Options).values() if option.positional is None]
 
 
 def setting_added(draw, command, words):
-    from mfabric_jax.case.paths import Choice, settings
+    from mfabric_jax.case.paths import SettingChoice, settings
     from mfabric_jax.commands import OF_CASES
     from mfabric_jax.commands.words import ALSO, flags_of_cases
 
@@ -245,7 +245,7 @@ def setting_added(draw, command, words):
     setting = draw.choice(list(settings().values()))
     short = {path: flag for flag, path in flags_of_cases(command).items()}
     several = 1 if draw.random() < 0.85 else 2
-    kind = None if isinstance(setting, Choice) else setting.kind
+    kind = None if isinstance(setting, SettingChoice) else setting.kind
     names = list(setting.alternatives) if kind is None else []
     value = ",".join(value_for(draw, kind, setting.default, names) for _ in range(several))
     if setting.path in short and draw.random() < 0.4:

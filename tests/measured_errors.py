@@ -8,7 +8,7 @@ from pathlib import Path
 from mfabric_jax import report
 from mfabric_jax.apps.validation.training_steps import training_ratios
 from mfabric_jax.report import read_rows
-from mfabric_jax.report.measured_errors import TABLE, Measured, Ratios
+from mfabric_jax.report.measured_errors import TABLE, Ratios, StepErrors
 
 
 def errors_in(rows):
@@ -17,7 +17,7 @@ def errors_in(rows):
     for row in rows:
         if row["error"] is not None:
             found.setdefault(row["gpu"], []).append(row["error"])
-    return {gpu: Measured(len(some), sum(some) / len(some), max(some, key=abs)) for gpu, some in found.items()}
+    return {gpu: StepErrors(len(some), sum(some) / len(some), max(some, key=abs)) for gpu, some in found.items()}
 
 
 def ratios_in(rows):

@@ -133,7 +133,7 @@ def settings_and_presets() -> Iterator[str]:
 
 def commands_and_options() -> Iterator[str]:
     """Commands; their options with type and default; short flags of settings."""
-    from mfabric_jax.case.own_code import FLAG, SAID
+    from mfabric_jax.case.own_code import CODE_HELP, FLAG
     from mfabric_jax.commands.help import option_text
     from mfabric_jax.commands.words import ALSO, flags_of_cases, options_in
 
@@ -141,11 +141,11 @@ def commands_and_options() -> Iterator[str]:
         module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_').replace('-', '_')}")
         yield f"command {command}: {'takes cases' if command in OF_CASES else 'options alone'}"
         for option in options_in(module.Options).values():
-            yield f"option {command} {option.place.name if option.place else option.flag}: {option_text(option)}"
+            yield f"option {command} {option.positional.name if option.positional else option.flag}: {option_text(option)}"
         if command in OF_CASES:
             yield from (f"option {command} {flag}: {path}" for flag, path in flags_of_cases(command).items())
     yield from (f"option {also}: {flag}" for also, flag in ALSO.items())
-    yield f"option every command {FLAG}: {SAID}"
+    yield f"option every command {FLAG}: {CODE_HELP}"
 
 
 def exit_statuses() -> Iterator[str]:

@@ -13,9 +13,9 @@ import pytest
 from mfabric_jax import FlowProblem, InputError, all_to_all_time, completion_times, max_min_rates, policies, workload
 from mfabric_jax.apps.learning import RegionEnv, best_trajectory
 from mfabric_jax.apps.learning.environment import Params, Recorded
-from mfabric_jax.circuit_schedules import Schedule, lower_bound, schedule_time, schedules, valiant
+from mfabric_jax.circuit_schedules import CircuitSchedule, lower_bound, schedule_time, schedules, valiant
 from mfabric_jax.circuit_schedules import get as scheduler
-from mfabric_jax.fabric import Circuits, Network, Region, cluster
+from mfabric_jax.fabric import Circuits, FabricGraph, Region, cluster
 from mfabric_jax.flows import star_completion, star_rates
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import (
@@ -41,7 +41,7 @@ DEMAND = 10 * OTHERS + 50 * RING  # bytes, small enough for 8 bits
 UNLIKE = np.array(
     [[0, 3, 70, 11], [19, 0, 2, 45], [8, 90, 0, 5], [31, 6, 14, 0]]
 )  # no ties, which rounding would settle
-SCHEDULE = Schedule(np.stack([RING, OTHERS - RING]), [0.001, 0.001])
+SCHEDULE = CircuitSchedule(np.stack([RING, OTHERS - RING]), [0.001, 0.001])
 TREE = cluster("fat-tree", 2, 100.0)
 ROUTES = cluster_routes(TREE, [0, 1], [8, 9])
 JOB = workload.get("mixtral-8x7b")
@@ -49,7 +49,7 @@ TOKENS = np.full((JOB.ep, JOB.architecture.experts), 20)
 
 
 SHARES = np.concatenate([np.zeros((4, 4, 4)), np.stack([RING, OTHERS - RING], axis=2)], axis=2)
-ARC = Network(np.arange(2), np.arange(2)[::-1], np.ones(2), np.ones(2), (("gpu", 2),), (("link", 2),))
+ARC = FabricGraph(np.arange(2), np.arange(2)[::-1], np.ones(2), np.ones(2), (("gpu", 2),), (("link", 2),))
 OPTICS = cluster("mfabric", 4, 100.0, regions=RING[None])
 SELECTED = np.ones((1, 2, 1, JOB.ep, JOB.architecture.experts), int)
 LABELS = ("src", "dst", "message", "task")
@@ -112,12 +112,12 @@ def best(**terms):
 
 def network(**terms):
     usual = {"tail": [0, 1], "head": [1, 0], "capacity": [5, 5], "delay_s": [0, 0]}
-    made = Network(**usual | terms, nodes=(("gpu", 2),), links=(("link", 2),))
+    made = FabricGraph(**usual | terms, nodes=(("gpu", 2),), links=(("link", 2),))
     return np.concatenate([made.tail, made.head, made.capacity, made.delay_s])
 
 
 def pooled(pool, node):
-    return ARC.pooled(pool, node, ARC.nodes, ARC.links).tail
+    return ARC.merge_links(pool, node, ARC.nodes, ARC.links).tail
 
 
 def relayed(shares):
@@ -147,7 +147,7 @@ ROWS = (
     Row("all_to_all_time.demand", DEMAND, lambda x: all_to_all_time(REGION, Circuits(RING), x)),
     Row("all_to_all_time.demand", DEMAND, lambda x: all_to_all_time(REGION, Circuits(RING), x, routing="split")),
     Row("Circuits.count", RING, lambda x: all_to_all_time(REGION, Circuits(x), DEMAND), "count"),
-    Row("Circuits.checked.degree", 6, lambda x: Circuits(RING).checked(x).count, "count"),
+    Row("Circuits.checked.degree", 6, lambda x: Circuits(RING).check_legal(x).count, "count"),
     Row("Circuits.is_legal.degree", 6, lambda x: jnp.where(Circuits(RING).is_legal(x), 1.0, jnp.nan), "count"),
     Row("degree_bound.demand", DEMAND, lambda x: degree_bound(REGION, x)),
     Row("relay_shares.demand", DEMAND, lambda x: relay_shares(REGION, Circuits(RING), x, steps=0)),
@@ -175,13 +175,13 @@ ROWS = (
     Row(
         "Schedule.configurations",
         np.stack([RING]),
-        lambda x: schedule_time(REGION, Schedule(x, [1e-3]), DEMAND),
+        lambda x: schedule_time(REGION, CircuitSchedule(x, [1e-3]), DEMAND),
         "count",
     ),
     Row(
         "Schedule.switch",
         [0, 0],
-        lambda x: Schedule(SCHEDULE.configurations, [1, 1], x).checked(REGION).seconds,
+        lambda x: CircuitSchedule(SCHEDULE.configurations, [1, 1], x).check_region(REGION).seconds,
         "index",
     ),
     Row("schedule_time.demand", DEMAND, lambda x: schedule_time(REGION, SCHEDULE, x)),
@@ -201,7 +201,7 @@ ROWS = (
     Row("experts_end.tokens", np.ones((2, 3)), lambda x: chained(tokens=x)),
     Row("experts_end.token_s", 2, lambda x: chained(token_s=x)),
     Row("block_ends.bytes_per_token", 2, lambda x: parts(bytes_per_token=x).combine_s),
-    Row("rounded.scores", DEMAND, lambda x: policies.rounded(x, REGION), "real"),
+    Row("rounded.scores", DEMAND, lambda x: policies.round_scores(x, REGION), "real"),
     Row("exact_circuits.demand", DEMAND, lambda x: policies.exact_circuits(REGION, x)[1], traced=False),
     Row("greedy.demand", DEMAND, lambda x: count_of("greedy", x)),
     Row("topoopt.demand", DEMAND, lambda x: count_of("topoopt", x)),
@@ -227,7 +227,7 @@ ROWS = (
         traced=False,
     ),
     Row("RankLayout.index.rank", [0, 1], lambda x: JOB.layout.index(x), "index", traced=False),
-    Row("Tokens.count", SELECTED, lambda x: Tokens(x, "drawn").scaled_to(JOB).count, traced=False),
+    Row("Tokens.count", SELECTED, lambda x: Tokens(x, "drawn").scale_to(JOB).count, traced=False),
     Row("Tokens.before", SELECTED[0], lambda x: Tokens(SELECTED, "drawn", before=x).before, traced=False),
     Row("Flows.after", [[0, 1]], lambda x: flows(after=x), "index", traced=False),
     *(Row(f"Flows.{name}", [0, 1], lambda x, name=name: flows(**{name: x}), "label", traced=False) for name in LABELS),
@@ -241,7 +241,9 @@ SLOW = (
     Row("star_completion.group_down star_rates.group_down", [1, 3], lambda x: star(group_down=x, group_up=[9.0, 9.0])),
     Row("fluid_lower_bound.demand", DEMAND, lambda x: fluid_lower_bound(REGION, Circuits(RING), x)),
     Row("equal_parts.second_s", 3, lambda x: equal_parts(1.0, x, np.ones(4), 2).circuit_s),
-    Row("Schedule.seconds", [1, 2], lambda x: schedule_time(REGION, Schedule(SCHEDULE.configurations, x), DEMAND)),
+    Row(
+        "Schedule.seconds", [1, 2], lambda x: schedule_time(REGION, CircuitSchedule(SCHEDULE.configurations, x), DEMAND)
+    ),
     Row("schedules.demands", DEMAND[None], lambda x: schedules(x, REGION).seconds, traced=False),
     Row("likely_demands.sigma", 1, lambda x: likely_demands(jax.random.key(0), DEMAND, x, 2)),
     Row("best_trajectory.demands", np.stack([DEMAND] * 2), lambda x: best(demands=x)),
@@ -249,7 +251,7 @@ SLOW = (
     Row("experts_end.batch_s", [1, 2, 3], lambda x: chained(batch_s=x)),
     Row("block_ends.batch_s", 2, lambda x: parts(batch_s=x).combine_s),
     Row("block_ends.token_s", 2, lambda x: parts(token_s=x).combine_s),
-    Row("rounded.demand", DEMAND, lambda x: policies.rounded(OTHERS, REGION, demand=x)),
+    Row("rounded.demand", DEMAND, lambda x: policies.round_scores(OTHERS, REGION, demand=x)),
     Row("static.mean", DEMAND, lambda x: policies.get("static", mean=x)(None, REGION).circuits.count),
     Row("matching.demand", DEMAND, lambda x: count_of("matching", x)),
     Row("topologies.demand", DEMAND, lambda x: count_of("topologies", x)),

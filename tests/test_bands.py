@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.report.measured_errors import measured_ratios
+from mfabric_jax.report.measured_errors import ratio_errors
 from mfabric_jax.report.ranking import NOT_SEPARABLE, rankings
 from mfabric_jax.support.bands import band_columns, is_of_band, ratio_band, spread_of
 from mfabric_jax.workload.kernels import table
@@ -86,7 +86,7 @@ def lead(rows):
 
 
 def test_a_lead_within_all_that_may_be_wrong_is_not_separable():
-    error = measured_ratios().nine_in_ten
+    error = ratio_errors().nine_in_ten
     assert 0.05 < error < 0.1
     # A lead of 1 % that links turn (-0.8 to +2.2), one of 4 % that links keep but the model's error (8.5 %) does not,
     # and one of 20 % that is more than both: 1.2 x 8.5 % is 10.2.

@@ -15,7 +15,7 @@ from mfabric_jax.apps.validation import read_runs
 from mfabric_jax.checks import not_negative, number, one_of, part, positive, whole
 from mfabric_jax.fabric import Prices, read_graph
 from mfabric_jax.policies import load
-from mfabric_jax.report import Asked, query, read_rows, write_rows
+from mfabric_jax.report import QueryOptions, query, read_rows, write_rows
 from mfabric_jax.support.atomic import check_file, replacing
 from mfabric_jax.support.parts import SweepFolder
 from mfabric_jax.support.text_files import DEEPEST, read_mapping
@@ -163,7 +163,7 @@ def test_every_file_is_read_by_it(text, sentence, tmp_path, monkeypatch):
     write_rows([{"a": 1.0}], tmp_path / "rows.csv", {})
     (tmp_path / "rows.config.json").write_text(text)
     assert sentence in refused(read_rows, tmp_path / "rows.csv")
-    assert sentence in refused(query, [tmp_path / "rows.csv"], Asked())
+    assert sentence in refused(query, [tmp_path / "rows.csv"], QueryOptions())
     (tmp_path / "one.policy").write_text(text + "\n")
     assert "is not a policy file" in refused(load, tmp_path / "one.policy")
 

@@ -13,7 +13,7 @@ import pytest
 
 import mfabric_jax
 from mfabric_jax import cases, commands, simulate
-from mfabric_jax.apps.graphs.export import exported_iteration, timed_iteration
+from mfabric_jax.apps.graphs.export import export_iteration, time_iteration
 from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks
 from mfabric_jax.commands import shared
 from mfabric_jax.evaluate import example_timeline
@@ -287,6 +287,6 @@ def test_an_iteration_is_written_and_takes_what_compare_says(capsys, tmp_path, a
     assert f"\ncompare: {seconds:.6g} s\n" in output.out
     assert f"contention none: {seconds:.6g} s, as in compare" in output.out
     assert output.err.split() == [str(out)]
-    one = exported_iteration(small({"network.fabric": "mfabric"}))
+    one = export_iteration(small({"network.fabric": "mfabric"}))
     assert read_tasks(out).equals(one.graph)
-    assert timed_iteration(one).iteration_s > seconds  # gradients hold the last send up
+    assert time_iteration(one).iteration_s > seconds  # gradients hold the last send up

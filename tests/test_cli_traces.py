@@ -8,7 +8,7 @@ import pytest
 from mfabric_jax.apps.recordings import fit
 from mfabric_jax.report import read_rows
 from mfabric_jax.traffic import Knobs, open_trace
-from mfabric_jax.traffic.generator import Shape, draw
+from mfabric_jax.traffic.generator import TrafficShape, draw
 
 from . import command_line
 
@@ -90,13 +90,13 @@ def test_the_degrees_of_a_router_trace_are_those_of_the_options_or_of_a_model(sa
 
 
 def test_knobs_and_a_table_are_printed_and_written(said, run, tmp_path):
-    np.savez(run, tokens=draw(Shape(2, 1, 2, 4, 500), Knobs(skew=1.0, sampled=True), 3, np.arange(3)))
+    np.savez(run, tokens=draw(TrafficShape(2, 1, 2, 4, 500), Knobs(skew=1.0, sampled=True), 3, np.arange(3)))
     out = tmp_path / "made" / "knobs.json"
     head, knobs, table = said("fit", run, "--records", "1-2", "--iterations", 2, "--out", out).split("\n\n")
     (recording,) = open_trace(run)
-    want = fit(recording.chosen((1, 2)), 2)
+    want = fit(recording.select((1, 2)), 2)
     assert Knobs.read(out) == want.knobs
     assert head == f"tokens, recorded {run}, records 1 to 2"
-    assert [line.split()[0] for line in knobs.splitlines()[2:]] == [*want.knobs.turned]
+    assert [line.split()[0] for line in knobs.splitlines()[2:]] == [*want.knobs.changes]
     assert table.split()[:4] == ["statistic", "recorded", "fitted", "error"]
     assert len(table.splitlines()) == 2 + len(want.rows())

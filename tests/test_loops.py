@@ -5,7 +5,7 @@ import threading
 import numpy as np
 from numba.core.caching import FunctionCache
 
-from mfabric_jax.support.loops import kept, made_once
+from mfabric_jax.support.loops import compile_loop, make_once
 
 MADE = []
 
@@ -14,7 +14,7 @@ def added(x):
     return x + 1.0
 
 
-@made_once
+@make_once
 def slowly():
     MADE.append(1)
     threading.Event().wait(0.05)
@@ -38,7 +38,7 @@ def test_threads_that_ask_at_once_make_it_once():
 
 
 def test_a_loop_has_one_name_however_often_it_is_compiled():
-    names = {kept(added).__qualname__ for _ in range(3)}
+    names = {compile_loop(added).__qualname__ for _ in range(3)}
     assert len(names) == 1
     assert names.pop().startswith("added_")
 
@@ -48,7 +48,7 @@ def test_without_a_folder_loops_are_compiled_in_each_process(monkeypatch):
         raise RuntimeError("cannot cache function: no locator available")
 
     monkeypatch.setattr(FunctionCache, "__init__", nowhere)
-    assert kept(added)(np.float64(1.0)) == 2.0
+    assert compile_loop(added)(np.float64(1.0)) == 2.0
 
 
 def test_a_full_disk_costs_time_alone(monkeypatch):
@@ -57,6 +57,6 @@ def test_a_full_disk_costs_time_alone(monkeypatch):
 
     monkeypatch.setattr(FunctionCache, "save_overload", full)
     monkeypatch.setattr(FunctionCache, "load_overload", lambda self, sig, target: None)
-    loop = kept(added)
+    loop = compile_loop(added)
     assert loop(np.float64(1.0)) == 2.0
     assert loop(np.float64(2.0)) == 3.0

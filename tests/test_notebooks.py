@@ -12,7 +12,7 @@ import pytest
 
 from mfabric_jax import Case, Circuits, InputError, Plan, cases, fabric, load, resolve, simulate
 from mfabric_jax.apps.serving import deployment
-from mfabric_jax.circuit_schedules import Schedule
+from mfabric_jax.circuit_schedules import CircuitSchedule
 from mfabric_jax.support import progress
 from mfabric_jax.support.notebooks import LEFT, MOST, Rows, frame, html_table
 from tests.small import small
@@ -50,7 +50,7 @@ def test_circuits_plans_and_fabrics_are_a_line():
     assert repr(Circuits(count)) == f"<Circuits: 3 between 2 pairs of 3 servers: {count.tolist()}>"
     assert repr(Circuits(np.zeros((9, 9)))) == "<Circuits: 0 between 0 pairs of 9 servers>"
     assert repr(Plan(Circuits(count))) == f"<Plan: {repr(Circuits(count))[1:-1]}>"
-    schedule = Schedule(np.eye(3)[None], [0.5])
+    schedule = CircuitSchedule(np.eye(3)[None], [0.5])
     assert repr(Plan.of_schedule(schedule)) == "<Plan: Schedule: 1 configurations of 3 servers on 1 switches for 0.5 s>"
     told = []
     jax.jit(lambda x: told.append(repr(Plan(Circuits(x)))) or x)(jnp.zeros((3, 3)))
@@ -103,7 +103,7 @@ class Shell:
 
 def test_bars_are_shown_in_notebooks_and_terminals_alone(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert isinstance(progress.bar("what", "it", 3), progress.Lines)
+    assert isinstance(progress.bar("what", "it", 3), progress.ProgressLines)
     monkeypatch.setitem(sys.modules, "IPython", type("IPython", (), {"get_ipython": Shell}))
     with progress.bar("what", "it", 3) as shown:
         assert not shown.disable

@@ -202,7 +202,7 @@ def test_flipped_bytes_cut_and_foreign_files_are_traced_again(folder):
         one.write_bytes(content)
         assert again(folder)
         assert not again(folder)  # it was written anew
-    one.write_bytes(programs._sealed(one, b"no program, though its checksum is right"))
+    one.write_bytes(programs._with_checksum(one, b"no program, though its checksum is right"))
     assert again(folder)
     assert not again(folder)
 

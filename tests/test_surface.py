@@ -9,7 +9,7 @@ import pytest
 from mfabric_jax import Case, InputError, cases
 from mfabric_jax.apps.recordings.statistics import TITLES
 from mfabric_jax.apps.serving.columns import SERVED
-from mfabric_jax.apps.serving.rows import known, row_of
+from mfabric_jax.apps.serving.rows import cached_deployment, row_of
 from mfabric_jax.case import paths
 from mfabric_jax.evaluate import simulate
 from mfabric_jax.evaluate.rows.results import provenance
@@ -92,7 +92,7 @@ def test_columns_of_cases_are_those_of_rows():
 
 def test_columns_of_serving_are_those_of_its_parts():
     case = Case().with_({"model.name": "deepseek-v3", "network.fabric": "fat-tree"})
-    row = row_of(known(case))
+    row = row_of(cached_deployment(case))
     assert set(row) == set(SERVED)
 
 

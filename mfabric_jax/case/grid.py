@@ -22,10 +22,10 @@ from mfabric_jax.case.paths import (
     flat,
     is_axis,
     is_chosen,
-    layered,
+    merge_statements,
     parts_of,
+    read_statement,
     settings,
-    stated,
     unknown,
 )
 from mfabric_jax.case.policies import BOUND
@@ -100,8 +100,8 @@ OF_DOMAINS = ("gpu.nvlink_gigabytes_per_s", "gpu.scale_up_gpus")
 OF_CHOICE = tuple(
     f"circuits.{name}" for name in ("policy", "routing", "schedule", "partial")
 )  # not read with circuits.turn = bound
-REWIRED = ("mfabric", "mfabric-cpo", "acos")  # fabrics whose circuits a policy chooses
-TURNED = {
+POLICY_FABRICS = ("mfabric", "mfabric-cpo", "acos")  # fabrics whose circuits a policy chooses
+OTHER_CIRCUIT_SETTINGS = {
     "photonic-rails": ("circuits.ocs", "circuits.delay_s", "circuits.reactivation_s")
 }  # circuit settings that other fabrics read
 OF_GRAPHS = ("network.graph", "network.on-graph.relay", "network.on-graph.ranks")
@@ -177,17 +177,17 @@ class Cases:
 
     def _repr_html_(self) -> str:
         first = itertools.islice((flat(case) for case in self), MOST)
-        rows = [{path: found.get(path) for path in self.varied} for found in first] if self.varied else []
+        rows = [{path: values.get(path) for path in self.varied} for values in first] if self.varied else []
         return html_table(rows, repr(self)[1:-1])
 
     def _axes(self) -> dict[str, dict[Any, None]]:
         """Return the distinct values of every path that varies."""
-        found: dict[str, dict[Any, None]] = {path: {} for path in self.varied}
+        axes: dict[str, dict[Any, None]] = {path: {} for path in self.varied}
         for block in self.blocks:
             own = flat(block.case)
-            for path, values in found.items():
+            for path, values in axes.items():
                 values |= dict.fromkeys(block.columns.get(path, (own.get(path),)))
-        return found
+        return axes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,91 +207,91 @@ def cases(
     if isinstance(case, Case):
         case = Cases((Block(case),))
     elif not isinstance(case, Cases):
-        case = _together([Cases((Block(one),)) for one in case])
+        case = _join_cases([Cases((Block(single_case),)) for single_case in case])
     if axes is None:
         return case
     if not isinstance(axes, Mapping):
-        return _together([cases(one.with_(dict(changes))) for one in case for changes in axes])
-    above = stated(
+        return _join_cases([cases(single_case.with_(dict(changes))) for single_case in case for changes in axes])
+    above = read_statement(
         {path: list(values) if isinstance(values, tuple | range) else values for path, values in axes.items()}
     )
-    found = [_grid(flat(one), above, block.variant) for block in case.blocks for one in block]
-    together = _together(found)
+    grids = [_grid(flat(single_case), above, block.variant) for block in case.blocks for single_case in block]
+    together = _join_cases(grids)
     varied = (*case.varied, *(path for path in together.varied if path not in case.varied))
     return dataclasses.replace(together, varied=varied)
 
 
-def _together(several: Sequence[Cases]) -> Cases:
-    blocks = tuple(block for one in several for block in one.blocks)
-    return Cases(blocks, varied_in(blocks))
+def _join_cases(several: Sequence[Cases]) -> Cases:
+    blocks = tuple(block for group in several for block in group.blocks)
+    return Cases(blocks, varied_paths(blocks))
 
 
-def varied_in(blocks: Sequence[Block]) -> tuple[str, ...]:
+def varied_paths(blocks: Sequence[Block]) -> tuple[str, ...]:
     """Return the paths at which the cases of blocks differ."""
     seen: dict[str, set] = {}
     for block in blocks:
         for path, value in flat(block.case).items():
-            seen.setdefault(path, set()).update(map(_hashed, block.columns.get(path, (value,))))
+            seen.setdefault(path, set()).update(map(_hashable, block.columns.get(path, (value,))))
     return tuple(path for path, values in seen.items() if len(values) > 1)
 
 
-def _hashed(value: Any) -> Any:
+def _hashable(value: Any) -> Any:
     return value if isinstance(value, str | int | float | tuple | None) else repr(value)
 
 
-def expanded(below: Statement, variants: Sequence[Variant] = ()) -> Cases:
+def expand_cases(below: Statement, variants: Sequence[Variant] = ()) -> Cases:
     """Return the cases of a statement with lists, for each of its variants."""
     if not variants:
         return _grid({}, below)
-    return _together([_grid(below, variant.stated, variant.name) for variant in variants])
+    return _join_cases([_grid(below, variant.stated, variant.name) for variant in variants])
 
 
 def _grid(below: Statement, above: Statement, variant: str = AS_SET) -> Cases:
     """Combine the lists of both statements. Combinations that read the same settings are merged."""
-    given = layered(below, above)
-    axes = {path: value for path, value in given.items() if is_axis(path, value)}
-    fixed = {path: value for path, value in given.items() if path not in axes}
+    statement = merge_statements(below, above)
+    axes = {path: value for path, value in statement.items() if is_axis(path, value)}
+    fixed = {path: value for path, value in statement.items() if path not in axes}
     coded = {path: values for path, values in axes.items() if not settings()[path].traced}
     traced = {path: values for path, values in axes.items() if settings()[path].traced}
-    _few_enough(math.prod(len(values) for values in axes.values()))
-    found: dict[Any, Block] = {}
+    _check_count(math.prod(len(values) for values in axes.values()))
+    blocks: dict[Any, Block] = {}
     for chosen in itertools.product(*coded.values()):
-        one = fixed | dict(zip(coded, chosen, strict=True))
-        own = {path: values for path, values in traced.items() if reads_setting(path, one)}
+        combination = fixed | dict(zip(coded, chosen, strict=True))
+        own = {path: values for path, values in traced.items() if reads_setting(path, combination)}
         first = {path: values[0] for path, values in traced.items()}
-        read = build({path: value for path, value in (one | first).items() if reads_setting(path, one)})
+        read = build({path: value for path, value in (combination | first).items() if reads_setting(path, combination)})
         columns = dict(zip(own, zip(*itertools.product(*own.values()), strict=True), strict=True))
-        found.setdefault((read, variant), Block(build(one | first), variant, columns))
-    return Cases(tuple(found.values()), tuple(axes))
+        blocks.setdefault((read, variant), Block(build(combination | first), variant, columns))
+    return Cases(tuple(blocks.values()), tuple(axes))
 
 
-def _few_enough(count: int) -> int:
+def _check_count(count: int) -> int:
     if count > MOST_CASES:
         raise InputError(f"there must be at most {MOST_CASES:,} cases together, got {count:,}.")
     return count
 
 
-def reads_setting(path: str, one: Statement) -> bool:
+def reads_setting(path: str, statement: Statement) -> bool:
     """Whether a case with these alternatives and this fabric reads a setting."""
-    return is_chosen(path, one) and fabric_reads(path, one)
+    return is_chosen(path, statement) and fabric_reads(path, statement)
 
 
-def fabric_reads(path: str, one: Statement) -> bool:
+def fabric_reads(path: str, statement: Statement) -> bool:
     """Whether the fabric of a case reads a setting of NICs or circuits."""
-    fabric = one.get("network.fabric", settings()["network.fabric"].default)
+    fabric = statement.get("network.fabric", settings()["network.fabric"].default)
     if path.startswith("network.") and (only := path.split(".")[1]) in NAMES:
         return fabric == only
     if path.startswith("circuits."):
         fixed = fabric == "acos" and path in ("circuits.policy", "circuits.ocs")
-        if one.get("circuits.turn") == BOUND and path in OF_CHOICE:
+        if statement.get("circuits.turn") == BOUND and path in OF_CHOICE:
             return False
-        return (fabric in REWIRED and not fixed) or path in TURNED.get(fabric, ())
+        return (fabric in POLICY_FABRICS and not fixed) or path in OTHER_CIRCUIT_SETTINGS.get(fabric, ())
     if path in OF_DOMAINS and fabric in OWN_DOMAINS:
         return False
     if path in OF_GRAPHS or (fabric == GRAPH and path in IN_GRAPHS):
         return fabric == GRAPH and path in OF_GRAPHS
     if path == "network.nic_use":
-        rails = fabric == "rail-optimized" and not one.get("network.rail-optimized.pxn", True)
+        rails = fabric == "rail-optimized" and not statement.get("network.rail-optimized.pxn", True)
         return fabric in OWN_NICS or rails
     return True
 
@@ -299,7 +299,7 @@ def fabric_reads(path: str, one: Statement) -> bool:
 def unread(case: Cases) -> list[str]:
     """Return the stated paths that no case reads."""
     every = [flat(block.case) for block in case.blocks]
-    return [path for path in case.stated if not any(reads_setting(path, one) for one in every)]
+    return [path for path in case.stated if not any(reads_setting(path, statement) for statement in every)]
 
 
 @contextlib.contextmanager
@@ -309,7 +309,7 @@ def in_case_files(cases: Cases) -> Iterator[None]:
         yield
     except InputError as error:
         sentence = str(error)
-        source = next((cases.sources[path] for path in _named_in(sentence, cases)), "")
+        source = next((cases.sources[path] for path in _paths_in_sentence(sentence, cases)), "")
         if not source.lower().endswith(FILES) or source in sentence:
             raise
         raise type(error)(f"{source}: {sentence}") from error
@@ -318,7 +318,7 @@ def in_case_files(cases: Cases) -> Iterator[None]:
 FILES = (".toml", ".json")  # suffixes of files of cases
 
 
-def _named_in(sentence: str, cases: Cases) -> Iterator[str]:
+def _paths_in_sentence(sentence: str, cases: Cases) -> Iterator[str]:
     """Yield the settings named at the beginning of a sentence: by their path, then by their last word."""
     first = set(re.findall(r"[\w.-]*\w", sentence[:FIRST]))
     stated = [path for path, source in cases.sources.items() if source != "default"]
@@ -339,7 +339,7 @@ RULES = {
 REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 
 
-def drawn(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> Cases:
+def draw_cases(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> Cases:
     """Return cases with random values, `draws` for each case. `random`, `sweep`: the tables of these names."""
     for key in sweep:
         one_of("setting of [sweep]", key, RULES)
@@ -354,8 +354,8 @@ def drawn(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> 
         if rules["draws"] > 1:
             raise InputError("sweep.draws is the number of draws of [random], but there is no [random].")
         return dataclasses.replace(below, rules=rules)
-    count = _few_enough(len(below) * rules["draws"])
-    values = {path: _drawn(path, axis, count, rules["draw_seed"]) for path, axis in axes.items()}
+    count = _check_count(len(below) * rules["draws"])
+    values = {path: _draw_values(path, axis, count, rules["draw_seed"]) for path, axis in axes.items()}
     blocks, first = [], 0
     for block in below.blocks:
         rows = range(first, first + len(block) * rules["draws"])
@@ -368,19 +368,19 @@ def drawn(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> 
 def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block]:
     base, rows = flat(block.case), len(next(iter(values.values())))
     before = {
-        path: [one for one in column for _ in range(rows // len(block))] for path, column in block.columns.items()
+        path: [value for value in column for _ in range(rows // len(block))] for path, column in block.columns.items()
     }
     columns = {path: column for path, column in (before | dict(values)).items() if settings()[path].traced}
     coded = {path: column for path, column in values.items() if path not in columns}
     places: dict[tuple, list[int]] = {}
-    for at, chosen in enumerate(zip(*coded.values(), strict=True) if coded else [()] * rows):
-        places.setdefault(chosen, []).append(at)
+    for row, chosen in enumerate(zip(*coded.values(), strict=True) if coded else [()] * rows):
+        places.setdefault(chosen, []).append(row)
     for chosen, some in places.items():
         above = dict(zip(coded, chosen, strict=True))
         read = {path: column for path, column in columns.items() if _may_be_read(path, above)}
-        own = {path: tuple(column[at] for at in some) for path, column in read.items()}
-        above = stated(above | {path: column[0] for path, column in own.items()})
-        yield Block(build(layered(base, above)), block.variant, own)
+        own = {path: tuple(column[row] for row in some) for path, column in read.items()}
+        above = read_statement(above | {path: column[0] for path, column in own.items()})
+        yield Block(build(merge_statements(base, above)), block.variant, own)
 
 
 def _may_be_read(path: str, drawn: Statement) -> bool:
@@ -403,14 +403,14 @@ def random_axes(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return axes
 
 
-def _drawn(path: str, axis: Mapping[str, Any], count: int, seed: int) -> list[Any]:
+def _draw_values(path: str, axis: Mapping[str, Any], count: int, seed: int) -> list[Any]:
     field = f"random.{path}"
     check_form(field, axis)
     if "of" in axis:
-        several = stated({path: list(axis["of"])}, "random: ")[path]
+        several = read_statement({path: list(axis["of"])}, "random: ")[path]
         several = several if isinstance(several, list) else [several]
-        return [several[place] for place in draw(path, {"of": several}, count, seed).tolist()]
-    axis = {**axis, **{end: stated({path: axis[end]}, "random: ")[path] for end in ("low", "high")}}
+        return [several[index] for index in draw(path, {"of": several}, count, seed).tolist()]
+    axis = {**axis, **{end: read_statement({path: axis[end]}, "random: ")[path] for end in ("low", "high")}}
     check_range(field, **axis)
     if float not in parts_of(settings()[path].kind):  # type: ignore[union-attr]
         axis["whole"] = True

@@ -8,9 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.case.grid import AS_SET, Cases, Variant, drawn, expanded, unread
+from mfabric_jax.case.grid import AS_SET, Cases, Variant, draw_cases, expand_cases, unread
 from mfabric_jax.case.own_code import read_settings
-from mfabric_jax.case.paths import Case, Statement, layered, stated
+from mfabric_jax.case.paths import Case, Statement, merge_statements, read_statement
 from mfabric_jax.checks import InputError, in_file, one_of
 from mfabric_jax.support.text_files import mapping_in
 
@@ -20,7 +20,7 @@ BESIDE = ("preset", "variants", "random", "sweep")  # keys of a file that are no
 
 
 @dataclasses.dataclass(frozen=True)
-class Layer:
+class SettingsLayer:
     """A preset, file or command line. `name`: for messages; `typed`: a setting that no case reads is an error."""
 
     name: str
@@ -39,81 +39,81 @@ def presets() -> dict[str, str]:
     return {name: text.partition("\n")[0].lstrip("# ") for name, text in texts.items()}
 
 
-def preset_layers(name: str) -> list[Layer]:
+def preset_layers(name: str) -> list[SettingsLayer]:
     """Return the layers of a preset: those that it builds on, then its own."""
     one_of("preset", name, presets())
     text = (resources.files("mfabric_jax.case") / "presets" / f"{name}.toml").read_text("utf-8")
     return layers_of(mapping_in(text, f"preset {name}", "settings", ".toml"), f"preset {name}")
 
 
-def file_layers(path: str | Path) -> list[Layer]:
+def file_layers(path: str | Path) -> list[SettingsLayer]:
     """Return the layers of a `.toml` or `.json` file: its presets, then its own."""
     return layers_of(read_settings(path, "settings of a case"), Path(path).name, typed=True)
 
 
-def layers_of(given: Mapping[str, Any], name: str, *, typed: bool = False) -> list[Layer]:
+def layers_of(content: Mapping[str, Any], name: str, *, typed: bool = False) -> list[SettingsLayer]:
     """Return the layers of a mapping with the content of a file."""
     where = f"{name}: "
-    named = given.get("preset", [])
+    named = content.get("preset", [])
     named = named if isinstance(named, list) else [named]
     with in_file(name):
-        below = [layer for one in named for layer in preset_layers(one)]
-    variants = tuple(_variant(one, where) for one in _tables(given.get("variants", []), where))
-    rest = {key: value for key, value in given.items() if key not in BESIDE}
-    random, sweep = ({**_table(given.get(key, {}), key, where)} for key in ("random", "sweep"))
-    return [*below, Layer(name, stated(rest, where), variants, random, sweep, typed)]
+        below = [layer for entry in named for layer in preset_layers(entry)]
+    variants = tuple(_variant(entry, where) for entry in _tables(content.get("variants", []), where))
+    settings = {key: value for key, value in content.items() if key not in BESIDE}
+    random, sweep = ({**_table(content.get(key, {}), key, where)} for key in ("random", "sweep"))
+    return [*below, SettingsLayer(name, read_statement(settings, where), variants, random, sweep, typed)]
 
 
-def named_layers(presets: Sequence[str], files: Sequence[str | Path]) -> list[Layer]:
+def read_layers(presets: Sequence[str], files: Sequence[str | Path]) -> list[SettingsLayer]:
     """Return the layers of presets, then those of files."""
     below = [layer for name in presets for layer in preset_layers(name)]
     return below + [layer for file in files for layer in file_layers(file)]
 
 
-def _tables(given: Any, where: str) -> list[Mapping[str, Any]]:
-    if not isinstance(given, list) or not all(isinstance(one, Mapping) for one in given):
-        raise InputError(f"{where}variants must be tables ([[variants]]), got {given!r:.80}.")
-    return given
+def _tables(variants: Any, where: str) -> list[Mapping[str, Any]]:
+    if not isinstance(variants, list) or not all(isinstance(table, Mapping) for table in variants):
+        raise InputError(f"{where}variants must be tables ([[variants]]), got {variants!r:.80}.")
+    return variants
 
 
-def _table(given: Any, key: str, where: str) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping):
-        raise InputError(f"{where}{key} must be a table, got {given!r:.80}.")
-    return given
+def _table(table: Any, key: str, where: str) -> Mapping[str, Any]:
+    if not isinstance(table, Mapping):
+        raise InputError(f"{where}{key} must be a table, got {table!r:.80}.")
+    return table
 
 
-def _variant(given: Mapping[str, Any], where: str) -> Variant:
-    name = given.get("name")
+def _variant(table: Mapping[str, Any], where: str) -> Variant:
+    name = table.get("name")
     if not isinstance(name, str) or not name:
         raise InputError(f"{where}every table of variants needs a name, got {name!r}.")
-    return Variant(name, stated({key: value for key, value in given.items() if key != "name"}, where))
+    return Variant(name, read_statement({key: value for key, value in table.items() if key != "name"}, where))
 
 
-def merged(layers: Sequence[Layer]) -> Cases:
+def merge_layers(layers: Sequence[SettingsLayer]) -> Cases:
     """Return the cases of layers; later layers win. Raise InputError for a typed setting that no case reads."""
     below: Statement = {}
     sources: dict[str, str] = {}
     variants: tuple[Variant, ...] = ()
     for layer in layers:
-        before, below = below, layered(below, layer.stated, f"{layer.name}: " if layer.name != "flag" else "")
+        before, below = below, merge_statements(below, layer.stated, f"{layer.name}: " if layer.name != "flag" else "")
         sources |= {path: layer.name for path in below if path in layer.stated or path not in before}
-        variants = layer.variants or _narrowed(variants, layer.stated)
+        variants = layer.variants or _narrow_variants(variants, layer.stated)
     random = {path: spec for layer in layers for path, spec in layer.random.items()}
     rules = {key: value for layer in layers for key, value in layer.sweep.items()}
     of_tables = [layer.name for layer in layers if layer.random or layer.sweep]
-    several = expanded(below, tuple(_of_these_models(variants, below)))
+    several = expand_cases(below, tuple(_of_these_models(variants, below)))
     with in_file(of_tables[-1] if of_tables else None):
-        found = drawn(several, random, rules)
+        result = draw_cases(several, random, rules)
     sources = {path: sources.get(path, "default") for path in below}
-    found = dataclasses.replace(found, stated=below, sources=sources, variants=variants, random=random)
+    result = dataclasses.replace(result, stated=below, sources=sources, variants=variants, random=random)
     typed = {path for layer in layers if layer.typed for path in layer.stated}
-    if lost := [path for path in unread(found) if path in typed]:
-        fabrics = dict.fromkeys(block.case.network.fabric for block in found.blocks)
+    if lost := [path for path in unread(result) if path in typed]:
+        fabrics = dict.fromkeys(block.case.network.fabric for block in result.blocks)
         raise InputError(f"{lost[0]} is not read by any case here ({', '.join(fabrics)}); leave it out.")
-    return found
+    return result
 
 
-def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, ...]:
+def _narrow_variants(variants: Sequence[Variant], later: Statement) -> tuple[Variant, ...]:
     """Keep the variants of earlier layers that agree with a later one. Fabrics of dropped variants stay, unnamed."""
     kept: list[Variant] = []
     alone: list[str] = []
@@ -124,10 +124,10 @@ def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, .
             name = AS_SET if both.keys() - {FABRIC, MODEL} else variant.name
             kept.append(Variant(name, variant.stated | own))
         else:
-            alone += both.get(FABRIC, _listed(variant.stated.get(FABRIC, [])))
-    there = [name for one in kept for name in _listed(one.stated.get(FABRIC, []))]
-    known = [name for variant in variants for name in _listed(variant.stated.get(FABRIC, []))]
-    alone += [name for name in _listed(later.get(FABRIC, [])) if variants and name not in known]
+            alone += both.get(FABRIC, _as_list(variant.stated.get(FABRIC, [])))
+    there = [name for kept_variant in kept for name in _as_list(kept_variant.stated.get(FABRIC, []))]
+    known = [name for variant in variants for name in _as_list(variant.stated.get(FABRIC, []))]
+    alone += [name for name in _as_list(later.get(FABRIC, [])) if variants and name not in known]
     lost = [name for name in dict.fromkeys(alone) if name not in there]
     return (*kept, *_unmet(kept, later), *(Variant(AS_SET, {FABRIC: name}) for name in lost))
 
@@ -135,13 +135,16 @@ def _narrowed(variants: Sequence[Variant], later: Statement) -> tuple[Variant, .
 def _unmet(kept: Sequence[Variant], later: Statement) -> Iterator[Variant]:
     """Yield a variant for every combination of later values that no kept variant covers on its fabrics."""
     axes = {path: value for path, value in later.items() if isinstance(value, list) and path not in (FABRIC, MODEL)}
-    narrowed = [one for one in kept if axes.keys() & one.stated.keys()]
-    axes = {path: value for path, value in axes.items() if any(path in one.stated for one in narrowed)}
-    fabrics = dict.fromkeys(name for one in narrowed for name in _listed(one.stated.get(FABRIC, [])))
+    narrowed = [variant for variant in kept if axes.keys() & variant.stated.keys()]
+    axes = {path: value for path, value in axes.items() if any(path in variant.stated for variant in narrowed)}
+    fabrics = dict.fromkeys(name for variant in narrowed for name in _as_list(variant.stated.get(FABRIC, [])))
     for fabric, *values in itertools.product(fabrics, *axes.values()) if axes else ():
-        asked = dict(zip(axes, values, strict=True)) | {FABRIC: fabric}
-        if not any(all(_common(one.stated.get(path, asked[path]), asked[path]) for path in asked) for one in kept):
-            yield Variant(AS_SET, asked)
+        combination = dict(zip(axes, values, strict=True)) | {FABRIC: fabric}
+        if not any(
+            all(_common(variant.stated.get(path, combination[path]), combination[path]) for path in combination)
+            for variant in kept
+        ):
+            yield Variant(AS_SET, combination)
 
 
 def _of_these_models(variants: Sequence[Variant], stated: Statement) -> Iterator[Variant]:
@@ -155,23 +158,23 @@ def _of_these_models(variants: Sequence[Variant], stated: Statement) -> Iterator
 
 def _of_all_models(variants: Sequence[Variant], later: Statement) -> Iterator[Variant]:
     """Yield variants. The first variant of each name also takes the models that no variant names."""
-    known = {model for variant in variants for model in _listed(variant.stated.get(MODEL, []))}
-    others = [model for model in _listed(later.get(MODEL, [])) if model not in known]
+    known = {model for variant in variants for model in _as_list(variant.stated.get(MODEL, []))}
+    others = [model for model in _as_list(later.get(MODEL, [])) if model not in known]
     seen: set[str] = set()
     for variant in variants:
         if others and MODEL in variant.stated and variant.name not in seen:
-            yield Variant(variant.name, variant.stated | {MODEL: [*_listed(variant.stated[MODEL]), *others]})
+            yield Variant(variant.name, variant.stated | {MODEL: [*_as_list(variant.stated[MODEL]), *others]})
         else:
             yield variant
         seen.add(variant.name)
 
 
-def _listed(value: Any) -> list:
+def _as_list(value: Any) -> list:
     return value if isinstance(value, list) else [value]
 
 
 def _common(some: Any, others: Any) -> list:
-    return [one for one in _listed(some) if one in _listed(others)]
+    return [item for item in _as_list(some) if item in _as_list(others)]
 
 
 def load(
@@ -183,8 +186,8 @@ def load(
     Raise InputError for an unreadable file, an unknown name or an invalid value.
     """
     named = [preset] if isinstance(preset, str) else list(preset)
-    layers = named_layers(named, paths)
+    layers = read_layers(named, paths)
     if changes:
-        layers.append(Layer("changes", stated(changes), typed=True))
-    found = merged(layers)
-    return found.blocks[0].case if len(found) == 1 and found.blocks[0].variant == AS_SET else found
+        layers.append(SettingsLayer("changes", read_statement(changes), typed=True))
+    result = merge_layers(layers)
+    return result.blocks[0].case if len(result) == 1 and result.blocks[0].variant == AS_SET else result

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.case.policies import divided, file_of, is_function
+from mfabric_jax.case.policies import file_of, is_function, split_words
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.text_files import read_mapping
 
 FLAG = "--code"
-SAID = "Python files or modules whose code the input files may run; they run no other code"  # in help
+CODE_HELP = "Python files or modules whose code the input files may run; they run no other code"  # in help
 MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _allowed: set[str] = set()  # resolved paths of files, and names of modules
 _commands: list[Sequence[str]] = []  # running commands; only code in their words may run
@@ -27,8 +27,8 @@ def allow_code(*code: str | Path) -> None:
 
     `policies.load`, `load` of a case, `read_jobs` and the like refuse files that name other code.
     """
-    for one in code:
-        _allowed.add(_known(str(one)))
+    for name in code:
+        _allowed.add(_resolve_code(str(name)))
 
 
 def allowed_code() -> tuple[str, ...]:
@@ -39,14 +39,14 @@ def allowed_code() -> tuple[str, ...]:
 @contextlib.contextmanager
 def command_line(words: Sequence[str]) -> Iterator[list[str]]:
     """Yield the words without `--code`. Inside the block, only code that the words state may run."""
-    rest, code = _without_flag(words)
-    stated = {file for word in rest for file in _files_in(word)}
+    other_words, code = _without_flag(words)
+    stated = {file for word in other_words for file in _files_in(word)}
     before = set(_allowed)
     _allowed.clear()
     _commands.append(words)
     try:
         allow_code(*code, *stated)
-        yield rest
+        yield other_words
     finally:
         _commands.pop()
         _allowed.clear()
@@ -55,7 +55,7 @@ def command_line(words: Sequence[str]) -> Iterator[list[str]]:
 
 def check_code(code: str, named: str) -> None:
     """Raise InputError unless the Python file or module `code`, which the file `named` names, is allowed."""
-    if _known(code) not in _allowed:
+    if _resolve_code(code) not in _allowed:
         raise InputError(
             f"{named} names code to run, of {code!r}, but code that only a file names is not run; if you trust it, add "
             f"{FLAG} {code}, in Python policies.allow_code({code!r})."
@@ -70,9 +70,9 @@ def check_stated(name: str, kind: str) -> None:
 
 def read_settings(path: str | Path, what: str) -> dict[str, Any]:
     """Read a file whose settings may name code. Raise InputError if that code is not allowed."""
-    found = read_mapping(path, what)
-    check_data(found, repr(str(path)))
-    return found
+    content = read_mapping(path, what)
+    check_data(content, repr(str(path)))
+    return content
 
 
 def check_data(data: Any, named: str) -> None:
@@ -85,13 +85,13 @@ def check_data(data: Any, named: str) -> None:
 def _texts(data: Any) -> Iterator[str]:
     left = [data]
     while left:
-        one = left.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, dict):
-            left += one.values()
-        elif isinstance(one, list | tuple):
-            left += one
+        item = left.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            left += item.values()
+        elif isinstance(item, list | tuple):
+            left += item
 
 
 def _file_in(text: str) -> str | None:
@@ -104,28 +104,28 @@ def _file_in(text: str) -> str | None:
 
 def _files_in(word: str) -> Iterator[str]:
     """Yield the file of every FILE.py:FUNCTION in a word: alone, in a list, or after an equals sign."""
-    for one in divided(word):
-        parts = one.split("=")
+    for piece in split_words(word):
+        parts = piece.split("=")
         for first in range(len(parts)):
             if (file := _file_in("=".join(parts[first:]))) is not None:
                 yield file
 
 
 def _without_flag(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    rest, code, left = [], [], list(words)
+    others, code, left = [], [], list(words)
     while left:
         word = left.pop(0)
         flag, equals, value = word.partition("=")
         if flag != FLAG:
-            rest.append(word)
+            others.append(word)
             continue
         if not equals and (not left or left[0].startswith("--")):
             raise InputError(f"option {FLAG} needs Python files or modules after it, such as net.py.")
-        code += divided(value if equals else left.pop(0))
-    return rest, code
+        code += split_words(value if equals else left.pop(0))
+    return others, code
 
 
-def _known(code: str) -> str:
+def _resolve_code(code: str) -> str:
     """Return a file by its resolved path, a module by its name. Raise InputError if it is neither."""
     if code.endswith(".py") or "/" in code:
         return str(Path(code).resolve())

@@ -20,8 +20,8 @@ import msgspec
 from mfabric_jax import units
 from mfabric_jax.case import policies, tree
 from mfabric_jax.case.serving import ServingSettings
-from mfabric_jax.case.tree import Alternative, Group
-from mfabric_jax.checks import InputError, check_size, meant, one_of, shown
+from mfabric_jax.case.tree import Alternative, SettingsGroup
+from mfabric_jax.checks import InputError, check_size, format_value, one_of, suggestion
 from mfabric_jax.support.notebooks import html_table
 
 POLICY = "circuits.policy"
@@ -63,7 +63,7 @@ def of_text(kind: Any, text: str) -> Any:
     return tried[0] if isinstance(tried[0], int | float) else word
 
 
-def converted(path: str, kind: Any, value: Any) -> Any:
+def convert_value(path: str, kind: Any, value: Any) -> Any:
     """Convert a value to its type. Raise InputError if it is invalid."""
     value = _in_units(path, kind, value)
     if isinstance(value, float) and math.isnan(value):
@@ -71,36 +71,36 @@ def converted(path: str, kind: Any, value: Any) -> Any:
     if isinstance(value, bool) and bool not in parts_of(kind):
         raise InputError(f"{path} must be {words(kind)}, got {str(value).lower()}.")
     try:
-        found = msgspec.convert(value, kind)
+        result = msgspec.convert(value, kind)
     except NOT_OF_KIND:
         raise InputError(
-            f"{path} must be {words(kind)}, got {shown(value)}{meant(str(value).lower(), _accepted(kind))}."
+            f"{path} must be {words(kind)}, got {format_value(value)}{suggestion(str(value).lower(), _accepted_words(kind))}."
         ) from None
-    if isinstance(found, float) and math.isinf(found):
+    if isinstance(result, float) and math.isinf(result):
         if not path.endswith("capacity_factor"):
-            raise InputError(f"{path} must be {words(kind)}, got {found}.")
-    elif isinstance(found, int | float) and not isinstance(found, bool):
-        check_size(path, found)
-    return found
+            raise InputError(f"{path} must be {words(kind)}, got {result}.")
+    elif isinstance(result, int | float) and not isinstance(result, bool):
+        check_size(path, result)
+    return result
 
 
-def _accepted(kind: Any) -> list[str]:
+def _accepted_words(kind: Any) -> list[str]:
     """Return the words that a type accepts."""
-    return [one for part in parts_of(kind) for one in typing.get_args(part) if isinstance(one, str)]
+    return [word for part in parts_of(kind) for word in typing.get_args(part) if isinstance(word, str)]
 
 
 def _in_units(path: str, kind: Any, value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    if tuple in {typing.get_origin(one) for one in parts_of(kind)} and (ends := RANGE.fullmatch(value.strip())):
+    if tuple in {typing.get_origin(part) for part in parts_of(kind)} and (ends := RANGE.fullmatch(value.strip())):
         return int(ends[1]), int(ends[2])
     unit = max((unit for unit in UNITS if path.endswith(unit)), key=len, default=None)
-    found = WITH_UNIT.fullmatch(value.strip()) if unit else None
-    if found is None or unit is None:
+    match = WITH_UNIT.fullmatch(value.strip()) if unit else None
+    if match is None or unit is None:
         return value
-    if found[2] not in UNITS[unit]:
+    if match[2] not in UNITS[unit]:
         raise InputError(f"{path} must be a number or a text in {', '.join(UNITS[unit])}, got {value!r:.80}.")
-    return float(found[1]) * UNITS[unit][found[2]]
+    return float(match[1]) * UNITS[unit][match[2]]
 
 
 def parts_of(kind: Any) -> list[Any]:
@@ -108,47 +108,47 @@ def parts_of(kind: Any) -> list[Any]:
     if typing.get_origin(kind) is typing.Annotated:
         return parts_of(kind.__origin__)
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return [part for one in typing.get_args(kind) for part in parts_of(one)]
+        return [part for member in typing.get_args(kind) for part in parts_of(member)]
     return [kind]
 
 
 def _bounds(kind: Any) -> list[str]:
     words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
-    found = []
-    for one in _annotated(kind):
-        for meta in one.__metadata__:
+    bounds = []
+    for annotation in _annotations(kind):
+        for meta in annotation.__metadata__:
             if isinstance(meta, msgspec.Meta):
-                found += [
+                bounds += [
                     f"{word} {getattr(meta, name):g}" for name, word in words.items() if getattr(meta, name) is not None
                 ]
-    return found
+    return bounds
 
 
-def _annotated(kind: Any) -> list[Any]:
+def _annotations(kind: Any) -> list[Any]:
     if typing.get_origin(kind) is typing.Annotated:
-        return [kind, *_annotated(kind.__origin__)]
+        return [kind, *_annotations(kind.__origin__)]
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return [part for one in typing.get_args(kind) for part in _annotated(one)]
+        return [part for member in typing.get_args(kind) for part in _annotations(member)]
     return []
 
 
 def words(kind: Any) -> str:
     """Return what a type accepts, in words."""
-    said: list[str] = []
+    texts: list[str] = []
     bounds = " and ".join(_bounds(kind))
-    for one in parts_of(kind):
-        if typing.get_origin(one) is typing.Literal:
-            said += [str(value) for value in typing.get_args(one)]
-        elif typing.get_origin(one) is tuple:
-            said.append("FIRST-LAST" if typing.get_args(one) == (int, int) else "a list")
-        elif one is not type(None):
+    for part in parts_of(kind):
+        if typing.get_origin(part) is typing.Literal:
+            texts += [str(value) for value in typing.get_args(part)]
+        elif typing.get_origin(part) is tuple:
+            texts.append("FIRST-LAST" if typing.get_args(part) == (int, int) else "a list")
+        elif part is not type(None):
             plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-            number = f" {bounds}" if one in (int, float) and bounds else ""
-            said.append(plain.get(one, "a value") + number)
+            number = f" {bounds}" if part in (int, float) and bounds else ""
+            texts.append(plain.get(part, "a value") + number)
         else:
-            said.append(AUTO)
-    last = said.pop()
-    return f"{', '.join(said)} or {last}" if said else last
+            texts.append(AUTO)
+    last = texts.pop()
+    return f"{', '.join(texts)} or {last}" if texts else last
 
 
 SHORT = {  # groups that may be stated by a plain value, and the path that it sets
@@ -170,7 +170,7 @@ PRECISIONS = {  # `job.precision` in one word: compute, dispatch, combine, gradi
 Statement = dict[str, Any]
 
 
-class Case(Group, frozen=True):
+class Case(SettingsGroup, frozen=True):
     """All settings that decide one result, as an immutable tree."""
 
     model: tree.Model = tree.Model()
@@ -190,18 +190,18 @@ class Case(Group, frozen=True):
 
         Raise InputError for an unknown path or an invalid value.
         """
-        above = stated(changes)
+        above = read_statement(changes)
         for path, value in above.items():
             if isinstance(value, list) and not settings()[path].listed:
                 raise InputError(
                     f"{path} must be a single value in a case, got {value!r}; cases(case, axes) makes several cases."
                 )
-        return build(layered(flat(self), above))
+        return build(merge_statements(flat(self), above))
 
     def __repr__(self) -> str:
         """Show values that differ from the defaults, as Python that makes the case again."""
-        said = differences(self)
-        return f"Case().with_({said!r})" if said else "Case()"
+        changes = differences(self)
+        return f"Case().with_({changes!r})" if changes else "Case()"
 
     def _repr_html_(self) -> str:
         rows = [{"setting": path, "value": str(value)} for path, value in differences(self).items()]
@@ -231,7 +231,7 @@ class Leaf:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class SettingChoice:
     """A setting that selects one of several alternatives by name; `default`: a name, or None if it is open."""
 
     path: str
@@ -243,7 +243,7 @@ class Choice:
     listed: bool = False
 
 
-def _said(hint: Any) -> tuple[str, Mapping[str, bool]]:
+def _doc_and_marks(hint: Any) -> tuple[str, Mapping[str, bool]]:
     """Return the text and the marks that `tree.doc` gives a setting."""
     for meta in getattr(hint, "__metadata__", ()):
         if isinstance(meta, msgspec.Meta) and meta.description:
@@ -260,24 +260,24 @@ def _fields(cls: type) -> tuple[tuple[str, str, Any, Any], ...]:
 
 @functools.cache
 def _alternatives(hint: Any) -> dict[str, type[Alternative]]:
-    found = [one for one in parts_of(hint) if isinstance(one, type) and issubclass(one, Alternative)]
-    return {one.__struct_config__.tag: one for one in found}  # type: ignore[misc]
+    classes = [member for member in parts_of(hint) if isinstance(member, type) and issubclass(member, Alternative)]
+    return {member.__struct_config__.tag: member for member in classes}  # type: ignore[misc]
 
 
 @functools.cache
-def settings() -> dict[str, Leaf | Choice]:
+def settings() -> dict[str, Leaf | SettingChoice]:
     """Return every setting that can be stated, by path."""
-    return {one.path: one for one in _settings_of(Case, "")}
+    return {setting.path: setting for setting in _settings_of(Case, "")}
 
 
-def _settings_of(cls: type, prefix: str) -> Iterable[Leaf | Choice]:
+def _settings_of(cls: type, prefix: str) -> Iterable[Leaf | SettingChoice]:
     for _, name, hint, default in _fields(cls):
-        path, (said, _) = prefix + name, _said(hint)
-        if isinstance(hint, type) and issubclass(hint, Group):
+        path, (text, _) = prefix + name, _doc_and_marks(hint)
+        if isinstance(hint, type) and issubclass(hint, SettingsGroup):
             yield from _settings_of(hint, path + ".")
         elif several := _alternatives(hint):
             named = default.name if isinstance(default, Alternative) else None
-            yield Choice(path, several, named, said, type(None) in parts_of(hint))
+            yield SettingChoice(path, several, named, text, type(None) in parts_of(hint))
             for alternative in several:
                 for field, _, own, usual in _fields(several[alternative]):
                     yield _leaf(leaf_path(prefix + alternative, field), own, usual, path, alternative)
@@ -286,10 +286,10 @@ def _settings_of(cls: type, prefix: str) -> Iterable[Leaf | Choice]:
 
 
 def _leaf(path: str, hint: Any, default: Any, choice: str = "", of: str = "") -> Leaf:
-    (said, marks), parts = _said(hint), parts_of(hint)
-    listed = any(typing.get_origin(one) is tuple for one in parts)
+    (text, marks), parts = _doc_and_marks(hint), parts_of(hint)
+    listed = any(typing.get_origin(part) is tuple for part in parts)
     marked = marks.get("traced", False), marks.get("file", False)
-    return Leaf(path, hint, default, said, *marked, type(None) in parts, listed, choice, of)
+    return Leaf(path, hint, default, text, *marked, type(None) in parts, listed, choice, of)
 
 
 def leaf_path(alternative: str, field: str) -> str:
@@ -302,52 +302,54 @@ def unknown(path: str, where: str = "") -> InputError:
     known = settings()
     near = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
     last = path.rpartition(".")[2]
-    near = near or [one for one in known if one.rpartition(".")[2] == last][:1]
-    near = near or difflib.get_close_matches(last, [one.rpartition(".")[2] for one in known], n=1)
-    near = [one for one in known if one == near[0] or one.endswith("." + near[0])] if near else []
+    near = near or [candidate for candidate in known if candidate.rpartition(".")[2] == last][:1]
+    near = near or difflib.get_close_matches(last, [candidate.rpartition(".")[2] for candidate in known], n=1)
+    near = (
+        [candidate for candidate in known if candidate == near[0] or candidate.endswith("." + near[0])] if near else []
+    )
     hint = f" (did you mean {near[0]}?)" if near else ""
     return InputError(f"{where}{path} is unknown{hint}; mfabric show --help lists all settings.")
 
 
-def stated(given: Mapping[str, Any], where: str = "", *, text: bool = False) -> Statement:
+def read_statement(tables: Mapping[str, Any], where: str = "", *, text: bool = False) -> Statement:
     """Return the checked statement of nested tables and dotted paths. A list holds one value per case.
 
     `where`: prefix of errors; `text`: values are command-line words.
     """
-    found: Statement = {}
-    _collect(given, "", found, where)
-    for path, value in found.items():
+    statement: Statement = {}
+    _collect(tables, "", statement, where)
+    for path, value in statement.items():
         setting, value = settings()[path], policies.spread(value) if path == POLICY else value
         if not is_axis(path, value):
-            found[path] = check(setting, value, where, text)
+            statement[path] = check(setting, value, where, text)
             continue
         if not value:
             raise InputError(f"{where}{path} must have at least one value, got an empty list.")
-        several = [check(setting, one, where, text) for one in value]
-        if any(one in several[:at] for at, one in enumerate(several)):
+        several = [check(setting, item, where, text) for item in value]
+        if any(item in several[:index] for index, item in enumerate(several)):
             raise InputError(f"{where}{path} must not repeat a value, got {', '.join(map(str, value))}.")
-        found[path] = several if len(several) > 1 else several[0]
-    return found
+        statement[path] = several if len(several) > 1 else several[0]
+    return statement
 
 
-def _collect(given: Mapping[str, Any], prefix: str, found: Statement, where: str) -> None:
-    for name, value in given.items():
+def _collect(tables: Mapping[str, Any], prefix: str, statement: Statement, where: str) -> None:
+    for name, value in tables.items():
         path = prefix + str(name)
         if path in ("job.precision",) and not isinstance(value, Mapping):
             value = _precision(value, where)
         elif not isinstance(value, Mapping):
             path = SHORT.get(path, path)
         if isinstance(value, Mapping):
-            at = alternatives().get(path)
-            if not at and not any(one.startswith(path + ".") for one in settings()):
+            alternative = alternatives().get(path)
+            if not alternative and not any(setting.startswith(path + ".") for setting in settings()):
                 raise unknown(path, where)
-            if at and not value:
-                found.setdefault(at[0], at[1])
-            _collect(value, path + ".", found, where)
-        elif path in found:
+            if alternative and not value:
+                statement.setdefault(alternative[0], alternative[1])
+            _collect(value, path + ".", statement, where)
+        elif path in statement:
             raise InputError(f"{where}{path} is stated twice.")
         elif path in settings():
-            found[path] = value
+            statement[path] = value
         elif names := alternatives().get(path):
             raise InputError(
                 f"{where}{path} is an alternative of {names[0]} without a value of its own; write {names[0]} = ..."
@@ -359,9 +361,9 @@ def _collect(given: Mapping[str, Any], prefix: str, found: Statement, where: str
 def _precision(value: Any, where: str) -> Any:
     names = ("compute", "dispatch", "combine", "gradients")
     values = value if isinstance(value, list) else [value]
-    for one in values:
-        if one not in PRECISIONS:
-            raise InputError(f"{where}job.precision must be {' or '.join(PRECISIONS)}, or a table, got {one!r}.")
+    for word in values:
+        if word not in PRECISIONS:
+            raise InputError(f"{where}job.precision must be {' or '.join(PRECISIONS)}, or a table, got {word!r}.")
     if len(values) > 1:
         raise InputError(
             f"{where}job.precision must be one word, got {value!r}; for several, list job.precision.dispatch."
@@ -372,72 +374,72 @@ def _precision(value: Any, where: str) -> Any:
 @functools.cache
 def alternatives() -> dict[str, tuple[str, str]]:
     """Return (path of the choice, name) of every alternative, by the path of its table."""
-    found = {}
+    by_table = {}
     for choice in settings().values():
-        if isinstance(choice, Choice):
+        if isinstance(choice, SettingChoice):
             group = choice.path.rpartition(".")[0]
-            found |= {f"{group}.{name}": (choice.path, name) for name in choice.alternatives}
-    return found
+            by_table |= {f"{group}.{name}": (choice.path, name) for name in choice.alternatives}
+    return by_table
 
 
 def is_axis(path: str, value: Any) -> bool:
     """Whether a value is a list with one value per case, rather than a single value that is a list."""
     if not isinstance(value, list):
         return False
-    return not settings()[path].listed or any(isinstance(one, list | tuple) for one in value)
+    return not settings()[path].listed or any(isinstance(item, list | tuple) for item in value)
 
 
-def check(setting: Leaf | Choice, value: Any, where: str = "", text: bool = False) -> Any:
+def check(setting: Leaf | SettingChoice, value: Any, where: str = "", text: bool = False) -> Any:
     """Return one value of a setting in its stored form. Raise InputError if it is invalid."""
     if value is None or (isinstance(value, str) and value == AUTO):
         if not setting.open:
             raise InputError(f"{where}{setting.path} must have a value, got {AUTO!r}.")
         return None
-    if isinstance(setting, Choice):
+    if isinstance(setting, SettingChoice):
         if isinstance(value, Alternative) and value.name in setting.alternatives:
             return value
         return one_of(f"{where}{setting.path}", str(value), setting.alternatives)
     if setting.path == POLICY and not (isinstance(value, str) or callable(value)):
-        raise InputError(f"{where}{POLICY} must be the name of a policy, or a function, got {shown(value)}.")
+        raise InputError(f"{where}{POLICY} must be the name of a policy, or a function, got {format_value(value)}.")
     value = of_text(setting.kind, value) if text and isinstance(value, str) else value
-    return converted(f"{where}{setting.path}", setting.kind, value)
+    return convert_value(f"{where}{setting.path}", setting.kind, value)
 
 
 # ------------------------------------------------------------------------------------------------------------- layers
-def layered(below: Statement, above: Statement, where: str = "") -> Statement:
+def merge_statements(below: Statement, above: Statement, where: str = "") -> Statement:
     """Merge two statements; values of `above` win. Leaves of alternatives that are not chosen are dropped."""
     above = _with_choices(above, below, where)
-    found = dict(below)
+    statement = dict(below)
     for group in EITHER:
         if any(path in above for path in group):
-            found = {path: value for path, value in found.items() if path not in group}
+            statement = {path: value for path, value in statement.items() if path not in group}
     for path in above:
-        if path in found:
-            del found[path]  # what is stated last is also the last axis
-    found |= above
-    return {path: value for path, value in found.items() if is_chosen(path, found)}
+        if path in statement:
+            del statement[path]  # what is stated last is also the last axis
+    statement |= above
+    return {path: value for path, value in statement.items() if is_chosen(path, statement)}
 
 
 def _with_choices(above: Statement, below: Statement, where: str) -> Statement:
     """Add the choice of each alternative with a stated leaf. Raise InputError for two alternatives of one choice."""
-    found = dict(above)
+    statement = dict(above)
     for path in above:
         leaf = settings()[path]
         if not isinstance(leaf, Leaf) or not leaf.choice:
             continue
-        chosen = found.get(leaf.choice, below.get(leaf.choice))
+        chosen = statement.get(leaf.choice, below.get(leaf.choice))
         if leaf.of in _names(chosen):
             continue
-        if leaf.choice in found:
-            other = ", ".join(_names(found[leaf.choice]))
+        if leaf.choice in statement:
+            other = ", ".join(_names(statement[leaf.choice]))
             raise InputError(f"{where}{leaf.choice} has one alternative at a time, got {other} and {leaf.of} ({path}).")
-        found[leaf.choice] = leaf.of
-    return found
+        statement[leaf.choice] = leaf.of
+    return statement
 
 
 def _names(chosen: Any) -> list[str]:
     several = chosen if isinstance(chosen, list) else [chosen]
-    return [one.name if isinstance(one, Alternative) else one for one in several]
+    return [item.name if isinstance(item, Alternative) else item for item in several]
 
 
 def is_chosen(path: str, stated: Statement) -> bool:
@@ -455,7 +457,7 @@ def build(stated: Statement, cls: Any = Case, prefix: str = "") -> Any:
     values = {}
     for attribute, name, hint, default in _fields(cls):
         path = prefix + name
-        if isinstance(hint, type) and issubclass(hint, Group):
+        if isinstance(hint, type) and issubclass(hint, SettingsGroup):
             values[attribute] = build(stated, hint, path + ".")
         elif several := _alternatives(hint):
             chosen = stated.get(path, default)
@@ -471,21 +473,21 @@ def build(stated: Statement, cls: Any = Case, prefix: str = "") -> Any:
 
 def flat(group: Any, prefix: str = "") -> Statement:
     """Return every value of a case or of a group by path, except leaves of alternatives that are not chosen."""
-    found: Statement = {}
+    values: Statement = {}
     for attribute, name, _, _ in _fields(type(group)):
         value, path = getattr(group, attribute), prefix + name
-        if isinstance(value, Group):
-            found |= flat(value, path + ".")
+        if isinstance(value, SettingsGroup):
+            values |= flat(value, path + ".")
         elif isinstance(value, Alternative):
             fields = {leaf_path(prefix + value.name, field): getattr(value, field) for field in value.__struct_fields__}
-            found |= {path: value.name} | fields
+            values |= {path: value.name} | fields
         else:
-            found[path] = value
-    return found
+            values[path] = value
+    return values
 
 
 @functools.lru_cache(maxsize=4096)
-def named_files(case: Case) -> tuple[str, ...]:
+def files_of_case(case: Case) -> tuple[str, ...]:
     """Return the paths of files, folders and modules in a case, and names that could be those of files."""
     stated = [value for path, value in flat(case).items() if path in file_settings() and isinstance(value, str)]
     return tuple(dict.fromkeys(map(policies.file_of, stated)))

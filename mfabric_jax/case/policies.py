@@ -41,11 +41,11 @@ def split(name: str) -> tuple[str, dict[str, Any]]:
 
     Raise InputError if the settings are not written as `FORM`.
     """
-    found = WITH_SETTINGS.fullmatch(name.strip())
-    if found is None:
+    match = WITH_SETTINGS.fullmatch(name.strip())
+    if match is None:
         return name.strip(), {}
     settings: dict[str, Any] = {}
-    for word in divided(found[2]):
+    for word in split_words(match[2]):
         setting, equals, value = (part.strip() for part in word.partition("="))
         if not equals or not setting.isidentifier() or not value:
             raise InputError(f"policy {name!r} must be written as {FORM}, but contains {word!r}.")
@@ -53,7 +53,7 @@ def split(name: str) -> tuple[str, dict[str, Any]]:
             why = "is stated twice" if setting in settings else "is an array, which no name can hold"
             raise InputError(f"policy {name!r}: its setting {setting!r} {why}.")
         settings[setting] = _value(value)
-    return found[1].strip(), settings
+    return match[1].strip(), settings
 
 
 def bare(policy: Any) -> Any:
@@ -61,7 +61,7 @@ def bare(policy: Any) -> Any:
     return split(policy)[0] if isinstance(policy, str) else policy
 
 
-def joined(name: str, settings: dict[str, Any]) -> str:
+def join_name(name: str, settings: dict[str, Any]) -> str:
     """Return the name with its settings, as in rows."""
     inside = ", ".join(f"{setting}={_word(value)}" for setting, value in settings.items())
     return f"{name}({inside})" if settings else name
@@ -73,7 +73,7 @@ def spread(value: Any) -> Any:
         every = list(_spread(value))
         return every[0] if len(every) == 1 else every
     if isinstance(value, list):
-        return [one for name in value for one in (_spread(name) if isinstance(name, str) else [name])]
+        return [single for name in value for single in (_spread(name) if isinstance(name, str) else [name])]
     return value
 
 
@@ -81,13 +81,13 @@ def _spread(name: str) -> Iterator[str]:
     plain, settings = split(name)
     several = next((setting for setting, value in settings.items() if isinstance(value, list)), None)
     if several is None:
-        yield joined(plain, settings)
+        yield join_name(plain, settings)
         return
     for value in settings[several]:
-        yield from _spread(joined(plain, {**settings, several: value}))
+        yield from _spread(join_name(plain, {**settings, several: value}))
 
 
-def divided(text: str, by: str = ",") -> list[str]:
+def split_words(text: str, by: str = ",") -> list[str]:
     """Split a text at commas outside of brackets."""
     words, depth = [""], 0
     for letter in text:
@@ -101,7 +101,7 @@ def divided(text: str, by: str = ",") -> list[str]:
 
 def _value(text: str) -> Any:
     if text.startswith("[") and text.endswith("]"):
-        return [_value(word) for word in divided(text[1:-1])]
+        return [_value(word) for word in split_words(text[1:-1])]
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for number in (int, float):
@@ -139,7 +139,7 @@ def name_of(policy: Any) -> str:
     if isinstance(policy, functools.partial):
         plain = [value for value in policy.keywords.values() if isinstance(value, bool | int | float | str)]
         settings = policy.keywords if len(plain) == len(policy.keywords) else {}
-        return joined(name_of(policy.func), settings)
+        return join_name(name_of(policy.func), settings)
     return policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
 
 

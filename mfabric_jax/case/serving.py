@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from mfabric_jax.case.tree import Amount, Count, Group, Least0, Natural, doc
+from mfabric_jax.case.tree import Amount, Count, Least0, Natural, SettingsGroup, doc
 
 
-class Formats(Group, frozen=True):
+class Formats(SettingsGroup, frozen=True):
     """Number formats of serving."""
 
     dispatch: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Format of dispatched tokens.")] = "fp8"
@@ -18,14 +18,14 @@ class Formats(Group, frozen=True):
     cache: Annotated[Literal["fp8", "bf16"], doc("Format of cached keys and values.")] = "bf16"
 
 
-class Drafts(Group, frozen=True):
+class Drafts(SettingsGroup, frozen=True):
     """Draft tokens that a small model proposes and each step checks (MTP)."""
 
     tokens: Annotated[Natural, doc("Draft tokens of a request per step.")] = 0
     accepted: Annotated[Least0, doc("Draft tokens that are accepted per step, on average.")] = 0.0
 
 
-class Prefill(Group, frozen=True):
+class PrefillSettings(SettingsGroup, frozen=True):
     """The GPUs that read prompts."""
 
     ep: Annotated[Count | None, doc("GPUs that share the experts (auto: serving.ep).")] = None
@@ -46,7 +46,7 @@ class Prefill(Group, frozen=True):
     ] = 0.0
 
 
-class LoadSettings(Group, frozen=True):
+class LoadSettings(SettingsGroup, frozen=True):
     """Requests that arrive at pools of GPUs, for `mfabric serve` with `rate` or `arrivals`."""
 
     rate: Annotated[
@@ -95,7 +95,7 @@ class LoadSettings(Group, frozen=True):
     ] = None
 
 
-class SplitSettings(Group, frozen=True):
+class SplitSettings(SettingsGroup, frozen=True):
     """Attention on some GPUs, experts on others, for `mfabric serve` with both numbers stated."""
 
     attention_gpus: Annotated[Count | None, doc("GPUs that hold attention and caches (auto: no split).")] = None
@@ -106,7 +106,7 @@ class SplitSettings(Group, frozen=True):
     ] = None
 
 
-class ServingSettings(Group, frozen=True):
+class ServingSettings(SettingsGroup, frozen=True):
     """A model that serves requests. Read by `mfabric serve`, for pools of GPUs."""
 
     ep: Annotated[Count, doc("GPUs that share the experts.")] = 32
@@ -153,6 +153,6 @@ class ServingSettings(Group, frozen=True):
     ] = None
     formats: Formats = Formats()
     drafts: Drafts = Drafts()
-    prefill: Prefill = Prefill()
+    prefill: PrefillSettings = PrefillSettings()
     load: LoadSettings = LoadSettings()
     split: SplitSettings = SplitSettings()

@@ -29,7 +29,7 @@ else:
     FabricName, RoutingName = Literal[*NAMES, GRAPH], Literal[*policies.ROUTINGS]
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SettingsGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A group of related settings."""
 
 
@@ -49,7 +49,7 @@ def doc(text: str, *, traced: bool = False, file: bool = False) -> msgspec.Meta:
 
 
 # ------------------------------------------------------------------------------------------------------ model and GPU
-class Model(Group, frozen=True):
+class Model(SettingsGroup, frozen=True):
     """The model and its recipe. The recipe fills settings of `job` at auto; settings here at auto are the model's."""
 
     name: Annotated[
@@ -81,7 +81,7 @@ class Model(Group, frozen=True):
     next_tokens: Annotated[Natural | None, doc("Extra tokens that the model predicts (MTP).")] = None
 
 
-class GpuSettings(Group, frozen=True):
+class GpuSettings(SettingsGroup, frozen=True):
     """The GPU and its server. Settings at auto come from its data sheet."""
 
     name: Annotated[
@@ -107,7 +107,7 @@ class GpuSettings(Group, frozen=True):
 
 
 # ----------------------------------------------------------------------------------------------------------------- job
-class Parallel(Group, frozen=True):
+class Parallel(SettingsGroup, frozen=True):
     """The degrees of the job: gpus = dp x etp x ep x pp, where etp at auto is tp."""
 
     tp: Annotated[Count | None, doc("Tensor-parallel degree.")] = None
@@ -129,7 +129,7 @@ class Parallel(Group, frozen=True):
     )
 
 
-class Batch(Group, frozen=True):
+class Batch(SettingsGroup, frozen=True):
     """Sequences of an iteration. The first four settings are four ways to state the same batch; they must agree."""
 
     global_batch: Annotated[
@@ -148,7 +148,7 @@ class Batch(Group, frozen=True):
     sequence: Annotated[Count | None, doc("Tokens of a sequence (auto: the model file's, else 4,096).")] = None
 
 
-class PrecisionSettings(Group, frozen=True):
+class PrecisionSettings(SettingsGroup, frozen=True):
     """Number formats of computation, messages and memory."""
 
     compute: Annotated[
@@ -238,7 +238,7 @@ class PerServer(Alternative, frozen=True, tag="per-server"):
     ] = None
 
 
-class Job(Group, frozen=True):
+class Job(SettingsGroup, frozen=True):
     """How the model is trained."""
 
     training_tokens: Annotated[
@@ -349,7 +349,7 @@ class Received(Alternative, frozen=True, tag="received"):
     ] = "barrier"
 
 
-class Compute(Group, frozen=True):
+class Compute(SettingsGroup, frozen=True):
     """The speed of computation."""
 
     rate: Annotated[Kernels | Efficiency | Measured | Calibrated, doc("Source of the computation rate.")] = Kernels()
@@ -404,7 +404,7 @@ class Authors(Alternative, frozen=True, tag="authors"):
     """The 8 x 8 matrix of the code released by mFabric's authors, tiled over ranks."""
 
 
-class Traffic(Group, frozen=True):
+class Traffic(SettingsGroup, frozen=True):
     """Which experts the tokens go to."""
 
     source: Annotated[Shares | Generated | KnobsFrom | Trace | Authors, doc("Source of the tokens' experts.")] = (
@@ -463,7 +463,7 @@ class GivenPlacement(Alternative, frozen=True, tag="given"):
     ] = None
 
 
-class PlacementSettings(Group, frozen=True):
+class PlacementSettings(SettingsGroup, frozen=True):
     """Which ranks hold which experts."""
 
     rule: Annotated[
@@ -473,13 +473,13 @@ class PlacementSettings(Group, frozen=True):
 
 
 # ------------------------------------------------------------------------------------------------------------- network
-class RailOptimized(Group, frozen=True):
+class RailOptimized(SettingsGroup, frozen=True):
     """NICs of equal rank share edge switches (a rail); a spine joins the rails."""
 
     pxn: Annotated[bool, doc("Data first crosses the NVSwitch to its destination's rail, as in NCCL.")] = True
 
 
-class MultiPlane(Group, frozen=True):
+class MultiPlane(SettingsGroup, frozen=True):
     """Every NIC is split over several trees of at most two tiers."""
 
     planes: Annotated[Count, doc("Planes over which every NIC is split, each with an equal part of its bandwidth.")] = 8
@@ -489,7 +489,7 @@ class MultiPlane(Group, frozen=True):
     ] = "spray"
 
 
-class ScaleUp(Group, frozen=True):
+class ScaleUp(SettingsGroup, frozen=True):
     """Scale-up domains of any size, and a NIC for each GPU."""
 
     gpus: Annotated[Count, doc("GPUs of a domain; those that no group of the job fills stay idle.")] = 72
@@ -497,7 +497,7 @@ class ScaleUp(Group, frozen=True):
     port_gigabytes_per_s: Annotated[Amount, doc("Bandwidth of an NVLink port, per direction [GB/s].")] = 50.0
 
 
-class TopoOpt(Group, frozen=True):
+class TopoOpt(SettingsGroup, frozen=True):
     """Optical circuits only, chosen before training."""
 
     wiring: Annotated[
@@ -508,7 +508,7 @@ class TopoOpt(Group, frozen=True):
     ] = "totient-perms"
 
 
-class MFabric(Group, frozen=True):
+class MFabric(SettingsGroup, frozen=True):
     """Regional optical switches that reconfigure during training, and a switch tree."""
 
     optical_degree: Annotated[
@@ -517,7 +517,7 @@ class MFabric(Group, frozen=True):
     ] = None
 
 
-class Acos(Group, frozen=True):
+class Acos(SettingsGroup, frozen=True):
     """Small optical switches that select one of a few wired graphs."""
 
     topologies: Annotated[
@@ -525,7 +525,7 @@ class Acos(Group, frozen=True):
     ] = TOPOLOGIES
 
 
-class Torus(Group, frozen=True):
+class Torus(SettingsGroup, frozen=True):
     """A 3-D torus of direct links between servers."""
 
     shape: Annotated[
@@ -541,7 +541,7 @@ class Torus(Group, frozen=True):
     ] = "dimension-order"
 
 
-class TwistedTorus(Group, frozen=True):
+class TwistedTorus(SettingsGroup, frozen=True):
     """A torus of sizes n and 2n, whose rings of n are twisted along the rings of 2n."""
 
     shape: Annotated[
@@ -549,7 +549,7 @@ class TwistedTorus(Group, frozen=True):
     ] = None
 
 
-class FullMesh(Group, frozen=True):
+class FullMesh(SettingsGroup, frozen=True):
     """A link joins every two servers that differ in one dimension only. At auto, shape and paths are those with the
     fastest even all-to-all of an expert-parallel group."""
 
@@ -573,7 +573,7 @@ class FullMesh(Group, frozen=True):
     ] = None
 
 
-class RailX(Group, frozen=True):
+class RailX(SettingsGroup, frozen=True):
     """Nodes of m x m servers; rails join their rows and columns through optical switches."""
 
     side: Annotated[
@@ -622,7 +622,7 @@ class Weighted(Alternative, frozen=True, tag="weighted"):
     """Packets are spread in proportion to the capacity of paths (graphs of your own only)."""
 
 
-class OnGraph(Group, frozen=True):
+class OnGraph(SettingsGroup, frozen=True):
     """How a graph of your own is used."""
 
     relay: Annotated[
@@ -634,7 +634,7 @@ class OnGraph(Group, frozen=True):
     ] = None
 
 
-class Network(Group, frozen=True):
+class Network(SettingsGroup, frozen=True):
     """The fabric, its NICs and its switches."""
 
     fabric: Annotated[
@@ -738,7 +738,7 @@ class SpanOf(Alternative, frozen=True, tag="span"):
     ] = "past"
 
 
-class CircuitSettings(Group, frozen=True):
+class CircuitSettings(SettingsGroup, frozen=True):
     """How circuits are chosen and used."""
 
     policy: Annotated[
@@ -792,7 +792,7 @@ class CircuitSettings(Group, frozen=True):
     cold_start: Annotated[bool, doc("Every iteration begins with uniform circuits.")] = False
 
 
-class RunSettings(Group, frozen=True):
+class RunSettings(SettingsGroup, frozen=True):
     """Random draws, iterations and arithmetic."""
 
     seed: Annotated[Natural, doc("Seed of all random draws.")] = 0
@@ -809,7 +809,7 @@ class RunSettings(Group, frozen=True):
     sample: Annotated[Natural | None, doc("A single iteration, by number (auto: the mean of all).", traced=True)] = None
 
 
-class FailureSettings(Group, frozen=True):
+class FailureSettings(SettingsGroup, frozen=True):
     """What fails, where and when. Read by `mfabric failures`."""
 
     kinds: Annotated[

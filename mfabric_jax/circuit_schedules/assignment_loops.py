@@ -37,20 +37,20 @@ def _reduce(cost, price, column, row, most):
             if column[i] >= 0:
                 break
             low = second = np.inf
-            one = two = -1
+            cheapest = runner_up = -1
             for j in range(size):
                 value = cost[i, j] - price[j]
                 if value < low:
-                    second, two = low, one
-                    low, one = value, j
+                    second, runner_up = low, cheapest
+                    low, cheapest = value, j
                 elif value < second:
-                    second, two = value, j
+                    second, runner_up = value, j
             if second > low and second < np.inf:
-                price[one] -= second - low
-            elif row[one] >= 0 and two >= 0:
-                one = two
-            other = row[one]
-            row[one], column[i] = i, one
+                price[cheapest] -= second - low
+            elif row[cheapest] >= 0 and runner_up >= 0:
+                cheapest = runner_up
+            other = row[cheapest]
+            row[cheapest], column[i] = i, cheapest
             if other < 0:
                 break
             column[other] = -1
@@ -116,7 +116,7 @@ def _augment(cost, price, column, row, start, length, before, order):
 
 
 @compiled
-def matched_above(value, threshold, column, row, index):
+def match_above(value, threshold, column, row, index):
     """Return whether entries at or above the threshold allow a perfect matching.
 
     `column` and `row` hold a matching to start from, and receive the largest one found. `index` [2 S] is a working

@@ -9,10 +9,10 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, of_type
 from mfabric_jax.circuit_schedules.placing import problem_of
-from mfabric_jax.circuit_schedules.quick import several
+from mfabric_jax.circuit_schedules.quick import plan_batch
 from mfabric_jax.circuit_schedules.registry import facts_of
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats, refuse
 
 
@@ -23,7 +23,7 @@ def schedules(
     delay_s: float | None = None,
     all_stop: bool = True,
     first_free: bool = False,
-) -> Schedule:
+) -> CircuitSchedule:
     """Return the `get("quick")` schedules of all demands: one `Schedule` with arrays [B K S S] and [B K].
 
     `demands` [B S S]: bytes from server i to server j, known and not traced. Circuits are directed. K is the largest
@@ -39,13 +39,13 @@ def schedules(
     how = {"switches": switches, "all_stop": all_stop, "directed": True, "first_free": first_free}
     delay = float(region.delay_s) if delay_s is None else float(not_negative("delay_s", delay_s))
     common = problem_of(np.zeros((region.servers, region.servers)), **facts, **how, delay_s=delay)
-    found = several(demands / facts["circuit_Bps"], common)
-    arrays = found.configurations(), found.seconds, found.switch
+    batch = plan_batch(demands / facts["circuit_Bps"], common)
+    arrays = batch.configurations(), batch.seconds, batch.switch
     own = None if delay_s is None else jnp.full(len(demands), delay_s, arrays[1].dtype)
-    return jax.vmap(lambda *one, delay=None: Schedule(*one, delay_s=delay, **how))(*arrays, delay=own)
+    return jax.vmap(lambda *one, delay=None: CircuitSchedule(*one, delay_s=delay, **how))(*arrays, delay=own)
 
 
-def stacked(many: Sequence[Schedule]) -> Schedule:
+def stack_schedules(many: Sequence[CircuitSchedule]) -> CircuitSchedule:
     """Stack schedules that differ only in numbers into one `Schedule` with arrays [B K S S] and [B K], for `jax.vmap`.
 
     K is the largest number of configurations. Shorter schedules are padded with empty configurations of 0 s on switch
@@ -54,25 +54,25 @@ def stacked(many: Sequence[Schedule]) -> Schedule:
     """
     if not many:
         raise InputError("stacked needs at least one schedule, got none.")
-    for number, one in enumerate(many):
-        of_type(f"[{number}] of the schedules", one, Schedule)
+    for number, schedule in enumerate(many):
+        of_type(f"[{number}] of the schedules", schedule, CircuitSchedule)
     names = ("switches", "all_stop", "directed", "first_free")
     rules = {name: getattr(many[0], name) for name in names}
     own = many[0].delay_s is not None
-    for number, one in enumerate(many):
+    for number, schedule in enumerate(many):
         for name, value in (*rules.items(), ("servers", many[0].configurations.shape[-1])):
-            got = one.configurations.shape[-1] if name == "servers" else getattr(one, name)
+            got = schedule.configurations.shape[-1] if name == "servers" else getattr(schedule, name)
             if got != value:
                 raise InputError(f"schedules to stack must have the same {name}: {value} and, in [{number}], {got}.")
-        if (one.delay_s is not None) != own:
+        if (schedule.delay_s is not None) != own:
             raise InputError(f"schedules to stack must all have a delay_s, or none; [{number}] differs from [0].")
-    most = max(len(one.seconds) for one in many)
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(_filled(one, most, rules) for one in many))
+    most = max(len(schedule.seconds) for schedule in many)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *(_pad_schedule(schedule, most, rules) for schedule in many))
 
 
-def _filled(one: Schedule, most: int, rules: dict[str, Any]) -> Schedule:
-    more = most - len(one.seconds)
-    arrays = one.configurations, one.seconds, one.switch
+def _pad_schedule(schedule: CircuitSchedule, most: int, rules: dict[str, Any]) -> CircuitSchedule:
+    more = most - len(schedule.seconds)
+    arrays = schedule.configurations, schedule.seconds, schedule.switch
     filled = (jnp.pad(array, [(0, more), *[(0, 0)] * (array.ndim - 1)]) for array in arrays)
-    delay = None if one.delay_s is None else jnp.asarray(one.delay_s, one.seconds.dtype)
-    return Schedule(*filled, delay_s=delay, **rules)
+    delay = None if schedule.delay_s is None else jnp.asarray(schedule.delay_s, schedule.seconds.dtype)
+    return CircuitSchedule(*filled, delay_s=delay, **rules)

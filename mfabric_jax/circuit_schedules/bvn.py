@@ -12,15 +12,15 @@ from typing import Unpack
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.matching import largest, stuffed
-from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, busiest, problem_of
+from mfabric_jax.circuit_schedules.matching import largest, stuff_lines
+from mfabric_jax.circuit_schedules.placing import ROUNDING, Placed, SwitchNetwork, busiest, problem_of
 from mfabric_jax.circuit_schedules.whole_pair import first_to_end
 
 
-def bvn(demand, **network: Unpack[Network]) -> Placed:
+def bvn(demand, **network: Unpack[SwitchNetwork]) -> Placed:
     """Schedule matchings whose seconds sum to the busiest line of the demand; arguments as in `registry`."""
     problem = problem_of(demand, **network)
-    left = stuffed(problem.wanted) if problem.directed else problem.wanted.copy()
+    left = stuff_lines(problem.wanted) if problem.directed else problem.wanted.copy()
     smallest = ROUNDING * busiest(left)
     matchings, seconds = [], []
     while (left > smallest).any():

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.ending import Span, spans_of
-from mfabric_jax.circuit_schedules.placing import Placed, Problem
+from mfabric_jax.circuit_schedules.ending import ScheduleSpan, spans_of
+from mfabric_jax.circuit_schedules.placing import Placed, ScheduleProblem
 
 
 class Carried(NamedTuple):
@@ -15,20 +15,20 @@ class Carried(NamedTuple):
     - `left` [S S]: fraction that packet NICs carry. `first_free`: as in `Schedule`.
     """
 
-    spans: list[Span]
+    spans: list[ScheduleSpan]
     part: np.ndarray
     left: np.ndarray
     first_free: bool
 
 
-def carried(problem: Problem, schedule: Placed) -> Carried:
+def carried_bytes(problem: ScheduleProblem, schedule: Placed) -> Carried:
     """Return what each span carries: a pair's circuits carry its bytes whenever they are up, until none are left.
 
     Circuits of several switches carry them in proportion to their number.
     """
     spans = list(spans_of(problem, schedule))
     need, shape = problem.need, problem.need.shape
-    times = np.unique([0.0, *(at for span in spans for at in (span.start_s, span.start_s + span.seconds))])
+    times = np.unique([0.0, *(time for span in spans for time in (span.start_s, span.start_s + span.seconds))])
     there = np.zeros((len(spans), len(times) - 1), bool)
     for row, span in zip(there, spans, strict=True):
         row[slice(*np.searchsorted(times, (span.start_s, span.start_s + span.seconds)))] = True

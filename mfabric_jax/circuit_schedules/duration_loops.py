@@ -38,7 +38,7 @@ def solve(need, circuits, turns, packet, limit, room, price):
     for _ in range(PIVOTS * (many + len(need))):
         if _value(room) >= limit:
             return LATER
-        line, more = _missed(need, circuits, turns, packet, room)
+        line, more = _find_worst_cut(need, circuits, turns, packet, room)
         if line == NOTHING:
             _prices(room, price)
             return ENDED
@@ -111,7 +111,7 @@ def _pivot(room, leaving, line, more):
 
 
 @compiled
-def _missed(need, circuits, turns, packet, room):
+def _find_worst_cut(need, circuits, turns, packet, room):
     """Write the most violated constraint to `room.entering`; return its (line, right side), `NO_LINE` or `NOTHING`."""
     many, primal = len(room.level), room.primal
     _leave(need, circuits, turns, room)
@@ -119,10 +119,10 @@ def _missed(need, circuits, turns, packet, room):
     for k in range(many - 1):
         if -primal[k] > worst:
             worst, line, sign = -primal[k], NO_LINE, k
-    for one in range(len(turns)):
-        if room.clock[one] - primal[many - 1] > worst:
-            worst, line, sign, lane = room.clock[one] - primal[many - 1], NO_LINE, -1, one
-    worst, line = _missed_line(need, packet, worst, line, room)
+    for switch in range(len(turns)):
+        if room.clock[switch] - primal[many - 1] > worst:
+            worst, line, sign, lane = room.clock[switch] - primal[many - 1], NO_LINE, -1, switch
+    worst, line = _find_worst_line(need, packet, worst, line, room)
     room.entering[:] = 0
     if line >= 0:
         room.entering[many - 1] = packet
@@ -155,7 +155,7 @@ def _leave(need, circuits, turns, room):
 
 
 @compiled
-def _missed_line(need, packet, worst, line, room):
+def _find_worst_line(need, packet, worst, line, room):
     """Return the largest violation above `worst` and its line; write its partners (without packet NICs one)."""
     size, left, budget, pair = len(need), room.left, packet * room.primal[-1], -1
     for i in range(size):

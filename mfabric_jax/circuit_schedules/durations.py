@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.loop_rooms import ENDED, Circuits, Room
-from mfabric_jax.circuit_schedules.matching import refined
-from mfabric_jax.circuit_schedules.placing import Placed, Problem
+from mfabric_jax.circuit_schedules.loop_rooms import ENDED, CircuitLists, SimplexWork
+from mfabric_jax.circuit_schedules.matching import refine_seconds
+from mfabric_jax.circuit_schedules.placing import Placed, ScheduleProblem
 from mfabric_jax.support.loops import at_first_call
 
 USED = 1e-12  # of the least time: shorter configurations are rounding
@@ -20,7 +20,7 @@ class Programme(NamedTuple):
 
 
 def programme(
-    problem: Problem, configurations: np.ndarray, switch: np.ndarray, packet: float, limit_s: float = np.inf
+    problem: ScheduleProblem, configurations: np.ndarray, switch: np.ndarray, packet: float, limit_s: float = np.inf
 ) -> Programme | None:
     """Return the best durations; None if they do not end before `limit_s`, or some pair with bytes is not reached.
 
@@ -28,7 +28,7 @@ def programme(
     `duration_loops`.
     """
     unit, servers, many = problem.busiest_s, len(problem.need), len(switch) + 1
-    room = Room(
+    room = SimplexWork(
         *(np.empty((many, many)), np.empty(many), np.empty(many), np.empty(many, np.int64)),
         *(np.empty((many, servers), np.bool_), np.empty(many), np.empty(many), np.empty(servers, np.bool_)),
         *(np.empty((servers, servers)), np.empty(problem.switches)),
@@ -39,12 +39,14 @@ def programme(
     return Programme(np.maximum(room.primal[:-1], 0) * unit, price) if ended == ENDED else None
 
 
-def shown(problem: Problem, configurations: np.ndarray, seconds: np.ndarray, switch: np.ndarray) -> Placed:
+def schedule_of(
+    problem: ScheduleProblem, configurations: np.ndarray, seconds: np.ndarray, switch: np.ndarray
+) -> Placed:
     """Return the configurations with nonzero seconds; without packet NICs, seconds are raised until all is carried."""
     used = seconds > USED * problem.busiest_s
     configurations, seconds, switch = configurations[used], seconds[used], switch[used]
     if not problem.packet:
-        seconds = refined(problem.need, list(configurations), seconds.tolist())
+        seconds = refine_seconds(problem.need, list(configurations), seconds.tolist())
     return configurations, seconds, switch
 
 
@@ -56,8 +58,8 @@ def trade_gains(configurations: np.ndarray, seconds: np.ndarray, switch: np.ndar
     return gain
 
 
-def circuits_of(configurations: np.ndarray, switch: np.ndarray) -> Circuits:
+def circuits_of(configurations: np.ndarray, switch: np.ndarray) -> CircuitLists:
     """Return configurations as lists of circuits, the form that the loops read."""
     which, row, column = np.nonzero(configurations)
     first = np.searchsorted(which, np.arange(len(switch) + 1))
-    return Circuits(first, row, column, configurations[which, row, column].astype(float), np.asarray(switch))
+    return CircuitLists(first, row, column, configurations[which, row, column].astype(float), np.asarray(switch))

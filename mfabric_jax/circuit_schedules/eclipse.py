@@ -16,7 +16,7 @@ import numpy as np
 
 from mfabric_jax.checks import whole
 from mfabric_jax.circuit_schedules.matching import heaviest
-from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, Problem, busiest, problem_of
+from mfabric_jax.circuit_schedules.placing import ROUNDING, Placed, ScheduleProblem, SwitchNetwork, busiest, problem_of
 from mfabric_jax.circuit_schedules.whole_pair import first_to_end
 from mfabric_jax.support.loops import at_first_call
 
@@ -25,29 +25,29 @@ _steps_of_window = at_first_call("mfabric_jax.circuit_schedules.eclipse_loops:st
 WINDOWS = (1.0, 1.2, 1.4, 1.7, 2.0, 3.0)  # without packet NICs, in units of the least time
 
 
-def eclipse(demand, *, alphas: int = 24, **network: Unpack[Network]) -> Placed:
+def eclipse(demand, *, alphas: int = 24, **network: Unpack[SwitchNetwork]) -> Placed:
     """Schedule by Eclipse; each step compares `alphas` durations."""
     problem = problem_of(demand, **network)
     whole("alphas", alphas)
     if not problem.wanted.any():
-        return problem.place([], [])
+        return problem.place_matchings([], [])
     if problem.packet:
-        return min(_searched(problem, alphas), key=problem.planned_s)
-    steps = (windowed(problem, times * problem.busiest_s, alphas) for times in WINDOWS)
-    return min((first_to_end(problem, *step) for step in steps), key=problem.planned_s)
+        return min(_search_windows(problem, alphas), key=problem.paced_end_s)
+    steps = (fill_window(problem, times * problem.busiest_s, alphas) for times in WINDOWS)
+    return min((first_to_end(problem, *step) for step in steps), key=problem.paced_end_s)
 
 
-def _searched(problem: Problem, alphas: int) -> list[Placed]:
+def _search_windows(problem: ScheduleProblem, alphas: int) -> list[Placed]:
     """Return the schedules of all windows tried."""
     tried, short, long = [], 0.0, problem.busiest_s
     for _ in itertools.count():
-        tried.append(problem.place(*windowed(problem, long, alphas)))
+        tried.append(problem.place_matchings(*fill_window(problem, long, alphas)))
         if _fits(problem, tried[-1], long):
             break
         short, long = long, 2 * long
     for _ in range(BISECTIONS):
         window = (short + long) / 2
-        tried.append(problem.place(*windowed(problem, window, alphas)))
+        tried.append(problem.place_matchings(*fill_window(problem, window, alphas)))
         if _fits(problem, tried[-1], window):
             long = window
         else:
@@ -55,19 +55,19 @@ def _searched(problem: Problem, alphas: int) -> list[Placed]:
     return tried
 
 
-def _fits(problem: Problem, schedule: Placed, window: float) -> bool:
-    return problem.packet_s(problem.left(*schedule[:2])) <= window * (1 + ROUNDING)
+def _fits(problem: ScheduleProblem, schedule: Placed, window: float) -> bool:
+    return problem.packet_s(problem.remainder(*schedule[:2])) <= window * (1 + ROUNDING)
 
 
-def windowed(problem: Problem, window: float, alphas: int) -> tuple[list[np.ndarray], list[float]]:
+def fill_window(problem: ScheduleProblem, window: float, alphas: int) -> tuple[list[np.ndarray], list[float]]:
     """Return the matchings and seconds that fill one `window` [s] on all switches and ports."""
     left, matchings, seconds = problem.wanted.copy(), [], []
     least = ROUNDING * busiest(left)
     room = problem.lanes * (window + problem.delay_s * problem.first_free)
     if problem.directed:
         columns, seconds = np.empty((left.size, len(left)), np.int64), np.empty(left.size)
-        found = _steps_of_window(left, float(room), problem.delay_s, least, alphas, columns, seconds)
-        return list(np.eye(len(left), dtype=np.int64)[columns[:found]]), seconds[:found].tolist()
+        step_count = _steps_of_window(left, float(room), problem.delay_s, least, alphas, columns, seconds)
+        return list(np.eye(len(left), dtype=np.int64)[columns[:step_count]]), seconds[:step_count].tolist()
     while room - problem.delay_s > least and (left > least).any() and len(seconds) < left.size:
         score, alpha, matching = max(
             _steps(problem, left, least, room - problem.delay_s, alphas), key=lambda step: step[0]
@@ -81,7 +81,7 @@ def windowed(problem: Problem, window: float, alphas: int) -> tuple[list[np.ndar
     return matchings, seconds
 
 
-def _steps(problem: Problem, left: np.ndarray, least: float, longest: float, alphas: int):
+def _steps(problem: ScheduleProblem, left: np.ndarray, least: float, longest: float, alphas: int):
     values = np.unique(left[left > least])
     chosen = np.unique(np.linspace(0, len(values) - 1, alphas).round().astype(int))
     for alpha in np.unique(np.minimum(values[chosen], longest)).tolist():

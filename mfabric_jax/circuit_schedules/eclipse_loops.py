@@ -10,11 +10,11 @@ def steps(wanted, room, delay, least, alphas, columns, seconds):
 
     `room` [s]: time of all switches and ports together; `least`: smaller entries count as 0. See `eclipse.windowed`.
     """
-    size, found = len(wanted), 0
+    size, step_count = len(wanted), 0
     left, cost, price = wanted.copy(), np.empty((size, size)), np.zeros(size)
     column, row = np.empty(size, np.int64), np.empty(size, np.int64)
     length, index, values = np.empty(2 * size), np.empty(2 * size, np.int64), np.empty(size * size)
-    while room - delay > least and found < len(seconds):
+    while room - delay > least and step_count < len(seconds):
         count = 0
         for i in range(size):
             for j in range(size):
@@ -31,8 +31,8 @@ def steps(wanted, room, delay, least, alphas, columns, seconds):
                 many += 1
         best, last = 0.0, -1.0
         for n in range(alphas):
-            at = round(n * (many - 1) / max(alphas - 1, 1))
-            alpha = min(rising[at], room - delay)
+            position = round(n * (many - 1) / max(alphas - 1, 1))
+            alpha = min(rising[position], room - delay)
             if alpha == last or _most(left, alpha, length[:size]) <= best * (alpha + delay):
                 continue
             last = alpha
@@ -45,16 +45,16 @@ def steps(wanted, room, delay, least, alphas, columns, seconds):
                 carried -= cost[i, column[i]]
             if carried > best * (alpha + delay):
                 best = carried / (alpha + delay)
-                seconds[found] = alpha
-                columns[found] = column
+                seconds[step_count] = alpha
+                columns[step_count] = column
         if best <= 0:
             break
         for i in range(size):
-            j = columns[found, i]
-            left[i, j] = max(left[i, j] - seconds[found], 0.0)
-        room -= seconds[found] + delay
-        found += 1
-    return found
+            j = columns[step_count, i]
+            left[i, j] = max(left[i, j] - seconds[step_count], 0.0)
+        room -= seconds[step_count] + delay
+        step_count += 1
+    return step_count
 
 
 @compiled

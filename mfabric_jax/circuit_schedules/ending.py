@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.placing import Placed, Problem, problem_of
+from mfabric_jax.circuit_schedules.placing import Placed, ScheduleProblem, problem_of
 from mfabric_jax.circuit_schedules.registry import facts_of, used_of
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.flows.host.star import latest_ends
 from mfabric_jax.routing.schedule import bound_of, lines_of
 
 
-class Span(NamedTuple):
+class ScheduleSpan(NamedTuple):
     """Circuits [S S] of one switch that carry bytes for `seconds` from `start_s`.
 
     - `turn_s`: length of the reconfiguration that ends at the start.
@@ -24,16 +24,16 @@ class Span(NamedTuple):
     seconds: float
     circuits: np.ndarray
     switch: int
-    turn_s: float
+    reconfigure_s: float
     kept: bool = False
 
 
-def end_s(problem: Problem, schedule: Placed) -> float:
+def end_s(problem: ScheduleProblem, schedule: Placed) -> float:
     """Return the later of `part_ends_s`."""
     return max(part_ends_s(problem, schedule))
 
 
-def part_ends_s(problem: Problem, schedule: Placed) -> tuple[float, float]:
+def part_ends_s(problem: ScheduleProblem, schedule: Placed) -> tuple[float, float]:
     """Return when circuits and when packet NICs carry their last byte [s].
 
     Circuits carry a pair's bytes whenever they are up. From time 0, the bytes that no circuit will carry share the
@@ -45,13 +45,15 @@ def part_ends_s(problem: Problem, schedule: Placed) -> tuple[float, float]:
     return _circuits_s(problem.need, spans), _packets_s(problem, left)
 
 
-def ended(region: Region, schedule: Schedule, demand: np.ndarray) -> float:
+def schedule_end_s(region: Region, schedule: CircuitSchedule, demand: np.ndarray) -> float:
     """Return `schedule_time` for equal servers, computed on the host in float64: no XLA program per configuration
     count."""
-    return end_s(*asked(region, schedule, demand))
+    return end_s(*problem_and_schedule(region, schedule, demand))
 
 
-def asked(region: Region, schedule: Schedule, demand: np.ndarray) -> tuple[Problem, Placed]:
+def problem_and_schedule(
+    region: Region, schedule: CircuitSchedule, demand: np.ndarray
+) -> tuple[ScheduleProblem, Placed]:
     """Return the problem that a schedule solves, and the schedule, in the form that schedulers use."""
     names = ("switches", "all_stop", "directed", "first_free")
     how = {name: getattr(schedule, name) for name in names}
@@ -64,9 +66,9 @@ def asked(region: Region, schedule: Schedule, demand: np.ndarray) -> tuple[Probl
     return problem, (configurations, seconds.astype(float), switch)
 
 
-def _circuits_s(need: np.ndarray, spans: list[Span]) -> float:
+def _circuits_s(need: np.ndarray, spans: list[ScheduleSpan]) -> float:
     """Return when circuits carry their last byte."""
-    times = np.unique([0.0, *(at for span in spans for at in (span.start_s, span.start_s + span.seconds))])
+    times = np.unique([0.0, *(time for span in spans for time in (span.start_s, span.start_s + span.seconds))])
     count = np.zeros((len(times) - 1, *need.shape), np.int64)
     for span in spans:
         first, last = np.searchsorted(times, (span.start_s, span.start_s + span.seconds))
@@ -82,29 +84,31 @@ def _circuits_s(need: np.ndarray, spans: list[Span]) -> float:
     return float(last.max(initial=0.0))
 
 
-def _packets_s(problem: Problem, left: np.ndarray) -> float:
+def _packets_s(problem: ScheduleProblem, left: np.ndarray) -> float:
     if not (problem.packet and left.any()):
         return problem.packet_s(left)
     port = np.full((2, len(left)), problem.packet)
     return float(latest_ends(left[None] / problem.busiest_s, port)[0]) * problem.busiest_s
 
 
-def spans_of(problem: Problem, schedule: Placed) -> Iterator[Span]:
+def spans_of(problem: ScheduleProblem, schedule: Placed) -> Iterator[ScheduleSpan]:
     """Yield all spans in which circuits carry bytes, switch by switch."""
     configurations, seconds, switch = schedule
     for lane in range(problem.switches):
         clock, before = 0.0, None
-        for one in np.flatnonzero(switch == lane):
-            turn = 0.0 if before is None and problem.first_free else problem.delay_s
+        for current in np.flatnonzero(switch == lane):
+            reconfigure_s = 0.0 if before is None and problem.first_free else problem.delay_s
             if before is not None and not problem.all_stop:
-                left = np.minimum(configurations[before], configurations[one])
-                yield Span(clock, turn, left, lane, 0.0, kept=True)
-            yield Span(clock + turn, float(seconds[one]), configurations[one], lane, turn)
-            clock += turn + float(seconds[one])
-            before = one
+                left = np.minimum(configurations[before], configurations[current])
+                yield ScheduleSpan(clock, reconfigure_s, left, lane, 0.0, kept=True)
+            yield ScheduleSpan(
+                clock + reconfigure_s, float(seconds[current]), configurations[current], lane, reconfigure_s
+            )
+            clock += reconfigure_s + float(seconds[current])
+            before = current
 
 
-def least_s(problem: Problem) -> float:
+def least_s(problem: ScheduleProblem) -> float:
     """Return `lower_bound`, computed on the host."""
     servers = len(problem.need)
     degree, packet = np.full(servers, problem.lanes), np.full(servers, problem.packet)

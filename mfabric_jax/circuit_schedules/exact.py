@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from mfabric_jax.checks import InputError, Misfit, positive, whole
-from mfabric_jax.circuit_schedules.durations import programme, shown
+from mfabric_jax.circuit_schedules.durations import programme, schedule_of
 from mfabric_jax.circuit_schedules.joint import joint
-from mfabric_jax.circuit_schedules.placing import Network, Placed, Problem, problem_of
+from mfabric_jax.circuit_schedules.placing import Placed, ScheduleProblem, SwitchNetwork, problem_of
 from mfabric_jax.support.extras import extra
 
 with extra("exact", "an exact schedule"):
@@ -31,7 +31,7 @@ GAP = 1e-6  # relative gap at which HiGHS calls a solution optimal
 MARGIN = 1e-6  # relative: the limit on T lies this far above the end of a known schedule
 
 
-def exact(demand, *, most: int = 4, limit_s: float = 60.0, **network: Unpack[Network]) -> Placed:
+def exact(demand, *, most: int = 4, limit_s: float = 60.0, **network: Unpack[SwitchNetwork]) -> Placed:
     """Return the schedule that provably ends first, of at most `most` configurations on each switch.
 
     `limit_s`: seconds for the proof. Raise `InputError` for more binary circuits than `MOST`, and `Misfit` if `most`
@@ -41,18 +41,18 @@ def exact(demand, *, most: int = 4, limit_s: float = 60.0, **network: Unpack[Net
     positive("limit_s", limit_s)
     layers, servers = problem.lanes * whole("most", most), len(problem.need)
     if layers * servers * (servers - 1) > MOST:
-        asked = f"most x switches x ports x servers x (servers - 1) = {layers * servers * (servers - 1)}"
-        raise InputError(f"an exact schedule needs {asked} binary circuits: at most {MOST} are allowed.")
+        product = f"most x switches x ports x servers x (servers - 1) = {layers * servers * (servers - 1)}"
+        raise InputError(f"an exact schedule needs {product} binary circuits: at most {MOST} are allowed.")
     known = joint(demand, **network)
     if not problem.need.any() or not layers:
         return known
     fits = np.bincount(known[2], minlength=problem.switches).max(initial=0) <= most
-    circuits = _solved(problem, most, limit_s, problem.planned_s(known) if fits else np.inf)
+    circuits = _solve(problem, most, limit_s, problem.paced_end_s(known) if fits else np.inf)
     switch = np.repeat(np.arange(problem.switches), most)
     used = circuits.any((1, 2))
-    found = programme(problem, circuits[used], switch[used], problem.packet)
-    assert found is not None
-    return shown(problem, circuits[used], found.seconds, switch[used])
+    solution = programme(problem, circuits[used], switch[used], problem.packet)
+    assert solution is not None
+    return schedule_of(problem, circuits[used], solution.seconds, switch[used])
 
 
 class _Columns(NamedTuple):
@@ -66,7 +66,7 @@ class _Columns(NamedTuple):
     end: int
 
 
-def _columns(problem: Problem, most: int) -> _Columns:
+def _columns(problem: ScheduleProblem, most: int) -> _Columns:
     count, servers = most * problem.switches, len(problem.need)
     shapes = [(count,), (count,), *[(count, problem.ports, servers, servers)] * 2, (servers, servers)]
     ends = np.cumsum([np.prod(shape) for shape in shapes])
@@ -89,35 +89,35 @@ class _Rows:
         self.high.append(high)
 
     def matrix(self, columns: int):
-        at = np.repeat(np.arange(len(self.values)), [len(values) for values in self.values])
+        row = np.repeat(np.arange(len(self.values)), [len(values) for values in self.values])
         shape = len(self.values), columns
-        return csr_array((np.concatenate(self.values), (at, np.concatenate(self.variables))), shape=shape)
+        return csr_array((np.concatenate(self.values), (row, np.concatenate(self.variables))), shape=shape)
 
 
-def _solved(problem: Problem, most: int, limit_s: float, known_s: float) -> np.ndarray:
+def _solve(problem: ScheduleProblem, most: int, limit_s: float, known_s: float) -> np.ndarray:
     """Return the circuits [K S S] of the best configurations, switch by switch."""
-    unit, at = problem.busiest_s, _columns(problem, most)
+    unit, columns = problem.busiest_s, _columns(problem, most)
     need, rows = problem.need / unit, _Rows()
     for i, j in np.argwhere(need):
-        rows.add([(at.carried[:, :, i, j], 1), (at.packets[i, j], 1)], need[i, j])
-    for k in range(len(at.seconds)):
-        _configuration(rows, at, k, problem, need)
-    for side in (at.packets, at.packets.T):
+        rows.add([(columns.carried[:, :, i, j], 1), (columns.packets[i, j], 1)], need[i, j])
+    for k in range(len(columns.seconds)):
+        _configuration(rows, columns, k, problem, need)
+    for side in (columns.packets, columns.packets.T):
         for line in side:
-            rows.add([(line, -1), (at.end, problem.packet)], 0)
+            rows.add([(line, -1), (columns.end, problem.packet)], 0)
     for lane in range(problem.switches):
-        _clock(rows, at, slice(lane * most, (lane + 1) * most), problem.delay_s / unit, problem.first_free)
+        _clock(rows, columns, slice(lane * most, (lane + 1) * most), problem.delay_s / unit, problem.first_free)
     low: Any = np.array(rows.low)
     high: Any = np.array(rows.high)
-    upper: Any = np.full(at.end + 1, np.inf)
-    upper[at.used] = 1
-    upper[at.circuit] = (need > 0) if problem.directed else (problem.wanted > 0)
-    upper[at.end] = known_s / unit * (1 + MARGIN)
-    kinds, cost = np.zeros((2, at.end + 1))
-    kinds[at.used] = kinds[at.circuit] = cost[at.end] = 1
+    upper: Any = np.full(columns.end + 1, np.inf)
+    upper[columns.used] = 1
+    upper[columns.circuit] = (need > 0) if problem.directed else (problem.wanted > 0)
+    upper[columns.end] = known_s / unit * (1 + MARGIN)
+    kinds, cost = np.zeros((2, columns.end + 1))
+    kinds[columns.used] = kinds[columns.circuit] = cost[columns.end] = 1
     done = milp(
         cost,
-        constraints=LinearConstraint(rows.matrix(at.end + 1), low, high),
+        constraints=LinearConstraint(rows.matrix(columns.end + 1), low, high),
         integrality=kinds,
         bounds=Bounds(0, upper),
         options={"time_limit": limit_s, "mip_rel_gap": GAP},
@@ -126,30 +126,30 @@ def _solved(problem: Problem, most: int, limit_s: float, known_s: float) -> np.n
         raise Misfit(f"no schedule was proven best within limit_s = {limit_s:g}: raise limit_s or lower most.")
     if done.x is None:
         raise Misfit(f"no schedule of most = {most} configurations on each switch carries everything: raise most.")
-    return np.rint(done.x[at.circuit]).astype(np.int64).sum(1)
+    return np.rint(done.x[columns.circuit]).astype(np.int64).sum(1)
 
 
-def _configuration(rows: _Rows, at: _Columns, k: int, problem: Problem, need: np.ndarray) -> None:
+def _configuration(rows: _Rows, columns: _Columns, k: int, problem: ScheduleProblem, need: np.ndarray) -> None:
     pairs = np.argwhere(need)
-    rows.add([(at.used[k], need.max()), (at.seconds[k], -1)], 0)
+    rows.add([(columns.used[k], need.max()), (columns.seconds[k], -1)], 0)
     for layer in range(problem.ports):
         for i, j in pairs:
-            carried = at.carried[k, layer, i, j]
-            rows.add([(at.seconds[k], 1), (carried, -1)], 0)
-            rows.add([(at.circuit[k, layer, i, j], float(need[i, j])), (carried, -1)], 0)
+            carried = columns.carried[k, layer, i, j]
+            rows.add([(columns.seconds[k], 1), (carried, -1)], 0)
+            rows.add([(columns.circuit[k, layer, i, j], float(need[i, j])), (carried, -1)], 0)
         if not problem.directed:
             for i, j in zip(*np.triu_indices(len(need), 1), strict=True):
-                rows.add([(at.circuit[k, layer, i, j], 1), (at.circuit[k, layer, j, i], -1)], 0, 0)
+                rows.add([(columns.circuit[k, layer, i, j], 1), (columns.circuit[k, layer, j, i], -1)], 0, 0)
     for line in range(len(need)):
         for side in (np.s_[:, line, :], np.s_[:, :, line]):
-            rows.add([(at.seconds[k], problem.ports), (at.carried[k][side], -1)], 0)
-            rows.add([(at.used[k], problem.ports), (at.circuit[k][side], -1)], 0)
+            rows.add([(columns.seconds[k], problem.ports), (columns.carried[k][side], -1)], 0)
+            rows.add([(columns.used[k], problem.ports), (columns.circuit[k][side], -1)], 0)
 
 
-def _clock(rows: _Rows, at: _Columns, own: slice, turn: float, first_free: bool) -> None:
+def _clock(rows: _Rows, columns: _Columns, own: slice, turn: float, first_free: bool) -> None:
     """Require that a switch ends by T, and that its configurations come in falling order of length."""
-    turns = at.used[own][1:] if first_free else at.used[own]
-    rows.add([(at.end, 1), (at.seconds[own], -1), (turns, -turn)], 0)
-    for part in (at.seconds[own], at.used[own]):
-        for one, other in itertools.pairwise(part):
-            rows.add([(one, 1), (other, -1)], 0)
+    turns = columns.used[own][1:] if first_free else columns.used[own]
+    rows.add([(columns.end, 1), (columns.seconds[own], -1), (turns, -turn)], 0)
+    for part in (columns.seconds[own], columns.used[own]):
+        for earlier, other in itertools.pairwise(part):
+            rows.add([(earlier, 1), (other, -1)], 0)

@@ -18,7 +18,7 @@ def standard(
     random = np.random.default_rng(seed)
     weights = [share / heavy] * heavy + [(1 - share) / light] * light
     matrix = np.sum([weight * _permutation(servers, random) for weight in weights], axis=0)
-    return _levelled(matrix * (1 + noise * random.standard_normal(matrix.shape)))
+    return _level_lines(matrix * (1 + noise * random.standard_normal(matrix.shape)))
 
 
 def moe(servers: int, seed: int, *, skew: float = 0.4, senders: float | None = None, shape: float = 4.0) -> np.ndarray:
@@ -29,18 +29,18 @@ def moe(servers: int, seed: int, *, skew: float = 0.4, senders: float | None = N
     random = np.random.default_rng(seed)
     sent = _shares(servers, skew if senders is None else senders, random)
     matrix = np.outer(sent, _shares(servers, skew, random))
-    return _scaled(matrix * random.gamma(shape, 1 / shape, matrix.shape))
+    return _scale(matrix * random.gamma(shape, 1 / shape, matrix.shape))
 
 
 def uniform(servers: int, seed: int) -> np.ndarray:
     """Return entries drawn uniformly between 0 and 1, scaled."""
-    return _scaled(np.random.default_rng(seed).random((servers, servers)))
+    return _scale(np.random.default_rng(seed).random((servers, servers)))
 
 
 def zipf(servers: int, seed: int, *, skew: float = 0.8) -> np.ndarray:
     """Return a Zipf distribution over pairs: the r-th largest pair has r^-skew of the largest."""
     random = np.random.default_rng(seed)
-    return _scaled(_shares(servers * servers, skew, random).reshape(servers, servers))
+    return _scale(_shares(servers * servers, skew, random).reshape(servers, servers))
 
 
 def permutation(servers: int, seed: int) -> np.ndarray:
@@ -53,7 +53,7 @@ def one_hot(servers: int, seed: int) -> np.ndarray:
     matrix = np.zeros((servers, servers))
     hot = int(np.random.default_rng(seed).integers(servers))
     matrix[:, hot] = matrix[hot, :] = 1
-    return _scaled(matrix)
+    return _scale(matrix)
 
 
 FAMILIES = {
@@ -79,14 +79,14 @@ def _permutation(servers: int, random: np.random.Generator) -> np.ndarray:
             return np.eye(servers)[targets]
 
 
-def _scaled(matrix: np.ndarray) -> np.ndarray:
+def _scale(matrix: np.ndarray) -> np.ndarray:
     matrix = matrix * (1 - np.eye(len(matrix)))
     return matrix / max(matrix.sum(0).max(), matrix.sum(1).max())
 
 
-def _levelled(matrix: np.ndarray) -> np.ndarray:
+def _level_lines(matrix: np.ndarray) -> np.ndarray:
     """Scale rows and columns to 1 alternately (Sinkhorn)."""
     for _ in range(200):
         matrix = matrix / matrix.sum(1, keepdims=True)
         matrix = matrix / matrix.sum(0)
-    return _scaled(matrix)
+    return _scale(matrix)

@@ -26,13 +26,13 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from mfabric_jax.checks import whole
-from mfabric_jax.circuit_schedules.durations import programme, shown, trade_gains
+from mfabric_jax.circuit_schedules.durations import programme, schedule_of, trade_gains
 from mfabric_jax.circuit_schedules.eclipse import eclipse
 from mfabric_jax.circuit_schedules.ending import end_s, least_s
 from mfabric_jax.circuit_schedules.matching import heaviest
-from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, Problem, problem_of
+from mfabric_jax.circuit_schedules.placing import ROUNDING, Placed, ScheduleProblem, SwitchNetwork, problem_of
 from mfabric_jax.circuit_schedules.solstice import solstice
-from mfabric_jax.circuit_schedules.spectra import decomposed, spectra
+from mfabric_jax.circuit_schedules.spectra import decompose, spectra
 from mfabric_jax.circuit_schedules.whole_pair import whole_pair, whole_pairs
 
 STARTS = (spectra, whole_pair, solstice, eclipse)
@@ -60,7 +60,7 @@ class Durations(NamedTuple):
     price: np.ndarray  # [S S] value of a second of circuit
 
 
-def joint(demand, *, programmes: int = 200, **network: Unpack[Network]) -> Placed:
+def joint(demand, *, programmes: int = 200, **network: Unpack[SwitchNetwork]) -> Placed:
     """Return the best schedule that a local search finds with at most `programmes` linear programmes per start."""
     problem = problem_of(demand, **network)
     whole("programmes", programmes)
@@ -69,19 +69,19 @@ def joint(demand, *, programmes: int = 200, **network: Unpack[Network]) -> Place
         return starts[0]
     searches, near = [], NEAR * min(end_s(problem, start) for start in starts)
     firsts = [_durations(problem, Move(start[0], start[2]), near) for start in starts]
-    found = sorted((first for first in firsts if first is not None), key=lambda first: first.end_s)
-    for first in found:
-        if first.end_s > NEAR * found[0].end_s or any(search.proven for search in searches):
+    candidates = sorted((first for first in firsts if first is not None), key=lambda first: first.end_s)
+    for first in candidates:
+        if first.end_s > NEAR * candidates[0].end_s or any(search.proven for search in searches):
             break
         searches.append(_Search(problem, first, programmes))
         searches[-1].run()
-    return min([*starts, *(search.best.schedule for search in searches)], key=lambda one: end_s(problem, one))
+    return min([*starts, *(search.best.schedule for search in searches)], key=lambda schedule: end_s(problem, schedule))
 
 
 class _Search:
     """The search from one start: the `best` so far, and the number of programmes `left` to solve."""
 
-    def __init__(self, problem: Problem, best: Durations, programmes: int):
+    def __init__(self, problem: ScheduleProblem, best: Durations, programmes: int):
         self.problem, self.best, self.left = problem, best, programmes
         self.least = least_s(problem) * (1 + GAIN)
         self.random = np.random.default_rng(0)
@@ -95,7 +95,7 @@ class _Search:
         for _ in range(IN_VAIN * self.left):
             if self.proven or not self.left:
                 break
-            move = _rebuilt(self.problem, self.best, self.random)
+            move = _rebuild(self.problem, self.best, self.random)
             if move is not None and self.better(move):
                 self.descend()
 
@@ -110,14 +110,14 @@ class _Search:
         """Take the move if it ends sooner; return whether it does."""
         self.left -= 1
         limit = self.best.end_s * (1 - GAIN)
-        found = _durations(self.problem, move, limit)
-        if found is None or found.end_s >= limit:
+        durations = _durations(self.problem, move, limit)
+        if durations is None or durations.end_s >= limit:
             return False
-        self.best = found
+        self.best = durations
         return True
 
 
-def _rebuilt(problem: Problem, best: Durations, random: np.random.Generator) -> Move | None:
+def _rebuild(problem: ScheduleProblem, best: Durations, random: np.random.Generator) -> Move | None:
     """Replace some random configurations by new ones, made from what the others leave, with randomly weighted entries.
 
     Without packet NICs the new ones cover all that is left; else there are as many as were replaced, or one fewer.
@@ -133,7 +133,7 @@ def _rebuilt(problem: Problem, best: Durations, random: np.random.Generator) -> 
         most = (len(some) - int(random.integers(2))) * problem.ports
         matchings = whole_pairs(left, problem.directed, most)[0]
     else:
-        matchings = decomposed(left, problem.directed)[0]
+        matchings = decompose(left, problem.directed)[0]
     if not matchings:
         return None
     matchings = np.array(matchings) * (1 - np.eye(len(left), dtype=np.int64))
@@ -141,7 +141,7 @@ def _rebuilt(problem: Problem, best: Durations, random: np.random.Generator) -> 
     return Move(np.concatenate([others, new]), np.append(on, np.resize(switch[some], len(new))), best.pace)
 
 
-def _moves(problem: Problem, best: Durations) -> Iterator[Move]:
+def _moves(problem: ScheduleProblem, best: Durations) -> Iterator[Move]:
     """Yield all single moves, the most promising first."""
     (configurations, seconds, switch), pace = best.schedule, best.pace
     if problem.packet:
@@ -149,22 +149,22 @@ def _moves(problem: Problem, best: Durations) -> Iterator[Move]:
         yield Move(configurations, switch, min(pace / SLOWER, 1.0))
     shortest = np.argsort(seconds, kind="stable")[:SHORTEST]
     new = _dearest(problem, best.price)[None]
-    for one in shortest:
-        yield Move(np.delete(configurations, one, 0), np.delete(switch, one), pace)
-    for one in shortest:
-        others = np.delete(configurations, one, 0), np.delete(switch, one)
-        yield Move(np.concatenate([others[0], new]), np.append(others[1], switch[one]), pace)
+    for index in shortest:
+        yield Move(np.delete(configurations, index, 0), np.delete(switch, index), pace)
+    for index in shortest:
+        others = np.delete(configurations, index, 0), np.delete(switch, index)
+        yield Move(np.concatenate([others[0], new]), np.append(others[1], switch[index]), pace)
     for lane in range(problem.switches):
         yield Move(np.concatenate([configurations, new]), np.append(switch, lane), pace)
     for traded in _trades(problem, best):
         yield Move(traded, switch, pace)
     if problem.switches > 1:
         full, empty = (int(pick(problem.clocks(seconds, switch))) for pick in (np.argmax, np.argmin))
-        for one in np.flatnonzero(switch == full):
-            yield Move(configurations, np.where(np.arange(len(switch)) == one, empty, switch), pace)
+        for index in np.flatnonzero(switch == full):
+            yield Move(configurations, np.where(np.arange(len(switch)) == index, empty, switch), pace)
 
 
-def _trades(problem: Problem, best: Durations) -> Iterator[np.ndarray]:
+def _trades(problem: ScheduleProblem, best: Durations) -> Iterator[np.ndarray]:
     """Yield configurations [K S S] after one trade, the largest gain first."""
     configurations, seconds, switch = best.schedule
     shown = np.tensordot(seconds, configurations, 1)
@@ -172,15 +172,17 @@ def _trades(problem: Problem, best: Durations) -> Iterator[np.ndarray]:
     over = (carried if problem.directed else np.maximum(carried, carried.T)) - shown
     gain = trade_gains(configurations, seconds, switch, over)
     for pair in np.argsort(-gain, axis=None, kind="stable")[:TRADES]:
-        one, two = sorted(np.unravel_index(pair, gain.shape), key=lambda k: -seconds[k])
+        longer, shorter = sorted(np.unravel_index(pair, gain.shape), key=lambda k: -seconds[k])
         if gain.ravel()[pair] <= GAIN * best.end_s:
             break
-        traded, both = configurations.copy(), configurations[[one, two]]
-        traded[[one, two]] = _traded(both, np.maximum(over + np.tensordot(seconds[[one, two]], both, 1), 0))
+        traded, both = configurations.copy(), configurations[[longer, shorter]]
+        traded[[longer, shorter]] = _trade_circuits(
+            both, np.maximum(over + np.tensordot(seconds[[longer, shorter]], both, 1), 0)
+        )
         yield traded
 
 
-def _traded(both: np.ndarray, entries: np.ndarray) -> np.ndarray:
+def _trade_circuits(both: np.ndarray, entries: np.ndarray) -> np.ndarray:
     """Trade circuits of two configurations [2 S S]: in every component of their union, the first takes the side with
     the larger entry."""
     servers = len(entries)
@@ -195,7 +197,7 @@ def _traded(both: np.ndarray, entries: np.ndarray) -> np.ndarray:
     return np.stack([np.where(swap, both[1], both[0]), np.where(swap, both[0], both[1])])
 
 
-def _dearest(problem: Problem, price: np.ndarray) -> np.ndarray:
+def _dearest(problem: ScheduleProblem, price: np.ndarray) -> np.ndarray:
     """Return the configuration [S S] of highest price: a heaviest matching for each port, of pairs without one yet."""
     price = price if problem.directed else price + price.T
     new = np.zeros(price.shape, np.int64)
@@ -204,10 +206,10 @@ def _dearest(problem: Problem, price: np.ndarray) -> np.ndarray:
     return new * (1 - np.eye(len(new), dtype=np.int64))
 
 
-def _durations(problem: Problem, move: Move, limit_s: float = np.inf) -> Durations | None:
+def _durations(problem: ScheduleProblem, move: Move, limit_s: float = np.inf) -> Durations | None:
     """Return the best durations of a move, without unused configurations; None if they do not end before the limit."""
-    found = programme(problem, move.configurations, move.switch, move.pace * problem.packet, limit_s)
-    if found is None:
+    solution = programme(problem, move.configurations, move.switch, move.pace * problem.packet, limit_s)
+    if solution is None:
         return None
-    schedule = shown(problem, move.configurations, found.seconds, move.switch)
-    return Durations(schedule, move.pace, end_s(problem, schedule), found.price)
+    schedule = schedule_of(problem, move.configurations, solution.seconds, move.switch)
+    return Durations(schedule, move.pace, end_s(problem, schedule), solution.price)

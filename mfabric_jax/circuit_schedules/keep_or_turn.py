@@ -17,7 +17,7 @@ from typing import Unpack
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, positive, whole
-from mfabric_jax.circuit_schedules.placing import Network, Placed, busiest, problem_of
+from mfabric_jax.circuit_schedules.placing import Placed, SwitchNetwork, busiest, problem_of
 from mfabric_jax.circuit_schedules.whole_pair import whole_pairs
 
 
@@ -64,16 +64,16 @@ def shifts(servers: int, pair_bytes: float, circuit_Bps: float, circuits: int = 
     return hops * hop_s
 
 
-def keep_or_turn(demand, **network: Unpack[Network]) -> Placed:
+def keep_or_turn(demand, **network: Unpack[SwitchNetwork]) -> Placed:
     """Schedule those whole-pair matchings whose reconfiguration pays; arguments as in `registry`."""
     problem = problem_of(demand, **network)
     matchings, seconds = whole_pairs(problem.wanted, problem.directed)
     if not matchings:
-        return problem.place([], [])
+        return problem.place_matchings([], [])
     kept = [busiest(problem.need * matching) / problem.packet if problem.packet else np.inf for matching in matchings]
     cost_s = np.tile(kept, (len(kept), 1))
     np.fill_diagonal(cost_s, seconds)
     _, held = topologies(cost_s, problem.delay_s, problem.first_free)
     turned = [step for step, topology in enumerate(held) if topology == step]
-    chosen = problem.place([matchings[step] for step in turned], [seconds[step] for step in turned])
-    return min(chosen, problem.place([], []), key=problem.planned_s)
+    chosen = problem.place_matchings([matchings[step] for step in turned], [seconds[step] for step in turned])
+    return min(chosen, problem.place_matchings([], []), key=problem.paced_end_s)

@@ -8,7 +8,7 @@ import numpy as np
 ENDED, LATER, NEVER, LOST = 0, 1, 2, 3
 
 
-class Circuits(NamedTuple):
+class CircuitLists(NamedTuple):
     """Circuits of configurations; those of configuration k are numbers first[k] to first[k + 1]."""
 
     first: np.ndarray  # [K + 1]
@@ -18,7 +18,7 @@ class Circuits(NamedTuple):
     switch: np.ndarray  # [K]
 
 
-class Room(NamedTuple):
+class SimplexWork(NamedTuple):
     """Working arrays of `duration_loops`; the dual has n = K + 1 rows."""
 
     inverse: np.ndarray  # [n n] of the basis
@@ -33,7 +33,7 @@ class Room(NamedTuple):
     clock: np.ndarray  # [switches]
 
 
-class Plan(NamedTuple):
+class MatchingPlan(NamedTuple):
     """At most K matchings, and the configurations that show them: groups of `ports` matchings, the longest first."""
 
     column: np.ndarray  # [K S]
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
     switch: np.ndarray  # [K]
 
 
-class Work(NamedTuple):
+class QuickWork(NamedTuple):
     """Working arrays of `quick_loops`."""
 
     left: np.ndarray  # [S S]

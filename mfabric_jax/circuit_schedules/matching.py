@@ -7,28 +7,28 @@ blossom algorithm of networkx.
 
 import numpy as np
 
-from mfabric_jax.support.extras import needed
+from mfabric_jax.support.extras import load_extra
 
 
 def heaviest(weight: np.ndarray, directed: bool) -> np.ndarray:
     """Return a matching of the largest total weight; `weight` [S S] is 0 or more (and symmetric if not directed)."""
-    return _assigned(weight) if directed else _paired(weight, most_pairs=False)
+    return _assignment(weight) if directed else _pairing(weight, most_pairs=False)
 
 
 def largest(allowed: np.ndarray, directed: bool) -> np.ndarray:
     """Return a matching of the most `allowed` cells [S S]; a permutation may also use cells that are not allowed."""
-    return _assigned(allowed.astype(float)) if directed else _paired(allowed.astype(float), most_pairs=True)
+    return _assignment(allowed.astype(float)) if directed else _pairing(allowed.astype(float), most_pairs=True)
 
 
-def _assigned(weight: np.ndarray) -> np.ndarray:
-    optimize = needed("exact", "a schedule of circuits", "scipy.optimize")
+def _assignment(weight: np.ndarray) -> np.ndarray:
+    optimize = load_extra("exact", "a schedule of circuits", "scipy.optimize")
     matching = np.zeros(weight.shape, np.int64)
     matching[optimize.linear_sum_assignment(weight, maximize=True)] = 1
     return matching
 
 
-def _paired(weight: np.ndarray, most_pairs: bool) -> np.ndarray:
-    networkx = needed("plot", "a schedule of circuits that carry both directions", "networkx")
+def _pairing(weight: np.ndarray, most_pairs: bool) -> np.ndarray:
+    networkx = load_extra("plot", "a schedule of circuits that carry both directions", "networkx")
     graph = networkx.Graph()
     first, second = np.nonzero(np.triu(weight, 1))
     graph.add_weighted_edges_from(zip(first.tolist(), second.tolist(), weight[first, second].tolist(), strict=True))
@@ -38,7 +38,7 @@ def _paired(weight: np.ndarray, most_pairs: bool) -> np.ndarray:
     return matching
 
 
-def stuffed(matrix: np.ndarray) -> np.ndarray:
+def stuff_lines(matrix: np.ndarray) -> np.ndarray:
     """Raise entries until every row and column sums to the busiest: positive entries first, then the others.
 
     The diagonal may be raised: an idle port. Source: QuickStuff of Solstice (CoNEXT 2015).
@@ -56,7 +56,7 @@ def stuffed(matrix: np.ndarray) -> np.ndarray:
     return full
 
 
-def refined(wanted: np.ndarray, matchings: list[np.ndarray], seconds: list[float]) -> np.ndarray:
+def refine_seconds(wanted: np.ndarray, matchings: list[np.ndarray], seconds: list[float]) -> np.ndarray:
     """Raise the seconds [K], matching by matching, until all of `wanted` is carried. Source: step 2 of Spectra."""
     raised = np.array(seconds, float)
     left = wanted - sum((m * t for m, t in zip(matchings, raised, strict=True)), np.zeros(wanted.shape))

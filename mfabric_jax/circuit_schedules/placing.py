@@ -23,7 +23,7 @@ from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats, refuse
 Placed = tuple[np.ndarray, np.ndarray, np.ndarray]  # configurations [K S S], seconds [K], switch [K]
 
 
-class Network(TypedDict):
+class SwitchNetwork(TypedDict):
     circuit_Bps: float  # of one circuit, in each of its directions
     packet_Bps: float  # of all packet NICs of a server; 0: none
     switches: int  # parallel switches, which reconfigure independently
@@ -34,7 +34,7 @@ class Network(TypedDict):
     first_free: bool  # every switch holds its first configuration at time 0
 
 
-class Problem(NamedTuple):
+class ScheduleProblem(NamedTuple):
     """One demand, in seconds that a single circuit takes."""
 
     need: np.ndarray  # [S S] zero diagonal
@@ -58,7 +58,7 @@ class Problem(NamedTuple):
         """Lower bound on any schedule: the busiest server's bytes over all of its circuits and packet NICs."""
         return busiest(self.need) / (self.lanes + self.packet)
 
-    def place(self, matchings, seconds) -> Placed:
+    def place_matchings(self, matchings, seconds) -> Placed:
         """Place matchings [K S S] on switches, the longest first, each on the switch that is free first.
 
         A switch of p ports shows p matchings at a time, for as long as the longest needs, and reconfigures them
@@ -89,7 +89,7 @@ class Problem(NamedTuple):
         turns = np.maximum(turns - 1, 0) if self.first_free else turns
         return np.bincount(switch, seconds, self.switches) + turns * self.delay_s
 
-    def left(self, configurations: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    def remainder(self, configurations: np.ndarray, seconds: np.ndarray) -> np.ndarray:
         """Return what the circuits do not carry [S S], in seconds of a circuit."""
         return self.without_rounding(self.need - np.tensordot(seconds, configurations, 1), len(seconds))
 
@@ -103,14 +103,14 @@ class Problem(NamedTuple):
             return busiest(left) / self.packet
         return math.inf if left.any() else 0.0
 
-    def planned_s(self, schedule: Placed) -> float:
+    def paced_end_s(self, schedule: Placed) -> float:
         """Return the end that schedulers plan with: the later of the last configuration and of paced packet NICs.
 
         `ending.end_s` is the actual end: circuits may finish sooner, and packet NICs shared max-min fairly later.
         """
         configurations, seconds, switch = schedule
         clock = float(self.clocks(seconds, switch).max())
-        return max(clock, self.packet_s(self.left(configurations, seconds)))
+        return max(clock, self.packet_s(self.remainder(configurations, seconds)))
 
 
 ROUNDING = 1e-9  # of the busiest line: smaller entries count as 0
@@ -132,7 +132,7 @@ def problem_of(
     all_stop: bool,
     directed: bool,
     first_free: bool,
-) -> Problem:
+) -> ScheduleProblem:
     """Return the problem of a demand [S S] in bytes. Raise `InputError` if it is not square or a value is invalid."""
     demand = host_floats("demand", demand)
     if demand.ndim != 2 or demand.shape[0] != demand.shape[1]:
@@ -140,7 +140,7 @@ def problem_of(
     np.fill_diagonal(demand, 0)
     refuse("demand", demand, NOT_NEGATIVE)
     need = demand / positive("circuit_Bps", circuit_Bps)
-    return Problem(
+    return ScheduleProblem(
         need,
         need if directed else np.maximum(need, need.T),
         not_negative("packet_Bps", packet_Bps) / circuit_Bps,

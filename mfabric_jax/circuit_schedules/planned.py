@@ -8,12 +8,12 @@ import numpy as np
 
 from mfabric_jax.case.policies import is_function
 from mfabric_jax.checks import InputError
-from mfabric_jax.circuit_schedules.carrying import Carried, carried
-from mfabric_jax.circuit_schedules.ending import asked, part_ends_s
+from mfabric_jax.circuit_schedules.carrying import Carried, carried_bytes
+from mfabric_jax.circuit_schedules.ending import part_ends_s, problem_and_schedule
 from mfabric_jax.circuit_schedules.registry import Scheduler, facts_of, get
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import Schedule
-from mfabric_jax.policies.own import heard, load_function
+from mfabric_jax.fabric.schedule import CircuitSchedule
+from mfabric_jax.policies.own import load_function, wrap_errors
 from mfabric_jax.support.host_arrays import once_each_row
 from mfabric_jax.timing.scheduled import Planned, Planner, ends_of_switches
 
@@ -31,10 +31,12 @@ def carrier(name: str, region: Region, **how: Any) -> Callable[[np.ndarray, bool
     region = jax.tree.map(np.asarray, region)
     scheduler = schedulers(name, region, **how)
 
-    def planned(demand: np.ndarray, known: bool) -> Carried:
-        return carried(*asked(region, _checked(scheduler(known)(demand, region), region), demand))
+    def carried_of(demand: np.ndarray, known: bool) -> Carried:
+        return carried_bytes(
+            *problem_and_schedule(region, _check_schedule(scheduler(known)(demand, region), region), demand)
+        )
 
-    return planned
+    return carried_of
 
 
 def schedulers(
@@ -65,29 +67,35 @@ def scheduler_named(name: str) -> Scheduler:
 def planner_of(scheduler: Callable[[bool], Scheduler], region: Region) -> Planner:
     """Return the planner of `scheduler`, a function of whether demand is known ahead."""
 
-    def planned(demand: np.ndarray, known: bool) -> Planned:
+    def plan_demands(demand: np.ndarray, known: bool) -> Planned:
         plan = scheduler(known)
-        rows = once_each_row(lambda each: _columns([_planned(plan(one, region), region, one) for one in each]), demand)
+        rows = once_each_row(
+            lambda each: _columns([_plan_times(plan(matrix, region), region, matrix) for matrix in each]), demand
+        )
         return Planned(*rows)
 
-    return planned
+    return plan_demands
 
 
 def _try_out(name: str, scheduler: Scheduler, demand: np.ndarray, region: Region) -> None:
-    with heard(f"scheduler {name}, called as scheduler(demand, region),"):
-        found = scheduler(demand, region)
-    _planned(found, region, demand, name)
+    with wrap_errors(f"scheduler {name}, called as scheduler(demand, region),"):
+        schedule = scheduler(demand, region)
+    _plan_times(schedule, region, demand, name)
 
 
-def _planned(schedule: Schedule, region: Region, demand: np.ndarray, name: str = "of your own") -> tuple:
-    schedule = _checked(schedule, region, name)
-    return (*part_ends_s(*asked(region, schedule, demand)), *ends_of_switches(schedule), schedule.first_free)
+def _plan_times(schedule: CircuitSchedule, region: Region, demand: np.ndarray, name: str = "of your own") -> tuple:
+    schedule = _check_schedule(schedule, region, name)
+    return (
+        *part_ends_s(*problem_and_schedule(region, schedule, demand)),
+        *ends_of_switches(schedule),
+        schedule.first_free,
+    )
 
 
-def _checked(schedule: Schedule, region: Region, name: str = "of your own") -> Schedule:
-    if not isinstance(schedule, Schedule):
+def _check_schedule(schedule: CircuitSchedule, region: Region, name: str = "of your own") -> CircuitSchedule:
+    if not isinstance(schedule, CircuitSchedule):
         raise InputError(f"scheduler {name} must return a Schedule, got {type(schedule).__name__}.")
-    return jax.tree.map(np.asarray, schedule.checked(region))
+    return jax.tree.map(np.asarray, schedule.check_region(region))
 
 
 def _columns(rows: list[tuple]) -> tuple[np.ndarray, ...]:

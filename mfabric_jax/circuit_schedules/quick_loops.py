@@ -7,7 +7,7 @@ Demand is in seconds of a circuit. A matching is the column [S] of every row; th
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.assignment_loops import assign, compiled, matched_above
+from mfabric_jax.circuit_schedules.assignment_loops import assign, compiled, match_above
 
 ROUNDING = 1e-9  # of the busiest line, as in `placing`
 DIGIT = float(np.finfo(float).eps)
@@ -17,19 +17,19 @@ LEVEL = 1e-12  # of the load: smaller moves are rounding, as in `spectra`
 @compiled
 def largest(values):
     """Return the largest number of a row."""
-    found = values[0]
+    top = values[0]
     for value in values:
-        found = max(found, value)
-    return found
+        top = max(top, value)
+    return top
 
 
 @compiled
 def largest_of(matrix):
     """Return the largest entry of a matrix."""
-    found = matrix[0, 0]
+    top = matrix[0, 0]
     for row in matrix:
-        found = max(found, largest(row))
-    return found
+        top = max(top, largest(row))
+    return top
 
 
 @compiled
@@ -45,17 +45,17 @@ def busiest(matrix, lines):
 
 
 @compiled
-def copied(matrix, into):
+def copy_matrix(matrix, into):
     for i in range(len(matrix)):
         for j in range(len(matrix)):
             into[i, j] = matrix[i, j]
 
 
 @compiled
-def remaining(need, plan, found, left):
+def write_remainder(need, plan, matching_count, left):
     """Write to `left` [S S] what the first `found` matchings leave, negative where they have room."""
-    copied(need, left)
-    for k in range(found):
+    copy_matrix(need, left)
+    for k in range(matching_count):
         for i in range(len(need)):
             left[i, plan.column[k, i]] -= plan.seconds[k]
 
@@ -66,19 +66,19 @@ def spectra(need, plan, work):
 
     See `spectra.decomposed`.
     """
-    size, found = len(need), 0
+    size, matching_count = len(need), 0
     rows, columns = work.index[:size], work.index[size : 2 * size]
     left, uncovered, most = work.left, work.uncovered, largest_of(need)
     rows[:] = 0
     columns[:] = 0
-    copied(need, left)
+    copy_matrix(need, left)
     for i in range(size):
         for j in range(size):
             uncovered[i, j] = need[i, j] > 0
             rows[i] += need[i, j] > 0
             columns[j] += need[i, j] > 0
     work.price[:] = 0
-    while found < len(plan.seconds):
+    while matching_count < len(plan.seconds):
         rounds = max(largest(rows), largest(columns))
         if not rounds:
             break
@@ -95,27 +95,27 @@ def spectra(need, plan, work):
         sent = sent if sent < np.inf else 0.0
         for i in range(size):
             j = work.column[i]
-            plan.column[found, i] = j
+            plan.column[matching_count, i] = j
             left[i, j] = max(left[i, j] - sent, 0.0)
             if uncovered[i, j]:
                 uncovered[i, j] = 0
                 rows[i] -= 1
                 columns[j] -= 1
-        plan.seconds[found] = sent
-        found += 1
-    return found
+        plan.seconds[matching_count] = sent
+        matching_count += 1
+    return matching_count
 
 
 @compiled
-def whole_pairs(need, plan, work, found):
+def whole_pairs(need, plan, work, matching_count):
     """Add heaviest matchings of what the first `found` leave, each as long as its largest entry; return their total."""
     size, left = len(need), work.left
-    remaining(need, plan, found, left)
+    write_remainder(need, plan, matching_count, left)
     for i in range(size):
         for j in range(size):
             left[i, j] = left[i, j] if left[i, j] > ROUNDING * need[i, j] else 0.0
     work.price[:] = 0
-    while found < len(plan.seconds) and largest_of(left) > 0:
+    while matching_count < len(plan.seconds) and largest_of(left) > 0:
         for i in range(size):
             for j in range(size):
                 work.cost[i, j] = -left[i, j]
@@ -124,18 +124,18 @@ def whole_pairs(need, plan, work, found):
         for i in range(size):
             longest = max(longest, left[i, work.column[i]])
             left[i, work.column[i]] = 0
-            plan.column[found, i] = work.column[i]
-        plan.seconds[found] = longest
-        found += 1
-    return found
+            plan.column[matching_count, i] = work.column[i]
+        plan.seconds[matching_count] = longest
+        matching_count += 1
+    return matching_count
 
 
 @compiled
 def slices(need, plan, work, facts):
     """Add slices of falling thresholds; return their number. See `solstice.sliced`."""
-    size, left, lines, found = len(need), work.left, work.lines, 0
+    size, left, lines, matching_count = len(need), work.left, work.lines, 0
     most = busiest(need, lines)
-    copied(need, left)
+    copy_matrix(need, left)
     for empty in range(2):  # positive entries first, then the others
         for i in range(size):
             for j in range(size):
@@ -149,29 +149,32 @@ def slices(need, plan, work, facts):
     threshold = 2.0 ** (np.ceil(np.log2(largest_of(left))) - 1)
     work.column[:] = -1
     work.row[:] = -1
-    while threshold >= least and found < len(plan.seconds):
-        if facts.packet > 0 and busiest(left, lines) <= facts.packet * placed(plan, found, work, facts)[1]:
+    while threshold >= least and matching_count < len(plan.seconds):
+        if (
+            facts.packet > 0
+            and busiest(left, lines) <= facts.packet * place_matchings(plan, matching_count, work, facts)[1]
+        ):
             break
-        if not matched_above(left, threshold, work.column, work.row, work.index):
+        if not match_above(left, threshold, work.column, work.row, work.index):
             threshold /= 2
             continue
         sent = np.inf
         for i in range(size):
             sent = min(sent, left[i, work.column[i]])
         for i in range(size):
-            plan.column[found, i] = work.column[i]
+            plan.column[matching_count, i] = work.column[i]
             left[i, work.column[i]] -= sent
-        plan.seconds[found] = sent
-        found += 1
-    return found
+        plan.seconds[matching_count] = sent
+        matching_count += 1
+    return matching_count
 
 
 @compiled
-def refine(need, plan, work, found):
+def refine(need, plan, work, matching_count):
     """Raise seconds, matching by matching, until everything is carried. See `matching.refined`."""
     size, left = len(need), work.left
-    remaining(need, plan, found, left)
-    for k in range(found):
+    write_remainder(need, plan, matching_count, left)
+    for k in range(matching_count):
         more = 0.0
         for i in range(size):
             if plan.column[k, i] != i:
@@ -182,16 +185,16 @@ def refine(need, plan, work, found):
 
 
 @compiled
-def placed(plan, found, work, facts):
+def place_matchings(plan, matching_count, work, facts):
     """Place matchings, the longest first, on the switch that is free first; return (configurations, last end)."""
-    for k in range(found):  # by falling seconds, stable
-        place = k
-        while place > 0 and plan.seconds[plan.order[place - 1]] < plan.seconds[k]:
-            plan.order[place] = plan.order[place - 1]
-            place -= 1
-        plan.order[place] = k
+    for k in range(matching_count):  # by falling seconds, stable
+        position = k
+        while position > 0 and plan.seconds[plan.order[position - 1]] < plan.seconds[k]:
+            plan.order[position] = plan.order[position - 1]
+            position -= 1
+        plan.order[position] = k
     work.free[:] = -facts.delay if facts.first_free else 0.0
-    count = (found + facts.ports - 1) // facts.ports
+    count = (matching_count + facts.ports - 1) // facts.ports
     for group in range(count):
         lane = 0
         for other in range(1, facts.switches):
@@ -226,15 +229,15 @@ def level(plan, count, work, facts):
 
 
 @compiled
-def packets(need, plan, count, found, work, facts):
+def packets(need, plan, count, matching_count, work, facts):
     """Return the seconds in which packet NICs carry what the configurations leave."""
     size, left = len(need), work.left
-    copied(need, left)
+    copy_matrix(need, left)
     for k in range(count):
         first = plan.shown[k] * facts.ports
-        for one in range(first, min(first + facts.ports, found)):
+        for position in range(first, min(first + facts.ports, matching_count)):
             for i in range(size):
-                left[i, plan.column[plan.order[one], i]] -= plan.length[k]
+                left[i, plan.column[plan.order[position], i]] -= plan.length[k]
     for i in range(size):
         for j in range(size):
             kept = left[i, j] > (count + 8) * DIGIT * need[i, j] and i != j
@@ -243,35 +246,35 @@ def packets(need, plan, count, found, work, facts):
 
 
 @compiled
-def fewest(need, plan, start, found, work, facts):
+def fewest(need, plan, start, matching_count, work, facts):
     """Return (matchings, configurations, end) for the number of matchings, at least `start`, that ends first."""
     best, end = start, np.inf
-    for some in range(start, found + 1):
-        count, clock = placed(plan, some, work, facts)
+    for some in range(start, matching_count + 1):
+        count, clock = place_matchings(plan, some, work, facts)
         clock = max(clock, packets(need, plan, count, some, work, facts))
         if clock < end:
             best, end = some, clock
-    return best, placed(plan, best, work, facts)[0], end
+    return best, place_matchings(plan, best, work, facts)[0], end
 
 
 @compiled
 def one_plan(need, how, plan, work, facts):
     """Plan by Spectra (`how` 0), whole pairs (1) or slices (2); return (matchings, configurations, end)."""
     if how == 0:
-        found = spectra(need, plan, work)
-        refine(need, plan, work, found)
-        count, end = placed(plan, found, work, facts)
+        matching_count = spectra(need, plan, work)
+        refine(need, plan, work, matching_count)
+        count, end = place_matchings(plan, matching_count, work, facts)
         if facts.switches > 1:
             count, end = level(plan, count, work, facts)
-        return found, count, end
+        return matching_count, count, end
     start = slices(need, plan, work, facts) if how == 2 else 0
     if facts.packet > 0:
-        found = whole_pairs(need, plan, work, start) if how == 1 else start
-        return fewest(need, plan, start, found, work, facts)
-    found = whole_pairs(need, plan, work, start)
-    refine(need, plan, work, found)
-    count, end = placed(plan, found, work, facts)
-    return found, count, end if found < len(plan.seconds) or largest_of(work.left) <= 0 else np.inf
+        matching_count = whole_pairs(need, plan, work, start) if how == 1 else start
+        return fewest(need, plan, start, matching_count, work, facts)
+    matching_count = whole_pairs(need, plan, work, start)
+    refine(need, plan, work, matching_count)
+    count, end = place_matchings(plan, matching_count, work, facts)
+    return matching_count, count, end if matching_count < len(plan.seconds) or largest_of(work.left) <= 0 else np.inf
 
 
 def plans(need, facts, plan, work, matchings, length, switch, counts):
@@ -285,14 +288,16 @@ def plans(need, facts, plan, work, matchings, length, switch, counts):
         for how in range(3):
             if largest_of(need[b]) <= 0:
                 break
-            found, count, end = one_plan(need[b], how, plan, work, facts)
+            matching_count, count, end = one_plan(need[b], how, plan, work, facts)
             if end < first and count <= matchings.shape[1]:
                 first, counts[b] = end, count
                 for k in range(count):
                     length[b, k], switch[b, k] = plan.length[k], plan.switch[k]
                     for p in range(facts.ports):
-                        at = plan.shown[k] * facts.ports + p
+                        position = plan.shown[k] * facts.ports + p
                         for i in range(need.shape[1]):
-                            matchings[b, k, p, i] = plan.column[plan.order[at], i] if at < found else i
+                            matchings[b, k, p, i] = (
+                                plan.column[plan.order[position], i] if position < matching_count else i
+                            )
         for k in range(counts[b], length.shape[1]):
             length[b, k], switch[b, k] = 0, 0

@@ -15,10 +15,10 @@ import numpy as np
 from mfabric_jax.case.policies import SCHEDULERS as NAMES
 from mfabric_jax.checks import InputError, Misfit, concrete, not_negative, of_type, one_of, whole
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import UNEQUAL, Schedule
+from mfabric_jax.fabric.schedule import UNEQUAL, CircuitSchedule
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats, refuse
 
-Scheduler = Callable[[Any, Region], Schedule]
+Scheduler = Callable[[Any, Region], CircuitSchedule]
 TRACED = "schedulers run on the host: demand and region must be numbers, got traced ones."
 
 
@@ -50,11 +50,11 @@ def get(
         not_negative("delay_s", delay_s)
     how = {"switches": switches, "all_stop": all_stop, "directed": directed, "first_free": first_free}
 
-    def scheduler(demand: Any, region: Region) -> Schedule:
+    def scheduler(demand: Any, region: Region) -> CircuitSchedule:
         used, facts = used_of(demand, region), facts_of(region, switches)
         delay = float(region.delay_s) if delay_s is None else float(delay_s)
-        found = function(used, **facts, **how, delay_s=delay, **settings)
-        return Schedule(*found, **how, delay_s=delay_s).checked(region)
+        arrays = function(used, **facts, **how, delay_s=delay, **settings)
+        return CircuitSchedule(*arrays, **how, delay_s=delay_s).check_region(region)
 
     return scheduler
 
@@ -62,7 +62,9 @@ def get(
 def settings_of(name: str) -> list[str]:
     """Return the names of a scheduler's own settings."""
     every = inspect.signature(_function(name)).parameters.values()
-    return [one.name for one in every if one.kind != one.VAR_KEYWORD and one.name != "demand"]
+    return [
+        parameter.name for parameter in every if parameter.kind != parameter.VAR_KEYWORD and parameter.name != "demand"
+    ]
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -94,7 +96,7 @@ def facts_of(region: Region, switches: int) -> dict[str, Any]:
 
 
 def _same(field: str, value: Any) -> float:
-    found = np.unique(np.asarray(value, float))
-    if len(found) > 1:
+    distinct = np.unique(np.asarray(value, float))
+    if len(distinct) > 1:
         raise Misfit(f"{field} must be the same at all servers for a scheduler, got {np.asarray(value).tolist()}.")
-    return float(found[0])
+    return float(distinct[0])

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.ending import ended
+from mfabric_jax.circuit_schedules.ending import schedule_end_s
 from mfabric_jax.circuit_schedules.placing import busiest
 from mfabric_jax.circuit_schedules.registry import facts_of, get, used_of
 from mfabric_jax.circuit_schedules.valiant import Stage, valiant
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.support.extras import needed
+from mfabric_jax.support.extras import load_extra
 
 ROUNDING = 1e-9  # of the busiest line: fewer bytes of a pair are numerical errors of the linear programme
 
 
-def relayed(demand: Any, region: Region, switches: int = 1, *, programmes: int = 200, **how: Any) -> list[Stage]:
+def relay_stages(demand: Any, region: Region, switches: int = 1, *, programmes: int = 200, **how: Any) -> list[Stage]:
     """Return stages that run one after the other, for `staged_time`; if relaying does not pay, one stage by `joint`.
 
     - `demand` [S S]: bytes from server i to server j, known before tracing.
@@ -33,15 +33,18 @@ def relayed(demand: Any, region: Region, switches: int = 1, *, programmes: int =
     The stages never end later than `joint` or `valiant` (by `ended`, in float64). If circuits carry both directions,
     `valiant` alone provides two-hop paths. Raise `InputError` as `get` does.
     """
-    bytes_, given = used_of(demand, region), {"switches": switches, **how}
-    plans = [get("joint", programmes=programmes, **given)]
-    plans.append(get("joint", programmes=programmes, **{**given, "first_free": False}))
-    found = [[Stage(plans[0](bytes_, region), bytes_)], valiant(bytes_, region, switches, **how)]
-    if given.get("directed", True) and bytes_.any():
+    bytes_, options = used_of(demand, region), {"switches": switches, **how}
+    plans = [get("joint", programmes=programmes, **options)]
+    plans.append(get("joint", programmes=programmes, **{**options, "first_free": False}))
+    candidates = [[Stage(plans[0](bytes_, region), bytes_)], valiant(bytes_, region, switches, **how)]
+    if options.get("directed", True) and bytes_.any():
         for loads in _loads(bytes_, facts_of(region, switches), switches):
             stages = zip(plans, loads, strict=True) if loads[0].any() else [(plans[0], loads[1])]
-            found.append([Stage(plan(load, region), load) for plan, load in stages if load.any()])
-    return min(found, key=lambda stages: sum(ended(region, one.schedule, np.asarray(one.demand)) for one in stages))
+            candidates.append([Stage(plan(load, region), load) for plan, load in stages if load.any()])
+    return min(
+        candidates,
+        key=lambda stages: sum(schedule_end_s(region, stage.schedule, np.asarray(stage.demand)) for stage in stages),
+    )
 
 
 def _loads(demand: np.ndarray, facts: dict[str, Any], switches: int) -> Iterator[np.ndarray]:
@@ -64,7 +67,7 @@ def _shares(demand: np.ndarray, reach: np.ndarray, circuits_Bps: float, packet_B
     Variables: bytes on each path (direct in the first or the second stage, or through a server), seconds of each
     shift, bytes on packet NICs [2 S S], and seconds of both stages, whose sum is minimised.
     """
-    optimize, sparse = (needed("exact", "relay shares", f"scipy.{part}") for part in ("optimize", "sparse"))
+    optimize, sparse = (load_extra("exact", "relay shares", f"scipy.{part}") for part in ("optimize", "sparse"))
     servers, unit = len(demand), busiest(demand)
     near = reach | np.eye(servers, dtype=bool) | (packet_Bps > 0)
     ways = [(i, via, j) for i, j in np.argwhere(demand) for via in np.flatnonzero(near[0, i] & near[1, :, j])]
@@ -74,13 +77,13 @@ def _shares(demand: np.ndarray, reach: np.ndarray, circuits_Bps: float, packet_B
     many, pairs, shift = len(ways), 2 * servers * servers, (np.arange(servers) - np.arange(servers)[:, None]) % servers
     seconds, packets, ends = many, many + 2 * servers, many + 2 * servers + pairs
     rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    for stage, (one, other) in enumerate(((start, via), (via, goal))):
-        cell = stage * servers * servers + one * servers + other
-        moves = one != other  # bytes that stay need nothing
+    for stage, (sender, receiver) in enumerate(((start, via), (via, goal))):
+        cell = stage * servers * servers + sender * servers + receiver
+        moves = sender != receiver  # bytes that stay need nothing
         rows.append((cell[moves], np.flatnonzero(moves), np.ones(moves.sum())))
         i, j = np.nonzero(reach[stage])
-        at = stage * servers * servers + i * servers + j
-        rows.append((at, seconds + stage * servers + shift[i, j], np.full(len(i), -1.0)))
+        row_index = stage * servers * servers + i * servers + j
+        rows.append((row_index, seconds + stage * servers + shift[i, j], np.full(len(i), -1.0)))
         below = pairs + stage * (2 * servers + 1)
         for side in range(2):
             line = np.repeat(np.arange(servers), servers) if side == 0 else np.tile(np.arange(servers), servers)

@@ -7,14 +7,14 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mfabric_jax.checks import Misfit, positive
-from mfabric_jax.circuit_schedules.placing import Network, Placed
+from mfabric_jax.circuit_schedules.placing import Placed, SwitchNetwork
 from mfabric_jax.fabric.region import round_robin
 
 MOST_SHOWN = 2**16
 ROUNDING = 1e-12  # of a cycle
 
 
-def rotor(demand: Float[np.ndarray, "S S"], *, slot_s: float | None = None, **network: Unpack[Network]) -> Placed:
+def rotor(demand: Float[np.ndarray, "S S"], *, slot_s: float | None = None, **network: Unpack[SwitchNetwork]) -> Placed:
     """Give every pair one circuit for `slot_s` seconds a cycle, for as many cycles as the largest pair needs.
 
     The matchings of a cycle are shifts by 1 to S - 1, or those of a tournament if circuits carry both directions. They
@@ -42,5 +42,5 @@ def rotor(demand: Float[np.ndarray, "S S"], *, slot_s: float | None = None, **ne
 
 def shifts(servers: int) -> Int[np.ndarray, "S-1 S S"]:
     """Return the matchings in which server i sends to server i + r, for r from 1 to S - 1."""
-    one = np.eye(servers, dtype=int)
-    return np.array([np.roll(one, r, axis=1) for r in range(1, servers)]).reshape(-1, servers, servers)
+    identity = np.eye(servers, dtype=int)
+    return np.array([np.roll(identity, r, axis=1) for r in range(1, servers)]).reshape(-1, servers, servers)

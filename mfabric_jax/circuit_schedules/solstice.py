@@ -17,27 +17,31 @@ from typing import Unpack
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.matching import largest, stuffed
-from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, Problem, busiest, problem_of
+from mfabric_jax.circuit_schedules.matching import largest, stuff_lines
+from mfabric_jax.circuit_schedules.placing import ROUNDING, Placed, ScheduleProblem, SwitchNetwork, busiest, problem_of
 from mfabric_jax.circuit_schedules.whole_pair import first_to_end
 
 
-def solstice(demand, **network: Unpack[Network]) -> Placed:
+def solstice(demand, **network: Unpack[SwitchNetwork]) -> Placed:
     """Schedule slices of halving thresholds, and leave the remainder to packet NICs; arguments as in `registry`."""
     problem = problem_of(demand, **network)
     if not problem.wanted.any():
-        return problem.place([], [])
-    matchings, seconds = sliced(problem)
-    return problem.place(matchings, seconds) if _as_published(problem) else first_to_end(problem, matchings, seconds)
+        return problem.place_matchings([], [])
+    matchings, seconds = slice_demand(problem)
+    return (
+        problem.place_matchings(matchings, seconds)
+        if _as_published(problem)
+        else first_to_end(problem, matchings, seconds)
+    )
 
 
-def _as_published(problem: Problem) -> bool:
+def _as_published(problem: ScheduleProblem) -> bool:
     return problem.directed and problem.packet > 0
 
 
-def sliced(problem: Problem) -> tuple[list[np.ndarray], list[float]]:
+def slice_demand(problem: ScheduleProblem) -> tuple[list[np.ndarray], list[float]]:
     """Return slices of falling thresholds, in order, and their seconds."""
-    left = stuffed(problem.wanted) if problem.directed else problem.wanted.copy()
+    left = stuff_lines(problem.wanted) if problem.directed else problem.wanted.copy()
     least = ROUNDING * busiest(left)
     if not _as_published(problem):
         least = max(least, problem.delay_s)
@@ -55,8 +59,8 @@ def sliced(problem: Problem) -> tuple[list[np.ndarray], list[float]]:
     return matchings, seconds
 
 
-def _packets_finish(problem: Problem, left: np.ndarray, matchings: list, seconds: list) -> bool:
-    _, longest, switch = problem.place(matchings, seconds)
+def _packets_finish(problem: ScheduleProblem, left: np.ndarray, matchings: list, seconds: list) -> bool:
+    _, longest, switch = problem.place_matchings(matchings, seconds)
     return busiest(left) <= problem.packet * problem.clocks(longest, switch).max()
 
 

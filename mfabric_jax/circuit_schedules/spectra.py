@@ -15,15 +15,15 @@ from typing import Unpack
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.matching import heaviest, refined
-from mfabric_jax.circuit_schedules.placing import Network, Placed, Problem, problem_of
+from mfabric_jax.circuit_schedules.matching import heaviest, refine_seconds
+from mfabric_jax.circuit_schedules.placing import Placed, ScheduleProblem, SwitchNetwork, problem_of
 
 
-def spectra(demand, **network: Unpack[Network]) -> Placed:
+def spectra(demand, **network: Unpack[SwitchNetwork]) -> Placed:
     """Schedule by Spectra: few permutations, evened out over switches; arguments as in `registry`."""
     problem = problem_of(demand, **network)
-    matchings, seconds = decomposed(problem.wanted, problem.directed)
-    return equalised(problem, problem.place(matchings, refined(problem.wanted, matchings, seconds)))
+    matchings, seconds = decompose(problem.wanted, problem.directed)
+    return equalise(problem, problem.place_matchings(matchings, refine_seconds(problem.wanted, matchings, seconds)))
 
 
 def partners(wanted: np.ndarray) -> int:
@@ -32,7 +32,7 @@ def partners(wanted: np.ndarray) -> int:
     return int(max(positive.sum(0).max(), positive.sum(1).max()))
 
 
-def decomposed(wanted: np.ndarray, directed: bool) -> tuple[list[np.ndarray], list[float]]:
+def decompose(wanted: np.ndarray, directed: bool) -> tuple[list[np.ndarray], list[float]]:
     """Return matchings that cover every positive entry of `wanted` [S S], and how long each is in full use."""
     left, uncovered = wanted.copy(), wanted > 0
     matchings, seconds = [], []
@@ -52,7 +52,7 @@ def decomposed(wanted: np.ndarray, directed: bool) -> tuple[list[np.ndarray], li
 ROUNDING = 1e-12  # of the load: smaller moves are rounding
 
 
-def equalised(problem: Problem, schedule: Placed) -> Placed:
+def equalise(problem: ScheduleProblem, schedule: Placed) -> Placed:
     shape = schedule[0].shape
     configurations, seconds, switch = (list(part) for part in schedule)
     while seconds:
@@ -60,7 +60,7 @@ def equalised(problem: Problem, schedule: Placed) -> Placed:
         full, empty = int(load.argmax()), int(load.argmin())
         turn = 0.0 if problem.first_free and empty not in switch else problem.delay_s
         move = (load[full] - load[empty] - turn) / 2
-        longest = max((i for i, one in enumerate(switch) if one == full), key=lambda i: seconds[i])
+        longest = max((i for i, lane in enumerate(switch) if lane == full), key=lambda i: seconds[i])
         if move <= ROUNDING * load[full] or seconds[longest] <= move:
             break
         seconds[longest] -= move

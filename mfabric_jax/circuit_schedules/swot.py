@@ -26,12 +26,12 @@ with extra("exact", "overlapping reconfiguration with sending"):
 GAP = 1e-7  # relative gap at which HiGHS calls a solution optimal
 
 
-class Steps(NamedTuple):
+class CollectiveSteps(NamedTuple):
     step_bytes: np.ndarray  # [N] that a node sends
     configuration: np.ndarray  # [N]
 
 
-class Switches(NamedTuple):
+class ParallelSwitches(NamedTuple):
     count: int
     circuit_Bps: float
     delay_s: float  # of a reconfiguration
@@ -46,28 +46,28 @@ class Overlap(NamedTuple):
     start_s: np.ndarray  # [N switches] of sending
 
 
-def reduce_scatter(nodes: int, buffer_bytes: float) -> Steps:
+def reduce_scatter(nodes: int, buffer_bytes: float) -> CollectiveSteps:
     """Return the steps of recursive halving: half of what is left goes to the partner at half the distance."""
     rounds = _rounds(nodes)
-    return Steps(buffer_bytes / 2.0 ** np.arange(1, rounds + 1), np.arange(rounds))
+    return CollectiveSteps(buffer_bytes / 2.0 ** np.arange(1, rounds + 1), np.arange(rounds))
 
 
-def all_reduce(nodes: int, buffer_bytes: float) -> Steps:
+def all_reduce(nodes: int, buffer_bytes: float) -> CollectiveSteps:
     """Return the steps of halving, then doubling by the same partners in reverse."""
     half = reduce_scatter(nodes, buffer_bytes)
-    return Steps(*(np.concatenate([part, part[::-1]]) for part in half))
+    return CollectiveSteps(*(np.concatenate([part, part[::-1]]) for part in half))
 
 
-def pairwise(nodes: int, buffer_bytes: float) -> Steps:
+def pairwise(nodes: int, buffer_bytes: float) -> CollectiveSteps:
     """Return an all-to-all in nodes - 1 shift steps."""
     others = whole("nodes", nodes, at_least=2) - 1
-    return Steps(np.full(others, buffer_bytes / others), np.arange(others))
+    return CollectiveSteps(np.full(others, buffer_bytes / others), np.arange(others))
 
 
-def bruck(nodes: int, buffer_bytes: float) -> Steps:
+def bruck(nodes: int, buffer_bytes: float) -> CollectiveSteps:
     """Return Bruck's all-to-all as the source counts it: the whole buffer in every step."""
     rounds = _rounds(nodes)
-    return Steps(np.full(rounds, float(buffer_bytes)), np.arange(rounds))
+    return CollectiveSteps(np.full(rounds, float(buffer_bytes)), np.arange(rounds))
 
 
 def _rounds(nodes: int) -> int:
@@ -76,19 +76,19 @@ def _rounds(nodes: int) -> int:
     return nodes.bit_length() - 1
 
 
-def without_turns(steps: Steps, switches: Switches) -> float:
+def without_reconfiguration(steps: CollectiveSteps, switches: ParallelSwitches) -> float:
     """Return the seconds without any reconfiguration: all switches send in every step."""
     _check(steps, switches)
     return _sending(steps, switches).sum() / switches.count + len(steps.step_bytes) * switches.step_s
 
 
-def strawman(steps: Steps, switches: Switches) -> float:
+def strawman(steps: CollectiveSteps, switches: ParallelSwitches) -> float:
     """Return the seconds if all switches reconfigure together whenever the configuration changes."""
     turns = int((np.diff(steps.configuration) != 0).sum()) + (not switches.first_free)
-    return without_turns(steps, switches) + turns * switches.delay_s
+    return without_reconfiguration(steps, switches) + turns * switches.delay_s
 
 
-def one_shot(steps: Steps, switches: Switches) -> float:
+def one_shot(steps: CollectiveSteps, switches: ParallelSwitches) -> float:
     """Return the seconds if every configuration keeps an equal number of switches: one reconfiguration at the start.
 
     Raise `Misfit` for more configurations than switches. Deviation: the source rounds the number of switches up.
@@ -101,15 +101,15 @@ def one_shot(steps: Steps, switches: Switches) -> float:
     return sending + (0.0 if switches.first_free else switches.delay_s)
 
 
-def overlapped(steps: Steps, switches: Switches, limit_s: float = 60.0) -> Overlap:
+def find_overlap(steps: CollectiveSteps, switches: ParallelSwitches, limit_s: float = 60.0) -> Overlap:
     """Return the best split found in `limit_s` seconds, and the lower bound proven by then."""
     _check(steps, switches)
-    unit = without_turns(steps, switches)
+    unit = without_reconfiguration(steps, switches)
     if not unit:
         nothing = np.zeros((len(steps.step_bytes), switches.count))
         return Overlap(0.0, 0.0, nothing, nothing)
     programme = _Programme(steps, switches, unit)
-    done = programme.solved(positive("limit_s", limit_s))
+    done = programme.solve(positive("limit_s", limit_s))
     if done.x is None:
         raise Misfit("no schedule was found within limit_s: allow more seconds or use fewer steps.")
     return Overlap(
@@ -120,11 +120,11 @@ def overlapped(steps: Steps, switches: Switches, limit_s: float = 60.0) -> Overl
     )
 
 
-def _sending(steps: Steps, switches: Switches) -> np.ndarray:
+def _sending(steps: CollectiveSteps, switches: ParallelSwitches) -> np.ndarray:
     return np.asarray(steps.step_bytes, float) / switches.circuit_Bps
 
 
-def _check(steps: Steps, switches: Switches) -> None:
+def _check(steps: CollectiveSteps, switches: ParallelSwitches) -> None:
     not_negative("step_bytes", np.asarray(steps.step_bytes, float))
     whole("switches", switches.count)
     positive("circuit_Bps", switches.circuit_Bps)
@@ -137,7 +137,7 @@ def _check(steps: Steps, switches: Switches) -> None:
 class _Programme:
     """The linear programme in units of `unit` seconds; rows are low <= sum of coefficient * variable <= high."""
 
-    def __init__(self, steps: Steps, switches: Switches, unit: float):
+    def __init__(self, steps: CollectiveSteps, switches: ParallelSwitches, unit: float):
         count, lanes = len(steps.step_bytes), switches.count
         self.need = _sending(steps, switches) / unit
         self.turn, self.latency = switches.delay_s / unit, switches.step_s / unit
@@ -184,10 +184,14 @@ class _Programme:
             busy = [(self.start[since, lane], -1.0), (self.sending[since, lane], -1.0)]
             self.row([*late, *busy], self.latency + self.turn * other - self.latest)
 
-    def solved(self, limit_s: float) -> Any:
-        entries = [(at, variable, value) for at, (terms, _, _) in enumerate(self.rows) for variable, value in terms]
-        at, variable, value = zip(*entries, strict=True)
-        matrix = csr_array((value, (at, variable)), shape=(len(self.rows), self.variables))
+    def solve(self, limit_s: float) -> Any:
+        entries = [
+            (row_index, variable, value)
+            for row_index, (terms, _, _) in enumerate(self.rows)
+            for variable, value in terms
+        ]
+        row_index, variable, value = zip(*entries, strict=True)
+        matrix = csr_array((value, (row_index, variable)), shape=(len(self.rows), self.variables))
         whole_numbers = np.ones(self.variables)
         whole_numbers[self.sending] = whole_numbers[self.start] = 0
         whole_numbers[self.end] = 0

@@ -13,20 +13,20 @@ def gains(circuits, seconds, over, largest, whole, gain):
     Rows that share a column in either configuration, directly or through other rows, form a component. In every
     component the longer configuration takes the side with the larger entry.
     """
-    for one in range(len(seconds)):
-        for two in range(one + 1, len(seconds)):
-            gain[one, two] = _gain(circuits, seconds, over, largest, whole, one, two)
+    for lower in range(len(seconds)):
+        for upper in range(lower + 1, len(seconds)):
+            gain[lower, upper] = _gain(circuits, seconds, over, largest, whole, lower, upper)
 
 
 @compiled
-def _gain(circuits, seconds, over, largest, whole, one, two):
+def _gain(circuits, seconds, over, largest, whole, lower, upper):
     size = len(over)
     leader, owner = whole[0], whole[1]
     for i in range(size):
         leader[i], owner[i] = i, -1
         largest[0, i] = largest[1, i] = 0
     for side in range(2):
-        which = two if side else one
+        which = upper if side else lower
         for n in range(circuits.first[which], circuits.first[which + 1]):
             i, j = circuits.row[n], circuits.column[n]
             if owner[j] < 0:
@@ -34,7 +34,7 @@ def _gain(circuits, seconds, over, largest, whole, one, two):
             else:
                 leader[_leader(leader, i)] = _leader(leader, owner[j])
     for side in range(2):
-        which, other = (two, one) if side else (one, two)
+        which, other = (upper, lower) if side else (lower, upper)
         for n in range(circuits.first[which], circuits.first[which + 1]):
             i, j, count = circuits.row[n], circuits.column[n], circuits.count[n]
             entry = over[i, j] + seconds[which] * count

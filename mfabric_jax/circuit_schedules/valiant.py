@@ -23,14 +23,14 @@ from mfabric_jax.checks import of_type
 from mfabric_jax.circuit_schedules.registry import get, used_of
 from mfabric_jax.circuit_schedules.rotor import ROUNDING
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.routing.schedule import schedule_time
 
 
 class Stage(NamedTuple):
     """A schedule of switches, and the bytes [S S] that its circuits carry over one hop."""
 
-    schedule: Schedule
+    schedule: CircuitSchedule
     demand: Float[ArrayLike, "S S"]
 
 
@@ -44,9 +44,12 @@ def valiant(demand: Any, region: Region, switches: int = 1, *, slot_s: float | N
     The threshold is the entry of the demand (or 0) that makes both stages together shortest. Packet NICs are not used.
     """
     bytes_ = used_of(demand, region)
-    given = {"switches": switches, **how}
-    stages = _spread(bytes_, _threshold(bytes_, region, slot_s, given))
-    scheduler = [get("rotor", slot_s=slot_s, **given), get("rotor", slot_s=slot_s, **{**given, "first_free": False})]
+    options = {"switches": switches, **how}
+    stages = _spread(bytes_, _threshold(bytes_, region, slot_s, options))
+    scheduler = [
+        get("rotor", slot_s=slot_s, **options),
+        get("rotor", slot_s=slot_s, **{**options, "first_free": False}),
+    ]
     return [Stage(plan(stage, region), stage) for plan, stage in zip(scheduler, stages, strict=True) if stage.any()]
 
 
@@ -64,14 +67,14 @@ def staged_time(region: Region, stages: list[Stage]) -> Float[Array, ""]:
 def _spread(demand: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the bytes [S S] that circuits carry in stage 1 and in stage 2."""
     direct = np.minimum(demand, threshold)
-    rest = (demand - direct) / len(demand)
+    relayed = (demand - direct) / len(demand)
     other = 1 - np.eye(len(demand))
-    return direct + rest.sum(1)[:, None] * other, rest.sum(0)[None] * other
+    return direct + relayed.sum(1)[:, None] * other, relayed.sum(0)[None] * other
 
 
-def _threshold(demand: np.ndarray, region: Region, slot_s: float | None, given: dict[str, Any]) -> float:
+def _threshold(demand: np.ndarray, region: Region, slot_s: float | None, options: dict[str, Any]) -> float:
     """Return the threshold whose slots and delays take the fewest seconds."""
-    delay = float(region.delay_s if given.get("delay_s") is None else given["delay_s"])
+    delay = float(region.delay_s if options.get("delay_s") is None else options["delay_s"])
     circuit = float(region.nic_Bps)
 
     def seconds(threshold: float) -> float:

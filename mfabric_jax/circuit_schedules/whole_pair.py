@@ -11,11 +11,11 @@ from typing import Unpack
 
 import numpy as np
 
-from mfabric_jax.circuit_schedules.matching import heaviest, refined
-from mfabric_jax.circuit_schedules.placing import ROUNDING, Network, Placed, Problem, problem_of
+from mfabric_jax.circuit_schedules.matching import heaviest, refine_seconds
+from mfabric_jax.circuit_schedules.placing import ROUNDING, Placed, ScheduleProblem, SwitchNetwork, problem_of
 
 
-def whole_pair(demand, **network: Unpack[Network]) -> Placed:
+def whole_pair(demand, **network: Unpack[SwitchNetwork]) -> Placed:
     """Schedule heaviest matchings, each as long as its slowest pair; arguments as in `registry`."""
     problem = problem_of(demand, **network)
     return first_to_end(problem, [], [])
@@ -32,16 +32,19 @@ def whole_pairs(wanted: np.ndarray, directed: bool, most: float = math.inf) -> t
     return matchings, seconds
 
 
-def first_to_end(problem: Problem, matchings: list, seconds: list) -> Placed:
+def first_to_end(problem: ScheduleProblem, matchings: list, seconds: list) -> Placed:
     """Place the matchings, then whole-pair matchings of what they leave, in the number that ends first.
 
     Without packet NICs, place all of them, so that circuits carry everything.
     """
     shown = sum((m * t for m, t in zip(matchings, seconds, strict=True)), np.zeros(problem.wanted.shape))
-    rest = problem.wanted - shown
-    more, longer = whole_pairs(np.where(rest > ROUNDING * problem.wanted, rest, 0), problem.directed)
+    leftover = problem.wanted - shown
+    more, longer = whole_pairs(np.where(leftover > ROUNDING * problem.wanted, leftover, 0), problem.directed)
     if not problem.packet:
         matchings = [*matchings, *more]
-        return problem.place(matchings, refined(problem.wanted, matchings, [*seconds, *longer]))
-    placed = (problem.place([*matchings, *more[:count]], [*seconds, *longer[:count]]) for count in range(len(more) + 1))
-    return min(placed, key=problem.planned_s)
+        return problem.place_matchings(matchings, refine_seconds(problem.wanted, matchings, [*seconds, *longer]))
+    placed = (
+        problem.place_matchings([*matchings, *more[:count]], [*seconds, *longer[:count]])
+        for count in range(len(more) + 1)
+    )
+    return min(placed, key=problem.paced_end_s)

@@ -3,13 +3,13 @@
 import dataclasses
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.layers import Layer, preset_layers
+from mfabric_jax.case.layers import SettingsLayer, preset_layers
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import shared
 from mfabric_jax.evaluate.resolving.resolved import PUBLISHED
 
 FITTED = {"network.fabric": "fat-tree", "network.nic_gbps": 400.0}  # calibrated at all published bandwidths
-BELOW = [*preset_layers("paper"), Layer("calibrate", {"model.name": list(PUBLISHED), **FITTED})]
+BELOW = [*preset_layers("paper"), SettingsLayer("calibrate", {"model.name": list(PUBLISHED), **FITTED})]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,10 @@ def run(cases: Cases, options: Options) -> None:
         check_calibration(options.out)
     (case, *_) = every.values()
     with shared.bar("calibrate", "model", len(every)) as bar:
-        found = calibrate(case, tuple(every), progress=lambda _: bar.update())
+        calibration = calibrate(case, tuple(every), progress=lambda _: bar.update())
     columns = ["model", "nic_gbps", report.Column("efficiency", "rate over the GPU's peak")]
     columns += [report.Column("compute_s", "computation [s]"), "fitted", "published"]
     print("fat-tree time over fat-tree time at 800 Gbps")
-    print(report.plain(calibration_rows(found), [*columns, report.Column("off", percent=True)]))
+    print(report.plain(calibration_rows(calibration), [*columns, report.Column("off", percent=True)]))
     if options.out is not None:
-        shared.tell(write_calibration(found, case, options.out))
+        shared.tell(write_calibration(calibration, case, options.out))

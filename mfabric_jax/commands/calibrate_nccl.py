@@ -38,7 +38,7 @@ class Options:
 def run(options: Options) -> None:
     from mfabric_jax import report
     from mfabric_jax.apps.recordings.measurements import fit_points, points_of, read_times
-    from mfabric_jax.apps.recordings.measurements.placed import Asked
+    from mfabric_jax.apps.recordings.measurements.placed import UserFacts
     from mfabric_jax.apps.recordings.measurements.written import remarks, write_measured
     from mfabric_jax.support.atomic import check_file
 
@@ -46,35 +46,35 @@ def run(options: Options) -> None:
         check_file("out", options.out, (".json",))
     shared.check_outputs(picture=options.picture)
     points = []
-    for at, file in enumerate(options.files):
-        asked = Asked(*(_of_file(options, field, at) for field in Asked._fields))
-        points += points_of(read_times(file, asked.ranks), asked)
+    for index, file in enumerate(options.files):
+        stated = UserFacts(*(_of_file(options, field, index) for field in UserFacts._fields))
+        points += points_of(read_times(file, stated.ranks), stated)
     fits = fit_points(points)
-    shown = [_shown(fit.row()) for fit in fits]
-    said = remarks(fits, options.nic_gbps)
+    shown = [_table_row(fit.row()) for fit in fits]
+    notes = remarks(fits, options.nic_gbps)
     print(report.plain(shown, _columns(report, fits)))
-    shared.print_lines(said)
+    shared.print_lines(notes)
     if options.out is not None:
         shared.tell(write_measured(fits, options.out, options.nic_gbps))
     if options.picture is not None:
-        from mfabric_jax.report.figures import measured_times
+        from mfabric_jax.report.figures import draw_measured_times
 
-        shared.tell(measured_times(fits, options.picture))
+        shared.tell(draw_measured_times(fits, options.picture))
 
 
-def _of_file(options: Options, field: str, at: int) -> Any:
+def _of_file(options: Options, field: str, index: int) -> Any:
     """Return the value of an option for one file: the only value, or the file's own in a list."""
-    given: Sequence[Any] | None = getattr(options, field)
-    if given is None:
+    values: Sequence[Any] | None = getattr(options, field)
+    if values is None:
         return None
-    if len(given) not in (1, len(options.files)):
+    if len(values) not in (1, len(options.files)):
         raise InputError(
-            f"{field} must have one value, or one for each of the {len(options.files)} files, got {len(given)}."
+            f"{field} must have one value, or one for each of the {len(options.files)} files, got {len(values)}."
         )
-    return given[at if len(given) > 1 else 0]
+    return values[index if len(values) > 1 else 0]
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _table_row(row: dict[str, Any]) -> dict[str, Any]:
     from mfabric_jax import units
 
     low, high = row["bytes"]

@@ -37,7 +37,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
     from mfabric_jax.evaluate import cluster_rows, solve_cluster
-    from mfabric_jax.evaluate.rows.results import effective
+    from mfabric_jax.evaluate.rows.results import record_of_cases
     from mfabric_jax.evaluate.whole_cluster import flow_rows, link_rows
     from mfabric_jax.fabric.relays import relays_of
     from mfabric_jax.report.replay_text import links_text
@@ -46,11 +46,11 @@ def run(cases: Cases, options: Options) -> None:
     picture = options.picture
     shared.check_outputs(*files.values(), picture=picture)
     solved = solve_cluster(case, graph=options.graph)
-    rows, told = cluster_rows(solved), effective(cases) | {"graph": options.graph}
+    rows, config = cluster_rows(solved), record_of_cases(cases) | {"graph": options.graph}
     tables = {"out": lambda: rows, "links": lambda: link_rows(solved), "flows": lambda: flow_rows(solved)}
     kinds = {"out": "cluster", "links": "cluster --links", "flows": "cluster --flows"}
     columns_of = {name: options.columns(kind) for name, kind in kinds.items()}
-    shared.write_tables(tables, files, told, columns_of)
+    shared.write_tables(tables, files, config, columns_of)
     columns = ["traffic", "flows", report.Column("gigabytes", "GB"), report.Column("end_s", "ends at [s]")]
     print(
         f"{solved.job.model} on {rows[0]['fabric']}: {solved.job.gpus:,} GPUs, {rows[0]['links']:,} links; "

@@ -21,42 +21,44 @@ def run(cases: Cases, options: Options) -> int | None:
     shared.check_cases(cases)
     shared.check_outputs(options.out, figures=options.figures)
     if options.figures is None:
-        rows, stopped = _compared(cases, options)
+        rows, stopped = _compare(cases, options)
         return 130 if stopped else None
-    from mfabric_jax.report.beside import called, drawing
+    from mfabric_jax.report.beside import call_by_name, drawing
 
     with drawing() as beside:
-        rows, stopped = _compared(cases, options)
+        rows, stopped = _compare(cases, options)
         if stopped:
             return 130
         from mfabric_jax.evaluate.rows.timeline import examples
 
-        beside.draw(called, "mfabric_jax.report.figures:save_comparisons", rows, options.figures)
-        beside.draw(called, "mfabric_jax.report.figures:save_examples", options.figures, *examples(cases))
+        beside.draw(call_by_name, "mfabric_jax.report.figures:save_comparisons", rows, options.figures)
+        beside.draw(call_by_name, "mfabric_jax.report.figures:save_examples", options.figures, *examples(cases))
         for path in itertools.chain(*beside.results()):
             shared.tell(path)
 
 
-def _compared(cases: Cases, options: Options) -> tuple[list[dict], bool]:
+def _compare(cases: Cases, options: Options) -> tuple[list[dict], bool]:
     """Compute and print the rows. Return them, and whether the run was interrupted."""
     shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax import report
-    from mfabric_jax.evaluate.resolving.resolve import worked_out
-    from mfabric_jax.evaluate.resolving.set_up import found_words, untried_words, wider_words
-    from mfabric_jax.evaluate.rows.results import described, effective, simulate
+    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
+    from mfabric_jax.evaluate.resolving.set_up import schedule_words, search_words, wider_words
+    from mfabric_jax.evaluate.rows.results import describe_cases, record_of_cases, simulate
 
-    results, told = simulate(cases), described(cases) if options.out is None else effective(cases)
-    rows, stopped = _rows(results, told, options)
-    resolved = [worked_out(block.case) for block in cases.blocks]
-    for line in dict.fromkeys(words(one) for one in resolved for words in (found_words, untried_words, wider_words)):
+    results, config = simulate(cases), describe_cases(cases) if options.out is None else record_of_cases(cases)
+    rows, stopped = _rows(results, config, options)
+    resolved = [resolve_without_jax(block.case) for block in cases.blocks]
+    for line in dict.fromkeys(
+        words(resolved_case) for resolved_case in resolved for words in (search_words, schedule_words, wider_words)
+    ):
         if line is not None:
             print(line)
     print(report.comparison(rows) if rows else "no rows")
-    beside = *shared.case_notes(cases, found=False), *told["not_known"], *_without_failures(rows, cases)
-    for line in (*report.remarks(rows, told), *beside):
+    beside = *shared.case_notes(cases, set_ups=False), *config["not_known"], *_without_failures(rows, cases)
+    for line in (*report.remarks(rows, config), *beside):
         print(line)
-    for said in dict.fromkeys(row["traffic"] for row in rows if str(row.get("traffic")).startswith("recorded")):
-        print(f"traffic: {said}")
+    for source in dict.fromkeys(row["traffic"] for row in rows if str(row.get("traffic")).startswith("recorded")):
+        print(f"traffic: {source}")
     if stopped:
         more = "" if options.out is None else "; the same command resumes"
         print(f"compare: interrupted; rows of the other cases are missing{more}.", file=sys.stderr)
@@ -74,14 +76,14 @@ def _without_failures(rows: list[dict], cases: Cases) -> Iterator[str]:
         )
 
 
-def _rows(results: Any, told: dict[str, Any], options: Options) -> tuple[list[dict], bool]:
+def _rows(results: Any, config: dict[str, Any], options: Options) -> tuple[list[dict], bool]:
     """Compute the rows, which are saved even after an interrupt. Return them, and whether there was one."""
     from mfabric_jax.report.rows import Kept, keeping
 
     kept, stopped = Kept(None), False
     try:
-        keep = keeping(options.out, told, options.columns("cases"))
-        with keep as kept, shared.bar("compare", "run", len(results.groups), kept.found) as bar:
+        keep = keeping(options.out, config, options.columns("cases"))
+        with keep as kept, shared.bar("compare", "run", len(results.groups), kept.earlier) as bar:
             for number, rows in results.each(done=set(kept.done)):
                 kept.add(rows, number)
                 bar.set_postfix_str(f"{rows[0]['model']} on {rows[0]['fabric']}")

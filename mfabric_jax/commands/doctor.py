@@ -24,7 +24,7 @@ def run(options: Options) -> None:
             raise InputError("--clear-programs has nothing to remove: no programs are kept (MFABRIC_PROGRAMS is off).")
         if (why := programs.problem(folder)) is not None:
             raise InputError(f"programs in {str(folder)!r} cannot be removed: {why}.")
-        many, _ = programs.kept(folder)
+        many, _ = programs.usage(folder)
         programs.clear(folder)
         print(f"{many:,} programs removed from {folder}")
         return

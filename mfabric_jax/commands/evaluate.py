@@ -27,7 +27,7 @@ def run(options: Options) -> None:
     shared.check_outputs(out, figures=figures)
     rows_of = functools.partial(learning.evaluate_policies, config)
     columns = options.columns("evaluate")
-    rows = shared.kept_rows("evaluate", out, config.effective(), rows_of, None, columns)
+    rows = shared.collect_rows("evaluate", out, config.effective(), rows_of, None, columns)
     print(forecast_table(rows))
     if figures is not None:
         from mfabric_jax.report.figures import forecasts as draw

@@ -39,7 +39,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.check_cases(cases)
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
-    from mfabric_jax.apps.graphs.export import exported_iteration, timed_iteration
+    from mfabric_jax.apps.graphs.export import export_iteration, time_iteration
     from mfabric_jax.apps.graphs.export.exported import check_timed, graph_contents
     from mfabric_jax.apps.graphs.tasks.formats.registry import WRITERS, write_tasks
     from mfabric_jax.support.atomic import check_file
@@ -48,25 +48,25 @@ def run(cases: Cases, options: Options) -> None:
         check_file("out", options.out, tuple(WRITERS))
     if options.contention is not None:
         check_timed(case, options.ends, collectives=options.collectives)
-    asked = {"barriers": options.barriers, "collectives": options.collectives}
-    one = exported_iteration(case, options.ends, **asked)
-    graph, job, replicas = one.graph, one.one.workload, len(one.one.every_replica)
+    choices = {"barriers": options.barriers, "collectives": options.collectives}
+    iteration = export_iteration(case, options.ends, **choices)
+    graph, job, replicas = iteration.graph, iteration.problem.workload, len(iteration.problem.every_replica)
     print(
         f"{job.model} on {case.network.fabric} at {case.network.nic_gbps:g} Gbps: an iteration of {replicas} of "
         f"{job.dp} replicas, "
-        f"{graph.tasks:,} tasks of {graph.ranks:,} ranks (a rank is a {ENDS[one.ends]})"
+        f"{graph.tasks:,} tasks of {graph.ranks:,} ranks (a rank is a {ENDS[iteration.ends]})"
     )
-    print(report.plain(graph_contents(one), ["what", "tasks", report.Column("gigabytes", "GB")]))
-    print(f"compare: {one.iteration_s:.6g} s")
+    print(report.plain(graph_contents(iteration), ["what", "tasks", report.Column("gigabytes", "GB")]))
+    print(f"compare: {iteration.iteration_s:.6g} s")
     if options.ends == "gpu" and job.pp > 1:
         print(f"A region is {job.servers_per_region} servers (--region-servers of mfabric replay).")
     if options.contention is not None:
-        found = timed_iteration(one, options.contention)
-        more = found.iteration_s / one.iteration_s - 1
-        said = "as in compare" if abs(more) < SAME else f"{more:+.2%}"
+        solution = time_iteration(iteration, options.contention)
+        more = solution.iteration_s / iteration.iteration_s - 1
+        comparison = "as in compare" if abs(more) < SAME else f"{more:+.2%}"
         print(
-            f"the graph, contention {options.contention}: {found.iteration_s:.6g} s, {said}; {found.flows:,} flows, "
-            f"{found.events:,} events in {found.solve_s:.1f} s"
+            f"the graph, contention {options.contention}: {solution.iteration_s:.6g} s, {comparison}; {solution.flows:,} flows, "
+            f"{solution.events:,} events in {solution.solve_s:.1f} s"
         )
     if options.out is not None:
         for remark in write_tasks(graph, options.out):

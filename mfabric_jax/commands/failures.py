@@ -41,11 +41,11 @@ Rows = list[dict[str, Any]]
 def _where(row: dict[str, Any], rows: Rows) -> str:
     """Return the case of a row in words, with its bandwidth if there are several."""
     of = row.get("network.graph") or row["fabric"]
-    at = f" at {row['nic_gbps']:g} Gbps" if len({each.get("nic_gbps") for each in rows}) > 1 else ""
-    return f"{row['model']} on {of}{at}, {row['nic_use']} NICs"
+    bandwidth = f" at {row['nic_gbps']:g} Gbps" if len({each.get("nic_gbps") for each in rows}) > 1 else ""
+    return f"{row['model']} on {of}{bandwidth}, {row['nic_use']} NICs"
 
 
-def lost_months(rows: Rows, hours_a_month: float) -> Iterator[str]:
+def month_loss_lines(rows: Rows, hours_a_month: float) -> Iterator[str]:
     """Yield the hours of a month lost to all failures with a rate: by stops of the job, and by slower running."""
     from mfabric_jax.apps.failures.months import months
 
@@ -63,13 +63,13 @@ def lost_months(rows: Rows, hours_a_month: float) -> Iterator[str]:
             yield f"{where}: more hours are lost than a month has, so a million tokens have no price with failures."
 
 
-def priced_months(rows: Rows) -> Iterator[str]:
+def month_price_lines(rows: Rows) -> Iterator[str]:
     """Yield dollars per million tokens with failures, and the cheapest case with and without failures."""
     from mfabric_jax.apps.failures.months import months
 
     priced = [month for month in months(rows) if month.usd_with is not None]
     for month in priced:
-        none = f"; spares of {', '.join(month.unpriced)} have no price" if month.unpriced else ""
+        none = f"; spares of {', '.join(month.unpriced_kinds)} have no price" if month.unpriced_kinds else ""
         where = _where(month.first, rows)
         yield (
             f"{where}: ${month.usd_with:.4g} a million tokens with failures, ${month.usd:.4g} without: "
@@ -104,12 +104,12 @@ def slow_switches(rows: list[dict[str, Any]], changes: dict[str, str]) -> Iterat
         for state, before, time in (("", "healthy_", "healthy_s"), (f" with {row['failure']} broken", "", "failed_s")):
             if row[time] is None:  # the job waits for the repair
                 continue
-            turning, bubble = (row[f"{before}{name}"] for name in ("reconfig_s", "bubble_s"))
-            what, seconds = f"{row['model']}{state}", (turning, row[time], bubble)
+            reconfiguration_s, bubble = (row[f"{before}{name}"] for name in ("reconfig_s", "bubble_s"))
+            what, seconds = f"{row['model']}{state}", (reconfiguration_s, row[time], bubble)
             words = slow_switch_words(row["fabric"], what, *seconds, changes=changes[row["fabric"]])
-            place = row["model"], row["fabric"]
-            if words is not None and turning > worst.get(place, (0.0, ""))[0]:
-                worst[place] = turning, words
+            key = row["model"], row["fabric"]
+            if words is not None and reconfiguration_s > worst.get(key, (0.0, ""))[0]:
+                worst[key] = reconfiguration_s, words
     yield from (words for _, words in worst.values())
 
 
@@ -127,17 +127,17 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax import report
     from mfabric_jax.apps.failures import failures
     from mfabric_jax.apps.failures.failure_rows import HOURS_A_MONTH
-    from mfabric_jax.apps.failures.iterations import plans
+    from mfabric_jax.apps.failures.iterations import failures_of_cases
     from mfabric_jax.apps.failures.months import months
-    from mfabric_jax.evaluate.rows.results import effective
+    from mfabric_jax.evaluate.rows.results import record_of_cases
     from mfabric_jax.report.grid import telling_apart
 
-    every = plans(cases)
+    every = failures_of_cases(cases)
     shared.check_outputs(options.out, figures=options.figures)
-    for said in dict.fromkeys(note for one in every for note in one.notes):
-        print(said, file=sys.stderr)
+    for line in dict.fromkeys(note for plan in every for note in plan.notes):
+        print(line, file=sys.stderr)
     rows_of, columns = functools.partial(failures, cases), options.columns("failures")
-    rows = shared.kept_rows("failures", options.out, effective(cases), rows_of, None, columns)
+    rows = shared.collect_rows("failures", options.out, record_of_cases(cases), rows_of, None, columns)
     seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
     seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
     uses = telling_apart(rows)
@@ -145,7 +145,7 @@ def run(cases: Cases, options: Options) -> None:
     shown += [report.Column("slow_down", "slow-down", percent=True)]
     if any(row["published"] is not None for row in rows):
         shown.append(report.Column("published", percent=True))
-    if any(one.case.failures.iteration for one in every):
+    if any(plan.case.failures.iteration for plan in every):
         shown.append(report.Column("run_slow_down", "of the run", percent=True))
     shared.print_jobs(rows)
     print(report.plain(rows, shown))
@@ -154,10 +154,10 @@ def run(cases: Cases, options: Options) -> None:
     if every_month := months(rows):
         print("\n" + _table(rows, ["model", "fabric", *uses, "failure"], LOST))
         print("\n" + _table([month.row for month in every_month], ["model", "fabric", *uses], MONTHS))
-    shared.print_lines(lost_months(rows, HOURS_A_MONTH))
-    shared.print_lines(priced_months(rows))
+    shared.print_lines(month_loss_lines(rows, HOURS_A_MONTH))
+    shared.print_lines(month_price_lines(rows))
     shared.print_lines(remedies(rows))
-    changes = {one.case.network.fabric: shared.changes_of(one.case) for one in every}
+    changes = {plan.case.network.fabric: shared.changes_of(plan.case) for plan in every}
     shared.print_lines(slow_switches(rows, changes))
     for row in rows:
         if row.get("faster_by"):

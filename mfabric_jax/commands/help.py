@@ -8,10 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from mfabric_jax.case import Case
-from mfabric_jax.case.layers import Layer, presets
-from mfabric_jax.case.own_code import FLAG, SAID
-from mfabric_jax.case.paths import AUTO, SHORT, UNITS, Choice, Leaf, alternatives, parts_of, settings, unknown, words
-from mfabric_jax.case.tree import Group
+from mfabric_jax.case.layers import SettingsLayer, presets
+from mfabric_jax.case.own_code import CODE_HELP, FLAG
+from mfabric_jax.case.paths import (
+    AUTO,
+    SHORT,
+    UNITS,
+    Leaf,
+    SettingChoice,
+    alternatives,
+    parts_of,
+    settings,
+    unknown,
+    words,
+)
+from mfabric_jax.case.tree import SettingsGroup
 from mfabric_jax.commands.words import OF_CASES, OF_COMMAND, Option, flags_of_cases, options_in
 
 WIDTH = 110
@@ -40,7 +51,7 @@ CODE = f"{FLAG} FILE.py,..."  # an option of every command
 DEGREES = ("--tp", "--pp", "--ep", "--dp")
 
 
-def groups() -> dict[str, type[Group]]:
+def groups() -> dict[str, type[SettingsGroup]]:
     """Return the groups of a case by name."""
     hints = typing.get_type_hints(Case)
     return {name: hints[name] for name in Case.__struct_fields__}
@@ -49,19 +60,26 @@ def groups() -> dict[str, type[Group]]:
 def of_options(program: str, cls: type) -> str:
     """Return the help of a program without cases."""
     known = options_in(cls).values()
-    places = " ".join(f"[{one.place.name} ...]" if one.listed else one.place.name for one in known if one.place)
+    places = " ".join(
+        f"[{option.positional.name} ...]" if option.takes_list else option.positional.name
+        for option in known
+        if option.positional
+    )
     lines = [f"usage: {program}{' ' * bool(places)}{places} [options]", "", *_about(cls), ""]
-    named = [(one.place.name if one.place else f"{_flag(one)} {_takes(one)}".rstrip(), one) for one in known]
+    named = [
+        (option.positional.name if option.positional else f"{_flag(option)} {_takes(option)}".rstrip(), option)
+        for option in known
+    ]
     wide = min(max((len(name) for name, _ in named), default=len(CODE)), 34) + 4
-    for name, one in named:
-        lines += _entry(name, one.said + _default(one), wide)
-    lines += _entry(CODE, f"{SAID}.", wide)
+    for name, option in named:
+        lines += _entry(name, option.text + _default(option), wide)
+    lines += _entry(CODE, f"{CODE_HELP}.", wide)
     return "\n".join(lines)
 
 
 def _about(cls: type) -> list[str]:
     paragraphs = textwrap.dedent("    " + (cls.__doc__ or "")).strip().split("\n\n")
-    return [line for one in paragraphs for line in textwrap.wrap(" ".join(one.split()), WIDTH)]
+    return [line for paragraph in paragraphs for line in textwrap.wrap(" ".join(paragraph.split()), WIDTH)]
 
 
 def _flag(option: Option) -> str:
@@ -72,32 +90,32 @@ def _takes(option: Option) -> str:
     """Return the placeholder after a flag."""
     if option.kind is bool:
         return ""
-    kinds = [one for one in parts_of(option.kind) if one is not type(None)]
-    names = [str(value) for one in kinds if typing.get_origin(one) is Literal for value in typing.get_args(one)]
+    kinds = [kind for kind in parts_of(option.kind) if kind is not type(None)]
+    names = [str(value) for kind in kinds if typing.get_origin(kind) is Literal for value in typing.get_args(kind)]
     if names and len(", ".join(names)) < 24:
         return "|".join(names)
-    inner = [typing.get_args(one) for one in kinds if typing.get_origin(one) is tuple]
+    inner = [typing.get_args(kind) for kind in kinds if typing.get_origin(kind) is tuple]
     if (int, int) in inner:
         return "FIRST-LAST"
     plain = {int: "N", float: "X"}
     if inner:
         return plain.get(inner[0][0], "NAME") + ",..."
-    return next((plain[one] for one in kinds if one in plain), "TEXT")
+    return next((plain[kind] for kind in kinds if kind in plain), "TEXT")
 
 
 def _default(option: Option) -> str:
     value = option.default
     if value is dataclasses.MISSING:
-        return "" if option.place else " (must be given)"
-    if value is None or option.kind is bool or value == () or "(default" in option.said:
+        return "" if option.positional else " (must be given)"
+    if value is None or option.kind is bool or value == () or "(default" in option.text:
         return ""
     return f" (default: {','.join(map(str, value)) if isinstance(value, tuple) else value})"
 
 
 def option_text(option: Option) -> str:
     """Return what an option takes and its default, in words."""
-    given = "must be given" if option.default is dataclasses.MISSING else f"default {default_text(option.default)}"
-    return f"{words(option.kind)}; {given}"
+    default = "must be given" if option.default is dataclasses.MISSING else f"default {default_text(option.default)}"
+    return f"{words(option.kind)}; {default}"
 
 
 def _entry(name: str, text: str, wide: int) -> list[str]:
@@ -109,7 +127,12 @@ def _entry(name: str, text: str, wide: int) -> list[str]:
 
 # --------------------------------------------------------------------------------------------------------------- cases
 def of_cases(
-    command: str, cls: type, topic: str | None = None, *, below: Sequence[Layer] = (), reads: tuple[str, ...] = ("",)
+    command: str,
+    cls: type,
+    topic: str | None = None,
+    *,
+    below: Sequence[SettingsLayer] = (),
+    reads: tuple[str, ...] = ("",),
 ) -> str:
     """Return the help of a command with cases: one screen, or a topic (a group, "all", or a path).
 
@@ -127,16 +150,16 @@ def of_cases(
     for named in (path, flags_of_cases(command).get(f"--{topic.removeprefix('--')}", path)):
         if named in settings():
             return "\n".join(_in_full(named))
-        if at := alternatives().get(named):
-            return "\n".join(_in_full(at[0]))
-        if inside := [one for one in settings() if one.startswith(named + ".")]:
-            return "\n".join(line for one in inside for line in _setting(settings()[one]))
+        if alternative := alternatives().get(named):
+            return "\n".join(_in_full(alternative[0]))
+        if inside := [inner_path for inner_path in settings() if inner_path.startswith(named + ".")]:
+            return "\n".join(line for inner_path in inside for line in _setting(settings()[inner_path]))
     raise unknown(path)
 
 
-def _screen(command: str, cls: type, below: Sequence[Layer], reads: tuple[str, ...]) -> Iterator[str]:
+def _screen(command: str, cls: type, below: Sequence[SettingsLayer], reads: tuple[str, ...]) -> Iterator[str]:
     known = options_in(cls).values()
-    places = " ".join(one.place.name for one in known if one.place)
+    places = " ".join(entry.positional.name for entry in known if entry.positional)
     yield f"usage: mfabric {command} {places + ' ' if places else ''}[FILE ...] [--set PATH=VALUE ...] [options]"
     yield from (f"  {line}" for line in _about(cls)[:3])
     yield "what is simulated (values separated by commas are compared); FILE: a case in TOML or JSON"
@@ -148,14 +171,16 @@ def _screen(command: str, cls: type, below: Sequence[Layer], reads: tuple[str, .
     if own:
         yield from _columns([f"{flag} {default_text(settings()[path].default)}" for flag, path in own.items()], 5)
     yield from _entry("--preset NAME,...", ", ".join(presets()), 22)
-    options = [one for one in known if not one.place]
+    options = [entry for entry in known if not entry.positional]
     yield "options of this command"
-    yield f"  {CODE:<22}{SAID}"
-    for one in options:
-        first = textwrap.shorten(one.said.split(". ")[0].rstrip(".") + _default(one), WIDTH - 26, placeholder=" ...")
-        yield f"  {f'{_flag(one)} {_takes(one)}'.rstrip():<22}{first}"
+    yield f"  {CODE:<22}{CODE_HELP}"
+    for entry in options:
+        first = textwrap.shorten(
+            entry.text.split(". ")[0].rstrip(".") + _default(entry), WIDTH - 26, placeholder=" ..."
+        )
+        yield f"  {f'{_flag(entry)} {_takes(entry)}'.rstrip():<22}{first}"
     yield "all settings: --help GROUP, --help all, --help PATH (one in full, such as network.fabric)"
-    counts = {name: [one for one in settings() if one.startswith(name + ".")] for name in groups()}
+    counts = {name: [entry for entry in settings() if entry.startswith(name + ".")] for name in groups()}
     yield from _columns(
         [f"{name:<10} {len(counts[name]):>2}  {_sentence(group)}" for name, group in groups().items()], 2
     )
@@ -166,8 +191,8 @@ def _columns(cells: Sequence[str], many: int) -> Iterator[str]:
     """Arrange cells in this many columns, filling the first column first."""
     deep = -(-len(cells) // many)
     many = -(-len(cells) // deep)
-    rows = [cells[at::deep] for at in range(deep)]
-    widths = [max(map(len, cells[deep * at : deep * (at + 1)]), default=0) for at in range(many)]
+    rows = [cells[index::deep] for index in range(deep)]
+    widths = [max(map(len, cells[deep * index : deep * (index + 1)]), default=0) for index in range(many)]
     for row in rows:
         yield "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip()
 
@@ -189,26 +214,26 @@ def _sentence(cls: type) -> str:
 
 def _group(name: str) -> str:
     lines = [f"{name}: {' '.join((groups()[name].__doc__ or '').split())}"]
-    for one in settings().values():
-        if one.path.startswith(name + "."):
-            lines += _setting(one)
+    for setting in settings().values():
+        if setting.path.startswith(name + "."):
+            lines += _setting(setting)
     return "\n".join(lines)
 
 
-def _setting(one: Leaf | Choice) -> list[str]:
+def _setting(setting: Leaf | SettingChoice) -> list[str]:
     """Return a setting with its default, type and text; settings of an alternative are indented further."""
-    inner = isinstance(one, Leaf) and bool(one.choice)
+    inner = isinstance(setting, Leaf) and bool(setting.choice)
     margin = "      " if inner else "  "
-    head = f"{margin}{one.path} = {default_text(one.default)}"
-    text = f"{one.doc} ({kind_words(one)})"
+    head = f"{margin}{setting.path} = {default_text(setting.default)}"
+    text = f"{setting.doc} ({kind_words(setting)})"
     return [head, *textwrap.wrap(text, WIDTH, initial_indent=margin + "    ", subsequent_indent=margin + "    ")]
 
 
-def kind_words(one: Leaf | Choice) -> str:
+def kind_words(setting: Leaf | SettingChoice) -> str:
     """Return what a setting takes, in words."""
-    if isinstance(one, Choice):
-        return ", ".join(one.alternatives) + (f", or {AUTO}" if one.open else "")
-    return words(one.kind)
+    if isinstance(setting, SettingChoice):
+        return ", ".join(setting.alternatives) + (f", or {AUTO}" if setting.open else "")
+    return words(setting.kind)
 
 
 def default_text(value: Any) -> str:
@@ -222,25 +247,25 @@ def default_text(value: Any) -> str:
 
 def _in_full(path: str) -> Iterator[str]:
     """Yield the full help of one setting."""
-    one = settings()[path]
-    yield f"{path}: {one.doc}"
-    yield f"  takes      {kind_words(one)}"
+    setting = settings()[path]
+    yield f"{path}: {setting.doc}"
+    yield f"  takes      {kind_words(setting)}"
     unit = next((unit for unit in sorted(UNITS, key=len, reverse=True) if path.endswith(unit)), None)
-    if unit and isinstance(one, Leaf):
+    if unit and isinstance(setting, Leaf):
         yield f'  units      a number, or a text in {", ".join(UNITS[unit])}, such as "2 {list(UNITS[unit])[-1]}"'
-    yield f"  default    {default_text(one.default)}"
-    if isinstance(one, Leaf) and one.choice:
-        yield f"  belongs to {one.choice} = {one.of}; stating it chooses {one.of}"
-    if one.traced:
+    yield f"  default    {default_text(setting.default)}"
+    if isinstance(setting, Leaf) and setting.choice:
+        yield f"  belongs to {setting.choice} = {setting.of}; stating it chooses {setting.of}"
+    if setting.traced:
         yield "  axis       a list of any length runs in one compiled program"
     every = itertools.chain(OF_CASES.items(), *(own.items() for own in OF_COMMAND.values()))
-    flags = [flag for flag, at in every if at == path]
+    flags = [flag for flag, setting_path in every if setting_path == path]
     yield f"  flag       {flags[0] if flags else '--set ' + path}{' ' if flags else '='}VALUE,..."
-    group, _, rest = path.partition(".")
-    yield f"  file       [{group}] {rest} = ..."
+    group, _, key = path.partition(".")
+    yield f"  file       [{group}] {key} = ..."
     yield f'  Python     case.with_({{"{path}": ...}})'
-    if isinstance(one, Choice):
-        for name, alternative in one.alternatives.items():
+    if isinstance(setting, SettingChoice):
+        for name, alternative in setting.alternatives.items():
             yield from _entry(name, " ".join((alternative.__doc__ or "").split()), 24)
             inside = [leaf for leaf in settings().values() if isinstance(leaf, Leaf) and leaf.choice == path]
             yield from (line for leaf in inside if leaf.of == name for line in _setting(leaf))

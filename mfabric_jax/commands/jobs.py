@@ -41,17 +41,19 @@ def run(options: Options) -> None:
     jobs = read_jobs(options.file)
     shared.check_outputs(options.out, options.links, figures=options.figures)
     with in_file(options.file):
-        found = compare_jobs(jobs, options.study)
+        comparison = compare_jobs(jobs, options.study)
     effective = dataclasses.asdict(options.study) | {"shared": contents(jobs)} | provenance("float64")
-    shared.write(found.jobs, options.out, effective | {"table": "jobs"}, options.columns("jobs"))
-    rows = both_ends(found) if options.links is not None or options.figures is not None else []
+    shared.write(comparison.jobs, options.out, effective | {"table": "jobs"}, options.columns("jobs"))
+    rows = both_ends(comparison) if options.links is not None or options.figures is not None else []
     shared.write(rows, options.links, effective | {"table": "links"}, options.columns("jobs --links"))
-    print(_times(found.jobs))
+    print(_times(comparison.jobs))
     shown = {"slowdown": "slowdown", "p99_slowdown": "p99 slowdown", "mean_gain": "mean gain"}
     shown |= {"p99_gain": "p99 gain", "fairness": "fairness", "cassini_score": "score"}
     use = report.Column("busiest_link_use", "busiest link", percent=True)
-    print("\n" + report.plain(found.ways, ["way", *(report.Column(key, title) for key, title in shown.items()), use]))
-    shared.print_lines(said_of_jobs(found))
+    print(
+        "\n" + report.plain(comparison.ways, ["way", *(report.Column(key, title) for key, title in shown.items()), use])
+    )
+    shared.print_lines(said_of_jobs(comparison))
     if options.figures is not None:
         from mfabric_jax.report import figures
 

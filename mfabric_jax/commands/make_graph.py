@@ -24,7 +24,7 @@ class Options:
 
     kind: Annotated[
         Literal[NAMES],  # type: ignore[valid-type]
-        Positional("KIND", KIND, called="kind of graph"),
+        Positional("KIND", KIND, label="kind of graph"),
     ]
     """leaf-spine, planes (separate leaf-spines, each with a NIC of every server), fat-tree (three tiers), torus,
     twisted-torus (sizes n and 2n), full-mesh (in every dimension), dragonfly."""
@@ -54,19 +54,21 @@ class Options:
 
 def run(options: Options) -> None:
     from mfabric_jax.fabric.graph import graph_text
-    from mfabric_jax.fabric.graphs.made import KINDS, Numbers, made
+    from mfabric_jax.fabric.graphs.made import KINDS, GraphNumbers, make_graph
     from mfabric_jax.support.atomic import check_file, replacing
 
     check_file("out", options.out, (".json",))
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(Numbers) if field.name != "shape"}
-    given |= {"shape": None if options.shape is None else sizes("shape", options.shape)}
-    stated = {name: value for name, value in given.items() if value is not None and value is not False}
+    numbers = {
+        field.name: getattr(options, field.name) for field in dataclasses.fields(GraphNumbers) if field.name != "shape"
+    }
+    numbers |= {"shape": None if options.shape is None else sizes("shape", options.shape)}
+    stated = {name: value for name, value in numbers.items() if value is not None and value is not False}
     for name in stated:
         if name not in ("gpus", "nic_gbps", *KINDS[options.kind].reads):
             raise InputError(f"{name} is not read by {options.kind}; leave it out.")
     if "gpus" not in stated:
-        stated["gpus"] = _gpus(given["shape"])
-    network = made(options.kind, Numbers(**stated))
+        stated["gpus"] = _gpus(numbers["shape"])
+    network = make_graph(options.kind, GraphNumbers(**stated))
     with replacing(Path(options.out)) as (part,):
         part.write_text(graph_text(network), encoding="utf-8")
     nodes = ", ".join(f"{count:,} {kind}" for kind, count in network.nodes)

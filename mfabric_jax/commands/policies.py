@@ -33,7 +33,7 @@ def run(options: Options) -> None:
     shared.check_outputs(options.out)
     rows_of = functools.partial(learning.scoreboard, config)
     columns = options.columns("policies bench")
-    rows = shared.kept_rows("policies bench", options.out, config.effective(), rows_of, config.rows, columns)
+    rows = shared.collect_rows("policies bench", options.out, config.effective(), rows_of, config.rows, columns)
     print(scoreboard_table(rows))
     if config.trace is not None:
         print(f"traffic: {gate_trace(config.trace, config.records, config.axes).source}")

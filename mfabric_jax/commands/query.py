@@ -7,7 +7,7 @@ from typing import Annotated
 
 from mfabric_jax.checks import in_file, whole
 from mfabric_jax.commands import shared
-from mfabric_jax.commands.words import Positional, divided
+from mfabric_jax.commands.words import Positional, split_words
 
 SHOWN = 20  # rows printed without --limit
 
@@ -54,33 +54,36 @@ def run(options: Options) -> None:
         whole("limit", options.limit)
     shared.check_outputs(options.out, picture=options.figure)
     lists = {
-        name: tuple(divided(getattr(options, name) or "")) for name in ("where", "by", "measures", "pareto", "columns")
+        name: tuple(split_words(getattr(options, name) or ""))
+        for name in ("where", "by", "measures", "pareto", "columns")
     }
-    asked = report.Asked(**lists, sort=options.sort, limit=options.limit, over=options.over)
+    question = report.QueryOptions(**lists, sort=options.sort, limit=options.limit, over=options.over)
     with in_file(options.paths[0] if len(options.paths) == 1 else None):
-        rows, config = report.query(options.paths, asked)
-    said = [*notes(options.paths), without_values(options.paths, asked), pairing(options.paths, asked)]
-    for note in filter(None, said):
+        rows, config = report.query(options.paths, question)
+    texts = [*notes(options.paths), without_values(options.paths, question), pairing(options.paths, question)]
+    for note in filter(None, texts):
         print(f"query: {note}", file=sys.stderr)
     if not rows:
         print("no row matches")
     else:
         alike = {name: value for name, value in rows[0].items() if all(row[name] == value for row in rows)}
-        same = {name: value for name, value in alike.items() if len(rows) > 1 and not (asked.by and name == COUNT)}
+        same = {name: value for name, value in alike.items() if len(rows) > 1 and not (question.by and name == COUNT)}
         same = same if len(same) < len(rows[0]) else {}
         if same:
-            said = (f"{name} {number(value)}" for name, value in same.items())
-            print(f"in every row: {', '.join(said)}\n")
+            texts = (f"{name} {number(value)}" for name, value in same.items())
+            print(f"in every row: {', '.join(texts)}\n")
         shown = options.limit or SHOWN
         print(report.plain(rows[:shown], [name for name in rows[0] if name not in same]))
         if len(rows) > shown:
             more = f"... {len(rows) - shown:,} more rows; --limit {len(rows)} shows all"
             print(more + ("" if options.out else ", --out writes them"))
-    for line in [] if asked.by or asked.pareto or asked.limit else report.remarks(rows, config):  # of all that there is
+    for line in (
+        [] if question.by or question.pareto or question.limit else report.remarks(rows, config)
+    ):  # of all that there is
         print(line)
-    about = {"command": "query", "paths": [str(pathlib.Path(path)) for path in options.paths]} | asked._asdict()
+    about = {"command": "query", "paths": [str(pathlib.Path(path)) for path in options.paths]} | question._asdict()
     shared.write(rows, options.out, about | {"of": config})
     if options.figure is not None:
         from mfabric_jax.report import figures
 
-        shared.tell(figures.groups(rows, options.figure, by=asked.by))
+        shared.tell(figures.groups(rows, options.figure, by=question.by))

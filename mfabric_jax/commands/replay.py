@@ -71,14 +71,14 @@ def run(cases: Cases, options: Options) -> None:
     _check_circuits(cases, config)
     tables = (getattr(options, option) for option in ROWS)
     shared.check_outputs(*tables, trace=options.timeline, picture=options.picture)
-    given = {name: getattr(options, name) for name in GIVEN if getattr(options, name) is not None}
-    job = read_with_remarks(options.workload, **given)
+    read_options = {name: getattr(options, name) for name in GIVEN if getattr(options, name) is not None}
+    job = read_with_remarks(options.workload, **read_options)
     effective = {"workload": options.workload, "format": job.format} | dataclasses.asdict(config)
     effective |= {"stated": dict(cases.stated), "sources": dict(cases.sources)} | provenance("float64")
     runs = _replays(cases, options, job.graph, effective)
     first, owed = runs.first, runs.owed
     tables = {
-        "links": lambda: found.carried_rows(first, owed),
+        "links": lambda: found.link_use_rows(first, owed),
         "per_rank": lambda: found.rank_rows(first),
         "steps": lambda: found.path_rows(first),
     }
@@ -98,9 +98,9 @@ def _check_circuits(cases: Cases, config: Replay) -> None:
     from mfabric_jax import fabric
 
     each = [fabric.get(block.case.network.fabric) for block in cases.blocks]
-    if not any(one.about.optics.wires for one in each):
+    if not any(each_fabric.about.optics.wires for each_fabric in each):
         check_unread(config, ("region_servers",), "fabrics with optical regions")
-    if not any(one.reconfigures for one in each):
+    if not any(each_fabric.reconfigures for each_fabric in each):
         check_unread(config, ("circuits_for", "first"), "fabrics whose circuits change")
     if config.circuits_for != "all-to-all":
         check_unread(config, ("first",), "--circuits-for all-to-all")
@@ -141,7 +141,7 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
                 assumed.append(replay_assumed(done, config))
                 if first is None:
                     first, owed = done, gains
-                    held = [] if gains is None else found.saved_rows(done, found.gain_rows(done, gains))
+                    held = [] if gains is None else found.savings_rows(done, found.gain_rows(done, gains))
                 bar.update()
     finally:
         if rows:
@@ -150,9 +150,9 @@ def _replays(cases: Cases, options: Options, graph, effective: dict[str, Any]) -
 
 
 def _check_drawable(options: Options, done) -> None:
-    from mfabric_jax.apps.graphs.replay.replayed import spent
+    from mfabric_jax.apps.graphs.replay.replayed import time_spent
 
-    if not (spent(done).idle_s < done.makespan_s).any():
+    if not (time_spent(done).idle_s < done.makespan_s).any():
         raise InputError(
             f"picture needs tasks that take time; on {done.prepared.title} no task of {options.workload!r} does; "
             f"leave out --picture."
@@ -173,9 +173,9 @@ def _tell(title: str, runs: _Runs, remarks) -> None:
     where = done.prepared.title
     if runs.owed is not None:
         print(f"\nwhat determines the makespan on {where}, and what more of it would save")
-        print(text.held_text(runs.held, done.makespan_s, found.at_a_tie(done, runs.held)))
+        print(text.makespan_text(runs.held, done.makespan_s, found.at_a_tie(done, runs.held)))
     print(f"\nbusiest links on {where}")
-    print(text.links_text(found.carried_rows(done)))
+    print(text.links_text(found.link_use_rows(done)))
     print(f"\ncritical path on {where}: {text.path_text(found.path_rows(done))}")
 
 
@@ -184,13 +184,13 @@ def _draw(title: str, runs: _Runs, picture: str):
 
     from mfabric_jax.apps.graphs.replay import replayed as found
     from mfabric_jax.report import figures
-    from mfabric_jax.report.figures.timelines import shown_ranks
+    from mfabric_jax.report.figures.timelines import choose_ranks
     from mfabric_jax.report.replay_text import in_unit
 
     done = runs.first
     title = f"{title} on {done.prepared.title}: {in_unit(done.makespan_s)}"
-    busy = np.flatnonzero(found.spent(done).idle_s < done.makespan_s).tolist()
-    shown = shown_ranks(busy, found.path_spans(done))
+    busy = np.flatnonzero(found.time_spent(done).idle_s < done.makespan_s).tolist()
+    shown = choose_ranks(busy, found.path_spans(done))
     if len(shown) < done.prepared.graph.ranks:
         title += f" ({len(shown)} of {done.prepared.graph.ranks} ranks)"
     return figures.replay_picture(found.spans(done, shown), runs.held, picture, title)

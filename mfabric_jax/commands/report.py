@@ -37,7 +37,7 @@ def run(options: Options) -> None:
         raise InputError("report needs ROWS: files of rows or folders of sweeps, got none.")
     first, *others = options.rows
     if others or pathlib.Path(first).is_dir():
-        rows, effective = report.query(options.rows, report.Asked())
+        rows, effective = report.query(options.rows, report.QueryOptions())
     else:
         rows, effective = report.read_rows(first)
     for note in notes(options.rows):

@@ -49,7 +49,7 @@ def run(options: Options) -> int:
         )
         print(paper.listing())
         return 0
-    modules, jobs = paper.chosen(options.figures), paper.checked_jobs(options.jobs)
+    modules, jobs = paper.choose_figures(options.figures), paper.job_count(options.jobs)
     if options.trace is not None and not pathlib.Path(options.trace).exists():
         raise InputError(f"trace must be an existing file or folder, got {options.trace}.")
     from mfabric_jax.report.drawing.paper import look  # before a long run

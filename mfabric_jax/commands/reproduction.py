@@ -63,7 +63,7 @@ PATIENCE_S = 10.0  # before an interrupted process is killed
 def package() -> ModuleType:
     if PACKAGE in sys.modules:
         return sys.modules[PACKAGE]
-    inside, beside = (place / "experiments" / "__init__.py" for place in (ROOT, ROOT.parent))
+    inside, beside = (folder / "experiments" / "__init__.py" for folder in (ROOT, ROOT.parent))
     file = inside if inside.is_file() else beside
     spec = importlib.util.spec_from_file_location(PACKAGE, file, submodule_search_locations=[str(file.parent)])
     if not file.is_file() or spec is None or spec.loader is None:
@@ -77,14 +77,14 @@ def package() -> ModuleType:
 
 def questions() -> dict[str, str]:
     """Return the question of each script by module, without running the scripts."""
-    found = {}
+    by_module = {}
     for file in sorted(pathlib.Path(*package().__path__).glob("*.py")):
         if _SCRIPT.search(text := file.read_text(encoding="utf-8")):
             try:
-                found[file.stem] = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
+                by_module[file.stem] = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
             except SyntaxError as error:
-                found[file.stem] = f"(cannot be read: {error})"
-    return found
+                by_module[file.stem] = f"(cannot be read: {error})"
+    return by_module
 
 
 def load(module: str) -> Any:
@@ -94,24 +94,24 @@ def load(module: str) -> Any:
         return importlib.import_module(f"{PACKAGE}.{module}").SCRIPT
 
 
-def known() -> dict[str, str]:
+def figure_modules() -> dict[str, str]:
     others = (module for module in questions() if module not in FIGURES.values())
     return FIGURES | {module.replace("_", "-"): module for module in others}
 
 
-def chosen(words: Sequence[str]) -> dict[str, str]:
+def choose_figures(words: Sequence[str]) -> dict[str, str]:
     """Return the modules of the requested figures; without words, all of the paper's figures."""
-    names = known()
+    names = figure_modules()
     of_module = {module: name for name, module in names.items()}  # a script may also be requested by its module
-    asked = [one_of("figure", of_module.get(word, word), [*names, ALL]) for word in words or [ALL]]
-    asked += FIGURES if ALL in asked else []
-    return {name: module for name, module in names.items() if name in asked}
+    figure_names = [one_of("figure", of_module.get(word, word), [*names, ALL]) for word in words or [ALL]]
+    figure_names += FIGURES if ALL in figure_names else []
+    return {name: module for name, module in names.items() if name in figure_names}
 
 
 def listing() -> str:
-    asked, names = questions(), known()
+    texts, names = questions(), figure_modules()
     wide = max(map(len, names))
-    lines = {name: f"  {name:<{wide}}  {asked.get(module, '(missing)')}" for name, module in names.items()}
+    lines = {name: f"  {name:<{wide}}  {texts.get(module, '(missing)')}" for name, module in names.items()}
     others = [line for name, line in lines.items() if name not in FIGURES]
     return "\n".join(
         [f"figures of the paper ({ALL}):", *(lines[name] for name in FIGURES), "", "by name only:", *others]
@@ -125,7 +125,7 @@ class Ended(NamedTuple):
     seconds: float
 
 
-def checked_jobs(jobs: int | None) -> int:
+def job_count(jobs: int | None) -> int:
     """Return the number of parallel processes; None: two, or one on a single core."""
     if jobs is None:
         return min(JOBS, cores())
@@ -134,7 +134,7 @@ def checked_jobs(jobs: int | None) -> int:
     return jobs
 
 
-def each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Path], jobs: int) -> Iterator[Ended]:
+def run_each(commands: Mapping[str, Sequence[str]], stem: Callable[[str], pathlib.Path], jobs: int) -> Iterator[Ended]:
     """Run commands, `jobs` at the same time, and yield each when it ends.
 
     The output of an ended command is in its `stem` with .txt; after a failure, its errors are in .log. Neither file
@@ -182,15 +182,15 @@ class _Process:
     def keep(self, stem: pathlib.Path) -> None:
         """Write the output to files next to `stem`. If the command succeeded, remove an older log."""
         interrupts.BESIDE.discard(self.process)
-        for kind, said in self.said.items():
+        for kind, stream in self.said.items():
             file = stem.with_suffix(kind)
-            with said:
-                said.seek(0)
+            with stream:
+                stream.seek(0)
                 if kind == ".log" and self.status == 0:
                     file.unlink(missing_ok=True)
                     continue
                 with replacing(file) as (part,), part.open("wb") as out:
-                    shutil.copyfileobj(said, out)
+                    shutil.copyfileobj(stream, out)
 
 
 @contextlib.contextmanager
@@ -254,7 +254,7 @@ class Reproduction:
 
             left = [name for name in self.modules if attempt(name, functools.partial(self._keep, name))]
             try:
-                for ended in each({name: self._command(name) for name in left}, self._stem, jobs):
+                for ended in run_each({name: self._command(name) for name in left}, self._stem, jobs):
                     attempt(ended.name, functools.partial(self._finish, ended))
             except KeyboardInterrupt:
                 bar.write(f"{len(self.verdicts)} of {len(self.modules)} figures are done and kept.", file=sys.stderr)
@@ -269,15 +269,15 @@ class Reproduction:
         if self.options.again:
             return None
         rows = script.kept(script.chosen(self.options.quick, **self._trace_of(script)), self.folder)
-        return None if rows is None else self._judged(name, rows, "kept")
+        return None if rows is None else self._judge(name, rows, "kept")
 
     def _finish(self, ended: Ended) -> str:
         if ended.status:
             raise InputError(self._why(ended))
         rows, _ = report.read_rows(self.scripts[ended.name].files(self.folder)[0])
-        return self._judged(ended.name, rows, f"{ended.seconds:.0f} s")
+        return self._judge(ended.name, rows, f"{ended.seconds:.0f} s")
 
-    def _judged(self, name: str, rows: list[dict[str, Any]], outcome: str) -> str:
+    def _judge(self, name: str, rows: list[dict[str, Any]], outcome: str) -> str:
         self.verdicts[name] = [
             {"figure": name, "claim": judged.claim, "found": judged.found}
             | {"published": judged.published or "no number", "verdict": judged.word}
@@ -310,12 +310,12 @@ class Reproduction:
         return sentence if ended.status == 2 else f"{lines[-1]} ({log})"
 
 
-def with_earlier(rows: list[dict[str, Any]], file: pathlib.Path, asked: Collection[str]) -> list[dict[str, Any]]:
+def with_earlier(rows: list[dict[str, Any]], file: pathlib.Path, names: Collection[str]) -> list[dict[str, Any]]:
     """Return the verdicts, with the file's verdicts on other figures, in the order of the list."""
     try:
         earlier: list[dict[str, Any]] = [*read_texts(file)]
     except InputError:
         earlier = []
-    order = list(known())
-    others = [row for row in earlier if row.get("figure") in order and row["figure"] not in asked]
+    order = list(figure_modules())
+    others = [row for row in earlier if row.get("figure") in order and row["figure"] not in names]
     return sorted([*others, *rows], key=lambda row: order.index(row["figure"]))

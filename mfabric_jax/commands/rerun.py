@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from mfabric_jax.case import Cases
 from mfabric_jax.case.grid import is_number
-from mfabric_jax.case.layers import layers_of, merged
+from mfabric_jax.case.layers import layers_of, merge_layers
 from mfabric_jax.case.own_code import check_data
 from mfabric_jax.checks import InputError, in_file, not_negative
 from mfabric_jax.commands import shared
@@ -39,24 +39,24 @@ def run(options: Options) -> int:
     from mfabric_jax import report
 
     not_negative("rtol", options.rtol)
-    before, config = report.query([options.rows], report.Asked())
-    asked = cases_of(options.rows, config)
-    shared.start_jax(shared.dtype_of(asked), options.device)
+    before, config = report.query([options.rows], report.QueryOptions())
+    cases = cases_of(options.rows, config)
+    shared.start_jax(shared.dtype_of(cases), options.device)
     from mfabric_jax.apps.sweep.case_space import CaseSpace
     from mfabric_jax.evaluate.rows.results import provenance, simulate
 
-    _check_files(asked, _files_then(pathlib.Path(options.rows), config))
-    after = simulate(CaseSpace(asked).cases).rows(progress=True)
+    _check_files(cases, _files_then(pathlib.Path(options.rows), config))
+    after = simulate(CaseSpace(cases).cases).rows(progress=True)
     if len(before) != len(after):
         raise InputError(
             f"{options.rows!r} has {len(before)} rows, but its settings make {len(after)}: they are of an interrupted "
             f"run, a selection, or made in Python."
         )
-    now = provenance(shared.dtype_of(asked))
+    now = provenance(shared.dtype_of(cases))
     for name in ORIGIN:
         if config.get(name) != now[name]:
             print(f"{name} was {config.get(name)}, now {now[name]}")
-    return _told(before, after, options.rtol)
+    return _print_differences(before, after, options.rtol)
 
 
 def cases_of(path: str, config: Mapping[str, Any]) -> Cases:
@@ -65,8 +65,8 @@ def cases_of(path: str, config: Mapping[str, Any]) -> Cases:
         raise InputError(f"{path!r} must hold {ROWS}, with their configuration.")
     check_data([config.get(key) for key in ("stated", "variants", "random")], repr(path))
     with in_file(path):
-        rest = {"random": config.get("random", {}), "sweep": config.get("rules", {})}
-        return merged(layers_of({**config["stated"], "variants": [*config.get("variants", ())], **rest}, path))
+        tables = {"random": config.get("random", {}), "sweep": config.get("rules", {})}
+        return merge_layers(layers_of({**config["stated"], "variants": [*config.get("variants", ())], **tables}, path))
 
 
 def differences(before: Sequence[Mapping], after: Sequence[Mapping], rtol: float) -> Iterator[tuple[str, int, float]]:
@@ -74,7 +74,7 @@ def differences(before: Sequence[Mapping], after: Sequence[Mapping], rtol: float
     known = {name for row in after for name in row}
     for name in dict.fromkeys(name for row in before for name in row if name in known):
         apart = [_apart(old.get(name), new.get(name)) for old, new in zip(before, after, strict=True)]
-        wrong = [one for one in apart if one > rtol]
+        wrong = [difference for difference in apart if difference > rtol]
         if wrong:
             yield name, len(wrong), max(wrong)
 
@@ -87,14 +87,14 @@ def _apart(old: Any, new: Any) -> float:
     return abs(new - old) / max(abs(old), abs(new))
 
 
-def _told(before: Sequence[Mapping], after: Sequence[Mapping], rtol: float) -> int:
-    found = list(differences(before, after, rtol))
-    for name, rows, most in found:
+def _print_differences(before: Sequence[Mapping], after: Sequence[Mapping], rtol: float) -> int:
+    columns = list(differences(before, after, rtol))
+    for name, rows, most in columns:
         much = "another value" if math.isinf(most) else f"by up to {most:.3g}"
         print(f"{name} differs in {rows} of {len(before)} rows, {much}")
-    if not found:
+    if not columns:
         print(f"equal: {len(before)} rows, every column within {rtol:g}")
-    return 1 if found else 0
+    return 1 if columns else 0
 
 
 def _files_then(rows: pathlib.Path, config: Mapping[str, Any]) -> Mapping[str, str]:
@@ -102,11 +102,11 @@ def _files_then(rows: pathlib.Path, config: Mapping[str, Any]) -> Mapping[str, s
     return SweepFolder.read(rows).sweep.get("files", {}) if rows.is_dir() else config.get("files", {})
 
 
-def _check_files(asked: Cases, then: Mapping[str, str]) -> None:
+def _check_files(cases: Cases, then: Mapping[str, str]) -> None:
     """Raise InputError if a file with which the rows were made is missing or has changed."""
     from mfabric_jax.evaluate.rows.given_files import digest, files_of
 
-    now = {name: digest(path) for name, path in files_of(asked).items()}
+    now = {name: digest(path) for name, path in files_of(cases).items()}
     for name in then:
         if now.get(name) != then[name]:
             why = "is missing" if name not in now else "has changed"

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.layers import Layer
+from mfabric_jax.case.layers import SettingsLayer
 from mfabric_jax.commands import serve_said as said
 from mfabric_jax.commands import shared
 
@@ -16,7 +16,7 @@ READS = (
 )
 UNREAD = {"gpu.nvswitches": ""}
 FABRICS = ["fat-tree", "torus", "full-mesh", "mfabric", "nvl72"]
-BELOW = [Layer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS})]
+BELOW = [SettingsLayer("serve", {"model.name": "deepseek-v3", "network.fabric": FABRICS})]
 SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
 
 
@@ -42,11 +42,11 @@ def run(cases: Cases, options: Options) -> None:
     count = sum(len(sizes_of(case)) for case in cases) if searching else len(cases)
     rows_of = functools.partial(search if searching else serve, cases)
     columns = options.columns("serve")
-    every = shared.kept_rows("serve", options.out, effective(cases), rows_of, count, columns)
+    every = shared.collect_rows("serve", options.out, effective(cases), rows_of, count, columns)
     groups = _by_fabric(every) if searching else []
     rows = [fastest(own) for own in groups] if searching else every
     print(said.common(every))
-    print(report.plain([_shown(row) for row in rows], _columns(rows)))
+    print(report.plain([_table_row(row) for row in rows], _columns(rows)))
     if any("load_requests" in row for row in rows):
         if any(row["load_requests"] for row in rows):
             print(report.plain([_under_load(row) for row in rows], _load_columns(rows)))
@@ -54,9 +54,9 @@ def run(cases: Cases, options: Options) -> None:
     shared.print_lines(said.of_search(groups, every) if searching else ())
     shared.print_lines([*said.of_rows(rows, every), *said.of_prices(rows, cases), *shared.alike_notes(cases)])
     if options.figures is not None:
-        from mfabric_jax.report.figures import served
+        from mfabric_jax.report.figures import draw_serving
 
-        shared.tell(served(every, pathlib.Path(options.figures) / "serving.png"))
+        shared.tell(draw_serving(every, pathlib.Path(options.figures) / "serving.png"))
 
 
 def _searches(cases: Cases) -> bool:
@@ -68,15 +68,15 @@ def _searches(cases: Cases) -> bool:
 def _by_fabric(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Group rows that differ only in sizes; of each group keep those in time, or all if none is."""
     from mfabric_jax.apps.serving.search import in_time
-    from mfabric_jax.report.grid import grouped
+    from mfabric_jax.report.grid import group_rows
 
     both = *said.APART, *said.settings_of(rows), "tpot_limit_s", "ttft_limit_s", "by"
     common = [name for name in both if name != "kernels"]
-    return [in_time(own) or own for own in grouped(rows, "fabric", *common).values()]
+    return [in_time(own) or own for own in group_rows(rows, "fabric", *common).values()]
 
 
 # --------------------------------------------------------------------------------------------------------------- tables
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _table_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the table: times in milliseconds, the band in one cell."""
     from mfabric_jax import units
 
@@ -136,6 +136,16 @@ def _columns(rows: list[dict[str, Any]]) -> list[Any]:
     split = SPLIT if any(row.get("attention_gpus") for row in rows) else {}
     split_columns = [report.Column(name, title) for name, title in split.items()]
     limited = any(row["batch_limit"] for row in rows)
-    ways = ["overlap"] if limited or len({row["overlap"] for row in rows}) > 1 else []
+    overlap_columns = ["overlap"] if limited or len({row["overlap"] for row in rows}) > 1 else []
     limit = ["batch_limit"] if limited else []
-    return ["fabric", *said.apart_of(rows), "ep", *split_columns, *ways, "batch", *limit, *columns, "bound_by"]
+    return [
+        "fabric",
+        *said.apart_of(rows),
+        "ep",
+        *split_columns,
+        *overlap_columns,
+        "batch",
+        *limit,
+        *columns,
+        "bound_by",
+    ]

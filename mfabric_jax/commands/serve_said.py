@@ -28,11 +28,11 @@ def _arrives(case: Case) -> bool:
     return case.serving.load.rate is not None or case.serving.load.arrivals is not None
 
 
-def _limited(case: Case) -> bool:
+def _has_limits(case: Case) -> bool:
     return case.serving.tpot_ms is not None or case.serving.load.ttft_ms is not None
 
 
-def _placed(case: Case) -> bool:
+def _places_experts(case: Case) -> bool:
     return case.serving.experts != "balanced" or case.serving.redundant_experts != 0
 
 
@@ -47,9 +47,9 @@ USES = [  # prefixes of settings, the cases that read them, and the condition in
     ),
     ("serving.load.keep", lambda case: case.serving.tpot_ms is not None, "with a time to keep (--tpot-ms)"),
     ("serving.batch", lambda case: case.serving.tpot_ms is None, "without --tpot-ms, which chooses the batch"),
-    ("serving.by", lambda case: _limited(case) or _arrives(case), "with times to keep (--tpot-ms)"),
+    ("serving.by", lambda case: _has_limits(case) or _arrives(case), "with times to keep (--tpot-ms)"),
     ("serving.split.micro", lambda case: case.serving.split.attention_gpus, "with serving.split.attention_gpus"),
-    ("serving.eplb", _placed, "where serving.experts is not balanced or experts have copies"),
+    ("serving.eplb", _places_experts, "where serving.experts is not balanced or experts have copies"),
     ("traffic.trace", lambda case: case.serving.experts == "trace", "with --set serving.experts=trace"),
     ("traffic.source", lambda case: case.serving.experts in ("trace", "generated"), "where serving.experts says so"),
     ("traffic.generated", lambda case: case.serving.experts == "generated", "with --set serving.experts=generated"),
@@ -76,16 +76,16 @@ def where(row: Row, rows: list[dict[str, Any]], *, sized: bool = True) -> str:
 def common(rows: list[dict[str, Any]]) -> str:
     """Return the values that all rows share."""
     first, apart = rows[0], apart_of(rows)
-    said = {
+    texts = {
         "model": str(first["model"]),
         "gpu": str(first["gpu"]),
         "nic_gbps": f"{first['nic_gbps']:g} Gbps a NIC",
         "context": f"{first['context']:,g} tokens of context",
         "kernels": str(first["kernels"]),
     }
-    words = [words for name, words in said.items() if name not in apart]
+    words = [words for name, words in texts.items() if name not in apart]
     taken = dict.fromkeys(row["expert_load"] for row in rows)
-    return ", ".join([*words, *(f"experts {one}" for one in taken if len(taken) > 1 or one != "balanced")])
+    return ", ".join([*words, *(f"experts {load}" for load in taken if len(taken) > 1 or load != "balanced")])
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences
@@ -134,9 +134,9 @@ def _dollars(row: Row) -> str:
 
 def _pools(row: Row) -> str:
     """Return the flags that repeat a row's pools."""
-    said = {"overlap": row["overlap"], "prefill.ep": row["prefill_ep"], "prefill.tokens": row["prefill_tokens"]}
-    said |= {"prefill.overlap": row["prefill_overlap"]} if row["prefill_overlap"] != row["overlap"] else {}
-    flags = " ".join(f"--set serving.{name}={str(value).lower()}" for name, value in said.items())
+    settings = {"overlap": row["overlap"], "prefill.ep": row["prefill_ep"], "prefill.tokens": row["prefill_tokens"]}
+    settings |= {"prefill.overlap": row["prefill_overlap"]} if row["prefill_overlap"] != row["overlap"] else {}
+    flags = " ".join(f"--set serving.{name}={str(value).lower()}" for name, value in settings.items())
     if row.get("load_requests") is None:
         share = f"{row['prefill_gpus']:.2g} GPUs prefill for each that decodes"
     else:
@@ -206,9 +206,9 @@ def _unsteady(row: Row, named: str, cases: Cases) -> Iterator[str]:
 
 def _longer(row: Row, cases: Cases) -> str:
     """Return how to lengthen a load; a log may have no more requests."""
-    asked = next(iter(cases)).serving.load
+    load = next(iter(cases)).serving.load
     read = row["load_requests"] + row["refused"] + (row["left_out"] or 0)
-    exhausted = asked.arrivals is not None and read < asked.requests * asked.repeat
+    exhausted = load.arrivals is not None and read < load.requests * load.repeat
     return f"raise serving.load.{'repeat, the log has no more requests' if exhausted else 'requests'}"
 
 
@@ -277,9 +277,9 @@ def of_prices(rows: list[dict[str, Any]], cases: Cases) -> list[str]:
 
     empty = {(row["model"], row["fabric"]) for row in rows if row["usd_per_million_tokens"] is None}
     empty |= {(row["model"], row["fabric"]) for row in rows if row["kj_per_million_tokens"] is None}
-    fabrics, found = {fabric for _, fabric in empty}, []
+    fabrics, sentences = {fabric for _, fabric in empty}, []
     for case in cases:
         if case.network.fabric in fabrics:
-            found += unknown_prices(case)
-    lacks = list(dict.fromkeys(found))
+            sentences += unknown_prices(case)
+    lacks = list(dict.fromkeys(sentences))
     return [*lacks, "Dollars per million tokens include energy, so they need price and power."] if lacks else []

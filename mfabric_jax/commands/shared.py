@@ -69,8 +69,8 @@ def start_jax(dtype: str, device: str | None) -> None:
         try:
             jax.config.update("jax_default_device", jax.devices(device)[0])
         except RuntimeError:
-            found = sorted({d.platform for d in jax.devices()})
-            raise InputError(f"device {device!r} is not on this machine; JAX finds {', '.join(found)}.") from None
+            platforms = sorted({d.platform for d in jax.devices()})
+            raise InputError(f"device {device!r} is not on this machine; JAX finds {', '.join(platforms)}.") from None
     from mfabric_jax.support import programs
 
     programs.keep_in()
@@ -89,11 +89,11 @@ MOST_CHECKED = 1000  # cases that are resolved before JAX is loaded
 
 def check_cases(cases: Cases, *, misfits: bool = True) -> None:
     """Raise InputError for wrong cases before JAX is loaded. `misfits`: False if the command leaves misfits out."""
-    from mfabric_jax.evaluate.resolving.resolve import worked_out
+    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
 
     for block in itertools.islice(cases.blocks, MOST_CHECKED):
         try:
-            worked_out(block.case)
+            resolve_without_jax(block.case)
         except Misfit:
             if misfits:
                 raise
@@ -153,39 +153,42 @@ def check_flags(
             raise InputError(f"{path} is not read by {command}{hint}; leave it out.")
 
 
-def case_notes(cases: Cases, *, found: bool = True) -> list[str]:
+def case_notes(cases: Cases, *, set_ups: bool = True) -> list[str]:
     """Return sentences on set-ups from a search (`found`), jobs that do not fit, transports beyond measurements, and
     graphs."""
-    from mfabric_jax.evaluate.resolving.resolve import worked_out
-    from mfabric_jax.evaluate.resolving.set_up import beyond_words, dispatcher_words, found_words, too_large_words
+    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
+    from mfabric_jax.evaluate.resolving.set_up import beyond_words, dispatcher_words, search_words, too_large_words
 
     notes: list[str | None] = [*alike_notes(cases)]
-    for resolved in map(worked_out, (block.case for block in cases.blocks)):
-        notes += [found_words(resolved)] if found else []
+    for resolved in map(resolve_without_jax, (block.case for block in cases.blocks)):
+        notes += [search_words(resolved)] if set_ups else []
         notes += [too_large_words(resolved), beyond_words(resolved), dispatcher_words(resolved)]
         if resolved.case.network.fabric == GRAPH:
-            from mfabric_jax.fabric.own_graph import said_of_graph
+            from mfabric_jax.fabric.own_graph import describe_graph
 
-            notes += said_of_graph(resolved.case.network, resolved.server.nvlink)
+            notes += describe_graph(resolved.case.network, resolved.server.nvlink)
     return list(dict.fromkeys(note for note in notes if note is not None))
 
 
 def alike_notes(cases: Cases) -> list[str]:
     """Return sentences on fabrics that an oversubscription ratio makes identical."""
-    from mfabric_jax.fabric.fat_tree import made_alike
+    from mfabric_jax.fabric.fat_tree import same_tree_notice
 
     networks = [block.case.network for block in cases.blocks]
-    ratios = dict.fromkeys(one.oversubscription for one in networks)
-    every = (made_alike({one.fabric for one in networks if one.oversubscription == ratio}, ratio) for ratio in ratios)
+    ratios = dict.fromkeys(network.oversubscription for network in networks)
+    every = (
+        same_tree_notice({network.fabric for network in networks if network.oversubscription == ratio}, ratio)
+        for ratio in ratios
+    )
     return [words for words in every if words is not None]
 
 
 def print_jobs(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the job of each model."""
-    from mfabric_jax.report.grid import grouped
+    from mfabric_jax.report.grid import group_rows
     from mfabric_jax.report.noticed import job_words
 
-    for (model,), own in grouped(rows, "model").items():
+    for (model,), own in group_rows(rows, "model").items():
         print(f"{model}: {', '.join(job_words(own))}")
 
 
@@ -217,7 +220,7 @@ def advance(bar: Any, words: str) -> None:
     bar.update()
 
 
-def kept_rows(
+def collect_rows(
     what: str,
     out: str | None,
     config: Mapping[str, Any],
@@ -232,8 +235,8 @@ def kept_rows(
     """
     from mfabric_jax.report.rows import keeping
 
-    with keeping(out, config, columns) as kept, bar(what, "row", total, kept.found) as shown:
-        for row in rows_of(progress=shown.set_postfix_str, start=kept.found):
+    with keeping(out, config, columns) as kept, bar(what, "row", total, kept.earlier) as shown:
+        for row in rows_of(progress=shown.set_postfix_str, start=kept.earlier):
             kept.add([row])
             shown.update()
     tell(out)

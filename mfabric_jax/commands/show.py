@@ -31,7 +31,7 @@ class Options:
 def run(cases: Cases, options: Options) -> None:
     if options.presets:
         wide = max(map(len, presets()))
-        print("\n".join(f"{name:<{wide}}  {said}" for name, said in presets().items()))
+        print("\n".join(f"{name:<{wide}}  {sentence}" for name, sentence in presets().items()))
         return
     print("\n".join(as_toml(cases, changed=options.changed)))
 
@@ -46,8 +46,8 @@ class _Open:
 def as_toml(cases: Cases, *, changed: bool = False) -> Iterator[str]:
     """Yield the lines of a file that makes these cases again."""
     each = [block.case for block in cases.blocks]
-    ends, why = (each, {}) if changed else _worked_out(each)
-    found = {} if changed else _alike(each, ends)
+    ends, why = (each, {}) if changed else _work_out(each)
+    values = {} if changed else _alike(each, ends)
     read = {path for case in (*each, *ends) for path in _read_paths(case)}
     axes = [path for path, value in cases.stated.items() if path in read and is_axis(path, value)]
     if axes:
@@ -56,12 +56,12 @@ def as_toml(cases: Cases, *, changed: bool = False) -> Iterator[str]:
         yield _line(path, cases.stated[path], cases.sources.get(path, DEFAULT))
     group = "axes" if axes else ""
     for path in settings():
-        if path in axes or path not in read or _stands_elsewhere(path, cases, found, changed=changed):
+        if path in axes or path not in read or _stands_elsewhere(path, cases, values, changed=changed):
             continue
         if path.partition(".")[0] != group:
             yield from [""] if group else []
             group = path.partition(".")[0]
-        yield _setting(path, cases, found, why)
+        yield _setting(path, cases, values, why)
     yield from _beside(cases)
     if unread := [path for path in settings() if path not in read and path in cases.stated]:
         fabrics = ", ".join(dict.fromkeys(case.network.fabric for case in each))
@@ -72,7 +72,7 @@ def _of_variants(cases: Cases) -> set[str]:
     return {path for variant in cases.variants for path in variant.stated}
 
 
-def _stands_elsewhere(path: str, cases: Cases, found: Mapping[str, Any], *, changed: bool) -> bool:
+def _stands_elsewhere(path: str, cases: Cases, values: Mapping[str, Any], *, changed: bool) -> bool:
     """Whether the list leaves out a setting: drawn at random, a default, or of an alternative that only some variants
     or open choices have."""
     if path in random_axes(cases.random) or (changed and path not in cases.stated):
@@ -81,17 +81,17 @@ def _stands_elsewhere(path: str, cases: Cases, found: Mapping[str, Any], *, chan
     if not isinstance(leaf, Leaf) or not leaf.choice:
         return False
     chosen = cases.stated.get(leaf.choice, settings()[leaf.choice].default)
-    chosen = found.get(leaf.choice) if chosen is None else chosen
+    chosen = values.get(leaf.choice) if chosen is None else chosen
     return not is_chosen(path, {leaf.choice: chosen})
 
 
-def _setting(path: str, cases: Cases, found: Mapping[str, Any], why: Mapping[str, str]) -> str:
+def _setting(path: str, cases: Cases, values: Mapping[str, Any], why: Mapping[str, str]) -> str:
     """Return the line of one setting."""
-    said = cases.stated.get(path, settings()[path].default)
-    value = said if path in _of_variants(cases) else found.get(path, said)
+    stated = cases.stated.get(path, settings()[path].default)
+    value = stated if path in _of_variants(cases) else values.get(path, stated)
     if isinstance(value, _Open):
         return f"# {path} is auto: {', '.join(map(_value, value.values))}"
-    worked_out = path in why and value != said
+    worked_out = path in why and value != stated
     return _line(path, value, f"auto: {why[path]}" if worked_out else cases.sources.get(path, DEFAULT))
 
 
@@ -107,12 +107,12 @@ def _beside(cases: Cases) -> Iterator[str]:
         yield from (f"{path} = {_value(value)}" for path, value in variant.stated.items())
 
 
-def _worked_out(each: Sequence[Case]) -> tuple[list[Case], Mapping[str, str]]:
+def _work_out(each: Sequence[Case]) -> tuple[list[Case], Mapping[str, str]]:
     """Return the cases with all values resolved, and the reasons for these values."""
-    from mfabric_jax.evaluate.resolving.resolve import worked_out
+    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
 
-    found = [worked_out(case) for case in each]
-    return [one.case for one in found], found[0].why
+    resolved = [resolve_without_jax(case) for case in each]
+    return [item.case for item in resolved], resolved[0].why
 
 
 TP, ETP = "job.parallel.tp", "job.parallel.etp"
@@ -120,18 +120,18 @@ TP, ETP = "job.parallel.tp", "job.parallel.etp"
 
 def _alike(each: Sequence[Case], ends: Sequence[Case]) -> dict[str, Any]:
     """Return the resolved values: one if the cases agree, `_Open` if the setting was open and they differ."""
-    found: dict[str, Any] = {}
-    said, after = ([flat(case) for case in several] for several in (each, ends))
+    common: dict[str, Any] = {}
+    before, after = ([flat(case) for case in several] for several in (each, ends))
     for path in settings():
-        values = [one[path] for one in after if path in one]
-        distinct = [value for at, value in enumerate(values) if value not in values[:at]]
+        values = [case_values[path] for case_values in after if path in case_values]
+        distinct = [value for index, value in enumerate(values) if value not in values[:index]]
         if len(distinct) == 1:
-            found[path] = distinct[0]
-        elif distinct and all(one.get(path) is None for one in said):
-            found[path] = _Open(distinct)
-    if isinstance(found.get(TP), _Open) and not isinstance(found.get(ETP), _Open):
-        found[ETP] = _Open([found[ETP]])  # etp means nothing without tp
-    return found
+            common[path] = distinct[0]
+        elif distinct and all(case_values.get(path) is None for case_values in before):
+            common[path] = _Open(distinct)
+    if isinstance(common.get(TP), _Open) and not isinstance(common.get(ETP), _Open):
+        common[ETP] = _Open([common[ETP]])  # etp means nothing without tp
+    return common
 
 
 def _read_paths(case: Case) -> list[str]:
@@ -150,7 +150,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{name} = {_value(one)}' for name, one in value.items())} }}"
+        return f"{{ {', '.join(f'{name} = {_value(item)}' for name, item in value.items())} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, float):

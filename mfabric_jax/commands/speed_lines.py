@@ -90,7 +90,7 @@ def _kept_programs() -> Iterator[Line]:
     elif (why := programs.problem(folder)) is not None:
         yield Line("kept programs", f"{folder}: not used, {why}")
     else:
-        many, size = programs.kept(folder)
+        many, size = programs.usage(folder)
         words = f"{many:,} programs, with executables {size / MEBI:,.1f} of at most {programs.MOST / MEBI:,.0f} MiB"
         yield Line("kept programs", f"{folder}: {words}")
 
@@ -132,15 +132,15 @@ def _loops() -> Iterator[Line]:
 
 
 def _slow() -> list[Line]:
-    settings, found = jax.config.values, []
+    settings, texts = jax.config.values, []
     if settings["jax_enable_x64"]:
-        found.append("jax_enable_x64 is on: float64 takes 1.3 to 2.2 times as long, and more on many GPUs")
+        texts.append("jax_enable_x64 is on: float64 takes 1.3 to 2.2 times as long, and more on many GPUs")
     if platforms.platform() == "cpu" and nvidia_files():
-        found.append("the CPU computes although there is an NVIDIA GPU: pip install 'jax[cuda12]', or --device gpu")
+        texts.append("the CPU computes although there is an NVIDIA GPU: pip install 'jax[cuda12]', or --device gpu")
     if not _keeps_programs():
-        found.append("no compilation cache: call jax.config.update('jax_compilation_cache_dir', FOLDER) first")
-    found += [f"{name} is on: {why}" for name, why in SLOW_SETTINGS.items() if settings.get(name)]
-    return [Line("slow", text) for text in found]
+        texts.append("no compilation cache: call jax.config.update('jax_compilation_cache_dir', FOLDER) first")
+    texts += [f"{name} is on: {why}" for name, why in SLOW_SETTINGS.items() if settings.get(name)]
+    return [Line("slow", text) for text in texts]
 
 
 def nvidia_files() -> list[pathlib.Path]:

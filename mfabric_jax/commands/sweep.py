@@ -88,15 +88,15 @@ def run(cases: Cases, options: Options) -> int:
 def run_no_cases(words: Sequence[str]) -> int | None:
     """Run a design space of all-to-alls or replays and return the exit status; None if the words are of cases."""
     files = [word for word in words if word.lower().endswith(CASE_FILES) and not word.startswith("--")]
-    given = [read_mapping(file, "settings of a sweep").get("evaluate", "iteration") for file in files]
-    if all(one == "iteration" for one in given):
+    kinds = [read_mapping(file, "settings of a sweep").get("evaluate", "iteration") for file in files]
+    if all(kind == "iteration" for kind in kinds):
         return None
     from mfabric_jax.apps.sweep import read_sweep
 
-    asked = parse(OfFile, words, "sweep")
-    shard, space = _shard(asked.run.shard), read_sweep(asked.file)
-    shared.start_jax(space.dtype, asked.run.device)
-    return run_space(space, asked.run, shard)
+    options = parse(OfFile, words, "sweep")
+    shard, space = _shard(options.run.shard), read_sweep(options.file)
+    shared.start_jax(space.dtype, options.run.device)
+    return run_space(space, options.run, shard)
 
 
 def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
@@ -104,10 +104,10 @@ def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
     from mfabric_jax.apps.sweep import sweep
 
     began, bar = time.perf_counter(), _Bar()
-    given = {"shard": shard, "engine": options.engine, "workers": options.workers}
+    run_options = {"shard": shard, "engine": options.engine, "workers": options.workers}
     columns = options.columns("sweep", "sweep of replays")
     try:
-        files = sweep(config, options.out, **given, progress=bar, columns=columns)
+        files = sweep(config, options.out, **run_options, progress=bar, columns=columns)
     except (InputError, KeyboardInterrupt):
         if bar.now and bar.now.done:
             rows = f"{bar.now.done:,} of {bar.now.rows:,} rows"
@@ -123,7 +123,7 @@ def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
 
 
 def _shard(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
-    if not found:
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text.strip())
+    if not match:
         raise InputError(f"shard must be i/n, such as 1/8, got {text!r}.")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])

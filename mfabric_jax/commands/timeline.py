@@ -24,7 +24,7 @@ def run(cases: Cases, options: Options) -> None:
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
     from mfabric_jax.evaluate import example_timeline, resolve
-    from mfabric_jax.evaluate.rows.results import effective
+    from mfabric_jax.evaluate.rows.results import record_of_cases
     from mfabric_jax.evaluate.rows.rows import job_columns
     from mfabric_jax.report.noticed import slow_switch_words
 
@@ -44,7 +44,7 @@ def run(cases: Cases, options: Options) -> None:
     words = slow_switch_words(case.network.fabric, what, *seconds, changes=shared.changes_of(case))
     shared.print_lines([*([] if words is None else [words]), *shared.case_notes(cases)])
     if options.out is not None:
-        shared.tell(report.write_perfetto(segments, options.out, effective(cases)))
+        shared.tell(report.write_perfetto(segments, options.out, record_of_cases(cases)))
     if options.picture is not None:
         from mfabric_jax.report import figures
 

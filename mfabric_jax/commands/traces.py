@@ -81,7 +81,7 @@ def run(options: Options) -> None:
         if options.to is None:
             raise InputError("traces convert needs OUT.npz after the path.")
         save = recordings.save_weight_matrix if options.to.endswith(".txt") else traffic.save_tokens
-        print(save(_one_trace(options).chosen(records), options.to))
+        print(save(_one_trace(options).select(records), options.to))
         return
     if options.to is not None:
         what = {"info": "rows go", "fit": "knobs go"}[options.what]
@@ -100,20 +100,20 @@ def _recordings(options):
     layout = workload.RankLayout()
     if options.model is not None:
         layout = resolve(Case().with_({"model.name": options.model, "model.recipe": "paper"})).job.layout
-    found = traffic.open_trace(options.path, dataclasses.replace(layout, **degrees), options.axes)
-    if (degrees or options.model) and found[0].layout is None:
+    recordings = traffic.open_trace(options.path, dataclasses.replace(layout, **degrees), options.axes)
+    if (degrees or options.model) and recordings[0].layout is None:
         name = next(iter(degrees), "model")
-        raise InputError(f"--{name} is for Megatron router traces, but {options.path} holds {found[0].format}.")
-    return found
+        raise InputError(f"--{name} is for Megatron router traces, but {options.path} holds {recordings[0].format}.")
+    return recordings
 
 
 def _one_trace(options):
     """Return the recording at a path that has only one."""
-    one, *others = _recordings(options)
+    recording, *others = _recordings(options)
     if others:
-        names = ", ".join(str(pathlib.Path(options.path) / each.name) for each in (one, *others))
+        names = ", ".join(str(pathlib.Path(options.path) / each.name) for each in (recording, *others))
         raise InputError(f"{options.path} holds several recordings; {options.what} one of {names}.")
-    return one
+    return recording
 
 
 def _traces_fit(options, records: tuple[int, int] | None) -> None:
@@ -123,14 +123,14 @@ def _traces_fit(options, records: tuple[int, int] | None) -> None:
 
     if options.out is not None and pathlib.Path(options.out).suffix != ".json":
         raise InputError(f"knobs are written as .json, got {options.out!r}.")
-    recording = _one_trace(options).chosen(records)
-    found = recordings.fit(recording, options.iterations)
+    recording = _one_trace(options).select(records)
+    result = recordings.fit(recording, options.iterations)
     print(f"{recording.format}, {recording.words}\n")
-    print(report.plain([{"knob": name, "value": value} for name, value in found.knobs.turned.items()]))
+    print(report.plain([{"knob": name, "value": value} for name, value in result.knobs.changes.items()]))
     columns = ["statistic", "recorded", "fitted", report.Column("error", percent=True)]
-    print(f"\n{report.plain(found.rows(), columns)}")
+    print(f"\n{report.plain(result.rows(), columns)}")
     if options.out is not None:
-        shared.tell(found.knobs.write(options.out))
+        shared.tell(result.knobs.write(options.out))
 
 
 def _traces_info(options, records: tuple[int, int] | None) -> None:
@@ -141,7 +141,7 @@ def _traces_info(options, records: tuple[int, int] | None) -> None:
     shared.check_outputs(options.out)
     rows = []
     for whole in _recordings(options):
-        recording = whole.chosen(records)
+        recording = whole.select(records)
         table = statistics.statistics_by_layer(recording, options.ranks, options.ranks_per_server)
         rows += table
         shape = ", ".join(f"{name} {size:,}" for name, size in recording.axes.items())
@@ -153,17 +153,17 @@ def _traces_info(options, records: tuple[int, int] | None) -> None:
         if drift:
             print(f"\nloads by distance between iterations\n{report.plain(drift)}")
         print()
-    asked = None if records is None else f"{records[0]}-{records[1]}"
-    given = dataclasses.asdict(options) | {"command": "traces info", "records": asked}
-    shared.write(rows, options.out, given, options.columns("traces info"))
+    records_text = None if records is None else f"{records[0]}-{records[1]}"
+    config = dataclasses.asdict(options) | {"command": "traces info", "records": records_text}
+    shared.write(rows, options.out, config, options.columns("traces info"))
 
 
-def _server(recording, asked: int | None) -> str:
+def _server(recording, ranks_per_server: int | None) -> str:
     """Return the assumed size of a server, in words."""
     from mfabric_jax.apps.recordings import statistics
 
-    if asked is not None:
-        return f"a server: {asked} ranks (--ranks-per-server)"
+    if ranks_per_server is not None:
+        return f"a server: {ranks_per_server} ranks (--ranks-per-server)"
     ranks = statistics.ranks_in_server(recording)
     known = "no degrees are known, so every GPU is a rank" if recording.layout is None else recording.layout.words
     return f"a server: {ranks} ranks ({statistics.SERVER} GPUs; {known}); --ranks-per-server changes this"

@@ -9,7 +9,7 @@ from mfabric_jax.commands import shared
 from mfabric_jax.commands.words import Positional
 
 if TYPE_CHECKING:
-    from mfabric_jax.traffic.placement_files import Placement
+    from mfabric_jax.traffic.placement_files import ExpertPlacement
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,20 +66,20 @@ def _of(ranks: int | None) -> str:
     return "" if ranks is None else f" of {ranks} ranks"
 
 
-def _placement(options: Options) -> "Placement":
+def _placement(options: Options) -> "ExpertPlacement":
     """Return the placement in the file, or one for its loads."""
     from mfabric_jax.support.text_files import read_bytes, value_in
     from mfabric_jax.traffic.placement_files import is_placement, placement_in
 
     if options.path.lower().endswith(".json") and Path(options.path).is_file():
         what = "placements or loads of experts"
-        told = value_in(read_bytes(options.path, f"give a .json file of {what}"), repr(options.path), what)
-        if isinstance(told, dict) and is_placement(told):
-            if given := [name for name in OF_RECORDINGS if getattr(options, name) is not None]:
+        content = value_in(read_bytes(options.path, f"give a .json file of {what}"), repr(options.path), what)
+        if isinstance(content, dict) and is_placement(content):
+            if stated := [name for name in OF_RECORDINGS if getattr(options, name) is not None]:
                 raise InputError(
-                    f"{given[0]} applies only to recordings, but {options.path} is a placement; leave it out."
+                    f"{stated[0]} applies only to recordings, but {options.path} is a placement; leave it out."
                 )
-            return placement_in(told, options.path)
+            return placement_in(content, options.path)
     return _of_loads(options)
 
 
@@ -88,7 +88,7 @@ def _of_loads(options: Options) -> Any:
     import numpy as np
 
     from mfabric_jax import traffic
-    from mfabric_jax.traffic.placement_files import Placement
+    from mfabric_jax.traffic.placement_files import ExpertPlacement
     from mfabric_jax.traffic.recording import Targets
 
     policy = traffic.placement_policy(options.rule or RULE)
@@ -99,16 +99,16 @@ def _of_loads(options: Options) -> Any:
         raise InputError(
             f"{options.path} must be a single recording of expert loads; mfabric traces info shows what it is."
         )
-    counts = recording.chosen(options.records).tokens().count
+    counts = recording.select(options.records).tokens().count
     loads = counts.sum(axis=(0, 2), dtype=np.float64)  # [layer, source, expert]
     experts, ranks = loads.shape[-1], whole("ranks", options.ranks)
     each = options.ranks_per_server or (SERVER if ranks % SERVER == 0 else ranks)
     if ranks % whole("ranks_per_server", each):
         raise InputError(f"ranks_per_server must divide the {ranks} ranks, got {each}.")
-    room = traffic.Room(
+    room = traffic.SlotLayout(
         ranks, each, whole("slots", options.slots or experts), whole("groups", options.groups or experts)
     )
     room.check(experts)
     if loads.shape[1] != ranks:  # sources are not the ranks, so the bytes that each rank sends are unknown
         loads = np.repeat(loads.sum(axis=1, keepdims=True) / ranks, ranks, axis=1)
-    return Placement(np.stack([policy(layer, room) for layer in loads]), ranks)
+    return ExpertPlacement(np.stack([policy(layer, room) for layer in loads]), ranks)

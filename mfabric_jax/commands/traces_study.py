@@ -52,17 +52,23 @@ def run(cases: Cases, options: Options) -> None:
     page = None if options.out is None else _page_in(pathlib.Path(options.out))
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax.apps.recordings.study import TraceStudy, answers, trace_study
-    from mfabric_jax.evaluate.rows.results import effective
+    from mfabric_jax.evaluate.rows.results import record_of_cases
     from mfabric_jax.traffic.recording import recording_of
 
     config = TraceStudy(case=case, ranks_per_server=options.ranks_per_server)
-    recording = recording_of(config.job, options.path, options.axes).chosen(options.records)
+    recording = recording_of(config.job, options.path, options.axes).select(options.records)
     with shared.bar("traces study", "part", len(config.designs) + 1) as bar:
-        found = trace_study(recording, config, functools.partial(shared.advance, bar))
-    said = answers(found)
-    print(_text(found, said))
+        study = trace_study(recording, config, functools.partial(shared.advance, bar))
+    by_question = answers(study)
+    print(_text(study, by_question))
     if page is not None:
-        _write(found, said, page, effective(cases) | {"command": "traces study", "path": str(options.path)}, options)
+        _write(
+            study,
+            by_question,
+            page,
+            record_of_cases(cases) | {"command": "traces study", "path": str(options.path)},
+            options,
+        )
 
 
 def _page_in(out: pathlib.Path) -> pathlib.Path:
@@ -74,51 +80,51 @@ def _page_in(out: pathlib.Path) -> pathlib.Path:
     return page
 
 
-def _text(found: Any, said: dict[str, list[str]]) -> str:
+def _text(study: Any, by_question: dict[str, list[str]]) -> str:
     """Return the answers and their tables as text."""
     from mfabric_jax import report
     from mfabric_jax.apps.recordings.study import CIRCUITS
 
-    recording = found.recording
-    parts = [f"{recording.format}, {recording.words}, for {found.job.model} ({found.job.gpus} GPUs)"]
+    recording = study.recording
+    parts = [f"{recording.format}, {recording.words}, for {study.job.model} ({study.job.gpus} GPUs)"]
     percent = ("ep_share", "ep_share_without_bubble")
     columns = [report.Column(key, title or None, percent=key in percent) for key, title in COLUMNS.items()]
-    for question, sentences in said.items():
-        table = f"{report.plain(found.rows, columns, WIDTH)}\n" if question == CIRCUITS else ""
+    for question, sentences in by_question.items():
+        table = f"{report.plain(study.rows, columns, WIDTH)}\n" if question == CIRCUITS else ""
         parts.append(f"{question}\n{table}" + "\n".join(f"- {sentence}" for sentence in sentences))
     return "\n\n".join(parts)
 
 
 def _write(
-    found: Any, said: dict[str, list[str]], page: pathlib.Path, effective: dict[str, Any], options: Options
+    study: Any, by_question: dict[str, list[str]], page: pathlib.Path, effective: dict[str, Any], options: Options
 ) -> None:
     """Write the page and, in a folder, the pictures and rows."""
     from mfabric_jax import report
     from mfabric_jax.evaluate.rows.results import provenance
 
-    title = f"{found.recording.format} for {found.job.model}"
+    title = f"{study.recording.format} for {study.job.model}"
     effective = effective | provenance("float32")
     with tempfile.TemporaryDirectory() as scratch:
         folder = page.parent if page.name == PAGE else pathlib.Path(scratch)
         pictures = folder / "pictures"
-        for path in _draw(found, pictures):
+        for path in _draw(study, pictures):
             if folder == page.parent:
                 shared.tell(path)
         if folder == page.parent:
-            shared.write(found.rows, folder / "designs.csv", effective, options.columns("traces study designs"))
-            if found.foresight:
+            shared.write(study.rows, folder / "designs.csv", effective, options.columns("traces study designs"))
+            if study.foresight:
                 shared.write(
-                    found.foresight, folder / "predictors.csv", effective, options.columns("traces study predictors")
+                    study.foresight, folder / "predictors.csv", effective, options.columns("traces study predictors")
                 )
-        shared.tell(report.html_report(found.rows, effective, page, pictures, title, answers=said))
+        shared.tell(report.html_report(study.rows, effective, page, pictures, title, answers=by_question))
 
 
-def _draw(found: Any, folder: pathlib.Path) -> list[pathlib.Path]:
+def _draw(study: Any, folder: pathlib.Path) -> list[pathlib.Path]:
     """Draw skew, drift, locality and predictors, as far as the recording has them."""
     from mfabric_jax.apps.recordings import statistics
     from mfabric_jax.report import figures
 
-    recording = found.recording
+    recording = study.recording
     load, target = statistics.target_loads(recording), recording.targets.value
     title = f"{recording.format} {recording.name}".rstrip()
     layers = load.sum(axis=0, keepdims=True)
@@ -127,9 +133,9 @@ def _draw(found: Any, folder: pathlib.Path) -> list[pathlib.Path]:
         drift = statistics.drift_rows(recording)
         made.append(figures.trace_load(load, recording.number, folder / "2_load.png", f"{title}: over time", target))
         made.append(figures.trace_drift(drift, folder / "3_drift.png", f"{title}: drift"))
-    if (matrix := statistics.sent_selections(recording, found.ranks)) is not None:
+    if (matrix := statistics.selection_matrix(recording, study.ranks)) is not None:
         rows, columns, counts = matrix
         made.append(figures.trace_pairs(counts, folder / "4_pairs.png", f"{title}: who sends to whom", rows, columns))
-    if found.foresight:
-        made.append(figures.trace_foresight(found.foresight, folder / "5_predictors.png", f"{title}: predictors"))
+    if study.foresight:
+        made.append(figures.trace_foresight(study.foresight, folder / "5_predictors.png", f"{title}: predictors"))
     return made

@@ -33,31 +33,31 @@ def _size(job: Workload) -> str:
     sizes = model.params(), model.params(active=True), model.params(active=True, embedding=False, head=False)
     whole, active, inner = (float(units.to_gigabytes(size)) for size in sizes)
     words = "" if model.vocab else " (vocab is unknown: without embeddings)"
-    said = f"{whole:.5g} B parameters, {active:.4g} B of them active, {inner:.4g} B without embedding and head{words}"
+    text = f"{whole:.5g} B parameters, {active:.4g} B of them active, {inner:.4g} B without embedding and head{words}"
     if not model.next_tokens:
-        return said
+        return text
     more, trained = float(units.to_gigabytes(model.prediction_params)), "" if job.predicted else "not "
-    return f"{said}; blocks that predict further tokens (job.mtp) have {more:.4g} B more, {trained}trained here"
+    return f"{text}; blocks that predict further tokens (job.mtp) have {more:.4g} B more, {trained}trained here"
 
 
 def run(cases: Cases, options: Options) -> None:
     from mfabric_jax import report, workload
-    from mfabric_jax.evaluate.resolving.resolve import worked_out
-    from mfabric_jax.evaluate.resolving.traffic import drawn_loads
+    from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
+    from mfabric_jax.evaluate.resolving.traffic import draw_loads
     from mfabric_jax.traffic.dispatch import PER_SERVER, even_copies
     from mfabric_jax.workload.parallel import region_remark
     from mfabric_jax.workload.volume import MEASURED_SOURCE
 
     case = shared.one_case(cases, "traffic")
     shared.check_flags(cases, "traffic", READS, unread=BESIDE_TIMES)
-    resolved = worked_out(case)
+    resolved = resolve_without_jax(case)
     job = resolved.job
     for name in ("block", "micro_batch"):
         if options.alltoallv is None and getattr(options, name) is not None:
             raise InputError(
                 f"{name} applies only with --alltoallv, the file for one all-to-all; leave it out, or give the file."
             )
-    said = _written(case, options)
+    lines = _write_files(case, options)
     ranks = "EP rank" if job.sequence_ranks == 1 else f"{job.sequence_ranks} EP ranks"
     print(
         f"{job.model}: {job.gpus} GPUs = {job.spread_words}, "
@@ -78,25 +78,25 @@ def run(cases: Cases, options: Options) -> None:
         print(f"These bytes count every selected expert; between servers {how} sends {part}.")
     print(f'measured: {MEASURED_SOURCE}; the page "Assumptions and limits" explains why the shares differ.')
     print(_size(job))
-    stage, held = workload.fullest_stage(job, drawn_loads(resolved.case, job))
+    stage, held = workload.fullest_stage(job, draw_loads(resolved.case, job))
     parts = {name: float(units.to_gigabytes(size)) for name, size in (held._asdict() | {"all": held.total}).items()}
     print(f"\nmemory of a GPU of stage {stage}, the fullest [GB]\n{report.plain([parts])}")
     shared.print_lines(shared.case_notes(cases))
-    shared.print_lines(said)
+    shared.print_lines(lines)
 
 
-def _written(case: Case, options: Options) -> list[str]:
+def _write_files(case: Case, options: Options) -> list[str]:
     """Write the requested files, and return sentences about them."""
     writers = {_alltoallv: options.alltoallv, _rank_cost: options.rank_cost}
-    asked = {write: path for write, path in writers.items() if path is not None}
-    if not asked:
+    files = {write: path for write, path in writers.items() if path is not None}
+    if not files:
         return []
     _check(options)
     shared.start_jax(case.run.dtype, None)
-    said = [write(case, path, options) for write, path in asked.items()]
-    for path in asked.values():
+    lines = [write(case, path, options) for write, path in files.items()]
+    for path in files.values():
         shared.tell(path)
-    return said
+    return lines
 
 
 def _check(options: Options) -> None:
@@ -111,12 +111,12 @@ def _alltoallv(case: Case, path: str, options: Options) -> str:
     """Write one dispatch, and return how to measure it."""
     from mfabric_jax.evaluate import resolve
     from mfabric_jax.evaluate.resolving.traffic import traffic_of
-    from mfabric_jax.traffic.alltoallv import OneOf, buffer_bytes, one_dispatch, write_alltoallv
+    from mfabric_jax.traffic.alltoallv import ExchangeIndex, buffer_bytes, dispatch_matrix, write_alltoallv
 
     resolved = resolve(case)
     job = resolved.job
-    which = OneOf(case.run.sample or 0, options.block or 0, options.micro_batch or 0)
-    demand = one_dispatch(job, traffic_of(resolved.case, job, past=resolved.past)[0], which)
+    which = ExchangeIndex(case.run.sample or 0, options.block or 0, options.micro_batch or 0)
+    demand = dispatch_matrix(job, traffic_of(resolved.case, job, past=resolved.past)[0], which)
     write_alltoallv(demand, path)
     size = buffer_bytes(demand)
     several = "" if job.tp == 1 else f" (an EP rank is {job.tp} tensor-parallel GPUs, of which one takes part)"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from mfabric_jax.apps.learning.training import Training
+from mfabric_jax.apps.learning.training import TrainingSettings
 from mfabric_jax.commands import shared
 
 
@@ -21,7 +21,7 @@ class Options(shared.OnDevice):
 
     out: str
     """The output folder."""
-    config: Training
+    config: TrainingSettings
 
 
 def run(options: Options) -> None:
@@ -55,5 +55,5 @@ def _of_trace(learned: Mapping[str, Any]) -> str:
     first, last = learned["records"]
     chosen = "{}-{}".format(*learned["validation"]) if learned["validation"] else "none"
     held_out = learned["held_out"]
-    rest = "none held out" if held_out is None else "held out, for --records: {}-{}".format(*held_out)
-    return f"trace: learned from records {first}-{last}; {chosen} chose the step; {rest}"
+    held_out_text = "none held out" if held_out is None else "held out, for --records: {}-{}".format(*held_out)
+    return f"trace: learned from records {first}-{last}; {chosen} chose the step; {held_out_text}"

@@ -72,33 +72,33 @@ def run(options: Options) -> None:
             predictions.append(validation.predict(run, options.dtype, transport))
             bar.update()
     rows = validation.packet_rows(predictions)
-    given = {"command": "validate packet", "runs": options.runs, "transport": options.transport}
-    shared.write(rows, options.out, given | provenance(options.dtype), options.columns("validate packet"))
+    config = {"command": "validate packet", "runs": options.runs, "transport": options.transport}
+    shared.write(rows, options.out, config | provenance(options.dtype), options.columns("validate packet"))
     print(agreement(rows, validation.packet_groups(predictions)))
 
 
-def _counted(rows: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+def _collect_rows(rows: Iterable[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """Collect `count` rows with a progress bar."""
-    found = []
+    kept = []
     with shared.bar("validate", "row", count) as bar:
         for row in rows:
-            found.append(row)
+            kept.append(row)
             bar.update()
-    return found
+    return kept
 
 
 def _trainings(options: Options) -> None:
     from mfabric_jax.apps.validation.training_steps import training_ratios, training_rows, training_summary, trainings
 
-    asked = trainings(options.rows)
+    measured = trainings(options.rows)
     shared.check_outputs(options.out, picture=options.picture)
     shared.start_jax("float32", options.device)
     from mfabric_jax.evaluate.rows.results import provenance
     from mfabric_jax.report.tables import trainings as table
 
-    rows = _counted(training_rows(asked), len(asked))
-    given = {"command": "validate training", "rows": [one.name for one in asked]}
-    shared.write(rows, options.out, given | provenance("float32"), options.columns("validate training"))
+    rows = _collect_rows(training_rows(measured), len(measured))
+    config = {"command": "validate training", "rows": [training.name for training in measured]}
+    shared.write(rows, options.out, config | provenance("float32"), options.columns("validate training"))
     print(table(rows, training_summary(rows), training_ratios(rows)))
     if options.picture is not None:
         from mfabric_jax.report import figures
@@ -115,10 +115,10 @@ def _servings(options: Options) -> None:
     from mfabric_jax.evaluate.rows.results import provenance
     from mfabric_jax.report.tables import servings as table
 
-    asked = servings(options.rows)
-    rows = _counted(serving_rows(asked), len(asked))
-    given = {"command": "validate serving", "rows": [one.name for one in asked]}
-    shared.write(rows, options.out, given | provenance("float64"), options.columns("validate serving"))
+    measured = servings(options.rows)
+    rows = _collect_rows(serving_rows(measured), len(measured))
+    config = {"command": "validate serving", "rows": [serving.name for serving in measured]}
+    shared.write(rows, options.out, config | provenance("float64"), options.columns("validate serving"))
     print(table(rows, serving_summary(rows), serving_bands(rows)))
     if options.figures is not None:
         from mfabric_jax.report import figures

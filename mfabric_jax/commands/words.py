@@ -18,9 +18,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from mfabric_jax.case import Cases
 from mfabric_jax.case.fabrics import GRAPH, is_graph
-from mfabric_jax.case.layers import Layer, merged, named_layers
-from mfabric_jax.case.paths import parts_of, settings, stated
-from mfabric_jax.case.policies import divided as divided
+from mfabric_jax.case.layers import SettingsLayer, merge_layers, read_layers
+from mfabric_jax.case.paths import parts_of, read_statement, settings
+from mfabric_jax.case.policies import split_words as split_words
 from mfabric_jax.checks import InputError, one_of
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class Positional:
 
     name: str
     needs: str = ""
-    called: str = ""
+    label: str = ""
     states: str = ""
 
 
@@ -75,63 +75,65 @@ class Option(NamedTuple):
     field: str
     kind: Any
     default: Any
-    said: str
-    place: Positional | None
+    text: str
+    positional: Positional | None
 
     @property
     def flag(self) -> str:
         return "--" + self.field.replace("_", "-")
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """The name of the option in error messages."""
-        return (self.place.called if self.place else "") or self.field
+        return (self.positional.label if self.positional else "") or self.field
 
     @property
-    def listed(self) -> bool:
-        return any(typing.get_origin(one) is tuple for one in parts_of(self.kind))
+    def takes_list(self) -> bool:
+        return any(typing.get_origin(part) is tuple for part in parts_of(self.kind))
 
 
 @functools.cache
 def options_in(cls: type) -> dict[str, Option]:
     """Return the options of a class by field. Nested classes add theirs in place; inherited options come last."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     hints, texts = typing.get_type_hints(cls, include_extras=True), _texts(cls)
     order = list(dict.fromkeys(name for base in cls.__mro__[:-1] for name in inspect.get_annotations(base)))
     for field in sorted(dataclasses.fields(cls), key=lambda field: order.index(field.name)):
         hint = hints[field.name]
         if dataclasses.is_dataclass(hint):
-            found |= options_in(hint)
+            options |= options_in(hint)
             continue
-        places = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Positional)]
+        places = [mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Positional)]
         kind = hint.__origin__ if places else hint
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        found[field.name] = Option(field.name, kind, default, texts.get(field.name, ""), places[0] if places else None)
-    return found
+        options[field.name] = Option(
+            field.name, kind, default, texts.get(field.name, ""), places[0] if places else None
+        )
+    return options
 
 
 def _texts(cls: type) -> dict[str, str]:
     """Return the text below every field, or the comment after it; nothing if the source cannot be read."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(cls.__mro__[:-1]):
         try:
             source = textwrap.dedent(inspect.getsource(base))
         except (OSError, TypeError):
             continue
-        found |= COMMENT.findall(source)
+        texts |= COMMENT.findall(source)
         body = ast.parse(source).body[0]
         lines = body.body if isinstance(body, ast.ClassDef) else []
         for field, text in itertools.pairwise(lines):
             match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
-                    found[name] = " ".join(said.split())
-    return found
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(content))):
+                    texts[name] = " ".join(content.split())
+    return texts
 
 
 def parse(cls: type[T], words: Sequence[str], command: str) -> T:
     """Parse the options of a command line. Raise InputError for an unknown word, a value that a field cannot have, and
     a missing option."""
-    values, free, _ = _sorted(cls, words)
+    values, free, _ = _sort_words(cls, words)
     return _options(cls, values, free, command)
 
 
@@ -140,9 +142,11 @@ def flags_of_cases(command: str) -> dict[str, str]:
     return OF_CASES | OF_COMMAND.get(command, {})
 
 
-def _sorted(cls: type, words: Sequence[str], of_cases: Mapping[str, str] | None = None) -> tuple[dict, list[str], list]:
+def _sort_words(
+    cls: type, words: Sequence[str], of_cases: Mapping[str, str] | None = None
+) -> tuple[dict, list[str], list]:
     """Return values of options by field, words without a flag, and (flag, text) of the flags `of_cases`."""
-    flags = {option.flag: option for option in options_in(cls).values() if option.place is None}
+    flags = {option.flag: option for option in options_in(cls).values() if option.positional is None}
     for pair in ALSO.items():
         for own, other in (pair, pair[::-1]):
             if own in flags and other not in flags and other not in (of_cases or {}):
@@ -166,39 +170,41 @@ def _sorted(cls: type, words: Sequence[str], of_cases: Mapping[str, str] | None 
 def _options(cls: type[T], values: dict[str, Any], free: Sequence[str], command: str) -> T:
     """Make the options from values by field and from words without a flag."""
     known, left = options_in(cls), list(free)
-    places = [option for option in known.values() if option.place]
+    places = [option for option in known.values() if option.positional]
     for option in places:
         if not left:
             break
-        took = left if option.listed else left[:1]
-        values[option.field] = tuple(took) if option.listed else _value(option, took[0])
+        took = left if option.takes_list else left[:1]
+        values[option.field] = tuple(took) if option.takes_list else _value(option, took[0])
         left = left[len(took) :]
     if left:
         raise _does_not_take(left[0], command)
-    for option in sorted(known.values(), key=lambda one: one.place is None):
+    for option in sorted(known.values(), key=lambda candidate: candidate.positional is None):
         if option.field in values or option.default is not dataclasses.MISSING:
             continue
-        chosen = [one.field for one in places if typing.get_origin(one.kind) is Literal]
+        chosen = [candidate.field for candidate in places if typing.get_origin(candidate.kind) is Literal]
         first = [str(values[field]) for field in chosen if field in values]
-        if option.place:
-            raise InputError(f"{' '.join([command, *first])} needs {option.place.needs or option.place.name}.")
-        what = option.said[:1].lower() + option.said[1:].rstrip(".")
+        if option.positional:
+            raise InputError(
+                f"{' '.join([command, *first])} needs {option.positional.needs or option.positional.name}."
+            )
+        what = option.text[:1].lower() + option.text[1:].rstrip(".")
         raise InputError(f"{' '.join([command, *first])} needs {option.flag}, {what}.")
-    return _made(cls, values)
+    return _make_options(cls, values)
 
 
 def _does_not_take(word: str, command: str) -> InputError:
     return InputError(f"{command} does not take {word!r}; --help lists what it takes.")
 
 
-def _made(cls: type[T], values: Mapping[str, Any]) -> T:
-    hints, given = typing.get_type_hints(cls), {}
+def _make_options(cls: type[T], values: Mapping[str, Any]) -> T:
+    hints, arguments = typing.get_type_hints(cls), {}
     for field in dataclasses.fields(typing.cast(Any, cls)):
         if dataclasses.is_dataclass(hints[field.name]):
-            given[field.name] = _made(hints[field.name], values)
+            arguments[field.name] = _make_options(hints[field.name], values)
         elif field.name in values:
-            given[field.name] = values[field.name]
-    return cls(**given)
+            arguments[field.name] = values[field.name]
+    return cls(**arguments)
 
 
 def _pairs(
@@ -245,32 +251,32 @@ def _unknown(flag: str, known: Sequence[str], of_cases: bool) -> InputError:
 def _value(option: Option, text: str) -> Any:
     """Convert a word to the value of an option. Raise InputError if the option cannot have it."""
     kinds = parts_of(option.kind)
-    for one in kinds:
-        if typing.get_origin(one) is tuple:
-            return _listed(option, text, typing.get_args(one))
-        named = {str(value): value for value in typing.get_args(one)} if typing.get_origin(one) is Literal else {}
+    for kind in kinds:
+        if typing.get_origin(kind) is tuple:
+            return _list_value(option, text, typing.get_args(kind))
+        named = {str(value): value for value in typing.get_args(kind)} if typing.get_origin(kind) is Literal else {}
         if text in named:
             return named[text]
-        if one in WORDS:
+        if kind in WORDS:
             try:
-                return one(text)
+                return kind(text)
             except ValueError:
                 continue
     if str in kinds or Any in kinds:
         return text
-    if number := next((one for one in kinds if one in WORDS), None):
+    if number := next((kind for kind in kinds if kind in WORDS), None):
         raise InputError(f"option {option.flag} takes {WORDS[number]}, got {text!r}.")
-    names = [str(value) for one in kinds if typing.get_origin(one) is Literal for value in typing.get_args(one)]
-    return one_of(option.called, text, names)
+    names = [str(value) for kind in kinds if typing.get_origin(kind) is Literal for value in typing.get_args(kind)]
+    return one_of(option.label, text, names)
 
 
-def _listed(option: Option, text: str, kinds: tuple) -> tuple:
+def _list_value(option: Option, text: str, kinds: tuple) -> tuple:
     if kinds == (int, int):
         if not (ends := RANGE.fullmatch(text.strip())):
             raise InputError(f"{option.field} must be FIRST-LAST, such as 2011-5001, got {text!r}.")
         return int(ends[1]), int(ends[2])
     values, kind = [], kinds[0]
-    for word in divided(text):
+    for word in split_words(text):
         try:
             values.append({"true": True, "false": False}[word.lower()] if kind is bool else kind(word))
         except (ValueError, KeyError):
@@ -279,37 +285,41 @@ def _listed(option: Option, text: str, kinds: tuple) -> tuple:
 
 
 # --------------------------------------------------------------------------------------------------------------- cases
-def read(command: str, words: Sequence[str], options: type[T], below: Sequence[Layer] = ()) -> tuple[Cases, T]:
+def read(command: str, words: Sequence[str], options: type[T], below: Sequence[SettingsLayer] = ()) -> tuple[Cases, T]:
     """Parse the cases and the options of a command. Raise InputError for words that are neither.
 
     - `below`: layers with the command's own defaults.
     """
     short = flags_of_cases(command)
-    values, free, flags = _sorted(options, words, short)
-    given: dict[str, Any] = {}
+    values, free, flags = _sort_words(options, words, short)
+    changes: dict[str, Any] = {}
     presets: list[str] = []
     for flag, text in flags:
         if flag == "--preset":
-            presets += divided(text)
+            presets += split_words(text)
         else:
-            path, text = (short[flag], text) if flag in short else _assigned(text)
-            if path in given:
+            path, text = (short[flag], text) if flag in short else _split_assignment(text)
+            if path in changes:
                 raise InputError(f"{path} is stated twice, the second time as {text!r:.80}; state it once.")
-            given[path] = _values(path, text)
-    places = [option.place for option in options_in(options).values() if option.place is not None]
-    for place, word in zip(places, free, strict=False):
-        if place.states and not is_graph(word):
-            if place.states in given:
-                raise InputError(f"{place.states} is {word} ({place.name}); leave out the flag or --set.")
-            given[place.states] = _values(place.states, word)
-    given = _with_graphs(given)
+            changes[path] = _values(path, text)
+    places = [option.positional for option in options_in(options).values() if option.positional is not None]
+    for positional, word in zip(places, free, strict=False):
+        if positional.states and not is_graph(word):
+            if positional.states in changes:
+                raise InputError(f"{positional.states} is {word} ({positional.name}); leave out the flag or --set.")
+            changes[positional.states] = _values(positional.states, word)
+    changes = _with_graphs(changes)
     free, files = free[: len(places)], free[len(places) :]
     for word in files:
         if not word.lower().endswith(CASE_FILES):
             raise _does_not_take(word, command)
-    layers = [*below, *named_layers(presets, files), Layer("flag", stated(given, text=True), typed=True)]
-    asked = _options(options, values, free, command)
-    return merged(layers), asked
+    layers = [
+        *below,
+        *read_layers(presets, files),
+        SettingsLayer("flag", read_statement(changes, text=True), typed=True),
+    ]
+    command_options = _options(options, values, free, command)
+    return merge_layers(layers), command_options
 
 
 def _with_graphs(stated: dict[str, Any]) -> dict[str, Any]:
@@ -326,11 +336,11 @@ def _with_graphs(stated: dict[str, Any]) -> dict[str, Any]:
     return stated | {path: values[0] if len(values) == 1 else values for path, values in both.items()}
 
 
-def _assigned(text: str) -> tuple[str, str]:
+def _split_assignment(text: str) -> tuple[str, str]:
     path, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"option --set takes PATH=VALUE, such as network.nic_gbps=100,400, got {text!r}.")
-    others = [word.partition("=")[0] for word in divided(value)[1:] if word.partition("=")[0] in settings()]
+    others = [word.partition("=")[0] for word in split_words(value)[1:] if word.partition("=")[0] in settings()]
     if others:
         raise InputError(f"option --set takes one path, got {path.strip()} and {others[0]}; give --set once for each.")
     return path.strip(), value
@@ -340,5 +350,5 @@ def _values(path: str, text: str) -> str | list[str]:
     """Return one value, or a list of values."""
     if path in WITH_COMMAS:
         return text
-    several = divided(text)
+    several = split_words(text)
     return several[0] if len(several) == 1 else several

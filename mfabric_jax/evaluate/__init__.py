@@ -6,7 +6,7 @@ from mfabric_jax.support.lazily import at_first_use
 
 if TYPE_CHECKING:
     from mfabric_jax.evaluate.composed import iteration_of
-    from mfabric_jax.evaluate.forecasts import guess_of, planned_on, sigma_of  # noqa: F401
+    from mfabric_jax.evaluate.forecasts import guess_of, planning_selections, sigma_of  # noqa: F401
     from mfabric_jax.evaluate.on_schedules import OnSchedules  # noqa: F401
     from mfabric_jax.evaluate.problem import Problem
     from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve

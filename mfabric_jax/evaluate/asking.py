@@ -12,10 +12,10 @@ import jax
 import numpy as np
 
 from mfabric_jax import policies
-from mfabric_jax.evaluate.links import acknowledged, routed
+from mfabric_jax.evaluate.links import timer_of_routing, with_acks
 from mfabric_jax.evaluate.rules import Seconds
 from mfabric_jax.evaluate.sharded import evaluate
-from mfabric_jax.evaluate.solver import Asked, Question, ask
+from mfabric_jax.evaluate.solver import Question, RegionFunctions, ask
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import REGISTRY, SETTLE_TIES, Policy, policy_of, random_circuits
 from mfabric_jax.policies.reads import Reads
@@ -30,7 +30,9 @@ QUICKLY_COMPILED = {"xla_cpu_use_fusion_emitters": False} if OLDER_FUSIONS else 
 QUICKLY_COMPILED |= {"xla_backend_optimization_level": 1}
 
 
-def asked_of(unit: Region, policy: Policy, reads: Reads, carried: str | Callable, acks: float, dtype: str) -> Asked:
+def region_functions(
+    unit: Region, policy: Policy, reads: Reads, carried: str | Callable, acks: float, dtype: str
+) -> RegionFunctions:
     """Return functions that choose circuits and compute seconds of a region at unit bandwidth, on NumPy arrays.
 
     `carried`: the name of a routing, or a function (region, circuits, demand) -> seconds.
@@ -39,24 +41,24 @@ def asked_of(unit: Region, policy: Policy, reads: Reads, carried: str | Callable
 
     def choose(question: Question) -> np.ndarray:
         question = question._replace(demand=question.demand.astype(dtype))
-        return _chosen(question, region, policy, reads)
+        return _choose(question, region, policy, reads)
 
     def draw(keys: np.ndarray) -> np.ndarray:
-        return in_chunks(drawn_circuits, (keys,), region)
+        return in_chunks(draw_circuits, (keys,), region)
 
     def seconds(count: np.ndarray, demand: np.ndarray) -> Seconds:
-        demand = acknowledged(demand, acks)
+        demand = with_acks(demand, acks)
         if carried == "unsplit" and platform() == "cpu":
             return unsplit_times_now(unit, count, demand)
-        found = in_chunks(seconds_of, (count, demand.astype(dtype)), region, carried, options=QUICKLY_COMPILED)
-        return tuple(part.astype(float) for part in found)
+        parts = in_chunks(seconds_of, (count, demand.astype(dtype)), region, carried, options=QUICKLY_COMPILED)
+        return tuple(part.astype(float) for part in parts)
 
     def waiting(count: np.ndarray, before: np.ndarray, demand: np.ndarray) -> Seconds:
-        members = count, acknowledged(demand, acks).astype(dtype), count > before
-        found = in_chunks(waiting_of, members, region, carried, options=QUICKLY_COMPILED)
-        return tuple(part.astype(float) for part in found)
+        members = count, with_acks(demand, acks).astype(dtype), count > before
+        parts = in_chunks(waiting_of, members, region, carried, options=QUICKLY_COMPILED)
+        return tuple(part.astype(float) for part in parts)
 
-    return Asked(choose, draw, seconds, waiting)
+    return RegionFunctions(choose, draw, seconds, waiting)
 
 
 def degrees_of(region: Region) -> np.ndarray:
@@ -64,14 +66,14 @@ def degrees_of(region: Region) -> np.ndarray:
     return np.broadcast_to(np.asarray(region.optical_degree, np.int32), region.servers)
 
 
-def _chosen(question: Question, region: Region, policy: Policy, reads: Reads) -> np.ndarray:
+def _choose(question: Question, region: Region, policy: Policy, reads: Reads) -> np.ndarray:
     plain = policy_of(policy)
     if plain is REGISTRY["uniform"] or region.servers == 1:  # a single server needs no circuits
         uniform = uniform_circuits(degrees_of(region))
         return np.broadcast_to(uniform, (len(question.demand), *uniform.shape))
     if reads.demand_alone and question.rates is None and question.demand.ndim == 3:
         if (search := _search_of(policy)) is not None:
-            return _searched(question.demand, region, search)
+            return _search_circuits(question.demand, region, search)
         return in_chunks(circuits_of, (question.demand,), region, policy, options=QUICKLY_COMPILED)
     lanes = LANES if len(question.demand) > LANES else WITH_MEMORY
     return in_chunks(circuits_after, tuple(question), region, policy, lanes=lanes, options=QUICKLY_COMPILED)
@@ -88,16 +90,16 @@ def _search_of(policy: Any) -> "policies.Search | None":
     return policies.Search.of(name, settings) if name in SETTLE_TIES else None
 
 
-def _searched(demand: np.ndarray, region: Region, search: "policies.Search") -> np.ndarray:
+def _search_circuits(demand: np.ndarray, region: Region, search: "policies.Search") -> np.ndarray:
     """Search as `sample_average` does, in two programs; the second takes the demands that the first left unsettled."""
-    found, done = in_chunks(policies.first_of_each, (demand,), region, search, options=QUICKLY_COMPILED)
+    first, done = in_chunks(policies.first_of_each, (demand,), region, search, options=QUICKLY_COMPILED)
     left = np.flatnonzero(~done)
     if not len(left):
-        return found.count
-    given = jax.tree.map(lambda x: x[left], found), demand[left]
-    count = found.count.copy()
+        return first.count
+    unsettled = jax.tree.map(lambda x: x[left], first), demand[left]
+    count = first.count.copy()
     count[left] = in_chunks(
-        policies.further_of_each, given, region, search, lanes=search.at_once, options=QUICKLY_COMPILED
+        policies.further_of_each, unsettled, region, search, lanes=search.at_once, options=QUICKLY_COMPILED
     )
     return count
 
@@ -105,35 +107,37 @@ def _searched(demand: np.ndarray, region: Region, search: "policies.Search") -> 
 # ------------------------------------------------------------------------------------------------------------ programs
 def circuits_of(demand: Any, region: Region, policy: Policy) -> Any:
     """Return the circuits [B S S] that a policy chooses from the demand alone."""
-    return jax.vmap(lambda one: policy(one, region).circuits.count)(demand)
+    return jax.vmap(lambda matrix: policy(matrix, region).circuits.count)(demand)
 
 
 def circuits_after(demand: Any, before: Any, times: Any, key: Any, rates: Any, region: Region, policy: Policy) -> Any:
     """Return the circuits [B S S] that a policy chooses, given the circuits in place."""
 
-    def one(question: Question) -> Any:
+    def choose(question: Question) -> Any:
         key = None if question.key is None else jax.random.wrap_key_data(question.key)
         return ask(policy, region, question._replace(key=key))
 
-    return jax.vmap(one)(Question(demand, before, times, key, rates))
+    return jax.vmap(choose)(Question(demand, before, times, key, rates))
 
 
-def drawn_circuits(key: Any, region: Region) -> Any:
+def draw_circuits(key: Any, region: Region) -> Any:
     """Return random circuits [B S S]."""
-    draw = lambda one: random_circuits(None, region, key=jax.random.wrap_key_data(one)).circuits.count  # noqa: E731
+    draw = lambda data: random_circuits(None, region, key=jax.random.wrap_key_data(data)).circuits.count  # noqa: E731
     return jax.vmap(draw)(key)
 
 
 def seconds_of(count: Any, demand: Any, region: Region, carried: str | Callable) -> Any:
     """Return the seconds [B] until circuits finish and until packet switches finish."""
-    parts = carried if callable(carried) else routed(carried)
-    return jax.vmap(lambda count, one: parts(region, Circuits(count), one))(count, demand)
+    parts = carried if callable(carried) else timer_of_routing(carried)
+    return jax.vmap(lambda count, matrix: parts(region, Circuits(count), matrix))(count, demand)
 
 
 def waiting_of(count: Any, demand: Any, turning: Any, region: Region, routing: str) -> Any:
     """Return `seconds_of`, and the seconds of traffic that waits for newly set-up circuits."""
-    parts = routed(routing)
-    return jax.vmap(lambda count, one, turning: parts(region, Circuits(count), one, turning))(count, demand, turning)
+    parts = timer_of_routing(routing)
+    return jax.vmap(lambda count, matrix, turning: parts(region, Circuits(count), matrix, turning))(
+        count, demand, turning
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- batches
@@ -147,12 +151,12 @@ def in_chunks(function: Callable, members: tuple, *shared: Any, lanes: int = LAN
     many = len(jax.tree.leaves(members)[0])
     parts = []
     for start in range(0, many, lanes):
-        chunk = jax.tree.map(lambda x, start=start: _padded(x[start : start + lanes], lanes), members)
+        chunk = jax.tree.map(lambda x, start=start: _pad(x[start : start + lanes], lanes), members)
         parts.append(programs.run(function, *chunk, *shared, options=options))
     return jax.tree.map(lambda *x: np.concatenate(x)[:many], *parts)
 
 
-def _padded(some: np.ndarray, lanes: int) -> np.ndarray:
+def _pad(some: np.ndarray, lanes: int) -> np.ndarray:
     nothing = np.zeros((lanes - len(some), *some.shape[1:]), some.dtype)
     return np.concatenate([some, nothing]) if len(nothing) else some
 

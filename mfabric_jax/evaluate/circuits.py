@@ -17,7 +17,7 @@ from mfabric_jax.evaluate.rules import TradeOff, what_pays
 from mfabric_jax.support.array_module import Array
 
 
-class Steps(NamedTuple):
+class WalkSteps(NamedTuple):
     """Inputs of the walk [B N]: block B of iteration and stage N.
 
     - `demand`, `forecast`, `key`: numbers of the demand sent, of the demand expected, and of the random key.
@@ -33,12 +33,12 @@ class Steps(NamedTuple):
     kind: Array
     busy: Array
 
-    def at(self, step: int) -> "Steps":
-        return Steps(*(x[step] for x in self))
+    def row_at(self, step: int) -> "WalkSteps":
+        return WalkSteps(*(x[step] for x in self))
 
 
 def walk_circuits(
-    solver: Any, rule: str, steps: Steps, costs: TradeOff | None = None, *, cold: bool, both: bool = False
+    solver: Any, rule: str, steps: WalkSteps, costs: TradeOff | None = None, *, cold: bool, both: bool = False
 ) -> tuple[Any, Any]:
     """Return the circuits of both all-to-alls of every block, and the circuits before each, [B 2 N ..].
 
@@ -46,24 +46,24 @@ def walk_circuits(
     - `cold`: start with uniform circuits; else with those that an identical iteration leaves.
     """
     solver.prepare(steps, rule)
-    scanned = lax.scan if solver.scans else _scanned
+    scanned = lax.scan if solver.scans else _scan_steps
     xp = jnp if solver.scans else np
 
-    def serve(state, row: Steps):
+    def serve(state, row: WalkSteps):
         before, behind = state
-        one, two = RULES[rule](solver, before, behind, row, costs)
-        one, two = (solver.where(row.sent, each, before) for each in (one, one if both else two))
-        return (two, xp.where(row.sent, row.kind, 0)), (xp.stack([one, two]), xp.stack([before, one]))
+        first, second = RULES[rule](solver, before, behind, row, costs)
+        first, second = (solver.where(row.sent, each, before) for each in (first, first if both else second))
+        return (second, xp.where(row.sent, row.kind, 0)), (xp.stack([first, second]), xp.stack([before, first]))
 
     def iteration(before):
         (after, _), served = scanned(serve, (before, steps.kind[0] * 0), steps)
         return after, served
 
     start = solver.begin(steps.sent.shape[1])
-    return iteration(start)[1] if cold else _repeated(iteration, start, solver.scans)
+    return iteration(start)[1] if cold else _second_iteration(iteration, start, solver.scans)
 
 
-def _repeated(iteration: Callable, start: Any, scans: bool) -> Any:
+def _second_iteration(iteration: Callable, start: Any, scans: bool) -> Any:
     """Circuits of the second of two identical iterations; traced once."""
     if not scans:
         return iteration(iteration(start)[0])[1]
@@ -71,44 +71,44 @@ def _repeated(iteration: Callable, start: Any, scans: bool) -> Any:
     return jax.tree.map(lambda x: x[-1], served)
 
 
-def _scanned(step: Callable, state: Any, steps: Steps) -> tuple[Any, Any]:
+def _scan_steps(step: Callable, state: Any, steps: WalkSteps) -> tuple[Any, Any]:
     served, before = [], []
-    for at in range(len(steps.sent)):
-        state, (now, then) = step(state, steps.at(at))
+    for index in range(len(steps.sent)):
+        state, (now, then) = step(state, steps.row_at(index))
         served.append(now)
         before.append(then)
     return state, (np.stack(served), np.stack(before))
 
 
 # --------------------------------------------------------------------------------------------------------------- rules
-def _block(solver, before, behind, row: Steps, costs):
+def _block(solver, before, behind, row: WalkSteps, costs):
     fresh = solver.choose(before, row)
     return fresh, fresh
 
 
-def _reuse(solver, before, behind, row: Steps, costs):
+def _reuse(solver, before, behind, row: WalkSteps, costs):
     return before, solver.choose(before, row)
 
 
-def _random(solver, before, behind, row: Steps, costs):
+def _random(solver, before, behind, row: WalkSteps, costs):
     fresh = solver.choose(before, row)
     return solver.where(row.kind > 0, fresh, solver.draw(row)), fresh
 
 
-def _predict(solver, before, behind, row: Steps, costs):
+def _predict(solver, before, behind, row: WalkSteps, costs):
     fresh = solver.choose(before, row)
     return solver.where(row.kind > 0, fresh, solver.choose(before, row, ahead=True)), fresh
 
 
-def _pays(solver, before, behind, row: Steps, costs: TradeOff):
+def _pays(solver, before, behind, row: WalkSteps, costs: TradeOff):
     fresh = solver.choose(before, row)
     kept_s, fresh_s = (solver.seconds(count, row.demand) for count in (before, fresh))
     pays = what_pays(costs, kept_s, fresh_s, solver.anew(before, fresh), row.kind, behind, row.busy)
-    one, two = (solver.where(paid, fresh, before) for paid in pays)
-    return one, two
+    first, second = (solver.where(paid, fresh, before) for paid in pays)
+    return first, second
 
 
-def _ahead(solver, before, behind, row: Steps, costs):
+def _ahead(solver, before, behind, row: WalkSteps, costs):
     chosen = solver.choose(before, row, ahead=True)
     return chosen, chosen
 

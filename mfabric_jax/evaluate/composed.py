@@ -10,14 +10,14 @@ from mfabric_jax.case import Case
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.exchanges import exchanges_between, exchanges_inside
-from mfabric_jax.evaluate.experts import busy_of_blocks, moves_of, sent_early
-from mfabric_jax.evaluate.forecasts import guess_of, planned_on, sigma_of
-from mfabric_jax.evaluate.links import always_switched, moving
+from mfabric_jax.evaluate.experts import busy_of_blocks, early_of_blocks, moves_of
+from mfabric_jax.evaluate.forecasts import guess_of, planning_selections, sigma_of
+from mfabric_jax.evaluate.links import moving, switch_every_block
 from mfabric_jax.evaluate.numbers import NetworkOf, Numbers
 from mfabric_jax.evaluate.problem import Problem, network_of, numbers_of, own_keys, policy_of_mean
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.resolving.resolved import LONG
-from mfabric_jax.evaluate.rules import First, Rule, Span, trade_off_of
+from mfabric_jax.evaluate.rules import CircuitRule, CircuitSpan, First, trade_off_of
 from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.policies import Policy, takes_many
 from mfabric_jax.support.array_module import Array
@@ -31,7 +31,7 @@ class IterationOf(eqx.Module):
 
     workload: Workload = eqx.field(static=True)
     rules: Rules = eqx.field(static=True)
-    rule: Rule = eqx.field(static=True)
+    rule: CircuitRule = eqx.field(static=True)
     routing: str = eqx.field(static=True)
     scenarios: int = eqx.field(static=True)
     experts: Any = eqx.field(static=True)  # `compute.experts`
@@ -48,44 +48,47 @@ class IterationOf(eqx.Module):
 
     def exchanges(self, case: Numbers) -> Exchanges:
         """Return the all-to-alls at 1 byte/s of NICs and NVSwitches."""
-        group, given = self.network.group_at(case), {name: x[case["run.sample"]] for name, x in self.iterations.items()}
-        tokens, busy, early, moved, experts = given["tokens"], None, None, None, self.experts
+        group, inputs = (
+            self.network.group_at(case),
+            {name: x[case["run.sample"]] for name, x in self.iterations.items()},
+        )
+        tokens, busy, early, moved, experts = inputs["tokens"], None, None, None, self.experts
         if experts.name == "received":
             busy = busy_of_blocks(self.workload, tokens, experts.tile)
             if experts.combine == "rank":
-                early = sent_early(self.workload, group, tokens, experts.tile)
+                early = early_of_blocks(self.workload, group, tokens, experts.tile)
         solved = exchanges_between(
             self.workload,
             group,
             tokens,
             self.policy,
             routing=self.routing,
-            first=self._first(case, given, busy),
-            span=self._span(given),
+            first=self._first(case, inputs, busy),
+            span=self._span(inputs),
             partial=self.rule.partial,
             carry=self.carry,
             acks=self.acks,
-            key=given["key"],
+            key=inputs["key"],
         )
         if self.always:
-            solved = always_switched(self.workload, solved)
-        if "moves" in given:
-            moved = moving(self.workload, group, given["moves"], self.routing, self.carry)
+            solved = switch_every_block(self.workload, solved)
+        if "moves" in inputs:
+            moved = moving(self.workload, group, inputs["moves"], self.routing, self.carry)
         inside = exchanges_inside(self.workload, group, tokens)
         return solved._replace(busy=busy, early=early, moved=moved, inside=inside)
 
-    def _first(self, case: Numbers, given: dict[str, Any], busy: Any) -> First:
+    def _first(self, case: Numbers, inputs: dict[str, Any], busy: Any) -> First:
         trade_off = None
         if self.network.weighs:
             trade_off = trade_off_of(self.workload, *self.network.costs(case), self.routing)
             trade_off = trade_off if busy is None else trade_off._replace(busy=busy)
-        rule, guess, sigma = self.rule, given.get("guess"), given.get("sigma")
+        rule, guess, sigma = self.rule, inputs.get("guess"), inputs.get("sigma")
         return First(rule.name, guess, trade_off, rule.cold, self.scenarios, sigma)
 
-    def _span(self, given: dict[str, Any]) -> Span:
+    def _span(self, inputs: dict[str, Any]) -> CircuitSpan:
         if self.run is not None:
-            return Span(self.rule.span, *self.run)
-        return Span(self.rule.span, given["past"][None] if "past" in given else None)
+            return CircuitSpan(self.rule.span, *self.run)
+        return CircuitSpan(self.rule.span, inputs["past"][None] if "past" in inputs else None)
 
     def time(self, case: Numbers, solved: Exchanges) -> dict[str, Array]:
         """Return the seconds of the iteration with these all-to-alls."""
@@ -111,41 +114,43 @@ def iteration_of(case: Case) -> tuple[IterationOf, dict[str, Any]]:
     return function_of(problem_at(resolve(case), (case.network.nic_gbps,)))
 
 
-def function_of(one: Problem) -> tuple[IterationOf, dict[str, Any]]:
+def function_of(problem: Problem) -> tuple[IterationOf, dict[str, Any]]:
     """Return `iteration_of` for a problem at its first bandwidth."""
-    settings, changes, job = one.resolved, one.group.reconfigures, one.workload
+    settings, changes, job = problem.resolved, problem.group.reconfigures, problem.workload
     case: Any = settings.case
-    if changes and settings.scheduled:
+    if changes and settings.is_scheduled:
         raise InputError("circuits.schedule must be none for a function that JAX traces: it is planned on the host.")
     dtype, turn, bound = case.run.dtype, case.circuits.turn, changes and settings.first == BOUND
     first = settings.first if changes else "block"
-    span = one.circuits_for if changes and not bound else "all-to-all"
-    policy = policy_of_mean(one)
+    span = problem.circuits_for if changes and not bound else "all-to-all"
+    policy = policy_of_mean(problem)
     function = IterationOf(
         workload=job,
         rules=settings.rules,
-        rule=Rule(first, span, case.circuits.cold_start, case.circuits.partial and changes),
+        rule=CircuitRule(first, span, case.circuits.cold_start, case.circuits.partial and changes),
         routing=BOUND if bound else settings.routing,
         scenarios=turn.scenarios if first == "predict" and takes_many(policy) else 0,
         experts=case.compute.experts,
         always=turn.name == "always" and changes,
         acks=settings.carried_by.acks_back,
-        network=jax.tree.map(jnp.asarray, network_of(one, dtype)),
+        network=jax.tree.map(jnp.asarray, network_of(problem, dtype)),
         policy=policy,
-        carry=one.carry,
-        iterations=_iterations(one, first, span),
-        run=(jnp.asarray(planned_on(one), dtype), jax.random.key(case.run.seed)) if span == "run" else None,
+        carry=problem.carry,
+        iterations=_iterations(problem, first, span),
+        run=(jnp.asarray(planning_selections(problem), dtype), jax.random.key(case.run.seed))
+        if span == "run"
+        else None,
     )
-    return function, numbers_of(one)
+    return function, numbers_of(problem)
 
 
-def _iterations(one: Problem, first: str, span: str) -> dict[str, Any]:
-    dtype, moves = one.resolved.case.run.dtype, moves_of(one)
-    found = {"tokens": one.selections}
+def _iterations(problem: Problem, first: str, span: str) -> dict[str, Any]:
+    dtype, moves = problem.resolved.case.run.dtype, moves_of(problem)
+    values = {"tokens": problem.selections}
     if first == "predict":
-        found |= {"guess": guess_of(one), "sigma": sigma_of(one)}
+        values |= {"guess": guess_of(problem), "sigma": sigma_of(problem)}
     if span in LONG and span != "run":
-        found["past"] = planned_on(one)
-    found |= {} if moves is None else {"moves": moves}
-    each = {name: jnp.asarray(x, dtype) for name, x in found.items()}
-    return each | {"key": jax.random.wrap_key_data(jnp.asarray(own_keys(one)))}
+        values["past"] = planning_selections(problem)
+    values |= {} if moves is None else {"moves": moves}
+    each = {name: jnp.asarray(x, dtype) for name, x in values.items()}
+    return each | {"key": jax.random.wrap_key_data(jnp.asarray(own_keys(problem)))}

@@ -38,7 +38,7 @@ def away(demand: Float[np.ndarray, "*N S S"]) -> Float[np.ndarray, "*N S S"]:
 
 
 # ------------------------------------------------------------------------------------------------------------- numbers
-class AllToAlls(NamedTuple):
+class NumberedAllToAlls(NamedTuple):
     """All-to-alls of C iterations, as numbers of a solver's tables.
 
     - `demand` [C layer M]: the demand of each; `even` [C]: the demand of balanced experts.
@@ -57,7 +57,7 @@ class AllToAlls(NamedTuple):
     busy: Any = None
     spans: np.ndarray | None = None
 
-    def of(self, iteration: np.ndarray) -> "AllToAlls":
+    def of(self, iteration: np.ndarray) -> "NumberedAllToAlls":
         """Return the all-to-alls of some iterations."""
         each = jax.tree.map(lambda x: x[iteration], self._replace(spans=None))
         return each._replace(spans=self.spans)
@@ -107,7 +107,7 @@ def in_numbers(
     *,
     keyed: bool,
     busy: Any = None,
-) -> tuple[Array, AllToAlls]:
+) -> tuple[Array, NumberedAllToAlls]:
     """Return the distinct demands [D S S] (inside a JAX program: all of them), and the all-to-alls as their numbers.
 
     Keys of iterations are numbered first, then those of their steps; all numbers are 0 unless `keyed`.
@@ -125,7 +125,7 @@ def in_numbers(
     keys = shape[0] + np.arange(shape[0] * np.prod(steps), dtype=np.int32).reshape(-1, *steps)
     none = np.zeros_like(own_keys)
     balanced, keys = none + number[many], keys * np.int32(keyed)
-    return every[first], AllToAlls(demands, balanced, forecast, keys, own_keys, none, busy, ahead.spans)
+    return every[first], NumberedAllToAlls(demands, balanced, forecast, keys, own_keys, none, busy, ahead.spans)
 
 
 # --------------------------------------------------------------------------------------------------------------- spans
@@ -149,7 +149,9 @@ def _of_stage(where: Places, seen):
     moe, names = where.layer >= 0, layer * micro_batches + micro_batch
     sent = [np.unique(names[stage][moe[stage]], return_counts=True) for stage in range(len(moe))]
     most = max(1, *(len(which) for which, _ in sent))
-    which, times = (np.stack([np.pad(one[part], (0, most - len(one[part]))) for one in sent]) for part in (0, 1))
+    which, times = (
+        np.stack([np.pad(distinct[part], (0, most - len(distinct[part]))) for distinct in sent]) for part in (0, 1)
+    )
     flat = seen.reshape(iterations, layers * micro_batches, *seen.shape[3:])
     samples = xp.moveaxis(flat[:, which], 0, 1)  # [P I K S S]
     samples = samples.reshape(len(moe), 1, iterations * most, *seen.shape[3:])

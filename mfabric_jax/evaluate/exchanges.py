@@ -19,34 +19,34 @@ from mfabric_jax.evaluate.demands import (
     samples_of_spans,
 )
 from mfabric_jax.evaluate.links import (
-    acknowledged,
     at_unit_bandwidth,
     crossing,
     degree_bounds,
     in_phases,
-    placed_inside,
-    routed,
+    inside_in_order,
     seconds_on_links,
     steady,
+    timer_of_routing,
+    with_acks,
 )
 from mfabric_jax.evaluate.loads import loads_on_circuits
-from mfabric_jax.evaluate.rules import First, Rule, Span
+from mfabric_jax.evaluate.rules import CircuitRule, CircuitSpan, First
 from mfabric_jax.evaluate.solver import Numbered, Tables, Traced
 from mfabric_jax.fabric.design import EpGroup
 from mfabric_jax.policies import Policy, of_package, reads_of, takes_many
 from mfabric_jax.routing.fixed import SinglePaths, inside_time
-from mfabric_jax.routing.graph_ways import GraphWays
+from mfabric_jax.routing.graph_ways import GraphPaths
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import as_data, floats_or_nan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 from mfabric_jax.timing.passes import Exchanges, Places, places
-from mfabric_jax.timing.scheduled import carries_schedule, planner_of, region_at, scheduled
+from mfabric_jax.timing.scheduled import carries_schedule, planner_of, region_at, schedule_exchanges
 from mfabric_jax.traffic import likely_demands
 from mfabric_jax.traffic.dispatch import dispatch_of, even_bytes, summed_by_server
 from mfabric_jax.workload import Workload
 
-BLOCK, ALL_TO_ALL = First(), Span()
-Carry = SinglePaths | GraphWays | Callable | None
+BLOCK, ALL_TO_ALL = First(), CircuitSpan()
+Carry = SinglePaths | GraphPaths | Callable | None
 
 
 def exchanges(
@@ -57,7 +57,7 @@ def exchanges(
     *,
     routing: str = "unsplit",
     first: First = BLOCK,
-    span: Span = ALL_TO_ALL,
+    span: CircuitSpan = ALL_TO_ALL,
     partial: bool = False,
     carry: Carry = None,
     key: Array | None = None,
@@ -82,8 +82,8 @@ def exchanges(
     if span.seen is not None:
         span = dataclasses.replace(span, seen=_selections("seen", span.seen, "I layer M R E"))
     group = as_data(group, tokens.dtype)
-    rest = {"routing": routing, "first": first, "span": span, "partial": partial, "carry": carry, "key": key}
-    between = exchanges_between(workload, group, tokens, policy, **rest)
+    options = {"routing": routing, "first": first, "span": span, "partial": partial, "carry": carry, "key": key}
+    between = exchanges_between(workload, group, tokens, policy, **options)
     return between._replace(inside=exchanges_inside(workload, group, tokens))
 
 
@@ -98,8 +98,8 @@ def _selections(field: str, tokens, axes: str = "layer M R E") -> Float[Array, "
 def exchanges_inside(workload: Workload, group: EpGroup, tokens: Float[Array, "layer M R E"]) -> Float[Array, "P Q L"]:
     """Return `Exchanges.inside` [P Q L] in bytes: between ranks of a server, and to and from NICs of other ranks."""
     every = crossing(workload, group, dispatch_of(workload, tokens))
-    inside = jax.vmap(jax.vmap(lambda one: inside_time(one, 1.0 * workload.tp)))(every)
-    return placed_inside(workload, inside[None])[0]
+    inside = jax.vmap(jax.vmap(lambda demand: inside_time(demand, 1.0 * workload.tp)))(every)
+    return inside_in_order(workload, inside[None])[0]
 
 
 @eqx.filter_jit
@@ -111,7 +111,7 @@ def exchanges_between(
     *,
     routing: str = "unsplit",
     first: First = BLOCK,
-    span: Span = ALL_TO_ALL,
+    span: CircuitSpan = ALL_TO_ALL,
     partial: bool = False,
     carry: Carry = None,
     acks: float = 0.0,
@@ -128,7 +128,7 @@ def exchanges_between(
     there = region_at(group, costs.nic_Bps, costs.delay_s)
     unit = at_unit_bandwidth(there, demand.dtype)
     if first.rule == "bound":
-        bounds = lambda every: degree_bounds(acknowledged(every, acks), unit)  # noqa: E731
+        bounds = lambda every: degree_bounds(with_acks(every, acks), unit)  # noqa: E731
         return _alone(steady(where, servers[None], even, bounds))
     if span.long and first.rule != "block":
         raise InputError(f"first must be 'block' with circuits_for {span.name!r}, known ahead, got {first.rule!r}.")
@@ -138,8 +138,8 @@ def exchanges_between(
         raise InputError("carry must be None with partial, which needs flows that spread.")
     if carries_schedule(policy, unit, even, key):
         planner = planner_of(policy, there, key)
-        return scheduled(workload, acknowledged(servers, acks), even, planner, costs.nic_Bps, cold=first.cold)
-    parts = carry if callable(carry) else routed(routing)
+        return schedule_exchanges(workload, with_acks(servers, acks), even, planner, costs.nic_Bps, cold=first.cold)
+    parts = carry if callable(carry) else timer_of_routing(routing)
     spans_key = key if span.key is None else span.key
     ahead = _forecasts(workload, where, servers, policy, first, span, key)
     busy = None if first.trade_off is None else jnp.asarray(first.trade_off.busy, demand.dtype)
@@ -152,20 +152,20 @@ def exchanges_between(
         rates = jnp.stack([jnp.asarray(x, demand.dtype) for x in (there.nic_gbps, there.delay_s)])[None]
     kind = Numbered if reads_of(policy, unit).demand_alone else Traced
     solver = kind(Tables(table, ahead.samples, ahead.times, keys, rates), unit, policy, parts, acks)
-    rule = Rule(first.rule, span.name, first.cold, partial)
+    rule = CircuitRule(first.rule, span.name, first.cold, partial)
     return _alone(loads_on_circuits(where, solver, sent, rule, first.trade_off))
 
 
-def _alone(found: Exchanges) -> Exchanges:
-    return jax.tree.map(lambda x: x[0], found)
+def _alone(batch: Exchanges) -> Exchanges:
+    return jax.tree.map(lambda x: x[0], batch)
 
 
 def _on_links(workload: Workload, group, where: Places, demand, even, carry: Carry, acks: float) -> Exchanges:
     unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
-    paths = carry if isinstance(carry, SinglePaths | GraphWays) else None
+    paths = carry if isinstance(carry, SinglePaths | GraphPaths) else None
 
     def seconds(every):
-        return seconds_on_links(acknowledged(every, acks), unit, paths, per_server)
+        return seconds_on_links(with_acks(every, acks), unit, paths, per_server)
 
     return _alone(in_phases(workload, unit, steady(where, demand[None], even, seconds)))
 
@@ -176,7 +176,7 @@ def _forecasts(
     demand: Float[Array, "layer M S S"],
     policy: Policy,
     first: First,
-    span: Span,
+    span: CircuitSpan,
     key: Any,
 ) -> Forecasts:
     def between(tokens):
@@ -193,5 +193,5 @@ def _forecasts(
     if not first.scenarios:
         return ahead
     keys = jax.random.split(jax.random.key(0) if key is None else key, guess.shape[:2]).reshape(-1)
-    drawn = jax.vmap(lambda key, one: likely_demands(key, one, first.sigma, first.scenarios))
+    drawn = jax.vmap(lambda key, forecast: likely_demands(key, forecast, first.sigma, first.scenarios))
     return ahead._replace(single=None, samples=drawn(keys, ahead.single))

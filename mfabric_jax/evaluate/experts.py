@@ -12,16 +12,16 @@ from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.timing.iteration import early, expert_load
 from mfabric_jax.timing.passes import places
 from mfabric_jax.traffic.dispatch import selections_of
-from mfabric_jax.traffic.placement import copied_experts
+from mfabric_jax.traffic.placement import expert_moves
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.volume import expert_state_bytes
 
 
-def sent_early(job: Workload, group: Any, tokens: Any, tile: int | None) -> Any:
+def early_of_blocks(job: Workload, group: Any, tokens: Any, tile: int | None) -> Any:
     """Return the fields of `Early` for every block [P Q L 3 R]."""
     where, switches = places(job), {("none", "none"): "rank", ("levelled", "levelled"): "server"}
-    found = early(job, tokens, tile or 1, ports=switches.get(group.handover, "pair"))
-    return array_module(tokens).stack(found, axis=-2)[where.pick(*tokens.shape[:2])]
+    parts = early(job, tokens, tile or 1, ports=switches.get(group.handover, "pair"))
+    return array_module(tokens).stack(parts, axis=-2)[where.pick(*tokens.shape[:2])]
 
 
 def busy_of_blocks(job: Workload, tokens: Any, tile: int) -> Any:
@@ -31,24 +31,24 @@ def busy_of_blocks(job: Workload, tokens: Any, tile: int) -> Any:
     return array_module(load).where(where.layer >= 0, load[where.pick(*load.shape)], 1)
 
 
-def moves_of(one: Any) -> np.ndarray | None:
+def moves_of(problem: Any) -> np.ndarray | None:
     """Return the bytes per iteration that move between ranks with experts [I stage R R]; None if no experts move."""
-    settings, job, slots = one.resolved, one.workload, one.tokens.slots
+    settings, job, slots = problem.resolved, problem.workload, problem.tokens.slots
     every = getattr(settings.case.placement.rule, "every", 0)
     if not every or slots is None:
         return None
-    copied = copied_experts(slots, settings.room(job), every)
+    copied = expert_moves(slots, settings.room(job), every)
     layers = [[layer % slots.shape[1] for layer in job.stage_layers(stage)] for stage in range(job.pp)]
     stages = np.stack([copied[:, some].sum(axis=1) for some in layers], axis=1)
     return (stages * expert_state_bytes(job)).astype(settings.case.run.dtype)
 
 
-def moved_of(one: Any, group: Any) -> np.ndarray | None:
+def moving_loads(problem: Any, group: Any) -> np.ndarray | None:
     """Return `Exchanges.moved` of every iteration of all replicas [I P 2]; None if no experts move."""
-    each = [moves_of(replica) for replica in one.each_replica]
+    each = [moves_of(replica) for replica in problem.each_replica]
     if any(moves is None for moves in each):
         return None
-    moves, region = np.concatenate(each), group_numbers(group, one.resolved.case.run.dtype)  # type: ignore[arg-type]
-    routing = BOUND if one.resolved.first == BOUND else one.resolved.routing
-    found = programs.run(moving, one.workload, region, moves.reshape(-1, *moves.shape[2:]), routing, one.carry)
-    return found.reshape(*moves.shape[:2], 2)
+    moves, region = np.concatenate(each), group_numbers(group, problem.resolved.case.run.dtype)  # type: ignore[arg-type]
+    routing = BOUND if problem.resolved.first == BOUND else problem.resolved.routing
+    loads = programs.run(moving, problem.workload, region, moves.reshape(-1, *moves.shape[2:]), routing, problem.carry)
+    return loads.reshape(*moves.shape[:2], 2)

@@ -11,7 +11,7 @@ from mfabric_jax import traffic
 from mfabric_jax.evaluate.problem import Problem
 from mfabric_jax.policies import takes_many
 from mfabric_jax.traffic import Tokens, dispatched_bytes, server_bytes
-from mfabric_jax.traffic.dispatch import sent_as
+from mfabric_jax.traffic.dispatch import send_selections
 from mfabric_jax.traffic.placement import in_slots
 from mfabric_jax.workload import Workload
 
@@ -19,47 +19,51 @@ _ONE = threading.Lock()  # blocks that run in parallel share one forecast of the
 SIGMA = 0.3  # prediction error without past iterations: about the moving average's on traffic of trained models
 
 
-def guess_of(one: Problem) -> np.ndarray:
+def guess_of(problem: Problem) -> np.ndarray:
     """Return the predicted selections of all replicas [I layer M R E]."""
-    turn: Any = one.resolved.case.circuits.turn
-    each = (predicted_tokens(own, turn.predictor) for own in one.every_replica)
-    return np.concatenate([sent_as(one.workload, guess) for guess in each])
+    turn: Any = problem.resolved.case.circuits.turn
+    each = (predict_tokens(own, turn.predictor) for own in problem.every_replica)
+    return np.concatenate([send_selections(problem.workload, guess) for guess in each])
 
 
-def sigma_of(one: Problem) -> np.ndarray:
+def sigma_of(problem: Problem) -> np.ndarray:
     """Return the standard deviation of the log prediction error, for every iteration of all replicas [I]."""
-    return np.concatenate([_sigma(replica) for replica in one.each_replica])
+    return np.concatenate([_sigma(replica) for replica in problem.each_replica])
 
 
-def _sigma(one: Problem) -> np.ndarray:
-    turn: Any = one.resolved.case.circuits.turn
-    sent = one.sent
-    if turn.sigma is None and takes_many(one.resolved.circuits_policy()):
-        return errors_so_far(sent, sent_as(one.workload, predicted_tokens(one.tokens, turn.predictor)), one.workload)
+def _sigma(problem: Problem) -> np.ndarray:
+    turn: Any = problem.resolved.case.circuits.turn
+    sent = problem.own_selections
+    if turn.sigma is None and takes_many(problem.resolved.circuits_policy()):
+        return errors_so_far(
+            sent, send_selections(problem.workload, predict_tokens(problem.tokens, turn.predictor)), problem.workload
+        )
     return np.full(len(sent), SIGMA if turn.sigma is None else turn.sigma)
 
 
-def planned_on(one: Problem) -> np.ndarray:
+def planning_selections(problem: Problem) -> np.ndarray:
     """Return the selections [I layer M R E] for which long spans of a replica are planned."""
-    if one.resolved.plan_on == "span":
-        return np.asarray(one.sent)
+    if problem.resolved.plan_on == "span":
+        return np.asarray(problem.own_selections)
     with _ONE:
-        return _past(one.workload, one.tokens, 1 if one.circuits_for == "run" else len(one.tokens.count))
+        return _past(
+            problem.workload, problem.tokens, 1 if problem.circuits_for == "run" else len(problem.tokens.count)
+        )
 
 
 @functools.lru_cache(maxsize=4)
 def _past(workload: Workload, tokens: Tokens, iterations: int) -> np.ndarray:
-    return sent_as(workload, iterations_before(tokens)[:iterations])
+    return send_selections(workload, iterations_before(tokens)[:iterations])
 
 
-def predicted_tokens(tokens: Tokens, predictor: str) -> np.ndarray:
+def predict_tokens(tokens: Tokens, predictor: str) -> np.ndarray:
     with _ONE:
-        return _predicted(tokens, predictor)
+        return _predict(tokens, predictor)
 
 
 @functools.lru_cache(maxsize=8)
-def _predicted(tokens: Tokens, predictor: str) -> np.ndarray:
-    return as_placed(tokens, lambda own: traffic.predicted(own, predictor))
+def _predict(tokens: Tokens, predictor: str) -> np.ndarray:
+    return as_placed(tokens, lambda own: traffic.predict_selections(own, predictor))
 
 
 def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -> np.ndarray:
@@ -69,7 +73,7 @@ def errors_so_far(sent: np.ndarray, predicted: np.ndarray, workload: Workload) -
     """
     sizes = (dispatched_bytes(workload, np.asarray(x, float)) for x in (predicted, sent))
     seen, true = (server_bytes(size, workload.ranks_per_server) for size in sizes)
-    past = [slice(max(1, at - traffic.WINDOW), at) for at in range(len(true))]
+    past = [slice(max(1, iteration - traffic.WINDOW), iteration) for iteration in range(len(true))]
     servers = true.shape[-1]
     flat = [(seen[some].reshape(-1, servers, servers), true[some].reshape(-1, servers, servers)) for some in past]
     return np.array([traffic.error_of(*both) if len(both[0]) else SIGMA for both in flat])

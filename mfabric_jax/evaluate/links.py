@@ -14,7 +14,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.design import EpGroup
 from mfabric_jax.policies import uniform
 from mfabric_jax.routing import Plan, degree_bound, relay_shares
-from mfabric_jax.routing.fixed import delegated, fixed_time, inside_time
+from mfabric_jax.routing.fixed import delegated_bytes, fixed_time, inside_time
 from mfabric_jax.routing.region import part_times, parts_that_wait, relay_part_bounds
 from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.timing.passes import Exchanges, Places, behind_sends, places
@@ -25,7 +25,7 @@ RELAY_STEPS = 100  # on average 0.1 % from the best shares
 
 
 # ------------------------------------------------------------------------------------------- seconds of one all-to-all
-def routed(routing: str) -> Callable:
+def timer_of_routing(routing: str) -> Callable:
     """Return a routing's function (region, circuits, demand) -> seconds until circuits and packet switches finish.
 
     If a fourth argument gives the pairs that reconfigure [S S], the function also returns the seconds of traffic that
@@ -62,7 +62,7 @@ def unit_on_host(group: Any) -> Any:
     return at_unit_bandwidth(jax.tree.map(np.asarray, group), np.dtype(float))
 
 
-def acknowledged(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:
+def with_acks(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:
     """Return the bytes in each direction plus the acknowledgements of the other direction."""
     return demand + acks * demand.swapaxes(-1, -2) if acks else demand
 
@@ -85,39 +85,41 @@ def steady(
     return Exchanges(nothing, twice, nothing[..., 0], calm, calm[..., 0], None, xp.broadcast_to(balanced, len(load)))
 
 
-def always_switched(workload: Workload, found: Exchanges) -> Exchanges:
+def switch_every_block(workload: Workload, exchanges: Exchanges) -> Exchanges:
     """Reconfigure the switch for every block, even if its circuits stay."""
     moe = places(workload).layer >= 0
-    return found._replace(switch=found.switch | np.stack([moe, np.zeros_like(moe)], axis=-1))
+    return exchanges._replace(switch=exchanges.switch | np.stack([moe, np.zeros_like(moe)], axis=-1))
 
 
 def seconds_on_links(demand: Float[Array, "B R R"], group: Any, carry: Any, per_server: int) -> Float[Array, "B"]:
     """Return the seconds of demands between ranks; `carry`: drawn paths, or paths of a graph."""
-    seconds = carry.time if carry else lambda group, one: fixed_time(group, one, per_server)
-    return jax.vmap(lambda one: seconds(group, one))(demand)
+    seconds = carry.time if carry else lambda group, matrix: fixed_time(group, matrix, per_server)
+    return jax.vmap(lambda matrix: seconds(group, matrix))(demand)
 
 
 def degree_bounds(demand: Float[Array, "B S S"], region: Region) -> Float[Array, "B"]:
     """Return the seconds that no circuits beat."""
-    return jax.vmap(lambda one: degree_bound(region, one))(demand)
+    return jax.vmap(lambda matrix: degree_bound(region, matrix))(demand)
 
 
-def in_phases(workload: Workload, group: Any, found: Exchanges) -> Exchanges:
+def in_phases(workload: Workload, group: Any, exchanges: Exchanges) -> Exchanges:
     """Return `steady` all-to-alls; if sends take over their circuits, these reconfigure back before the next pass."""
     if not group.phases:
-        return found
-    switch = np.broadcast_to(behind_sends(workload), found.electrical.shape)
-    return found._replace(optical=found.electrical, electrical=found.optical, switch=switch, ahead=switch.any(-1))
+        return exchanges
+    switch = np.broadcast_to(behind_sends(workload), exchanges.electrical.shape)
+    return exchanges._replace(
+        optical=exchanges.electrical, electrical=exchanges.optical, switch=switch, ahead=switch.any(-1)
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- inside servers
 def crossing(workload: Workload, group: EpGroup, demand: Float[Array, "... R R"]) -> Float[Array, "... S g g"]:
     """Return the bytes from rank to rank that cross the NVSwitch of each server, of a demand between ranks."""
     per_server = workload.ranks_per_server
-    return inside_bytes(demand, per_server) + delegated(group, demand, per_server)
+    return inside_bytes(demand, per_server) + delegated_bytes(group, demand, per_server)
 
 
-def placed_inside(workload: Workload, inside: Float[Array, "C layer M"]) -> Float[Array, "C P Q L"]:
+def inside_in_order(workload: Workload, inside: Float[Array, "C layer M"]) -> Float[Array, "C P Q L"]:
     """Return the parts inside servers in running order."""
     where = places(workload)
     return array_module(inside).where(where.layer >= 0, inside[:, *where.pick(*inside.shape[1:])], 0)
@@ -136,6 +138,6 @@ def moving(
 
     def between(demand):
         servers = summed_by_server(demand, per_server)
-        return jnp.maximum(*routed(routing)(unit, uniform(servers, unit).circuits, servers))
+        return jnp.maximum(*timer_of_routing(routing)(unit, uniform(servers, unit).circuits, servers))
 
     return jnp.stack([jax.vmap(between)(moves), inside], axis=-1)

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from mfabric_jax.evaluate.circuits import Steps, walk_circuits
-from mfabric_jax.evaluate.demands import AllToAlls
-from mfabric_jax.evaluate.rules import AHEAD, Rule, TradeOff
+from mfabric_jax.evaluate.circuits import WalkSteps, walk_circuits
+from mfabric_jax.evaluate.demands import NumberedAllToAlls
+from mfabric_jax.evaluate.rules import AHEAD, CircuitRule, TradeOff
 from mfabric_jax.support.array_module import array_module
 from mfabric_jax.timing.passes import Exchanges, Places
 
@@ -16,8 +16,8 @@ from mfabric_jax.timing.passes import Exchanges, Places
 def loads_on_circuits(
     where: Places,
     solver: Any,
-    sent: AllToAlls,
-    rule: Rule,
+    sent: NumberedAllToAlls,
+    rule: CircuitRule,
     costs: TradeOff | None = None,
     shown: tuple | None = (),
 ) -> Exchanges:
@@ -32,7 +32,7 @@ def loads_on_circuits(
     walk = _walk_spans if rule.long else _walk_blocks
     served, before = walk(where, solver, sent, slots, rule, costs)
     number = np.zeros_like(sent.even)
-    even = Steps(sent.even, sent.even, sent.own_key, sent.case, number == 0, number, number)
+    even = WalkSteps(sent.even, sent.even, sent.own_key, sent.case, number == 0, number, number)
     calm = solver.choose(solver.begin(len(slots)), even)
     moe = (where.layer >= 0)[None, ..., None]
     count = served[:, :, :, :, :1] if rule.both and where.lane is None else served
@@ -41,12 +41,12 @@ def loads_on_circuits(
     demand = np.where(there, slots[..., None], sent.even[:, None, None, None, None])
     if rule.partial:
         was = _before_last_change(solver, served, before)[:, :, :, :, : count.shape[4]]
-        found = solver.waiting(count, solver.where(there, was, count), demand)
+        parts = solver.waiting(count, solver.where(there, was, count), demand)
     else:
-        found = solver.seconds(count, demand)
-    xp = array_module(found)
+        parts = solver.seconds(count, demand)
+    xp = array_module(parts)
     both = np.zeros((*slots.shape, 2), bool)
-    optical, electrical, *waiting = (xp.where(moe | both, part, 0) for part in found)
+    optical, electrical, *waiting = (xp.where(moe | both, part, 0) for part in parts)
     return Exchanges(
         optical,
         electrical,
@@ -60,14 +60,14 @@ def loads_on_circuits(
     )
 
 
-def _walk_blocks(where, solver, sent: AllToAlls, slots: np.ndarray, rule: Rule, costs: TradeOff | None):
+def _walk_blocks(where, solver, sent: NumberedAllToAlls, slots: np.ndarray, rule: CircuitRule, costs: TradeOff | None):
     """Circuits of every all-to-all, and the circuits before it, [C P Q L 2 ..], block by block."""
     shape, lane = slots.shape, where.lane
     many, stages = shape[:2]
     forecast = sent.forecast[:, *where.pick(*sent.forecast.shape[1:])]
     columns = slots, forecast, sent.key.reshape(shape), sent.case[:, None, None, None], where.layer >= 0, where.kind
     busy = np.ones(1) if sent.busy is None else sent.busy
-    steps = Steps(*(_in_order(x, shape, lane) for x in (*columns, busy)))
+    steps = WalkSteps(*(_in_order(x, shape, lane) for x in (*columns, busy)))
     if costs is not None:
         costs = _of_stages(costs, many, stages)
     count, before = walk_circuits(solver, rule.name, steps, costs, cold=rule.cold, both=rule.both or lane is not None)
@@ -108,7 +108,7 @@ def _of_stages(costs: TradeOff, many: int, stages: int) -> TradeOff:
 
 
 # --------------------------------------------------------------------------------------------------------------- spans
-def _walk_spans(where, solver, sent: AllToAlls, slots: np.ndarray, rule: Rule, costs):
+def _walk_spans(where, solver, sent: NumberedAllToAlls, slots: np.ndarray, rule: CircuitRule, costs):
     """As `_walk_blocks`, with circuits that stay for a pass, an iteration or a run."""
     used: Any = sent.spans
     many, (stages, spans) = len(slots), used.shape
@@ -118,7 +118,7 @@ def _walk_spans(where, solver, sent: AllToAlls, slots: np.ndarray, rule: Rule, c
         return np.moveaxis(np.broadcast_to(x, (many, stages, spans)), -1, 0).reshape(spans, many * stages)
 
     case = steps_of(sent.case[:, None, None])
-    steps = Steps(number, steps_of(sent.forecast), steps_of(sent.key), case, steps_of(used), number, number)
+    steps = WalkSteps(number, steps_of(sent.forecast), steps_of(sent.key), case, steps_of(used), number, number)
     count, before = walk_circuits(solver, "span", steps, cold=rule.cold or spans == 1)
     count, before = (_in_place(x, (many, stages, spans, 1), None)[:, :, :, 0, 0] for x in (count, before))
     if spans == 1 and not rule.cold:  # the previous, identical iteration left the same circuits
@@ -144,9 +144,9 @@ def _before_last_change(solver: Any, served: Any, before: Any) -> Any:
     shape, changed = served.shape, solver.differ(served, before)
     xp, flat = array_module(changed), changed.reshape(*changed.shape[:2], -1)
     slots, more = flat.shape[-1], shape[5:]
-    place = xp.where(flat, np.arange(slots), -1)
-    last = lax.cummax(place, axis=2) if xp is jnp else np.maximum.accumulate(place, axis=2)
+    change_slot = xp.where(flat, np.arange(slots), -1)
+    last = lax.cummax(change_slot, axis=2) if xp is jnp else np.maximum.accumulate(change_slot, axis=2)
     served, before = (x.reshape(*flat.shape, *more) for x in (served, before))
-    at = xp.maximum(last, 0).reshape(*flat.shape, *(1 for _ in more))
-    was = array_module(before, at).take_along_axis(before, at, axis=2)
+    index = xp.maximum(last, 0).reshape(*flat.shape, *(1 for _ in more))
+    was = array_module(before, index).take_along_axis(before, index, axis=2)
     return solver.where(last >= 0, was, served).reshape(shape)

@@ -15,7 +15,7 @@ from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.timing.iteration import FabricRates, rates_of
 from mfabric_jax.workload.compute import BlockSeconds
-from mfabric_jax.workload.kernels import Shares
+from mfabric_jax.workload.kernels import BandwidthShares
 
 Numbers = Mapping[str, Any]
 NUMBERS = {  # path of a number in a case: its name here
@@ -49,7 +49,7 @@ class NetworkOf(eqx.Module):
     nics: Array
     decision_s: Float[Array, ""]
     peak_s: BlockSeconds
-    shares: Shares
+    shares: BandwidthShares
     path_links: Float[Array, "D"]  # per number of a server's optical NICs if that varies, else one value
     own_delay_s: Float[Array, ""] | None  # delay of a link; replaces `network.link_delay_s`
     memory_Bps: Float[Array, ""]
@@ -61,7 +61,7 @@ class NetworkOf(eqx.Module):
         return self.on.about.optics.degree_varies
 
     @property
-    def solved_for(self) -> tuple[str, ...]:
+    def input_paths(self) -> tuple[str, ...]:
         """Paths of the numbers that the all-to-alls depend on."""
         if not self.on.reconfigures:
             return (PATHS["sample"],)
@@ -71,13 +71,13 @@ class NetworkOf(eqx.Module):
 
     def costs(self, case: Numbers) -> tuple[FabricRates, BlockSeconds]:
         """Return the rates of a case, and the seconds of a block."""
-        typed, used, shares = self._typed(case), self.transport, self.shares
+        typed, used, shares = self._to_arrays(case), self.transport, self.shares
         group, own = self._group(typed), units.gigabytes_per_s(typed["nvlink_gigabytes_per_s"])
         link_delay_s = typed["link_delay_s"] if self.own_delay_s is None else self.own_delay_s
         links = self.path_links[typed["optical_degree"] if self.varies else 0]
         nvlink_Bps = self.on.inside_Bps(self.gpu_tbps, typed["nic_gbps"], own)
-        rest = {
-            "goodput": typed["goodput"] * used.paced,
+        fields = {
+            "goodput": typed["goodput"] * used.receiver_goodput,
             "acks": used.acks_back,
             "latency_s": used.path_s(links, link_delay_s, group.nic_Bps),
             "alpha_s": typed["alpha_s"],
@@ -87,10 +87,10 @@ class NetworkOf(eqx.Module):
             "counts_s": shares.counts_s,
         }
         if group.reconfigures or group.phases:
-            rest["delay_s"] = group.delay_s + typed["reactivation_s"]
-            rest["each_s"] = typed.get("each_s", 0.0)
-            rest["decision_s"] = self.decision_s
-        rates = rates_of(group, **rest)
+            fields["delay_s"] = group.delay_s + typed["reactivation_s"]
+            fields["each_s"] = typed.get("each_s", 0.0)
+            fields["decision_s"] = self.decision_s
+        rates = rates_of(group, **fields)
         rates = rates._replace(
             nic_Bps=rates.nic_Bps * shares.nic,
             eps_Bps=rates.eps_Bps * shares.ring_nic,
@@ -102,7 +102,7 @@ class NetworkOf(eqx.Module):
 
     def group_at(self, case: Numbers) -> Any:
         """Return the group with the numbers of one case."""
-        return self._group(self._typed(case))
+        return self._group(self._to_arrays(case))
 
     def _group(self, typed: Mapping[str, Any]) -> Any:
         group = self.group.at(typed["nic_gbps"], self.gpu_tbps)
@@ -110,13 +110,15 @@ class NetworkOf(eqx.Module):
             group = eqx.tree_at(lambda g, name=name: getattr(g, name), group, typed[name])
         return group
 
-    def _typed(self, case: Numbers) -> dict[str, Any]:
+    def _to_arrays(self, case: Numbers) -> dict[str, Any]:
         for path in case:
             one_of("number of a case", path, NUMBERS)
         xp = array_module(self, case)
-        found = {
+        arrays = {
             NUMBERS[path]: xp.asarray(x, np.int32 if NUMBERS[path] in WHOLE else self.dtype) for path, x in case.items()
         }
-        if "optical_degree" in found:
-            found["electrical_nics"] = (self.nics - found["optical_degree"]).astype(self.dtype) / self.oversubscription
-        return found
+        if "optical_degree" in arrays:
+            arrays["electrical_nics"] = (self.nics - arrays["optical_degree"]).astype(
+                self.dtype
+            ) / self.oversubscription
+        return arrays

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from mfabric_jax import evaluate, policies, traffic, units
-from mfabric_jax.evaluate.asking import asked_of, degrees_of, in_chunks
+from mfabric_jax.evaluate.asking import degrees_of, in_chunks, region_functions
 from mfabric_jax.evaluate.demands import (
     BetweenServers,
     Forecasts,
@@ -19,8 +19,8 @@ from mfabric_jax.evaluate.demands import (
 from mfabric_jax.evaluate.links import unit_on_host
 from mfabric_jax.evaluate.loads import loads_on_circuits
 from mfabric_jax.evaluate.problem import Problem, own_keys, policy_of_mean
-from mfabric_jax.evaluate.rules import Rule, TradeOff
-from mfabric_jax.evaluate.solver import Asked, Now, Tables
+from mfabric_jax.evaluate.rules import CircuitRule, TradeOff
+from mfabric_jax.evaluate.solver import Now, RegionFunctions, Tables
 from mfabric_jax.policies import Policy, is_own, reads_of, takes_many
 from mfabric_jax.policies.reads import Reads
 from mfabric_jax.policies.static import uniform_circuits
@@ -38,26 +38,26 @@ class OnCircuits:
 
     def __init__(
         self,
-        one: Problem,
+        problem: Problem,
         group: Any,
         costs: TradeOff | None,
         between: BetweenServers | None = None,
         policy: Policy | None = None,
         carried: Any = None,
     ):
-        resolved, case = one.resolved, one.resolved.case
-        self.where = places(one.workload)
-        self.rule = Rule(resolved.first, one.circuits_for, case.circuits.cold_start, case.circuits.partial)
-        policy, (demand, even) = policy or policy_of_mean(one), between or one.between
-        asked, reads, start = asked_for(one, group, policy, carried)
-        self.costs, busy = (costs, one.busy) if self.rule.name == "pays" else (None, None)
-        self.rates = None if costs is None else rates_asked_at(one, costs)
+        resolved, case = problem.resolved, problem.resolved.case
+        self.where = places(problem.workload)
+        self.rule = CircuitRule(resolved.first, problem.circuits_for, case.circuits.cold_start, case.circuits.partial)
+        policy, (demand, even) = policy or policy_of_mean(problem), between or problem.between
+        functions, reads, start = solver_inputs(problem, group, policy, carried)
+        self.costs, busy = (costs, problem.busy) if self.rule.name == "pays" else (None, None)
+        self.rates = None if costs is None else policy_rates(problem, costs)
         keyed = reads.key or self.rule.name == "random"
-        ahead = _forecasts(one, self.where, self.rule, policy, demand)
+        ahead = _forecasts(problem, self.where, self.rule, policy, demand)
         table, self.sent = in_numbers(self.where, demand, even, ahead, keyed=keyed, busy=busy)
-        keys = _keys(one, self.rule, self.sent.key.shape[1:]) if keyed else None
+        keys = _keys(problem, self.rule, self.sent.key.shape[1:]) if keyed else None
         tables = Tables(table, ahead.samples, ahead.times, keys, self.rates)
-        self.solver = Now(tables, start, asked, reads)
+        self.solver = Now(tables, start, functions, reads)
         self._legal = (resolved.policy_name, np.asarray(group.degrees)) if is_own(resolved.policy) else None
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None) -> Exchanges:
@@ -66,21 +66,23 @@ class OnCircuits:
         if self.rates is not None:
             sent = sent._replace(case=case)
         costs = None if self.costs is None else of_cases(self.costs, case)
-        found = loads_on_circuits(self.where, self.solver, sent, self.rule, costs, shown)
+        exchanges = loads_on_circuits(self.where, self.solver, sent, self.rule, costs, shown)
         if self._legal is not None:
             name, degrees = self._legal
             policies.check_legal(name, self.solver.counts, degrees)
-        return found
+        return exchanges
 
 
-def asked_for(one: Problem, group: Any, policy: Policy, carried: Any = None) -> tuple[Asked, Reads, np.ndarray]:
+def solver_inputs(
+    problem: Problem, group: Any, policy: Policy, carried: Any = None
+) -> tuple[RegionFunctions, Reads, np.ndarray]:
     """Return a group's functions at unit bandwidth, what its policy reads, and uniform circuits."""
-    resolved, unit = one.resolved, unit_on_host(group)
-    dtype, carried = resolved.case.run.dtype, carried or one.carry or resolved.routing
+    resolved, unit = problem.resolved, unit_on_host(group)
+    dtype, carried = resolved.case.run.dtype, carried or problem.carry or resolved.routing
     region: Any = group_numbers(unit, dtype)
     reads = reads_of(policy, region)
-    asked = asked_of(unit, policy, reads, carried, resolved.carried_by.acks_back, dtype)
-    return asked, reads, uniform_circuits(degrees_of(unit))
+    functions = region_functions(unit, policy, reads, carried, resolved.carried_by.acks_back, dtype)
+    return functions, reads, uniform_circuits(degrees_of(unit))
 
 
 def of_cases(costs: TradeOff, case: np.ndarray) -> TradeOff:
@@ -89,38 +91,40 @@ def of_cases(costs: TradeOff, case: np.ndarray) -> TradeOff:
     return costs._replace(**each)
 
 
-def _keys(one: Problem, rule: Rule, steps: tuple[int, ...]) -> np.ndarray:
+def _keys(problem: Problem, rule: CircuitRule, steps: tuple[int, ...]) -> np.ndarray:
     """Key data of iterations and of their steps [N 2]."""
-    own = parents = own_keys(one)
+    own = parents = own_keys(problem)
     if rule.span == "run":
-        of_run = jax.random.key_data(jax.random.key(one.resolved.case.run.seed))
+        of_run = jax.random.key_data(jax.random.key(problem.resolved.case.run.seed))
         parents = np.tile(np.asarray(of_run), (len(own), 1))
     return np.concatenate([own, programs.run(split_keys, parents, steps).reshape(-1, own.shape[-1])])
 
 
 # ------------------------------------------------------------------------------------------------------------ forecasts
-def _forecasts(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.ndarray) -> Forecasts:
+def _forecasts(problem: Problem, where: Any, rule: CircuitRule, policy: Policy, demand: np.ndarray) -> Forecasts:
     if rule.name == "predict":
-        return _predicted(one, policy)
-    return _of_spans(one, where, rule, policy, demand) if rule.long else Forecasts()
+        return _predictions(problem, policy)
+    return _of_spans(problem, where, rule, policy, demand) if rule.long else Forecasts()
 
 
-def _predicted(one: Problem, policy: Policy) -> Forecasts:
-    turn: Any = one.resolved.case.circuits.turn
-    guess = between_servers(one.workload, evaluate.guess_of(one))
+def _predictions(problem: Problem, policy: Policy) -> Forecasts:
+    turn: Any = problem.resolved.case.circuits.turn
+    guess = between_servers(problem.workload, evaluate.guess_of(problem))
     ahead = forecasts_of(guess)
     if not (takes_many(policy) and turn.scenarios):
         return ahead
-    dtype, keys = one.resolved.case.run.dtype, programs.run(split_keys, own_keys(one), guess.shape[1:3])
-    sigma = np.repeat(evaluate.sigma_of(one), np.prod(guess.shape[1:3])).astype(dtype)
+    dtype, keys = problem.resolved.case.run.dtype, programs.run(split_keys, own_keys(problem), guess.shape[1:3])
+    sigma = np.repeat(evaluate.sigma_of(problem), np.prod(guess.shape[1:3])).astype(dtype)
     members = keys.reshape(-1, keys.shape[-1]), ahead.single.astype(dtype), sigma
     samples = in_chunks(likely_of, members, turn.scenarios).astype(float)
     return ahead._replace(single=None, samples=samples)
 
 
-def _of_spans(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.ndarray) -> Forecasts:
+def _of_spans(problem: Problem, where: Any, rule: CircuitRule, policy: Policy, demand: np.ndarray) -> Forecasts:
     """Forecasts of long spans; all iterations of a replica share that of the span "run"."""
-    seen = [between_servers(one.workload, evaluate.planned_on(replica)) for replica in one.each_replica]
+    seen = [
+        between_servers(problem.workload, evaluate.planning_selections(replica)) for replica in problem.each_replica
+    ]
     number = np.arange(len(demand))
     if rule.span == "run":
         each, number = [(demand[0], past) for past in seen], number // (len(demand) // len(seen))
@@ -128,31 +132,35 @@ def _of_spans(one: Problem, where: Any, rule: Rule, policy: Policy, demand: np.n
         each = [(own, past[None]) for own, past in zip(demand, np.concatenate(seen), strict=True)]
     each = [samples_of_spans(where, rule.span, *both) for both in each]
     samples, times = (np.stack(part) for part in zip(*each, strict=True))
-    return forecasts_of_spans(samples, times, number, takes_many(policy), one.resolved.case.run.dtype)
+    return forecasts_of_spans(samples, times, number, takes_many(policy), problem.resolved.case.run.dtype)
 
 
 def likely_of(key: Any, forecast: Any, sigma: Any, many: int) -> Any:
     """Return demands [B K S S] drawn around forecasts."""
-    drawn = jax.vmap(lambda key, one, sigma: traffic.likely_demands(jax.random.wrap_key_data(key), one, sigma, many))
+    drawn = jax.vmap(
+        lambda key, own_forecast, sigma: traffic.likely_demands(
+            jax.random.wrap_key_data(key), own_forecast, sigma, many
+        )
+    )
     return drawn(key, forecast, sigma)
 
 
-def rates_asked_at(one: Problem, costs: TradeOff) -> np.ndarray | None:
+def policy_rates(problem: Problem, costs: TradeOff) -> np.ndarray | None:
     """Return the bandwidth and delay [N 2] that a policy reads: the row's own for a user's policy, else at 1 byte/s.
 
     None: the policy reads neither.
     """
-    resolved = one.resolved
+    resolved = problem.resolved
     if is_own(resolved.policy):
-        found = units.to_gbps(costs.nic_Bps), costs.delay_s
+        rates = units.to_gbps(costs.nic_Bps), costs.delay_s
     elif resolved.first == "pays":  # reads the demand alone
         return None
     else:
-        found = np.full(np.shape(costs.nic_Bps), units.to_gbps(1.0)), costs.delay_s * costs.nic_Bps
-    return np.stack(found, axis=-1).astype(resolved.case.run.dtype)
+        rates = np.full(np.shape(costs.nic_Bps), units.to_gbps(1.0)), costs.delay_s * costs.nic_Bps
+    return np.stack(rates, axis=-1).astype(resolved.case.run.dtype)
 
 
 def split_keys(key: Any, shape: tuple[int, ...]) -> Any:
     """Return the data [N *shape 2] of the keys split from each key [N 2]."""
-    split = lambda one: jax.random.key_data(jax.random.split(jax.random.wrap_key_data(one), shape))  # noqa: E731
+    split = lambda data: jax.random.key_data(jax.random.split(jax.random.wrap_key_data(data), shape))  # noqa: E731
     return jax.vmap(split)(key)

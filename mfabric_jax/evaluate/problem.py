@@ -18,22 +18,22 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import policies, routing, timing, units
-from mfabric_jax.case.paths import named_files
+from mfabric_jax.case.paths import files_of_case
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.demands import BetweenServers
 from mfabric_jax.evaluate.experts import busy_of_blocks
 from mfabric_jax.evaluate.numbers import PATHS, NetworkOf
-from mfabric_jax.evaluate.paths import carried
+from mfabric_jax.evaluate.paths import carry_of
 from mfabric_jax.evaluate.resolving.limits import check_beside
 from mfabric_jax.evaluate.resolving.resolved import SCHEDULE, Resolved
 from mfabric_jax.evaluate.resolving.traffic import traffic_of
 from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.policies import Policy, is_own, uniform, weighs_turns
+from mfabric_jax.policies import Policy, is_own, uniform, weighs_changes
 from mfabric_jax.routing import Plan
-from mfabric_jax.routing.fixed import wired
+from mfabric_jax.routing.fixed import add_paths
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.support.text_files import cached_by_files
@@ -77,19 +77,19 @@ class Problem:
         return [dataclasses.replace(self, tokens=tokens, others=()) for tokens in self.every_replica]
 
     @property
-    def shown(self) -> int:
+    def shown_iteration(self) -> int:
         """Index of the iteration to show: `run.sample`, or the last."""
         sample = self.resolved.case.run.sample
         return len(self.tokens.count) - 1 if sample is None else sample
 
     @property
-    def sent(self) -> np.ndarray:
+    def own_selections(self) -> np.ndarray:
         return sent_tokens(self.workload, self.tokens)
 
     @functools.cached_property
     def selections(self) -> Float[np.ndarray, "I layer M R C"]:
         """Selections of experts that all replicas send, in float64."""
-        return np.concatenate([np.asarray(replica.sent, float) for replica in self.each_replica])
+        return np.concatenate([np.asarray(replica.own_selections, float) for replica in self.each_replica])
 
     @functools.cached_property
     def between(self) -> BetweenServers:
@@ -109,13 +109,13 @@ class Problem:
         """Whether circuits also depend on bandwidth and computation; a user's policy reads those of its row."""
         if not self.group.reconfigures or self.resolved.first == BOUND:
             return False
-        paced = self.resolved.first in ("pays", SCHEDULE) or weighs_turns(self.resolved.policy)
+        paced = self.resolved.first in ("pays", SCHEDULE) or weighs_changes(self.resolved.policy)
         return paced or is_own(self.resolved.policy)
 
     @functools.cached_property
     def plans_schedules(self) -> bool:
         """Whether the plans of the user's policy hold schedules."""
-        if not (self.group.reconfigures and is_own(self.resolved.policy)) or self.resolved.scheduled:
+        if not (self.group.reconfigures and is_own(self.resolved.policy)) or self.resolved.is_scheduled:
             return False
         run = self.resolved.case.run
         demand = jax.ShapeDtypeStruct((self.group.servers, self.group.servers), run.dtype)
@@ -125,14 +125,14 @@ class Problem:
     @functools.cached_property
     def mean_demand(self) -> jax.Array:
         """Bytes between the servers of a region [S S]: the mean all-to-all of the run, over all replicas."""
-        each = (np.asarray(replica.sent, np.float64) for replica in self.each_replica)
+        each = (np.asarray(replica.own_selections, np.float64) for replica in self.each_replica)
         mean = np.mean([sent.mean(axis=(0, 1, 2)) for sent in each], axis=0)
         return server_bytes(dispatched_bytes(self.workload, mean), self.workload.ranks_per_server)
 
     @functools.cached_property
     def carry(self) -> Any:
         """Paths of flows that do not spread; None: bytes spread over circuits, NICs and links."""
-        return carried(self.resolved, self.group)
+        return carry_of(self.resolved, self.group)
 
     @functools.cached_property
     def costs(self) -> TradeOff:
@@ -164,8 +164,8 @@ class Problem:
 
     def rates(self, nic_gbps: float) -> FabricRates:
         """Return the rates at a NIC bandwidth."""
-        at, _ = self.network.costs(numbers_of(self) | {PATHS["nic_gbps"]: nic_gbps})
-        return at
+        rates, _ = self.network.costs(numbers_of(self) | {PATHS["nic_gbps"]: nic_gbps})
+        return rates
 
     @property
     def seconds(self) -> BlockSeconds:
@@ -183,25 +183,25 @@ class Problem:
         wired = settings.own(self.fabric.name) if self.fabric.about.optics.wires is not None else None
         paths = single, wired
         variant = self.variant if self.group.reconfigures else None
-        return self.workload, form, numbers, paths, self.circuits_for, variant, self._solved_for
+        return self.workload, form, numbers, paths, self.circuits_for, variant, self._solve_key
 
     @property
     def inside_key(self) -> Any:
         """Key of the all-to-alls inside servers."""
-        return "inside", self.workload, self.group.handover, self._drawn_for
+        return "inside", self.workload, self.group.handover, self._traffic_key
 
     @property
-    def _drawn_for(self) -> Any:
+    def _traffic_key(self) -> Any:
         case = self.resolved.case
         return case.traffic, case.placement, case.run, self.resolved.past
 
     @property
-    def _solved_for(self) -> Any:
+    def _solve_key(self) -> Any:
         case = self.resolved.case
         if self.weighs:
             return case.with_({"network.nic_gbps": 1.0}), self.bandwidths
         circuits = case.circuits if self.group.reconfigures else None
-        return self._drawn_for, circuits, case.compute.experts, case.network.payload, case.network.paths
+        return self._traffic_key, circuits, case.compute.experts, case.network.payload, case.network.paths
 
 
 def problem_of(
@@ -215,8 +215,8 @@ def problem_of(
     check_beside("an iteration of one group", resolved.case)
     tokens, *others = _traffic_once(TrafficOf.of(resolved)) if traffic is None else traffic
     group = resolved.fabric.group(resolved.site, bandwidths[0])
-    one = Problem(resolved, tokens, group, bandwidths, resolved.circuits_for, variant=variant, others=tuple(others))
-    return dataclasses.replace(one, group=linked(one, one.group), decision_s=_decision_s(one))
+    problem = Problem(resolved, tokens, group, bandwidths, resolved.circuits_for, variant=variant, others=tuple(others))
+    return dataclasses.replace(problem, group=link_group(problem, problem.group), decision_s=_decision_s(problem))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,29 +236,29 @@ class TrafficOf:
         return TrafficOf(resolved, (tuple(shape.items()), case.traffic, case.placement, run, resolved.past))
 
 
-@cached_by_files(lambda of: named_files(of.resolved.case), maxsize=16)
+@cached_by_files(lambda of: files_of_case(of.resolved.case), maxsize=16)
 def _traffic_once(of: TrafficOf) -> tuple[Tokens, ...]:
     resolved = of.resolved
     return traffic_of(resolved.case, resolved.job, past=resolved.past)
 
 
-def _decision_s(one: Problem) -> float:
-    settings, job = one.resolved, one.workload
-    if not one.group.reconfigures:
+def _decision_s(problem: Problem) -> float:
+    settings, job = problem.resolved, problem.workload
+    if not problem.group.reconfigures:
         return 0.0
     decision_s = settings.case.circuits.decision_s
     if not isinstance(decision_s, str):
         return decision_s
     run = settings.case.run
-    first = jnp.asarray(one.sent[0, 0, 0], run.dtype)
+    first = jnp.asarray(problem.own_selections[0, 0, 0], run.dtype)
     demand = server_bytes(dispatched_bytes(job, first), job.ranks_per_server)
-    region = group_numbers(one.group, run.dtype)
-    return measured_decision_s(policy_of_mean(one), region, demand, jax.random.key(run.seed))
+    region = group_numbers(problem.group, run.dtype)
+    return measured_decision_s(policy_of_mean(problem), region, demand, jax.random.key(run.seed))
 
 
-def policy_of_mean(one: Problem) -> Policy:
+def policy_of_mean(problem: Problem) -> Policy:
     """Return the policy of a problem; "static" gets the mean demand of the run."""
-    return one.resolved.circuits_policy(jnp.asarray(one.mean_demand, one.resolved.case.run.dtype))
+    return problem.resolved.circuits_policy(jnp.asarray(problem.mean_demand, problem.resolved.case.run.dtype))
 
 
 WARM_UP, TIMED = 3, 15  # decisions
@@ -271,76 +271,78 @@ def measured_decision_s(policy: Policy, region, demand: Float[Array, "S S"], key
     def decide(region, demand, before):
         return policy(demand, region, previous=Plan(Circuits(before)), key=key).circuits.count
 
-    given, found = (region, demand, uniform(None, region).circuits.count), []
+    arguments, durations = (region, demand, uniform(None, region).circuits.count), []
     for _ in range(WARM_UP + TIMED):
         began = time.perf_counter()
-        jax.block_until_ready(decide(*given))
-        found.append(time.perf_counter() - began)
-    return statistics.median(found[WARM_UP:])
+        jax.block_until_ready(decide(*arguments))
+        durations.append(time.perf_counter() - began)
+    return statistics.median(durations[WARM_UP:])
 
 
-def network_of(one: Problem, dtype: str) -> NetworkOf:
+def network_of(problem: Problem, dtype: str) -> NetworkOf:
     """Return the rates and seconds of a problem as functions of its numbers, in NumPy arrays."""
-    settings, degrees = one.resolved, one.path_links_by_degree
+    settings, degrees = problem.resolved, problem.path_links_by_degree
     numbers = {
-        "decision_s": one.decision_s,
-        "peak_s": settings.block_seconds(one.workload, 1.0),
-        "shares": settings.shares(one.workload),
-        "path_links": np.asarray(degrees or (one.path_links,)),
-        "own_delay_s": one.own_delay_s,
+        "decision_s": problem.decision_s,
+        "peak_s": settings.block_seconds(problem.workload, 1.0),
+        "shares": settings.shares(problem.workload),
+        "path_links": np.asarray(degrees or (problem.path_links,)),
+        "own_delay_s": problem.own_delay_s,
         "memory_Bps": settings.memory_Bps,
         "oversubscription": settings.oversubscription or 1.0,
     }
     return NetworkOf(
-        on=one.fabric,
+        on=problem.fabric,
         dtype=dtype,
         gpu_tbps=settings.gpu_tbps,
         transport=settings.carried_by,
-        weighs=one.weighs,
-        group=group_numbers(one.group, dtype),
+        weighs=problem.weighs,
+        group=group_numbers(problem.group, dtype),
         nics=np.asarray(settings.server_nics or 0, np.int32),
         **jax.tree.map(lambda x: np.asarray(x, dtype), numbers),
     )
 
 
-def numbers_of(one: Problem) -> dict[str, Any]:
+def numbers_of(problem: Problem) -> dict[str, Any]:
     """Return the numbers of a problem by path, at its first bandwidth."""
-    settings = one.resolved
+    settings = problem.resolved
     case = {
-        "nic_gbps": one.bandwidths[0],
+        "nic_gbps": problem.bandwidths[0],
         "goodput": settings.goodput,
         "link_delay_s": settings.case.network.link_delay_s,
         "alpha_s": settings.case.network.alpha_s,
     }
-    case |= {"sample": 0, "efficiency": settings.achieved(one.workload)}
+    case |= {"sample": 0, "efficiency": settings.efficiency_of(problem.workload)}
     case["nvlink_gigabytes_per_s"] = units.to_gigabytes(settings.server.nvlink)
-    if one.group.reconfigures or one.group.phases:
-        names = ("delay_s", "reactivation_s", *(("each_s",) if one.group.reconfigures else ()))
+    if problem.group.reconfigures or problem.group.phases:
+        names = ("delay_s", "reactivation_s", *(("each_s",) if problem.group.reconfigures else ()))
         case |= {name: getattr(settings.case.circuits, name) for name in names}
-    if one.fabric.about.optics.degree_varies:
+    if problem.fabric.about.optics.degree_varies:
         case["optical_degree"] = settings.optical_degree
     return {PATHS[name]: value for name, value in case.items()}
 
 
-def own_keys(one: Problem) -> np.ndarray:
+def own_keys(problem: Problem) -> np.ndarray:
     """Return the key data of every iteration of every replica [I 2]."""
-    key, every = jax.random.key(one.resolved.case.run.seed), []
-    for at, replica in enumerate(one.every_replica):
-        every.append(jax.random.split(jax.random.fold_in(key, at) if at else key, len(replica.count)))
+    key, every = jax.random.key(problem.resolved.case.run.seed), []
+    for number, replica in enumerate(problem.every_replica):
+        every.append(jax.random.split(jax.random.fold_in(key, number) if number else key, len(replica.count)))
     return np.concatenate([np.asarray(jax.random.key_data(each)) for each in every])
 
 
-def linked(one: Problem, group: Any) -> Any:
+def link_group(problem: Problem, group: Any) -> Any:
     """Return the group with its paths and, if its links are fixed, links chosen for the mean traffic of the run."""
     if group.joined:
         return group
     if group.shares_links:
-        return routing.rated(group, one.workload, one.resolved.case.network.paths.name, one.resolved.case.run.seed)
+        return routing.add_rates(
+            group, problem.workload, problem.resolved.case.network.paths.name, problem.resolved.case.run.seed
+        )
     if group.mesh is not None:
-        return wired(group)
-    job, demand = one.workload, one.mean_demand
-    wiring = one.resolved.own(one.fabric.name).wiring
-    return policies.wired_as(wiring, group, job.servers // job.pp, demand, policies.sent_by(job, demand))
+        return add_paths(group)
+    job, demand = problem.workload, problem.mean_demand
+    wiring = problem.resolved.own(problem.fabric.name).wiring
+    return policies.wire_group(wiring, group, job.servers // job.pp, demand, policies.bytes_sent(job, demand))
 
 
 def check_dtype(dtype: str) -> None:

@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int
 
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.evaluate.resolving.resolved import LONG
-from mfabric_jax.support.array_module import Array, aligned, array_module
+from mfabric_jax.support.array_module import Array, align_rank, array_module
 from mfabric_jax.timing.blocks import BACK, BASES, SECONDS, factors
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import BlockSeconds, completed
+from mfabric_jax.workload.compute import BlockSeconds, complete_seconds
 from mfabric_jax.workload.volume import tp_bytes_per_gpu
 
 FIRST = {
@@ -64,23 +64,23 @@ def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing:
     """Return the costs and gains of a reconfiguration, at rates and seconds of one case () or of many [C]."""
     reduces = 2 if workload.tp_reduces == "all" else 1
     reduce_s = reduces * tp_bytes_per_gpu(workload) / rates.nvlink_Bps
-    xp, seconds = array_module(rates, seconds), completed(workload, seconds)
+    xp, seconds = array_module(rates, seconds), complete_seconds(workload, seconds)
     dtype = xp.result_type(seconds.attention_s * reduce_s)
     size = xp.asarray((1.0, workload.combine_bytes / workload.dispatch_bytes), dtype)
     inner, behind = (factors(workload.recompute)[:3, SECONDS["run", run, False]] for run in ("inner", "behind"))
 
-    def weighed(by: np.ndarray, **parts: Any) -> Any:
+    def weigh(by: np.ndarray, **parts: Any) -> Any:
         """[C 3] seconds by `Places.kind`."""
         every = {name: xp.asarray(part, dtype)[..., None] for name, part in parts.items()}
-        return sum(aligned(xp.asarray(by[:, BASES.index(name)], dtype), part) * part for name, part in every.items())
+        return sum(align_rank(xp.asarray(by[:, BASES.index(name)], dtype), part) * part for name, part in every.items())
 
     def with_back(name: str, forward: Any, back: Any) -> dict[str, Any]:
         return {name: forward} | {f"{name} {which}": part for which, part in zip(BACK, back, strict=True)}
 
     back: Any = seconds.backward
-    behind_s = weighed(behind, **with_back("attention", seconds.attention_s, back.attention), tp=reduce_s)
-    inner_s = weighed(inner, **with_back("inner", seconds.moe_s, back.moe))
-    expert_s = weighed(inner, **with_back("inner", seconds.expert_s, back.expert))
+    behind_s = weigh(behind, **with_back("attention", seconds.attention_s, back.attention), tp=reduce_s)
+    inner_s = weigh(inner, **with_back("inner", seconds.moe_s, back.moe))
+    expert_s = weigh(inner, **with_back("inner", seconds.expert_s, back.expert))
     tolerance = RELAY_TOLERANCE if routing == "relay" else 0.0
     return TradeOff(rates.delay_s, rates.nic_Bps, size, inner_s, behind_s, rates.each_s, tolerance, expert_s)
 
@@ -107,17 +107,20 @@ def what_pays(
     delay_s, busy = delay_s + each_s * anew, xp.asarray(busy, dtype)
     old, optical, new = xp.maximum(*kept) / nic_Bps, fresh[0] / nic_Bps, xp.maximum(*fresh) / nic_Bps
     backward = kind > 0
-    one, two = (xp.where(backward, trade_off.size[1 - at], trade_off.size[at]) for at in (0, 1))
+    first_size, second_size = (xp.where(backward, trade_off.size[1 - which], trade_off.size[which]) for which in (0, 1))
     ready = xp.where(backward, _of_kind(trade_off.behind_s, behind), 0)  # demand known before: time to reconfigure
     computed = _of_kind(trade_off.inner_s, kind) + (busy - 1) * _of_kind(trade_off.expert_s, kind)
 
-    def paid(hidden, size):
+    def paid_delay(hidden, size):
         return xp.where(optical > 0, xp.maximum(delay_s - hidden - size * (new - optical), 0), 0)
 
     # Seconds saved over circuits that stay; exact in a tie, although compilers fuse sums of products differently.
     shorter = old - new
-    now, later = (one + two) * shorter - paid(ready, one), two * shorter - paid(computed, two)
-    never = trade_off.tolerance * (one + two) * old
+    now, later = (
+        (first_size + second_size) * shorter - paid_delay(ready, first_size),
+        second_size * shorter - paid_delay(computed, second_size),
+    )
+    never = trade_off.tolerance * (first_size + second_size) * old
     first = now > xp.maximum(later, never)
     return xp.stack([first, first | (later > never)])
 
@@ -156,7 +159,7 @@ class First(eqx.Module):
             raise InputError("first 'pays' needs the trade_off (delay, bandwidth, computation), got none.")
 
 
-class Span(eqx.Module):
+class CircuitSpan(eqx.Module):
     """How long circuits stay set, one of `SPANS`.
 
     For a span longer than one all-to-all, policies that take many demands get all demands of the span, each weighted by
@@ -181,7 +184,7 @@ class Span(eqx.Module):
         return self.name in LONG
 
 
-class Rule(NamedTuple):
+class CircuitRule(NamedTuple):
     """How circuits are chosen; static under JAX.
 
     - `name`: one of `FIRST`; `span`: one of `SPANS`; `cold`: an iteration starts with uniform circuits.

@@ -108,19 +108,19 @@ def evaluate(
     spread = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
     shared, code = eqx.partition(function, lambda x: isinstance(x, jax.Array | np.ndarray))
     shared = jax.device_put(shared, _everywhere(spread))
-    typed = jax.tree_util.tree_map_with_path(_typed, cases)
+    typed = jax.tree_util.tree_map_with_path(_to_array, cases)
     with contextlib.nullcontext() if devices[0].platform == platform() else jax.default_device(devices[0]):
         of_chunk = chunk_results(hashable(code), spread, batched, platform())
-        program, estimate = _fitted(of_chunk, shared, typed, most, limit, spread)
+        program, estimate = _fit_program(of_chunk, shared, typed, most, limit, spread)
         chunk_of = _cutting(typed, estimate, limit, spread)
     if before:
         before(estimate)
-    began, found, running = time.perf_counter(), [], collections.deque()
+    began, results, running = time.perf_counter(), [], collections.deque()
 
     def fetch() -> None:
-        found.append(jax.tree.map(np.asarray, running.popleft()))
+        results.append(jax.tree.map(np.asarray, running.popleft()))
         if progress:
-            progress(min(len(found) * estimate.at_once, count))
+            progress(min(len(results) * estimate.at_once, count))
 
     for start in range(0, count, estimate.at_once):
         chosen = np.minimum(np.arange(start, start + estimate.at_once, dtype=np.int32), count - 1)
@@ -131,7 +131,7 @@ def evaluate(
             fetch()
     while running:
         fetch()
-    arrays = jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *found)
+    arrays = jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *results)
     return Evaluated(arrays, cases, estimate, time.perf_counter() - began)
 
 
@@ -165,7 +165,7 @@ def grid(**axes: Sequence | np.ndarray) -> dict[str, np.ndarray]:
         if axis.ndim == 0 or not len(axis):
             raise InputError(f"{name} must have at least one value along its first axis, got {axis.tolist()!r}.")
     places = np.meshgrid(*(np.arange(len(axis)) for axis in values.values()), indexing="ij")
-    return {name: axis[place.reshape(-1)] for (name, axis), place in zip(values.items(), places, strict=True)}
+    return {name: axis[index.reshape(-1)] for (name, axis), index in zip(values.items(), places, strict=True)}
 
 
 def usual_at_once(devices: Sequence[Any] | None = None) -> int:
@@ -183,17 +183,17 @@ def _count(cases: Case) -> int:
     return shapes[0][0]
 
 
-def _typed(path, x):
+def _to_array(path, x):
     if isinstance(x, jax.Array):
         return x
-    given, name = np.asarray(x), f"cases{jax.tree_util.keystr(path)}"
-    if given.dtype.kind not in "biufcV":  # V: bfloat16 and its like
-        raise InputError(f"{name} must hold numbers, got {given.dtype}.")
+    array, name = np.asarray(x), f"cases{jax.tree_util.keystr(path)}"
+    if array.dtype.kind not in "biufcV":  # V: bfloat16 and its like
+        raise InputError(f"{name} must hold numbers, got {array.dtype}.")
     with np.errstate(over="ignore"):
-        typed = given.astype(jax.dtypes.canonicalize_dtype(given.dtype))
-    lost = typed != given if given.dtype.kind in "iu" else np.isinf(typed) & ~np.isinf(given)
+        typed = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+    lost = typed != array if array.dtype.kind in "iu" else np.isinf(typed) & ~np.isinf(array)
     if np.any(lost):
-        raise InputError(f"{name} must fit {typed.dtype}, got {given[lost][0]}; jax_enable_x64 allows more.")
+        raise InputError(f"{name} must fit {typed.dtype}, got {array[lost][0]}; jax_enable_x64 allows more.")
     return typed
 
 
@@ -202,13 +202,13 @@ def _memory(devices: Sequence[Any]) -> float:
     return min((PART * limit for limit in known if limit), default=MEMORY)
 
 
-def _fitted(of_chunk: Any, shared: Any, cases: Case, most: int, limit: float, spread: NamedSharding):
+def _fit_program(of_chunk: Any, shared: Any, cases: Case, most: int, limit: float, spread: NamedSharding):
     """The program of a chunk, compiled for as many cases as fit, and its estimate."""
     count, devices = len(jax.tree.leaves(cases)[0]), spread.mesh.size
     fixed = sum(x.nbytes for x in jax.tree.leaves(shared))
     began, at_once = time.perf_counter(), -(-most // devices) * devices
     while True:
-        program, need = _compiled(of_chunk, shared, cases, at_once, spread)
+        program, need = _compile_chunk(of_chunk, shared, cases, at_once, spread)
         part = min(max(limit - fixed, 0) / max(need - fixed, 1), 0.5)
         fewer = max(int(at_once * part) // devices * devices, devices)
         if need <= limit or fewer >= at_once:
@@ -216,7 +216,7 @@ def _fitted(of_chunk: Any, shared: Any, cases: Case, most: int, limit: float, sp
         at_once = fewer
 
 
-def _compiled(of_chunk: Any, shared: Any, cases: Case, at_once: int, spread: NamedSharding) -> tuple[Any, int]:
+def _compile_chunk(of_chunk: Any, shared: Any, cases: Case, at_once: int, spread: NamedSharding) -> tuple[Any, int]:
     """The program of a chunk, and its bytes per device; 0: unknown."""
     chunk = jax.tree.map(lambda x: jax.ShapeDtypeStruct((at_once, *x.shape[1:]), x.dtype, sharding=spread), cases)
     with warnings.catch_warnings():
@@ -251,10 +251,10 @@ def chunk_results(code: tuple, spread: NamedSharding, batched: bool, kind: str) 
         return eqx.combine(shared, jax.tree.unflatten(structure, leaves))(cases)
 
     def of_one(shared: Any, case: Case) -> dict[str, Any]:
-        found = results(shared, case)
-        if not isinstance(found, Mapping) or not all(jax.tree_util.all_leaves([x]) for x in found.values()):
-            raise InputError(f"function must give a dict of arrays, got {found!r:.200}.")
-        return dict(found)
+        result = results(shared, case)
+        if not isinstance(result, Mapping) or not all(jax.tree_util.all_leaves([x]) for x in result.values()):
+            raise InputError(f"function must give a dict of arrays, got {result!r:.200}.")
+        return dict(result)
 
     many = results if batched else jax.vmap(of_one, in_axes=(None, 0))
     return jax.jit(many, donate_argnums=1, out_shardings=spread)

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.evaluate.circuits import Steps
-from mfabric_jax.evaluate.links import acknowledged
+from mfabric_jax.evaluate.circuits import WalkSteps
+from mfabric_jax.evaluate.links import with_acks
 from mfabric_jax.evaluate.rules import Seconds
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import circuits_anew
@@ -52,8 +52,8 @@ class Tables(NamedTuple):
         if ahead and self.samples is not None:
             own = self.samples, self.times
         tables, numbers = (*own, self.key, self.rates), (demand, demand, key, case)
-        found = (None if x is None else x[at] for x, at in zip(tables, numbers, strict=True))
-        return Question(next(found), before, *found)
+        members = (None if x is None else x[number] for x, number in zip(tables, numbers, strict=True))
+        return Question(next(members), before, *members)
 
 
 class Question(NamedTuple):
@@ -66,14 +66,18 @@ class Question(NamedTuple):
     rates: Array | None = None
 
 
-def ask(policy: Policy, region: Region, one: Question) -> Array:
+def ask(policy: Policy, region: Region, question: Question) -> Array:
     """Return the circuits [S S] that a policy chooses."""
-    there = region if one.rates is None else eqx.tree_at(lambda r: (r.nic_gbps, r.delay_s), region, tuple(one.rates))
-    before: Any = one.before
-    given: dict[str, Any] = {"previous": Plan(Circuits(before)), "key": one.key}
-    if one.times is not None:
-        given["weights"] = one.times * jax.vmap(lambda demand: degree_bound(there, demand))(one.demand)
-    return policy(one.demand, there, **given).circuits.count
+    there = (
+        region
+        if question.rates is None
+        else eqx.tree_at(lambda r: (r.nic_gbps, r.delay_s), region, tuple(question.rates))
+    )
+    before: Any = question.before
+    options: dict[str, Any] = {"previous": Plan(Circuits(before)), "key": question.key}
+    if question.times is not None:
+        options["weights"] = question.times * jax.vmap(lambda demand: degree_bound(there, demand))(question.demand)
+    return policy(question.demand, there, **options).circuits.count
 
 
 # --------------------------------------------------------------------------------------------------------- on the host
@@ -89,15 +93,15 @@ class Memo:
         code = np.asarray(np.ravel_multi_index(parts, self._shape))
         known = self._codes[np.searchsorted(self._codes, code)] == code
         if len(fresh := np.unique(code[~known])):
-            found = work(*np.unravel_index(fresh, self._shape))
-            found = np.concatenate([self._results, found]) if len(self._results) else found
+            results = work(*np.unravel_index(fresh, self._shape))
+            results = np.concatenate([self._results, results]) if len(self._results) else results
             codes = np.concatenate([self._codes[:-1], fresh])
             order = np.argsort(codes)
-            self._codes, self._results = np.append(codes[order], LARGEST), found[order]
+            self._codes, self._results = np.append(codes[order], LARGEST), results[order]
         return self._results[np.searchsorted(self._codes, code)]
 
 
-class Asked(NamedTuple):
+class RegionFunctions(NamedTuple):
     """Functions of a region on the host: they choose circuits [B S S], and time circuits and packet switches.
 
     - `choose`: circuits for questions [B ..]; `draw`: random circuits for keys [B ..].
@@ -116,8 +120,8 @@ class Now:
 
     scans = False
 
-    def __init__(self, tables: Tables, start: np.ndarray, asked: Asked, reads: Reads):
-        self.tables, self.asked, self.reads = tables, asked, reads
+    def __init__(self, tables: Tables, start: np.ndarray, functions: RegionFunctions, reads: Reads):
+        self.tables, self.functions, self.reads = tables, functions, reads
         self._counts, self._numbers = [start], {start.tobytes(): 0}
         cases = 1 if tables.rates is None else len(tables.rates)
         keys = 1 if tables.key is None else len(tables.key)
@@ -134,37 +138,37 @@ class Now:
     def begin(self, many: int) -> np.ndarray:
         return np.zeros(many, int)
 
-    def prepare(self, steps: Steps, rule: str) -> None:
+    def prepare(self, steps: WalkSteps, rule: str) -> None:
         """Compute in one batch what the walk is sure to need."""
         if self.reads.before:
             return
         sent = steps.sent if rule != "reuse" else slice(None)
-        nothing, row = np.zeros_like(steps.demand[sent]), Steps(*(x[sent] for x in steps))
+        nothing, row = np.zeros_like(steps.demand[sent]), WalkSteps(*(x[sent] for x in steps))
         chosen = self.choose(nothing, row) if rule != "span" else nothing
         if rule in ("span", "predict"):
             self.choose(nothing, row, ahead=True)
         if rule == "pays" and _few_pairs(steps):
             self.seconds(*_pairs(steps, chosen))
 
-    def choose(self, before: np.ndarray, row: Steps, ahead: bool = False) -> np.ndarray:
+    def choose(self, before: np.ndarray, row: WalkSteps, ahead: bool = False) -> np.ndarray:
         """Return circuits for the demand; `ahead`: for the forecast."""
 
         def work(before, demand, key, case):
             question = self.tables.question(self.counts[before], demand, key, case, ahead)
-            return self._number(self.asked.choose(question))
+            return self._number(self.functions.choose(question))
 
         read = self.reads.before, True, self.reads.key, self.tables.rates is not None
         numbers = before, row.forecast if ahead else row.demand, row.key, row.case
         memo = self._chosen[ahead and self.tables.samples is not None]
         return memo(work, *(number * used for number, used in zip(numbers, read, strict=True)))
 
-    def draw(self, row: Steps) -> np.ndarray:
+    def draw(self, row: WalkSteps) -> np.ndarray:
         assert self.tables.key is not None
         keys = self.tables.key
-        return self._drawn(lambda key: self._number(self.asked.draw(keys[key])), row.key)
+        return self._drawn(lambda key: self._number(self.functions.draw(keys[key])), row.key)
 
     def _number(self, counts: np.ndarray) -> np.ndarray:
-        found, counts = [], np.asarray(counts)
+        numbers, counts = [], np.asarray(counts)
         with np.errstate(invalid="ignore"):
             whole = counts.astype(self._counts[0].dtype)
         for count, real in zip(whole, counts, strict=True):
@@ -172,22 +176,22 @@ class Now:
             if (number := self._numbers.get(key := count.tobytes())) is None:
                 number = self._numbers[key] = len(self._counts)
                 self._counts.append(count)
-            found.append(number)
-        return np.array(found)
+            numbers.append(number)
+        return np.array(numbers)
 
     def seconds(self, count: np.ndarray, demand: np.ndarray) -> Seconds:
-        return self._once(self._timed, self.asked.seconds, count, demand)
+        return self._once(self._timed, self.functions.seconds, count, demand)
 
     def waiting(self, count: np.ndarray, before: np.ndarray, demand: np.ndarray) -> Seconds:
         """Return `seconds` and, third, those of traffic that waits for the switch, which replaced circuits `before`."""
         memo = Memo(len(self._counts), len(self.tables.demand))
-        return self._once(memo, self.asked.waiting, count, before, demand)
+        return self._once(memo, self.functions.waiting, count, before, demand)
 
-    def _once(self, memo: Memo, asked: Callable[..., Seconds], *numbers: np.ndarray) -> Seconds:
+    def _once(self, memo: Memo, function: Callable[..., Seconds], *numbers: np.ndarray) -> Seconds:
         def work(*numbers):
             counts, (*circuits, demand) = self.counts, numbers
             members = *(counts[number] for number in circuits), self.tables.demand[demand]
-            return np.stack(asked(*members), axis=-1)
+            return np.stack(function(*members), axis=-1)
 
         return tuple(np.moveaxis(memo(work, *np.broadcast_arrays(*numbers)), -1, 0))
 
@@ -200,29 +204,29 @@ class Now:
 
         return self._anew(work, *np.broadcast_arrays(before, after))
 
-    def where(self, mask, one, other):
-        return np.where(mask, one, other)
+    def where(self, mask, count, other):
+        return np.where(mask, count, other)
 
-    def differ(self, one, other):
-        return one != other
+    def differ(self, count, other):
+        return count != other
 
-    def shown(self, count: np.ndarray) -> np.ndarray:
+    def as_arrays(self, count: np.ndarray) -> np.ndarray:
         """Return the circuits [.. S S] of numbers."""
         return self.counts[count]
 
 
-def _demands_of_stages(steps: Steps) -> list[np.ndarray]:
+def _demands_of_stages(steps: WalkSteps) -> list[np.ndarray]:
     """The distinct demands of every stage; stages with equal demands appear once."""
     each = (np.unique(own[sent]) for own, sent in zip(steps.demand.T, steps.sent.T, strict=True))
     return list({own.tobytes(): own for own in each}.values())
 
 
-def _few_pairs(steps: Steps) -> bool:
+def _few_pairs(steps: WalkSteps) -> bool:
     """Whether one batch of all pairs of a stage's demands is less work than timing its all-to-alls in sequence."""
     return max(map(len, _demands_of_stages(steps))) ** 2 <= PAIRS_A_STEP * len(steps.demand)
 
 
-def _pairs(steps: Steps, chosen: np.ndarray, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(steps: WalkSteps, chosen: np.ndarray, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Pairs of circuits and demands that stages may need: circuits `chosen` for each demand, and those of the start."""
     known = np.zeros(int(steps.demand.max(initial=0)) + 1, int)
     known[steps.demand[steps.sent]] = chosen
@@ -246,7 +250,7 @@ class Traced:
 
     def __init__(self, tables: Tables, region: Region, policy: Policy, parts: Callable, acks: float = 0.0):
         self.tables, self.region, self.policy = jax.tree.map(jnp.asarray, tables), region, policy
-        self.parts, self.carried = parts, acknowledged(self.tables.demand, acks)
+        self.parts, self.carried = parts, with_acks(self.tables.demand, acks)
         self.uniform = uniform(None, region).circuits.count
         first = self.tables.question(self.uniform, 0, 0, 0, ahead=False)
         chosen = jax.eval_shape(lambda: ask(policy, region, first)).dtype
@@ -255,44 +259,44 @@ class Traced:
     def begin(self, many: int) -> Array:
         return jnp.broadcast_to(self.uniform.astype(self.dtype), (many, *self.uniform.shape))
 
-    def prepare(self, steps: Steps, rule: str) -> None:
+    def prepare(self, steps: WalkSteps, rule: str) -> None:
         """Do nothing: nothing is known before the walk."""
 
-    def choose(self, before: Array, row: Steps, ahead: bool = False) -> Array:
+    def choose(self, before: Array, row: WalkSteps, ahead: bool = False) -> Array:
         """Return circuits for the demand; `ahead`: for the forecast."""
         number = row.forecast if ahead else row.demand
         question = self.tables.question(before, number, row.key, row.case, ahead)
-        return jax.vmap(lambda one: ask(self.policy, self.region, one))(question).astype(self.dtype)
+        return jax.vmap(lambda single: ask(self.policy, self.region, single))(question).astype(self.dtype)
 
-    def draw(self, row: Steps) -> Array:
+    def draw(self, row: WalkSteps) -> Array:
         assert self.tables.key is not None
         drawn = jax.vmap(lambda key: random_circuits(self.tables.demand[0], self.region, key=key).circuits.count)
         return drawn(self.tables.key[row.key]).astype(self.dtype)
 
     def seconds(self, count: Array, demand: Array) -> Seconds:
-        return self._batched(lambda c, d: self.parts(self.region, Circuits(c), d), demand, count)
+        return self._run_batch(lambda c, d: self.parts(self.region, Circuits(c), d), demand, count)
 
     def waiting(self, count: Array, before: Array, demand: Array) -> Seconds:
         """Return `seconds` and, third, those of traffic that waits for the switch, which replaced circuits `before`."""
         work = lambda c, b, d: self.parts(self.region, Circuits(c), d, c > b)  # noqa: E731
-        return self._batched(work, demand, count, before)
+        return self._run_batch(work, demand, count, before)
 
-    def _batched(self, work: Callable, demand: Array, *counts: Array) -> Seconds:
+    def _run_batch(self, work: Callable, demand: Array, *counts: Array) -> Seconds:
         flat = [count.reshape(-1, *count.shape[-2:]) for count in counts]
-        found = jax.vmap(work)(*flat, self.carried[demand.reshape(-1)])
-        return tuple(part.reshape(demand.shape) for part in found)
+        parts = jax.vmap(work)(*flat, self.carried[demand.reshape(-1)])
+        return tuple(part.reshape(demand.shape) for part in parts)
 
     def anew(self, before: Array, after: Array) -> Array:
         """Number of new circuits."""
         return circuits_anew(before, after).astype(self.tables.demand.dtype)
 
-    def where(self, mask, one, other):
-        return jnp.where(mask[..., None, None], one, other)
+    def where(self, mask, count, other):
+        return jnp.where(mask[..., None, None], count, other)
 
-    def differ(self, one, other):
-        return jnp.any(one != other, axis=(-2, -1))
+    def differ(self, count, other):
+        return jnp.any(count != other, axis=(-2, -1))
 
-    def shown(self, count: Array) -> Array:
+    def as_arrays(self, count: Array) -> Array:
         return count
 
 
@@ -305,8 +309,8 @@ class Numbered(Traced):
 
     scans = False
 
-    def __init__(self, tables: Tables, *given: Any):
-        super().__init__(tables, *given)
+    def __init__(self, tables: Tables, *arguments: Any):
+        super().__init__(tables, *arguments)
         demands = len(tables.demand)
         self.counts = [self._each(super().choose, demands)]
         self.ahead, self.drawn = 0, 0  # numbers of the first circuits for forecasts, and of the first drawn ones
@@ -318,9 +322,9 @@ class Numbered(Traced):
 
     def _each(self, choose: Callable, many: int) -> Array:
         number = np.arange(many, dtype=np.int32)
-        return choose(super().begin(many), Steps(number, number, *[0 * number] * 5))
+        return choose(super().begin(many), WalkSteps(number, number, *[0 * number] * 5))
 
-    def prepare(self, steps: Steps, rule: str) -> None:
+    def prepare(self, steps: WalkSteps, rule: str) -> None:
         """Fix the table of circuits and, if the pairs that a walk may need are few, time them all."""
         self.start = sum(map(len, self.counts))
         if rule == "random":
@@ -338,10 +342,10 @@ class Numbered(Traced):
     def begin(self, many: int) -> Array:
         return np.full(many, self.start, np.int32)
 
-    def choose(self, before: Array, row: Steps, ahead: bool = False) -> Array:
+    def choose(self, before: Array, row: WalkSteps, ahead: bool = False) -> Array:
         return self.ahead + row.forecast if ahead else row.demand
 
-    def draw(self, row: Steps) -> Array:
+    def draw(self, row: WalkSteps) -> Array:
         return self.drawn + row.key
 
     def seconds(self, count: Array, demand: Array) -> Seconds:
@@ -356,8 +360,8 @@ class Numbered(Traced):
     def anew(self, before: Array, after: Array) -> Array:
         return self._once(super().anew, (before, after))
 
-    def differ(self, one: Array, other: Array) -> Array:
-        return self._once(super().differ, (one, other))
+    def differ(self, count: Array, other: Array) -> Array:
+        return self._once(super().differ, (count, other))
 
     def _once(self, work: Callable, circuits: tuple[Array, ...], *demand: Array) -> Any:
         """Run `work` on circuits and demands; if their numbers are known, only on distinct rows."""
@@ -365,11 +369,11 @@ class Numbered(Traced):
             return work(*(self.table[number] for number in circuits), *demand)
         numbers = np.broadcast_arrays(*circuits, *demand)
         rows, of_each = np.unique(np.stack([each.ravel() for each in numbers]), axis=1, return_inverse=True)
-        found = work(*(self.table[row] for row in rows[: len(circuits)]), *rows[len(circuits) :])
-        return jax.tree.map(lambda part: part[of_each.reshape(numbers[0].shape)], found)
+        results = work(*(self.table[row] for row in rows[: len(circuits)]), *rows[len(circuits) :])
+        return jax.tree.map(lambda part: part[of_each.reshape(numbers[0].shape)], results)
 
-    def where(self, mask, one, other):
-        return array_module(mask, one, other).where(mask, one, other)
+    def where(self, mask, count, other):
+        return array_module(mask, count, other).where(mask, count, other)
 
-    def shown(self, count: Array) -> Array:
+    def as_arrays(self, count: Array) -> Array:
         return self.table[count]

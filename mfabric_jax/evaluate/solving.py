@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from mfabric_jax.case.grid import fabric_reads
-from mfabric_jax.case.paths import Case, named_files
+from mfabric_jax.case.paths import Case, files_of_case
 from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.arranged import AllToAllsOf, inside_of
-from mfabric_jax.evaluate.on_circuits import asked_for, rates_asked_at
+from mfabric_jax.evaluate.on_circuits import policy_rates, solver_inputs
 from mfabric_jax.evaluate.problem import Problem, policy_of_mean, problem_of, slowest_columns
 from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
 from mfabric_jax.evaluate.solver import Question
@@ -27,99 +27,99 @@ from mfabric_jax.workload.compute import BlockSeconds
 
 
 # ------------------------------------------------------------------------------------------------------------- solving
-def solve_between(one: Problem, shown: tuple | None = ()) -> Exchanges:
+def solve_between(problem: Problem, shown: tuple | None = ()) -> Exchanges:
     """Return the all-to-alls between servers [I ...], or [bandwidth I ...] if the problem `weighs`.
 
     `shown`: index into [P Q L 2] of the circuits to return; (): all; None: none.
     """
-    found = AllToAllsOf(one, costs=one.costs if one.weighs else None)
-    cases, iteration = np.arange(len(one.bandwidths) if one.weighs else 1), np.arange(found.many)
-    loads = found.loads(np.tile(iteration, len(cases)), np.repeat(cases, len(iteration)), shown)
-    if not one.weighs:
+    all_to_alls = AllToAllsOf(problem, costs=problem.costs if problem.weighs else None)
+    cases, iteration = np.arange(len(problem.bandwidths) if problem.weighs else 1), np.arange(all_to_alls.many)
+    loads = all_to_alls.loads(np.tile(iteration, len(cases)), np.repeat(cases, len(iteration)), shown)
+    if not problem.weighs:
         return loads
     return jax.tree.map(lambda x: x.reshape(len(cases), len(iteration), *x.shape[1:]), loads)
 
 
-def circuits_now(one: Problem, demand: np.ndarray) -> np.ndarray:
+def circuits_now(problem: Problem, demand: np.ndarray) -> np.ndarray:
     """Return the circuits [S S] that the policy of a problem chooses for a demand, with uniform circuits in place."""
-    asked, reads, uniform = asked_for(one, one.group, policy_of_mean(one))
-    rates = rates_asked_at(one, one.costs) if one.weighs else None
-    key = jax.random.key_data(jax.random.key(one.resolved.case.run.seed)) if reads.key else None
+    functions, reads, uniform = solver_inputs(problem, problem.group, policy_of_mean(problem))
+    rates = policy_rates(problem, problem.costs) if problem.weighs else None
+    key = jax.random.key_data(jax.random.key(problem.resolved.case.run.seed)) if reads.key else None
     between = demand * (1 - np.eye(len(demand)))
     question = Question(between, uniform, None, key, None if rates is None else rates[0])
-    return asked.choose(jax.tree.map(lambda x: np.asarray(x)[None], question))[0]
+    return functions.choose(jax.tree.map(lambda x: np.asarray(x)[None], question))[0]
 
 
-def solve(one: Problem) -> Exchanges:
+def solve(problem: Problem) -> Exchanges:
     """Return all all-to-alls of a problem, without the circuits themselves."""
-    between = solve_between(one, None)
-    inside = np.broadcast_to(inside_of(one), between.load.shape[:-1])
+    between = solve_between(problem, None)
+    inside = np.broadcast_to(inside_of(problem), between.load.shape[:-1])
     return between._replace(inside=inside, count=None)
 
 
 # -------------------------------------------------------------------------------------------------------------- timing
-def times_of(one: Problem, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
+def times_of(problem: Problem, solved: Exchanges, seconds: BlockSeconds | None = None) -> Iteration:
     """Return the times of the slowest replica [I bandwidth] from the result of `solve`.
 
     `seconds` replaces the seconds of a block of the problem.
     """
-    own = one.resolved.block_seconds(one.workload) if seconds is None else seconds
-    iterations = solved.load.shape[1 if one.weighs else 0]
-    iteration, bandwidth = (each.ravel() for each in np.indices((iterations, len(one.bandwidths))))
-    rates = in_float64(jax.tree.map(lambda *x: np.stack(x)[bandwidth], *map(one.rates, one.bandwidths)))
+    own = problem.resolved.block_seconds(problem.workload) if seconds is None else seconds
+    iterations = solved.load.shape[1 if problem.weighs else 0]
+    iteration, bandwidth = (each.ravel() for each in np.indices((iterations, len(problem.bandwidths))))
+    rates = in_float64(jax.tree.map(lambda *x: np.stack(x)[bandwidth], *map(problem.rates, problem.bandwidths)))
     each = jax.tree.map(lambda x: np.full(len(bandwidth), x, float), own)
     which = iteration
-    if one.weighs:
+    if problem.weighs:
         solved = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), solved)
         which = bandwidth * iterations + iteration
-    timed = time_iterations(one.workload, rates, each, in_float64(solved), one.resolved.rules, which)
-    columns = slowest_columns(timed._asdict(), len(one.every_replica))
-    return Iteration(**{name: columns[name].reshape(-1, len(one.bandwidths)) for name in timed._fields})
+    timed = time_iterations(problem.workload, rates, each, in_float64(solved), problem.resolved.rules, which)
+    columns = slowest_columns(timed._asdict(), len(problem.every_replica))
+    return Iteration(**{name: columns[name].reshape(-1, len(problem.bandwidths)) for name in timed._fields})
 
 
 HALVINGS = 60
 
 
-def measured_under(case: Case, path: str) -> bool:
+def is_measured_under(case: Case, path: str) -> bool:
     """Whether the measured iteration of a case ran under the case's own number at `path`."""
     rate: Any = case.compute.rate
     elsewhere = path == "network.nic_gbps" and rate.nic_gbps is not None
     return path != "run.sample" and not elsewhere and fabric_reads(path, {"network.fabric": rate.fabric})
 
 
-@cached_by_files(named_files, maxsize=64)
-def measured_efficiency(case: Case) -> float:
+@cached_by_files(files_of_case, maxsize=64)
+def solve_efficiency(case: Case) -> float:
     """Return `achieved_in` for the measured iteration of a resolved case, on the fabric and NICs of the measurement."""
     rate = case.compute.rate
     assert isinstance(rate, Measured)
     assert rate.iteration_s is not None
     where = {"network.fabric": rate.fabric, "network.nic_gbps": rate.nic_gbps, "network.nic_use": rate.nic_use}
     there = case.with_(where | {"compute.rate": "efficiency", "network.nics": None, "network.tiers": "fewest"})
-    return achieved_in(problem_of(resolve(there), (there.network.nic_gbps,)), rate.iteration_s)
+    return bisect_efficiency(problem_of(resolve(there), (there.network.nic_gbps,)), rate.iteration_s)
 
 
-def problem_at(resolved: Resolved, bandwidths: tuple[float, ...], **rest: Any) -> Problem:
+def problem_at(resolved: Resolved, bandwidths: tuple[float, ...], **options: Any) -> Problem:
     """Return `problem_of` a case, with the computation rate solved from a measured iteration if there is one."""
     if resolved.case.compute.rate.name == "measured" and resolved.measured is None:
-        resolved = dataclasses.replace(resolved, measured=measured_efficiency(resolved.case))
-    return problem_of(resolved, bandwidths, **rest)
+        resolved = dataclasses.replace(resolved, measured=solve_efficiency(resolved.case))
+    return problem_of(resolved, bandwidths, **options)
 
 
-def achieved_in(one: Problem, measured_s: float) -> float:
+def bisect_efficiency(problem: Problem, measured_s: float) -> float:
     """Return the achieved over peak FLOP/s at which an iteration takes `measured_s`.
 
     Bisection with a growing bracket; all-to-alls are solved once. Raise InputError if `measured_s` is below the time of
     the parts that do not depend on the rate.
     """
-    solved, at_peak = solve(one), one.resolved.block_seconds(one.workload, 1.0)
+    solved, at_peak = solve(problem), problem.resolved.block_seconds(problem.workload, 1.0)
 
     def iteration(slower: float) -> float:
-        timed = times_of(one, solved, jax.tree.map(lambda x: x * slower, at_peak))
+        timed = times_of(problem, solved, jax.tree.map(lambda x: x * slower, at_peak))
         return float(np.asarray(timed.iteration_s, np.float64).mean())
 
     least = iteration(0.0)
     if measured_s <= least:
-        where = f"{one.workload.model} on {one.fabric.name} at {one.bandwidths[0]:g} Gbps"
+        where = f"{problem.workload.model} on {problem.fabric.name} at {problem.bandwidths[0]:g} Gbps"
         raise InputError(
             f"compute.measured.iteration_s must be above {least:.4g}, the time of {where} without matrix products, "
             f"got {measured_s:g}."

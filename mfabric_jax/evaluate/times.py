@@ -26,7 +26,7 @@ def time_iterations(
     loads = loads._replace(count=None)
     if platform() != "cpu":
         own = jax.tree.map(lambda x: x[which], loads)
-        timed = in_chunks(_timed, (rates, own, seconds), workload, rules)
+        timed = in_chunks(_time_chunk, (rates, own, seconds), workload, rules)
         return jax.tree.map(lambda x: np.asarray(x, float), timed)
     at_once, timed = max(1, BLOCKS // places(workload).present.size), []
     for start in range(0, len(which), at_once):
@@ -37,5 +37,7 @@ def time_iterations(
     return Iteration(*(np.concatenate(column) for column in zip(*timed, strict=True)))
 
 
-def _timed(rates: FabricRates, loads: Exchanges, seconds: BlockSeconds, workload: Workload, rules: Rules) -> Iteration:
+def _time_chunk(
+    rates: FabricRates, loads: Exchanges, seconds: BlockSeconds, workload: Workload, rules: Rules
+) -> Iteration:
     return iterations_of(walk(workload, rates, loads, seconds, rules=rules, every=False))

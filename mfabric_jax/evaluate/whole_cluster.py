@@ -20,16 +20,16 @@ from mfabric_jax.evaluate.problem import check_dtype
 from mfabric_jax.evaluate.resolving.limits import check_beside, refuse
 from mfabric_jax.evaluate.resolving.resolved import Hardware
 from mfabric_jax.evaluate.solving import problem_at
-from mfabric_jax.fabric import Cluster, Network, Region, read_graph
+from mfabric_jax.fabric import Cluster, FabricGraph, Region, read_graph
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import relays_of
 from mfabric_jax.fabric.site import ClusterShape
-from mfabric_jax.policies.wirings import ALL_TO_ALLS, OVER_STAGE, circuits_over_stage, sent_by
+from mfabric_jax.policies.wirings import ALL_TO_ALLS, OVER_STAGE, bytes_sent, circuits_over_stage
 from mfabric_jax.routing import transfer
-from mfabric_jax.routing.ends import Ends, columns_of_ends
+from mfabric_jax.routing.ends import FlowEnds, columns_of_ends
 from mfabric_jax.routing.shortest import Routes
-from mfabric_jax.routing.transfers import Transfers, Wired, link_bytes, under, wired_cluster, wired_graph
+from mfabric_jax.routing.transfers import TransferResult, Wired, link_bytes, under, wire_cluster, wire_graph
 from mfabric_jax.traffic import Flows, region_bytes, training_flows
 from mfabric_jax.workload import Workload
 
@@ -56,15 +56,15 @@ def plain_servers(servers: int, gpus_per_server: int, region_servers: int) -> Pl
     return PlainServers(servers, gpus_per_server, size)
 
 
-class Solved(NamedTuple):
+class ClusterSolution(NamedTuple):
     """Result and timings of `solve_cluster`; `cluster` is None on a user's graph."""
 
     resolved: Resolved
     cluster: Cluster | None
-    network: Network
+    network: FabricGraph
     flows: Flows
     routes: Routes
-    transfers: Transfers
+    transfers: TransferResult
     build_s: float
     solve_s: float
 
@@ -73,7 +73,7 @@ class Solved(NamedTuple):
         return self.resolved.job
 
 
-def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Solved:
+def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> ClusterSolution:
     """Build the flows and the fabric of a case, and solve them; times include compilation.
 
     - `graph`: file of a graph (`read_graph`) that replaces the case's fabric. Its gpu (or host) nodes, in order, are
@@ -88,17 +88,17 @@ def solve_cluster(case: Case | None = None, *, graph: str | None = None) -> Solv
     check_dtype(case.run.dtype)
     check_beside("a whole cluster", case)
     began = time.perf_counter()
-    tokens = drawn_tokens(resolved)
+    tokens = draw_tokens(resolved)
     flows = training_flows(job, tokens)
     built = None if graph is not None else build_cluster(resolved, tokens)
     paths, seed = case.network.paths.name, case.run.seed
-    wired = _over_graph(resolved, str(graph)) if built is None else wired_cluster(built, paths, seed)
+    wired = _over_graph(resolved, str(graph)) if built is None else wire_cluster(built, paths, seed)
     routes = wired.routes(flows.src, flows.dst, flows.size)
     network, waits_s = under(resolved.carried_by, wired.network, routes, flows.size)
     ready = time.perf_counter()
     done = transfer(network, routes, flows.size, flows.start, dtype=case.run.dtype)
     done = done._replace(finish=done.finish + np.where(flows.size > 0, waits_s, 0))
-    return Solved(resolved, built, network, flows, routes, done, ready - began, time.perf_counter() - ready)
+    return ClusterSolution(resolved, built, network, flows, routes, done, ready - began, time.perf_counter() - ready)
 
 
 def _over_graph(resolved: Resolved, graph: str) -> Wired:
@@ -114,8 +114,8 @@ def _over_graph(resolved: Resolved, graph: str) -> Wired:
     node = endpoints(network)
     if case.network.on_graph.ranks is not None:
         node = node[gpus_in(case.network.on_graph.ranks, gpus, gpus)]
-    given = case.network.paths.name, case.run.seed, resolved.goodput
-    return wired_graph(network, *given, forward=forward, node=node)
+    options = case.network.paths.name, case.run.seed, resolved.goodput
+    return wire_graph(network, *options, forward=forward, node=node)
 
 
 def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:
@@ -126,37 +126,37 @@ def build_cluster(resolved: Resolved, tokens: np.ndarray) -> Cluster:
             return _of_stages(resolved, degree, policy)
         return region_circuits(resolved, tokens, degree, policy)
 
-    return formed_cluster(resolved, resolved.job, choose)
+    return form_cluster(resolved, resolved.job, choose)
 
 
 def _of_stages(resolved: Resolved, nics: int, wiring: str) -> np.ndarray:
     """The circuits [P W W] that serve the all-to-alls of the case."""
     job, demand = resolved.job, problem_at(resolved, (resolved.case.network.nic_gbps,)).mean_demand
     groups = job.servers // job.pp // job.servers_per_region
-    count = circuits_over_stage(wiring, nics, np.broadcast_to(demand, (groups, *demand.shape)), sent_by(job, demand))
+    count = circuits_over_stage(wiring, nics, np.broadcast_to(demand, (groups, *demand.shape)), bytes_sent(job, demand))
     return np.broadcast_to(count, (job.pp, *count.shape))
 
 
-def formed_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[..., np.ndarray]) -> Cluster:
+def form_cluster(hardware: Hardware, shape: ClusterShape, choose: Callable[..., np.ndarray]) -> Cluster:
     """Return the fabric of a case over servers of a shape; `choose(degree, policy)` gives its circuits [G S S]."""
     network, on = hardware.case.network, fabric.get(hardware.case.network.fabric)
     site, wires = hardware.site_of(shape), on.about.optics.wires
     regions = None if wires is None else wires(site, network.nic_gbps, choose)
     inside = units.to_gigabytes(on.inside_Bps(network.gpu_tbps, network.nic_gbps, hardware.server.nvlink))
-    rest = {"goodput": hardware.goodput, "nvswitch_gigabytes_per_s": inside}
-    return on.cluster(site, network.nic_gbps, regions, **rest)
+    options = {"goodput": hardware.goodput, "nvswitch_gigabytes_per_s": inside}
+    return on.cluster(site, network.nic_gbps, regions, **options)
 
 
 def example_cluster(case: Case) -> Cluster:
     """Return the fabric of a case with circuits for its traffic, without solving it."""
     resolved = resolve(case)
-    return build_cluster(resolved, drawn_tokens(resolved))
+    return build_cluster(resolved, draw_tokens(resolved))
 
 
-def drawn_tokens(resolved: Resolved) -> np.ndarray:
+def draw_tokens(resolved: Resolved) -> np.ndarray:
     """Return the traffic of at most `REPLICAS` replicas, for the circuits of a whole cluster."""
     iterations = min(resolved.job.dp, REPLICAS)
-    return traffic.measured(resolved.job, iterations=iterations, drift=0.0, seed=resolved.case.run.seed).count
+    return traffic.measured_tokens(resolved.job, iterations=iterations, drift=0.0, seed=resolved.case.run.seed).count
 
 
 def region_circuits(resolved: Resolved, tokens: np.ndarray, degree: int, policy: str | None = None) -> np.ndarray:
@@ -168,10 +168,10 @@ def region_circuits(resolved: Resolved, tokens: np.ndarray, degree: int, policy:
     groups = job.servers // size
     if len(between) != groups:  # several expert-parallel groups on one server
         return np.zeros((groups, size, size), np.int64)
-    return chosen_circuits(resolved.case, between, degree, resolved.case.run.dtype, policy)
+    return choose_circuits(resolved.case, between, degree, resolved.case.run.dtype, policy)
 
 
-def chosen_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, policy: str | None = None) -> np.ndarray:
+def choose_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, policy: str | None = None) -> np.ndarray:
     """Return the circuits [G S S] for the bytes [G S S] between the servers of every region; `policy` None: the case's.
 
     A wiring over all regions gives [1 W W] and does not tell gradients from other bytes.
@@ -185,14 +185,14 @@ def chosen_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, pol
     if name == "static":
         raise Misfit("circuits.policy must not be static for a single all-to-all; choose greedy.")
     region = Region(servers, case.network.nic_gbps, degree, 1)
-    rule = policies.tried(name, (servers,), degree, names=case.network.acos.topologies)
-    choose = jax.jit(jax.vmap(lambda one: rule(one, region).circuits.count))
+    rule = policies.get_checked(name, (servers,), degree, names=case.network.acos.topologies)
+    choose = jax.jit(jax.vmap(lambda matrix: rule(matrix, region).circuits.count))
     count = np.asarray(choose(jnp.asarray(demand, dtype)))
     policies.check_legal(policies.name_of(name), count, degree)
     return count.astype(np.int64)
 
 
-def cluster_rows(solved: Solved) -> list[dict[str, Any]]:
+def cluster_rows(solved: ClusterSolution) -> list[dict[str, Any]]:
     """Return a row for every kind of traffic, and one for all traffic."""
     flows, done = solved.flows, solved.transfers
     facts = {
@@ -214,13 +214,13 @@ def cluster_rows(solved: Solved) -> list[dict[str, Any]]:
     return rows
 
 
-def _flow_ends(solved: Solved, mask: np.ndarray) -> dict[str, Any]:
+def _flow_ends(solved: ClusterSolution, mask: np.ndarray) -> dict[str, Any]:
     """Quantiles of the seconds that flows take, and the link that these flows alone would keep busy longest."""
     flows, done, network = solved.flows, solved.transfers, solved.network
     some = mask & (flows.size > 0)
     carried = link_bytes(network, Routes(*(x[some] for x in solved.routes)), flows.size[some])
     alone = np.divide(carried, network.capacity, out=np.zeros_like(carried), where=carried > 0)
-    return columns_of_ends(Ends.of((done.finish - flows.start)[some], alone, network.link_name))
+    return columns_of_ends(FlowEnds.of((done.finish - flows.start)[some], alone, network.link_name))
 
 
 def peak_megabytes() -> float:
@@ -228,13 +228,13 @@ def peak_megabytes() -> float:
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def link_rows(solved: Solved) -> list[dict[str, Any]]:
+def link_rows(solved: ClusterSolution) -> list[dict[str, Any]]:
     """Return a row for every link: ends, kind, capacity, bytes carried and utilisation until the last flow ends."""
     done = solved.transfers
     return use_of_links(solved.network, range(len(done.link_bytes)), done.link_bytes, done.utilisation)
 
 
-def use_of_links(network: Network, links: Iterable[int], size: np.ndarray, use: np.ndarray) -> list[dict[str, Any]]:
+def use_of_links(network: FabricGraph, links: Iterable[int], size: np.ndarray, use: np.ndarray) -> list[dict[str, Any]]:
     """Return a row for each of `links`; `size` [L]: bytes carried by each link of the network; `use` [L]: its use."""
     kinds = [kind for kind, count in network.links for _ in range(count)]
     return [
@@ -251,7 +251,7 @@ def use_of_links(network: Network, links: Iterable[int], size: np.ndarray, use: 
     ]
 
 
-def flow_rows(solved: Solved) -> list[dict[str, Any]]:
+def flow_rows(solved: ClusterSolution) -> list[dict[str, Any]]:
     """Return a row for every flow: ends, bytes, start and end, first rate, and the link that limits it then."""
     network, flows, done = solved.network, solved.flows, solved.transfers
     return [

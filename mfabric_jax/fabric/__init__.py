@@ -6,8 +6,8 @@ from mfabric_jax.case.fabrics import NAMES
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.fabric.failures import degraded
-from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.failures import degrade
+from mfabric_jax.fabric.network import FabricGraph
 from mfabric_jax.fabric.registry import cluster, cluster_cost, cost_table, get
 from mfabric_jax.fabric.transport import Transport, get_transport
 from mfabric_jax.support.lazily import at_first_use
@@ -21,14 +21,14 @@ __all__ = [
     "Circuits",
     "Cluster",
     "Fabric",
-    "Network",
+    "FabricGraph",
     "Prices",
     "Region",
     "Transport",
     "cluster",
     "cluster_cost",
     "cost_table",
-    "degraded",
+    "degrade",
     "get",
     "get_transport",
     "read_graph",

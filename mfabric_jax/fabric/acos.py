@@ -14,7 +14,7 @@ from mfabric_jax.case.fabrics import TOPOLOGIES
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.fabric.cost import Attachment, PartGroup
 from mfabric_jax.fabric.mfabric import BesideTree
-from mfabric_jax.fabric.site import About, Optics, Site
+from mfabric_jax.fabric.site import About, FabricSite, Optics
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.region import Region
@@ -23,8 +23,8 @@ NAME, POLICY = "acos", "topologies"
 LEAST = 2  # optical NICs that a ring needs
 
 
-class Acos(BesideTree):
-    def group(self, site: Site, nic_gbps: Any) -> Region:
+class AcosFabric(BesideTree):
+    def group(self, site: FabricSite, nic_gbps: Any) -> Region:
         degree = site.optical_degree
         if degree < LEAST:
             raise Misfit(f"network.nics must leave {LEAST} or more on the optical switches of acos, got {degree}.")
@@ -34,14 +34,14 @@ class Acos(BesideTree):
             one_of("network.acos.topologies:", name, TOPOLOGIES)
         return super().group(site, nic_gbps)
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         _, tree = super().parts(site)
         graphs = len(site.own.topologies)
         switch = Attachment(ocs_ports=graphs, fibres=1 + graphs / 2, links=(("optical-link", 1),))
         return PartGroup(site.optical_degree, f"1x{graphs} switch", switch), tree
 
 
-ACOS = Acos(
+ACOS = AcosFabric(
     About(
         name=NAME,
         summary="small optical switches choose one of a few circuit graphs for each region; the other NICs on a tree",

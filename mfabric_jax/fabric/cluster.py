@@ -16,7 +16,7 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.checks import MOST_WHOLE, InputError, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric import views
-from mfabric_jax.fabric.network import Network, find_links, network_of
+from mfabric_jax.fabric.network import FabricGraph, find_links, network_of
 from mfabric_jax.fabric.nic_use import NIC_USES
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.support.host_arrays import host_indices
@@ -145,10 +145,10 @@ class Cluster:
         if self.nic_tree.parts > 1:
             return nic * self.servers + server
         block = min(self.nic_tree.edge_ports[1], self.servers)  # servers whose NICs meet at one rail switch
-        group, place = np.divmod(server, block)
+        group, offset = np.divmod(server, block)
         first = group * block * self.nics
         in_group = np.minimum(block, self.servers - group * block)
-        return first + nic * in_group + place
+        return first + nic * in_group + offset
 
     @cached_property
     def circuits(self) -> CircuitTable:
@@ -157,7 +157,7 @@ class Cluster:
         A server gives its optical NICs to its peers in order. NICs alternate between the two halves of its GPUs, so
         parallel circuits end in different NUMA nodes.
         """
-        src, dst, count = self._joined()
+        src, dst, count = self._circuit_rows()
         return CircuitTable(src, dst, count, *self._nics_at(src, dst, count))
 
     @cached_property
@@ -186,7 +186,7 @@ class Cluster:
         some = slice(max(1, int((part > 0).sum(axis=1).max())))
         return gpu[:, some], part[:, some]
 
-    def _joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _circuit_rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         if self.mesh is not None:
             return tuple(np.asarray(x) for x in (self.mesh.tail, self.mesh.head, self.mesh.nics))  # type: ignore[return-value]
         regions = np.zeros((1, 0, 0), np.int64) if self.regions is None else self.regions
@@ -209,9 +209,9 @@ class Cluster:
         inside = np.full(self.gpus, units.gigabytes_per_s(self.nvswitch_gigabytes_per_s))
         runs = [("nvswitch up", gpu, nvswitch, inside), ("nvswitch down", nvswitch, gpu, inside)]
         if self.tree is not None:
-            at, edge = self.host_gpu, self.gpus + self.servers + self.tree.edge_of(np.arange(self.tree.hosts))
+            host_gpu, edge = self.host_gpu, self.gpus + self.servers + self.tree.edge_of(np.arange(self.tree.hosts))
             port = np.full(self.tree.hosts, self.nic_Bps)
-            runs += [("nic up", at, edge, port), ("nic down", edge, at, port)]
+            runs += [("nic up", host_gpu, edge, port), ("nic down", edge, host_gpu, port)]
             between = self.nic_Bps * self.tree.width
             runs += [(kind, tail, head, np.full(len(tail), between)) for kind, tail, head in switch_links]
         table = self.circuits
@@ -239,7 +239,7 @@ class Cluster:
         return gpu
 
     @cached_property
-    def network(self) -> Network:
+    def network(self) -> FabricGraph:
         """All links one by one; only the parallel circuits of two servers are merged into one link.
 
         Runs of links: nvswitch up, nvswitch down [GPU]; nic up, nic down [host]; those of the tree; circuit.
@@ -266,13 +266,13 @@ class Cluster:
         return () if self.mesh is None else self.mesh.nodes[1:]
 
     @cached_property
-    def sprayed(self) -> Network:
+    def pooled_network(self) -> FabricGraph:
         """The network under spraying: parallel links of equal load are merged (`Tree.pool`), which is exact."""
         if self.tree is None:
             return self.network
         network, tree = self.network, self.tree
         before = 2 * (self.gpus + tree.hosts)
-        pool, (merged, kinds) = tree.pool(), tree.merged()
+        pool, (merged, kinds) = tree.pool(), tree.merged_nodes()
         links = [run for run in network.links if not _between_switches(run[0])]
         edges, pods = (tree.parts * n for n in (tree.edges_per_part, tree.pods_per_part))
         tiers = [("edge up", edges), ("edge down", edges)] if tree.tiers > 1 else []
@@ -285,9 +285,9 @@ class Cluster:
         node = np.concatenate([fixed, len(fixed) + merged, len(fixed) + sum(n for _, n in kinds) + optics])
         network = replace(network, capacity=self._used_capacity(network))
         nodes = (("gpu", self.gpus), ("nvswitch", self.servers), *kinds, ("optics", self._optical_nodes))
-        return network.pooled(to, node, tuple(n for n in nodes if n[1]), (*own, *tiers, *circuits))
+        return network.merge_links(to, node, tuple(n for n in nodes if n[1]), (*own, *tiers, *circuits))
 
-    def _used_capacity(self, network: Network) -> np.ndarray:
+    def _used_capacity(self, network: FabricGraph) -> np.ndarray:
         """Bytes per second of every link; for links above edge switches, only the part that is needed."""
         tree, capacity = self.nic_tree, network.capacity.copy()
         if tree.tiers > 1:

@@ -29,12 +29,12 @@ UNPUBLISHED = ("scale_up_per_gpu", "co_packaged_per_gpu")
 
 
 @functools.cache
-def packaged() -> Table:
+def package_table() -> Table:
     return tomllib.loads((resources.files("mfabric_jax.fabric") / "parts.toml").read_text(encoding="utf-8"))
 
 
 def prices_by_part() -> tuple[str, ...]:
-    return (*(name for name, value in packaged().items() if not isinstance(value, dict)), *UNPUBLISHED)
+    return (*(name for name, value in package_table().items() if not isinstance(value, dict)), *UNPUBLISHED)
 
 
 def with_own(path: str | Path | None) -> tuple[Table, Table]:
@@ -50,8 +50,11 @@ def with_own(path: str | Path | None) -> tuple[Table, Table]:
     for table in BY_NAME:
         for name, entry in own.get(table, {}).items():
             _table(f"{table}.{name}", entry)
-    found = {name: _merged(packaged().get(name), own.get(name), name in BY_NAME) for name in {**packaged(), **own}}
-    return found, own
+    full_table = {
+        name: _merge_values(package_table().get(name), own.get(name), name in BY_NAME)
+        for name in {**package_table(), **own}
+    }
+    return full_table, own
 
 
 def _table(name: str, value: Any) -> None:
@@ -59,7 +62,7 @@ def _table(name: str, value: Any) -> None:
         raise InputError(f"{name} must be a table of values by name, got {value!r:.80}.")
 
 
-def _merged(known: Any, own: Any, by_name: bool) -> Any:
+def _merge_values(known: Any, own: Any, by_name: bool) -> Any:
     if not isinstance(known, dict):
         return known if own is None else own
     own = own or {}
@@ -72,7 +75,7 @@ BY_BANDWIDTH = ("transceiver", "nic", "switch_port")
 NIC = "nic"
 PARTS = (NIC, "switch_port", "transceiver", "fibre", "ocs_port", "panel_port")
 BESIDE_NICS = (*UNPUBLISHED, "rack_switch_per_server")
-_USD, _WATTS = packaged(), packaged()["watts"]
+_USD, _WATTS = package_table(), package_table()["watts"]
 
 
 @dataclass(frozen=True)
@@ -90,22 +93,22 @@ class SwitchPrice:
     optics_usd: float | None = None
 
     @property
-    def served(self) -> float:
+    def links_per_port(self) -> float:
         """NICs or links that a port serves."""
         return self.gbps / self.nic_gbps
 
     @property
     def port_usd(self) -> float:
         """Dollars of the box per NIC or link that it serves."""
-        return self.usd / (self.ports * self.served)
+        return self.usd / (self.ports * self.links_per_port)
 
     @classmethod
-    def of(cls, name: str, given: Mapping[str, Any]) -> "SwitchPrice":
+    def of(cls, name: str, entry: Mapping[str, Any]) -> "SwitchPrice":
         """Return the price in the entry `switch.GBPS` of a file. Raise `InputError` if the entry is invalid."""
         where = f"switch.{name}"
-        for field in given:
+        for field in entry:
             one_of(f"field of {where}", field, ("usd", "ports", "nic_gbps", "optics_usd", "source"))
-        if lacks := [field for field in ("usd", "ports") if field not in given]:
+        if lacks := [field for field in ("usd", "ports") if field not in entry]:
             raise InputError(f"{where} needs {' and '.join(lacks)} of a whole switch.")
         try:
             gbps = float(name)
@@ -113,13 +116,13 @@ class SwitchPrice:
             gbps = 0.0
         if not 0 < gbps < float("inf"):
             raise InputError(f"{where} must be named by the Gbps of its ports, such as switch.800.")
-        for field in {"usd", "optics_usd"} & {*given}:
-            one_number(f"{where}.{field}", given[field])
-        whole(f"{where}.ports", given["ports"])
-        nic_gbps = positive(f"{where}.nic_gbps", number(f"{where}.nic_gbps", given.get("nic_gbps", gbps)))
+        for field in {"usd", "optics_usd"} & {*entry}:
+            one_number(f"{where}.{field}", entry[field])
+        whole(f"{where}.ports", entry["ports"])
+        nic_gbps = positive(f"{where}.nic_gbps", number(f"{where}.nic_gbps", entry.get("nic_gbps", gbps)))
         if gbps % nic_gbps:
             raise InputError(f"{where}.nic_gbps must divide the {gbps:g} Gbps of a port, got {nic_gbps:g}.")
-        return cls(gbps, given["usd"], given["ports"], float(nic_gbps), given.get("optics_usd"))
+        return cls(gbps, entry["usd"], entry["ports"], float(nic_gbps), entry.get("optics_usd"))
 
 
 @dataclass(frozen=True)
@@ -170,25 +173,27 @@ class Prices:
     @classmethod
     def _of(cls, path: str | Path) -> "Prices":
         _, own = with_own(path)
-        given = {field: own[field] for field in prices_by_part() if field in own}
+        values = {field: own[field] for field in prices_by_part() if field in own}
         switches = tuple(SwitchPrice.of(name, entry) for name, entry in own.get("switch", {}).items())
-        if len({one.nic_gbps for one in switches}) < len(switches):
+        if len({switch.nic_gbps for switch in switches}) < len(switches):
             raise InputError(f"switches in {str(path)!r} must serve NICs of different nic_gbps.")
-        if "gbps" in given:
-            _complete(given, str(path), {one.nic_gbps: one for one in switches})
-        return cls(**as_tuples(given), switches=switches)
+        if "gbps" in values:
+            _complete(values, str(path), {switch.nic_gbps: switch for switch in switches})
+        return cls(**as_tuples(values), switches=switches)
 
     def switch_for(self, nic_gbps: float) -> SwitchPrice | None:
         """Return the whole switch that serves NICs of this bandwidth; None if no price is given."""
-        return next((one for one in self.switches if one.nic_gbps == nic_gbps), None)
+        return next((switch for switch in self.switches if switch.nic_gbps == nic_gbps), None)
 
     def _port(self, switch: SwitchPrice) -> float:
         """Dollars of a port per NIC or link: its share of the box, plus the price of its optics above a transceiver."""
         if switch.optics_usd is None:
             return switch.port_usd
-        return switch.port_usd + switch.optics_usd / switch.served - self.at("transceiver", switch.nic_gbps)
+        return (
+            switch.port_usd + switch.optics_usd / switch.links_per_port - self.price_of("transceiver", switch.nic_gbps)
+        )
 
-    def at(self, part: str, nic_gbps: Any) -> Any:
+    def price_of(self, part: str, nic_gbps: Any) -> Any:
         """Return the price of a part (`PARTS`, `BESIDE_NICS`) at one bandwidth or an array of them [dollars].
 
         A fibre is as long as a link.
@@ -208,15 +213,15 @@ class Prices:
         return value.item() if isinstance(value, np.ndarray) and not value.ndim else value
 
 
-def _complete(given: Table, file: str, quoted: Mapping[float, SwitchPrice]) -> None:
+def _complete(values: Table, file: str, quoted: Mapping[float, SwitchPrice]) -> None:
     """Add port prices from whole switches if a file has its own `gbps`; raise `InputError` if prices are missing."""
-    gbps = given["gbps"] if isinstance(given["gbps"], list) else []
+    gbps = values["gbps"] if isinstance(values["gbps"], list) else []
     unquoted = [each for each in gbps if each not in quoted]
-    if "switch_port" not in given and gbps and not unquoted:
-        given["switch_port"] = [
+    if "switch_port" not in values and gbps and not unquoted:
+        values["switch_port"] = [
             positive(f"usd of switch.{quoted[each].gbps:g}", quoted[each].port_usd) for each in gbps
         ]
-    if missing := [field for field in BY_BANDWIDTH if field not in given]:
+    if missing := [field for field in BY_BANDWIDTH if field not in values]:
         serve = f", or [switch.GBPS] for NICs of {', '.join(map(str, unquoted))} Gbps" if quoted and unquoted else ""
         serve = serve if "switch_port" in missing else ""
         raise InputError(f"gbps in {file!r} needs prices at its bandwidths; add {', '.join(missing)}{serve}.")
@@ -240,7 +245,7 @@ class Watts:
     def __post_init__(self):
         _check_table(self, "power", unknown=("ocs_port", "panel_port", "fibre", *BESIDE_NICS))
 
-    def at(self, part: str, nic_gbps: Any) -> Any:
+    def watts_of(self, part: str, nic_gbps: Any) -> Any:
         """Return the watts of a part at one bandwidth or an array of them; None (NaN in an array) outside the list."""
         one_of("part", part, (*PARTS, *BESIDE_NICS))
         if part not in BY_BANDWIDTH:
@@ -255,8 +260,8 @@ def _between(known: Any, listed: Any, nic_gbps: Any) -> Any:
     known, listed = np.asarray(known, float), np.asarray(listed, float)
     right = np.searchsorted(known, nic_gbps)
     value = np.exp(np.interp(np.log(nic_gbps), np.log(known), np.log(listed)))
-    found = np.where(known[right] == nic_gbps, listed[right], value)
-    return found if found.ndim else found.item()
+    amount = np.where(known[right] == nic_gbps, listed[right], value)
+    return amount if amount.ndim else amount.item()
 
 
 def _check_table(table: Any, what: str, unknown: Sequence[str]) -> None:
@@ -278,8 +283,8 @@ def _check_table(table: Any, what: str, unknown: Sequence[str]) -> None:
             one_number(field, value)
 
 
-def as_tuples(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {field: tuple(value) if isinstance(value, list) else value for field, value in given.items()}
+def as_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: tuple(value) if isinstance(value, list) else value for field, value in values.items()}
 
 
 def one_number(field: str, value: Any) -> None:
@@ -309,7 +314,7 @@ class Attachment:
         return {part: count for part, count in ({NIC: 1} | behind).items() if np.any(count)}
 
 
-def tree_attachment(oversubscription: float = 1.0, tiers: Any = 3, at: str = "edge") -> Attachment:
+def tree_attachment(oversubscription: float = 1.0, tiers: Any = 3, oversubscribed_at: str = "edge") -> Attachment:
     """Return the parts behind a NIC on a tree, oversubscribed k:1 at the edge or (three tiers only) the aggregation.
 
     A link has a port and a transceiver at each end. The path up has one link per tier, and k NICs share a link above
@@ -320,12 +325,12 @@ def tree_attachment(oversubscription: float = 1.0, tiers: Any = 3, at: str = "ed
     - one switch: 1, 2, 1.
     """
     positive("oversubscription", oversubscription)
-    one_of("at", at, ("edge", "aggregation"))
+    one_of("at", oversubscribed_at, ("edge", "aggregation"))
     for each in np.unique(tiers).tolist():
         if each not in TIERS:
             raise InputError(f"tiers must be 1, 2 or 3, got {each!r}.")
-        check_ratio(each, oversubscription, at)
-    below = 1 if at == "edge" else 2
+        check_ratio(each, oversubscription, oversubscribed_at)
+    below = 1 if oversubscribed_at == "edge" else 2
     every = [(tier < tiers) * (1.0 if tier < below else 1 / oversubscription) for tier in range(max(TIERS))]
     return attachment_of_links(*every)
 

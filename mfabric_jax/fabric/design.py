@@ -18,7 +18,15 @@ from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import DIRECT_LINK, PartGroup
 from mfabric_jax.fabric.on_tree import attachment_of, nic_tree, on_switches
-from mfabric_jax.fabric.site import NVSWITCH_GIGABYTES_PER_S, SERVER_GPUS, About, ClusterShape, Links, Paths, Site
+from mfabric_jax.fabric.site import (
+    NVSWITCH_GIGABYTES_PER_S,
+    SERVER_GPUS,
+    About,
+    ClusterShape,
+    FabricLinks,
+    FabricPaths,
+    FabricSite,
+)
 from mfabric_jax.workload import Gpu
 
 if TYPE_CHECKING:
@@ -52,22 +60,22 @@ class Fabric(ABC):
         self.leaves_spares = domains is not None and domains.stated is not None
 
     @abstractmethod
-    def group(self, site: Site, nic_gbps: Any) -> EpGroup:
+    def group(self, site: FabricSite, nic_gbps: Any) -> EpGroup:
         """Return what one expert-parallel group sees of the fabric: all the data that routing needs."""
 
     @abstractmethod
-    def links(self, site: Site) -> Links:
+    def links(self, site: FabricSite) -> FabricLinks:
         """Return the links of the whole cluster, without circuits."""
 
     @abstractmethod
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         """Return the NICs of one server and the parts behind each, for prices, watts and the NICs on the tree."""
 
     @abstractmethod
-    def paths(self, site: Site) -> Paths:
+    def paths(self, site: FabricSite) -> FabricPaths:
         """Return how bytes cross the links."""
 
-    def fills(self, site: Site) -> Mapping[str, Any]:
+    def fills(self, site: FabricSite) -> Mapping[str, Any]:
         """Return values for the fabric's own settings that the user left open, by name; the others do not change."""
         return {}
 
@@ -83,7 +91,7 @@ class Fabric(ABC):
         domains = self.about.domains
         return own_Bps if domains is None else domains.inside_Bps(gpu_tbps, nic_gbps, own_Bps)
 
-    def cluster(self, site: Site, nic_gbps: float, regions: np.ndarray | None = None, **rest: Any) -> Cluster:
+    def cluster(self, site: FabricSite, nic_gbps: float, regions: np.ndarray | None = None, **fields: Any) -> Cluster:
         """Return the whole cluster. Further keywords are fields of `Cluster`.
 
         `regions`: circuits [G S S]. Raise `InputError` if they are missing, or if the fabric has no circuits.
@@ -91,16 +99,16 @@ class Fabric(ABC):
         optics, links, gpus = self.about.optics, self.links(site), site.gpus_per_server
         self.check_ratio(site.network.oversubscription, links)
         if (regions is None) != (optics.wires is None):
-            given = "regions was not given" if regions is None else f"regions was {list(np.shape(regions))}"
-            raise InputError(f"{self.name} {'has no' if optics.wires is None else 'needs'} circuits; {given}.")
+            detail = "regions was not given" if regions is None else f"regions was {list(np.shape(regions))}"
+            raise InputError(f"{self.name} {'has no' if optics.wires is None else 'needs'} circuits; {detail}.")
         if links.tree is links.mesh is optics.wires is None:
             raise InputError(f"network.fabric {self.name} has no servers to lay out; replay and draw take its file.")
         on_tree = sum(group.nics for group in self.parts(site) if group.attachment.switch_ports)
         use = links.nic_use or (site.network.nic_use if on_tree == gpus else "pooled")
-        if "nvswitch_gigabytes_per_s" not in rest:
+        if "nvswitch_gigabytes_per_s" not in fields:
             usual = units.gigabytes_per_s(NVSWITCH_GIGABYTES_PER_S)
             inside = units.to_gigabytes(self.inside_Bps(site.network.gpu_tbps, nic_gbps, usual))
-            rest = {"nvswitch_gigabytes_per_s": inside} | rest
+            fields = {"nvswitch_gigabytes_per_s": inside} | fields
         tree, mesh = links.tree, None if links.mesh is None else links.mesh()
         if tree is not None and tree.oversubscription != 1 and site.leaf_servers is not None and not links.rails:
             tree = replace(tree, leaf_hosts=site.leaf_servers * on_tree or None)
@@ -115,10 +123,10 @@ class Fabric(ABC):
             regions=regions,
             mesh=mesh and mesh.present,
             phases=self.phases,
-            **{"pxn": links.pxn, "link_delay_s": site.network.link_delay_s} | rest,
+            **{"pxn": links.pxn, "link_delay_s": site.network.link_delay_s} | fields,
         )
 
-    def check_ratio(self, oversubscription: float | None, links: Links) -> None:
+    def check_ratio(self, oversubscription: float | None, links: FabricLinks) -> None:
         """Raise `Misfit` if a fabric without a switch tree is to be oversubscribed."""
         treeless = links.tree is None and (links.mesh or self.about.optics.wires)
         if treeless and oversubscription not in (None, 1):
@@ -150,7 +158,7 @@ class Fabric(ABC):
             raise Misfit(f"{self.name} needs domains of at least the {attention} GPUs of tp, got {size}.")
         return fits[-1]
 
-    def built_of(self, server: Gpu) -> int:
+    def physical_gpus(self, server: Gpu) -> int:
         """Return the GPUs that a server or domain physically has, including those that never work."""
         built = self.about.domains and self.about.domains.built
         return self.gpus_of(server) if server.scale_up_gpus or not built else built
@@ -165,30 +173,30 @@ class Fabric(ABC):
 
     def paid_gpus(self, server: Gpu, job: ClusterShape) -> float:
         """Return the GPUs that a job pays for: those in use, and those that it leaves idle."""
-        return job.servers * self.built_of(server) * self.share_of(server, job.gpus_per_server)
+        return job.servers * self.physical_gpus(server) * self.share_of(server, job.gpus_per_server)
 
 
 class OnTree(Fabric):
     """All NICs on one switch tree."""
 
-    def links(self, site: Site) -> Links:
-        return Links(nic_tree(site, self.about.ratio), nic_use=None if self.about.domains is None else "own")
+    def links(self, site: FabricSite) -> FabricLinks:
+        return FabricLinks(nic_tree(site, self.about.ratio), nic_use=None if self.about.domains is None else "own")
 
-    def group(self, site: Site, nic_gbps: Any) -> EpGroup:
+    def group(self, site: FabricSite, nic_gbps: Any) -> EpGroup:
         return on_switches(site, nic_gbps, self.links(site))
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         return (PartGroup(site.server_nics, "switch tree", attachment_of(site, site.server_nics, self.about.ratio)),)
 
-    def paths(self, site: Site) -> Paths:
-        return Paths("spraying", 2 * site.tiers, single=True)
+    def paths(self, site: FabricSite) -> FabricPaths:
+        return FabricPaths("spraying", 2 * site.tiers, single=True)
 
 
 class OnMesh(Fabric):
     """Fixed links between servers, or routers behind them; the groups of a stage share these links."""
 
     @abstractmethod
-    def mesh(self, site: Site) -> Mesh:
+    def mesh(self, site: FabricSite) -> Mesh:
         """Return the links of the whole cluster and the rule by which bytes cross them (`direct_links.Mesh`).
 
         `views.mesh_of_links(servers, tail, head, nics)` builds it from links listed in both directions, each `nics`
@@ -196,17 +204,17 @@ class OnMesh(Fabric):
         cluster may be a single server without links.
         """
 
-    def links(self, site: Site) -> Links:
-        return Links(mesh=lambda: self.mesh(site), nic_use="pooled")
+    def links(self, site: FabricSite) -> FabricLinks:
+        return FabricLinks(mesh=lambda: self.mesh(site), nic_use="pooled")
 
-    def group(self, site: Site, nic_gbps: Any) -> EpGroup:
+    def group(self, site: FabricSite, nic_gbps: Any) -> EpGroup:
         return views.DirectLinks.of_cluster(
             self.mesh(site), site.group_servers, site.stage_servers, nic_gbps, site.server_nics
         )
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         """Count a NIC that is split into lanes as one NIC with one transceiver and half a fibre."""
         return (PartGroup(site.server_nics, "direct link", DIRECT_LINK),)
 
-    def paths(self, site: Site) -> Paths:
-        return Paths("shortest paths", 1)
+    def paths(self, site: FabricSite) -> FabricPaths:
+        return FabricPaths("shortest paths", 1)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Num
 from mfabric_jax import units
 from mfabric_jax.checks import not_negative, positive, whole
 from mfabric_jax.fabric.failures import CUT_OFF, NO_OPTICS, NO_PACKETS, ONE_NETWORK, ONE_PLANE, PLANES, Degraded, Hit
-from mfabric_jax.fabric.network import Network, find_links
+from mfabric_jax.fabric.network import FabricGraph, find_links
 from mfabric_jax.fabric.nic_use import RING_NICS, Handover
 
 FIXED = "its circuits are set once"
@@ -58,9 +58,9 @@ class Mesh(eqx.Module):
         return self.nodes[0][1]
 
     @property
-    def network(self) -> Network:
+    def network(self) -> FabricGraph:
         tail, head, nics = (np.asarray(x) for x in (self.tail, self.head, self.nics))
-        return Network(tail, head, nics.astype(float), np.zeros(len(tail)), self.nodes, self.links)
+        return FabricGraph(tail, head, nics.astype(float), np.zeros(len(tail)), self.nodes, self.links)
 
     @property
     def count(self) -> Num[np.ndarray, "N N"]:
@@ -113,10 +113,10 @@ class Mesh(eqx.Module):
         seen[0] = True
         while (fresh := seen[tail] & ~seen[head]).any():
             seen[head[fresh]] = True
-        return bool(seen[: self.servers].all()) and self._joined_areas == before._joined_areas
+        return bool(seen[: self.servers].all()) and self._area_pairs == before._area_pairs
 
     @property
-    def _joined_areas(self) -> set[tuple[int, int]]:
+    def _area_pairs(self) -> set[tuple[int, int]]:
         if self.areas is None:
             return set()
         some, area = np.asarray(self.nics) > 0, np.asarray(self.areas)
@@ -150,7 +150,7 @@ class LinkRates:
     ring_nics: Any
     stage_nics: Any
 
-    def at(self, nic_gbps: Any, gpu_tbps: Any = None) -> Any:
+    def with_bandwidth(self, nic_gbps: Any, gpu_tbps: Any = None) -> Any:
         """Return the group at another bandwidth, which may be traced."""
         return eqx.tree_at(lambda group: group.nic_gbps, self, nic_gbps)
 
@@ -220,11 +220,11 @@ class DirectLinks(eqx.Module, LinkRates):
         The groups of a `stage` communicate at the same time. So do all servers when they reduce gradients
         (`routing.gradients`), and when they send to the next stage.
         """
-        rest: dict[str, Any] = {"groups": max(1, stage // servers), "stage": stage}
-        return cls(servers, nic_gbps, nics, None, None, mesh, **rest)
+        counts: dict[str, Any] = {"groups": max(1, stage // servers), "stage": stage}
+        return cls(servers, nic_gbps, nics, None, None, mesh, **counts)
 
     @property
-    def joined(self) -> bool:
+    def has_paths(self) -> bool:
         """Whether the paths of all pairs are known."""
         return self.hops is not None
 
@@ -241,14 +241,14 @@ class DirectLinks(eqx.Module, LinkRates):
 
     def lacks(self, routing: str) -> dict[str, str]:
         """Return the kinds of failure that cannot happen here: {kind: reason}."""
-        found = dict.fromkeys(PLANES, ONE_PLANE) | {"electrical-nics": ONE_NETWORK}
+        reasons = dict.fromkeys(PLANES, ONE_PLANE) | {"electrical-nics": ONE_NETWORK}
         if not self.routers:
-            found |= dict.fromkeys(("electrical-nic", "switch", "spine"), NO_PACKETS)
-            return found | {"controller": FIXED} | ({"optical-switch": PASSIVE} if self.panels else {})
-        found |= dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
-        return found if self._nodes("spine") else found | {"spine": "servers are behind all of its routers"}
+            reasons |= dict.fromkeys(("electrical-nic", "switch", "spine"), NO_PACKETS)
+            return reasons | {"controller": FIXED} | ({"optical-switch": PASSIVE} if self.panels else {})
+        reasons |= dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
+        return reasons if self._nodes("spine") else reasons | {"spine": "servers are behind all of its routers"}
 
-    def broken(self, hit: Hit) -> Degraded:
+    def after_failure(self, hit: Hit) -> Degraded:
         """Return the group after a failure.
 
         On panels, a spare takes all circuits of a failed server. Elsewhere no spare can replace a server, so the job

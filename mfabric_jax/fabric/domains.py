@@ -20,7 +20,7 @@ def domain_links(domain: Domain) -> int:
     return domain.gpus * domain.planes
 
 
-def _stated(value_at: Callable[[str], Any]) -> Domain:
+def _domain_of_settings(value_at: Callable[[str], Any]) -> Domain:
     gpus, ports, rate = (value_at(f"network.scale-up.{name}") for name in ("gpus", "ports", "port_gigabytes_per_s"))
     return Domain(gpus, ports * units.gigabytes_per_s(rate), ports)
 
@@ -30,6 +30,6 @@ SCALE_UP = OnTree(
         name="scale-up",
         summary="domains of `network.scale-up.gpus` GPUs, plus one NIC per GPU",
         look=("Scale-up domains", "#7F3C8D", "X"),
-        domains=Domains(gpus=72, stated=_stated, price=PRICE),
+        domains=Domains(gpus=72, stated=_domain_of_settings, price=PRICE),
     )
 )

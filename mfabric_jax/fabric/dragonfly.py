@@ -15,13 +15,13 @@ import numpy as np
 from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import Attachment, PartGroup
 from mfabric_jax.fabric.design import OnMesh
-from mfabric_jax.fabric.site import About, Paths, Site
+from mfabric_jax.fabric.site import About, FabricPaths, FabricSite
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
 
 
-class Shape(NamedTuple):
+class DragonflyShape(NamedTuple):
     """The size of a dragonfly.
 
     - `per_router`: servers of a router; `routers`: of a group; `ports`: of a router, for other groups.
@@ -41,7 +41,7 @@ class Shape(NamedTuple):
         return self.groups * inside + self.groups * (self.groups - 1) // 2 * self.between
 
 
-def dragonfly_shape(servers: int, nics: int) -> Shape:
+def dragonfly_shape(servers: int, nics: int) -> DragonflyShape:
     per_router = 1
     while per_router * 2 * (p := per_router * nics) * (2 * p**2 + 1) < servers:
         per_router += 1
@@ -49,7 +49,7 @@ def dragonfly_shape(servers: int, nics: int) -> Shape:
     groups = -(-needed // (2 * p))
     routers = -(-needed // groups)
     local, between = (2 * p - 1) // max(routers - 1, 1), routers * p // max(groups - 1, 1)
-    return Shape(per_router, groups, routers, local, between, p)
+    return DragonflyShape(per_router, groups, routers, local, between, p)
 
 
 def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
@@ -58,14 +58,14 @@ def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
     groups, routers = shape.groups, shape.routers
     server, router = np.arange(servers), np.arange(groups * routers)
     behind = servers + server // shape.per_router
-    group, one, other = (x.ravel() for x in np.mgrid[:groups, :routers, :routers])
-    inside = one != other
-    one, other = (servers + (group * routers + x)[inside] for x in (one, other))
+    group, first, other = (x.ravel() for x in np.mgrid[:groups, :routers, :routers])
+    inside = first != other
+    first, other = (servers + (group * routers + x)[inside] for x in (first, other))
     here, there, out, into = between_groups(groups, shape.between, shape.ports)
     runs = [
         ("nic up", server, behind, nics),
         ("nic down", behind, server, nics),
-        ("local", one, other, shape.local),
+        ("local", first, other, shape.local),
         ("global", servers + here * routers + out, servers + there * routers + into, 1),
     ]
     runs = [run for run in runs if len(run[1])]
@@ -90,7 +90,9 @@ def between_groups(groups: int, links: int, ports: int) -> tuple[np.ndarray, ...
     here, there, copy = (x.ravel() for x in np.mgrid[:groups, :groups, :links])
     apart = here != there
     here, there, copy = here[apart], there[apart], copy[apart]
-    out, into = ((copy * (groups - 1) + (to - at - 1) % groups) // ports for at, to in ((here, there), (there, here)))
+    out, into = (
+        (copy * (groups - 1) + (to - start - 1) % groups) // ports for start, to in ((here, there), (there, here))
+    )
     return here, there, out, into
 
 
@@ -101,36 +103,36 @@ def router_parts(nics: int, servers: int, links: int) -> tuple[PartGroup, ...]:
     return (PartGroup(nics, "router", Attachment(**behind, links=(("nic-link", 1), ("link", ends / 2)))),)
 
 
-def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
+def _places(shape: DragonflyShape, server: np.ndarray) -> np.ndarray:
     router = np.arange(shape.groups * shape.routers)
-    group, place = np.divmod(router, shape.routers)
-    at = np.exp(2j * np.pi * group / shape.groups) * (3.0 if shape.groups > 1 else 0.0)
-    out = np.exp(2j * np.pi * place / shape.routers + 2j * np.pi * group / shape.groups)
+    group, slot = np.divmod(router, shape.routers)
+    centre = np.exp(2j * np.pi * group / shape.groups) * (3.0 if shape.groups > 1 else 0.0)
+    out = np.exp(2j * np.pi * slot / shape.routers + 2j * np.pi * group / shape.groups)
     behind, nth = np.divmod(server, shape.per_router)
     spread = np.exp(0.25j * (nth - (shape.per_router - 1) / 2))
-    every = np.concatenate([at[behind] + 1.8 * out[behind] * spread, at + out])
+    every = np.concatenate([centre[behind] + 1.8 * out[behind] * spread, centre + out])
     return np.stack([every.real, every.imag], axis=1)
 
 
-class Dragonfly(OnMesh):
+class DragonflyFabric(OnMesh):
     """A dragonfly. `links`: links on the longest path; `valiant`: bytes for another group go through third groups."""
 
     def __init__(self, about: About, links: int, valiant: bool):
         super().__init__(about)
         self.longest, self.valiant = links, valiant
 
-    def mesh(self, site: Site) -> Mesh:
+    def mesh(self, site: FabricSite) -> Mesh:
         return dragonfly_mesh(site.servers, site.server_nics, self.valiant)
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         nics = site.server_nics
         return router_parts(nics, site.servers, dragonfly_shape(site.servers, nics).links)
 
-    def paths(self, site: Site) -> Paths:
-        return Paths("Valiant" if self.valiant else "minimal", self.longest)
+    def paths(self, site: FabricSite) -> FabricPaths:
+        return FabricPaths("Valiant" if self.valiant else "minimal", self.longest)
 
 
-MINIMAL = Dragonfly(
+MINIMAL = DragonflyFabric(
     About(
         name="dragonfly",
         summary="routers in meshed groups with links between all groups, minimal paths",
@@ -139,7 +141,7 @@ MINIMAL = Dragonfly(
     links=5,
     valiant=False,
 )
-VALIANT = Dragonfly(
+VALIANT = DragonflyFabric(
     About(
         name="dragonfly-valiant",
         summary="a dragonfly whose bytes for other groups go through third groups",

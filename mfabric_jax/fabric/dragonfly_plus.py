@@ -16,14 +16,14 @@ import numpy as np
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import PartGroup
-from mfabric_jax.fabric.dragonfly import Dragonfly, between_groups, router_parts
-from mfabric_jax.fabric.site import About, Site
+from mfabric_jax.fabric.dragonfly import DragonflyFabric, between_groups, router_parts
+from mfabric_jax.fabric.site import About, FabricSite
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
 
 
-class Shape(NamedTuple):
+class DragonflyPlusShape(NamedTuple):
     """The size of a dragonfly+.
 
     - `per_leaf`: servers of a leaf; `leaves`, `spines`: of a group; `between`: links between two groups.
@@ -49,7 +49,7 @@ def most_hosts(radix: int) -> int:
     return half**4 + half**2
 
 
-def plus_shape(servers: int, nics: int, radix: int) -> Shape:
+def plus_shape(servers: int, nics: int, radix: int) -> DragonflyPlusShape:
     """Return the size with the fewest groups, filled evenly; leftover ports double the links between groups.
 
     Raise `Misfit` if a leaf has no room for a server, or the largest number of groups has none for all servers.
@@ -68,7 +68,7 @@ def plus_shape(servers: int, nics: int, radix: int) -> Shape:
             f"{nics} NICs, got {servers:,}; choose a larger radix."
         )
     leaves = -(-needed // groups)
-    return Shape(
+    return DragonflyPlusShape(
         per_leaf,
         groups,
         leaves,
@@ -109,28 +109,28 @@ def plus_mesh(servers: int, nics: int, radix: int, valiant: bool = False) -> Mes
     )
 
 
-def _places(shape: Shape, server: np.ndarray) -> np.ndarray:
+def _places(shape: DragonflyPlusShape, server: np.ndarray) -> np.ndarray:
     """Groups side by side, spines above leaves above servers."""
 
     def row(count: int, height: float) -> np.ndarray:
-        group, place = np.divmod(np.arange(shape.groups * count), count)
-        return np.stack([group + 0.9 * (place + 0.5) / count, np.full(len(place), height)], axis=1)
+        group, slot = np.divmod(np.arange(shape.groups * count), count)
+        return np.stack([group + 0.9 * (slot + 0.5) / count, np.full(len(slot), height)], axis=1)
 
     return np.concatenate(
         [row(shape.leaves * shape.per_leaf, 0.0)[: len(server)], row(shape.leaves, 0.6), row(shape.spines, 1.4)]
     )
 
 
-class DragonflyPlus(Dragonfly):
-    def mesh(self, site: Site) -> Mesh:
+class DragonflyPlusFabric(DragonflyFabric):
+    def mesh(self, site: FabricSite) -> Mesh:
         return plus_mesh(site.servers, site.server_nics, site.network.radix, self.valiant)
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         nics = site.server_nics
         return router_parts(nics, site.servers, plus_shape(site.servers, nics, site.network.radix).links)
 
 
-MINIMAL = DragonflyPlus(
+MINIMAL = DragonflyPlusFabric(
     About(
         name="dragonfly-plus",
         summary="groups of leaves and spines with links between the spines of all groups, minimal paths",
@@ -139,7 +139,7 @@ MINIMAL = DragonflyPlus(
     links=5,
     valiant=False,
 )
-VALIANT = DragonflyPlus(
+VALIANT = DragonflyPlusFabric(
     About(
         name="dragonfly-plus-valiant",
         summary="a dragonfly+ whose bytes for other groups go through third groups",

@@ -73,7 +73,7 @@ class Electrical(eqx.Module):
         if self.pxn and self.nic_use != "own":
             raise InputError(f"pxn uses the NIC of the destination's rank; nic_use must be own, got {self.nic_use!r}.")
 
-    def at(self, nic_gbps: Any, gpu_tbps: Any = None) -> "Electrical":
+    def with_bandwidth(self, nic_gbps: Any, gpu_tbps: Any = None) -> "Electrical":
         """Return the group at another bandwidth, which may be traced."""
         return eqx.tree_at(lambda group: group.nic_gbps, self, nic_gbps)
 
@@ -82,7 +82,7 @@ class Electrical(eqx.Module):
         return self.leaves is not None
 
     @property
-    def joined(self) -> bool:
+    def has_paths(self) -> bool:
         """Whether the rates on shared links are known."""
         return self.leaves is None or self.ring_nics is not None
 
@@ -113,14 +113,14 @@ class Electrical(eqx.Module):
 
     def lacks(self, routing: str) -> dict[str, str]:
         """Return the failures that cannot happen here: {kind: reason}."""
-        found: dict[str, str] = dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
-        found |= dict.fromkeys(PLANES, ONE_PLANE) if self.planes == 1 else {}
-        return found | {"electrical-nics": ONE_NETWORK}
+        reasons: dict[str, str] = dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
+        reasons |= dict.fromkeys(PLANES, ONE_PLANE) if self.planes == 1 else {}
+        return reasons | {"electrical-nics": ONE_NETWORK}
 
-    def broken(self, hit: Hit) -> Degraded:
+    def after_failure(self, hit: Hit) -> Degraded:
         """Return the group after a failure; a spare replaces a failed server."""
         if self.leaves is not None:
-            return self._broken_tree(self.leaves, hit)
+            return self._tree_after_failure(self.leaves, hit)
         kind, nics, spare = hit.kind, self.nics, hit.kind == "gpu"
         over = 1.0 if self.oversubscription is None else float(self.oversubscription)
         per_server = hit.gpus_per_rank * hit.ranks_per_server
@@ -128,32 +128,36 @@ class Electrical(eqx.Module):
         sits, edge = np.eye(gpus, servers * per_server), np.full(servers, nics / over)
         carries = np.eye(servers * per_server) if own else np.repeat(np.eye(servers), per_server, axis=0)
         port = np.full(carries.shape[1], 1.0 if own else float(nics))
-        rest: dict[str, Any] = {}
+        effects: dict[str, Any] = {}
         lost = hit.server * per_server
         part = 1 - 1 / self.planes
         up = hit.links_left(over, self.planes) if kind in ("link", "spine") else 1.0
         kind = "switch" if kind == "link" and not up else kind  # this was the only uplink: servers below are cut off
-        if (settled := self._settled(kind, hit, up, (per_server if own else nics) < 2)) is not None:
+        if (settled := self._outcome_on_same_paths(kind, hit, up, (per_server if own else nics) < 2)) is not None:
             return settled
         if kind in ("link", "spine"):
-            edge, rest = edge * up, {"eps_left": up, "everywhere": kind == "spine"}
+            edge, effects = edge * up, {"eps_left": up, "everywhere": kind == "spine"}
         if kind == "plane" or (kind == "switch" and self.planes > 1):  # the group is below one switch of each plane
-            port, edge, rest = port * part, edge * part, {"eps_left": part}
+            port, edge, effects = port * part, edge * part, {"eps_left": part}
         elif kind == "plane-link":
             port[lost if own else hit.server] -= 1 / self.planes
-            rest = {"eps_left": 1 - 1 / (self.planes * nics)}
+            effects = {"eps_left": 1 - 1 / (self.planes * nics)}
         elif kind in ("electrical-nic", "switch"):
             for server in range(hit.servers) if kind == "switch" else (hit.server,):
                 _without_nic(carries, port, server, per_server if own else None, hit.gpus_per_rank)
-            rest = {"eps_left": (nics - 1) / nics}
+            effects = {"eps_left": (nics - 1) / nics}
         elif spare:
             sits[lost, [lost, gpus]] = 0, 1
             part = min(1.0, over / nics) if own else 1.0
-            rest = {"tp_on_eps": part if hit.attention_gpus > 1 else 0.0, "moved": 1 / hit.gpus_per_rank, "spare": True}
-        star = Star(sits, carries, port, edge, hit.gpus_per_rank, per_server, self.pxn)
-        return Degraded(hit.kind, star, hit.server, **rest)
+            effects = {
+                "tp_on_eps": part if hit.attention_gpus > 1 else 0.0,
+                "moved": 1 / hit.gpus_per_rank,
+                "spare": True,
+            }
+        star = DegradedStar(sits, carries, port, edge, hit.gpus_per_rank, per_server, self.pxn)
+        return Degraded(hit.kind, star, hit.server, **effects)
 
-    def _settled(self, kind: str, hit: Hit, links_left: float, alone: bool) -> Degraded | None:
+    def _outcome_on_same_paths(self, kind: str, hit: Hit, links_left: float, alone: bool) -> Degraded | None:
         """The result of a failure that changes no path; None: paths change. `alone`: no other NIC carries the bytes."""
         cut_off = kind == "switch" and self.planes == 1 and (alone or not hit.rails)
         if cut_off or (kind == "link" and not links_left):
@@ -164,12 +168,12 @@ class Electrical(eqx.Module):
             return Degraded(hit.kind, self, hit.server, spare=True)
         return Degraded(hit.kind, self, hit.server) if kind == "spine-link" else None
 
-    def _broken_tree(self, leaves: Cluster, hit: Hit) -> Degraded:
+    def _tree_after_failure(self, leaves: Cluster, hit: Hit) -> Degraded:
         """The group after a failure if edge switches hold several servers; a spare server follows those of the job."""
         kind = hit.kind
         if hit.uplinks is None:
             hit = hit._replace(uplinks=float(leaves.nic_tree.edge_ports[UP] * self.planes))
-        if (settled := self._settled(kind, hit, hit.links_left(), self.nics < 2)) is not None:
+        if (settled := self._outcome_on_same_paths(kind, hit, hit.links_left(), self.nics < 2)) is not None:
             return settled
         left = dataclasses.replace(self, damage=self._damage(leaves, hit), ring_nics=None, stage_nics=None)
         if kind != "gpu":
@@ -203,7 +207,7 @@ class Electrical(eqx.Module):
         return Damage(heirs=tuple((lost, tuple(others)) for lost, *others in ports))
 
 
-class Star(eqx.Module):
+class DegradedStar(eqx.Module):
     """Ports left after a failure [NICs of 1 byte/s], for every GPU of a group and of a spare server that follows it.
 
     - `sits` [G P]: the place (GPU) where the work of each GPU of the group is done; `per_server`: places of a server.
@@ -220,7 +224,7 @@ class Star(eqx.Module):
     per_server: int = eqx.field(static=True)
     pxn: bool = eqx.field(static=True)
 
-    joined = True
+    has_paths = True
 
 
 def _without_nic(carries: np.ndarray, port: np.ndarray, server: int, per_server: int | None, together: int) -> None:

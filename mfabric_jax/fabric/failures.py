@@ -141,7 +141,7 @@ class Degraded:
         return share
 
 
-def degraded(
+def degrade(
     group: Any,
     kind: str,
     *,
@@ -190,6 +190,6 @@ def degraded(
 
 def absent_kinds(group: Any, routing: str) -> dict[str, str]:
     """Return the kinds of failure that a group lacks, including those of links to absent parts: {kind: reason}."""
-    found = group.lacks(routing)
-    found |= {kind: found[of] for kind, of in LIKE.items() if of in found}
-    return {kind: found[kind] for kind in KINDS if kind in found}
+    reasons = group.lacks(routing)
+    reasons |= {kind: reasons[of] for kind, of in LIKE.items() if of in reasons}
+    return {kind: reasons[kind] for kind in KINDS if kind in reasons}

@@ -23,8 +23,8 @@ import numpy as np
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric import views
 from mfabric_jax.fabric.design import OnMesh
-from mfabric_jax.fabric.grids import Shape, coordinates, lines, near_equal, number, sizes, written
-from mfabric_jax.fabric.site import About, Paths, Site
+from mfabric_jax.fabric.grids import Shape, coordinates, lines, near_equal, number, shape_text, sizes
+from mfabric_jax.fabric.site import About, FabricPaths, FabricSite
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
@@ -46,8 +46,8 @@ def widths(shape: Shape, nics: float, split: Sequence[float] | None = None) -> l
         or any((n > 0) != (p > 0) for n, p in zip(split, peers, strict=True))
     ):
         raise Misfit(
-            f"network.full-mesh.split must share the {nics:g} NICs of a server over the dimensions of {written(shape)} "
-            f"that have peers, got {'x'.join(f'{one:g}' for one in split)}."
+            f"network.full-mesh.split must share the {nics:g} NICs of a server over the dimensions of {shape_text(shape)} "
+            f"that have peers, got {'x'.join(f'{part:g}' for part in split)}."
         )
     return [each / max(1, count) for each, count in zip(split, peers, strict=True)]
 
@@ -70,17 +70,17 @@ def full_mesh(shape: Shape, nics: float, split: Sequence[float] | None = None, w
     runs = [(none, none, none), *((a, b, np.full(len(a), every[axis])) for axis, a, b in lines(shape))]
     tail, head, width = (np.concatenate(column) for column in zip(*runs, strict=True))
     following = None if ways == "shortest" else dimension_order(shape)
-    rest = {"following": following, "detours": ways == "detour", "places": _places(shape)}
-    return views.mesh_of_links(math.prod(shape), tail, head, width, **rest)
+    rule = {"following": following, "detours": ways == "detour", "places": _places(shape)}
+    return views.mesh_of_links(math.prod(shape), tail, head, width, **rule)
 
 
 def _places(shape: Shape) -> np.ndarray:
     """Positions [S 2]: the first dimension on a circle, the second on a circle of circles, and so on."""
-    at, radius = np.zeros(math.prod(shape), complex), 1.0
-    for size, place in zip(shape, coordinates(shape), strict=True):
-        at = at + radius * np.exp(2j * np.pi * place / size)
+    centre, radius = np.zeros(math.prod(shape), complex), 1.0
+    for size, coordinate in zip(shape, coordinates(shape), strict=True):
+        centre = centre + radius * np.exp(2j * np.pi * coordinate / size)
         radius *= 3.0
-    return np.stack([np.real(at), np.imag(at)], axis=1)
+    return np.stack([np.real(centre), np.imag(centre)], axis=1)
 
 
 # ------------------------------------------------------------------------------------------------- what is left open
@@ -162,13 +162,13 @@ def _dimensions_before(axis: int, others: Sequence[int], ways: str) -> list[tupl
     ]
 
 
-def stated_shape(servers: int, own) -> Shape | None:
+def shape_setting(servers: int, own) -> Shape | None:
     """Return the shape in the settings `own`; None: open. Raise `Misfit` if it has another number of servers."""
     if own.shape is None:
         return None
     shape = sizes("network.full-mesh.shape", own.shape)
     if math.prod(shape) != servers:
-        raise Misfit(f"network.full-mesh.shape must have {servers} servers, got {written(shape)}.")
+        raise Misfit(f"network.full-mesh.shape must have {servers} servers, got {shape_text(shape)}.")
     return shape
 
 
@@ -176,27 +176,27 @@ def split_of(text: str | None) -> tuple[float, ...] | None:
     return None if text is None else tuple(map(float, sizes("network.full-mesh.split", text)))
 
 
-class FullMesh(OnMesh):
-    def mesh(self, site: Site) -> Mesh:
+class FullMeshFabric(OnMesh):
+    def mesh(self, site: FabricSite) -> Mesh:
         own, nics, split = site.own, site.server_nics, split_of(site.own.split)
-        shape = stated_shape(site.servers, own)
+        shape = shape_setting(site.servers, own)
         shape, ways = fastest(site.servers, site.servers, nics, shape, None, split, own.ways)
         return full_mesh(shape, nics, split, ways)
 
-    def paths(self, site: Site) -> Paths:
+    def paths(self, site: FabricSite) -> FabricPaths:
         """Count the links of a path between servers that differ in every dimension."""
         own = site.own
         dimensions = len(sizes("network.full-mesh.shape", own.shape))
-        return Paths(own.ways, dimensions * (2 if own.ways == "detour" else 1))
+        return FabricPaths(own.ways, dimensions * (2 if own.ways == "detour" else 1))
 
-    def fills(self, site: Site) -> dict[str, str]:
+    def fills(self, site: FabricSite) -> dict[str, str]:
         own = site.own
-        stated = stated_shape(site.servers, own), own.dimensions, split_of(own.split), own.ways
+        stated = shape_setting(site.servers, own), own.dimensions, split_of(own.split), own.ways
         shape, ways = fastest(site.servers, site.group_servers, site.server_nics, *stated)
-        return {"shape": written(shape), "ways": ways}
+        return {"shape": shape_text(shape), "ways": ways}
 
 
-FULL_MESH = FullMesh(
+FULL_MESH = FullMeshFabric(
     About(
         name=NAME,
         summary="servers that differ in exactly one of several dimensions are linked (HyperX, UB-Mesh)",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mfabric_jax.checks import InputError, not_negative, number, one_of
-from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import FabricGraph
 from mfabric_jax.units import gbps
 
 ENDPOINTS = ("gpu", "host")
@@ -23,7 +23,7 @@ GRAPH_FIELDS = ("directed", "multigraph", "graph", "nodes", "edges", "links")
 UNITS = "capacity_bytes_per_s or capacity_gbps"
 
 
-def graph_of(data: dict[str, Any]) -> Network:
+def graph_of(data: dict[str, Any]) -> FabricGraph:
     """Return the network of node-link data, as `networkx.node_link_data` gives it.
 
     Nodes and links are grouped by kind in order of first appearance. Ids become names. An undirected link becomes two,
@@ -35,27 +35,27 @@ def graph_of(data: dict[str, Any]) -> Network:
         one_of("field of the graph", field, GRAPH_FIELDS)
     directed, multigraph = _flag(data, "directed"), _flag({"multigraph": True} | data, "multigraph")
     names, nodes = _nodes(_entries(data, "nodes"))
-    numbers = _numbered(names)
-    links = [_link(place, entry, numbers) for place, entry in enumerate(_entries(data, "edges", "links"))]
+    numbers = _number_nodes(names)
+    links = [_link(nth, entry, numbers) for nth, entry in enumerate(_entries(data, "edges", "links"))]
     if not multigraph:
         _check_single(links, names, directed)
     if not directed:
         links = list(chain.from_iterable((link, (link[1], link[0], *link[2:])) for link in links))
-    order, runs = _grouped([link[4] for link in links])
+    order, runs = _group_by_kind([link[4] for link in links])
     tail, head = (np.array([link[end] for link in links], np.int64)[order] for end in (0, 1))
     capacity, delay_s = (np.array([link[column] for link in links], float)[order] for column in (2, 3))
-    network = Network(tail, head, capacity, delay_s, nodes, runs)
+    network = FabricGraph(tail, head, capacity, delay_s, nodes, runs)
     usual = all(name == network.node_name(node) for node, name in enumerate(names))
-    return network if usual else Network(tail, head, capacity, delay_s, nodes, runs, names)
+    return network if usual else FabricGraph(tail, head, capacity, delay_s, nodes, runs, names)
 
 
-def graph_text(network: Network) -> str:
+def graph_text(network: FabricGraph) -> str:
     """Return the network as node-link JSON, readable by `graph_of` and `networkx.node_link_graph`.
 
     Raise `InputError` for duplicate node names, a link from a node to itself, or an infinite number.
     """
     names = [network.node_name(node) for node in range(network.size)]
-    _numbered(names)
+    _number_nodes(names)
     for field in ("capacity", "delay_s"):
         not_negative(field, getattr(network, field))
     if np.any(own := network.tail == network.head):
@@ -78,7 +78,7 @@ def graph_text(network: Network) -> str:
     return json.dumps(data, indent=1) + "\n"
 
 
-def endpoints(network: Network) -> np.ndarray:
+def endpoints(network: FabricGraph) -> np.ndarray:
     """Return the nodes [E] where flows start and end: those of kind gpu or host, or all nodes if there are none."""
     named = np.array([kind in ENDPOINTS for kind in _kinds(network.nodes)], bool)
     return np.flatnonzero(named if named.any() else ~named)
@@ -90,8 +90,8 @@ def _kinds(runs: tuple[tuple[str, int], ...]) -> Iterable[str]:
 
 def _flag(data: dict, field: str) -> bool:
     if not isinstance(data.get(field), bool):
-        given = f"got {data[field]!r}" if field in data else "but it is missing"
-        raise InputError(f"{field} must be true or false, {given}.")
+        problem = f"got {data[field]!r}" if field in data else "but it is missing"
+        raise InputError(f"{field} must be true or false, {problem}.")
     return data[field]
 
 
@@ -113,36 +113,36 @@ def _name(field: str, value: Any) -> str:
     return json.dumps(value)
 
 
-def _required(place: str, entry: dict, *fields: str) -> None:
+def _require_fields(label: str, entry: dict, *fields: str) -> None:
     for field in fields:
         if field not in entry:
-            raise InputError(f"{place} has no {field}.")
+            raise InputError(f"{label} has no {field}.")
 
 
-def _kind(place: str, entry: dict, default: str) -> str:
+def _kind(label: str, entry: dict, default: str) -> str:
     kind = entry.get("kind", default)
     if not isinstance(kind, str) or not kind:
-        raise InputError(f"kind of {place} must be a word, got {kind!r}.")
+        raise InputError(f"kind of {label} must be a word, got {kind!r}.")
     return kind
 
 
 def _nodes(entries: list[dict]) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
     names, kinds = [], []
     for nth, entry in enumerate(entries):
-        _required(f"node {nth}", entry, "id")
+        _require_fields(f"node {nth}", entry, "id")
         names.append(_name(f"id of node {nth}", entry["id"]))
-        place = f"node {nth} ({names[-1]})"
+        label = f"node {nth} ({names[-1]})"
         for field in entry:
-            one_of(f"field of {place}", field, NODE_FIELDS)
-        kinds.append(kind := _kind(place, entry, "node"))
+            one_of(f"field of {label}", field, NODE_FIELDS)
+        kinds.append(kind := _kind(label, entry, "node"))
         meant = kind.strip().lower().removesuffix("s")
         if meant in ENDPOINTS and kind != meant:
-            raise InputError(f"kind of {place} must be {meant!r} if flows start and end there, got {kind!r}.")
-    order, runs = _grouped(kinds)
+            raise InputError(f"kind of {label} must be {meant!r} if flows start and end there, got {kind!r}.")
+    order, runs = _group_by_kind(kinds)
     return tuple(names[node] for node in order), runs
 
 
-def _numbered(names: Iterable[str]) -> dict[str, int]:
+def _number_nodes(names: Iterable[str]) -> dict[str, int]:
     numbers: dict[str, int] = {}
     for nth, name in enumerate(names):
         if numbers.setdefault(name, nth) != nth:
@@ -151,32 +151,32 @@ def _numbered(names: Iterable[str]) -> dict[str, int]:
 
 
 def _link(nth: int, entry: dict, nodes: dict[str, int]) -> tuple[int, int, float, float, str]:
-    _required(f"link {nth}", entry, "source", "target")
+    _require_fields(f"link {nth}", entry, "source", "target")
     source, target = (_name(f"{end} of link {nth}", entry[end]) for end in ("source", "target"))
-    place = f"link {nth} ({source} -> {target})"
+    label = f"link {nth} ({source} -> {target})"
     for end in (source, target):
         if end not in nodes:
-            raise InputError(f"{place} names a node that is not in nodes: {end!r}.")
+            raise InputError(f"{label} names a node that is not in nodes: {end!r}.")
     if source == target:
-        raise InputError(f"{place} joins a node to itself; its source and its target must differ.")
+        raise InputError(f"{label} joins a node to itself; its source and its target must differ.")
     if "capacity" in entry:
-        raise InputError(f"{place}: capacity has no unit; give {UNITS}.")
+        raise InputError(f"{label}: capacity has no unit; give {UNITS}.")
     for field in entry:
-        one_of(f"field of {place}", field, LINK_FIELDS)
-    latency = _amount(place, "latency_s", {"latency_s": 0.0} | entry)
-    return nodes[source], nodes[target], _capacity(place, entry), latency, _kind(place, entry, "link")
+        one_of(f"field of {label}", field, LINK_FIELDS)
+    latency = _amount(label, "latency_s", {"latency_s": 0.0} | entry)
+    return nodes[source], nodes[target], _capacity(label, entry), latency, _kind(label, entry, "link")
 
 
-def _capacity(place: str, entry: dict) -> float:
+def _capacity(label: str, entry: dict) -> float:
     there = [field for field in ("capacity_bytes_per_s", "capacity_gbps") if field in entry]
     if len(there) != 1:
-        raise InputError(f"{place} must have {UNITS}, got {'both' if there else 'neither'}.")
-    value = _amount(place, there[0], entry)
+        raise InputError(f"{label} must have {UNITS}, got {'both' if there else 'neither'}.")
+    value = _amount(label, there[0], entry)
     return gbps(value) if there[0] == "capacity_gbps" else value
 
 
-def _amount(place: str, field: str, entry: dict) -> float:
-    name = f"{field} of {place}"
+def _amount(label: str, field: str, entry: dict) -> float:
+    name = f"{field} of {label}"
     return float(not_negative(name, number(name, entry[field])))
 
 
@@ -185,13 +185,13 @@ def _check_single(links: list[tuple], names: tuple[str, ...], directed: bool) ->
     for nth, (tail, head, *_) in enumerate(links):
         pair = (tail, head) if directed else (min(tail, head), max(tail, head))
         if pair in seen:
-            place = f"link {nth} ({names[tail]} -> {names[head]})"
-            raise InputError(f"{place} is there twice; parallel links need multigraph true.")
+            label = f"link {nth} ({names[tail]} -> {names[head]})"
+            raise InputError(f"{label} is there twice; parallel links need multigraph true.")
         seen.add(pair)
 
 
-def _grouped(kinds: list[str]) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:
-    place = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-    number = np.array([place[kind] for kind in kinds], np.int64)
-    counts = np.bincount(number, minlength=len(place)).tolist()
-    return np.argsort(number, kind="stable"), tuple(zip(place, counts, strict=True))
+def _group_by_kind(kinds: list[str]) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:
+    kind_index = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+    number = np.array([kind_index[kind] for kind in kinds], np.int64)
+    counts = np.bincount(number, minlength=len(kind_index)).tolist()
+    return np.argsort(number, kind="stable"), tuple(zip(kind_index, counts, strict=True))

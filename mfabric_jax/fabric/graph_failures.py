@@ -6,41 +6,41 @@ import numpy as np
 
 from mfabric_jax.fabric.failures import KINDS, NO_OPTICS, ONE_PLANE, PLANES
 from mfabric_jax.fabric.graph_file import IN_SERVERS, GraphFile, OwnGraph, own_graph
-from mfabric_jax.fabric.network import Network
-from mfabric_jax.fabric.relays import apart
+from mfabric_jax.fabric.network import FabricGraph
+from mfabric_jax.fabric.relays import unreachable_pair
 
 NO_SPARE = "a graph has no spare server, so the job waits for the repair"
 NO_SWITCH = "it has no switch behind its NICs"
 NO_LINK = "no link leads further from there"
 NO_NVSWITCH = "it has no nvswitch"
 NO_SPINE = "all of its switches have GPUs behind them"
-NO_WAY = "then {} cannot reach {}"
+NO_PATH = "then {} cannot reach {}"
 NO_NAMES = "a graph does not say which of its switches form a plane"
 OF_LINKS = "a link of its NICs to a switch is a plane-link"
 
 
-def lacking(asked: GraphFile, gpu: int = 0) -> dict[str, str]:
+def absent_parts(options: GraphFile, gpu: int = 0) -> dict[str, str]:
     """Return the kinds of failure that a graph lacks at a GPU: {kind: reason}."""
-    lacks = dict.fromkeys(PLANES, ONE_PLANE) if asked.split == 1 else {"plane": NO_NAMES, "nic-link": OF_LINKS}
+    lacks = dict.fromkeys(PLANES, ONE_PLANE) if options.split == 1 else {"plane": NO_NAMES, "nic-link": OF_LINKS}
     lacks |= dict.fromkeys(("optical-nic", "optical-link", "optical-switch", "controller"), NO_OPTICS)
-    lacks |= {} if own_graph(asked).per_server > 1 else {"nvswitch": NO_NVSWITCH}
+    lacks |= {} if own_graph(options).per_server > 1 else {"nvswitch": NO_NVSWITCH}
     for kind, why in (("link", NO_LINK), ("spine-link", NO_SPINE), ("switch", NO_SWITCH), ("spine", NO_SPINE)):
-        lacks |= {} if broken_links(asked, kind, gpu) else {kind: why}
+        lacks |= {} if broken_links(options, kind, gpu) else {kind: why}
     lacks |= {"nic-link": NO_SWITCH} if "switch" in lacks else {}
-    if names := _cut(asked, broken_links(asked, "electrical-nics", gpu)):  # several NICs at once are no part
-        lacks["electrical-nics"] = NO_WAY.format(*names)
+    if names := _cut(options, broken_links(options, "electrical-nics", gpu)):  # several NICs at once are no part
+        lacks["electrical-nics"] = NO_PATH.format(*names)
     return {kind: lacks[kind] for kind in KINDS if kind in lacks}
 
 
-def waiting(asked: GraphFile, kind: str, gpu: int) -> str | None:
+def wait_reason(options: GraphFile, kind: str, gpu: int) -> str | None:
     """Return why the job waits for the repair of a part at a GPU; None: it continues."""
     if kind in ("gpu", "server"):
         return NO_SPARE
-    names = _cut(asked, broken_links(asked, kind, gpu))
-    return f"{NO_WAY.format(*names)}, so the job waits for the repair" if names else None
+    names = _cut(options, broken_links(options, kind, gpu))
+    return f"{NO_PATH.format(*names)}, so the job waits for the repair" if names else None
 
 
-def broken_links(asked: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
+def broken_links(options: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
     """Return the links that fail, in both directions; empty if the graph has no such part.
 
     - `electrical-nic`: all links of the GPU's NIC; `plane-link`: one of the links that it is split over.
@@ -49,13 +49,13 @@ def broken_links(asked: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
     - `switch`: all links of the NIC's switch; `spine`: all links of the first switch next to it without GPUs.
     - `spine-link`: the first link between such a spine and another.
     """
-    graph = own_graph(asked)
+    graph = own_graph(options)
     outside = _outside(graph)
     node = graph.nodes[gpu]
     mine = np.flatnonzero(outside & (graph.network.tail == node))
     widest = mine[np.argsort(-graph.network.capacity[mine], kind="stable")]
     if kind == "electrical-nic":
-        return _both(graph.network, widest[: asked.split])
+        return _both(graph.network, widest[: options.split])
     if kind == "plane-link":
         return _both(graph.network, widest[:1])
     if kind == "electrical-nics":
@@ -81,9 +81,9 @@ def broken_links(asked: GraphFile, kind: str, gpu: int) -> tuple[int, ...]:
     return _of_switch(graph.network, int(spines[0])) if spines else ()
 
 
-def graph_devices(asked: GraphFile) -> dict[str, int]:
+def graph_devices(options: GraphFile) -> dict[str, int]:
     """Return the number of parts by the kind of failure that they may have."""
-    graph = own_graph(asked)
+    graph = own_graph(options)
     outside, network = _outside(graph), graph.network
     kinds = np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
     inner = ~np.isin(kinds, IN_SERVERS)
@@ -92,8 +92,8 @@ def graph_devices(asked: GraphFile) -> dict[str, int]:
     spine_link = between & ~near[network.tail] & ~near[network.head]
     links = (between & ~spine_link) | (outside & at_gpu)
     nics, servers = round(graph.nics * len(graph.nodes) / graph.per_server), len(graph.nodes) // graph.per_server
-    found = {
-        "plane-link": nics * asked.split,
+    counts = {
+        "plane-link": nics * options.split,
         "electrical-nic": nics,
         "electrical-nics": servers,
         "nic-link": int((outside & ~at_gpu).sum()),
@@ -102,7 +102,7 @@ def graph_devices(asked: GraphFile) -> dict[str, int]:
         "gpu": len(graph.nodes),
         "server": servers,
     }
-    return found | {"switch": int((inner & near).sum()), "spine": int((inner & ~near).sum())}
+    return counts | {"switch": int((inner & near).sum()), "spine": int((inner & ~near).sum())}
 
 
 def _at_gpus(graph: OwnGraph) -> np.ndarray:
@@ -113,20 +113,20 @@ def _at_gpus(graph: OwnGraph) -> np.ndarray:
     return near
 
 
-def _cut(asked: GraphFile, links: tuple[int, ...]) -> tuple[str, str] | None:
+def _cut(options: GraphFile, links: tuple[int, ...]) -> tuple[str, str] | None:
     """A GPU and another that it cannot reach without `links`; None: all reach each other."""
-    graph = own_graph(asked)
+    graph = own_graph(options)
     network = graph.network.without(np.array(links, np.int64))
     end = np.zeros(network.size, bool)
-    if asked.relay == "no":
+    if options.relay == "no":
         end[graph.nodes] = True
-        lost = apart(network, end)
+        lost = unreachable_pair(network, end)
     else:
-        lost = _unreached(network, graph.nodes)
+        lost = _pair_cut_off(network, graph.nodes)
     return None if lost[0] < 0 else (network.node_name(int(lost[0])), network.node_name(int(lost[1])))
 
 
-def _unreached(network: Network, nodes: np.ndarray) -> tuple[int, int]:
+def _pair_cut_off(network: FabricGraph, nodes: np.ndarray) -> tuple[int, int]:
     """A source and a target GPU without a path although all nodes forward; (-1, -1): none. One is the first GPU."""
     for tail, head in ((network.tail, network.head), (network.head, network.tail)):
         seen, there = np.zeros(network.size, bool), network.capacity > 0
@@ -139,7 +139,7 @@ def _unreached(network: Network, nodes: np.ndarray) -> tuple[int, int]:
     return -1, -1
 
 
-def _usable(network: Network) -> np.ndarray:
+def _usable(network: FabricGraph) -> np.ndarray:
     return network.capacity > 0
 
 
@@ -152,14 +152,14 @@ def _outside(graph: OwnGraph) -> np.ndarray:
     return leaves & (links != "nvlink") & _usable(network)
 
 
-def _of_switch(network: Network, switch: int) -> tuple[int, ...]:
+def _of_switch(network: FabricGraph, switch: int) -> tuple[int, ...]:
     return tuple(np.flatnonzero((network.tail == switch) | (network.head == switch)).tolist())
 
 
-def _both(network: Network, links: np.ndarray) -> tuple[int, ...]:
+def _both(network: FabricGraph, links: np.ndarray) -> tuple[int, ...]:
     """Links, and for each the first link in the other direction."""
-    found = list(links)
+    both = list(links)
     for link in links:
         back = np.flatnonzero((network.tail == network.head[link]) & (network.head == network.tail[link]))
-        found += [one for one in back if one not in found][:1]
-    return tuple(sorted(int(link) for link in found))
+        both += [reverse for reverse in back if reverse not in both][:1]
+    return tuple(sorted(int(link) for link in both))

@@ -19,7 +19,7 @@ from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.cost import Attachment
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.graphs.files import read_graph
-from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import FabricGraph
 from mfabric_jax.fabric.rank_files import gpus_in
 from mfabric_jax.fabric.relays import Relays, relays_of
 from mfabric_jax.support.loops import at_first_call
@@ -44,7 +44,7 @@ class OwnGraph:
     """
 
     file: str
-    network: Network
+    network: FabricGraph
     relays: Relays
     nodes: np.ndarray
     per_server: int
@@ -69,35 +69,35 @@ class GraphFile(NamedTuple):
 
     @staticmethod
     def of(network: NetworkSettings) -> GraphFile:
-        asked = GraphFile(network.graph, network.on_graph.relay, network.on_graph.ranks)
-        graph = own_graph(asked)
+        options = GraphFile(network.graph, network.on_graph.relay, network.on_graph.ranks)
+        graph = own_graph(options)
         times = units.gbps(network.nic_gbps) / graph.nic_Bps
         split = max(1, round(times))
-        return asked._replace(split=split) if np.isclose(times, split) and graph.ends % split == 0 else asked
+        return options._replace(split=split) if np.isclose(times, split) and graph.ends % split == 0 else options
 
 
-def own_graph(asked: GraphFile) -> OwnGraph:
+def own_graph(options: GraphFile) -> OwnGraph:
     """Return the graph of a file. Raise `InputError` if the file is missing, unreadable or no cluster."""
-    if asked.file is None:
+    if options.file is None:
         raise InputError("network.fabric graph needs network.graph, the file of the graph.")
-    return _own_graph(asked.file, asked)
+    return _own_graph(options.file, options)
 
 
 @cached_by_files(lambda file: (file,), maxsize=4)
-def _network(file: str) -> Network:
+def _network(file: str) -> FabricGraph:
     return read_graph(file)
 
 
 @cached_by_files(lambda file, asked: (file, asked.ranks), maxsize=32)
-def _own_graph(file: str, asked: GraphFile) -> OwnGraph:
+def _own_graph(file: str, options: GraphFile) -> OwnGraph:
     network = _network(file)
     nodes, kinds = endpoints(network), kinds_of(network)
     if not len(nodes):
         raise InputError(f"network.graph {file!r} has no nodes.")
     per_server = _per_server(file, network, nodes)
-    if asked.ranks is not None:
-        nodes = nodes[gpus_in(asked.ranks, len(nodes), len(nodes))]
-        _check_servers(asked, network, nodes, per_server)
+    if options.ranks is not None:
+        nodes = nodes[gpus_in(options.ranks, len(nodes), len(nodes))]
+        _check_servers(options, network, nodes, per_server)
     tail, head = kinds[network.tail], kinds[network.head]
     leaves = np.isin(network.tail, nodes) & (head != "nvswitch") & (network.capacity > 0)
     outside = np.isin(tail, IN_SERVERS) != np.isin(head, IN_SERVERS)  # to or from switches
@@ -109,13 +109,13 @@ def _own_graph(file: str, asked: GraphFile) -> OwnGraph:
         raise InputError(f"network.graph {file!r} has no links that leave its servers.")
     widest = float(network.capacity[ends].max())
     many = int(np.bincount(network.tail[leaves & np.isclose(network.capacity, widest)], minlength=1).max())
-    nic_Bps = widest * asked.split
+    nic_Bps = widest * options.split
     widths = [float(network.capacity[some].sum() / nic_Bps / 2) for some in (outside, direct, between)]
     nics = (widths[0] + 2 * widths[1]) * per_server / len(nodes)
     up = np.isin(network.tail, nodes) & (head == "nvswitch")
     inside_Bps = float(network.capacity[up].sum() / len(nodes)) if up.any() else None
-    network = network.without(np.array(asked.failed, np.int64)) if asked.failed else network
-    relays = relays_of(network, asked.relay)
+    network = network.without(np.array(options.failed, np.int64)) if options.failed else network
+    relays = relays_of(network, options.relay)
     longest = _most_hops(network, nodes[0], nodes, relays.forward)
     parts, delay_s = _attachment(*widths), _delay_s(network, nodes, per_server, longest, relays.forward)
     return OwnGraph(file, network, relays, nodes, per_server, nic_Bps, nics, many, inside_Bps, parts, longest, delay_s)
@@ -128,16 +128,16 @@ def _attachment(outside: float, direct: float, between: float) -> Attachment:
     return Attachment((outside + 2 * between) / nics, 2 * links / nics, links / nics, links=by_kind)
 
 
-def kinds_of(network: Network) -> np.ndarray:
+def kinds_of(network: FabricGraph) -> np.ndarray:
     """Kind of every node [N]."""
     return np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
 
 
-def _link_kinds(network: Network) -> np.ndarray:
+def _link_kinds(network: FabricGraph) -> np.ndarray:
     return np.repeat([kind for kind, _ in network.links], [count for _, count in network.links])
 
 
-def _per_server(file: str, network: Network, nodes: np.ndarray) -> int:
+def _per_server(file: str, network: FabricGraph, nodes: np.ndarray) -> int:
     """GPUs at one NVSwitch; 1 without NVSwitches. Raise `InputError` unless all have equal runs of GPUs."""
     kinds = kinds_of(network)
     up = np.isin(network.tail, nodes) & (kinds[network.head] == "nvswitch")
@@ -151,40 +151,40 @@ def _per_server(file: str, network: Network, nodes: np.ndarray) -> int:
     return each
 
 
-def _switch_of(network: Network, up: np.ndarray) -> np.ndarray:
+def _switch_of(network: FabricGraph, up: np.ndarray) -> np.ndarray:
     """The first NVSwitch at the other end of links `up`, of every node [N]; -1: none."""
     first = np.full(network.size, -1)
     first[network.tail[up][::-1]] = network.head[up][::-1]
     return first
 
 
-def _check_servers(asked: GraphFile, network: Network, nodes: np.ndarray, per_server: int) -> None:
+def _check_servers(options: GraphFile, network: FabricGraph, nodes: np.ndarray, per_server: int) -> None:
     """Raise `InputError` if the ranks of a server are on GPUs of several NVSwitches."""
     up = np.isin(network.tail, nodes) & (kinds_of(network)[network.head] == "nvswitch")
     switch = _switch_of(network, up)[nodes].reshape(-1, per_server)
     apart = np.argwhere(switch != switch[:, :1])
     if len(apart):
-        server, place = (int(x) for x in apart[0])
+        server, offset = (int(x) for x in apart[0])
         raise InputError(
             f"network.on-graph.ranks must keep every {per_server} ranks of a server on the GPUs of one nvswitch, but "
-            f"{asked.ranks!r} has ranks {server * per_server} and {server * per_server + place} on two."
+            f"{options.ranks!r} has ranks {server * per_server} and {server * per_server + offset} on two."
         )
 
 
-def check_rate(asked: GraphFile, nic_gbps: Any) -> None:
+def check_rate(options: GraphFile, nic_gbps: Any) -> None:
     """Raise `Misfit` if a bandwidth is not that of the graph's NICs."""
-    graph = own_graph(asked)
+    graph = own_graph(options)
     own = round(units.to_gbps(graph.nic_Bps), GBPS_DIGITS)
     others = np.atleast_1d(nic_gbps)[~np.isclose(np.atleast_1d(nic_gbps), own)]
     if len(others):
         several = f" (or a multiple, with several of a GPU's {graph.ends} links as one NIC)" if graph.ends > 1 else ""
         raise Misfit(
-            f"network.nic_gbps must be {own:g}{several}, the bandwidth of the NICs of {asked.file!r}, got "
+            f"network.nic_gbps must be {own:g}{several}, the bandwidth of the NICs of {options.file!r}, got "
             f"{others[0]:g}."
         )
 
 
-def _most_hops(network: Network, start: int, ends: np.ndarray, forward: np.ndarray) -> int:
+def _most_hops(network: FabricGraph, start: int, ends: np.ndarray, forward: np.ndarray) -> int:
     """Links from node `start` to the farthest of `ends` that it reaches over nodes that `forward`."""
     hops = np.full(network.size, -1)
     hops[start], there = 0, network.capacity > 0
@@ -196,7 +196,9 @@ def _most_hops(network: Network, start: int, ends: np.ndarray, forward: np.ndarr
         hops[network.head[fresh]] = hops.max() + 1
 
 
-def _delay_s(network: Network, nodes: np.ndarray, per_server: int, longest: int, forward: np.ndarray) -> float | None:
+def _delay_s(
+    network: FabricGraph, nodes: np.ndarray, per_server: int, longest: int, forward: np.ndarray
+) -> float | None:
     """Largest delay of a shortest path between GPUs of two servers, over `longest` links; None: no delays are given."""
     usable = np.flatnonzero(network.capacity > 0)
     delays = np.unique(network.delay_s[usable])

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from mfabric_jax.checks import InputError, concrete
 from mfabric_jax.fabric.direct_links import LinkRates
 from mfabric_jax.fabric.failures import Degraded, Hit
-from mfabric_jax.fabric.graph_failures import broken_links, lacking, waiting
+from mfabric_jax.fabric.graph_failures import absent_parts, broken_links, wait_reason
 from mfabric_jax.fabric.graph_file import check_rate
 from mfabric_jax.fabric.nic_use import Handover
 
@@ -38,7 +38,7 @@ class GraphLinks(eqx.Module, LinkRates):
     latency_s = 0.0
     handover: ClassVar[tuple[Handover, Handover]] = ("none", "none")
 
-    def at(self, nic_gbps: Any, gpu_tbps: Any = None) -> "GraphLinks":
+    def with_bandwidth(self, nic_gbps: Any, gpu_tbps: Any = None) -> "GraphLinks":
         """Return the group itself, whose file sets the bandwidth. Raise `Misfit` for another bandwidth."""
         if concrete(nic_gbps):
             for each in np.unique(nic_gbps).tolist():  # of many cases
@@ -46,7 +46,7 @@ class GraphLinks(eqx.Module, LinkRates):
         return self
 
     @property
-    def joined(self) -> bool:
+    def has_paths(self) -> bool:
         """Whether the rates on shared links are known."""
         return self.ring_nics is not None
 
@@ -57,13 +57,13 @@ class GraphLinks(eqx.Module, LinkRates):
 
     def lacks(self, routing: str) -> dict[str, str]:
         """Return the failures that cannot happen here: {kind: reason}."""
-        return lacking(self.of)
+        return absent_parts(self.of)
 
-    def broken(self, hit: Hit) -> Degraded:
+    def after_failure(self, hit: Hit) -> Degraded:
         """Return the group without the failed links; paths are computed again. If GPUs are cut off, the job waits."""
-        if why := lacking(self.of, hit.gpu).get(hit.kind):
+        if why := absent_parts(self.of, hit.gpu).get(hit.kind):
             raise InputError(f"failure {hit.kind!r} is not simulated at this place of the graph: {why}.")
-        if why := waiting(self.of, hit.kind, hit.gpu):
+        if why := wait_reason(self.of, hit.kind, hit.gpu):
             return Degraded(hit.kind, self, hit.server, waits=why)
         of = self.of._replace(failed=broken_links(self.of, hit.kind, hit.gpu))
         left = dataclasses.replace(self, of=of, ring_nics=None, stage_nics=None)

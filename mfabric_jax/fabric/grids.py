@@ -24,7 +24,7 @@ def sizes(field: str, text: str) -> Shape:
     return tuple(map(int, words))
 
 
-def written(shape: Shape) -> str:
+def shape_text(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 
@@ -42,9 +42,9 @@ def coordinates(shape: Shape, node: np.ndarray | None = None) -> np.ndarray:
     return np.stack(np.unravel_index(node, shape, order="F"))
 
 
-def number(at: np.ndarray, shape: Shape) -> np.ndarray:
+def number(position: np.ndarray, shape: Shape) -> np.ndarray:
     """Return the nodes [N] at coordinates [D N]."""
-    return np.asarray(np.ravel_multi_index(tuple(at), shape, order="F"))
+    return np.asarray(np.ravel_multi_index(tuple(position), shape, order="F"))
 
 
 def rings(shape: Shape, twisted: int = 0) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:

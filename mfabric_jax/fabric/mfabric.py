@@ -10,13 +10,13 @@ from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import PATCH_PANEL, REGIONAL_OCS, PartGroup
 from mfabric_jax.fabric.design import OnTree
 from mfabric_jax.fabric.on_tree import attachment_of, nic_tree
-from mfabric_jax.fabric.site import About, Links, Optics, Paths, Site
+from mfabric_jax.fabric.site import About, FabricLinks, FabricPaths, FabricSite, Optics
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.region import Region
 
 
-def check_ports(site: Site, region: Region) -> Region:
+def check_ports(site: FabricSite, region: Region) -> Region:
     """Raise `InputError` if the optical switch has too few ports for the region."""
     if site.ocs is not None:
         site.ocs.check_region(region.servers, int(np.max(region.optical_degree)))
@@ -26,32 +26,32 @@ def check_ports(site: Site, region: Region) -> Region:
 class BesideTree(OnTree):
     """Circuits between the servers of a region; the other NICs of a server on a tree, pooled."""
 
-    def links(self, site: Site) -> Links:
-        return Links(nic_tree(site), nic_use="pooled")
+    def links(self, site: FabricSite) -> FabricLinks:
+        return FabricLinks(nic_tree(site), nic_use="pooled")
 
-    def group(self, site: Site, nic_gbps: Any) -> Region:
+    def group(self, site: FabricSite, nic_gbps: Any) -> Region:
         nics = site.optical_degree, site.electrical_nics / site.ratio()
         return views.Region(site.group_servers, nic_gbps, *nics, site.delay_s)
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         tree = attachment_of(site, site.electrical_nics)
         to = ("patch panel", PATCH_PANEL) if site.panels else ("regional OCS", REGIONAL_OCS)
         return PartGroup(site.optical_degree, *to), PartGroup(site.electrical_nics, "switch tree", tree)
 
-    def paths(self, site: Site) -> Paths:
+    def paths(self, site: FabricSite) -> FabricPaths:
         return super().paths(site)._replace(rule=None)
 
 
-class MFabric(BesideTree):
-    def group(self, site: Site, nic_gbps: Any) -> Region:
+class RegionalFabric(BesideTree):
+    def group(self, site: FabricSite, nic_gbps: Any) -> Region:
         return check_ports(site, super().group(site, nic_gbps))
 
 
-def _switches(site: Site) -> tuple[Any, int]:
+def _switches(site: FabricSite) -> tuple[Any, int]:
     return site.group_servers * site.optical_degree, site.servers // site.group_servers
 
 
-MFABRIC = MFabric(
+MFABRIC = RegionalFabric(
     About(
         name="mfabric",
         summary="`electrical_nics` of a server on a tree, pooled; circuits between the servers of a region",

@@ -13,35 +13,35 @@ from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import OnTree
 from mfabric_jax.fabric.on_tree import attachment_of, nic_tree
-from mfabric_jax.fabric.site import About, Links, Paths, Site
+from mfabric_jax.fabric.site import About, FabricLinks, FabricPaths, FabricSite
 
 
-class MultiPlane(OnTree):
-    def links(self, site: Site) -> Links:
-        return Links(dataclasses.replace(nic_tree(site, planes=site.own.planes), tiers=min(site.tiers, 2)))
+class MultiPlaneFabric(OnTree):
+    def links(self, site: FabricSite) -> FabricLinks:
+        return FabricLinks(dataclasses.replace(nic_tree(site, planes=site.own.planes), tiers=min(site.tiers, 2)))
 
-    def group(self, site: Site, nic_gbps: Any) -> Any:
+    def group(self, site: FabricSite, nic_gbps: Any) -> Any:
         own, planes = site.own.flows == "own", site.own.planes
-        found: Any = super().group(site, nic_gbps)
+        group: Any = super().group(site, nic_gbps)
         tree = self.links(site).tree
         assert tree is not None
-        dataclasses.replace(tree, hosts=site.servers * found.nics)  # raises `InputError` without room
+        dataclasses.replace(tree, hosts=site.servers * group.nics)  # raises `InputError` without room
         if own and (site.ratio() != 1 or site.network.nic_use != "own"):
             raise Misfit(
                 "network.multi-plane.flows own needs network.nic_use own and network.oversubscription auto or 1."
             )
-        return dataclasses.replace(found, planes=planes, own_plane=own)
+        return dataclasses.replace(group, planes=planes, own_plane=own)
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         """Count a split port as one port, with one transceiver and one fibre of a strand per lane."""
         nics = site.server_nics
         return (PartGroup(nics, "planes", attachment_of(site, nics, most_tiers=2, planes=site.own.planes)),)
 
-    def paths(self, site: Site) -> Paths:
-        return Paths("spraying", 2 * min(site.tiers, 2), single=True)
+    def paths(self, site: FabricSite) -> FabricPaths:
+        return FabricPaths("spraying", 2 * min(site.tiers, 2), single=True)
 
 
-MULTI_PLANE = MultiPlane(
+MULTI_PLANE = MultiPlaneFabric(
     About(
         name="multi-plane",
         summary="every NIC split over `network.multi-plane.planes` trees of at most two tiers",

@@ -9,7 +9,7 @@ from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, floats_alike, ho
 
 
 @dataclass(frozen=True)
-class Network:
+class FabricGraph:
     """Directed links between numbered nodes. Both are listed in runs of one kind: `(("gpu", 16), ("nvswitch", 2))`.
 
     - `tail`, `head` [L]: link l leads from node `tail[l]` to node `head[l]`.
@@ -69,7 +69,7 @@ class Network:
     def link_name(self, link: int) -> str:
         return f"{self.node_name(int(self.tail[link]))} -> {self.node_name(int(self.head[link]))}"
 
-    def without(self, failed: np.ndarray) -> "Network":
+    def without(self, failed: np.ndarray) -> "FabricGraph":
         """Return the network with capacity 0 on failed links (indices, or a mask)."""
         capacity, failed = self.capacity.copy(), np.asarray(real_numbers("failed", failed))
         if failed.dtype != bool or failed.shape != capacity.shape:
@@ -77,7 +77,7 @@ class Network:
         capacity[failed] = 0
         return replace(self, capacity=capacity)
 
-    def pooled(self, pool: np.ndarray, node: np.ndarray, nodes, links) -> "Network":
+    def merge_links(self, pool: np.ndarray, node: np.ndarray, nodes, links) -> "FabricGraph":
         """Return the network with links and nodes merged; `pool` [L], `node` [N]: the merged index of each."""
         count = sum(n for _, n in links)
         pool = host_indices("pool", pool, 0, count - 1)
@@ -87,7 +87,7 @@ class Network:
         capacity = np.bincount(pool, self.capacity, minlength=count)
         delay_s = np.zeros(count)
         np.maximum.at(delay_s, pool, self.delay_s)
-        return Network(ends[0], ends[1], capacity, delay_s, nodes, links)
+        return FabricGraph(ends[0], ends[1], capacity, delay_s, nodes, links)
 
 
 def find_links(tail: np.ndarray, head: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
@@ -101,13 +101,13 @@ def find_links(tail: np.ndarray, head: np.ndarray, src: np.ndarray, dst: np.ndar
     return np.where(keys[link] == wanted, link, -1)
 
 
-def network_of(parts: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]], nodes, delay_s: float) -> Network:
+def network_of(parts: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]], nodes, delay_s: float) -> FabricGraph:
     """Return the network of runs of links (kind, tail, head, capacity); empty runs are left out."""
     parts = [part for part in parts if len(part[1])]
     tail, head, capacity = (
         np.concatenate([np.asarray(part[column]) for part in parts] or [np.zeros(0)]) for column in (1, 2, 3)
     )
-    return Network(
+    return FabricGraph(
         tail.astype(np.int64),
         head.astype(np.int64),
         capacity.astype(float),

@@ -11,14 +11,14 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import Attachment, attachment_of_links, tree_attachment
-from mfabric_jax.fabric.site import Links, Site
+from mfabric_jax.fabric.site import FabricLinks, FabricSite
 from mfabric_jax.fabric.tree import DOWN, UP, Tree, needed_uplinks
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.electrical import Electrical
 
 
-def nic_tree(site: Site, usual: float = 1.0, parts: int = 1, planes: int = 1) -> Tree:
+def nic_tree(site: FabricSite, usual: float = 1.0, parts: int = 1, planes: int = 1) -> Tree:
     """Return the switch tree of a fabric, with one host in each part; `usual`: its default oversubscription.
 
     A tree of several parts, or with NICs split over planes, has at most two tiers.
@@ -28,14 +28,18 @@ def nic_tree(site: Site, usual: float = 1.0, parts: int = 1, planes: int = 1) ->
 
 
 def attachment_of(
-    site: Site, nics: Any, usual: float = 1.0, *, most_tiers: int = 3, parts: int = 1, planes: int = 1
+    site: FabricSite, nics: Any, usual: float = 1.0, *, most_tiers: int = 3, parts: int = 1, planes: int = 1
 ) -> Attachment:
     """Return the parts behind each of a server's `nics` (maybe an array) on a tree; `parts`, `planes`: as in `Tree`."""
-    ratio, tiers, at = site.ratio(usual), np.minimum(site.tiers, most_tiers), site.network.oversubscribed_at
-    full = tree_attachment(ratio, tiers, at)
+    ratio, tiers, oversubscribed_at = (
+        site.ratio(usual),
+        np.minimum(site.tiers, most_tiers),
+        site.network.oversubscribed_at,
+    )
+    full = tree_attachment(ratio, tiers, oversubscribed_at)
     if not site.laid_out or not np.any(tiers > 1):
         return full
-    tree = Tree(1, site.network.radix * planes, int(np.max(tiers)), ratio, at)
+    tree = Tree(1, site.network.radix * planes, int(np.max(tiers)), ratio, oversubscribed_at)
     ports, hosts = tree.edge_ports, np.maximum(site.servers * np.asarray(nics, float) / parts, 1)
     leads = (hosts > ports[DOWN]) | (tiers == 3)  # a single edge switch of two tiers has no uplinks
     up = np.where((tiers > 1) & leads, needed_uplinks(hosts, ports), 0) / hosts
@@ -43,7 +47,7 @@ def attachment_of(
     return attachment_of_links(1.0, *(links if links.ndim else float(links) for links in (up, spine)))
 
 
-def on_switches(site: Site, nic_gbps: Any, links: Links) -> Electrical:
+def on_switches(site: FabricSite, nic_gbps: Any, links: FabricLinks) -> Electrical:
     """Return what a group sees of the tree of `links`."""
     assert links.tree is not None
     nics, use = site.server_nics, "own" if links.pxn else links.nic_use or site.network.nic_use

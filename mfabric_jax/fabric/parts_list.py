@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import InputError, Misfit, in_file, number, one_of, positive, whole
-from mfabric_jax.fabric.cost import BY_BANDWIDTH, Prices, Watts, as_tuples, one_number, packaged, with_own
+from mfabric_jax.fabric.cost import BY_BANDWIDTH, Prices, Watts, as_tuples, one_number, package_table, with_own
 from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.support.unread import name_unread
@@ -101,7 +101,7 @@ class Ocs:
 
 
 @dataclass(frozen=True)
-class Parts:
+class PartsTable:
     """The parts table in use; `gpus` and `servers` by name. `ocs`: the chosen optical switch; None: none is named."""
 
     prices: Prices
@@ -113,7 +113,7 @@ class Parts:
 
     @classmethod
     @cached_by_files(lambda cls, path=None, ocs=None: (path,), maxsize=64)
-    def read(cls, path: str | Path | None = None, ocs: str | None = None) -> "Parts":
+    def read(cls, path: str | Path | None = None, ocs: str | None = None) -> "PartsTable":
         """Read the package's table, updated from a user's file; with `ocs`, optical ports have that switch's price.
 
         Raise `InputError` for unknown names and invalid prices.
@@ -130,25 +130,25 @@ class Parts:
             servers = _entries("servers", table, Server, checks)
             for name, gpu in gpus.items():
                 one_of(f"gpus.{name}.server", gpu.server, servers)
-            served = {gpu.server for gpu in gpus.values()} | {*packaged()["servers"]}
+            served = {gpu.server for gpu in gpus.values()} | {*package_table()["servers"]}
             name_unread(
                 repr(str(path)), "servers of no GPU", [name for name in own.get("servers", {}) if name not in served]
             )
             return cls(prices, watts, gpus, servers, _running(table["running"]), switch)
 
-    def quoted(self, gpu: str) -> dict[str, "Parts"]:
+    def quote_variants(self, gpu: str) -> dict[str, "PartsTable"]:
         """Return the parts at other quoted prices, by the column that shows what tokens cost then.
 
         They are the lowest quote of a switch port, and the lowest and highest of a GPU. A user's own prices have none.
         """
-        known, port, usual, found = packaged()["quoted"], quoted_port(), Prices(), {}
+        known, port, usual, variants = package_table()["quoted"], port_quote(), Prices(), {}
         if self.prices.gbps == usual.gbps and self.prices.switch_port == usual.switch_port:
-            found[LOW_PORTS] = dataclasses.replace(self, prices=self.prices.with_port(port.gbps, port.usd[0]))
-        if gpu in known["gpus"] and self.gpus[gpu].usd == packaged()["gpus"][gpu]["usd"]:
+            variants[LOW_PORTS] = dataclasses.replace(self, prices=self.prices.with_port(port.gbps, port.usd[0]))
+        if gpu in known["gpus"] and self.gpus[gpu].usd == package_table()["gpus"][gpu]["usd"]:
             for column, usd in zip((LOW_GPUS, HIGH_GPUS), known["gpus"][gpu], strict=True):
                 gpus = {**self.gpus, gpu: dataclasses.replace(self.gpus[gpu], usd=usd)}
-                found[column] = dataclasses.replace(self, gpus=gpus)
-        return found
+                variants[column] = dataclasses.replace(self, gpus=gpus)
+        return variants
 
     def server_of(self, gpu: str) -> Server:
         return self.servers[self.gpus.get(gpu, GpuPrice()).server]
@@ -159,40 +159,40 @@ def own_prices(path: str | Path) -> dict[str, tuple[Any, Any]]:
 
     Raise `InputError` for unknown names.
     """
-    own, usual = _flat(with_own(path)[1]), _flat(packaged())
+    own, usual = _flat(with_own(path)[1]), _flat(package_table())
     return {name: (value, usual.get(name)) for name, value in own.items() if value != usual.get(name)}
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            values |= _flat(value, f"{prefix}{name}.")
         elif name != "source":
-            found[prefix + name] = value
-    return found
+            values[prefix + name] = value
+    return values
 
 
-def _entries(table: str, found: Mapping[str, Any], cls: type, checks: Mapping[str, Callable]) -> dict[str, Any]:
-    return {name: _entry(f"{table}.{name}", given, cls, checks) for name, given in found[table].items()}
+def _entries(table: str, tables: Mapping[str, Any], cls: type, checks: Mapping[str, Callable]) -> dict[str, Any]:
+    return {name: _entry(f"{table}.{name}", entry, cls, checks) for name, entry in tables[table].items()}
 
 
-def _entry(where: str, given: Mapping[str, Any], cls: type, checks: Mapping[str, Callable], **rest: Any) -> Any:
-    names = [field.name for field in dataclasses.fields(cls) if field.name not in rest]
-    for field, value in given.items():
+def _entry(where: str, entry: Mapping[str, Any], cls: type, checks: Mapping[str, Callable], **extra: Any) -> Any:
+    names = [field.name for field in dataclasses.fields(cls) if field.name not in extra]
+    for field, value in entry.items():
         one_of(f"field of {where}", field, names)
         if field in checks and (value is not None or checks[field] is whole):
             checks[field](f"{where}.{field}", value)
         elif field not in checks and not isinstance(value, str):
             raise InputError(f"{where}.{field} must be text, got {value!r:.80}.")
-    return cls(**{**given, **rest})
+    return cls(**{**entry, **extra})
 
 
-def _watts(given: Mapping[str, Any], own: Mapping[str, Any]) -> Watts:
+def _watts(table: Mapping[str, Any], own: Mapping[str, Any]) -> Watts:
     missing = [field for field in BY_BANDWIDTH if field not in own]
     if "gbps" in own and missing:
         raise InputError(f"watts.gbps needs the power at its bandwidths; add {', '.join(missing)} to watts.")
-    values = {field: value for field, value in given.items() if field != "source"}
+    values = {field: value for field, value in table.items() if field != "source"}
     for field in values:
         one_of("field of watts", field, [*(field.name for field in dataclasses.fields(Watts)), "source"])
     try:
@@ -201,9 +201,9 @@ def _watts(given: Mapping[str, Any], own: Mapping[str, Any]) -> Watts:
         raise InputError(f"watts: {mistake}") from None
 
 
-def _running(given: Mapping[str, Any]) -> Running:
+def _running(table: Mapping[str, Any]) -> Running:
     checks: dict[str, Callable] = dict.fromkeys(("usd_per_kwh", "pue", "years"), one_number)
-    running = _entry("running", given, Running, checks)
+    running = _entry("running", table, Running, checks)
     for field in checks:
         if getattr(running, field) is None:
             raise InputError(f"running.{field} must be a number, got nothing.")
@@ -213,26 +213,26 @@ def _running(given: Mapping[str, Any]) -> Running:
     return running
 
 
-def _ocs(name: str, given: Mapping[str, Any]) -> Ocs:
-    if "ports" not in given:
+def _ocs(name: str, entry: Mapping[str, Any]) -> Ocs:
+    if "ports" not in entry:
         raise InputError(f"ocs.{name} needs ports, the number of ports of one switch.")
     numbers = dict.fromkeys(("usd", "usd_per_port", "watts", "watts_per_port"), one_number)
     checks: dict[str, Callable] = {"ports": whole, "delay_s": lambda field, value: None, **numbers}
     checks["turns_per_s"] = lambda field, value: positive(field, number(field, value))
-    found = _entry(f"ocs.{name}", {"technology": "own", **given}, Ocs, checks, name=name)
-    return dataclasses.replace(found, delay_s=_delays(f"ocs.{name}.delay_s", given.get("delay_s")))
+    switch = _entry(f"ocs.{name}", {"technology": "own", **entry}, Ocs, checks, name=name)
+    return dataclasses.replace(switch, delay_s=_delays(f"ocs.{name}.delay_s", entry.get("delay_s")))
 
 
-def _delays(field: str, given: Any) -> tuple[float, float] | None:
-    if given is None:
+def _delays(field: str, value: Any) -> tuple[float, float] | None:
+    if value is None:
         return None
-    both = tuple(given) if isinstance(given, list) else (given, given)
+    both = tuple(value) if isinstance(value, list) else (value, value)
     if len(both) != 2:
-        raise InputError(f"{field} must be one number or two, fastest and slowest, got {given!r}.")
+        raise InputError(f"{field} must be one number or two, fastest and slowest, got {value!r}.")
     for end in both:
         one_number(field, end)
     if both[0] > both[1]:
-        raise InputError(f"{field} must be fastest and slowest, got {given!r}.")
+        raise InputError(f"{field} must be fastest and slowest, got {value!r}.")
     return both
 
 
@@ -244,14 +244,14 @@ class Quote(NamedTuple):
     of: str
 
 
-def quoted_port() -> Quote:
+def port_quote() -> Quote:
     """Return the quotes of a switch port; they are not its default price."""
-    quotes = packaged()["quoted"]
+    quotes = package_table()["quoted"]
     ((gbps, usd),) = quotes["switch_port"].items()
     return Quote(float(gbps), tuple(usd), quotes["source"]["switch_port"])
 
 
-OCS = {name: _ocs(name, given) for name, given in packaged()["ocs"].items()}
+OCS = {name: _ocs(name, entry) for name, entry in package_table()["ocs"].items()}
 
 
 def get_ocs(name: str, prices: str | Path | None = None) -> Ocs:
@@ -263,7 +263,7 @@ def get_ocs(name: str, prices: str | Path | None = None) -> Ocs:
         return OCS[one_of("ocs", name, OCS)]
     table, own = with_own(prices)
     with in_file(prices):
-        given = table["ocs"][one_of("ocs", name, table["ocs"])]
+        entry = table["ocs"][one_of("ocs", name, table["ocs"])]
         if "ocs_port" in own and name not in own.get("ocs", {}):
-            given = {**given, "usd_per_port": own["ocs_port"]}
-        return OCS[name] if given == packaged()["ocs"].get(name) else _ocs(name, given)
+            entry = {**entry, "usd_per_port": own["ocs_port"]}
+        return OCS[name] if entry == package_table()["ocs"].get(name) else _ocs(name, entry)

@@ -22,7 +22,7 @@ from mfabric_jax.fabric.design import OnMesh
 from mfabric_jax.fabric.grids import ring_circuits
 from mfabric_jax.fabric.nic_use import PORTS
 from mfabric_jax.fabric.on_tree import check_own
-from mfabric_jax.fabric.site import About, Optics, Paths, Site
+from mfabric_jax.fabric.site import About, FabricPaths, FabricSite, Optics
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 RAIL_OCS = Attachment(ocs_ports=PORTS, links=(("link", 1),))
 
 
-class PhotonicRails(OnMesh):
-    def group(self, site: Site, nic_gbps: Any) -> RailRings:
+class PhotonicRailsFabric(OnMesh):
+    def group(self, site: FabricSite, nic_gbps: Any) -> RailRings:
         nics, switch, job = site.server_nics, site.ocs, site.job
         check_own("own", nics, site.gpus_per_server)
         if switch is not None and switch.ports < (needed := PORTS * site.servers):
@@ -51,23 +51,23 @@ class PhotonicRails(OnMesh):
         servers = site.group_servers
         return views.RailRings(servers, nic_gbps, nics, mesh=views.ring_of(servers), **rates)
 
-    def mesh(self, site: Site) -> Mesh:
+    def mesh(self, site: FabricSite) -> Mesh:
         """Return the links of the gradient phase of one stage, for pictures: half of a server's NICs per direction."""
         return views.mesh_of(ring_circuits(site.servers, [1]) * max(1, site.server_nics // PORTS))
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         return (PartGroup(site.server_nics, "rail OCS", RAIL_OCS),)
 
-    def paths(self, site: Site) -> Paths:
-        return Paths("rings", 1)
+    def paths(self, site: FabricSite) -> FabricPaths:
+        return FabricPaths("rings", 1)
 
 
-def _rails(site: Site) -> tuple[int, int]:
+def _rails(site: FabricSite) -> tuple[int, int]:
     """Ports of a rail's switch, and number of rails."""
     return PORTS * site.servers, site.server_nics
 
 
-PHOTONIC_RAILS = PhotonicRails(
+PHOTONIC_RAILS = PhotonicRailsFabric(
     About(
         name="photonic-rails",
         summary="an optical switch for every rail, reconfigured between all-to-alls, sends and gradients",

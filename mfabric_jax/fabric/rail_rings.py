@@ -12,7 +12,7 @@ from mfabric_jax.fabric.failures import NO_PACKETS, ONE_PLANE, PLANES, Degraded,
 from mfabric_jax.fabric.grids import ring_circuits
 from mfabric_jax.fabric.nic_use import Handover
 
-NO_TURNS = "circuits of other phases need it, so the job waits for the repair"
+NO_RECONFIGURATION = "circuits of other phases need it, so the job waits for the repair"
 ONE_RAIL = "no other rail could carry, so the job waits for the repair"
 
 
@@ -30,10 +30,10 @@ class RailRings(DirectLinks):
 
     def lacks(self, routing: str) -> dict[str, str]:
         """Return the failures that cannot happen here: {kind: reason}."""
-        found: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch", "spine"), NO_PACKETS)
-        return found | dict.fromkeys(PLANES, ONE_PLANE)
+        reasons: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch", "spine"), NO_PACKETS)
+        return reasons | dict.fromkeys(PLANES, ONE_PLANE)
 
-    def broken(self, hit: Hit) -> Degraded:
+    def after_failure(self, hit: Hit) -> Degraded:
         """Return the group after a failure on the first rail; a spare on the same switches takes a server's circuits.
 
         A NIC with one link left is not used: its rail would be a line, no faster than the rail without that NIC.
@@ -41,8 +41,10 @@ class RailRings(DirectLinks):
         if hit.kind in ("gpu", "server"):
             return Degraded(hit.kind, self, hit.server, spare=True)
         if hit.kind == "controller" or self.nics < 2:
-            return Degraded(hit.kind, self, hit.server, waits=NO_TURNS if hit.kind == "controller" else ONE_RAIL)
-        left = RailsLeft(self, *_first_left(self, hit), _carried(self, hit))
+            return Degraded(
+                hit.kind, self, hit.server, waits=NO_RECONFIGURATION if hit.kind == "controller" else ONE_RAIL
+            )
+        left = RailsLeft(self, *_first_left(self, hit), _shares_by_rail(self, hit))
         everywhere = hit.kind == "optical-switch"  # all servers of all stages are on it
         return Degraded(hit.kind, left, hit.server, eps_left=1 - 1 / self.nics, everywhere=everywhere)
 
@@ -59,7 +61,7 @@ class RailsLeft(eqx.Module):
     joined_to: tuple[int, ...] = eqx.field(static=True)
     carried: Float[np.ndarray, "N g S S"]
 
-    joined = True
+    has_paths = True
 
 
 def ring_of(servers: int) -> Mesh:
@@ -72,11 +74,11 @@ def _first_left(group: RailRings, hit: Hit) -> tuple[RailRings, tuple[int, ...]]
     every = tuple(range(group.servers))
     if group.servers == 1 or hit.kind == "optical-switch":
         return group, every
-    others = tuple(one for one in every if one != hit.server)
+    others = tuple(server for server in every if server != hit.server)
     return dataclasses.replace(group, servers=len(others), mesh=ring_of(len(others)), hops=None, share=None), others
 
 
-def _carried(group: RailRings, hit: Hit) -> np.ndarray:
+def _shares_by_rail(group: RailRings, hit: Hit) -> np.ndarray:
     """Bytes that the first rail cannot carry go over the other rails of their rank, else over the next rank's."""
     ranks, each = hit.ranks_per_server, group.nics // hit.ranks_per_server
     of_rank = np.arange(group.nics) // each

@@ -7,38 +7,38 @@ rail is a two-tier tree, and data changes rails over the NVSwitch. Sources: arXi
 from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import OnTree
 from mfabric_jax.fabric.on_tree import attachment_of, nic_tree
-from mfabric_jax.fabric.site import About, Links, Paths, Site
+from mfabric_jax.fabric.site import About, FabricLinks, FabricPaths, FabricSite
 
 
-class RailOptimized(OnTree):
-    def links(self, site: Site) -> Links:
-        return Links(nic_tree(site), rails=True, pxn=site.own.pxn)
+class RailOptimizedFabric(OnTree):
+    def links(self, site: FabricSite) -> FabricLinks:
+        return FabricLinks(nic_tree(site), rails=True, pxn=site.own.pxn)
 
-    def paths(self, site: Site) -> Paths:
+    def paths(self, site: FabricSite) -> FabricPaths:
         return super().paths(site)._replace(links=2 if site.own.pxn else 2 * site.tiers)
 
 
-class RailOnly(OnTree):
-    def links(self, site: Site) -> Links:
+class RailOnlyFabric(OnTree):
+    def links(self, site: FabricSite) -> FabricLinks:
         tree = nic_tree(site, parts=site.server_nics)  # no spine joins the rails
-        return Links(tree, rails=True, pxn=True, nic_use="own")
+        return FabricLinks(tree, rails=True, pxn=True, nic_use="own")
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         rails = site.server_nics
         return (PartGroup(rails, "rail", attachment_of(site, rails, most_tiers=2, parts=rails)),)
 
-    def paths(self, site: Site) -> Paths:
-        return Paths("spraying", 2, single=True)
+    def paths(self, site: FabricSite) -> FabricPaths:
+        return FabricPaths("spraying", 2, single=True)
 
 
-RAIL_OPTIMIZED = RailOptimized(
+RAIL_OPTIMIZED = RailOptimizedFabric(
     About(
         name="rail-optimized",
         summary="NICs of equal rank share edge switches, rails share a spine",
         look=("Rail-optimized", "#009E73", "D"),
     )
 )
-RAIL_ONLY = RailOnly(
+RAIL_ONLY = RailOnlyFabric(
     About(
         name="rail-only",
         summary="a tree of at most two tiers for every rail, no common spine; data changes rails over the NVSwitch",

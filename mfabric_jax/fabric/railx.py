@@ -22,8 +22,8 @@ from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import DIRECT_LINK, THROUGH_OCS, PartGroup
 from mfabric_jax.fabric.design import EpGroup, OnMesh
-from mfabric_jax.fabric.grids import near_equal, sizes, written
-from mfabric_jax.fabric.site import About, Optics, Site
+from mfabric_jax.fabric.grids import near_equal, shape_text, sizes
+from mfabric_jax.fabric.site import About, FabricSite, Optics
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
@@ -59,12 +59,12 @@ def railx_mesh(shape: tuple[int, int], side: int, each: float) -> Mesh:
         (server[u, :, -1, :], server[v, :, 0, :], each / (shape[1] - 1))
         for u, v in itertools.permutations(range(shape[1]), 2)
     ]
-    one = np.concatenate([first.ravel() for first, _, _ in ends])
+    start = np.concatenate([first.ravel() for first, _, _ in ends])
     other = np.concatenate([second.ravel() for _, second, _ in ends])
     width = np.concatenate([np.full(first.size, nics) for first, _, nics in ends])
     row, column, y, x = np.unravel_index(np.arange(server.size), server.shape)
     places = np.stack([column * (side + 1) + x, row * (side + 1) + y], axis=1)
-    tail, head = np.concatenate([one, other]), np.concatenate([other, one])
+    tail, head = np.concatenate([start, other]), np.concatenate([other, start])
     return views.mesh_of_links(server.size, tail, head, np.tile(width, 2), places=places)
 
 
@@ -76,12 +76,12 @@ def side_of(servers: int, side: int | None, group: int = 1) -> int:
 
 def shape_of(servers: int, side: int, text: str | None = None) -> tuple[int, int]:
     """Return the nodes in a row and in a column. Raise `Misfit` if the servers do not fill them."""
-    nodes, rest = divmod(servers, side**2)
-    if rest:
+    nodes, remainder = divmod(servers, side**2)
+    if remainder:
         raise Misfit(f"network.railx.side {side} needs a multiple of {side**2} servers, got {servers}.")
     shape = near_equal(nodes, 2) if text is None else sizes("network.railx.shape", text)
     if len(shape) != 2 or math.prod(shape) != nodes:
-        raise Misfit(f"network.railx.shape must be two sizes of {nodes} nodes, got {written(shape)}.")
+        raise Misfit(f"network.railx.shape must be two sizes of {nodes} nodes, got {shape_text(shape)}.")
     return shape[0], shape[1]
 
 
@@ -93,48 +93,48 @@ class Layout(NamedTuple):
     each: float
 
 
-def _layout(site: Site) -> Layout:
+def _layout(site: FabricSite) -> Layout:
     side = side_of(site.servers, site.own.side)
     return Layout(shape_of(site.servers, side, site.own.shape), side, site.server_nics / DIRECTIONS)
 
 
-class RailX(OnMesh):
-    def mesh(self, site: Site) -> Mesh:
+class RailXFabric(OnMesh):
+    def mesh(self, site: FabricSite) -> Mesh:
         return railx_mesh(*_layout(site))
 
-    def group(self, site: Site, nic_gbps: Any) -> EpGroup:
+    def group(self, site: FabricSite, nic_gbps: Any) -> EpGroup:
         _check_ports(site, _layout(site))
         return super().group(site, nic_gbps)
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         """Return the mean over the servers of a node; a NIC that is split over several rails counts as one."""
         shape, side, each = _layout(site)
         inside, through = 4 * each * (side - 1) / side, 2 * each * sum(size > 1 for size in shape) / side
         return PartGroup(inside, "direct link", DIRECT_LINK), PartGroup(through, "rail", THROUGH_OCS)
 
-    def fills(self, site: Site) -> dict[str, Any]:
+    def fills(self, site: FabricSite) -> dict[str, Any]:
         side = side_of(site.servers, site.own.side, site.group_servers)
-        return {"side": side, "shape": written(shape_of(site.servers, side, site.own.shape))}
+        return {"side": side, "shape": shape_text(shape_of(site.servers, side, site.own.shape))}
 
 
-def _check_ports(site: Site, layout: Layout) -> None:
+def _check_ports(site: FabricSite, layout: Layout) -> None:
     switch, needed = site.ocs, 2 * max(layout.shape)
     if switch is not None and needed > switch.ports:
         raise Misfit(
-            f"circuits.ocs {switch.name} has {switch.ports} ports, but rails over the {written(layout.shape)} nodes of "
+            f"circuits.ocs {switch.name} has {switch.ports} ports, but rails over the {shape_text(layout.shape)} nodes of "
             f"railx need {needed}; it joins at most {most_servers(layout.side, switch.ports):,} servers of "
             f"network.railx.side {layout.side}."
         )
 
 
-def _rails(site: Site) -> tuple[int, float]:
+def _rails(site: FabricSite) -> tuple[int, float]:
     """Optical ports of a rail, two at every node of the longer side, and number of such rails."""
     _, through = RAILX.parts(site)
     ports = 2 * max(_layout(site).shape)
     return ports, site.servers * through.nics / ports
 
 
-RAILX = RailX(
+RAILX = RailXFabric(
     About(
         name=NAME,
         summary="nodes of m x m servers; rails through optical switches set once link the nodes of rows and of columns",

@@ -50,7 +50,7 @@ class Region(eqx.Module):
     relay_efficiency: Float[Array, ""] | float = 1.0
     own_ports: bool = eqx.field(static=True, default=False)
 
-    reconfigures = joined = True
+    reconfigures = has_paths = True
     pxn = forwards = phases = shares_links = over_graph = False
     oversubscription = None
     nic_use = "pooled"
@@ -75,7 +75,7 @@ class Region(eqx.Module):
                 raise InputError(f"{field} must be one number, got the shape {list(np.shape(value))}; {_vmap(field)}.")
         part("relay_efficiency", self.relay_efficiency)
 
-    def at(self, nic_gbps: Any, gpu_tbps: Any = None) -> "Region":
+    def with_bandwidth(self, nic_gbps: Any, gpu_tbps: Any = None) -> "Region":
         """Return the region at another bandwidth, which may be traced.
 
         If GPUs have their own ports, these are as many as fit `gpu_tbps`.
@@ -114,17 +114,17 @@ class Region(eqx.Module):
 
     def lacks(self, routing: str) -> dict[str, str]:
         """Return the failures that are not modelled: {kind: reason}; `routing`: how circuits are used."""
-        found = dict.fromkeys(PLANES, ONE_PLANE)
+        reasons = dict.fromkeys(PLANES, ONE_PLANE)
         if self._alone or routing != "unsplit":
-            found |= {"electrical-nics": NO_RELAY if self._alone else UNSPLIT}
-        return found
+            reasons |= {"electrical-nics": NO_RELAY if self._alone else UNSPLIT}
+        return reasons
 
     @property
     def _alone(self) -> bool:
         """Whether no server can have a circuit."""
         return self.servers < 2 or not int(self.optical_degree)
 
-    def broken(self, hit: Hit) -> Degraded:
+    def after_failure(self, hit: Hit) -> Degraded:
         """Return the group after a failure; EPS and OCS back each other up.
 
         A spare replaces a server that has neither a NIC on the EPS nor a peer to relay for it.
@@ -209,7 +209,7 @@ class Circuits(eqx.Module):
         rows = f": {count.tolist()}" if len(count) <= SHOWN else ""
         return f"<Circuits: {pairs.sum():g} between {(pairs > 0).sum()} pairs of {len(count)} servers{rows}>"
 
-    def checked(self, degree: ArrayLike) -> "Circuits":
+    def check_legal(self, degree: ArrayLike) -> "Circuits":
         """Return self if the circuits are legal for `degree` () or [S], the optical NICs per server.
 
         Otherwise raise `InputError` with a broken rule and a server. Traced values raise a runtime error with the rule,
@@ -218,7 +218,7 @@ class Circuits(eqx.Module):
         if concrete(self.count) and concrete(degree):
             count, most = np.asarray(self.count), np.asarray(real_numbers("degree", degree))
             refuse("degree", most, NOT_NEGATIVE)
-            for rule, wrong in _broken(count, most).items():
+            for rule, wrong in _violations(count, most).items():
                 if wrong.any():
                     server = int(np.argmax(wrong))
                     here = f"server {server} has {count[server].tolist()}, its optical degree"
@@ -228,11 +228,11 @@ class Circuits(eqx.Module):
 
     def is_legal(self, degree: ArrayLike) -> Bool[Array, ""]:
         """Return whether the circuits are legal for `degree`; values may be traced."""
-        return ~self._broken_rules(degree)[1].any()
+        return ~self._rule_violations(degree)[1].any()
 
-    def _broken_rules(self, degree: ArrayLike) -> tuple[list[str], Bool[Array, "N"]]:
+    def _rule_violations(self, degree: ArrayLike) -> tuple[list[str], Bool[Array, "N"]]:
         degree = counts("degree", degree)
-        rules = _broken(self.count, jnp.where(degree >= 0, degree, -1).astype(self.count.dtype))
+        rules = _violations(self.count, jnp.where(degree >= 0, degree, -1).astype(self.count.dtype))
         return [f"circuits: {rule}" for rule in rules], jnp.stack([wrong.any() for wrong in rules.values()])
 
 
@@ -247,13 +247,13 @@ def legality(circuits: Circuits, degree: ArrayLike) -> Float[Array, ""]:
     Otherwise raise an error, or return NaN in a traced program on an accelerator.
     """
     if concrete(circuits.count) and concrete(degree):
-        circuits.checked(degree)
+        circuits.check_legal(degree)
         return jnp.ones((), jnp.float32)
-    words, broken = circuits._broken_rules(degree)
+    words, broken = circuits._rule_violations(degree)
     return soundness(broken, words)
 
 
-def _broken(count, degree) -> dict:
+def _violations(count, degree) -> dict:
     """Servers [S] that break each rule, beyond rounding for real-valued circuits. NaN breaks all but the second."""
     rounding = degree * ROUNDING if np.issubdtype(count.dtype, np.floating) else 0 * degree
     used, server = count.sum(axis=1, dtype=count.dtype), np.arange(len(count))
@@ -273,9 +273,9 @@ def round_robin(servers: int) -> np.ndarray:
     """
     seats = servers + servers % 2
     rounds = np.zeros((max(seats - 1, 0), servers, servers), np.int32)
-    for turn in range(len(rounds)):
-        ring = [seats - 1, *((turn + k) % (seats - 1) for k in range(seats - 1))]
+    for index in range(len(rounds)):
+        ring = [seats - 1, *((index + k) % (seats - 1) for k in range(seats - 1))]
         for a, b in zip(ring[: seats // 2], reversed(ring[seats // 2 :]), strict=True):
             if a < servers and b < servers:
-                rounds[turn, a, b] = rounds[turn, b, a] = 1
+                rounds[index, a, b] = rounds[index, b, a] = 1
     return rounds

@@ -17,9 +17,9 @@ from mfabric_jax.checks import not_negative, one_of, whole
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import Prices, Watts
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.fabric.site import Site
+from mfabric_jax.fabric.site import FabricSite
 
-SITE = {field.name for field in dataclasses.fields(Site)} - {"network"}
+SITE = {field.name for field in dataclasses.fields(FabricSite)} - {"network"}
 NETWORK = {*Network.__struct_fields__}
 RENAMED = {"at": "oversubscribed_at"}
 
@@ -29,30 +29,34 @@ def get(name: str) -> Fabric:
 
     Raise `InputError` if the name is unknown.
     """
-    return _defined(GRAPH, "own_graph") if name == GRAPH else _defined(one_of("fabric", name, NAMES), MODULES[name])
+    return (
+        _load_fabric(GRAPH, "own_graph")
+        if name == GRAPH
+        else _load_fabric(one_of("fabric", name, NAMES), MODULES[name])
+    )
 
 
 @functools.cache
-def _defined(name: str, module: str) -> Fabric:
+def _load_fabric(name: str, module: str) -> Fabric:
     there = vars(importlib.import_module(f"mfabric_jax.fabric.{module}")).values()
     return next(fabric for fabric in there if isinstance(fabric, Fabric) and fabric.name == name)
 
 
-def site_of(name: str, settings: dict[str, Any]) -> tuple[Site, dict[str, Any]]:
+def site_of(name: str, settings: dict[str, Any]) -> tuple[FabricSite, dict[str, Any]]:
     """Return the site of a fabric, and the settings that are not part of it.
 
     `settings`: fields of `Site`, of the network's settings, of the fabric's own, and others.
     """
     about = get(name).about
-    site = Site(gpus_per_server=get(name).gpus_per_server, nics=about.nics).with_network(fabric=name)
+    site = FabricSite(gpus_per_server=get(name).gpus_per_server, nics=about.nics).with_network(fabric=name)
     own = {*type(site.own).__struct_fields__} if hasattr(site.own, "__struct_fields__") else set()
-    given = {RENAMED.get(field, field): value for field, value in settings.items()}
-    site = replace(site, **{field: value for field, value in given.items() if field in SITE and value is not None})
-    if mine := {field: value for field, value in given.items() if field in own}:
+    values = {RENAMED.get(field, field): value for field, value in settings.items()}
+    site = replace(site, **{field: value for field, value in values.items() if field in SITE and value is not None})
+    if mine := {field: value for field, value in values.items() if field in own}:
         site = site.with_own(**mine)
-    network = {field: value for field, value in given.items() if field in NETWORK - SITE - own}
-    rest = {field: value for field, value in given.items() if field not in SITE | NETWORK | own}
-    return site.with_network(**network), rest
+    network = {field: value for field, value in values.items() if field in NETWORK - SITE - own}
+    others = {field: value for field, value in values.items() if field not in SITE | NETWORK | own}
+    return site.with_network(**network), others
 
 
 def cluster(name: str, servers: int, nic_gbps: float, regions: np.ndarray | None = None, **settings: Any) -> Cluster:
@@ -62,8 +66,8 @@ def cluster(name: str, servers: int, nic_gbps: float, regions: np.ndarray | None
     - `settings`: fields of `Site`, of `network` and of the fabric's own settings (`radix`, `tiers`, `shape`, ...), and
       of `Cluster` (`goodput`, `link_delay_s`, ...).
     """
-    site, rest = site_of(name, settings | {"servers": whole("servers", servers)})
-    return get(name).cluster(site, nic_gbps, regions, **rest)
+    site, others = site_of(name, settings | {"servers": whole("servers", servers)})
+    return get(name).cluster(site, nic_gbps, regions, **others)
 
 
 def cost_table(
@@ -78,30 +82,30 @@ def cost_table(
     return site_table(get(name), _site(name, gpus, settings), nic_gbps, prices or Prices())
 
 
-def _site(name: str, gpus: int | None, settings: dict[str, Any]) -> Site:
+def _site(name: str, gpus: int | None, settings: dict[str, Any]) -> FabricSite:
     domains = get(name).about.domains
     gpus = whole("gpus", gpus) if gpus is not None else (domains and domains.built) or get(name).gpus_per_server
-    site, rest = site_of(name, {"gpus_per_server": gpus} | settings)
-    for field in rest:
+    site, others = site_of(name, {"gpus_per_server": gpus} | settings)
+    for field in others:
         one_of(f"setting of {name}", field, sorted(SITE | NETWORK))
     return site
 
 
-def site_table(on: Fabric, site: Site, nic_gbps: Any, prices: Prices) -> list[dict[str, Any]]:
+def site_table(on: Fabric, site: FabricSite, nic_gbps: Any, prices: Prices) -> list[dict[str, Any]]:
     """As `cost_table`, for a site."""
     rows: list[dict[str, Any]] = []
-    for to, part, count in _counted(on, site, bool(prices.rack_switch_per_server)):
-        unit = prices.at(part, nic_gbps)
+    for to, part, count in _count_parts(on, site, bool(prices.rack_switch_per_server)):
+        unit = prices.price_of(part, nic_gbps)
         dollars = None if unit is None else count * unit
         rows.append({"attached_to": to, "part": part, "count": count, "unit_usd": unit, "usd": dollars})
     return rows
 
 
-def _counted(on: Fabric, site: Site, rack: bool) -> list[tuple[str, str, Any]]:
+def _count_parts(on: Fabric, site: FabricSite, rack: bool) -> list[tuple[str, str, Any]]:
     for field in ("nics", "optical_degree", "electrical_nics"):
         if getattr(site, field) is not None:
             not_negative(field, getattr(site, field))
-    found = [
+    counts = [
         (group.to, part, group.nics * count)
         for group in on.parts(site)
         for part, count in group.attachment.counts.items()
@@ -109,8 +113,8 @@ def _counted(on: Fabric, site: Site, rack: bool) -> list[tuple[str, str, Any]]:
     ]
     if on.about.domains is not None:
         field, what = on.about.domains.price
-        found.append((what, field, site.gpus_per_server))
-    return [*found, ("rack switch", "rack_switch_per_server", 1)] if rack else found
+        counts.append((what, field, site.gpus_per_server))
+    return [*counts, ("rack switch", "rack_switch_per_server", 1)] if rack else counts
 
 
 def cluster_cost(
@@ -124,7 +128,7 @@ def cluster_cost(
     return site_cost(get(name), site, nic_gbps, prices or Prices())
 
 
-def site_cost(on: Fabric, site: Site, nic_gbps: Any, prices: Prices) -> Any:
+def site_cost(on: Fabric, site: FabricSite, nic_gbps: Any, prices: Prices) -> Any:
     """As `cluster_cost`, for a site; its `gpus_per_server` GPUs pay for their part of a server or domain."""
     dollars = [row["usd"] for row in site_table(on, site, nic_gbps, prices)]
     return None if any(part is None for part in dollars) else site.servers * sum(dollars)
@@ -141,10 +145,11 @@ def cluster_watts(
     return site_watts(get(name), site, nic_gbps, watts or Watts())
 
 
-def site_watts(on: Fabric, site: Site, nic_gbps: Any, watts: Watts) -> Any:
+def site_watts(on: Fabric, site: FabricSite, nic_gbps: Any, watts: Watts) -> Any:
     """As `cluster_watts`, for a site."""
     drawn = [
-        (watts.at(part, nic_gbps), count) for _, part, count in _counted(on, site, bool(watts.rack_switch_per_server))
+        (watts.watts_of(part, nic_gbps), count)
+        for _, part, count in _count_parts(on, site, bool(watts.rack_switch_per_server))
     ]
     return None if any(each is None for each, _ in drawn) else site.servers * sum(each * count for each, count in drawn)
 

@@ -17,8 +17,8 @@ def not_reaching(targets, alone, first, link, tail, end):
         while begin < stop:
             node = queue[begin]
             if begin == 0 or not end[node]:
-                for at in range(first[node], first[node + 1]):
-                    other = tail[link[at]]
+                for index in range(first[node], first[node + 1]):
+                    other = tail[link[index]]
                     if not seen[other]:
                         seen[other] = True
                         queue[stop] = other
@@ -46,13 +46,13 @@ def longest_delay(sources, server, first, link, head, delay, relay):
             if server[node] >= 0 and server[node] != server[source]:
                 longest = max(longest, late[node])
             if relay[node] or node == source:
-                for at in range(first[node], first[node + 1]):
-                    other, then = head[link[at]], late[node] + delay[link[at]]
+                for index in range(first[node], first[node + 1]):
+                    other, then = head[link[index]], late[node] + delay[link[index]]
                     if hops[other] < 0:
                         hops[other], late[other], queue[stop] = hops[node] + 1, then, other
                         stop += 1
                     elif hops[other] == hops[node] + 1 and then > late[other]:
                         late[other] = then
-        for at in range(stop):
-            hops[queue[at]] = -1
+        for index in range(stop):
+            hops[queue[index]] = -1
     return longest

@@ -6,7 +6,7 @@ import numpy as np
 
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric.graph import endpoints
-from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import FabricGraph
 from mfabric_jax.support.loops import at_first_call
 
 _not_reaching = at_first_call("mfabric_jax.fabric.relay_loops:not_reaching")
@@ -20,7 +20,7 @@ class Relays(NamedTuple):
     words: str
 
 
-def relays_of(network: Network, relay: str = "auto") -> Relays:
+def relays_of(network: FabricGraph, relay: str = "auto") -> Relays:
     """Return which nodes of a graph forward; `relay`: whether GPUs (endpoints) do (`RELAYS`). Others always do."""
     one_of("network.on-graph.relay", relay, RELAYS)
     end = np.zeros(network.size, bool)
@@ -29,7 +29,7 @@ def relays_of(network: Network, relay: str = "auto") -> Relays:
         return Relays(np.ones(network.size, bool), "GPUs forward for others, as network.on-graph.relay says")
     if relay == "no":
         return Relays(~end, "GPUs do not forward for others, as network.on-graph.relay says")
-    lost, target = apart(network, end)
+    lost, target = unreachable_pair(network, end)
     if lost < 0:
         return Relays(~end, "GPUs do not forward for others: all reach each other over switches")
     names = (network.node_name(int(node)) for node in (lost, target))
@@ -37,7 +37,7 @@ def relays_of(network: Network, relay: str = "auto") -> Relays:
     return Relays(np.ones(network.size, bool), f"GPUs forward for others: {why}")
 
 
-def apart(network: Network, end: np.ndarray) -> tuple[int, int]:
+def unreachable_pair(network: FabricGraph, end: np.ndarray) -> tuple[int, int]:
     """Return an endpoint that cannot reach another without crossing a third, and that other; (-1, -1): all can."""
     usable = np.flatnonzero(network.capacity > 0)
     tail, head = network.tail[usable], network.head[usable]
@@ -47,10 +47,10 @@ def apart(network: Network, end: np.ndarray) -> tuple[int, int]:
     into = np.unique(np.stack([head, tail]), axis=1)
     np.add.at(before, into[0], np.random.default_rng(0).integers(1, 1 << 63, network.size, np.uint64)[into[1]])
     ends = np.flatnonzero(end)
-    _, one, alike = np.unique(before[ends], return_index=True, return_counts=True)
-    one, alike = (column[np.argsort(one)] for column in (one, alike))
-    given = ends[one].astype(np.int64), alike == 1, first, usable[order].astype(np.int64)
-    lost, target = _not_reaching(*given, network.tail.astype(np.int64), end)
+    _, index, alike = np.unique(before[ends], return_index=True, return_counts=True)
+    index, alike = (column[np.argsort(index)] for column in (index, alike))
+    arguments = ends[index].astype(np.int64), alike == 1, first, usable[order].astype(np.int64)
+    lost, target = _not_reaching(*arguments, network.tail.astype(np.int64), end)
     if lost >= 0 and lost == target:  # it represents others behind the same nodes
         target = ends[(before[ends] == before[target]) & (ends != target)][0]
     return int(lost), int(target)

@@ -17,7 +17,7 @@ from mfabric_jax.fabric.design import OnTree
 from mfabric_jax.fabric.domains import PRICE
 from mfabric_jax.fabric.mfabric import check_ports
 from mfabric_jax.fabric.nic_use import optical_ports
-from mfabric_jax.fabric.site import About, Domains, Optics, Paths, Site
+from mfabric_jax.fabric.site import About, Domains, FabricPaths, FabricSite, Optics
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.region import Region
@@ -39,13 +39,13 @@ def _half_beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
 
 
 class Nvl72(OnTree):
-    def group(self, site: Site, nic_gbps: Any) -> Any:
+    def group(self, site: FabricSite, nic_gbps: Any) -> Any:
         _beside_nic(site.network.gpu_tbps, nic_gbps)
         return super().group(site, nic_gbps)
 
 
 class MFabricCpo(OnTree):
-    def group(self, site: Site, nic_gbps: Any) -> Region:
+    def group(self, site: FabricSite, nic_gbps: Any) -> Region:
         _beside_nic(site.network.gpu_tbps, nic_gbps)
         if (ratio := site.ratio()) != 1:
             raise Misfit(f"network.oversubscription must be auto or 1 on mfabric-cpo, got {ratio:g}.")
@@ -54,11 +54,11 @@ class MFabricCpo(OnTree):
         region = views.Region(site.group_servers, nic_gbps, circuits, float(gpus), site.delay_s, own_ports=True)
         return check_ports(site, region)
 
-    def paths(self, site: Site) -> Paths:
+    def paths(self, site: FabricSite) -> FabricPaths:
         return super().paths(site)._replace(rule=None)
 
 
-def _wires(site: Site, nic_gbps: Any, choose: Any) -> np.ndarray:
+def _wires(site: FabricSite, nic_gbps: Any, choose: Any) -> np.ndarray:
     return choose(optical_ports(site.network.gpu_tbps, nic_gbps) * site.gpus_per_server)
 
 

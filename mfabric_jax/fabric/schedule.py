@@ -17,7 +17,7 @@ from mfabric_jax.support.platforms import soundness
 UNEQUAL = "optical_degree must be a multiple of the {} switches, which have equally many ports of a server"
 
 
-class Schedule(eqx.Module):
+class CircuitSchedule(eqx.Module):
     """Configurations of the parallel optical switches of one region, each for some seconds.
 
     - `configurations` [K S S]: circuits from server i to server j in configuration k; whole numbers if legal.
@@ -77,7 +77,7 @@ class Schedule(eqx.Module):
         self.switches = whole("switches", switches)
         self.all_stop, self.directed, self.first_free = bool(all_stop), bool(directed), bool(first_free)
 
-    def checked(self, region: Region) -> "Schedule":
+    def check_region(self, region: Region) -> "CircuitSchedule":
         """Return self if the region can run the schedule.
 
         Otherwise raise `InputError` with the first configuration that breaks a rule, and the rule. Traced values raise
@@ -91,21 +91,21 @@ class Schedule(eqx.Module):
             self._refuse([np.asarray(value) for value in values])
             return self
         unequal = jnp.any(jnp.asarray(region.optical_degree) % self.switches != 0)
-        rules = _broken(values, self.switches, self.directed)
+        rules = _violations(values, self.switches, self.directed)
         broken = jnp.stack([unequal, *(mask.any() for mask in rules.values())])
         words = [UNEQUAL.format(self.switches), *(f"a configuration of the schedule has {rule}" for rule in rules)]
         seconds = self.seconds * soundness(broken, words).astype(self.seconds.dtype)
-        return eqx.tree_at(lambda one: one.seconds, self, seconds)
+        return eqx.tree_at(lambda schedule: schedule.seconds, self, seconds)
 
     def _refuse(self, values: Sequence[np.ndarray]) -> None:
         if np.any((degree := values[-1]) % self.switches != 0):
             raise Misfit(f"{UNEQUAL.format(self.switches)}, got {degree.tolist()}.")
-        for rule, mask in _broken(values, self.switches, self.directed).items():
+        for rule, mask in _violations(values, self.switches, self.directed).items():
             if mask.any():
                 raise InputError(f"configurations[{int(np.argmax(mask))}] of the schedule has {rule}.")
 
 
-def _broken(values: Sequence[Any], switches: int, directed: bool) -> dict[str, Any]:
+def _violations(values: Sequence[Any], switches: int, directed: bool) -> dict[str, Any]:
     """Configurations [K] that break each rule; `values`: configurations, seconds, switch, ports of every server."""
     configurations, seconds, switch, degree = values
     xp = array_module(*values)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.case.tree import Network
-from mfabric_jax.fabric.grids import written
+from mfabric_jax.fabric.grids import shape_text
 from mfabric_jax.fabric.tree import Tree
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ClusterShape(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class FabricSite:
     """The servers, NICs and switches that a fabric is laid out for. In `parts`, numbers of NICs may be arrays [N].
 
     - `network`: the network settings of a case, with a table for each fabric (`own`).
@@ -98,17 +98,17 @@ class Site:
         """Return the oversubscription of a tree: the setting, or by default `usual`."""
         return usual if self.network.oversubscription is None else self.network.oversubscription
 
-    def with_network(self, **changes: Any) -> Site:
+    def with_network(self, **changes: Any) -> FabricSite:
         return replace(self, network=msgspec.structs.replace(self.network, **changes))
 
-    def with_own(self, **changes: Any) -> Site:
+    def with_own(self, **changes: Any) -> FabricSite:
         """Return the site with changes to the settings of this fabric only; a shape may be a tuple."""
-        changes = {name: written(value) if name == "shape" and value else value for name, value in changes.items()}
+        changes = {name: shape_text(value) if name == "shape" and value else value for name, value in changes.items()}
         table = self.network.fabric.replace("-", "_")
         return self.with_network(**{table: msgspec.structs.replace(self.own, **changes)})
 
 
-class Links(NamedTuple):
+class FabricLinks(NamedTuple):
     """The links of a whole cluster.
 
     - `tree`: switch tree of the NICs with switch ports, with one host in each part; None: no switches.
@@ -124,7 +124,7 @@ class Links(NamedTuple):
     nic_use: str | None = None
 
 
-class Paths(NamedTuple):
+class FabricPaths(NamedTuple):
     """How bytes cross the links.
 
     - `rule`: name shown in rows; None: that of the routing over circuits (`circuits.routing`).
@@ -188,8 +188,8 @@ class Optics:
     - `phases`: circuits serve one kind of communication (all-to-alls, sends, gradients) at a time.
     """
 
-    wires: Callable[[Site, Any, Callable[..., np.ndarray]], np.ndarray] | None = None
-    switches: Callable[[Site], tuple[Any, Any]] | None = None
+    wires: Callable[[FabricSite, Any, Callable[..., np.ndarray]], np.ndarray] | None = None
+    switches: Callable[[FabricSite], tuple[Any, Any]] | None = None
     policy: str | None = "none"
     reconfigures: bool = False
     degree_varies: bool = False

@@ -16,7 +16,7 @@ from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import THROUGH_PANEL, PartGroup
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.nic_use import RING_NICS
-from mfabric_jax.fabric.site import About, Links, Optics, Paths, Site
+from mfabric_jax.fabric.site import About, FabricLinks, FabricPaths, FabricSite, Optics
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import DirectLinks
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 NAME = "topoopt"
 
 
-def _stage_nics(site: Site) -> int:
+def _stage_nics(site: FabricSite) -> int:
     return min(2, site.pp - 1)
 
 
-class TopoOpt(Fabric):
-    def links(self, site: Site) -> Links:
-        return Links(nic_use="pooled")
+class TopoOptFabric(Fabric):
+    def links(self, site: FabricSite) -> FabricLinks:
+        return FabricLinks(nic_use="pooled")
 
-    def group(self, site: Site, nic_gbps: Any) -> DirectLinks:
+    def group(self, site: FabricSite, nic_gbps: Any) -> DirectLinks:
         nics, least = site.server_nics, RING_NICS + _stage_nics(site)
         if nics < least:
             raise InputError(f"topoopt needs {least} NICs for its ring and pipeline neighbours, got nics {nics}.")
         return views.DirectLinks(site.group_servers, nic_gbps, nics - _stage_nics(site), RING_NICS, 1, panels=True)
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         return (PartGroup(site.server_nics, "patch panel", THROUGH_PANEL),)
 
-    def paths(self, site: Site) -> Paths:
-        return Paths("forwarding", 1, single=site.own.wiring != "demand")
+    def paths(self, site: FabricSite) -> FabricPaths:
+        return FabricPaths("forwarding", 1, single=site.own.wiring != "demand")
 
 
-def _wires(site: Site, nic_gbps: Any, choose: Any) -> np.ndarray:
+def _wires(site: FabricSite, nic_gbps: Any, choose: Any) -> np.ndarray:
     stage, nics = site.stage_servers, site.server_nics - _stage_nics(site)
     count, server = np.zeros((site.servers, site.servers), np.int64), np.arange(site.servers)
     if site.own.wiring == "demand":
@@ -73,7 +73,7 @@ def _join(count: np.ndarray, a: np.ndarray, b: np.ndarray) -> None:
     np.add.at(count, (b, a), 1)
 
 
-TOPOOPT = TopoOpt(
+TOPOOPT = TopoOptFabric(
     About(
         name=NAME,
         summary="only circuits, chosen before training; servers forward between pairs without a circuit",

@@ -18,8 +18,8 @@ from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import DIRECT_LINK, THROUGH_OCS, PartGroup
 from mfabric_jax.fabric.design import OnMesh
-from mfabric_jax.fabric.grids import Shape, coordinates, near_equal, number, rings, sizes, written
-from mfabric_jax.fabric.site import About, Optics, Paths, Site
+from mfabric_jax.fabric.grids import Shape, coordinates, near_equal, number, rings, shape_text, sizes
+from mfabric_jax.fabric.site import About, FabricPaths, FabricSite, Optics
 
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
@@ -38,9 +38,9 @@ def near_cube(servers: int) -> Shape:
 def torus_links(shape: Shape, per_direction: int = 1) -> np.ndarray:
     """Return the number of links between servers [S S]; the server at (x, y, z) has the number x + X (y + Y z)."""
     count = np.zeros((math.prod(shape),) * 2, np.int64)
-    for _, at, there in rings(shape):
-        np.add.at(count, (at, there), per_direction)
-        np.add.at(count, (there, at), per_direction)
+    for _, here, there in rings(shape):
+        np.add.at(count, (here, there), per_direction)
+        np.add.at(count, (there, here), per_direction)
     return count
 
 
@@ -79,8 +79,8 @@ def ring_parts(shape: Shape, each: int) -> tuple[PartGroup, PartGroup]:
     return PartGroup(direct, "direct link", DIRECT_LINK), PartGroup(through, "wrap-around", THROUGH_OCS)
 
 
-class Torus(OnMesh):
-    def group(self, site: Site, nic_gbps: Any) -> DirectLinks:
+class TorusFabric(OnMesh):
+    def group(self, site: FabricSite, nic_gbps: Any) -> DirectLinks:
         each = per_direction(site.server_nics)
         if site.own.ways != WAYS or site.own.shape is not None:
             return views.DirectLinks.of_cluster(
@@ -91,22 +91,22 @@ class Torus(OnMesh):
         rates: dict[str, Any] = {"ring_nics": 2.0 * each, "stage_nics": each / planes}
         return views.DirectLinks(site.group_servers, nic_gbps, 4 * each, mesh=torus_mesh(plane, each), **rates)
 
-    def mesh(self, site: Site) -> Mesh:
+    def mesh(self, site: FabricSite) -> Mesh:
         return torus_mesh(_shape(site), per_direction(site.server_nics), site.own.ways)
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         return ring_parts(_shape(site), per_direction(site.server_nics))
 
-    def paths(self, site: Site) -> Paths:
-        return Paths(site.own.ways, 1)
+    def paths(self, site: FabricSite) -> FabricPaths:
+        return FabricPaths(site.own.ways, 1)
 
 
-def _plane(site: Site) -> Shape:
+def _plane(site: FabricSite) -> Shape:
     """The x and y sizes: those of a group; if groups are single servers, which send nothing, those of a stage."""
     return near_square(site.group_servers if site.group_servers > 1 else max(1, site.stage_servers))
 
 
-def _shape(site: Site) -> Shape:
+def _shape(site: FabricSite) -> Shape:
     if site.own.shape is None:
         if site.servers_per_region is None:
             return near_cube(site.servers)
@@ -114,17 +114,17 @@ def _shape(site: Site) -> Shape:
         return (*plane, site.servers // math.prod(plane))
     shape = sizes("network.torus.shape", site.own.shape)
     if len(shape) != 3 or math.prod(shape) != site.servers:
-        raise Misfit(f"network.torus.shape must be three sizes of {site.servers} servers, got {written(shape)}.")
+        raise Misfit(f"network.torus.shape must be three sizes of {site.servers} servers, got {shape_text(shape)}.")
     return shape
 
 
-def _rings(site: Site) -> tuple[int, float]:
+def _rings(site: FabricSite) -> tuple[int, float]:
     """Ports of an optical switch, and number of switches: the two ports that close a ring are on one."""
     _, through = TORUS.parts(site)
     return 2, site.servers * through.nics / 2
 
 
-TORUS = Torus(
+TORUS = TorusFabric(
     About(
         name=NAME,
         summary="a 3-D torus of direct links between servers, wrap-around through optical switches",

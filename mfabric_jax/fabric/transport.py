@@ -63,7 +63,7 @@ class Transport:
         return self.payload_bytes / self.wire_bytes
 
     @property
-    def paced(self) -> float:
+    def receiver_goodput(self) -> float:
         """Fraction of the line rate that arrives as payload if receivers set the pace."""
         return self.goodput * self.pacing
 
@@ -90,10 +90,10 @@ class Transport:
         return 2 * links * link_delay_s + links * self.wire_bytes / line_Bps
 
 
-def _check_range(field: str, given: Any) -> None:
-    pair = isinstance(given, tuple) and len(given) == 2
-    if not pair or not_negative(field, number(field, given[0])) > not_negative(field, number(field, given[1])):
-        raise InputError(f"{field} must be two numbers, the least and the most, got {given!r:.80}.")
+def _check_range(field: str, value: Any) -> None:
+    pair = isinstance(value, tuple) and len(value) == 2
+    if not pair or not_negative(field, number(field, value[0])) > not_negative(field, number(field, value[1])):
+        raise InputError(f"{field} must be two numbers, the least and the most, got {value!r:.80}.")
 
 
 CHECKS = {
@@ -120,13 +120,13 @@ def get_transport(transport: str | Path | Transport) -> Transport:
         return transport
     if Path(transport).suffix.lower() not in PARSERS:
         return TRANSPORTS[one_of("transport", str(transport), [*TRANSPORTS, "FILE.toml or FILE.json"])]
-    given = read_mapping(transport, "constants of a transport")
-    measured = given.pop(MEASURED, None)
+    values = read_mapping(transport, "constants of a transport")
+    measured = values.pop(MEASURED, None)
     fields = {field.name: field.default for field in dataclasses.fields(Transport)}
     try:
-        for name in given:
+        for name in values:
             one_of("field of a transport", name, fields)
-        missing = [name for name in ("payload_bytes", "header_bytes") if name not in given]
+        missing = [name for name in ("payload_bytes", "header_bytes") if name not in values]
         if missing and measured is not None:
             raise InputError(
                 "it holds measured times but no transport, which needs times between servers; write it with --nic-gbps "
@@ -135,8 +135,8 @@ def get_transport(transport: str | Path | Transport) -> Transport:
         if missing:
             raise InputError(f"a transport needs {' and '.join(missing)}.")
         named: dict[str, Any] = {"name": Path(transport).stem}
-        if isinstance(ends := given.get("measured_bytes"), list):
-            given["measured_bytes"] = tuple(ends)
-        return Transport(**named | given)
+        if isinstance(ends := values.get("measured_bytes"), list):
+            values["measured_bytes"] = tuple(ends)
+        return Transport(**named | values)
     except InputError as mistake:
         raise InputError(f"{str(transport)!r}: {mistake}") from None

@@ -36,7 +36,7 @@ class Tree:
     radix: int = 64
     tiers: int = 3
     oversubscription: float = 1.0
-    at: str = "edge"
+    oversubscribed_at: str = "edge"
     parts: int = 1
     planes: int = 1
     leaf_hosts: int | None = None
@@ -46,10 +46,10 @@ class Tree:
         whole("radix", self.radix, at_least=2)
         whole("parts", self.parts)
         positive("oversubscription", self.oversubscription)
-        one_of("at", self.at, ("edge", "aggregation"))
+        one_of("at", self.oversubscribed_at, ("edge", "aggregation"))
         if self.tiers not in TIERS:
             raise InputError(f"tiers must be 1, 2 or 3, got {self.tiers!r}.")
-        check_ratio(self.tiers, self.oversubscription, self.at)
+        check_ratio(self.tiers, self.oversubscription, self.oversubscribed_at)
         if self.leaf_hosts is not None:
             whole("leaf_hosts", self.leaf_hosts)
         if self.hosts % self.parts:
@@ -76,7 +76,7 @@ class Tree:
             return 0, self.radix
         if self.leaf_hosts is not None:
             return self.leaf_hosts, self.leaf_hosts
-        return self._ports(self.oversubscription if self.at == "edge" else 1.0)
+        return self._ports(self.oversubscription if self.oversubscribed_at == "edge" else 1.0)
 
     @property
     def width(self) -> float:
@@ -88,7 +88,7 @@ class Tree:
         """(up, down) ports of an aggregation switch. Two tiers: (1, radix) of a spine; one: a pod is its switch."""
         if self.tiers < 3:
             return 1, self.radix if self.tiers == 2 else 1
-        return self._ports(self.oversubscription if self.at == "aggregation" else 1.0)
+        return self._ports(self.oversubscription if self.oversubscribed_at == "aggregation" else 1.0)
 
     @property
     def most_hosts(self) -> int:
@@ -150,12 +150,12 @@ class Tree:
         return ("edge", edges), ("aggregation", pods * up), ("core", self.parts * up * climb)
 
     def edge_of(self, host: np.ndarray) -> np.ndarray:
-        part, place = np.divmod(host, self.hosts_per_part)
-        return part * self.edges_per_part + place // self.edge_ports[DOWN]
+        part, offset = np.divmod(host, self.hosts_per_part)
+        return part * self.edges_per_part + offset // self.edge_ports[DOWN]
 
     def pod_of(self, edge: np.ndarray) -> np.ndarray:
-        part, place = np.divmod(edge, self.edges_per_part)
-        return part * self.pods_per_part + place // self.pod_ports[DOWN]
+        part, offset = np.divmod(edge, self.edges_per_part)
+        return part * self.pods_per_part + offset // self.pod_ports[DOWN]
 
     def part_of(self, host: np.ndarray) -> np.ndarray:
         return host // self.hosts_per_part
@@ -218,7 +218,7 @@ class Tree:
             return at_edge
         return np.concatenate([at_edge, 2 * edges + np.repeat(np.arange(2 * pods), up * climb)])
 
-    def merged(self) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:
+    def merged_nodes(self) -> tuple[np.ndarray, tuple[tuple[str, int], ...]]:
         """Return the merged node of each switch under spraying, and the kinds of merged nodes.
 
         The aggregation switches of a pod form one node, and the cores of a part.
@@ -250,13 +250,13 @@ def needed_uplinks(hosts: Any, ports: tuple[int, int]) -> Any:
     return full * up + np.ceil(others * up / down)
 
 
-def check_ratio(tiers: int, oversubscription: float, at: str) -> None:
+def check_ratio(tiers: int, oversubscription: float, oversubscribed_at: str) -> None:
     """Raise `InputError` if a tree of these tiers cannot be oversubscribed in this way."""
     if tiers == 1 and oversubscription != 1:
         raise InputError(f"a tree of 1 tier has no links up and cannot be oversubscribed, got {oversubscription:g}:1.")
-    if tiers < 3 and at != "edge":
+    if tiers < 3 and oversubscribed_at != "edge":
         raise InputError(
-            f"a tree of {tiers} tier{'s' * (tiers > 1)} can only be oversubscribed at the edge, got at {at!r}."
+            f"a tree of {tiers} tier{'s' * (tiers > 1)} can only be oversubscribed at the edge, got at {oversubscribed_at!r}."
         )
 
 

@@ -16,8 +16,8 @@ from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import PartGroup
 from mfabric_jax.fabric.design import OnMesh
-from mfabric_jax.fabric.grids import Shape, coordinates, rings, sizes, written
-from mfabric_jax.fabric.site import About, Optics, Site
+from mfabric_jax.fabric.grids import Shape, coordinates, rings, shape_text, sizes
+from mfabric_jax.fabric.site import About, FabricSite, Optics
 from mfabric_jax.fabric.torus import DIRECTIONS, near_cube, per_direction, ring_parts
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def short_side(shape: Shape) -> int:
     """Return the n of a shape. Raise `InputError` unless its sizes are n and 2n only."""
     if set(shape) != {min(shape), 2 * min(shape)}:
         raise InputError(
-            f"shape of a twisted torus must have only sizes n and 2n, such as 4x4x8, got {written(shape)}."
+            f"shape of a twisted torus must have only sizes n and 2n, such as 4x4x8, got {shape_text(shape)}."
         )
     return min(shape)
 
@@ -58,39 +58,39 @@ def shape_of(servers: int, text: str | None = None) -> Shape:
     shape = sizes("network.twisted-torus.shape", text)
     short_side(shape)
     if len(shape) != 3 or math.prod(shape) != servers:
-        raise Misfit(f"network.twisted-torus.shape must be three sizes of {servers} servers, got {written(shape)}.")
+        raise Misfit(f"network.twisted-torus.shape must be three sizes of {servers} servers, got {shape_text(shape)}.")
     return shape
 
 
 def twisted_mesh(shape: Shape, each: int) -> Mesh:
     """Return the links of a twisted torus: `each` NICs to the next server, in both directions of every ring."""
-    ends = [(at, there) for _, at, there in rings(shape, short_side(shape))]
+    ends = [(here, there) for _, here, there in rings(shape, short_side(shape))]
     tail, head = (np.concatenate([pair[side] for pair in ends] + [pair[1 - side] for pair in ends]) for side in (0, 1))
     return views.mesh_of_links(math.prod(shape), tail, head, each, places=coordinates(shape).T)
 
 
-class TwistedTorus(OnMesh):
-    def mesh(self, site: Site) -> Mesh:
+class TwistedTorusFabric(OnMesh):
+    def mesh(self, site: FabricSite) -> Mesh:
         return twisted_mesh(shape_of(site.servers, site.own.shape), per_direction(site.server_nics, NAME))
 
-    def parts(self, site: Site) -> tuple[PartGroup, ...]:
+    def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         """Return the parts for any number of servers; those that form no twisted torus are priced as a torus."""
         stated = site.own.shape and shape_of(site.servers, site.own.shape)
         return ring_parts(
             stated or _fitting(site.servers) or near_cube(site.servers), per_direction(site.server_nics, NAME)
         )
 
-    def fills(self, site: Site) -> dict[str, str]:
-        return {"shape": written(shape_of(site.servers, site.own.shape))}
+    def fills(self, site: FabricSite) -> dict[str, str]:
+        return {"shape": shape_text(shape_of(site.servers, site.own.shape))}
 
 
-def _rings(site: Site) -> tuple[int, float]:
+def _rings(site: FabricSite) -> tuple[int, float]:
     """Ports of an optical switch (four: the twist joins two rings, of n or of 2n), and number of switches."""
     _, through = TWISTED_TORUS.parts(site)
     return 4, site.servers * through.nics / 4
 
 
-TWISTED_TORUS = TwistedTorus(
+TWISTED_TORUS = TwistedTorusFabric(
     About(
         name=NAME,
         summary="a torus of sizes n and 2n whose short rings close with a shift along the long ones",

@@ -14,10 +14,10 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from mfabric_jax.checks import InputError, of_type, one_of
 from mfabric_jax.flows import device_events, host_times
-from mfabric_jax.flows.dependencies import Successors, checked_after, run_order, successors
+from mfabric_jax.flows.dependencies import Successors, check_after, run_order, successors
 from mfabric_jax.flows.device_events import Release
 from mfabric_jax.flows.max_min import SMALL
-from mfabric_jax.flows.problem import FlowProblem, Outcome, is_ill_posed, of_shape
+from mfabric_jax.flows.problem import FlowProblem, SolveOutcome, is_ill_posed, of_shape
 from mfabric_jax.support.array_module import array_module
 from mfabric_jax.support.host_arrays import NAN_OR_NOT_NEGATIVE
 from mfabric_jax.support.platforms import platform
@@ -37,7 +37,7 @@ class Completion(eqx.Module):
     finish: Float[Array, "F"]
     holder: Int[Array, "F"]
     events: Int[Array, ""]
-    outcome: Outcome
+    outcome: SolveOutcome
 
 
 def completion_times(
@@ -67,7 +67,7 @@ def completion_times(
     size = of_shape("size", size, dtype, flows, NAN_OR_NOT_NEGATIVE)
     start = of_shape("start", start, dtype, flows)
     lag = of_shape("lag", lag, dtype, flows, NAN_OR_NOT_NEGATIVE)
-    pairs = _known(after, flows[0])
+    pairs = _known_pairs(after, flows[0])
     if one_of("engine", engine, ENGINES) == "auto":
         large = len(pairs) > 0 or flows[0] > SMALL
         engine = "host" if large and platform() == "cpu" else "device"
@@ -81,10 +81,10 @@ def completion_times(
     return _on_device(problem, size, release)
 
 
-def _known(after: ArrayLike | None, flows: int) -> np.ndarray:
+def _known_pairs(after: ArrayLike | None, flows: int) -> np.ndarray:
     if isinstance(after, Tracer):
         raise InputError("after must be known before tracing: pass a NumPy array that the traced function closes over.")
-    pairs = checked_after(after, flows)
+    pairs = check_after(after, flows)
     if len(pairs):
         run_order(pairs, flows)
     return pairs
@@ -98,9 +98,9 @@ def _now(problem: FlowProblem, size, start, lag, order: Successors) -> Completio
     begin, finish, holder, events = host_times.times_now(problem, size, start, lag, order)
     if nonfinite:
         begin, finish = np.full_like(begin, np.nan), np.full_like(finish, np.nan)
-    outcome = Outcome.starved if np.isinf(finish).any() else Outcome.solved
+    outcome = SolveOutcome.starved if np.isinf(finish).any() else SolveOutcome.solved
     begin, finish, holder, events = (jnp.asarray(part) for part in (begin, finish, holder, events))
-    return Completion(begin, finish, holder, events, Outcome.nonfinite if nonfinite else outcome)
+    return Completion(begin, finish, holder, events, SolveOutcome.nonfinite if nonfinite else outcome)
 
 
 @jax.jit
@@ -116,7 +116,7 @@ def _on_host(problem: FlowProblem, size, start, lag, order: Successors) -> Compl
 def _nothing_to_do(problem: FlowProblem, size):
     """Return flows without bytes or links. They replace an ill-posed problem: the host must not use wrong hops."""
     xp = array_module(problem, size)
-    return eqx.tree_at(lambda one: one.hops, problem, xp.full_like(problem.hops, -1)), xp.zeros_like(size)
+    return eqx.tree_at(lambda tree: tree.hops, problem, xp.full_like(problem.hops, -1)), xp.zeros_like(size)
 
 
 @jax.jit
@@ -129,6 +129,6 @@ def _on_device(problem: FlowProblem, size, release: Release) -> Completion:
 
 def _completion(times: tuple[Array, Array], holder, events, nonfinite, moving) -> Completion:
     begin, finish = (jnp.where(nonfinite, jnp.nan, time) for time in times)
-    outcome = Outcome.where(jnp.isinf(finish).any(), Outcome.starved, Outcome.solved)
-    outcome = Outcome.where(moving, Outcome.unfinished, outcome)
-    return Completion(begin, finish, holder, events, Outcome.where(nonfinite, Outcome.nonfinite, outcome))
+    outcome = SolveOutcome.where(jnp.isinf(finish).any(), SolveOutcome.starved, SolveOutcome.solved)
+    outcome = SolveOutcome.where(moving, SolveOutcome.unfinished, outcome)
+    return Completion(begin, finish, holder, events, SolveOutcome.where(nonfinite, SolveOutcome.nonfinite, outcome))

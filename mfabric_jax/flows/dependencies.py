@@ -22,7 +22,7 @@ class Successors(NamedTuple):
     waits: np.ndarray
 
 
-def checked_after(after, flows: int) -> np.ndarray:
+def check_after(after, flows: int) -> np.ndarray:
     """Return `after` as int64 [D 2]. Raise `InputError` for a wrong shape or an unknown flow."""
     pairs = np.zeros((0, 2), np.int64) if after is None else np.asarray(real_numbers("after", after))
     if pairs.size == 0:
@@ -46,7 +46,7 @@ def run_order(after: np.ndarray, flows: int, named: Callable[[int], str] = str) 
 
     `named` gives a flow's name in the message; equal names are shown once.
     """
-    order, _ = _walked(after, flows)
+    order, _ = _walk_flows(after, flows)
     if len(order) < flows:
         members = list(dict.fromkeys(named(member) for member in cycle_of(after, flows)))
         shown = " -> ".join(members[:SHOWN]) + (" -> ..." if len(members) > SHOWN else "")
@@ -55,7 +55,7 @@ def run_order(after: np.ndarray, flows: int, named: Callable[[int], str] = str) 
     return order
 
 
-def _walked(after: np.ndarray, flows: int) -> tuple[np.ndarray, np.ndarray]:
+def _walk_flows(after: np.ndarray, flows: int) -> tuple[np.ndarray, np.ndarray]:
     first, then, waits = successors(after, flows)
     order = np.zeros(flows, np.int64)
     walk = _compiled_walk if flows > MANY else _walk
@@ -68,31 +68,31 @@ def _walk(first, then, waits, order):
         if waits[flow] == 0:
             order[known] = flow
             known += 1
-    at = 0
-    while at < known:
-        flow = order[at]
-        at += 1
-        for place in range(first[flow], first[flow + 1]):
-            waits[then[place]] -= 1
-            if waits[then[place]] == 0:
-                order[known] = then[place]
+    head = 0
+    while head < known:
+        flow = order[head]
+        head += 1
+        for slot in range(first[flow], first[flow + 1]):
+            waits[then[slot]] -= 1
+            if waits[then[slot]] == 0:
+                order[known] = then[slot]
                 known += 1
     return known
 
 
 def cycle_of(after: np.ndarray, flows: int) -> list[int]:
     """Return the members of one cycle, each before the one that waits for it; empty if there is no cycle."""
-    _, waits = _walked(after, flows)
+    _, waits = _walk_flows(after, flows)
     stuck = waits > 0
     if not stuck.any():
         return []
     before = np.full(flows, -1)  # every stuck flow waits for another stuck one
     among = after[stuck[after[:, 0]] & stuck[after[:, 1]]]
     before[among[:, 1]] = among[:, 0]
-    seen, at = {}, int(np.argmax(stuck))
+    seen, member = {}, int(np.argmax(stuck))
     walk: list[int] = []
-    while at not in seen:
-        seen[at] = len(walk)
-        walk.append(at)
-        at = int(before[at])
-    return walk[seen[at] :][::-1]
+    while member not in seen:
+        seen[member] = len(walk)
+        walk.append(member)
+        member = int(before[member])
+    return walk[seen[member] :][::-1]

@@ -30,7 +30,7 @@ class Release(NamedTuple):
         ready = jnp.full_like(finish, -jnp.inf).at[self.after[:, 1]].max(finish[self.after[:, 0]])
         return jnp.maximum(self.start, ready) + self.lag
 
-    def known(self, size: Float[Array, "F"], finish: Float[Array, "F"]) -> tuple[Array, Array]:
+    def known_times(self, size: Float[Array, "F"], finish: Float[Array, "F"]) -> tuple[Array, Array]:
         """Return begin and finish times; flows without bytes end as they begin, which may release others."""
 
         def further(state):
@@ -44,7 +44,7 @@ class Release(NamedTuple):
         return lax.while_loop(lambda state: state[2], further, (begin, finish, jnp.asarray(True)))[:2]
 
 
-class Clock(NamedTuple):
+class EventState(NamedTuple):
     """State between events. Times and bytes are pairs of floats: the value and its rounding error."""
 
     now: Float[Array, "2"]
@@ -59,11 +59,11 @@ class Clock(NamedTuple):
     events: Int[Array, ""]
 
 
-def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
-    begin, finish = release.known(size, jnp.full_like(size, jnp.inf))
+def simulate_events(problem: FlowProblem, size, release: Release) -> EventState:
+    begin, finish = release.known_times(size, jnp.full_like(size, jnp.inf))
     origin = jnp.where(size > 0, begin, jnp.inf).min(initial=jnp.inf)
     finite = ~is_ill_posed(problem, size, release.start, release.lag)
-    clock = Clock(
+    clock = EventState(
         now=jnp.stack([jnp.where(jnp.isfinite(origin), origin, 0), 0]),
         left=jnp.stack([size, jnp.zeros_like(size)]),
         begin=begin,
@@ -77,14 +77,14 @@ def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
     )
     weight, bound = problem.weight, 2 * size.size + 1  # every flow begins once and ends once
 
-    def running(clock: Clock) -> Bool[Array, ""]:
+    def running(clock: EventState) -> Bool[Array, ""]:
         return clock.moving & (clock.events < bound)
 
-    def next_event(clock: Clock) -> Clock:
+    def next_event(clock: EventState) -> EventState:
         now, left = clock.now[0], clock.left[0]
         waiting = (clock.begin > now) & (left > 0)
         active = ~waiting & (left > 0)
-        filled = fill(only(problem, active), _kept(clock, active & (weight > 0)), clock.floor)
+        filled = fill(only(problem, active), _kept_filling(clock, active & (weight > 0)), clock.floor)
         rate = jnp.where(active, filled.rate(weight), 0)
         eta = jnp.where(rate > 0, left / jnp.where(rate > 0, rate, 1), jnp.inf)
         next_begin = jnp.where(waiting, clock.begin, jnp.inf).min(initial=jnp.inf)
@@ -101,12 +101,12 @@ def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
         finish = jnp.where(ended, jnp.minimum(now + eta, later[0]), clock.finish)
         begin = clock.begin
         if len(release.after):
-            begin, finish = release.known(size, finish)
+            begin, finish = release.known_times(size, finish)
             begins |= jnp.any((begin <= later[0]) & (after[0] > 0) & ~active)
         lowest = jnp.where(ended, filled.level, jnp.inf).min(initial=jnp.inf)
         # Equal levels of several links differ by rounding: only flows clearly below are surely limited by other links.
         changed = jnp.where(begins, 0, lowest * (1 - jnp.finfo(lowest.dtype).eps ** 0.5))
-        return Clock(
+        return EventState(
             now=later,
             left=after,
             begin=begin,
@@ -122,7 +122,7 @@ def simulate_events(problem: FlowProblem, size, release: Release) -> Clock:
     return lax.while_loop(running, next_event, clock)
 
 
-def _kept(clock: Clock, active: Bool[Array, "F"]) -> Filling:
+def _kept_filling(clock: EventState, active: Bool[Array, "F"]) -> Filling:
     level = jnp.where(clock.keep, clock.filled.level, 0)
     return Filling(level, ~active | clock.keep, clock.filled.bottleneck, jnp.zeros((), jnp.int32))
 
@@ -195,13 +195,13 @@ def _events_in_order(begin: Float[Array, "F"], finish: Float[Array, "F"], releas
 
     Ties follow `release.order`, begins first."""
     if not len(release.after):  # any order can run
-        return jnp.argsort(_in_turn(begin, finish), stable=True).astype(jnp.int32)
-    times = _in_turn(begin[release.order], finish[release.order])
-    events = _in_turn(2 * release.order, 2 * release.order + 1)
+        return jnp.argsort(_interleave(begin, finish), stable=True).astype(jnp.int32)
+    times = _interleave(begin[release.order], finish[release.order])
+    events = _interleave(2 * release.order, 2 * release.order + 1)
     return events[jnp.argsort(times, stable=True)]
 
 
-def _in_turn(one: Array, other: Array) -> Array:
+def _interleave(first: Array, second: Array) -> Array:
     """Interleave two [F] arrays to [2 F]; a reshaped stack would be copied before a GPU sorts it."""
-    nothing = jnp.zeros((), one.dtype)
-    return lax.pad(one, nothing, [(0, 1, 1)]) + lax.pad(other, nothing, [(1, 0, 1)])
+    nothing = jnp.zeros((), first.dtype)
+    return lax.pad(first, nothing, [(0, 1, 1)]) + lax.pad(second, nothing, [(1, 0, 1)])

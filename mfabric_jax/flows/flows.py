@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mfabric_jax.checks import InputError, one_of
-from mfabric_jax.flows.dependencies import checked_after
+from mfabric_jax.flows.dependencies import check_after
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NO_NAN, host_indices, real_numbers, refuse, store_arrays
 
 MOST = np.iinfo(np.int64).max
@@ -46,7 +46,7 @@ class Flows:
 
     def __post_init__(self):
         store_arrays(self, **{name: np.asarray(real_numbers(name, getattr(self, name))) for name in COLUMNS})
-        for name, shape in {one.name: np.shape(getattr(self, one.name)) for one in fields(self)[:-2]}.items():
+        for name, shape in {column.name: np.shape(getattr(self, column.name)) for column in fields(self)[:-2]}.items():
             if shape != (self.flows,):
                 raise InputError(f"{name} must have the shape [{self.flows}], got {shape}.")
         for name in ("src", "dst", "message", "task"):
@@ -55,7 +55,7 @@ class Flows:
         for name in ("size", "start", "lag", "latency", "weight", "cap"):
             rule = NO_NAN if name == "start" else FROM_0_TO_INFINITY
             refuse(name, getattr(self, name), rule)
-        checked_after(self.after, self.flows)
+        check_after(self.after, self.flows)
 
     @property
     def flows(self) -> int:
@@ -82,7 +82,7 @@ class Flows:
         markers = np.flatnonzero((self.latency > 0) & ~self.transfers)
         return np.stack([self.message[markers], markers], axis=1)
 
-    def delayed(self, latency: "Latency") -> "Flows":
+    def add_latency(self, latency: "Latency") -> "Flows":
         """Return the flows with the latency of every message added; `latency` maps (src, dst) to seconds."""
         late, seconds = self.message >= 0, np.zeros(self.flows)
         seconds[late] = latency(*(end[self.message[late]] for end in (self.src, self.dst)))
@@ -107,4 +107,4 @@ def flows_of(
     """Return flows with these columns; a single number applies to all flows."""
     usual = USUAL | {"cap": np.where(np.asarray(dst) >= 0, np.inf, 1.0)}
     every = {name: x if np.ndim(x) else np.broadcast_to(x, np.shape(src)) for name, x in (usual | columns).items()}
-    return Flows(src, dst, size, **every, after=checked_after(after, len(src)), labels=labels)
+    return Flows(src, dst, size, **every, after=check_after(after, len(src)), labels=labels)

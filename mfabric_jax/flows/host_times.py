@@ -12,7 +12,7 @@ from jax.experimental.buffer_callback import buffer_callback
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float, Int
 
-from mfabric_jax.flows.dependencies import Successors, checked_after, successors
+from mfabric_jax.flows.dependencies import Successors, check_after, successors
 from mfabric_jax.flows.problem import FlowProblem, once
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.lazily import LazyModule
@@ -42,7 +42,7 @@ def times(problem: FlowProblem, size, start, lag, order: Successors) -> tuple[Ar
 def times_now(problem: FlowProblem, size, start, lag, order: Successors) -> tuple[np.ndarray, ...]:
     """Return `times` for concrete arrays, as NumPy arrays."""
     terms, hops, order = jax.tree.map(np.asarray, (_terms(problem, size, start, lag), problem.hops, order))
-    begin, finish, holder, events = _solved(terms, hops, order)
+    begin, finish, holder, events = _solve(terms, hops, order)
     dtype = terms.size.dtype
     return begin.astype(dtype), finish.astype(dtype), holder.astype(np.int32), np.asarray(events, np.int32)
 
@@ -55,10 +55,10 @@ def finish_times_now(
 ) -> Float[np.ndarray, "B F"]:
     """Return when the flows of B instances over the same paths end [s], infinity for never; all start at 0."""
     flows = len(hops)
-    order, nothing = successors(checked_after(None, flows), flows), np.zeros(flows)
+    order, nothing = successors(check_after(None, flows), flows), np.zeros(flows)
     alike, unlimited = np.ones(flows), np.full(flows, np.inf)
-    one, _ = _instance(Terms(capacity, share, alike, unlimited, nothing, nothing, nothing), hops, order)
-    ends = [_host.run_instance(one._replace(size=each))[0].finish for each in np.ascontiguousarray(size, float)]
+    instance, _ = _instance(Terms(capacity, share, alike, unlimited, nothing, nothing, nothing), hops, order)
+    ends = [_host.run_instance(instance._replace(size=each))[0].finish for each in np.ascontiguousarray(size, float)]
     return np.array(ends).reshape(size.shape)
 
 
@@ -71,7 +71,7 @@ def _times(terms: Terms, hops: Array, order: Successors) -> tuple[Any, ...]:
     of_flow = jax.ShapeDtypeStruct(terms.size.shape, terms.size.dtype)
     whole = jax.ShapeDtypeStruct(terms.size.shape, jnp.int32)
     shapes = (of_flow, of_flow, whole, jax.ShapeDtypeStruct((), jnp.int32))
-    return _called(_solved, shapes, lax.stop_gradient(terms), hops, order)
+    return _call_host(_solve, shapes, lax.stop_gradient(terms), hops, order)
 
 
 @_times.defjvp
@@ -85,23 +85,23 @@ def _(primals, tangents):
 
 def _change(d: Terms, terms: Terms, hops: Array, order: Successors) -> tuple[Array, Array]:
     """Return the linear change of begin and end, as the solution of a linear system: JAX can transpose and batch it."""
-    shapes = jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype), terms)
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), terms)
 
     together, apart = ravel_pytree(d)  # a single operand, since some inputs have changes known to be zero
 
     def solve(_, change: Array) -> Array:
-        begin, finish = _called(_pushed, (shapes.start, shapes.size), terms, hops, order, apart(change))
+        begin, finish = _call_host(_push_forward, (shapes.start, shapes.size), terms, hops, order, apart(change))
         return ravel_pytree(jax.tree.map(jnp.zeros_like, terms)._replace(start=begin, size=finish))[0]
 
     def transpose(_, counts: Array) -> Array:
         of = apart(counts)
-        return ravel_pytree(_called(_pulled, shapes, terms, hops, order, (of.start, of.size)))[0]
+        return ravel_pytree(_call_host(_pull_back, shapes, terms, hops, order, (of.start, of.size)))[0]
 
     changed = apart(lax.custom_linear_solve(lambda x: x, together, solve, transpose))
     return changed.start, changed.size
 
 
-def _called(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any:
+def _call_host(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any:
     """Call the function on the host, once per instance of a batch.
 
     It reads the program's own memory: `jax.pure_callback` would copy large operands on threads that the program may
@@ -119,9 +119,11 @@ def _called(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any:
             for leaf, rank in zip(leaves, ranks, strict=True)
         ]
 
-        def instance(at):
-            for result, value in zip(results, function(*shape_of.unflatten([leaf[at] for leaf in full])), strict=True):
-                result[at] = value
+        def instance(index):
+            for result, value in zip(
+                results, function(*shape_of.unflatten([leaf[index] for leaf in full])), strict=True
+            ):
+                result[index] = value
 
         places = list(np.ndindex(*batch))
         workers = min(len(places), cores())
@@ -129,8 +131,8 @@ def _called(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any:
             with ThreadPoolExecutor(workers) as pool:
                 list(pool.map(instance, places))
         else:
-            for at in places:
-                instance(at)
+            for index in places:
+                instance(index)
 
     return buffer_callback(call, shapes, vmap_method="expand_dims")(*jax.tree.leaves(operands))
 
@@ -138,30 +140,30 @@ def _called(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any:
 def _instance(terms: Terms, hops: Array, order: Successors):
     capacity = np.asarray(terms.capacity, float)
     finite = np.append(np.isfinite(capacity), False)  # infinite links limit no flow; -1 selects the last entry
-    at = np.flatnonzero(finite[np.ravel(hops)])
-    flow, share = at // max(hops.shape[1], 1), np.ravel(terms.share)[at].astype(float)
-    link = np.ravel(hops)[at].astype(np.int64)
+    finite_hops = np.flatnonzero(finite[np.ravel(hops)])
+    flow, share = finite_hops // max(hops.shape[1], 1), np.ravel(terms.share)[finite_hops].astype(float)
+    link = np.ravel(hops)[finite_hops].astype(np.int64)
     of_flows = {name: np.array(getattr(terms, name), float) for name in ("weight", "cap", "size", "start", "lag")}
     waits = {name: np.array(part, np.int32) for name, part in zip(("first", "then", "waits"), order, strict=True)}
-    return _host.HostInstance(capacity, flow.astype(np.int64), link, share, **of_flows, **waits), at
+    return _host.HostInstance(capacity, flow.astype(np.int64), link, share, **of_flows, **waits), finite_hops
 
 
-def _solved(terms: Terms, hops: Array, order: Successors):
+def _solve(terms: Terms, hops: Array, order: Successors):
     got, events = _host.run_instance(_instance(terms, hops, order)[0])
     return *got, events
 
 
-def _pushed(terms: Terms, hops: Array, order: Successors, change: Terms):
-    one, at = _instance(terms, hops, order)
+def _push_forward(terms: Terms, hops: Array, order: Successors, change: Terms):
+    instance, finite_hops = _instance(terms, hops, order)
     d = [np.array(part, float) for part in change]
-    d[1] = np.ravel(d[1])[at]
-    return np.split(_host.changes(one, tuple(d)), 2)
+    d[1] = np.ravel(d[1])[finite_hops]
+    return np.split(_host.changes(instance, tuple(d)), 2)
 
 
-def _pulled(terms: Terms, hops: Array, order: Successors, counts: tuple):
-    one, at = _instance(terms, hops, order)
-    back = list(_host.counts(one, np.concatenate([np.array(count, float) for count in counts])))
+def _pull_back(terms: Terms, hops: Array, order: Successors, counts: tuple):
+    instance, finite_hops = _instance(terms, hops, order)
+    back = list(_host.counts(instance, np.concatenate([np.array(count, float) for count in counts])))
     share = np.zeros(np.size(terms.share))
-    share[at] = back[1]
+    share[finite_hops] = back[1]
     back[1] = share.reshape(np.shape(terms.share))
     return back

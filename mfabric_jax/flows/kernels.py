@@ -23,7 +23,7 @@ SAME = {"cuda": "gpu", "rocm": "gpu"}  # platform of a lowering -> platform of i
 fused = LazyModule("mfabric_jax.flows.star_fused")  # and Pallas with it
 
 
-class Kernel(NamedTuple):
+class StarKernel(NamedTuple):
     """`name`: "xla" or "fused"; `number`: instances at a time, or warps."""
 
     name: str
@@ -33,39 +33,39 @@ class Kernel(NamedTuple):
         return f"{self.name}:{self.number}"
 
 
-def kernel_of(text: str, n: int) -> Kernel | None:
+def kernel_of(text: str, n: int) -> StarKernel | None:
     """Return the kernel of that name for `n` endpoints, None for "auto". Raise `InputError` for an unknown name."""
     if text == AUTO:
         return None
     name, _, number = text.partition(":")
     if name == "xla" and number.isascii() and number.isdecimal():
-        return Kernel(name, int(number))
+        return StarKernel(name, int(number))
     if name == "fused" and number in ("1", "2", "4", "8", "16", "32"):
         if n > MOST_FUSED:
             raise InputError(f"kernel {text} is for at most {MOST_FUSED} endpoints, got {n}.")
-        return Kernel(name, int(number))
+        return StarKernel(name, int(number))
     raise InputError(f"kernel must be auto, xla:N, or fused:W with W = 1, 2, 4, 8, 16 or 32, got {text!r}.")
 
 
 # Platform, most endpoints, kernel. Figures: regions a second, benchmarks/RESULTS.md (stars on a CPU; GPU).
 # No GPU was measured: its rows are ESTIMATES from programs compiled for an H100.
 TABLE = (
-    ("cpu", 11, Kernel("xla", 256)),  # measured at 8: 138,620; 64 at a time 120,771
-    ("cpu", 16, Kernel("xla", 128)),  # measured at 16: 3,511; 64 at a time 2,202
-    ("cpu", math.inf, Kernel("xla", 64)),  # measured at 32: 146, 256 at a time 128; at 64: 7.6, 32 at a time 7.4
-    ("gpu", 32, Kernel("fused", 1)),  # ESTIMATE at 16: 2,107,027, plain XLA 1,511; nothing spills
-    ("gpu", MOST_FUSED, Kernel("fused", 4)),  # ESTIMATE at 64: 5,184, plain XLA 12; 2 and 8 warps spill
-    ("gpu", math.inf, Kernel("xla", 0)),  # not measured: flows do not fit the registers of a fused program
+    ("cpu", 11, StarKernel("xla", 256)),  # measured at 8: 138,620; 64 at a time 120,771
+    ("cpu", 16, StarKernel("xla", 128)),  # measured at 16: 3,511; 64 at a time 2,202
+    ("cpu", math.inf, StarKernel("xla", 64)),  # measured at 32: 146, 256 at a time 128; at 64: 7.6, 32 at a time 7.4
+    ("gpu", 32, StarKernel("fused", 1)),  # ESTIMATE at 16: 2,107,027, plain XLA 1,511; nothing spills
+    ("gpu", MOST_FUSED, StarKernel("fused", 4)),  # ESTIMATE at 64: 5,184, plain XLA 12; 2 and 8 warps spill
+    ("gpu", math.inf, StarKernel("xla", 0)),  # not measured: flows do not fit the registers of a fused program
 )
 
 
-def usual(platform: str, n: int) -> Kernel:
+def usual(platform: str, n: int) -> StarKernel:
     """Return the kernel for "auto": the first row that fits, or "xla:0" on GPUs for which Triton does not compile."""
     kind = SAME.get(platform, platform)
     if kind != "gpu":
         kind = "cpu"
     elif not _fuses():
-        return Kernel("xla", 0)
+        return StarKernel("xla", 0)
     return next(kernel for name, most, kernel in TABLE if name == kind and n <= most)
 
 

@@ -15,12 +15,12 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from mfabric_jax.checks import of_type
-from mfabric_jax.flows.problem import FlowProblem, Outcome, Paths, is_ill_posed, once, paths_of
+from mfabric_jax.flows.problem import FlowPaths, FlowProblem, SolveOutcome, is_ill_posed, once, paths_of
 
 SMALL = 512  # tables of up to this many flows are not packed
 
 
-class Rates(eqx.Module):
+class MaxMinRates(eqx.Module):
     """Rates of flows and the link that limits each: the result of `max_min_rates`.
 
     - `rate` [F] bytes/s.
@@ -31,7 +31,7 @@ class Rates(eqx.Module):
     rate: Float[Array, "F"]
     bottleneck: Int[Array, "F"]
     rounds: Int[Array, ""]
-    outcome: Outcome
+    outcome: SolveOutcome
 
 
 class Filling(NamedTuple):
@@ -46,7 +46,7 @@ class Filling(NamedTuple):
         return jnp.where(weight > 0, weight * self.level, 0)
 
 
-def max_min_rates(problem: FlowProblem) -> Rates:
+def max_min_rates(problem: FlowProblem) -> MaxMinRates:
     """Return max-min fair rates: no flow can go faster without slowing one whose rate / weight is not higher.
 
     A flow over a zero-capacity link has rate 0 (`Outcome.starved`). A flow without hops runs at its cap; without a cap
@@ -58,14 +58,14 @@ def max_min_rates(problem: FlowProblem) -> Rates:
 
 
 @jax.jit
-def _max_min_rates(problem: FlowProblem) -> Rates:
+def _max_min_rates(problem: FlowProblem) -> MaxMinRates:
     nonfinite, start = is_ill_posed(problem), nothing_frozen(problem)
     filled = fill(problem, start._replace(frozen=start.frozen | nonfinite))
     rate = _with_tangents(filled.rate(lax.stop_gradient(problem.weight)), filled.bottleneck, problem)
-    outcome = Outcome.where(jnp.any((rate == 0) & (problem.weight > 0)), Outcome.starved, Outcome.solved)
-    outcome = Outcome.where(filled.frozen.all(), outcome, Outcome.unfinished)
-    outcome = Outcome.where(nonfinite, Outcome.nonfinite, outcome)
-    return Rates(jnp.where(nonfinite, jnp.nan, rate), filled.bottleneck, filled.rounds, outcome)
+    outcome = SolveOutcome.where(jnp.any((rate == 0) & (problem.weight > 0)), SolveOutcome.starved, SolveOutcome.solved)
+    outcome = SolveOutcome.where(filled.frozen.all(), outcome, SolveOutcome.unfinished)
+    outcome = SolveOutcome.where(nonfinite, SolveOutcome.nonfinite, outcome)
+    return MaxMinRates(jnp.where(nonfinite, jnp.nan, rate), filled.bottleneck, filled.rounds, outcome)
 
 
 def nothing_frozen(problem: FlowProblem) -> Filling:
@@ -83,8 +83,8 @@ def fill(problem: FlowProblem, start: Filling, floor: Array | float = 0.0) -> Fi
     filled = _rounds(problem, start, floor, few)
     (row,) = jnp.nonzero(~filled.frozen, size=few, fill_value=start.level.size)
     room = room_left(paths_of(problem), problem.capacity, filled.rate(problem.weight))
-    rest = eqx.tree_at(lambda p: p.capacity, pack(problem, row), room)
-    some = fill(rest, nothing_frozen(rest)._replace(rounds=filled.rounds), floor)
+    unfrozen = eqx.tree_at(lambda p: p.capacity, pack(problem, row), room)
+    some = fill(unfrozen, nothing_frozen(unfrozen)._replace(rounds=filled.rounds), floor)
     level, frozen, bottleneck = (
         whole.at[row].set(part, mode="drop") for whole, part in zip(filled[:3], some[:3], strict=True)
     )
@@ -101,12 +101,12 @@ def pack(problem: FlowProblem, row: Int[Array, "R"]) -> FlowProblem:
     return eqx.tree_at(lambda p: (p.hops, p.share, p.weight, p.cap), problem, chosen)
 
 
-def room_left(paths: Paths, capacity: Float[Array, "L"], rate: Float[Array, "F"]) -> Float[Array, "L"]:
+def room_left(paths: FlowPaths, capacity: Float[Array, "L"], rate: Float[Array, "F"]) -> Float[Array, "L"]:
     """Return the capacity that flows at these rates leave on every link, summed anew to avoid drift."""
     return jnp.where(jnp.isinf(capacity), jnp.inf, jnp.maximum(capacity - paths.link_sum(rate), 0))
 
 
-def fair_shares(paths: Paths, capacity, rate: Float[Array, "F"], rising: Float[Array, "F"]) -> Float[Array, "L"]:
+def fair_shares(paths: FlowPaths, capacity, rate: Float[Array, "F"], rising: Float[Array, "F"]) -> Float[Array, "L"]:
     """Return the level at which each link would be full: its room over the weights `rising` on it, or infinity."""
     load = paths.link_sum(rising)
     return jnp.where(load > 0, room_left(paths, capacity, rate) / jnp.where(load > 0, load, 1), jnp.inf)
@@ -164,7 +164,7 @@ def _rate_tangents(primals, tangents):
     return rate, jnp.where(jnp.isfinite(rate), d_rate, 0)
 
 
-def _solve_levels(paths: Paths, bottleneck, weight, rhs: Float[Array, "L"]) -> Float[Array, "L"]:
+def _solve_levels(paths: FlowPaths, bottleneck, weight, rhs: Float[Array, "L"]) -> Float[Array, "L"]:
     """Solve for levels x: own[l] x[l] + (sum of share * weight * x[there], over flows of l held at other links) = rhs.
 
     The system is triangular in freezing order, so one fixed-point sweep per round solves it exactly; the transpose

@@ -11,13 +11,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.array_module import array_module
 from mfabric_jax.support.arrays import floats, indices, known_values
-from mfabric_jax.support.host_arrays import NAN_OR_NOT_NEGATIVE, Rule, whole_numbers
+from mfabric_jax.support.host_arrays import NAN_OR_NOT_NEGATIVE, NumberRule, whole_numbers
 from mfabric_jax.support.platforms import platform
 
 COMPARED = 1 << 18  # largest links * hops for which an accelerator compares instead of scattering (`Paths`)
 
 
-class Outcome(eqx.Enumeration):
+class SolveOutcome(eqx.Enumeration):
     """How a solve ended; the members are the sentences shown to users."""
 
     solved = ""
@@ -63,7 +63,7 @@ class FlowProblem(eqx.Module):
         _check_rows(table, share)
 
 
-def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...], rule: Rule | None = None) -> Array:
+def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...], rule: NumberRule | None = None) -> Array:
     """Return `value` in that dtype, broadcast to the shape. Raise `InputError` for a wrong shape or a broken `rule`."""
     array = floats(field, value, rule, dtype, wait=True)
     if array.ndim not in (0, len(shape)) or any(a not in (1, b) for a, b in zip(array.shape, shape, strict=False)):
@@ -97,7 +97,7 @@ def is_ill_posed(problem: "FlowProblem", size: Any = 0.0, start: Any = 0.0, lag:
     return ~xp.stack([xp.asarray(part).all() for part in parts]).all()
 
 
-class Paths(eqx.Module):
+class FlowPaths(eqx.Module):
     """Sums and minima between flows and their links.
 
     - `slot`: the link of every hop, L at padding.
@@ -141,10 +141,10 @@ class Paths(eqx.Module):
         return jnp.where(on, hop.reshape(1, -1), jnp.asarray(none, hop.dtype))
 
 
-def paths_of(problem: FlowProblem) -> Paths:
+def paths_of(problem: FlowProblem) -> FlowPaths:
     links, hops = problem.capacity.size, problem.hops.astype(jnp.int32)
     compared = platform() != "cpu" and hops.size * links <= COMPARED
-    return Paths(jnp.where(hops >= 0, hops, links), problem.share, links, compared)
+    return FlowPaths(jnp.where(hops >= 0, hops, links), problem.share, links, compared)
 
 
 # --------------------------------------------------------------------------------------------------- first derivatives

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.device_events import Release, in_known_order
-from mfabric_jax.flows.kernels import AUTO, Kernel, fused, kernel_of, usual
+from mfabric_jax.flows.kernels import AUTO, StarKernel, fused, kernel_of, usual
 from mfabric_jax.flows.max_min import max_min_rates
 from mfabric_jax.flows.problem import FlowProblem, once
-from mfabric_jax.flows.star_kernel import BIG, Ports, finish_times, rates
+from mfabric_jax.flows.star_kernel import BIG, StarPorts, finish_times, rates
 from mfabric_jax.support.arrays import floats
 from mfabric_jax.support.host_arrays import NAN_OR_NOT_NEGATIVE, NOT_NEGATIVE
 
@@ -32,12 +32,12 @@ def star_completion(size, up, down, group_up=None, group_down=None, *, kernel: s
     or (inside a program) an input is negative. Differentiable once, forward and reverse, by replay through
     `completion_times`; a second derivative raises `InputError`.
     """
-    inputs = _checked(size, up, down, group_up, group_down)
+    inputs = _check_inputs(size, up, down, group_up, group_down)
     return _finish(kernel_of(kernel, len(inputs[0])), *inputs)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _finish(kernel: Kernel | None, *inputs) -> Float[Array, "N N"]:
+def _finish(kernel: StarKernel | None, *inputs) -> Float[Array, "N N"]:
     batch = _finish_batch(kernel)(*(x[None] for x in lax.stop_gradient(inputs)))
     return _finish_tangents(batch[0], *inputs)
 
@@ -47,17 +47,17 @@ def star_rates(flows, up, down, group_up=None, group_down=None, *, kernel: str =
 
     - `flows` [N N]: above 0 where there is a flow (e.g. bytes). Rates are 0 elsewhere and at dead ports.
     """
-    inputs = _checked(flows, up, down, group_up, group_down)
+    inputs = _check_inputs(flows, up, down, group_up, group_down)
     return _rates(kernel_of(kernel, len(inputs[0])), *inputs)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _rates(kernel: Kernel | None, *inputs) -> Float[Array, "N N"]:
+def _rates(kernel: StarKernel | None, *inputs) -> Float[Array, "N N"]:
     batch = _rate_batch(kernel)(*(x[None] for x in lax.stop_gradient(inputs)))
     return _rate_tangents(batch[0], *inputs)
 
 
-def _checked(size, up, down, group_up, group_down):
+def _check_inputs(size, up, down, group_up, group_down):
     size = floats("size", size, NAN_OR_NOT_NEGATIVE)
     dtype, n = size.dtype, size.shape[0] if size.ndim else 0
     if (group_up is None) != (group_down is None):
@@ -79,22 +79,22 @@ def _batchable(make):
     """Make a kernel a function of [B ...] arrays whose `vmap` merges the new axis into the batch."""
 
     @functools.cache
-    def batched(kernel: Kernel | None):
+    def batched_kernel(kernel: StarKernel | None):
         function = custom_vmap(functools.partial(make, kernel))
 
         @function.def_vmap
         def _(axis_size, in_batched, *args):
-            def merged(x, has_axis):
+            def merge_axis(x, has_axis):
                 x = x if has_axis else jnp.broadcast_to(x[None], (axis_size, *x.shape))
                 return x.reshape(axis_size * x.shape[1], *x.shape[2:])
 
-            out = function(*(merged(x, has) for x, has in zip(args, in_batched, strict=True)))
+            out = function(*(merge_axis(x, has) for x, has in zip(args, in_batched, strict=True)))
             each = args[0].shape[1 if in_batched[0] else 0]
             return out.reshape(axis_size, each, *out.shape[1:]), True
 
         return function
 
-    return batched
+    return batched_kernel
 
 
 def largest(x):
@@ -113,38 +113,38 @@ def dead_flows(size, leaf, groups):
 
 
 @_batchable
-def _finish_batch(kernel: Kernel | None, size, leaf, groups) -> Float[Array, "B N N"]:
+def _finish_batch(kernel: StarKernel | None, size, leaf, groups) -> Float[Array, "B N N"]:
     dead, bad = dead_flows(size, leaf, groups)
     scale, most = largest(leaf), largest(size)
     work = jnp.where(dead | bad, 0, size / most)
-    finish = _by(kernel, finish_times, "fused_finish_times", work, leaf / scale, groups / scale)
+    finish = _run_kernel(kernel, finish_times, "fused_finish_times", work, leaf / scale, groups / scale)
     finish = finish * (most / scale)
     finish = jnp.where(dead, jnp.inf, jnp.where(size > 0, finish, 0))
     return jnp.where(bad, jnp.nan, finish)
 
 
 @_batchable
-def _rate_batch(kernel: Kernel | None, size, leaf, groups) -> Float[Array, "B N N"]:
+def _rate_batch(kernel: StarKernel | None, size, leaf, groups) -> Float[Array, "B N N"]:
     dead, bad = dead_flows(size, leaf, groups)
     scale = largest(leaf)
     flows = jnp.where((size > 0) & ~dead & ~bad, jnp.ones_like(size), 0)
-    rate = _by(kernel, _rates_in_step, "fused_rates", flows, leaf / scale, groups / scale) * scale
+    rate = _run_kernel(kernel, _rates_in_step, "fused_rates", flows, leaf / scale, groups / scale) * scale
     return jnp.where(bad, jnp.nan, rate)
 
 
-def _rates_in_step(flows, ports: Ports):
+def _rates_in_step(flows, ports: StarPorts):
     return rates(flows > 0, ports)
 
 
-def _by(kernel: Kernel | None, in_step, in_registers: str, work, leaf, groups):
-    def run(kernel: Kernel, interpret: bool):
-        def one(work, leaf, groups):
+def _run_kernel(kernel: StarKernel | None, in_step, in_registers: str, work, leaf, groups):
+    def run(kernel: StarKernel, interpret: bool):
+        def solve(work, leaf, groups):
             limited = jnp.minimum(groups, BIG)
             if kernel.name == "fused":
                 return getattr(fused, in_registers)(work, leaf, limited, warps=kernel.number, interpret=interpret)
             return _in_chunks(in_step, kernel.number, work, leaf, limited)
 
-        return one
+        return solve
 
     if not len(work):
         return work
@@ -167,7 +167,7 @@ def _in_chunks(kernel, lanes: int, work, leaf, groups):
     def run(chunk):
         size, ends, racks = chunk
         with jax.numpy_rank_promotion("allow"):  # [P B] and [N N B] meet on the batch axis
-            return kernel(size, Ports(ends.reshape(-1, lanes), racks.reshape(-1, lanes)))
+            return kernel(size, StarPorts(ends.reshape(-1, lanes), racks.reshape(-1, lanes)))
 
     finish = lax.map(run, (lanes_last(work), lanes_last(leaf), lanes_last(groups)))
     return jnp.moveaxis(finish, -1, 1).reshape(chunks * lanes, n, n)[:batch]

@@ -79,32 +79,32 @@ def _programs(program: Callable, name: str, size, leaf, groups, warps: int, inte
     matrix = pl.BlockSpec((None, wide, wide), lambda b: (b, 0, 0))
     ports = pl.BlockSpec((None, 2, wide), lambda b: (b, 0, 0))
     none, more = (0, 0), (0, wide - n)
-    given = [jnp.pad(size, (none, more, more)), jnp.pad(leaf, (none, none, more))]
+    operands = [jnp.pad(size, (none, more, more)), jnp.pad(leaf, (none, none, more))]
     if per:
-        given.append(jnp.pad(jnp.repeat(groups, per, axis=2), (none, none, more)))
+        operands.append(jnp.pad(jnp.repeat(groups, per, axis=2), (none, none, more)))
     run = pl.pallas_call(
         functools.partial(program, per=per),
         out_shape=jax.ShapeDtypeStruct((batch, wide, wide), size.dtype),
         grid=(batch,),
-        in_specs=[matrix, *[ports] * (len(given) - 1)],
+        in_specs=[matrix, *[ports] * (len(operands) - 1)],
         out_specs=matrix,
         compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
         interpret=interpret,
         name=f"{name}_{wide}",
     )
-    return run(*given)[:, :n, :n]
+    return run(*operands)[:, :n, :n]
 
 
 def _ports(leaf, group, per: int) -> _Ports:
     if not per:
         return _Ports(leaf[...], None, None)
     n = leaf.shape[1]
-    place = lax.broadcasted_iota(jnp.int32, (n, n), 0) // per
-    return _Ports(leaf[...], group[...], place == lax.broadcasted_iota(jnp.int32, (n, n), 1) // per)
+    rack = lax.broadcasted_iota(jnp.int32, (n, n), 0) // per
+    return _Ports(leaf[...], group[...], rack == lax.broadcasted_iota(jnp.int32, (n, n), 1) // per)
 
 
-def _simulate(size, leaf, *rest, per: int) -> None:
-    *group, finish = rest
+def _simulate(size, leaf, *refs, per: int) -> None:
+    *group, finish = refs
     ports, demand = _ports(leaf, group[0] if group else None, per), size[...]
     n, zero = demand.shape[0], jnp.zeros((), demand.dtype)
     left = jnp.where(demand > 0, demand, ABSENT)
@@ -118,18 +118,18 @@ def _simulate(size, leaf, *rest, per: int) -> None:
     finish[...] = jnp.where(size[...] > 0, ended, 0)  # reading `size` again is cheaper than keeping it in registers
 
 
-def _share_out(flows, leaf, *rest, per: int) -> None:
-    *group, rate = rest
+def _share_out(flows, leaf, *refs, per: int) -> None:
+    *group, rate = refs
     ports, active = _ports(leaf, group[0] if group else None, per), flows[...] > 0
     zero = jnp.zeros((), ports.leaf.dtype)
-    level = _filled(active, jnp.full_like(ports.leaf, math.inf), zero, ports)
+    level = _fill_levels(active, jnp.full_like(ports.leaf, math.inf), zero, ports)
     row, column = _sides(jnp.minimum(level, ports.leaf))
     rate[...] = jnp.where(active, jnp.minimum(_per_row(row), _per_column(column)), 0)
 
 
 def _event(state: _State, ports: _Ports) -> _State:
     sends = state.left >= 0
-    level = _filled(sends, state.level, state.rate, ports)
+    level = _fill_levels(sends, state.level, state.rate, ports)
     rate = jnp.minimum(level, ports.leaf)  # an unsaturated port limits no flow
     (row, column), (slow_row, slow_column) = _sides(rate), _sides(1 / rate)  # divisions per port, not per flow
     rates = jnp.minimum(_per_row(row), _per_column(column))
@@ -143,18 +143,18 @@ def _event(state: _State, ports: _Ports) -> _State:
     return _State(left, level, now, step, jnp.where(ends, rates, math.inf).min(), state.events + 1)
 
 
-def _filled(sends: Bool[Array, "N N"], level, floor, ports: _Ports) -> Float[Array, "2 N"]:
+def _fill_levels(sends: Bool[Array, "N N"], level, floor, ports: _Ports) -> Float[Array, "2 N"]:
     """Return the levels of all ports, filled from `floor` on; levels below it are kept."""
     words = _words(sends)
 
-    def unsettled(filling: _Filling):
+    def is_unsettled(filling: _Filling):
         return (filling.least < math.inf) & (filling.steps < level.size)  # each step saturates a port
 
     def saturate(filling: _Filling) -> _Filling:
         full = filling.share == filling.least
         return _after(filling, full, _common(words, full, level.dtype), ports)
 
-    return lax.while_loop(unsettled, saturate, _open(sends, words, level, floor, ports)).level
+    return lax.while_loop(is_unsettled, saturate, _open(sends, words, level, floor, ports)).level
 
 
 def _open(sends, words: Words, level, floor, ports: _Ports) -> _Filling:
@@ -194,9 +194,9 @@ def _shares(room, count, group_room, group_count):
 
 
 def _bit(n: int, word: int) -> Int[Array, "2 N"]:
-    place = lax.broadcasted_iota(jnp.int32, (2, n), 1)
-    bit = jnp.int32(1) << (place % WORD)
-    return bit if n <= WORD else jnp.where(place // WORD == word, bit, jnp.int32(0))
+    port = lax.broadcasted_iota(jnp.int32, (2, n), 1)
+    bit = jnp.int32(1) << (port % WORD)
+    return bit if n <= WORD else jnp.where(port // WORD == word, bit, jnp.int32(0))
 
 
 def _words(sends: Bool[Array, "N N"]) -> Words:
@@ -206,14 +206,14 @@ def _words(sends: Bool[Array, "N N"]) -> Words:
     for word in range(-(-n // WORD)):
         bit = _bit(n, word).max(0)
         over_rows = jnp.where(sends, _per_column(bit), zero).sum(1, dtype=jnp.int32)
-        words.append(_sided(over_rows, jnp.where(sends, _per_row(bit), zero).sum(0, dtype=jnp.int32)))
+        words.append(_join_sides(over_rows, jnp.where(sends, _per_row(bit), zero).sum(0, dtype=jnp.int32)))
     return tuple(words)
 
 
 def _common(words: Words, mask: Bool[Array, "2 N"], dtype) -> Float[Array, "2 N"]:
     common = []
-    for at, word in enumerate(words):
-        own = jnp.where(mask, _bit(word.shape[1], at), jnp.int32(0)).sum(1, dtype=jnp.int32)
+    for index, word in enumerate(words):
+        own = jnp.where(mask, _bit(word.shape[1], index), jnp.int32(0)).sum(1, dtype=jnp.int32)
         opposite = own.sum(dtype=jnp.int32) - own
         common.append(word & lax.broadcast_in_dim(opposite, word.shape, (0,)))
     return _degree(tuple(common), dtype)
@@ -228,14 +228,14 @@ def _sides(value: Float[Array, "2 N"]) -> tuple[Float[Array, "N"], Float[Array, 
     return jnp.where(up, value, -math.inf).max(0), jnp.where(up, -math.inf, value).max(0)
 
 
-def _sided(up: Array, down: Array) -> Array:
+def _join_sides(up: Array, down: Array) -> Array:
     shape = (2, up.size)
     first = lax.broadcasted_iota(jnp.int32, shape, 0) == 0
     return jnp.where(first, lax.broadcast_in_dim(up, shape, (1,)), lax.broadcast_in_dim(down, shape, (1,)))
 
 
 def _both(value: Float[Array, "N N"]) -> Float[Array, "2 N"]:
-    return _sided(value.sum(1), value.sum(0))
+    return _join_sides(value.sum(1), value.sum(0))
 
 
 def _per_row(value: Array) -> Array:

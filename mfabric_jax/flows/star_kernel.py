@@ -17,7 +17,7 @@ WAIT = 0.3  # largest fraction of lanes that may still fill while the others con
 barrier = lax.optimization_barrier  # keeps the CPU backend from computing a producer once per consumer
 
 
-class Ports(NamedTuple):
+class StarPorts(NamedTuple):
     """Capacities of one chunk: leaves [2N B], sources first, and groups [2G B] (G may be 0)."""
 
     leaf: Float[Array, "P B"]
@@ -67,7 +67,7 @@ def lowest(x):
     return barrier(lax.reduce(x, top, lambda a, b: lax.select(a < b, a, b), (0,)))
 
 
-def unrolled(op, n: int, term):
+def unroll(op, n: int, term):
     """Return op(term(0), term(1), ...), unrolled: one elementwise pass instead of a slow reduction."""
     total = term(0)
     for i in range(1, n):
@@ -105,7 +105,7 @@ class Bits:
         return functools.reduce(lax.add, [lax.population_count(word) for word in words]).astype(dtype)
 
 
-def _open(ports: Ports, room, count, group_room, group_count, last) -> Levels:
+def _open(ports: StarPorts, room, count, group_room, group_count, last) -> Levels:
     shares = room / high(count, 1)
     if ports.group.shape[0]:
         shares = low(shares, ports.of_group(group_room / high(group_count, 1)))
@@ -113,7 +113,7 @@ def _open(ports: Ports, room, count, group_room, group_count, last) -> Levels:
     return Levels(room, count, group_room, group_count, shares, lowest(shares), last)
 
 
-def _freeze(ports: Ports, bits: Bits, words, levels: Levels) -> Levels:
+def _freeze(ports: StarPorts, bits: Bits, words, levels: Levels) -> Levels:
     on = levels.share < BIG
     level = jnp.where(on, high(levels.share, levels.last), 0)
     frozen = barrier((levels.shares == levels.share) & on)
@@ -128,7 +128,7 @@ def _freeze(ports: Ports, bits: Bits, words, levels: Levels) -> Levels:
     return _open(ports, room, count, group_room, group_count, jnp.where(on, level, levels.last))
 
 
-def _refill(ports: Ports, bits: Bits, left, words, level, keep, floor) -> Levels:
+def _refill(ports: StarPorts, bits: Bits, left, words, level, keep, floor) -> Levels:
     n = bits.n
     kept = barrier(jnp.where(keep, level, BIG))
 
@@ -140,7 +140,7 @@ def _refill(ports: Ports, bits: Bits, left, words, level, keep, floor) -> Levels
         held = low(kept[n:], kept[i])
         return jnp.where((left[i] < BIG) & (held < BIG), held, 0)
 
-    used = jnp.concatenate([unrolled(lax.add, n, rows), unrolled(lax.add, n, columns)])
+    used = jnp.concatenate([unroll(lax.add, n, rows), unroll(lax.add, n, columns)])
     open_flows = [word & ~face for word, face in zip(words, bits.facing(keep), strict=True)]
     room = jnp.where(keep, -level, high(ports.leaf - used, 0))
     count = jnp.where(keep, 0, bits.count(open_flows, left.dtype))
@@ -151,7 +151,7 @@ def _refill(ports: Ports, bits: Bits, left, words, level, keep, floor) -> Levels
 def _next_end(left, level, n: int):
     slow = 1 / level
     level, slow = barrier((level, slow))
-    until = unrolled(low, n, lambda i: left[i] * high(slow[i], slow[n:]))  # [N B] over destinations
+    until = unroll(low, n, lambda i: left[i] * high(slow[i], slow[n:]))  # [N B] over destinations
     step = lowest(until)
     half = jnp.arange(n, dtype=jnp.int32)[:, None]
     to = lowest(jnp.where(until == step, half, n - 1))
@@ -160,7 +160,7 @@ def _next_end(left, level, n: int):
     return step, source, to
 
 
-def _end_flows(ports: Ports, bits: Bits, state: Simulation) -> Simulation:
+def _end_flows(ports: StarPorts, bits: Bits, state: Simulation) -> Simulation:
     n, levels = bits.n, state.levels
     lane = jnp.arange(state.now.size, dtype=jnp.int32)
     index = jnp.arange(2 * n, dtype=jnp.int32)[:, None]
@@ -186,7 +186,7 @@ def _end_flows(ports: Ports, bits: Bits, state: Simulation) -> Simulation:
     return Simulation(left, finish, tuple(words), levels, now, flows, state.steps + 1)
 
 
-def _filling(ports: Ports, bits: Bits, words, levels: Levels, goal) -> Levels:
+def _filling(ports: StarPorts, bits: Bits, words, levels: Levels, goal) -> Levels:
     def filling(state):
         return ((state[0].share < BIG).sum(dtype=jnp.float32) > goal) & (state[1] < bits.n)
 
@@ -196,11 +196,11 @@ def _filling(ports: Ports, bits: Bits, words, levels: Levels, goal) -> Levels:
     return lax.while_loop(filling, fill_twice, (levels, jnp.zeros((), jnp.int32)))[0]
 
 
-def _level(ports: Ports, levels: Levels):
+def _level(ports: StarPorts, levels: Levels):
     return jnp.where(levels.room < 0, -levels.room, ports.leaf)
 
 
-def rates(flows, ports: Ports) -> Float[Array, "N N B"]:
+def rates(flows, ports: StarPorts) -> Float[Array, "N N B"]:
     """Return max-min fair rates of one chunk, for capacities scaled to about 1. flows [N N B]: which are present."""
     bits = Bits(n := flows.shape[0])
     words = bits.at_ports(flows)
@@ -210,7 +210,7 @@ def rates(flows, ports: Ports) -> Float[Array, "N N B"]:
     return jnp.where(flows, low(level[:n, None], level[None, n:]), 0)
 
 
-def finish_times(size, ports: Ports) -> Float[Array, "N N B"]:
+def finish_times(size, ports: StarPorts) -> Float[Array, "N N B"]:
     """Return the finish times of one chunk, scaled to about 1. size [N N B]: 0 without a flow."""
     n, batch = size.shape[0], size.shape[-1]
     bits, sends = Bits(n), size > 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.case.own_code import allow_code
-from mfabric_jax.case.policies import bare, check_name, is_file, is_function, joined, name_of, split
+from mfabric_jax.case.policies import bare, check_name, is_file, is_function, join_name, name_of, split
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies.arguments import ROUTINGS, WITHOUT_RELAY
@@ -14,7 +14,7 @@ from mfabric_jax.policies.greedy import RULES as RULES
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.policies.greedy import greedy_next as greedy_next
 from mfabric_jax.policies.greedy import greedy_released as greedy_released
-from mfabric_jax.policies.reads import ALONE, BY_NAME, Reads, Trained, judged
+from mfabric_jax.policies.reads import ALONE, BY_NAME, Reads, Trained, traced_reads
 from mfabric_jax.policies.static import keep as keep
 from mfabric_jax.policies.static import random_circuits as random_circuits
 from mfabric_jax.policies.static import static as static
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from mfabric_jax.policies.learned import load, save
     from mfabric_jax.policies.own import check_legal
     from mfabric_jax.policies.own import try_out as try_out
-    from mfabric_jax.policies.rounding import rounded
+    from mfabric_jax.policies.rounding import round_scores
     from mfabric_jax.policies.sample_average import Search as Search
     from mfabric_jax.policies.sample_average import first_of_each as first_of_each
     from mfabric_jax.policies.sample_average import further_of_each as further_of_each
     from mfabric_jax.policies.sample_average import joint
-    from mfabric_jax.policies.wirings import sent_by as sent_by
-    from mfabric_jax.policies.wirings import wired_as as wired_as
+    from mfabric_jax.policies.wirings import bytes_sent as bytes_sent
+    from mfabric_jax.policies.wirings import wire_group as wire_group
 
 Policy = Callable[..., Plan]
 
@@ -97,14 +97,14 @@ def get(name: str, **settings: Any) -> Policy:
     """
     name, stated = split(name)
     if several := next((setting for setting, value in stated.items() if isinstance(value, list)), None):
-        raise InputError(f"policy {joined(name, stated)!r}: its setting {several!r} is one value here, got several.")
+        raise InputError(f"policy {join_name(name, stated)!r}: its setting {several!r} is one value here, got several.")
     if is_function(name):
         policy: Policy = __getattr__("load_function")(name)
     else:
         policy = __getattr__("load")(name) if is_file(name) else REGISTRY[check_name(name)]
     settings |= stated
     known = settings_of(policy)
-    if not any(one.kind is one.VAR_KEYWORD for one in _parameters(policy).values()):
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in _parameters(policy).values()):
         for setting in settings:
             if setting not in known:
                 raise InputError(f"policy {name!r} has no setting {setting!r}; it has {', '.join(known) or 'none'}.")
@@ -122,7 +122,11 @@ def _with(policy: Policy, /, **settings: Any) -> Policy:
 
 def settings_of(policy: Policy) -> list[str]:
     """Return the names of a policy's own arguments, beyond those that every policy has."""
-    named = [name for name, one in _parameters(policy).items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    named = [
+        name
+        for name, parameter in _parameters(policy).items()
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    ]
     return [name for name in named if name not in ("demand", "region", "previous", "key")]
 
 
@@ -130,7 +134,7 @@ def _parameters(policy: Policy) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(policy.model if isinstance(policy, Trained) else policy).parameters
 
 
-def suited(policy: str | Policy, **settings: Any) -> Policy:
+def get_suitable(policy: str | Policy, **settings: Any) -> Policy:
     """Return `get` with only the settings that the policy has: `suited(name, rule="next", routing="split")`.
 
     A policy that cannot optimise for `routing` takes the nearest one: unsplit for best-path, split for relay. A
@@ -147,9 +151,9 @@ def suited(policy: str | Policy, **settings: Any) -> Policy:
     return get(policy, **taken | stated)
 
 
-def knows_place(name: str | Policy) -> bool:
+def may_use_previous(name: str | Policy) -> bool:
     """Return whether a policy of the package can use the previous plan but does not need it."""
-    return bare(name) in SETTLE_TIES or weighs_turns(name)
+    return bare(name) in SETTLE_TIES or weighs_changes(name)
 
 
 @functools.lru_cache(maxsize=64)
@@ -168,7 +172,7 @@ def reads_of(policy: Policy, region: Region) -> Reads:
     if plain is _alone:
         return ALONE
     name = REGISTRY.name_of(plain)
-    return judged(policy, region) if name is None else BY_NAME.get(name, ALONE)
+    return traced_reads(policy, region) if name is None else BY_NAME.get(name, ALONE)
 
 
 def policy_of(policy: Policy) -> Policy:
@@ -189,7 +193,7 @@ def of_package(policy: Policy) -> bool:
     return plain is _alone or isinstance(plain, Trained) or REGISTRY.name_of(plain) is not None
 
 
-def weighs_turns(name: Any) -> bool:
+def weighs_changes(name: Any) -> bool:
     """Return whether a policy weighs new circuits against the delay of changing to them: `WEIGH`, or a file."""
     return isinstance(name, str) and (bare(name) in WEIGH or is_file(name))
 
@@ -198,12 +202,12 @@ def is_own(policy: str | Policy) -> bool:
     return not isinstance(policy, str) or is_function(policy)
 
 
-def tried(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: Any) -> Policy:
+def get_checked(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: Any) -> Policy:
     """Return `suited`; first try the user's own policy on regions of these sizes.
 
     Raise `InputError` if its plans are not legal.
     """
-    chosen = suited(policy, **settings)
+    chosen = get_suitable(policy, **settings)
     if is_own(policy):
         for servers in sizes:
             __getattr__("try_out")(chosen, name_of(policy), servers, degree)
@@ -220,6 +224,6 @@ __all__ = [
     "greedy",
     "joint",
     "load",
-    "rounded",
+    "round_scores",
     "save",
 ]

@@ -11,14 +11,14 @@ from mfabric_jax.fabric.region import NO_CIRCUITS
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.demand import between_servers, demands_between_servers
 from mfabric_jax.support.arrays import known_values
-from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, Rule
+from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NumberRule
 
 WITHOUT_RELAY = ("unsplit", "split")  # routings that a policy may optimise for
 ROUTINGS = (*WITHOUT_RELAY, "relay")
 
 
 def demand_of(
-    demand: Any, region: Region, field: str = "demand", rule: Rule = FROM_0_TO_INFINITY
+    demand: Any, region: Region, field: str = "demand", rule: NumberRule = FROM_0_TO_INFINITY
 ) -> Float[Array, "S S"]:
     """Return the checked demand of one region; refuse known NaN, which circuits could not show."""
     return between_servers(of_type("region", region, Region), demand, field, rule)

@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies.samples import NEVER, Samples, counting, risk_of
 from mfabric_jax.routing import fluid_lower_bound
-from mfabric_jax.routing.potentials import DIRECT, HOT, RATE, Links, descended
+from mfabric_jax.routing.potentials import DIRECT, HOT, RATE, RelayLinks, minimise
 from mfabric_jax.routing.relay import is_path, link_seconds
-from mfabric_jax.support.platforms import mapped
+from mfabric_jax.support.platforms import map_members
 
 SOFTNESS = 0.1  # of the softmax of link prices, relative to the latest time
 BLUR = 0.3  # standard deviation of the log noise on the worth of swaps
@@ -41,7 +41,7 @@ class Worth(NamedTuple):
     added: Float[Array, "S S"]  # time saved by one more circuit
 
 
-def circuit_worth(links: Links, seconds: Float[Array, "S+2 S"]) -> Worth:
+def circuit_worth(links: RelayLinks, seconds: Float[Array, "S+2 S"]) -> Worth:
     """Return the first-order worth of circuits for nearly best `seconds` of circuits, ports up and ports down.
 
     It needs about S^3 floats.
@@ -93,12 +93,12 @@ def swaps(
     joins = joins.at[:, :-1, -1].set(jnp.where(twice_c[:, None], added[c, :-1], 0))
     gain = joins - give_a[:, :, None] - give_c[:, None, :]
     best = gain.reshape(len(a), -1)
-    place = jnp.argmax(best, axis=1).astype(pair.dtype)
-    total = value + jnp.take_along_axis(best, place[:, None], axis=1)[:, 0]
+    pick = jnp.argmax(best, axis=1).astype(pair.dtype)
+    total = value + jnp.take_along_axis(best, pick[:, None], axis=1)[:, 0]
     total, chosen = lax.top_k(total, min(many, len(a)))
-    b, d = jnp.divmod(place, servers + 1)
+    b, d = jnp.divmod(pick, servers + 1)
 
-    def swapped(a, b, c, d, possible):
+    def apply_swap(a, b, c, d, possible):
         wide = jnp.pad(count, (0, 1))
         left, right = jnp.where((b == servers) & (free[a] > 1), a, b), jnp.where((d == servers) & (free[c] > 1), c, d)
         for i, j, change in ((a, c, 1), (a, b, -1), (c, d, -1), (left, right, 1)):
@@ -106,7 +106,7 @@ def swaps(
         new = jnp.where(own, 0, wide[:-1, :-1])
         return jnp.where(possible, new, count)
 
-    return jax.vmap(swapped)(a[chosen], b[chosen], c[chosen], d[chosen], jnp.isfinite(total))
+    return jax.vmap(apply_swap)(a[chosen], b[chosen], c[chosen], d[chosen], jnp.isfinite(total))
 
 
 class Delivery(NamedTuple):
@@ -127,23 +127,23 @@ class Found(NamedTuple):
 export.register_namedtuple_serialization(Found, serialized_name="Found")  # for programs stored on disk
 
 
-def settled_each(samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, warm: bool) -> Found:
-    return mapped(lambda count: Found(count, *how.settle(samples, count, state, warm)), counts, 1)
+def settle_each(samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, warm: bool) -> Found:
+    return map_members(lambda count: Found(count, *how.settle(samples, count, state, warm)), counts, 1)
 
 
-def best(samples: Samples, found: Found, tail: float, stay: bool = False) -> Found:
+def best(samples: Samples, candidates: Found, tail: float, stay: bool = False) -> Found:
     """Return the candidate of [C ...] with the least risk; with `stay`, the first if it is within 0.1 % of it."""
-    late = jax.vmap(lambda seconds: risk_of(seconds, samples.weight, tail))(found.seconds)
-    place = jnp.argmin(late.at[0].divide(1 + ENOUGH) if stay else late)
-    return jax.tree.map(lambda x: x[place], found)
+    late = jax.vmap(lambda seconds: risk_of(seconds, samples.weight, tail))(candidates.seconds)
+    index = jnp.argmin(late.at[0].divide(1 + ENOUGH) if stay else late)
+    return jax.tree.map(lambda x: x[index], candidates)
 
 
-def is_enough(samples: Samples, found: Found, tail: float):
+def is_enough(samples: Samples, result: Found, tail: float):
     limit = risk_of(samples.limit * (1 + ENOUGH), samples.weight, tail)
-    return risk_of(found.seconds, samples.weight, tail) <= limit
+    return risk_of(result.seconds, samples.weight, tail) <= limit
 
 
-def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, many: int, tail: float) -> Found:
+def improve_circuits(samples: Samples, how: Delivery, start: Found, key, rounds: int, many: int, tail: float) -> Found:
     def searching(state):
         turn, fruitless, now = state
         return (turn < rounds) & (fruitless < PATIENCE) & ~is_enough(samples, now, tail)
@@ -161,7 +161,7 @@ def bettered(samples: Samples, how: Delivery, found: Found, key, rounds: int, ma
         return turn + 1, jnp.where(better, 0, fruitless + 1), kept
 
     none = jnp.zeros((), jnp.int32)
-    return lax.while_loop(searching, step, (none, none, found))[2]
+    return lax.while_loop(searching, step, (none, none, start))[2]
 
 
 def most_promising(
@@ -170,16 +170,16 @@ def most_promising(
     """Return the best candidate, judged by 16 of the demands; each round takes other demands."""
     demands = len(samples.pairs)
     if demands <= TRIED:
-        return best(samples, settled_each(samples, how, counts, state, warm), tail)
+        return best(samples, settle_each(samples, how, counts, state, warm), tail)
     some = (turn * TRIED + jnp.arange(TRIED, dtype=jnp.int32)) % demands
     few = samples.some(some)
-    found = best(few, settled_each(few, how, counts, how.some(state, some), warm), tail)
-    return Found(found.count, *how.settle(samples, found.count, state, warm))
+    chosen = best(few, settle_each(few, how, counts, how.some(state, some), warm), tail)
+    return Found(chosen.count, *how.settle(samples, chosen.count, state, warm))
 
 
 # ------------------------------------------------------------------------------------------ how demands are routed
 @functools.cache
-def adaptive() -> Delivery:
+def adaptive_delivery() -> Delivery:
     """Return the delivery by relay routing with near-best shares for each demand."""
 
     def settle(samples: Samples, count, state, warm: bool):
@@ -189,23 +189,23 @@ def adaptive() -> Delivery:
             pairs, limit, potentials = member
             links, late = samples.links(pairs, count)
             enough = limit * (1 + ENOUGH / 2)
-            potentials, seconds = descended(links.softened, potentials, steps, enough=enough, hot=hot, rate=rate)
+            potentials, seconds = minimise(links.soft_time, potentials, steps, enough=enough, hot=hot, rate=rate)
             return potentials, seconds + late
 
-        return mapped(descend, (samples.pairs, samples.limit, state), LANES)
+        return map_members(descend, (samples.pairs, samples.limit, state), LANES)
 
     def worth(samples: Samples, count, state) -> Worth:
-        def one(pairs, potentials):
+        def demand_worth(pairs, potentials):
             links, _ = samples.links(pairs, count)
             return circuit_worth(links, links.seconds(potentials))
 
-        return jax.vmap(one)(samples.pairs, state)
+        return jax.vmap(demand_worth)(samples.pairs, state)
 
     return Delivery(lambda samples: samples.cold, settle, worth, lambda state, some: state[some])
 
 
 @functools.cache
-def fixed(tail: float) -> Delivery:
+def fixed_delivery(tail: float) -> Delivery:
     """Return the delivery by relay routing with one set of shares for all demands."""
 
     def cold(samples: Samples):
@@ -217,18 +217,18 @@ def fixed(tail: float) -> Delivery:
         circuit = count.astype(shares.dtype)
         served = shares.sum(2) > 0
 
-        def one(pairs):
+        def link_times(pairs):
             seconds = link_seconds(jnp.where(served, pairs, 0), circuit, samples.ports, shares, samples.efficiency)
             return seconds, NEVER * jnp.where(served, 0, pairs).sum()
 
-        return jax.vmap(one)(samples.pairs)
+        return jax.vmap(link_times)(samples.pairs)
 
     def settle(samples: Samples, count, state, warm: bool):
         def times(logits):
             seconds, late = seconds_of(samples, count, logits)
             return seconds.max(1) + late
 
-        def softened(logits, temperature):
+        def time_and_slope(logits, temperature):
             def soft(logits):
                 seconds, late = seconds_of(samples, count, logits)
                 each = temperature * jax.nn.logsumexp(seconds / temperature, axis=1) + late
@@ -241,18 +241,18 @@ def fixed(tail: float) -> Delivery:
 
         enough = risk_of(samples.limit * (1 + ENOUGH / 2), samples.weight, tail)
         steps, hot, rate = FROM_WARM if warm else FROM_COLD
-        found, _ = descended(softened, state, steps, enough=enough, hot=hot, rate=rate)
-        return found, times(found)
+        final_logits, _ = minimise(time_and_slope, state, steps, enough=enough, hot=hot, rate=rate)
+        return final_logits, times(final_logits)
 
     def worth(samples: Samples, count, state) -> Worth:
         servers = samples.pairs.shape[-1]
         seconds, _ = seconds_of(samples, count, state)
 
-        def one(pairs, seconds):
+        def demand_worth(pairs, seconds):
             links, _ = samples.links(pairs, count)
             return circuit_worth(links, seconds.reshape(servers + 2, servers))
 
-        return jax.vmap(one)(samples.pairs, seconds)
+        return jax.vmap(demand_worth)(samples.pairs, seconds)
 
     return Delivery(cold, settle, worth, lambda state, some: state)
 
@@ -264,13 +264,13 @@ def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float
     own = jnp.asarray(DIRECT, circuit.dtype) * circuit[..., None]
     eps = jnp.sqrt(port[:, None] * port[None])[..., None]
     wide = jnp.concatenate([via, own, eps], axis=2)
-    ways = jnp.where(is_path(len(port)), wide * jnp.exp(logits), 0)
-    total = ways.sum(2, keepdims=True)
-    return jnp.where(total > 0, ways / jnp.where(total > 0, total, 1), 0)
+    paths = jnp.where(is_path(len(port)), wide * jnp.exp(logits), 0)
+    total = paths.sum(2, keepdims=True)
+    return jnp.where(total > 0, paths / jnp.where(total > 0, total, 1), 0)
 
 
 @functools.cache
-def paced(routing: str) -> Delivery:
+def paced_delivery(routing: str) -> Delivery:
     """Return the delivery by unsplit or split routing, without shares; the worth of circuits is measured by trial."""
 
     def late(samples: Samples, count):
@@ -289,11 +289,11 @@ def paced(routing: str) -> Delivery:
         a, b = np.triu_indices(len(samples.ports), 1)
 
         def change(by: int):
-            def one(a, b):
+            def changed_time(a, b):
                 return late(samples, count.at[a, b].add(by).at[b, a].add(by))
 
-            found = jnp.abs(jax.vmap(one)(jnp.asarray(a), jnp.asarray(b)) - now[None])  # [pairs K]
-            table = jnp.zeros((*count.shape, len(now)), now.dtype).at[a, b].set(found).at[b, a].set(found)
+            differences = jnp.abs(jax.vmap(changed_time)(jnp.asarray(a), jnp.asarray(b)) - now[None])  # [pairs K]
+            table = jnp.zeros((*count.shape, len(now)), now.dtype).at[a, b].set(differences).at[b, a].set(differences)
             return jnp.moveaxis(table, 2, 0)
 
         return Worth(jnp.where(count[None] > 0, change(-1), jnp.inf), change(1))

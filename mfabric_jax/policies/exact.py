@@ -26,7 +26,7 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.arguments import ROUTINGS, demand_of, unless_nan
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan
-from mfabric_jax.support.extras import needed
+from mfabric_jax.support.extras import load_extra
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 
 GAP = 1e-6  # relative gap at which HiGHS calls a solution optimal
@@ -44,7 +44,7 @@ class Instance(NamedTuple):
     unit: float  # seconds
 
     @property
-    def joined(self) -> np.ndarray:
+    def eps_pairs(self) -> np.ndarray:
         return (self.port[:, None] > 0) & (self.port[None, :] > 0)
 
     @property
@@ -56,11 +56,11 @@ class Instance(NamedTuple):
 
 
 def highs(what: str) -> Any:
-    optimize, sparse = (needed("exact", what, f"scipy.{part}") for part in ("optimize", "sparse"))
+    optimize, sparse = (load_extra("exact", what, f"scipy.{part}") for part in ("optimize", "sparse"))
     return optimize.Bounds, optimize.LinearConstraint, optimize.milp, sparse.csr_array
 
 
-def solved(
+def solve(
     instance: Instance, routing: str, known: float, seconds: float
 ) -> tuple[np.ndarray | None, np.ndarray | None, float]:
     """Return circuits [S S] and relay shares [S S S+2] (or None) faster than `known`, and a lower bound on T.
@@ -71,7 +71,7 @@ def solved(
     carried = {"unsplit": _unsplit, "split": _split, "relay": _relay}[routing](programme)
     programme.degrees()
     programme.ports(carried)
-    done = programme.solved(seconds)
+    done = programme.solve(seconds)
     if done.status == INFEASIBLE:
         return None, None, known
     bound = 1.0 if done.mip_dual_bound is None else max(float(done.mip_dual_bound), 1.0)
@@ -147,7 +147,7 @@ class _Programme:
         shares[idle, -1] = 1
         return shares
 
-    def solved(self, seconds: float) -> Any:
+    def solve(self, seconds: float) -> Any:
         bounds, constraint, milp, csr_array = highs("policy 'exact'")
         row, column, coefficient = (np.array(part) for part in zip(*self.terms, strict=True))
         rows = csr_array((coefficient.astype(float), (row, column)), shape=(len(self.limits), len(self.low)))
@@ -171,7 +171,7 @@ def _unsplit(programme: _Programme) -> dict[tuple[int, int], tuple[int, float]]:
         larger = instance.both(i, j)
         if not larger:
             continue
-        numbers = [c for c in _useful(instance, i, j) if (larger <= c * latest if c else instance.joined[i, j])]
+        numbers = [c for c in _useful(instance, i, j) if (larger <= c * latest if c else instance.eps_pairs[i, j])]
         programme.choose(i, j, numbers)
         chosen = programme.chosen[i, j]
         programme.row([(0, -1), *((x, larger / c) for c, x in chosen.items() if c)], high=0)
@@ -189,9 +189,9 @@ def _split(programme: _Programme) -> dict[tuple[int, int], tuple[int, float]]:
         programme.times(i, j)
         for a, b in ((i, j), (j, i)):
             if instance.demand[a, b]:
-                rest = programme.variable(instance.demand[a, b] if instance.joined[a, b] else 0)
-                programme.row([(rest, 1), *programme.capacity[i, j]], low=instance.demand[a, b])
-                carried[a, b] = rest, 1
+                eps_bytes = programme.variable(instance.demand[a, b] if instance.eps_pairs[a, b] else 0)
+                programme.row([(eps_bytes, 1), *programme.capacity[i, j]], low=instance.demand[a, b])
+                carried[a, b] = eps_bytes, 1
     return carried
 
 
@@ -214,7 +214,7 @@ def _relay(programme: _Programme) -> dict[tuple[int, int], tuple[int, float]]:
             load[k, j].append((flows[k], 1 / instance.efficiency))
         load[i, j].append((flows[direct], 1))
         carried[i, j] = flows[eps], 1
-        programme.high[flows[eps]] = size if instance.joined[i, j] else 0
+        programme.high[flows[eps]] = size if instance.eps_pairs[i, j] else 0
     for (i, j), terms in load.items():
         if terms:
             circuits = programme.capacity[min(i, j), max(i, j)]
@@ -251,8 +251,8 @@ def exact(
     positive("seconds", seconds)
     highs("policy 'exact'")
     demand = demand_of(demand, region)
-    found = _on_host(demand, region, routing, float(seconds))
-    return Plan(Circuits(unless_nan(found[0], demand)), found[1] if routing == "relay" else None)
+    solution = _on_host(demand, region, routing, float(seconds))
+    return Plan(Circuits(unless_nan(solution[0], demand)), solution[1] if routing == "relay" else None)
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "seconds"))
@@ -263,9 +263,9 @@ def _on_host(demand, region: Region, routing: str, seconds: float):
     result = jax.ShapeDtypeStruct((servers, servers), jnp.int32), jax.ShapeDtypeStruct(shape, demand.dtype)
 
     def search(demand, start, *numbers):
-        found = _best(_instance(demand, *numbers), np.asarray(start), routing, seconds)
-        shares = np.zeros(shape) if found.shares is None else found.shares
-        return found.count.astype(np.int32), shares.astype(demand.dtype)
+        best = _best(_instance(demand, *numbers), np.asarray(start), routing, seconds)
+        shares = np.zeros(shape) if best.shares is None else best.shares
+        return best.count.astype(np.int32), shares.astype(demand.dtype)
 
     numbers = region.degrees, region.electrical_nics, region.nic_Bps, region.relay_efficiency
     return jax.pure_callback(search, result, demand, start, *numbers, vmap_method="sequential")
@@ -287,8 +287,8 @@ def exact_circuits(
     known = greedy(demand, region, rule="next").circuits
     numbers = region.degrees, region.electrical_nics, region.nic_Bps, region.relay_efficiency
     instance = _instance(demand, *numbers)
-    found = _best(instance, np.asarray(known.count), routing, seconds)
-    return found.count, found.time * instance.unit, found.bound * instance.unit
+    best = _best(instance, np.asarray(known.count), routing, seconds)
+    return best.count, best.time * instance.unit, best.bound * instance.unit
 
 
 def _instance(demand, degree, electrical, nic, efficiency) -> Instance:
@@ -307,11 +307,11 @@ def _best(instance: Instance, start: np.ndarray, routing: str, seconds: float) -
         return known._replace(bound=0.0)
     if known.time <= 1 or not np.isfinite(instance.demand).all():
         return known
-    count, shares, bound = solved(instance, routing, known.time, seconds)
+    count, shares, bound = solve(instance, routing, known.time, seconds)
     if count is None:
         return known._replace(bound=min(bound, known.time))
-    found = _Found(count, shares, _time(instance, count, shares, routing), bound)
-    best = found if found.time < known.time else known
+    solution = _Found(count, shares, _time(instance, count, shares, routing), bound)
+    best = solution if solution.time < known.time else known
     return best._replace(bound=min(bound, best.time))
 
 
@@ -337,7 +337,7 @@ def _ratio(load: np.ndarray, capacity: np.ndarray) -> float:
 
 def _split_time(instance: Instance, count: np.ndarray) -> float:
     demand, port = instance.demand, instance.port
-    if ((demand > 0) & (count == 0) & ~instance.joined).any():
+    if ((demand > 0) & (count == 0) & ~instance.eps_pairs).any():
         return np.inf
     time, after = -1.0, 0.0
     while after > time:
@@ -377,11 +377,11 @@ def matching(demand: Float[Array, "S S"], region: Region, *, previous=None, key=
     highs("policy 'matching'")
     demand = demand_of(demand, region)
     result = jax.ShapeDtypeStruct(demand.shape, jnp.int32)
-    count = jax.pure_callback(_matched, result, demand, region.degrees, vmap_method="sequential")
+    count = jax.pure_callback(_match_pairs, result, demand, region.degrees, vmap_method="sequential")
     return Plan(Circuits(unless_nan(count, demand)))
 
 
-def _matched(demand, degree) -> np.ndarray:
+def _match_pairs(demand, degree) -> np.ndarray:
     demand = np.asarray(demand, np.float64)
     weight = demand + demand.T
     i, j = np.nonzero(np.triu(np.where(np.isfinite(weight), weight, 0), 1) > 0)

@@ -41,7 +41,7 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     at a pair without a free NIC, this one skips the pair. The paper does not say how ties are broken.
     """
     one_of("rule", rule, RULES)
-    return Plan(Circuits(allocated_greedily(demand_of(demand, region), region.degrees, rule)))
+    return Plan(Circuits(allocate_greedily(demand_of(demand, region), region.degrees, rule)))
 
 
 def greedy_released(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
@@ -55,7 +55,7 @@ def greedy_next(demand: Float[Array, "S S"], region: Region, *, previous=None, k
 
 
 @functools.partial(jax.jit, static_argnames="rule")
-def allocated_greedily(demand: Float[Array, "S S"], degree: Int[Array, "S"], rule: str) -> Int[Array, "S S"]:
+def allocate_greedily(demand: Float[Array, "S S"], degree: Int[Array, "S"], rule: str) -> Int[Array, "S S"]:
     """Return the circuits of `greedy`; -1 where the demand is NaN."""
     servers = len(demand)
     total = jnp.triu(demand + demand.T, 1)
@@ -109,12 +109,12 @@ def _doubtful(free: Int[Array, "S"], tied: Bool[Array, "S S"], dense, pair) -> B
     left_out = half.sum(dtype=jnp.int32) > half[i].astype(jnp.int32) + half[j].astype(jnp.int32)
     last = jnp.minimum(free[i], free[j]) == 1
 
-    def needed(free):
+    def is_needed(free):
         both = tied | tied.T
         critical = _critical(free, both)[0]
         return ((free[i] == 1) & (both[i] & critical).any()) | ((free[j] == 1) & (both[j] & critical).any())
 
-    return ~dense | left_out | _where(last, needed, last, free)
+    return ~dense | left_out | _where(last, is_needed, last, free)
 
 
 def _least_loss(free: Int[Array, "S"], eligible: Bool[Array, "S S"], tied: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
@@ -161,11 +161,11 @@ def _loses_two(free: Int[Array, "S"], partners: Bool[Array, "S S"]) -> Bool[Arra
     besieged = (partners & (free > nics(partners))[:, None]).any(0)
     scarce = partners | (together & besieged[None, :] & ~besieged[:, None])
     alike = together & ~scarce & ~_some(~scarce, partners)
-    rest = together & ~scarce & ~alike
-    bound = nics(scarce) + nics(rest) // 2
+    others = together & ~scarce & ~alike
+    bound = nics(scarce) + nics(others) // 2
     least = jnp.minimum(nics(together) // 2, jnp.where(together, bound[None, :], PLENTY).min(1))
-    even = (nics(rest) % 2 == 0)[:, None]
-    return _both_ways(scarce & (active & (bound == least))[:, None], scarce | (rest & even))
+    even = (nics(others) % 2 == 0)[:, None]
+    return _both_ways(scarce & (active & (bound == least))[:, None], scarce | (others & even))
 
 
 def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Bool[Array, "S S"]:

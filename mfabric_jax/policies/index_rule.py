@@ -17,7 +17,7 @@ from mfabric_jax.checks import InputError, not_negative, positive
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.arguments import demand_of, unless_nan
-from mfabric_jax.policies.samples import NormalisedDemand, normalised
+from mfabric_jax.policies.samples import NormalisedDemand, normalise
 from mfabric_jax.routing import Plan
 
 DATA = importlib.resources.files("mfabric_jax.policies") / "data"
@@ -56,8 +56,8 @@ class Index(eqx.Module):
 
     def __call__(self, demand, region: Region, *, previous=None, key=None) -> Plan:
         demand = demand_of(demand, region)
-        need = normalised(demand, region)
-        return Plan(Circuits(unless_nan(allocated(self, need, pair_worth(self, need), region.degrees), demand)))
+        need = normalise(demand, region)
+        return Plan(Circuits(unless_nan(allocate_by_index(self, need, pair_worth(self, need), region.degrees), demand)))
 
 
 class _Allocation(NamedTuple):
@@ -75,20 +75,20 @@ def index(
 
     Ties go to the lower (i, j). At most S * degree / 2 rounds. `previous` and `key` are not used.
     """
-    return (shipped() if parameters is None else parameters)(demand, region, previous=previous, key=key)
+    return (shipped_index() if parameters is None else parameters)(demand, region, previous=previous, key=key)
 
 
 @functools.cache
-def shipped() -> Index:
+def shipped_index() -> Index:
     return Index(**policy_file.read(DATA / "index.policy").header["settings"])
 
 
 @jax.jit
-def allocated(
+def allocate_by_index(
     rule: Index, need: NormalisedDemand, worth: Float[Array, "S S"], degree: Int[Array, "S"]
 ) -> Int[Array, "S S"]:
     """Return the circuits of the rule; `worth` is y of `Index` (upper triangle)."""
-    rule = _typed(rule, need)
+    rule = _cast_rule(rule, need)
     servers = len(need.pairs)
     worth = jnp.triu(worth, 1)
 
@@ -113,14 +113,14 @@ def allocated(
 @jax.jit
 def pair_worth(rule: Index, need: NormalisedDemand) -> Float[Array, "S S"]:
     """Return y of `Index`, symmetric."""
-    rule = _typed(rule, need)
+    rule = _cast_rule(rule, need)
     out, into, total = need.pairs.sum(1), need.pairs.sum(0), need.pairs.sum()
     even = out[:, None] * into[None, :] / jnp.where(total > 0, total, 1)
     one_way = (1 - rule.spread) * need.pairs + rule.spread * even
     return rule.larger * jnp.maximum(one_way, one_way.T) + (1 - rule.larger) * (one_way + one_way.T) / 2
 
 
-def _typed(rule: Index, need: NormalisedDemand) -> Index:
+def _cast_rule(rule: Index, need: NormalisedDemand) -> Index:
     return jax.tree.map(lambda x: jnp.asarray(x, need.pairs.dtype), rule)
 
 

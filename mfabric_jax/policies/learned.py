@@ -64,13 +64,13 @@ def load(path: str | os.PathLike) -> Trained:
     Raise `InputError` if the file is missing, is damaged or holds no policy, or if its module cannot be built or needs
     code that is not allowed (`allow_code`).
     """
-    return _loaded(os.fspath(path), allowed_code())
+    return _load(os.fspath(path), allowed_code())
 
 
 @cached_by_files(lambda path, allowed: (path,), maxsize=64)
-def _loaded(path: str, allowed: tuple[str, ...]) -> Trained:
+def _load(path: str, allowed: tuple[str, ...]) -> Trained:
     with in_file(path):
-        return _trained(policy_file.read(path))
+        return _build_policy(policy_file.read(path))
 
 
 def check_unseen(names: Sequence[str], trace: str, records: tuple[int, int] | None, axes: str | None = None) -> None:
@@ -120,8 +120,8 @@ def learned(
 
     Trained for relay routing at 8 and 16 servers with sigma up to 1. `key` is not used.
     """
-    given = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
-    return shipped_network()(demand, region, previous=previous, **given)
+    settings = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
+    return shipped_network()(demand, region, previous=previous, **settings)
 
 
 def untrained(
@@ -138,8 +138,8 @@ def untrained(
 
     Circuits follow the expected demand and are kept or changed as in `learned`.
     """
-    given = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
-    return first_network()(demand, region, previous=previous, **given)
+    settings = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
+    return first_network()(demand, region, previous=previous, **settings)
 
 
 @functools.cache
@@ -150,10 +150,10 @@ def first_network() -> PolicyNetwork:
 
 @functools.cache
 def shipped_network() -> Trained:
-    return _trained(policy_file.read(DATA / "network.policy"))
+    return _build_policy(policy_file.read(DATA / "network.policy"))
 
 
-def _trained(stored: policy_file.Stored) -> Trained:
+def _build_policy(stored: policy_file.Stored) -> Trained:
     header = stored.header
     kind = one_of(f"kind of the policy in {stored.path!r}", str(header.get("kind")), (*KINDS, OWN))
     try:

@@ -40,12 +40,12 @@ class Scaled(NamedTuple):
     port: Float[Array, "S"]  # EPS NICs
     unit_s: Float[Array, ""]  # seconds in which a NIC carries one unit
 
-    def excess(self, carried: Float[Array, "S S"], at) -> tuple[Float[Array, "S"], Float[Array, "S"]]:
+    def excess(self, carried: Float[Array, "S S"], time) -> tuple[Float[Array, "S"], Float[Array, "S"]]:
         """Return the bytes out and in beyond what each server's ports carry by `at`; negative if there is room."""
-        return carried.sum(1) - self.port * at, carried.sum(0) - self.port * at
+        return carried.sum(1) - self.port * time, carried.sum(0) - self.port * time
 
 
-class Step(NamedTuple):
+class CircuitStep(NamedTuple):
     """Effect of giving every pair its next circuits, or of taking them away."""
 
     nics: Int[Array, "S S"]  # NICs at each end; 0 if there is no such step
@@ -53,7 +53,7 @@ class Step(NamedTuple):
     moved: Float[Array, "S S"]  # bytes that leave the EPS (circuits given) or come to it (circuits taken)
 
 
-def scaled(demand: Float[Array, "S S"], region: Region) -> Scaled:
+def scale_demand(demand: Float[Array, "S S"], region: Region) -> Scaled:
     """Return the demand in units of the largest pair."""
     largest = jnp.maximum(demand.max(initial=0), jnp.finfo(demand.dtype).tiny)
     port = jnp.broadcast_to(jnp.asarray(region.electrical_nics, demand.dtype), region.servers)
@@ -65,43 +65,43 @@ def scaled_time(work: Scaled, region: Region, demand, count: Int[Array, "S S"], 
     return fluid_lower_bound(region, Circuits(count), demand, routing=routing) / work.unit_s
 
 
-def circuits_needed(size: Float[Array, "S S"], at) -> Int[Array, "S S"]:
+def circuits_needed(size: Float[Array, "S S"], time) -> Int[Array, "S S"]:
     larger = jnp.maximum(size, size.T)
     some = larger > 0
-    at = jnp.maximum(at, jnp.finfo(size.dtype).tiny)
-    most = jnp.ceil(larger * (1 - ROUNDING * jnp.finfo(size.dtype).eps) / at)
+    time = jnp.maximum(time, jnp.finfo(size.dtype).tiny)
+    most = jnp.ceil(larger * (1 - ROUNDING * jnp.finfo(size.dtype).eps) / time)
     return jnp.where(some, jnp.clip(most, 1, PLENTY), 0).astype(jnp.int32)
 
 
-def used(count: Int[Array, "S S"], size, at, routing: str) -> Int[Array, "S S"]:
+def circuits_in_use(count: Int[Array, "S S"], size, time, routing: str) -> Int[Array, "S S"]:
     """Return the circuits in use: under unsplit routing, a pair with too few circuits to end by `at` uses none."""
-    return count if routing == "split" else jnp.where(count < circuits_needed(size, at), 0, count)
+    return count if routing == "split" else jnp.where(count < circuits_needed(size, time), 0, count)
 
 
-def steps(count: Int[Array, "S S"], size, at, routing: str) -> tuple[Step, Step, Float[Array, "S S"]]:
+def steps(count: Int[Array, "S S"], size, time, routing: str) -> tuple[CircuitStep, CircuitStep, Float[Array, "S S"]]:
     """Return every pair's next step up and down from `count` circuits, and its current bytes on the EPS."""
-    return (_split if routing == "split" else _unsplit)(count, size, at)
+    return (_split if routing == "split" else _unsplit)(count, size, time)
 
 
-def _split(count, size, at):
-    def left(count):
-        return jnp.maximum(size - count.astype(size.dtype) * at, 0)
+def _split(count, size, time):
+    def bytes_left(count):
+        return jnp.maximum(size - count.astype(size.dtype) * time, 0)
 
-    carried, active = left(count), jnp.minimum(count, 1)
+    carried, active = bytes_left(count), jnp.minimum(count, 1)
     wanted = ((size + size.T) > 0).astype(jnp.int32)
-    give = Step(wanted, count + 1, carried - left(count + 1))
-    take = Step(active, count - active, left(count - active) - carried)
+    give = CircuitStep(wanted, count + 1, carried - bytes_left(count + 1))
+    take = CircuitStep(active, count - active, bytes_left(count - active) - carried)
     return give, take, carried
 
 
-def _unsplit(count, size, at):
+def _unsplit(count, size, time):
     """Return steps of all circuits that a pair needs; circuits too few or beyond the need cost nothing to take."""
-    enough = circuits_needed(size, at)
+    enough = circuits_needed(size, time)
     done = count >= enough
     carried = jnp.where(done, 0, size)
-    give = Step(jnp.where(done, 0, enough - count), jnp.maximum(count, enough), carried)
-    rest = jnp.where(count > enough, enough, 0)
-    take = Step(count - rest, rest, jnp.where((count == enough) & (count > 0), size, 0))
+    give = CircuitStep(jnp.where(done, 0, enough - count), jnp.maximum(count, enough), carried)
+    remaining = jnp.where(count > enough, enough, 0)
+    take = CircuitStep(count - remaining, remaining, jnp.where((count == enough) & (count > 0), size, 0))
     return give, take, carried
 
 
@@ -137,17 +137,17 @@ def _best_of_starts(demand, region: Region, key, routing: str, starts: int) -> I
     first = greedy(demand, region, rule="next").circuits.count
     spread = jnp.linspace(0, NOISE, starts, dtype=demand.dtype)[:, None, None]
     favour = jnp.exp(spread * jax.random.normal(key, (starts, *demand.shape), demand.dtype))
-    counts, times = jax.vmap(lambda favour: _bisected(demand, region, first, favour, routing))(favour)
+    counts, times = jax.vmap(lambda favour: _bisect_time(demand, region, first, favour, routing))(favour)
     return counts[jnp.argmin(times)]
 
 
-def _bisected(demand, region: Region, first, favour, routing: str) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
-    work = scaled(demand, region)
+def _bisect_time(demand, region: Region, first, favour, routing: str) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
+    work = scale_demand(demand, region)
 
     def halve(_, state):
         low, high, best, least = state
         middle = (low + high) / 2
-        count = _allocated(work, region.degrees, middle, favour, routing)
+        count = _allocate(work, region.degrees, middle, favour, routing)
         then = scaled_time(work, region, demand, count, routing)
         reached = then <= middle
         high = jnp.where(reached, jnp.minimum(then, high), high)
@@ -160,12 +160,12 @@ def _bisected(demand, region: Region, first, favour, routing: str) -> tuple[Int[
     return lax.fori_loop(0, BISECTIONS, halve, (low, high, first, least))[2:]
 
 
-def _allocated(work: Scaled, degree: Int[Array, "S"], at, favour, routing: str) -> Int[Array, "S S"]:
+def _allocate(work: Scaled, degree: Int[Array, "S"], time, favour, routing: str) -> Int[Array, "S S"]:
     size = work.size
 
     def look(count):
-        give, _, carried = steps(count, size, at, routing)
-        out, into = (jnp.maximum(excess, 0) for excess in work.excess(carried, at))
+        give, _, carried = steps(count, size, time, routing)
+        out, into = (jnp.maximum(excess, 0) for excess in work.excess(carried, time))
         relief = jnp.minimum(give.moved, out[:, None]) + jnp.minimum(give.moved, into[None, :])
         relief = jnp.triu(relief + relief.T, 1)
         free = degree - count.sum(1, dtype=degree.dtype)
@@ -190,8 +190,8 @@ class Limit(NamedTuple):
     origin: Int[Array, "S S"]
     most: Int[Array, ""]
 
-    def kept(self, count: Int[Array, "S S"]) -> Bool[Array, ""]:
-        return changed(count, self.origin) <= self.most
+    def allows(self, count: Int[Array, "S S"]) -> Bool[Array, ""]:
+        return count_changes(count, self.origin) <= self.most
 
 
 class _Moves(NamedTuple):
@@ -204,7 +204,7 @@ class _Moves(NamedTuple):
     closes: Bool[Array, "..."]  # (c, d) gets circuits too
 
 
-def changed(count: Int[Array, "S S"], previous: Int[Array, "S S"]) -> Int[Array, ""]:
+def count_changes(count: Int[Array, "S S"], previous: Int[Array, "S S"]) -> Int[Array, ""]:
     """Return the larger of the numbers of removed and of added circuits."""
     more = jnp.triu(count - previous)
     up, down = (jnp.maximum(side, 0).sum(dtype=more.dtype) for side in (more, -more))
@@ -217,7 +217,7 @@ def best_move(
     favour: Float[Array, "S"],
     work: Scaled,
     degree: Int[Array, "S"],
-    at: Float[Array, ""],
+    time: Float[Array, ""],
     routing: str,
     limit: Limit | None,
 ) -> tuple[Int[Array, "S S"], Bool[Array, "S S"]]:
@@ -227,20 +227,20 @@ def best_move(
     [S]. Even the best move may make the plan slower. Nothing changes if no port is late or no move exists. A circuit
     beyond the limit costs as many bytes as it carries by `at`.
     """
-    give, take, carried = steps(count, work.size, at, routing)
+    give, take, carried = steps(count, work.size, time, routing)
     give, take = (step._replace(nics=jnp.where(loose, step.nics, 0)) for step in (give, take))
-    excess = work.excess(carried, at)
+    excess = work.excess(carried, time)
     late = jnp.maximum(excess[0], 0) + jnp.maximum(excess[1], 0)
-    active = used(count, work.size, at, routing)
+    active = circuits_in_use(count, work.size, time, routing)
     if limit is not None:
         differ = jnp.abs(active - limit.origin).sum(1).astype(late.dtype)
-        late = late + jnp.where(limit.kept(active), 0, differ * at)
+        late = late + jnp.where(limit.allows(active), 0, differ * time)
     latest = jnp.argmax(late * favour).astype(jnp.int32)
     moves, able = _moves(latest, give, take, degree - count.sum(1, dtype=degree.dtype))
     cost = jnp.zeros_like(able, dtype=late.dtype)
     if limit is not None:
         moves, more = _beyond(limit, moves, active, give, take)
-        cost = more.astype(late.dtype) * at
+        cost = more.astype(late.dtype) * time
     rise = jnp.where(able & (late > 0).any(), _rise(moves, give, take, excess) + cost, jnp.inf)
     able = rise < jnp.inf
     pick = jnp.argmin(rise)
@@ -252,7 +252,7 @@ def best_move(
     return after, after != count
 
 
-def _moves(w, give: Step, take: Step, free: Int[Array, "S"]) -> tuple[_Moves, Bool[Array, "..."]]:
+def _moves(w, give: CircuitStep, take: CircuitStep, free: Int[Array, "S"]) -> tuple[_Moves, Bool[Array, "..."]]:
     servers = len(free)
     harm = jnp.where(take.nics > 0, -take.moved - take.moved.T, -jnp.inf)
     value, near = lax.top_k(harm, min(SLOTS, servers - 1))
@@ -267,28 +267,32 @@ def _moves(w, give: Step, take: Step, free: Int[Array, "S"]) -> tuple[_Moves, Bo
     return _Moves(w, b, c, d, closes), able
 
 
-def _rise(moves: _Moves, give: Step, take: Step, excess) -> Float[Array, "..."]:
+def _rise(moves: _Moves, give: CircuitStep, take: CircuitStep, excess) -> Float[Array, "..."]:
     """Return how much each move adds to the ports' excess bytes."""
     w, b, c, d, closes = moves
     up, down, (out, into) = give.moved, take.moved, excess
 
-    def at(server, more_out, more_in):
+    def server_rise(server, more_out, more_in):
         before = jnp.maximum(out[server], 0) + jnp.maximum(into[server], 0)
         return jnp.maximum(out[server] + more_out, 0) + jnp.maximum(into[server] + more_in, 0) - before
 
     cd, dc = jnp.where(closes, up[c, d], 0), jnp.where(closes, up[d, c], 0)
     both = (c == d) & (c != w) & (d != b)  # one server gives circuits to both w and b
     from_b = jnp.where(both, down[c, b], 0), jnp.where(both, down[b, c], 0)
-    rise = at(w, down[w, c] - up[w, b], down[c, w] - up[b, w]) + at(b, down[b, d] - up[b, w], down[d, b] - up[w, b])
-    rise += jnp.where(c != w, at(c, down[c, w] - cd + from_b[0], down[w, c] - dc + from_b[1]), 0)
-    return rise + jnp.where((d != b) & ~both, at(d, down[d, b] - dc, down[b, d] - cd), 0)
+    rise = server_rise(w, down[w, c] - up[w, b], down[c, w] - up[b, w]) + server_rise(
+        b, down[b, d] - up[b, w], down[d, b] - up[w, b]
+    )
+    rise += jnp.where(c != w, server_rise(c, down[c, w] - cd + from_b[0], down[w, c] - dc + from_b[1]), 0)
+    return rise + jnp.where((d != b) & ~both, server_rise(d, down[d, b] - dc, down[b, d] - cd), 0)
 
 
-def _beyond(limit: Limit, moves: _Moves, count, give: Step, take: Step) -> tuple[_Moves, Int[Array, "..."]]:
+def _beyond(
+    limit: Limit, moves: _Moves, count, give: CircuitStep, take: CircuitStep
+) -> tuple[_Moves, Int[Array, "..."]]:
     """Return the circuits that each move adds beyond the limit; (c, d) gets circuits only if that adds none."""
     w, b, c, d, closes = moves
 
-    def differs(step: Step, sign: int):
+    def differs(step: CircuitStep, sign: int):
         new, old = (jnp.maximum(sign * (value - limit.origin), 0) for value in (step.after, count))
         return jnp.where(step.nics > 0, new - old, 0)
 
@@ -296,12 +300,12 @@ def _beyond(limit: Limit, moves: _Moves, count, give: Step, take: Step) -> tuple
         sides = []
         for sign in (1, -1):
             now = jnp.triu(jnp.maximum(sign * (count - limit.origin), 0)).sum(dtype=count.dtype)
-            given, taken = differs(give, sign), differs(take, sign)
-            sides.append(now + given[w, b] + taken[w, c] + taken[b, d] + jnp.where(closes, given[c, d], 0))
+            added, taken = differs(give, sign), differs(take, sign)
+            sides.append(now + added[w, b] + taken[w, c] + taken[b, d] + jnp.where(closes, added[c, d], 0))
         return jnp.maximum(jnp.maximum(*sides) - limit.most, 0)
 
     closes = closes & (beyond(closes) <= beyond(False))
-    now = jnp.maximum(changed(count, limit.origin) - limit.most, 0)
+    now = jnp.maximum(count_changes(count, limit.origin) - limit.most, 0)
     return moves._replace(closes=closes), beyond(closes) - now
 
 
@@ -352,19 +356,19 @@ def local_search(
 def _best(demand, region: Region, previous, most, key, routing: str, rounds: int) -> Int[Array, "S S"]:
     starts = []
     if previous is not None:
-        starts.append(_fitted(previous, demand, region.degrees))
+        starts.append(_fit_degrees(previous, demand, region.degrees))
     if most is None:
         starts.append(greedy(demand, region, rule="next").circuits.count)
         starts.append(threshold(demand, region, key=key, routing=routing, starts=STARTS).circuits.count)
     keys = jax.random.split(key, len(starts))
-    counts, times = jax.vmap(lambda count, key: improved(count, demand, region, most, key, routing, rounds))(
+    counts, times = jax.vmap(lambda count, key: tabu_search(count, demand, region, most, key, routing, rounds))(
         jnp.stack(starts), keys
     )
     return counts[jnp.argmin(times)]
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "rounds"))
-def improved(
+def tabu_search(
     start: Int[Array, "S S"], demand: Float[Array, "S S"], region: Region, most, key, routing: str, rounds: int
 ) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
     """Return the best circuits of `rounds` moves from `start`, and their paced time [units].
@@ -375,22 +379,24 @@ def improved(
     become the best.
     Source: tabu search after Glover, ORSA J. Computing 1(3), 1989; objective and moves are ours.
     """
-    work, degree = scaled(demand, region), region.degrees
+    work, degree = scale_demand(demand, region), region.degrees
     start = start.astype(jnp.int32)
     limit = None if most is None else Limit(start, most)
     chance = jax.random.uniform(key, (rounds, len(demand) + 1), demand.dtype)
 
     def move(state: _Search, now) -> tuple[_Search, None]:
         turn, chance = now
-        at = jnp.where(jnp.isfinite(state.least), state.least * (1 - CLOSER), 1)  # by 1, one circuit carries any pair
+        target = jnp.where(
+            jnp.isfinite(state.least), state.least * (1 - CLOSER), 1
+        )  # by 1, one circuit carries any pair
         loose = state.fixed < turn
         favour = chance[1:] ** CHANCE
-        count, moved = best_move(state.count, loose, favour, work, degree, at, routing, limit)
+        count, moved = best_move(state.count, loose, favour, work, degree, target, routing, limit)
         until = turn + TENURE + (chance[0] * (TENURE + 1)).astype(turn.dtype)
-        active = used(count, work.size, at, routing)
+        active = circuits_in_use(count, work.size, target, routing)
         time = scaled_time(work, region, demand, active, routing)
         if limit is not None:
-            time = jnp.where(limit.kept(active), time, jnp.inf)
+            time = jnp.where(limit.allows(active), time, jnp.inf)
         better = time < state.least
         best = jnp.where(better, active, state.best)
         stale = jnp.where(better, 0, state.stale + 1)
@@ -406,7 +412,7 @@ def improved(
     return last.best, last.least
 
 
-def _fitted(count, demand, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
+def _fit_degrees(count, demand, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
     """Remove the circuits with least demand until every server is within its degree."""
     wanted = jnp.maximum(jnp.rint(jnp.minimum(count, count.T)), 0).astype(jnp.int32)
     legal = jnp.where(jnp.eye(len(degree), dtype=bool), 0, wanted)

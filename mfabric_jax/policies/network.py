@@ -14,11 +14,11 @@ from mfabric_jax.checks import not_negative, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.arguments import circuits_before, demand_of, unless_nan
 from mfabric_jax.policies.relaxed import demand_logits, soft_circuits
-from mfabric_jax.policies.rounding import dealt
-from mfabric_jax.policies.samples import NormalisedDemand, normalised
-from mfabric_jax.policies.weighing import relative_delay, weighed
+from mfabric_jax.policies.rounding import deal_circuits
+from mfabric_jax.policies.samples import NormalisedDemand, normalise
+from mfabric_jax.policies.weighing import relative_delay, weigh_circuits
 from mfabric_jax.routing import Plan, relay_shares
-from mfabric_jax.traffic.scenarios import expected
+from mfabric_jax.traffic.scenarios import expected_demand
 
 PAIR_FEATURES = 15
 WEIGHED_FEATURES = 2
@@ -27,7 +27,7 @@ FIRST_SCORE = 0.01  # factor on the initial weights of the output layer
 SHARE_STEPS = 60
 
 
-class Layer(eqx.Module):
+class PairLayer(eqx.Module):
     pair: eqx.nn.Linear
     server: eqx.nn.Linear
     first: eqx.nn.Linear
@@ -62,7 +62,7 @@ class PolicyNetwork(eqx.Module):
     """
 
     lift: eqx.nn.Linear
-    layers: tuple[Layer, ...]
+    layers: tuple[PairLayer, ...]
     score: eqx.nn.Linear
     patience: Float[Array, ""] | None
     width: int = eqx.field(static=True)
@@ -77,7 +77,7 @@ class PolicyNetwork(eqx.Module):
         self.lift = eqx.nn.Linear(features, width, dtype=jnp.float32, key=keys[0])
         score = eqx.nn.Linear(width, 1, use_bias=False, dtype=jnp.float32, key=keys[1])
         self.score = eqx.tree_at(lambda linear: linear.weight, score, FIRST_SCORE * score.weight)
-        self.layers = tuple(Layer(width, key=layer_key) for layer_key in keys[2:])
+        self.layers = tuple(PairLayer(width, key=layer_key) for layer_key in keys[2:])
 
     def weighing(self) -> "PolicyNetwork":
         """Return this network as one that weighs, with the same logits; the weights of its new inputs are 0."""
@@ -86,8 +86,10 @@ class PolicyNetwork(eqx.Module):
         wide = PolicyNetwork(self.width, self.depth, True, key=jax.random.key(0))
         unseen = jnp.zeros((self.width, WEIGHED_FEATURES), jnp.float32)
         lift = jnp.concatenate([self.lift.weight, unseen], axis=1)
-        given = lift, self.lift.bias, self.layers, self.score
-        return eqx.tree_at(lambda one: (one.lift.weight, one.lift.bias, one.layers, one.score), wide, given)
+        weights = lift, self.lift.bias, self.layers, self.score
+        return eqx.tree_at(
+            lambda network: (network.lift.weight, network.lift.bias, network.layers, network.score), wide, weights
+        )
 
     def settings(self) -> dict[str, int]:
         return {"width": self.width, "depth": self.depth} | ({"weighs": True} if self.weighs else {})
@@ -105,13 +107,13 @@ class PolicyNetwork(eqx.Module):
     ) -> Plan:
         """Return circuits and relay shares; arguments as for `learned`."""
         demand, before = demand_of(demand, region), circuits_before(previous, region)
-        given = {"sigma": not_negative("sigma", sigma), "hidden_s": not_negative("hidden_s", hidden_s)}
-        circuits = Circuits(unless_nan(self.chosen(demand, region, before, **given), demand))
-        seen, _ = expected(demand, sigma)
+        options = {"sigma": not_negative("sigma", sigma), "hidden_s": not_negative("hidden_s", hidden_s)}
+        circuits = Circuits(unless_nan(self.choose_circuits(demand, region, before, **options), demand))
+        seen, _ = expected_demand(demand, sigma)
         return Plan(circuits, relay_shares(region, circuits, seen, steps=share_steps))
 
     @eqx.filter_jit
-    def chosen(
+    def choose_circuits(
         self,
         demand: Float[Array, "S S"],
         region: Region,
@@ -122,14 +124,14 @@ class PolicyNetwork(eqx.Module):
         noise: Float[Array, "S S"] | float = 0.0,
     ) -> Int[Array, "S S"]:
         """Return the circuits of a plan; training adds `noise` to the logits to try other circuits."""
-        count = self.proposed(demand, region, before, sigma=sigma, hidden_s=hidden_s, noise=noise)
+        count = self.propose_circuits(demand, region, before, sigma=sigma, hidden_s=hidden_s, noise=noise)
         if not self.weighs:
             return count
         patience = jnp.zeros((), jnp.float32) if self.patience is None else self.patience
-        delay = relative_delay(region, expected(demand, sigma)[0], hidden_s) / jnp.exp(patience)
-        return weighed(count, demand, region, previous=before, sigma=sigma, delay=delay)
+        delay = relative_delay(region, expected_demand(demand, sigma)[0], hidden_s) / jnp.exp(patience)
+        return weigh_circuits(count, demand, region, previous=before, sigma=sigma, delay=delay)
 
-    def proposed(
+    def propose_circuits(
         self,
         demand: Float[Array, "S S"],
         region: Region,
@@ -140,10 +142,12 @@ class PolicyNetwork(eqx.Module):
         noise: Float[Array, "S S"] | float = 0.0,
     ) -> Int[Array, "S S"]:
         """Return the proposed circuits, before they are weighed against the current ones."""
-        seen, spread = expected(demand, sigma)
-        need, degrees = normalised(seen, region), region.degrees
+        seen, spread = expected_demand(demand, sigma)
+        need, degrees = normalise(seen, region), region.degrees
         delay = relative_delay(region, seen, hidden_s)
-        return dealt(soft_circuits(self.logits(need, degrees, spread, before, delay) + noise, degrees), need, degrees)
+        return deal_circuits(
+            soft_circuits(self.logits(need, degrees, spread, before, delay) + noise, degrees), need, degrees
+        )
 
     def logits(
         self,
@@ -161,7 +165,7 @@ class PolicyNetwork(eqx.Module):
         need = need.single()
         features = _pair_features(need, degrees, spread)
         if self.weighs:
-            features = jnp.concatenate([features, _weighed_features(len(degrees), before, delay)], axis=2)
+            features = jnp.concatenate([features, _weighing_features(len(degrees), before, delay)], axis=2)
         hidden = on_pairs(self.lift, features)
         for layer in self.layers:
             hidden = layer(hidden)
@@ -173,7 +177,7 @@ def on_pairs(linear: eqx.nn.Linear, pairs: Float[Array, "S S F"]) -> Float[Array
     return jax.vmap(jax.vmap(linear))(pairs)
 
 
-def _weighed_features(servers: int, before, delay) -> Float[Array, "S S 2"]:
+def _weighing_features(servers: int, before, delay) -> Float[Array, "S S 2"]:
     in_place = jnp.zeros((servers, servers), jnp.float32) if before is None else before.astype(jnp.float32)
     cost = jnp.log1p(jnp.asarray(delay, jnp.float32))
     return jnp.stack([in_place / 4, jnp.broadcast_to(cost, in_place.shape)], axis=2)

@@ -39,16 +39,16 @@ def load_function(name: str, kind: str = "policy") -> Callable[..., Any]:
         str(file).encode()
     except UnicodeEncodeError:  # JAX needs the file names of functions in UTF-8
         raise InputError(f"{kind} {name!r} must have a path in UTF-8, got {str(file)!r}.") from None
-    return _loaded(f"{kind} {name!r}", file, function)
+    return _load(f"{kind} {name!r}", file, function)
 
 
 @cached_by_files(lambda named, file, function: (file,), maxsize=64)
-def _loaded(named: str, file: Path, function: str) -> Callable[..., Any]:
+def _load(named: str, file: Path, function: str) -> Callable[..., Any]:
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with heard(f"{named}: running its file"):
+    with wrap_errors(f"{named}: running its file"):
         spec.loader.exec_module(module)
     own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", None) == file.stem}
     offered = {key: value for key, value in own.items() if not key.startswith("_")}
@@ -63,7 +63,7 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
     for seed in range(TRIES):
         demand = jnp.asarray(np.random.default_rng(seed).pareto(1.2, (servers, servers)), jnp.float32)
         key = jax.random.key(seed)
-        with heard(f"policy {name}, called as policy(demand, region, previous=..., key=...),"):
+        with wrap_errors(f"policy {name}, called as policy(demand, region, previous=..., key=...),"):
             try:
                 plan = jax.jit(policy)(demand, region, previous=previous, key=key)
             except NOT_TRACED as error:
@@ -81,7 +81,7 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
             raise InputError(f"policy {name} must give circuits [S S] = {want}, got {list(count.shape)}.")
         check_legal(name, count, degree)
         if plan.schedule is not None:
-            plan.schedule.checked(region)
+            plan.schedule.check_region(region)
         previous = plan
 
 
@@ -105,7 +105,7 @@ def check_legal(name: str, count: np.ndarray, degree: ArrayLike) -> None:
 
 
 @contextlib.contextmanager
-def heard(what: str) -> Iterator[None]:
+def wrap_errors(what: str) -> Iterator[None]:
     """Turn every error of the user's code into an `InputError` that starts with `what`.
 
     This includes an exit of the program, but not interrupts.
@@ -115,8 +115,8 @@ def heard(what: str) -> Iterator[None]:
     except (InputError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        said = f"{type(error).__name__}: {_first_line(error)}".rstrip(": .")
-        raise InputError(f"{what} raised {said}.") from error
+        message = f"{type(error).__name__}: {_first_line(error)}".rstrip(": .")
+        raise InputError(f"{what} raised {message}.") from error
 
 
 def _first_line(error: BaseException) -> str:

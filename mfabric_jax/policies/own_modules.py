@@ -48,12 +48,12 @@ def skeleton(build: str, settings: Mapping[str, Any], named: str) -> Any:
     """
     check_code(_code_of(build), named)
     function = _function(build)
-    given = dict(settings)
+    arguments = dict(settings)
     try:
-        if "key" in inspect.signature(function).parameters and "key" not in given:
-            given["key"] = jax.random.key(0)
+        if "key" in inspect.signature(function).parameters and "key" not in arguments:
+            arguments["key"] = jax.random.key(0)
         with jax.ensure_compile_time_eval():  # the first use may be inside jit
-            return function(**given)
+            return function(**arguments)
     except (TypeError, ValueError) as error:
         raise InputError(f"build {build!r} with settings {dict(settings)} raised {error}.") from error
 
@@ -73,17 +73,17 @@ def _function(build: str) -> Callable[..., Any]:
         return load_function(build)
     module, _, name = build.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
             f"build must be FILE.py:FUNCTION or MODULE:NAME that exists, got {build!r}: {error}."
         ) from None
-    home = getattr(found, "__module__", None) or ""
-    if not callable(found) or home.partition(".")[0] != module.partition(".")[0]:
+    home = getattr(value, "__module__", None) or ""
+    if not callable(value) or home.partition(".")[0] != module.partition(".")[0]:
         raise InputError(f"build must name a class or function of its own module, got {build!r}.")
-    return found
+    return value
 
 
 def _alike(policy: Any, like: Any) -> bool:
@@ -93,4 +93,4 @@ def _alike(policy: Any, like: Any) -> bool:
 
 def _shapes(tree: Any) -> list[str]:
     leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(tree, eqx.is_array_like))
-    return [f"{jax.tree_util.keystr(at)} {np.asarray(x).dtype} {list(np.shape(x))}" for at, x in leaves]
+    return [f"{jax.tree_util.keystr(path)} {np.asarray(x).dtype} {list(np.shape(x))}" for path, x in leaves]

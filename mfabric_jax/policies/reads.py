@@ -47,7 +47,7 @@ BY_NAME = {
 }  # all other policies of the package: ALONE
 
 
-def judged(policy: Any, region: Region) -> Reads:
+def traced_reads(policy: Any, region: Region) -> Reads:
     """Return what the policy's traced program reads; whatever it passes to a compiled function counts as read."""
     servers = region.servers
     demand, before = jnp.ones((servers, servers)), jnp.zeros((servers, servers), jnp.int32)

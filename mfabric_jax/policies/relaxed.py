@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.arguments import ROUTINGS, demand_of, unless_nan
-from mfabric_jax.policies.local_search import improved
-from mfabric_jax.policies.samples import NormalisedDemand, Samples, counting, normalised, samples_of
+from mfabric_jax.policies.local_search import tabu_search
+from mfabric_jax.policies.samples import NormalisedDemand, Samples, counting, normalise, samples_of
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
 
 SCALINGS = 12  # rounds of Sinkhorn scaling; `within_degrees` removes the excess that remains
@@ -81,13 +81,13 @@ def within_degrees(count: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Floa
     return count * jnp.minimum(fits[:, None], fits[None, :])
 
 
-def drawn_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Float[Array, "S S"]:
+def draw_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Float[Array, "S S"]:
     """Return capacities c - strength sin(2 pi c) / (2 pi) of circuits c; at strength 1, a staircase flat at whole c."""
     turn = jnp.asarray(2 * np.pi, count.dtype)
     return count - strength * jnp.sin(turn * count) / turn
 
 
-def annealed(objective: Objective, start, steps: int):
+def anneal(objective: Objective, start, steps: int):
     """Return the parameters after `steps` of Adam on `objective(parameters, temperature, strength)`.
 
     `strength` is that of `drawn_to_whole`.
@@ -98,9 +98,9 @@ def annealed(objective: Objective, start, steps: int):
     part = np.linspace(0, 1, steps)
     strength = jnp.asarray(np.clip((part - STAIRS_FROM) / (1 - STAIRS_FROM), 0, 1), dtype)
 
-    def step(state, at):
+    def step(state, annealing):
         parameters, moments = state
-        slope = jax.grad(objective)(parameters, *at)
+        slope = jax.grad(objective)(parameters, *annealing)
         with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
             change, moments = adam.update(slope, moments)
         return (jax.tree.map(jnp.add, parameters, change), moments), None
@@ -109,7 +109,7 @@ def annealed(objective: Objective, start, steps: int):
 
 
 @jax.jit
-def rounded(
+def round_circuits(
     count: Float[Array, "S S"],
     degrees: Int[Array, "S"],
     *,
@@ -150,16 +150,14 @@ def rounded(
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "tail"))
-def relaxed_jointly(
-    samples: Samples, logits: Float[Array, "S S"], steps: int, tail: float = 1.0
-) -> Float[Array, "S S"]:
+def relax_jointly(samples: Samples, logits: Float[Array, "S S"], steps: int, tail: float = 1.0) -> Float[Array, "S S"]:
     """Return nearly whole circuits after gradient steps on `softened_time` in circuit logits and relay potentials."""
 
     def objective(parameters, temperature, strength):
         logits, potentials = parameters
         return softened_time(samples, logits, potentials, temperature, strength, tail)
 
-    return soft_circuits(annealed(objective, (logits, samples.cold), steps)[0], samples.degrees)
+    return soft_circuits(anneal(objective, (logits, samples.cold), steps)[0], samples.degrees)
 
 
 def softened_time(
@@ -171,26 +169,26 @@ def softened_time(
     tail: float,
 ) -> Float[Array, ""]:
     """Return the softened time over the degree bound, averaged over the samples that count."""
-    return softened_over(samples, width_of(samples, logits, strength), potentials, temperature, tail)
+    return softened_circuit_time(samples, width_of(samples, logits, strength), potentials, temperature, tail)
 
 
-def softened_over(
+def softened_circuit_time(
     samples: Samples, width: Float[Array, "S S"], potentials: Float[Array, "K 3S+2 S"], temperature, tail: float
 ) -> Float[Array, ""]:
     """Return `softened_time` of real-valued circuits."""
 
-    def one(pairs, potentials):
+    def sample_time(pairs, potentials):
         links, late = samples.links(pairs, width)
         return temperature * jax.nn.logsumexp(links.seconds(potentials) / temperature) + late
 
-    seconds = jax.vmap(one)(samples.pairs, potentials)
+    seconds = jax.vmap(sample_time)(samples.pairs, potentials)
     counts = jax.lax.stop_gradient(counting(seconds, samples.weight, tail))
     return jnp.where(counts > 0, counts * seconds, 0).sum()
 
 
 def width_of(samples: Samples, logits: Float[Array, "S S"], strength) -> Float[Array, "S S"]:
     count = soft_circuits(logits, samples.degrees)
-    return drawn_to_whole(count, strength) + jnp.asarray(INACTIVE, logits.dtype)
+    return draw_to_whole(count, strength) + jnp.asarray(INACTIVE, logits.dtype)
 
 
 def relaxed(
@@ -221,24 +219,24 @@ def relaxed(
     whole("rounds", rounds, at_least=0)
     key = jax.random.key(0) if key is None else key
     if routing == "relay":
-        circuits, shares = _relaying(demand, region, key, steps, samples)
+        circuits, shares = _relax_with_relay(demand, region, key, steps, samples)
         return Plan(Circuits(unless_nan(circuits.count, demand)), shares)
-    return Plan(Circuits(unless_nan(_relaxed(demand, region, key, routing, steps, samples, rounds), demand)))
+    return Plan(Circuits(unless_nan(_relax(demand, region, key, routing, steps, samples, rounds), demand)))
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "steps", "samples", "rounds"))
-def _relaxed(demand, region: Region, key, routing: str, steps: int, samples: int, rounds: int) -> Int[Array, "S S"]:
+def _relax(demand, region: Region, key, routing: str, steps: int, samples: int, rounds: int) -> Int[Array, "S S"]:
     start, rounding = jax.random.split(key)
-    need, degrees = normalised(demand, region), region.degrees
+    need, degrees = normalise(demand, region), region.degrees
     latest = split_latest if routing == "split" else unsplit_latest
 
     def objective(logits, temperature, strength):
-        return latest(need, drawn_to_whole(soft_circuits(logits, degrees), strength), temperature)
+        return latest(need, draw_to_whole(soft_circuits(logits, degrees), strength), temperature)
 
-    def descended(logits):
-        return soft_circuits(annealed(objective, logits, steps), degrees)
+    def descend(logits):
+        return soft_circuits(anneal(objective, logits, steps), degrees)
 
-    soft = jax.vmap(descended)(first_logits(demand, start, samples))
+    soft = jax.vmap(descend)(first_logits(demand, start, samples))
     candidates = jax.vmap(lambda count, key: _roundings(count, degrees, key))(soft, jax.random.split(rounding, samples))
     candidates = candidates.reshape(-1, *demand.shape)
 
@@ -246,7 +244,7 @@ def _relaxed(demand, region: Region, key, routing: str, steps: int, samples: int
         return fluid_lower_bound(region, Circuits(count), demand, routing=routing)
 
     best = candidates[jnp.argmin(jax.vmap(seconds)(candidates))]
-    return improved(best, demand, region, None, jax.random.key(0), routing, rounds)[0]
+    return tabu_search(best, demand, region, None, jax.random.key(0), routing, rounds)[0]
 
 
 def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
@@ -255,7 +253,9 @@ def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
     keys = jax.random.split(key, len(NOISES))
     least = jnp.asarray((-jnp.inf, HALF), count.dtype)
     every = jax.vmap(
-        jax.vmap(lambda noise, key, least: rounded(count, degrees, least=least, noise=noise, key=key), (0, 0, None)),
+        jax.vmap(
+            lambda noise, key, least: round_circuits(count, degrees, least=least, noise=noise, key=key), (0, 0, None)
+        ),
         (None, None, 0),
     )
     return every(noise, keys, least).reshape(-1, *count.shape)
@@ -270,11 +270,11 @@ def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature
     circuit = jnp.concatenate([count, count])
     port = jnp.tile(jnp.maximum(need.ports, FAINT), 2)
 
-    def ratio(at):
-        late = demand > circuit * at[:, None]
+    def ratio(time):
+        late = demand > circuit * time[:, None]
         return jnp.where(late, demand, 0).sum(1) / (port + jnp.where(late, circuit, 0).sum(1))
 
-    root = lax.fori_loop(0, NEWTON, lambda _, at: lax.stop_gradient(ratio(at)), jnp.zeros_like(port))
+    root = lax.fori_loop(0, NEWTON, lambda _, time: lax.stop_gradient(ratio(time)), jnp.zeros_like(port))
     return _softest(ratio(root), temperature)
 
 
@@ -282,9 +282,9 @@ def unsplit_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperatu
     """Return a smooth unsplit time over the degree bound: c < 1 circuits count as one with probability c, else EPS."""
     active = jnp.minimum(count, 1)
     on_circuits = need.pairs / jnp.maximum(count, 1)
-    rest = need.pairs * (1 - active)
+    on_eps = need.pairs * (1 - active)
     port = jnp.maximum(need.ports, FAINT)
-    times = jnp.concatenate([on_circuits.reshape(-1), rest.sum(1) / port, rest.sum(0) / port])
+    times = jnp.concatenate([on_circuits.reshape(-1), on_eps.sum(1) / port, on_eps.sum(0) / port])
     weight = jnp.concatenate([jnp.where(need.pairs > 0, active, 0).reshape(-1), jnp.ones(2 * len(port), active.dtype)])
     return _softest(times, temperature, weight)
 
@@ -294,14 +294,16 @@ def _softest(times, temperature, weight=None):
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "samples"))
-def _relaying(demand, region: Region, key, steps: int, samples: int) -> tuple[Circuits, Float[Array, "S S S+2"]]:
+def _relax_with_relay(
+    demand, region: Region, key, steps: int, samples: int
+) -> tuple[Circuits, Float[Array, "S S S+2"]]:
     sample = samples_of(demand[None], region)
 
-    def planned(logits):
-        circuits = Circuits(rounded(relaxed_jointly(sample, logits, steps), region.degrees))
+    def plan_from(logits):
+        circuits = Circuits(round_circuits(relax_jointly(sample, logits, steps), region.degrees))
         shares = relay_shares(region, circuits, demand)
         return circuits, shares, fluid_lower_bound(region, Plan(circuits, shares), demand, routing="relay")
 
-    circuits, shares, seconds = jax.vmap(planned)(first_logits(demand, key, samples))
+    circuits, shares, seconds = jax.vmap(plan_from)(first_logits(demand, key, samples))
     best = jnp.argmin(seconds)
     return jax.tree.map(lambda x: x[best], (circuits, shares))

@@ -6,16 +6,16 @@ from jaxtyping import Array, Float, Int
 from mfabric_jax.checks import InputError, of_type
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies.arguments import demand_of, unless_nan
-from mfabric_jax.policies.greedy import allocated_greedily
-from mfabric_jax.policies.index_rule import allocated, shipped
-from mfabric_jax.policies.samples import NormalisedDemand, normalised
+from mfabric_jax.policies.greedy import allocate_greedily
+from mfabric_jax.policies.index_rule import allocate_by_index, shipped_index
+from mfabric_jax.policies.samples import NormalisedDemand, normalise
 from mfabric_jax.support.arrays import floats
 from mfabric_jax.support.host_arrays import NO_NAN
 
 FAINT = 1e-4  # circuits added to every pair, so that spare NICs go to pairs without circuits
 
 
-def rounded(
+def round_scores(
     scores: Float[Array, "S S"], region: Region, *, demand: Float[Array, "S S"] | None = None
 ) -> Int[Array, "S S"]:
     """Return legal circuits for any scores: one at a time, to the pair with the largest score for its next circuit.
@@ -35,13 +35,15 @@ def rounded(
     largest = jnp.finfo(scores.dtype).max / (4 * servers)  # sums of two stay finite
     clipped = jnp.clip(scores, 0, largest)  # NaN stays
     if demand is None:
-        return allocated_greedily(clipped, region.degrees, "next")
+        return allocate_greedily(clipped, region.degrees, "next")
     own = jnp.eye(servers, dtype=bool)
     both = jnp.where(own, 0, (clipped + clipped.T) / 2)
-    need = normalised(demand_of(demand, region), region)
-    return unless_nan(dealt(jnp.nan_to_num(both), need, region.degrees), jnp.where(own, 0, clipped) + need.pairs)
+    need = normalise(demand_of(demand, region), region)
+    return unless_nan(
+        deal_circuits(jnp.nan_to_num(both), need, region.degrees), jnp.where(own, 0, clipped) + need.pairs
+    )
 
 
-def dealt(count: Float[Array, "S S"], need: NormalisedDemand, degrees: Int[Array, "S"]) -> Int[Array, "S S"]:
+def deal_circuits(count: Float[Array, "S S"], need: NormalisedDemand, degrees: Int[Array, "S"]) -> Int[Array, "S S"]:
     """Return whole circuits from real-valued symmetric ones, by the package's index."""
-    return allocated(shipped(), need.single(), count.astype(jnp.float32) + FAINT, degrees)
+    return allocate_by_index(shipped_index(), need.single(), count.astype(jnp.float32) + FAINT, degrees)

@@ -22,25 +22,25 @@ from mfabric_jax.policies.arguments import circuits_before, demand_of, demands_o
 from mfabric_jax.policies.circuit_search import (
     LANES,
     Found,
-    adaptive,
+    adaptive_delivery,
     best,
-    bettered,
-    fixed,
+    fixed_delivery,
+    improve_circuits,
     is_enough,
     most_promising,
-    paced,
-    settled_each,
+    paced_delivery,
+    settle_each,
     shares_of,
 )
 from mfabric_jax.policies.greedy import greedy
-from mfabric_jax.policies.relaxed import FLOOR, first_logits, relaxed_jointly, rounded, soft_circuits
+from mfabric_jax.policies.relaxed import FLOOR, first_logits, relax_jointly, round_circuits, soft_circuits
 from mfabric_jax.policies.samples import Samples, samples_of, tail_of
 from mfabric_jax.policies.static import uniform
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.demand import between_servers
 from mfabric_jax.support.arrays import floats, floats_or_nan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
-from mfabric_jax.support.platforms import in_step, mapped
+from mfabric_jax.support.platforms import in_step, map_members
 
 ROUTES = ("adaptive", "fixed")
 ROUTINGS = ("relay", "unsplit", "split")
@@ -100,13 +100,13 @@ def sample_average(
     stay, at_once = previous is not None, max(LANES // len(several), 1)
     count = circuits_before(previous, region)
     before = jnp.zeros((servers, servers), jnp.int32) if count is None else count.astype(jnp.int32)
-    found = _search(Search(routing, routes, tail, rounds, swaps, steps, starts, stay, at_once))(samples, before, key)
-    circuits = Circuits(unless_nan(found.count, samples.mean))
+    result = _search(Search(routing, routes, tail, rounds, swaps, steps, starts, stay, at_once))(samples, before, key)
+    circuits = Circuits(unless_nan(result.count, samples.mean))
     if routing != "relay":
         return Plan(circuits)
     if routes == "fixed":
-        return Plan(circuits, _whole(shares_of(samples, found.count, found.state)))
-    shares = jax.vmap(lambda one: relay_shares(region, circuits, one, steps=share_steps))(several)
+        return Plan(circuits, _whole(shares_of(samples, result.count, result.state)))
+    shares = jax.vmap(lambda sample: relay_shares(region, circuits, sample, steps=share_steps))(several)
     return Plan(circuits, shares if demand.ndim == 3 else shares[0])
 
 
@@ -131,35 +131,37 @@ class Search(NamedTuple):
     @staticmethod
     def of(policy: str, settings: dict[str, Any]) -> "Search":
         """Return the search of "joint" or "sample-average" for one demand without a previous plan."""
-        given = _defaults(sample_average) | settings
+        values = _defaults(sample_average) | settings
         if policy == "joint":
             own = _defaults(joint) | settings
-            given |= {"steps": own["steps"], "starts": own["samples"], "rounds": own["rounds"]}
-        return Search(tail=tail_of(given["risk"]), **{name: given[name] for name in Search._fields if name in given})
+            values |= {"steps": own["steps"], "starts": own["samples"], "rounds": own["rounds"]}
+        return Search(tail=tail_of(values["risk"]), **{name: values[name] for name in Search._fields if name in values})
 
 
 def _defaults(policy: Callable) -> dict[str, Any]:
     every = inspect.signature(policy).parameters.items()
-    return {name: one.default for name, one in every if one.default is not one.empty}
+    return {name: parameter.default for name, parameter in every if parameter.default is not parameter.empty}
 
 
 def first_of_each(demand: Float[Array, "B S S"], region: Region, search: Search) -> tuple[Found, Array]:
     """Return the first stage of the search for each demand alone, and whether it suffices [B]."""
 
-    def one(demand):
+    def first_stage(demand):
         samples, before, key = _alone(demand, region)
         return stages(search)[0](samples, before, key)
 
-    return mapped(one, demand, search.at_once)
+    return map_members(first_stage, demand, search.at_once)
 
 
-def further_of_each(found: Found, demand: Float[Array, "B S S"], region: Region, search: Search) -> Int[Array, "B S S"]:
+def further_of_each(
+    results: Found, demand: Float[Array, "B S S"], region: Region, search: Search
+) -> Int[Array, "B S S"]:
     """Return the circuits after the second stage, for demands whose first stage did not suffice."""
 
-    def one(found, demand):
-        return stages(search)[1](found, *_alone(demand, region)).count
+    def further_stage(result, demand):
+        return stages(search)[1](result, *_alone(demand, region)).count
 
-    return jax.vmap(one)(found, demand)
+    return jax.vmap(further_stage)(results, demand)
 
 
 def _alone(demand: Float[Array, "S S"], region: Region) -> tuple[Samples, Array, PRNGKeyArray]:
@@ -171,34 +173,40 @@ def _alone(demand: Float[Array, "S S"], region: Region) -> tuple[Samples, Array,
 def stages(search: Search) -> tuple[Callable, Callable]:
     """Return the two stages of the search: starts for all members; all other work for those that are not done."""
     routing, routes, tail, rounds, swaps, steps, starts, stay, _ = search
-    way = paced(routing) if routing != "relay" else fixed(tail) if routes == "fixed" else adaptive()
+    delivery = (
+        paced_delivery(routing)
+        if routing != "relay"
+        else fixed_delivery(tail)
+        if routes == "fixed"
+        else adaptive_delivery()
+    )
 
     def first(samples: Samples, before, key):
         counts = _plain(samples)
-        each = settled_each(samples, way, counts, way.cold(samples), False)
+        each = settle_each(samples, delivery, counts, delivery.cold(samples), False)
         if stay:  # time the previous circuits more exactly, lest they are replaced needlessly
             legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
-            placed, state = jnp.where(legal, before, counts[0]), way.cold(samples)
+            placed, state = jnp.where(legal, before, counts[0]), delivery.cold(samples)
             for warm in (False, *[True] * AGAIN):
-                state, seconds = way.settle(samples, placed, state, warm)
+                state, seconds = delivery.settle(samples, placed, state, warm)
             first_of_all = Found(placed, state, seconds)
-            each = jax.tree.map(lambda one, others: jnp.concatenate([one[None], others]), first_of_all, each)
-        found = best(samples, each, tail, stay)
-        return found, is_enough(samples, found, tail)
+            each = jax.tree.map(lambda leaf, others: jnp.concatenate([leaf[None], others]), first_of_all, each)
+        result = best(samples, each, tail, stay)
+        return result, is_enough(samples, result, tail)
 
-    def further(found: Found, samples: Samples, before, key):
+    def further(result: Found, samples: Samples, before, key):
         others = [in_proportion(samples, power) for power in POWERS[1:]]
         others.append(_unlike(samples))
         if steps and routing == "relay":
             begin, key = jax.random.split(key)
             few = samples.some(jnp.arange(min(len(samples.pairs), RELAXED)))
             begun = first_logits(samples.mean, begin, starts)
-            soft = mapped(lambda one: relaxed_jointly(few, one, steps, tail), begun, 1)
-            others += list(jax.vmap(lambda one: rounded(one, samples.degrees))(soft))
-        other = most_promising(samples, way, jnp.stack(others), way.cold(samples), 0, tail, False)
-        start = best(samples, _both(found, other), tail, stay)
-        then = bettered(samples, way, start, key, rounds, swaps, tail)
-        return best(samples, _both(found, then), tail, stay) if stay else then
+            soft = map_members(lambda matrix: relax_jointly(few, matrix, steps, tail), begun, 1)
+            others += list(jax.vmap(lambda matrix: round_circuits(matrix, samples.degrees))(soft))
+        other = most_promising(samples, delivery, jnp.stack(others), delivery.cold(samples), 0, tail, False)
+        start = best(samples, _both(result, other), tail, stay)
+        then = improve_circuits(samples, delivery, start, key, rounds, swaps, tail)
+        return best(samples, _both(result, then), tail, stay) if stay else then
 
     # `jit` traces each once, however often it is batched; `inline` lets XLA fuse it with its neighbours.
     return jax.jit(first, inline=True), jax.jit(further, inline=True)
@@ -206,11 +214,11 @@ def stages(search: Search) -> tuple[Callable, Callable]:
 
 @functools.cache
 def _search(search: Search) -> Callable:
-    return jax.jit(staged(*stages(search), search.at_once))
+    return jax.jit(batch_stages(*stages(search), search.at_once))
 
 
-def _both(one: Found, other: Found) -> Found:
-    return jax.tree.map(lambda *x: jnp.stack(x), one, other)
+def _both(first: Found, second: Found) -> Found:
+    return jax.tree.map(lambda *x: jnp.stack(x), first, second)
 
 
 def _plain(samples: Samples) -> Int[Array, "C S S"]:
@@ -224,7 +232,7 @@ def in_proportion(samples: Samples, power: float) -> Int[Array, "S S"]:
     pairs = jnp.maximum(samples.mean, samples.mean.T)
     floor = jnp.asarray(FLOOR, pairs.dtype) * pairs.mean() + jnp.finfo(pairs.dtype).tiny
     logits = jnp.asarray(power, pairs.dtype) * jnp.log(pairs + floor)
-    return rounded(soft_circuits(logits, samples.degrees), samples.degrees)
+    return round_circuits(soft_circuits(logits, samples.degrees), samples.degrees)
 
 
 def _unlike(samples: Samples) -> Int[Array, "S S"]:
@@ -232,7 +240,7 @@ def _unlike(samples: Samples) -> Int[Array, "S S"]:
     load = jnp.maximum(samples.mean.sum(0), samples.mean.sum(1))
     load = load / jnp.maximum(load.max(), jnp.finfo(load.dtype).tiny)
     apart = jnp.log(jnp.asarray(APART, load.dtype) + (load[:, None] - load[None]) ** 2)
-    return rounded(soft_circuits(apart, samples.degrees), samples.degrees)
+    return round_circuits(soft_circuits(apart, samples.degrees), samples.degrees)
 
 
 def joint(
@@ -258,7 +266,7 @@ def joint(
     return sample_average(demand, region, previous=previous, key=key, steps=steps, starts=samples, rounds=rounds)
 
 
-def staged(first: Callable[..., Any], further: Callable[..., Any], at_once: int) -> Callable[..., Any]:
+def batch_stages(first: Callable[..., Any], further: Callable[..., Any], at_once: int) -> Callable[..., Any]:
     """Return a function that runs `first(*given) -> (found, done)` on a batch, then `further` on members not done.
 
     `further(found, *given)` returns `found`. Under `vmap`, members not done form groups of `at_once` on a CPU and one
@@ -266,39 +274,39 @@ def staged(first: Callable[..., Any], further: Callable[..., Any], at_once: int)
     """
 
     @custom_vmap
-    def batch(given):
-        many = len(jax.tree.leaves(given)[0])
+    def batch(inputs):
+        many = len(jax.tree.leaves(inputs)[0])
         size = in_step(at_once, many)
-        found, done = mapped(lambda one: first(*one), given, at_once)
+        results, done = map_members(lambda member: first(*member), inputs, at_once)
         order = jnp.argsort(done, stable=True)
         groups = -(-many // size)
         order = jnp.concatenate([order, jnp.broadcast_to(order[-1:], (groups * size - many,))]).reshape(groups, size)
 
         def group(members):
-            taken, own, over = jax.tree.map(lambda x: x[members], (found, given, done))
+            taken, own, over = jax.tree.map(lambda x: x[members], (results, inputs, done))
 
             def go_on():
-                then = jax.vmap(lambda found, one: further(found, *one))(taken, own)
+                then = jax.vmap(lambda results, member: further(results, *member))(taken, own)
                 return jax.tree.map(lambda new, old: jnp.where(_like(over, old), old, new), then, taken)
 
             return lax.cond(over.all(), lambda: taken, go_on)
 
         then = lax.map(group, order)
         flat = order.reshape(-1)
-        return jax.tree.map(lambda old, new: old.at[flat].set(new.reshape(-1, *new.shape[2:])), found, then)
+        return jax.tree.map(lambda old, new: old.at[flat].set(new.reshape(-1, *new.shape[2:])), results, then)
 
     @batch.def_vmap
-    def _(axis_size, in_batched, given):
+    def _(axis_size, in_batched, inputs):
         whole = jax.tree.map(
-            lambda x, batched: x if batched else jnp.broadcast_to(x, (axis_size, *x.shape)), given, in_batched[0]
+            lambda x, batched: x if batched else jnp.broadcast_to(x, (axis_size, *x.shape)), inputs, in_batched[0]
         )
         many = jax.tree.leaves(whole)[0].shape[1]
-        found = batch(jax.tree.map(lambda x: x.reshape(axis_size * many, *x.shape[2:]), whole))
-        apart = jax.tree.map(lambda x: x.reshape(axis_size, many, *x.shape[1:]), found)
+        results = batch(jax.tree.map(lambda x: x.reshape(axis_size * many, *x.shape[2:]), whole))
+        apart = jax.tree.map(lambda x: x.reshape(axis_size, many, *x.shape[1:]), results)
         return apart, jax.tree.map(lambda _: True, apart)
 
-    def run(*given):
-        return jax.tree.map(lambda x: x[0], batch(jax.tree.map(lambda x: jnp.asarray(x)[None], given)))
+    def run(*inputs):
+        return jax.tree.map(lambda x: x[0], batch(jax.tree.map(lambda x: jnp.asarray(x)[None], inputs)))
 
     return run
 

@@ -10,8 +10,8 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.demand import between_servers
-from mfabric_jax.routing.potentials import Links, level
-from mfabric_jax.routing.region import joined
+from mfabric_jax.routing.potentials import RelayLinks, level
+from mfabric_jax.routing.region import eps_pairs
 
 NEVER = 1e4  # time of bytes without a path, in degree bounds: finite, to compare circuits
 
@@ -28,13 +28,13 @@ class NormalisedDemand(NamedTuple):
         return NormalisedDemand(pairs, ports, efficiency)
 
 
-def normalised(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand:
+def normalise(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand:
     """Return the demand [bytes] in circuits; servers without NICs send and receive nothing."""
-    return _normalised(between_servers(region, demand), region)
+    return _normalise(between_servers(region, demand), region)
 
 
 @jax.jit
-def _normalised(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand:
+def _normalise(demand: Float[Array, "S S"], region: Region) -> NormalisedDemand:
     dtype = demand.dtype
     ports = jnp.broadcast_to(jnp.asarray(region.electrical_nics, dtype), region.servers)
     nics = ports + region.degrees.astype(dtype)
@@ -72,19 +72,19 @@ class Samples(NamedTuple):
     def region(self, nic_gbps: float) -> Region:
         return Region(len(self.ports), nic_gbps, self.degrees, self.ports, relay_efficiency=self.efficiency)
 
-    def links(self, pairs: Float[Array, "S S"], count) -> tuple[Links, Float[Array, ""]]:
+    def links(self, pairs: Float[Array, "S S"], count) -> tuple[RelayLinks, Float[Array, ""]]:
         """Return the links of one demand over real or whole circuits, and the extra time of bytes without a path."""
         circuit = count.astype(pairs.dtype)
         active = (circuit > 0).astype(pairs.dtype)
-        served = (active @ active + active > 0) | joined(self.ports)
+        served = (active @ active + active > 0) | eps_pairs(self.ports)
         lost = jnp.where(served, 0, pairs).sum()
-        return Links(jnp.where(served, pairs, 0), circuit, self.ports, self.efficiency), NEVER * lost
+        return RelayLinks(jnp.where(served, pairs, 0), circuit, self.ports, self.efficiency), NEVER * lost
 
 
 def samples_of(demand: Float[Array, "K S S"], region: Region, weights: Float[Array, "K"] | None = None) -> Samples:
     """Return normalised samples of demands [bytes]; None: equal `weights`."""
     demands = jax.vmap(lambda demand: between_servers(region, demand))(demand)
-    pairs, ports, efficiency = jax.vmap(lambda demand: normalised(demand, region))(demands)
+    pairs, ports, efficiency = jax.vmap(lambda demand: normalise(demand, region))(demands)
     weight = jnp.ones(len(demands), demands.dtype) if weights is None else jnp.asarray(weights).astype(demands.dtype)
     bound = jax.vmap(lambda demand: degree_bound(region, demand))(demands)
     limit = jax.vmap(lambda demand: relay_limit(region, demand))(demands)
@@ -138,9 +138,9 @@ def relay_limit(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]
     """
     demand = between_servers(region, demand)
     dtype, servers = demand.dtype, region.servers
-    place = jnp.arange(servers, dtype=jnp.int32)
+    rank = jnp.arange(servers, dtype=jnp.int32)
     senders = jnp.sort(demand, axis=0, descending=True)  # one column per receiver
-    near = jnp.where(place[:, None] < region.degrees[None], senders, 0).sum(0)
+    near = jnp.where(rank[:, None] < region.degrees[None], senders, 0).sum(0)
     far = jnp.maximum(demand.sum(0) - near, 0)
     efficiency = jnp.asarray(region.relay_efficiency, dtype)
     ports = jnp.broadcast_to(jnp.asarray(region.electrical_nics, dtype), servers)

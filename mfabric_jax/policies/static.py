@@ -83,11 +83,11 @@ def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
     """
     if key is None:
         raise InputError("policy 'random' needs a key, got none.")
-    return Plan(Circuits(_drawn(key, region.degrees)))
+    return Plan(Circuits(_draw_circuits(key, region.degrees)))
 
 
 @jax.jit
-def _drawn(key, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
+def _draw_circuits(key, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
     servers = len(degree)
 
     def joinable(free):
@@ -121,14 +121,14 @@ def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=N
     (at least half of the maximum weight); the ring's number of interfaces is fixed, not proportional to demand.
     """
     demand = demand_of(demand, region)
-    return Plan(Circuits(unless_nan(_wired(demand, region.degrees), demand)))
+    return Plan(Circuits(unless_nan(_wire_topoopt(demand, region.degrees), demand)))
 
 
 @jax.jit
-def _wired(demand: Float[Array, "S S"], degree) -> Array:
+def _wire_topoopt(demand: Float[Array, "S S"], degree) -> Array:
     servers = len(demand)
-    place = jnp.arange(servers)
-    chain = jnp.abs(place[:, None] - place[None, :]) == 1
+    server = jnp.arange(servers)
+    chain = jnp.abs(server[:, None] - server[None, :]) == 1
     chain = jnp.where((degree[:, None] >= RING_NICS) & (degree[None, :] >= RING_NICS) & chain, 1, 0).astype(jnp.int32)
     return chain + matchings(demand, jnp.maximum(degree - RING_NICS, 0))
 
@@ -160,9 +160,9 @@ def _matching(weight: Float[Array, "S S"], willing) -> Array:
         taken, willing = state
         open_ = jnp.where(willing[:, None] & willing[None, :] & (weight > 0), jnp.triu(weight, 1), 0)  # no NaN
         i, j = jnp.divmod(jnp.argmax(open_), servers)
-        found = (open_[i, j] > 0).astype(jnp.int32)
-        taken = taken.at[i, j].add(found).at[j, i].add(found)
-        closed = found > 0
+        added = (open_[i, j] > 0).astype(jnp.int32)
+        taken = taken.at[i, j].add(added).at[j, i].add(added)
+        closed = added > 0
         willing = willing.at[i].set(willing[i] & ~closed).at[j].set(willing[j] & ~closed)
         return taken, willing
 

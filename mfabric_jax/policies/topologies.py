@@ -81,10 +81,10 @@ def _torus(servers: int) -> np.ndarray:
 def _matchings(servers: int) -> np.ndarray:
     """Return random perfect matchings [MATCHINGS S S]; with an odd number of servers, each omits one."""
     random, count = np.random.default_rng(SEED), np.zeros((MATCHINGS, servers, servers), np.int32)
-    for one in count:
+    for matching in count:
         order = random.permutation(servers)
         i, j = order[: servers // 2], order[servers // 2 : servers // 2 * 2]
-        one[i, j] = one[j, i] = 1
+        matching[i, j] = matching[j, i] = 1
     return count
 
 

@@ -11,7 +11,7 @@ from mfabric_jax.policies.circuit_search import ENOUGH
 from mfabric_jax.policies.samples import Samples, samples_of
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing import degree_bound
-from mfabric_jax.routing.potentials import descended
+from mfabric_jax.routing.potentials import minimise
 from mfabric_jax.traffic.scenarios import likely_demands
 
 SCENARIOS = 2  # demands that time the candidates, with opposite noise
@@ -25,14 +25,14 @@ MOST_DOUBT = 0.02  # limit of this, in degree bounds
 def relay_times(samples: Samples, count: Float[Array, "S S"], steps: int) -> Float[Array, "K"]:
     """Return each sample's time over its degree bound, with relay shares after `steps` gradient steps."""
 
-    def one(pairs, cold, limit):
+    def sample_time(pairs, cold, limit):
         links, late = samples.links(pairs, count)
-        return descended(links.softened, cold, steps, enough=limit * (1 + ENOUGH / 2))[1] + late
+        return minimise(links.soft_time, cold, steps, enough=limit * (1 + ENOUGH / 2))[1] + late
 
-    return jax.vmap(one)(samples.pairs, samples.cold, samples.limit)
+    return jax.vmap(sample_time)(samples.pairs, samples.cold, samples.limit)
 
 
-def weighed(
+def weigh_circuits(
     proposal: Int[Array, "S S"],
     forecast: Float[Array, "S S"],
     region: Region,

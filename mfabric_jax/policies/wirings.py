@@ -20,7 +20,7 @@ from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.grids import ascending_steps, ring_circuits, totient_steps
 from mfabric_jax.fabric.nic_use import RING_NICS
 from mfabric_jax.policies.static import matchings, topoopt
-from mfabric_jax.routing.fixed import wired
+from mfabric_jax.routing.fixed import add_paths
 from mfabric_jax.support import programs
 from mfabric_jax.support.array_module import Array
 from mfabric_jax.workload import Workload
@@ -41,7 +41,7 @@ class Sent(NamedTuple):
 ALL_TO_ALLS = Sent(0.0, 1.0)  # if no gradients are sent, or if they are not counted apart
 
 
-def sent_by(job: Workload, demand: Float[Array, "S S"]) -> Sent:
+def bytes_sent(job: Workload, demand: Float[Array, "S S"]) -> Sent:
     """Return the bytes that a server sends per iteration, for gradients and in all-to-alls.
 
     Gradients include sharded weights and are the mean over stages. `demand` is the mean dispatch of the all-to-alls.
@@ -54,16 +54,16 @@ def sent_by(job: Workload, demand: Float[Array, "S S"]) -> Sent:
     return Sent(float(gradients), float(away.sum() / len(away) * both * passes))
 
 
-def wired_as(wiring: str, group: DirectLinks, servers: int, demand: Float[Array, "S S"], sent: Sent) -> DirectLinks:
+def wire_group(wiring: str, group: DirectLinks, servers: int, demand: Float[Array, "S S"], sent: Sent) -> DirectLinks:
     """Return the group with its circuits; the stage has `servers`; `demand` is each group's mean all-to-all."""
     if wiring == DEMAND:
         region = Region(group.servers, jnp.ones(()), jnp.asarray(group.nics, jnp.int32))  # any bandwidth: one program
-        return wired(group, programs.run(_for_demand, np.asarray(demand), region))
+        return add_paths(group, programs.run(_for_demand, np.asarray(demand), region))
     groups = servers // group.servers
     nics = np.full((groups, group.servers), np.max(group.nics))
     nics[0] = group.nics  # only the simulated group may have lost NICs
     count, rings = stage_circuits(wiring, nics, np.broadcast_to(demand, (groups, *demand.shape)), sent)
-    return dataclasses.replace(wired(group, count), ring_nics=float(RING_NICS * rings))
+    return dataclasses.replace(add_paths(group, count), ring_nics=float(RING_NICS * rings))
 
 
 def _for_demand(demand: Float[Array, "S S"], region: Region) -> Array:
@@ -89,8 +89,8 @@ def stage_circuits(
         key = own[0].tobytes(), own[1].tobytes()
         if key not in known:
             known[key] = np.asarray(programs.run(matchings, own[0], jnp.asarray(own[1])))
-        place = slice(group * len(own[1]), (group + 1) * len(own[1]))
-        count[place, place] += known[key]
+        span = slice(group * len(own[1]), (group + 1) * len(own[1]))
+        count[span, span] += known[key]
     return count, rings
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mfabric_jax.report.query import Asked as Asked
+from mfabric_jax.report.query import QueryOptions as QueryOptions
 from mfabric_jax.report.query import query as query
 from mfabric_jax.support.lazily import at_first_use
 

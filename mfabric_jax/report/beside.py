@@ -14,11 +14,11 @@ from mfabric_jax.support.origin import python
 SERVE = "from mfabric_jax.report.beside import serve; serve()"
 
 
-class Beside:
+class DrawingProcess:
     """A process that draws; if it fails, this process draws instead."""
 
     def __init__(self) -> None:
-        self._asked: list[tuple[Callable[..., Any], tuple]] = []
+        self._requests: list[tuple[Callable[..., Any], tuple]] = []
         self._process: subprocess.Popen | None = None
         with contextlib.suppress(OSError, TypeError):  # no memory for a process, or no path to Python
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -27,7 +27,7 @@ class Beside:
 
     def draw(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Request `function(*arguments)`; the function must be at the top level of a module."""
-        self._asked.append((function, arguments))
+        self._requests.append((function, arguments))
         with self._or_stop():
             if self._process is not None:
                 pickle.dump((function, arguments), self._process.stdin)  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ class Beside:
 
     def results(self) -> list[Any]:
         """Return the results of all requests, in order; raise what a function raised."""
-        return [self._result(function, arguments) for function, arguments in self._asked]
+        return [self._result(function, arguments) for function, arguments in self._requests]
 
     def _result(self, function: Callable[..., Any], arguments: tuple) -> Any:
         with self._or_stop():
@@ -64,16 +64,16 @@ class Beside:
 
 
 @contextlib.contextmanager
-def drawing() -> Iterator[Beside]:
+def drawing() -> Iterator[DrawingProcess]:
     """Yield a process that draws; it is stopped at the end of the block."""
-    beside = Beside()
+    process = DrawingProcess()
     try:
-        yield beside
+        yield process
     finally:
-        beside.stop()
+        process.stop()
 
 
-def called(name: str, *arguments: Any) -> Any:
+def call_by_name(name: str, *arguments: Any) -> Any:
     """Call MODULE:FUNCTION; passed to `draw`, it lets the other process import the module."""
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)(*arguments)
@@ -81,13 +81,13 @@ def called(name: str, *arguments: Any) -> Any:
 
 def serve() -> None:
     """Answer the requests of the parent process until it closes the pipe."""
-    asked, answers = sys.stdin.buffer, sys.stdout.buffer
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # keep what functions print out of the answers
     with contextlib.suppress(ImportError, InputError):
         importlib.import_module("mfabric_jax.report.figures")
     while True:
         try:
-            function, arguments = pickle.load(asked)
+            function, arguments = pickle.load(requests)
         except EOFError:
             return
         try:

@@ -29,7 +29,7 @@ class Bar:
     """A piece of a horizontal bar from `start` to `end` in row `place`; `text` is drawn inside if it fits."""
 
     look: style.Look
-    place: int
+    row: int
     start: float
     end: float
     tip: str
@@ -75,25 +75,25 @@ class Chart:
     folded: Mapping[str, Sequence[Panel]] = field(default_factory=dict)
 
 
-def placed(panel: Panel) -> Panel:
+def drawable_panel(panel: Panel) -> Panel:
     """Return the panel without values that no axis can show, such as infinities in edited rows."""
-    curves = [_placed_curve(curve) for curve in panel.curves]
+    curves = [_drawable_curve(curve) for curve in panel.curves]
     return replace(
         panel,
         curves=[curve for curve in curves if curve.points],
-        bars=[bar for bar in panel.bars if _has_place(bar.start) and _has_place(bar.end)],
-        totals=[(end if _has_place(end) else 0.0, text) for end, text in panel.totals],
-        spread={place: ends for place, ends in panel.spread.items() if all(map(_has_place, ends))},
-        reach=[value for value in panel.reach if _has_place(value)],
+        bars=[bar for bar in panel.bars if _is_drawable(bar.start) and _is_drawable(bar.end)],
+        totals=[(end if _is_drawable(end) else 0.0, text) for end, text in panel.totals],
+        spread={row: ends for row, ends in panel.spread.items() if all(map(_is_drawable, ends))},
+        reach=[value for value in panel.reach if _is_drawable(value)],
     )
 
 
-def _placed_curve(curve: Curve) -> Curve:
+def _drawable_curve(curve: Curve) -> Curve:
     ends = curve.spread or [()] * len(curve.points)
-    there = [all(map(_has_place, (*point, *both))) for point, both in zip(curve.points, ends, strict=True)]
-    kept = lambda values: [one for one, known in zip(values, there, strict=False) if known]  # noqa: E731
+    there = [all(map(_is_drawable, (*point, *both))) for point, both in zip(curve.points, ends, strict=True)]
+    kept = lambda values: [value for value, known in zip(values, there, strict=False) if known]  # noqa: E731
     return replace(curve, points=kept(curve.points), tips=kept(curve.tips), spread=kept(curve.spread))
 
 
-def _has_place(value: float) -> bool:
+def _is_drawable(value: float) -> bool:
     return abs(value) <= LARGEST

@@ -74,7 +74,7 @@ THROUGHPUT = Measure(TOKENS, "Throughput", "million tokens a second", 0.000001, 
 def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
     """Return a chart of a measure by NIC bandwidth: a panel per model, a line per fabric; bars for one bandwidth."""
     looks, panels = style.series_looks(grid.series), []
-    one = len(grid.bandwidths) == 1
+    is_single = len(grid.bandwidths) == 1
     for model in grid.models:
         known = {
             (series, gbps): value
@@ -86,12 +86,12 @@ def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
             (series, gbps): f"{looks[series].label}, {number(gbps)} Gbps: {number(value)} {measure.axis}"
             for (series, gbps), value in known.items()
         }
-        if one:
+        if is_single:
             best = sorted(known, key=lambda cell: known[cell], reverse=measure.more_is_better)
-            bars = [Bar(looks[cell[0]], place, 0.0, known[cell], tips[cell]) for place, cell in enumerate(best)]
+            bars = [Bar(looks[cell[0]], row, 0.0, known[cell], tips[cell]) for row, cell in enumerate(best)]
             totals = [(known[cell], number(known[cell])) for cell in best]
             names = [looks[series].label for series, _ in best]
-            spread = {at: ends for at, cell in enumerate(best) if (ends := measure.spread(grid, model, *cell))}
+            spread = {index: ends for index, cell in enumerate(best) if (ends := measure.spread(grid, model, *cell))}
             panels.append(Panel(str(model), measure.axis, bars=bars, names=names, totals=totals, spread=spread))
         else:
             curves = []
@@ -105,7 +105,7 @@ def against_bandwidth(grid: Grid, measure: Measure) -> Chart:
             panels.append(Panel(str(model), "NIC bandwidth [Gbps]", measure.axis, curves))
     note = "More is better." if measure.more_is_better else "Less is better."
     note += BANDS if any(panel.spread for panel in panels) or any(c.spread for p in panels for c in p.curves) else ""
-    title = measure.title + (f" at {number(grid.bandwidths[0])} Gbps" if one else " against bandwidth")
+    title = measure.title + (f" at {number(grid.bandwidths[0])} Gbps" if is_single else " against bandwidth")
     return _with_key(Chart(title, note, list(looks.values()), panels), measure.axis)
 
 
@@ -186,16 +186,16 @@ def _stacks(grid: Grid, gbps: float) -> list[Panel]:
         unit = grid.value(model, reference, gbps, TIME) if reference and reference.fabric == REFERENCE else None
         bars: list[Bar] = []
         totals, spread = [], {}
-        for place, series in enumerate(present):
+        for row, series in enumerate(present):
             if ends := TIME_OF.spread(grid, model, series, gbps):
-                spread[place] = ends
+                spread[row] = ends
             seconds = {name: grid.value(model, series, gbps, name) or 0.0 for name in kinds}
             total, begun = sum(seconds.values()), 0.0
             for name, part in kinds.items():
                 if seconds[name] > 0:
                     share = percent(seconds[name] / total)
                     tip = f"{looks[series].label}, {number(gbps)} Gbps: {part.label} {number(seconds[name])} s, {share}"
-                    bars.append(Bar(part, place, begun, begun + seconds[name], tip, share))
+                    bars.append(Bar(part, row, begun, begun + seconds[name], tip, share))
                     begun += seconds[name]
             times = f" ({number(total / unit)})" if unit else ""
             totals.append((total, f"{number(total)}{times}"))
@@ -240,15 +240,15 @@ def _best_series(grid: Grid, most: int) -> Grid:
     ranked = sorted(grid.series, key=lambda series: least[series])
     first = {kind[series]: series for series in reversed(ranked)}
     chosen = sorted(first.values(), key=ranked.index)[:most]
-    chosen += [one for one in ranked if one not in chosen][: max(_FEW - len(chosen), 0)]
+    chosen += [candidate for candidate in ranked if candidate not in chosen][: max(_FEW - len(chosen), 0)]
     cells = {cell: row for cell, row in grid.cells.items() if cell[1] in chosen}
-    return Grid(grid.models, [one for one in grid.series if one in chosen], grid.bandwidths, cells)
+    return Grid(grid.models, [candidate for candidate in grid.series if candidate in chosen], grid.bandwidths, cells)
 
 
 _EXPECTED = ("breakdown", "pareto")  # a sentence explains why one of these is missing
 
 
-def compared_charts(rows: Rows, most: int | None = None) -> tuple[dict[str, Chart], list[str]]:
+def comparison_charts(rows: Rows, most: int | None = None) -> tuple[dict[str, Chart], list[str]]:
     """Return the charts for which rows hold numbers, by name, and sentences on charts that are left out.
 
     `most`: with more series than that, charts show the best series of each fabric and GPU; None: all. Throughput

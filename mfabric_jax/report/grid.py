@@ -47,7 +47,7 @@ class Series:
     settings: tuple[str, ...] = ()
     rank: int = 0  # number of the series within its fabric, from 0
 
-    def named(self, fabric: str) -> str:
+    def label(self, fabric: str) -> str:
         return ", ".join(map(str, (fabric, *self.settings)))
 
 
@@ -93,31 +93,31 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
     cells: dict[tuple[str, Series, float], Mapping[str, Any]] = {}
     for row in placed:
         fabric = row["fabric"]
-        settings = tuple(told_setting(name, row.get(name)) for name in telling[fabric])
+        settings = tuple(setting_label(name, row.get(name)) for name in telling[fabric])
         rank = sum(1 for known, _ in series if known == fabric)
         own = series.setdefault((fabric, settings), Series(fabric, settings, rank))
         cell = (row["model"], own, row["nic_gbps"])
         if cell in cells and not _same(cells[cell], row):
             raise InputError(
-                f"rows hold two results for {cell[0]} on {own.named(fabric)} at {number(cell[2])} Gbps; "
+                f"rows hold two results for {cell[0]} on {own.label(fabric)} at {number(cell[2])} Gbps; "
                 "keep one of them."
             )
         cells.setdefault(cell, row)
-    ordered = sorted(series.values(), key=lambda one: (list(telling).index(one.fabric), one.rank))
+    ordered = sorted(series.values(), key=lambda entry: (list(telling).index(entry.fabric), entry.rank))
     return Grid(values_of(placed, "model"), ordered, sorted(values_of(placed, "nic_gbps")), cells)
 
 
-def _same(one: Row, other: Row) -> bool:
-    differ = {name for name in one.keys() | other.keys() if str(one.get(name)) != str(other.get(name))}
+def _same(row: Row, other: Row) -> bool:
+    differ = {name for name in row.keys() | other.keys() if str(row.get(name)) != str(other.get(name))}
     return differ == {NUMBER}
 
 
-def grouped(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
+def group_rows(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
     """Return the rows by their values in `names`, in order of first appearance."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(tuple(row[name] for name in names), []).append(row)
-    return found
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return groups
 
 
 def values_of(rows: Rows, name: str) -> list[Any]:
@@ -165,7 +165,7 @@ def telling_apart(rows: Rows, *but: str) -> list[str]:
     return [name for name in names if len({str(row.get(name)) for row in rows}) > 1]
 
 
-def told_setting(name: str, value: Any) -> str:
+def setting_label(name: str, value: Any) -> str:
     """Return the text of a setting in a label: its value, with its name if the value alone is unclear."""
     if name in _NUMBERS or "." in name:
         return f"{last_word(name)} {number(value)}"
@@ -182,13 +182,13 @@ def _telling_settings(rows: Rows, fabric: str) -> list[str]:
     """Settings that differ between rows of this fabric that share model and bandwidth."""
     paths = dict.fromkeys(name for row in rows for name in row if "." in name and not name.startswith(OF_POLICY))
     few = [path for path in paths if len({str(row.get(path)) for row in rows}) <= _MOST]
-    asked = (*_SETTINGS, *few)
+    candidates = (*_SETTINGS, *few)
     seen: dict[tuple[Any, ...], set[Any]] = {}
     for row in rows:
         if row["fabric"] == fabric:
-            for name in asked:
+            for name in candidates:
                 seen.setdefault((name, row["model"], row["nic_gbps"]), set()).add(str(row.get(name)))
-    telling = [name for name in asked if any(key[0] == name and len(values) > 1 for key, values in seen.items())]
+    telling = [name for name in candidates if any(key[0] == name and len(values) > 1 for key, values in seen.items())]
     own = [tuple(row.get(name) for name in ("model", "nic_gbps", VARIANT)) for row in rows if row["fabric"] == fabric]
     return [VARIANT] if VARIANT in telling and len(set(own)) == len(own) else telling
 
@@ -215,11 +215,11 @@ def metric(rows: Rows) -> str | None:
     """Return the result column: a usual result, else the first with unrounded numbers, else the first of numbers."""
     numbers = numeric(rows)
     usual = (name for name in _RESULTS if name in numbers)
-    found = (name for name in numbers if unround(rows, name))
-    return next(itertools.chain(usual, found, numbers), None)
+    results = (name for name in numbers if unround(rows, name))
+    return next(itertools.chain(usual, results, numbers), None)
 
 
-def shown_settings(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
+def setting_columns(rows: Rows, effective: Mapping[str, Any]) -> list[str]:
     """Return the columns that are settings: those before the result, numbers that the configuration names, and paths.
 
     Indices are left out, and so is the seed: draws are averaged.
@@ -246,7 +246,7 @@ def independent(rows: Rows, names: Sequence[str]) -> list[str]:
 
 
 def combinations(rows: Rows, names: Sequence[str]) -> int:
-    return len(grouped(rows, *names))
+    return len(group_rows(rows, *names))
 
 
 # -- Pareto fronts
@@ -254,16 +254,16 @@ def combinations(rows: Rows, names: Sequence[str]) -> int:
 
 def unbeaten(values: Any) -> np.ndarray:
     """Return for each of the points [N K] whether no other is at most as large in all values and smaller in one."""
-    points, place = np.unique(np.asarray(values, dtype=float), axis=0, return_inverse=True)
+    points, inverse = np.unique(np.asarray(values, dtype=float), axis=0, return_inverse=True)
     if points.shape[1] == 2:  # points are sorted: only an earlier one can beat a point
         least = np.minimum.accumulate(points[:, 1])
         kept = np.concatenate([[True], points[1:, 1] < least[:-1]])
-        return kept[place.reshape(-1)]
+        return kept[inverse.reshape(-1)]
     kept, left = np.zeros(len(points), bool), np.arange(len(points))
     while left.size:
         kept[left[0]] = True
         left = left[(points[left] < points[left[0]]).any(axis=1)]
-    return kept[place.reshape(-1)]
+    return kept[inverse.reshape(-1)]
 
 
 def front(points: Sequence[Point]) -> list[Point]:

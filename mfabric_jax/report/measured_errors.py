@@ -15,7 +15,7 @@ from mfabric_jax.report.numerals import percent
 TABLE = "training_errors.toml"
 
 
-class Measured(NamedTuple):
+class StepErrors(NamedTuple):
     """Number of measured steps of a GPU, and their errors: predicted over measured - 1, the mean and the worst."""
 
     steps: int
@@ -43,28 +43,30 @@ def _table() -> Mapping[str, Any]:
     return tomllib.loads((resources.files("mfabric_jax.report") / TABLE).read_text(encoding="utf-8"))
 
 
-def measured_errors() -> dict[str, Measured]:
+def errors_by_gpu() -> dict[str, StepErrors]:
     """Return the errors of measured steps by GPU."""
-    return {gpu: Measured(**facts) for gpu, facts in _table()["gpus"].items()}
+    return {gpu: StepErrors(**facts) for gpu, facts in _table()["gpus"].items()}
 
 
-def measured_ratios() -> Ratios:
+def ratio_errors() -> Ratios:
     return Ratios(**_table()["ratios"])
 
 
-def measured_words(gpus: Iterable[str], loads: Iterable[float] = ()) -> str:
+def accuracy_words(gpus: Iterable[str], loads: Iterable[float] = ()) -> str:
     """Return sentences on the errors of measured steps of some GPUs.
 
     `loads`: load of the busiest rank over the mean, of each row; measured steps had evenly routed tokens.
     """
-    known, asked = measured_errors(), list(dict.fromkeys(gpus))
-    said = [f"{gpu} {known[gpu].words}" for gpu in asked if gpu in known]
-    without = [gpu for gpu in asked if gpu not in known]
+    known, listed = errors_by_gpu(), list(dict.fromkeys(gpus))
+    errors = [f"{gpu} {known[gpu].words}" for gpu in listed if gpu in known]
+    without = [gpu for gpu in listed if gpu not in known]
     nothing = [f"no step of {' or '.join(without)} was measured"] if without else []
     made = f"mfabric validate training, {_table()['date']}"
-    found = f"Predicted time against measured training steps, routed evenly ({made}): {'; '.join([*said, *nothing])}."
+    sentence = (
+        f"Predicted time against measured training steps, routed evenly ({made}): {'; '.join([*errors, *nothing])}."
+    )
     each = list(dict.fromkeys(f"{load:.2f}" for load in sorted(loads)))
     if not each:
-        return found
+        return sentence
     over = each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}"
-    return f"{found} In these rows the busiest rank receives {over} times the mean."
+    return f"{sentence} In these rows the busiest rank receives {over} times the mean."

@@ -19,15 +19,15 @@ def memory_chart(rows: Rows, name: str = "row") -> Chart:
     """Return a chart of GPU memory by part: a bar per row, a diamond at the capacity; `name`: column of row names."""
     needs_values(rows, (name, "memory_gb", *style.MEMORY), "the figure of memory needs rows with its parts")
     bars, totals, points = [], [], []
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         begun, has = 0.0, row.get("gpu_memory_gb")
         for column, look in style.MEMORY.items():
             end, size = begun + row[column], number(row[column])
-            bars += [Bar(look, place, begun, end, f"{look.label}: {size} GB", size)] if row[column] > 0 else []
+            bars += [Bar(look, position, begun, end, f"{look.label}: {size} GB", size)] if row[column] > 0 else []
             begun = end
         uses = f"{number(begun)} GB" if has is None else f"{number(begun)} of {number(has)} GB"
         totals.append((max(begun, has or 0.0), f"{uses}{', too much' if row.get('fits') is False else ''}"))
-        points += [] if has is None else [(has, place)]
+        points += [] if has is None else [(has, position)]
     there = style.Look("Capacity of the GPU", style.INK, "D", hollow=True)
     curves = [Curve(there, points, joined=False)] if points else []
     shown = {"bars": bars, "names": [str(row[name]) for row in rows], "totals": totals, "curves": curves}

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mfabric_jax.report import grid, numerals
-from mfabric_jax.report.grid import Rows, grouped
-from mfabric_jax.report.measured_errors import measured_words
+from mfabric_jax.report.grid import Rows, group_rows
+from mfabric_jax.report.measured_errors import accuracy_words
 from mfabric_jax.report.numerals import number, percent, usable
 from mfabric_jax.report.ranking import above_peak
 from mfabric_jax.workload.parallel import region_remark
 
-TIME, TURNING, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "reconfigurations_over_allowed"
-SPAN, BEGIN_WITH_A_TURN = "circuits_for", ("block", "stage", "iteration")
+TIME, RECONFIG, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "reconfigurations_over_allowed"
+SPAN, BEGIN_RECONFIGURED = "circuits_for", ("block", "stage", "iteration")
 STATIC = ("uniform", "static")  # policies with fixed circuits
 _MOSTLY = 0.5  # above this part of an iteration, reconfiguration dominates it
 _COUNTED = 8  # most values that a sentence names
@@ -30,12 +30,12 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
     """Return remarks on rows: batches, rates above peak, optical switches, idle settings, experts, prices, accuracy."""
     known = [row for row in rows if usable(row.get(TIME))]
     named = [row for row in grid.with_named_graphs(known) if None not in (row.get("model"), row.get("fabric"))]
-    told = [*_batches(named), *_above_peak(named), *_switches(named), *_idle(known, effective or {})]
-    told += [*_experts(named), *_small(named), *_unquoted(named, effective or {})]
-    return [*told, *_measured(named, effective or {})]
+    sentences = [*_batches(named), *_above_peak(named), *_switches(named), *_idle(known, effective or {})]
+    sentences += [*_experts(named), *_small(named), *_missing_quotes(named, effective or {})]
+    return [*sentences, *_accuracy(named, effective or {})]
 
 
-def _unquoted(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
+def _missing_quotes(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
     """Price files that quote switches but none for some bandwidths of rows."""
     speeds = sorted({row["nic_gbps"] for row in rows if usable(row.get("nic_gbps"))})
     for file, values in (effective.get("own_prices") or {}).items():
@@ -50,7 +50,7 @@ def _unquoted(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _measured(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
+def _accuracy(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
     """The accuracy on the GPUs of rows, if rows compute at the rates of the package's measured kernels."""
     if not any(str(row.get("compute_source", "")).endswith(BY_KERNELS) for row in rows):
         return
@@ -60,7 +60,7 @@ def _measured(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
         every = [listed] if isinstance(listed, str) else listed
     if every:
         loads = (usable(row.get("rank_load_over_mean")) for row in rows)
-        yield measured_words(every, [load for load in loads if load is not None])
+        yield accuracy_words(every, [load for load in loads if load is not None])
 
 
 def job_words(rows: Rows) -> list[str]:
@@ -74,14 +74,14 @@ def job_words(rows: Rows) -> list[str]:
     of = f" of {' x '.join(map(str, each))} tokens" if all(each) else ""
     tokens = " and ".join(number(value / MILLION) for value in sorted(set(map(_tokens, rows)) - {0.0}))
     computed, sent = (_values(rows, name) for name in ("compute_precision", "precision"))
-    found = [f"{gpus} GPUs{product}"] if gpus else []
+    words = [f"{gpus} GPUs{product}"] if gpus else []
     if (recipe := _values(rows, "recipe")) not in ("", "none"):
-        found.append(f"set up as in {recipe} (model.recipe none switches that off)")
+        words.append(f"set up as in {recipe} (model.recipe none switches that off)")
     if regions := _values(rows, "region_servers"):
-        found.append(f"regions of {regions} server{'' if regions == '1' else 's'}")
-    found += [f"{batches} micro-batches{of}"] if batches else []
-    found += [f"{tokens} M tokens an iteration"] if tokens else []
-    return found + ([f"computed in {computed}, sent in {sent}"] if computed and sent else [])
+        words.append(f"regions of {regions} server{'' if regions == '1' else 's'}")
+    words += [f"{batches} micro-batches{of}"] if batches else []
+    words += [f"{tokens} M tokens an iteration"] if tokens else []
+    return words + ([f"computed in {computed}, sent in {sent}"] if computed and sent else [])
 
 
 def _values(rows: Rows, name: str) -> str:
@@ -110,11 +110,11 @@ def _batches(rows: Rows) -> Iterator[str]:
 
 
 def _largest(rows: Rows, value: Callable[[Row], float | None], above: float) -> dict[Any, float]:
-    found: dict[Any, float] = {}
+    largest: dict[Any, float] = {}
     for row in rows:
         if (own := value(row) or 0.0) > above:
-            found[row["model"]] = max(found.get(row["model"], 0.0), own)
-    return found
+            largest[row["model"]] = max(largest.get(row["model"], 0.0), own)
+    return largest
 
 
 def _above_peak(rows: Rows) -> Iterator[str]:
@@ -165,17 +165,17 @@ ADVICE = {  # on a switch that is too slow, by what its circuits follow
 }
 
 
-def slow_switch_words(where: str, what: str, turning: float, whole: float, bubble: float, changes: str) -> str | None:
+def slow_switch_words(where: str, what: str, reconfig: float, whole: float, bubble: float, changes: str) -> str | None:
     """Return a warning if reconfigurations take most of an iteration without its bubble, else None.
 
     The bubble is left out because other stages wait for reconfigurations in it. `turning`, `whole`, `bubble`: seconds.
     `changes`: what circuits follow, a key of `ADVICE`.
     """
-    rest = whole - bubble
-    if not turning > _MOSTLY * rest or rest <= 0:
+    without_bubble = whole - bubble
+    if not reconfig > _MOSTLY * without_bubble or without_bubble <= 0:
         return None
-    share = f"{percent(turning / rest)} of an iteration{' without its bubble' if bubble else ''}"
-    seconds = f"({number(turning)} of {number(rest)} s)"
+    share = f"{percent(reconfig / without_bubble)} of an iteration{' without its bubble' if bubble else ''}"
+    seconds = f"({number(reconfig)} of {number(without_bubble)} s)"
     return f"Warning: on {where}, {what} waits for the optical switch for {share} {seconds}: {ADVICE[changes]}"
 
 
@@ -183,29 +183,29 @@ def _switches(rows: Rows) -> Iterator[str]:
     """Reconfiguration that dominates an iteration or is too frequent, and circuits that never change."""
     wanted: list[Row] = [
         {name: row.get(name) for name in (*_PLACE, TIME, CHANGES, SPAN, "schedule")}
-        | {name: usable(row.get(name)) or 0.0 for name in (TURNING, "bubble_s", OVER)}
+        | {name: usable(row.get(name)) or 0.0 for name in (RECONFIG, "bubble_s", OVER)}
         for row in rows
     ]
-    places = grouped(wanted, *_PLACE)
+    places = group_rows(wanted, *_PLACE)
     still: dict[tuple[str, str], None] = {}
     for (model, fabric, ocs, policy), same in places.items():
         where = f"{fabric} with {ocs}" if ocs not in (None, "none", "unnamed") else str(fabric)
         beside = [row[TIME] - row["bubble_s"] for row in same]
-        parts = [row[TURNING] / rest if rest > 0 else 0.0 for row, rest in zip(same, beside, strict=True)]
+        parts = [row[RECONFIG] / seconds if seconds > 0 else 0.0 for row, seconds in zip(same, beside, strict=True)]
         worst = same[parts.index(max(parts))]
         changes = "phases" if worst[SPAN] == _LACKING else "traffic"
         changes = "schedule" if worst["schedule"] not in (None, _LACKING) else changes
-        if words := slow_switch_words(where, model, worst[TURNING], worst[TIME], worst["bubble_s"], changes):
+        if words := slow_switch_words(where, model, worst[RECONFIG], worst[TIME], worst["bubble_s"], changes):
             yield words
         if (times := max(row[OVER] for row in same)) > 1:
             yield f"Warning: {where} reconfigures {number(times)} times as often as it may ({model})."
         if policy not in STATIC and all(
-            usable(row[CHANGES]) == 0 and not row[TURNING] and row[SPAN] not in BEGIN_WITH_A_TURN for row in same
+            usable(row[CHANGES]) == 0 and not row[RECONFIG] and row[SPAN] not in BEGIN_RECONFIGURED for row in same
         ):
             still[f"{where} ({policy})", str(model)] = None
     together: dict[tuple[str, ...], list[str]] = {}
     for where in dict.fromkeys(where for where, _ in still):
-        together.setdefault(tuple(model for place, model in still if place == where), []).append(where)
+        together.setdefault(tuple(model for label, model in still if label == where), []).append(where)
     for models, where in together.items():
         same = "fixed links would give the same times"
         yield f"Circuits of {', '.join(where)} never change in these rows for {', '.join(models)}: {same}."
@@ -215,13 +215,13 @@ def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
     """Settings whose values all give equal times where other settings are equal."""
     if not 1 < len(rows) <= _MOST_ROWS:
         return
-    names = [n for n in grid.shown_settings(rows, effective) if n not in grid.COUNTERS and n in rows[0]]
+    names = [n for n in grid.setting_columns(rows, effective) if n not in grid.COUNTERS and n in rows[0]]
     names = [name for name in names if len(grid.values_in(rows, name)) > 1]
     for name in names:
         if name in _SUBJECTS:
             continue
         others = [other for other in names if other != name]
-        pairs = [some for some in grouped(rows, *others).values() if len({row[name] for row in some}) > 1]
+        pairs = [some for some in group_rows(rows, *others).values() if len({row[name] for row in some}) > 1]
         times = [[row[TIME] for row in some] for some in pairs]
         equal = all(max(each) - min(each) <= _SAME * max(each) for each in times)
         alike = {number(row[name]) for some in pairs for row in some}

@@ -59,21 +59,21 @@ def write_events(events: Sequence[Event], path: str | Path, config: Mapping[str,
 def events(segments: Segments) -> Iterator[Event]:
     """Yield the events of an iteration: names of processes and threads, slices, arrows."""
     passes = _passes(segments)
-    for stage in sorted({one["stage"] for one in segments}):
+    for stage in sorted({span["stage"] for span in segments}):
         yield from _names(stage, stage, f"stage {stage}", THREADS)
-    for one in segments:
-        args = {key: one[key] for key in _ARGS if one.get(key) is not None}
-        place = one["stage"], THREADS.index(thread(one))
-        yield _slice(place, (one["start_s"], one["end_s"]), one["label"], one["kind"], args)
-    for one in passes.values():
-        args = {key: one[key] for key in ("micro_batch", "direction")}
-        place, name = (one["stage"], THREADS.index("passes")), f"{one['direction']} {one['micro_batch']}"
-        yield _slice(place, (one["start_s"], one["end_s"]), name, "pass", args)
+    for span in segments:
+        args = {key: span[key] for key in _ARGS if span.get(key) is not None}
+        track = span["stage"], THREADS.index(thread(span))
+        yield _slice(track, (span["start_s"], span["end_s"]), span["label"], span["kind"], args)
+    for span in passes.values():
+        args = {key: span[key] for key in ("micro_batch", "direction")}
+        track, name = (span["stage"], THREADS.index("passes")), f"{span['direction']} {span['micro_batch']}"
+        yield _slice(track, (span["start_s"], span["end_s"]), name, "pass", args)
     yield from _arrows(passes)
 
 
-def thread(one: Mapping[str, Any]) -> str:
-    return "reconfiguration" if one["kind"] == "reconfigure" else one["track"]
+def thread(segment: Mapping[str, Any]) -> str:
+    return "reconfiguration" if segment["kind"] == "reconfigure" else segment["track"]
 
 
 def _names(process: int, order: int, name: str, threads: Sequence[str]) -> Iterator[Event]:
@@ -86,38 +86,38 @@ def _names(process: int, order: int, name: str, threads: Sequence[str]) -> Itera
         yield {"ph": "M", "name": what, "pid": process, "tid": thread, "args": args}
 
 
-def _slice(place: tuple[int, int], times: tuple[float, float], label: str, kind: str, args: Mapping[str, Any]) -> Event:
-    start, end = map(rounded_us, times)
-    where = {"pid": place[0], "tid": place[1], "ts": start, "dur": round(end - start, DIGITS)}
+def _slice(track: tuple[int, int], times: tuple[float, float], label: str, kind: str, args: Mapping[str, Any]) -> Event:
+    start, end = map(microseconds, times)
+    where = {"pid": track[0], "tid": track[1], "ts": start, "dur": round(end - start, DIGITS)}
     return {"ph": "X", "name": label, "cat": kind} | where | {"args": dict(args)}
 
 
-def rounded_us(seconds: float) -> float:
+def microseconds(seconds: float) -> float:
     return round(float(seconds / units.us(1.0)), DIGITS)
 
 
 def _passes(segments: Segments) -> dict[tuple, dict[str, Any]]:
-    found: dict[tuple, dict[str, Any]] = {}
-    for one in segments:
-        if one.get("place") is None or one["kind"] in ("reconfigure", "waiting"):
+    passes: dict[tuple, dict[str, Any]] = {}
+    for segment in segments:
+        if segment.get("place") is None or segment["kind"] in ("reconfigure", "waiting"):
             continue
-        key = tuple(one[part] for part in _PASS)
-        who = dict(zip(_PASS, key, strict=True)) | {"stage": one["stage"]}
-        span = found.setdefault(key, who | {"start_s": one["start_s"], "end_s": one["end_s"]})
-        span["start_s"], span["end_s"] = min(span["start_s"], one["start_s"]), max(span["end_s"], one["end_s"])
-    return found
+        key = tuple(segment[part] for part in _PASS)
+        who = dict(zip(_PASS, key, strict=True)) | {"stage": segment["stage"]}
+        span = passes.setdefault(key, who | {"start_s": segment["start_s"], "end_s": segment["end_s"]})
+        span["start_s"], span["end_s"] = min(span["start_s"], segment["start_s"]), max(span["end_s"], segment["end_s"])
+    return passes
 
 
 def _arrows(passes: Mapping[tuple, Mapping[str, Any]]) -> Iterator[Event]:
     """Arrows from the end of each pass to the start of the pass on another stage that it feeds."""
-    for number, ((direction, micro_batch, place), one) in enumerate(passes.items()):
-        fed = passes.get((direction, micro_batch, place + (1 if direction == "forward" else -1)))
-        if fed is None or fed["stage"] == one["stage"]:
+    for number, ((direction, micro_batch, position), source) in enumerate(passes.items()):
+        fed = passes.get((direction, micro_batch, position + (1 if direction == "forward" else -1)))
+        if fed is None or fed["stage"] == source["stage"]:
             continue
-        start, end = rounded_us(one["start_s"]), rounded_us(one["end_s"])
+        start, end = microseconds(source["start_s"]), microseconds(source["end_s"])
         same = {"name": "send", "cat": "send", "id": number, "tid": THREADS.index("passes")}
-        yield same | {"ph": "s", "pid": one["stage"], "ts": max(start, round(end - 1, DIGITS))}
-        yield same | {"ph": "f", "bp": "e", "pid": fed["stage"], "ts": rounded_us(fed["start_s"])}
+        yield same | {"ph": "s", "pid": source["stage"], "ts": max(start, round(end - 1, DIGITS))}
+        yield same | {"ph": "f", "bp": "e", "pid": fed["stage"], "ts": microseconds(fed["start_s"])}
 
 
 # -- a replayed graph of tasks: a process per rank, threads without overlaps
@@ -137,31 +137,31 @@ def write_task_trace(spans: Spans, path: str | Path, config: Mapping[str, Any] |
 
 def span_events(spans: Spans) -> Iterator[Event]:
     ranks: dict[int, list[Mapping[str, Any]]] = {}
-    for one in spans:
-        ranks.setdefault(one["rank"], []).append(one)
+    for span in spans:
+        ranks.setdefault(span["rank"], []).append(span)
     for rank in sorted(ranks):
         lanes = [
             (track, lane)
             for track in (*TRACKS, PATH)
-            for lane in in_lanes([one for one in ranks[rank] if one["track"] == track])
+            for lane in in_lanes([span for span in ranks[rank] if span["track"] == track])
         ]
         yield from _names(rank + 1, rank + 1, PATH if rank < 0 else f"rank {rank}", [track for track, _ in lanes])
         for thread, (track, lane) in enumerate(lanes):
-            for one in lane:
-                times = one["begin_s"], one["end_s"]
-                yield _slice((rank + 1, thread), times, one["name"], track, one.get("args", {}))
+            for span in lane:
+                times = span["begin_s"], span["end_s"]
+                yield _slice((rank + 1, thread), times, span["name"], track, span.get("args", {}))
 
 
 def in_lanes(spans: Spans) -> list[list[Mapping[str, Any]]]:
     """Distribute spans over the fewest lanes without overlaps in a lane."""
     lanes: list[list[Mapping[str, Any]]] = []
     free: list[tuple[float, int]] = []  # when each lane is free
-    for one in sorted(spans, key=lambda one: (one["begin_s"], one["end_s"])):
-        if free and free[0][0] <= one["begin_s"]:
+    for span in sorted(spans, key=lambda span: (span["begin_s"], span["end_s"])):
+        if free and free[0][0] <= span["begin_s"]:
             _, lane = heapq.heappop(free)
         else:
             lane = len(lanes)
             lanes.append([])
-        lanes[lane].append(one)
-        heapq.heappush(free, (one["end_s"], lane))
+        lanes[lane].append(span)
+        heapq.heappush(free, (span["end_s"], lane))
     return lanes

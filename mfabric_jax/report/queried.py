@@ -14,10 +14,10 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.report.grid import USUAL, unbeaten
 from mfabric_jax.report.kinds import column_named
 from mfabric_jax.report.numerals import usable
-from mfabric_jax.report.paired import OVER, partners, ratios, telling
-from mfabric_jax.report.query import COUNT, FILE, OF_A_RUN, Asked, sweep_of
+from mfabric_jax.report.paired import OVER, partners, ratios, settings_that_differ
+from mfabric_jax.report.query import COUNT, FILE, OF_A_RUN, QueryOptions, sweep_of
 from mfabric_jax.report.rows import read_rows, read_table
-from mfabric_jax.support.extras import needed
+from mfabric_jax.support.extras import load_extra
 
 OPERATORS = {"<=": "less_equal", ">=": "greater_equal", "!=": "not_equal", "<": "less", ">": "greater", "=": "equal"}
 CONDITION = re.compile(r"\s*([\w.-]+)\s*(<=|>=|!=|<|>|==?)\s*([^<>=!\s].*?)\s*")
@@ -29,48 +29,48 @@ ORDERS = {"up": "ascending", "down": "descending"}
 TABLES = 5  # most files that a sentence names
 
 
-def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def query(paths: Sequence[str | Path], options: QueryOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """See `report.query.query`."""
-    table, config = _read_all(paths, asked.where)
+    table, config = _read_all(paths, options.where)
     apart = [FILE] if FILE in table.column_names else []
-    columns, by = ([*names, *(set(apart) - set(names))] if names else [] for names in (asked.columns, asked.by))
-    asked = asked._replace(columns=columns, by=by)
-    if asked.measures and not asked.by:
-        raise InputError(f"measures need groups; name columns to group by, got {', '.join(asked.measures)} alone.")
-    if asked.over is not None:
-        table, asked = _with_ratios(table, asked)
-    if asked.pareto:
-        table = table.take(_front(table, asked.pareto, asked.by))
-    if asked.by and not (asked.pareto and not asked.measures):
-        table = _grouped(table, asked.by, asked.measures)
-    if asked.sort is not None:
-        name, order = _directed("sort", asked.sort, ORDERS)
+    columns, by = ([*names, *(set(apart) - set(names))] if names else [] for names in (options.columns, options.by))
+    options = options._replace(columns=columns, by=by)
+    if options.measures and not options.by:
+        raise InputError(f"measures need groups; name columns to group by, got {', '.join(options.measures)} alone.")
+    if options.over is not None:
+        table, options = _with_ratios(table, options)
+    if options.pareto:
+        table = table.take(_front(table, options.pareto, options.by))
+    if options.by and not (options.pareto and not options.measures):
+        table = _group_table(table, options.by, options.measures)
+    if options.sort is not None:
+        name, order = _column_and_direction("sort", options.sort, ORDERS)
         table = table.sort_by([(_column(table, name), ORDERS[order])])
-    if asked.columns:
-        table = table.select([_column(table, name) for name in asked.columns])
-    return table.slice(0, asked.limit).to_pylist(), config
+    if options.columns:
+        table = table.select([_column(table, name) for name in options.columns])
+    return table.slice(0, options.limit).to_pylist(), config
 
 
-def without_values(paths: Sequence[str | Path], asked: Asked) -> str | None:
+def without_values(paths: Sequence[str | Path], options: QueryOptions) -> str | None:
     """See `report.query.without_values`."""
-    if not asked.pareto:
+    if not options.pareto:
         return None
-    names = [text.partition(":")[0] for text in asked.pareto]
-    rows, _ = query(paths, Asked(where=asked.where, columns=names))
+    names = [text.partition(":")[0] for text in options.pareto]
+    rows, _ = query(paths, QueryOptions(where=options.where, columns=names))
     empty = [name for name in names if any(usable(row[name]) is None for row in rows)]
     some = sum(any(usable(row[name]) is None for name in names) for row in rows)
     return f"{some:,} of {len(rows):,} rows have no {' or '.join(empty)} and are on no front." if some else None
 
 
-def pairing(paths: Sequence[str | Path], asked: Asked) -> str | None:
+def pairing(paths: Sequence[str | Path], options: QueryOptions) -> str | None:
     """See `report.query.pairing`."""
-    if asked.over is None:
+    if options.over is None:
         return None
-    rows, baseline = _marked(_read_all(paths, asked.where)[0], asked.over)
-    names = ", ".join(telling(rows, baseline))
-    lone = sum(other is None for other in partners(rows, baseline, asked.over))
-    rest = f" {lone:,} of {len(rows):,} rows have no such row, so they have no ratio." if lone else ""
-    return f"ratios divide by the row with {asked.over}{' and the same ' if names else ''}{names}.{rest}"
+    rows, baseline = _mark_rows(_read_all(paths, options.where)[0], options.over)
+    names = ", ".join(settings_that_differ(rows, baseline))
+    lone = sum(other is None for other in partners(rows, baseline, options.over))
+    note = f" {lone:,} of {len(rows):,} rows have no such row, so they have no ratio." if lone else ""
+    return f"ratios divide by the row with {options.over}{' and the same ' if names else ''}{names}.{note}"
 
 
 def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, dict[str, Any]]:
@@ -88,7 +88,7 @@ def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, d
             runs.add(sweep or _run_of(config))
     several = len(runs) > 1
     named = [_with_file(*table) if several else table[1] for table in tables]
-    table = _merged(named)
+    table = _merge_tables(named)
     if not table.num_rows:
         raise InputError(f"{', '.join(map(str, paths))} holds no row; give files with rows.")
     for condition in where:
@@ -96,14 +96,14 @@ def _read_all(paths: Sequence[str | Path], where: Sequence[str]) -> tuple[Any, d
     return table, next(filter(None, configs), {})
 
 
-def _merged(tables: Sequence[Any]) -> Any:
+def _merge_tables(tables: Sequence[Any]) -> Any:
     """Concatenate tables. An empty column takes the type of its namesakes; text and numbers become text, as in CSV."""
     held: dict[str, list[Any]] = {}
     for table in tables:
         for name in table.column_names:
             held.setdefault(name, []).append(table[name])
     several = [name for name, columns in held.items() if len({column.type for column in columns}) > 1]
-    kinds = {name: {one.type for one in held[name] if one.null_count < len(one)} for name in several}
+    kinds = {name: {part.type for part in held[name] if part.null_count < len(part)} for name in several}
     fit = lambda name, column: _fitting(column, kinds[name]) if name in kinds else column  # noqa: E731
     each = [pyarrow.table({name: fit(name, table[name]) for name in table.column_names}) for table in tables]
     return pyarrow.concat_tables(each, promote_options="permissive")
@@ -130,7 +130,7 @@ def _with_file(file: str, table: Any) -> Any:
     if FILE in table.column_names:
         return table
 
-    result = next((place for place, column in enumerate(table.column_names) if column in USUAL), table.num_columns)
+    result = next((index for index, column in enumerate(table.column_names) if column in USUAL), table.num_columns)
     return table.add_column(result, FILE, pyarrow.array([file] * len(table)))
 
 
@@ -143,12 +143,12 @@ def _files(paths: Sequence[str | Path]) -> Iterator[tuple[Path, str | None]]:
             there = [(file, None) for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
         if not there:
             tables = sorted(file.name for file in path.glob("*.csv"))[:TABLES]
-            rest = (
+            advice = (
                 f"give one of its files, {', '.join(tables)}."
                 if tables
                 else "give a folder that a sweep has written to."
             )
-            raise InputError(f"{str(path)!r} holds no .parquet file of rows; {rest}")
+            raise InputError(f"{str(path)!r} holds no .parquet file of rows; {advice}")
         yield from there
 
 
@@ -157,10 +157,10 @@ def _column(table: Any, name: str) -> str:
 
 
 def _mask(table: Any, condition: str):
-    found = CONDITION.fullmatch(condition)
-    if not found:
+    match = CONDITION.fullmatch(condition)
+    if not match:
         raise InputError(f"a condition is COLUMN OP VALUE with =, !=, <, <=, > or >=, got {condition!r}.")
-    name, sign, text = _column(table, found[1]), found[2].replace("==", "="), found[3]
+    name, sign, text = _column(table, match[1]), match[2].replace("==", "="), match[3]
     column = table[name]
     if types.is_integer(column.type):
         column = column.cast(pyarrow.float64(), safe=False)
@@ -183,47 +183,47 @@ def _value(name: str, word: str, kind: Any) -> Any:
     return word
 
 
-def _measured(table: Any, measures: Sequence[str]) -> list[tuple[str, str]]:
+def _column_measures(table: Any, measures: Sequence[str]) -> list[tuple[str, str]]:
     """The requested pairs (column, measure); by default the mean time."""
     usual = [f"{name}:mean" for name in USUAL if name in table.column_names]
-    asked = [text.partition(":")[::2] for text in measures or usual]
-    return [(_numbers(table, name), one_of("measure", measure or "mean", MEASURES)) for name, measure in asked]
+    pairs = [text.partition(":")[::2] for text in measures or usual]
+    return [(_numbers(table, name), one_of("measure", measure or "mean", MEASURES)) for name, measure in pairs]
 
 
-def _with_ratios(table: Any, asked: Asked) -> tuple[Any, Asked]:
+def _with_ratios(table: Any, options: QueryOptions) -> tuple[Any, QueryOptions]:
     """The table with columns of ratios, and the options with measures of these."""
-    if not asked.by:
-        raise InputError(f"over needs groups; name columns to group by, got over {asked.over!r} alone.")
-    measures = _measured(table, asked.measures)
-    rows, baseline = _marked(table, str(asked.over))
-    others = partners(rows, baseline, str(asked.over))
+    if not options.by:
+        raise InputError(f"over needs groups; name columns to group by, got over {options.over!r} alone.")
+    measures = _column_measures(table, options.measures)
+    rows, baseline = _mark_rows(table, str(options.over))
+    others = partners(rows, baseline, str(options.over))
     for name in dict.fromkeys(name for name, _ in measures):
         column = pyarrow.array(ratios(rows, others, name), pyarrow.float64())
         table = table.append_column(OVER.format(name), column)
-    return table, asked._replace(measures=[f"{OVER.format(name)}:{measure}" for name, measure in measures])
+    return table, options._replace(measures=[f"{OVER.format(name)}:{measure}" for name, measure in measures])
 
 
-def _marked(table: Any, condition: str) -> tuple[list[dict[str, Any]], list[bool]]:
+def _mark_rows(table: Any, condition: str) -> tuple[list[dict[str, Any]], list[bool]]:
     """All rows, and whether each matches the condition."""
     return table.to_pylist(), [bool(fulfils) for fulfils in _mask(table, condition).to_pylist()]
 
 
-def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
-    asked = _measured(table, measures)
+def _group_table(table: Any, by: Sequence[str], measures: Sequence[str]):
+    column_measures = _column_measures(table, measures)
     sample = compute.VarianceOptions(ddof=1)  # groups are samples
-    functions = {(name, _AGGREGATES.get(measure, measure)): None for name, measure in asked}
-    options = [(*one, sample) if one[1] == "stddev" else one for one in functions]
-    counts = [(name, "count") for name in dict.fromkeys(name for name, _ in asked)]
+    functions = {(name, _AGGREGATES.get(measure, measure)): None for name, measure in column_measures}
+    options = [(*function, sample) if function[1] == "stddev" else function for function in functions]
+    counts = [(name, "count") for name in dict.fromkeys(name for name, _ in column_measures)]
     groups = table.group_by([_column(table, name) for name in by], use_threads=False)
-    found = groups.aggregate([([], "count_all"), *counts, *options])
-    columns = {name: found[name] for name in by} | {COUNT: found["count_all"]}
-    for name, measure in asked:
-        values: Any = found[f"{name}_{_AGGREGATES.get(measure, measure)}"]
+    results = groups.aggregate([([], "count_all"), *counts, *options])
+    columns = {name: results[name] for name in by} | {COUNT: results["count_all"]}
+    for name, measure in column_measures:
+        values: Any = results[f"{name}_{_AGGREGATES.get(measure, measure)}"]
         if measure == "median":
             lists = [[value for value in group if value is not None] for group in values.to_pylist()]
             values = [np.median(group) if group else None for group in lists]
         elif measure == CI95:
-            pairs = zip(values.to_pylist(), found[f"{name}_count"].to_pylist(), strict=True)
+            pairs = zip(values.to_pylist(), results[f"{name}_count"].to_pylist(), strict=True)
             values = [half_width(*pair) for pair in pairs]
         columns[f"{name}_{measure}"] = values
     return pyarrow.table(columns)
@@ -231,7 +231,7 @@ def _grouped(table: Any, by: Sequence[str], measures: Sequence[str]):
 
 def half_width(std: float | None, count: int) -> float | None:
     """Return half the 95 % interval of a mean of `count` values with sample standard deviation `std` (Student's t)."""
-    special = needed("exact", "a 95 % interval", "scipy.special")
+    special = load_extra("exact", "a 95 % interval", "scipy.special")
     return None if std is None else float(special.stdtrit(count - 1, 0.975)) * std / count**0.5
 
 
@@ -245,7 +245,7 @@ def _numbers(table: Any, name: str) -> str:
 
 
 def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
-    signs = {name: SENSES[sense] for name, sense in map(_sensed, pareto)}
+    signs = {name: SENSES[sense] for name, sense in map(_column_and_sense, pareto)}
     values = np.stack([sign * table[_numbers(table, n)].to_numpy().astype(float) for n, sign in signs.items()], axis=1)
     groups: dict[tuple, list[int]] = {}
     keys = zip(*(table[_column(table, name)].to_pylist() for name in by), strict=True) if by else [()] * len(values)
@@ -256,13 +256,13 @@ def _front(table: Any, pareto: Sequence[str], by: Sequence[str]) -> np.ndarray:
     return np.sort(np.concatenate(kept)) if kept else np.zeros(0, int)
 
 
-def _sensed(text: str) -> tuple[str, str]:
+def _column_and_sense(text: str) -> tuple[str, str]:
     """A column of a Pareto front, and whether it is minimised or maximised."""
     column = column_named(text)
     usual = "max" if column is not None and column.rises else "min"
-    return _directed("pareto", text if ":" in text else f"{text}:{usual}", SENSES)
+    return _column_and_direction("pareto", text if ":" in text else f"{text}:{usual}", SENSES)
 
 
-def _directed(field: str, text: str, allowed: Mapping[str, Any]) -> tuple[str, str]:
+def _column_and_direction(field: str, text: str, allowed: Mapping[str, Any]) -> tuple[str, str]:
     name, _, word = text.partition(":")
     return name, one_of(f"{field} {text!r}: direction", word or next(iter(allowed)), allowed)

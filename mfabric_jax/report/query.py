@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mfabric_jax.report.rows import journal_of
-from mfabric_jax.support.extras import needed
+from mfabric_jax.support.extras import load_extra
 from mfabric_jax.support.parts import CONFIG, SweepFolder
 
 COUNT = "rows"
@@ -14,7 +14,7 @@ OF_A_RUN = {"command", "schema", "version", "commit", "jax", "jaxlib", "device",
 FILE = "file"  # this column names the file when runs differ
 
 
-class Asked(NamedTuple):
+class QueryOptions(NamedTuple):
     """Options of `query`: conditions, groups, Pareto front, order, columns.
 
     - `where`: conditions as typed. `by`: columns to group by. `measures`: "column:measure" for each group.
@@ -36,47 +36,51 @@ class Asked(NamedTuple):
     over: str | None = None
 
 
-def query(paths: Sequence[str | Path], asked: Asked) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def query(paths: Sequence[str | Path], options: QueryOptions) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the rows of the answer, and the configuration of the first file.
 
     If the settings of the files differ, a column names the file of each row; groups and selected columns keep it. Raise
     InputError if a file or column is missing, or if a sweep's file is damaged, misplaced or from another sweep.
     """
-    return _answers().query(paths, asked)
+    return _answers().query(paths, options)
 
 
-def without_values(paths: Sequence[str | Path], asked: Asked) -> str | None:
+def without_values(paths: Sequence[str | Path], options: QueryOptions) -> str | None:
     """Return a sentence on rows that lack a number and so are on no Pareto front; None if there are none."""
-    return _answers().without_values(paths, asked)
+    return _answers().without_values(paths, options)
 
 
-def pairing(paths: Sequence[str | Path], asked: Asked) -> str | None:
+def pairing(paths: Sequence[str | Path], options: QueryOptions) -> str | None:
     """Return a sentence on how rows and baseline rows pair, and on rows without a baseline row; None without `over`."""
-    return _answers().pairing(paths, asked)
+    return _answers().pairing(paths, options)
 
 
 def _answers() -> Any:
     """The module `queried`, which needs pyarrow."""
-    return needed("store", "a query", "mfabric_jax.report.queried")
+    return load_extra("store", "a query", "mfabric_jax.report.queried")
 
 
 def notes(paths: Sequence[str | Path]) -> list[str]:
     """Return a sentence for each run or sweep that is unfinished or cannot be checked."""
-    found = []
+    sentences = []
     for path in map(Path, paths):
         if not path.is_dir() and journal_of(path).exists():
-            found.append(f"{path} is from an unfinished run; run it again.")
+            sentences.append(f"{path} is from an unfinished run; run it again.")
         if folder := sweep_of(path):
             missing = [part.name for part in map(folder.part, range(folder.parts)) if not part.exists()]
             there = f"{folder.parts - len(missing):,} of {folder.parts:,} files"
             if missing:
-                found.append(f"{path} holds {there}, {missing[0]} is missing: its sweep is unfinished; run it again.")
+                sentences.append(
+                    f"{path} holds {there}, {missing[0]} is missing: its sweep is unfinished; run it again."
+                )
             elif not folder.parts:
                 version = folder.sweep.get("version")
-                found.append(f"{path} was written by version {version} without digests, so it was not checked.")
+                sentences.append(f"{path} was written by version {version} without digests, so it was not checked.")
         elif any(path.glob("rows-[0-9]*.parquet")):
-            found.append(f"{path} holds files of a sweep without {CONFIG}, so it cannot be checked for missing files.")
-    return found
+            sentences.append(
+                f"{path} holds files of a sweep without {CONFIG}, so it cannot be checked for missing files."
+            )
+    return sentences
 
 
 def sweep_of(path: Path) -> SweepFolder | None:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from mfabric_jax.case.policies import BOUND
 from mfabric_jax.report import grid
-from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, grouped
-from mfabric_jax.report.measured_errors import measured_ratios
+from mfabric_jax.report.grid import CLUSTER, COST, GPU, TIME, TOKEN_JOULES, TOKEN_USD, TOKENS, WORTH, Rows, group_rows
+from mfabric_jax.report.measured_errors import ratio_errors
 from mfabric_jax.report.numerals import many, millions, number, percent, usable
 from mfabric_jax.support.bands import HIGH_GPUS, LOW_GPUS, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED, is_of_band, ratio_band
 
@@ -69,16 +69,18 @@ class Over(NamedTuple):
 
     def __str__(self):
         low, high = self.ends
-        return percent(self.ratio - 1, signed=True) + (f" ({' to '.join(_printed(self.ends))})" if low < high else "")
+        return percent(self.ratio - 1, signed=True) + (
+            f" ({' to '.join(_percent_texts(self.ends))})" if low < high else ""
+        )
 
 
-def _printed(ends: Ends) -> list[str]:
+def _percent_texts(ends: Ends) -> list[str]:
     return [percent(end - 1, signed=True).removesuffix("%") for end in ends]
 
 
 def _holds_1(ends: Ends) -> bool:
     """Whether the ratio may be 1, by its ends as printed."""
-    low, high = map(float, _printed(ends))
+    low, high = map(float, _percent_texts(ends))
     return low <= 0 <= high
 
 
@@ -96,7 +98,7 @@ class Design(NamedTuple):
         """
         ratio = self.mean[column] / best.mean[column]
         times = self.mean[TIME] / best.mean[TIME] if best.mean[TIME] > 0 else math.nan
-        error = _OF_FLOWS if math.isnan(times) else measured_ratios().nine_in_ten
+        error = _OF_FLOWS if math.isnan(times) else ratio_errors().nine_in_ten
         error = 0.0 if abs(times - 1) <= _SAME_TIME else error
         by: dict[str, Ends] = {}
         if (band := ratio_band(self.mean, best.mean, TIME)) is not None and times > 0:
@@ -115,25 +117,25 @@ class Design(NamedTuple):
         return Over(ratio, by)
 
     @property
-    def place(self) -> str:
+    def network(self) -> str:
         ocs = self.settings.get("ocs")
         return f"{self.settings.get('fabric', '')}{'' if ocs in _NO else f' with {ocs}'}"
 
     @property
     def kind(self) -> str:
         """The network, and the GPU if designs differ in it."""
-        return ", ".join(filter(None, (self.place, self.settings.get(GPU))))
+        return ", ".join(filter(None, (self.network, self.settings.get(GPU))))
 
     @property
     def choice(self) -> str:
-        rest = {k: v for k, v in self.settings.items() if k not in ("fabric", "ocs", GBPS) and v not in _NO}
+        others = {k: v for k, v in self.settings.items() if k not in ("fabric", "ocs", GBPS) and v not in _NO}
         gbps = self.settings.get(GBPS)
         words = [f"{number(gbps)} Gbps"] if gbps is not None else []
-        named = (v if isinstance(v, str) else f"{grid.last_word(name)} {number(v)}" for name, v in rest.items())
+        named = (v if isinstance(v, str) else f"{grid.last_word(name)} {number(v)}" for name, v in others.items())
         return ", ".join([*words, *named])
 
     def __str__(self):
-        return ", ".join(filter(None, (self.place, self.choice)))
+        return ", ".join(filter(None, (self.network, self.choice)))
 
 
 class Ranking(NamedTuple):
@@ -167,13 +169,13 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
     rows = [row for row in rows if above_peak(row) is None] or rows  # if all exceed it, rank them all
     if not rows:
         return {}
-    names = [name for name in grid.shown_settings(rows, effective) if name not in ("model", *grid.COUNTERS)]
-    found: dict[str, list[Design]] = {}
+    names = [name for name in grid.setting_columns(rows, effective) if name not in ("model", *grid.COUNTERS)]
+    by_model: dict[str, list[Design]] = {}
     keyed = [{"model": "", "fabric": None, **row} for row in rows]
-    for (model, fabric), own in grouped(keyed, "model", "fabric").items():
+    for (model, fabric), own in group_rows(keyed, "model", "fabric").items():
         chosen = grid.independent(own, [name for name in names if name != "fabric"])  # differing within a fabric
         chosen += [GBPS] if GBPS in own[0] and GBPS not in chosen else []
-        for key, some in grouped(own, *chosen).items():
+        for key, some in group_rows(own, *chosen).items():
             more = [name for name in some[0] if is_of_band(name)]
             columns = {column: [usable(row.get(column)) for row in some] for column in (*_MEANS, *QUOTED, *more)}
             known = {column: [value for value in values if value is not None] for column, values in columns.items()}
@@ -182,11 +184,11 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
                 mean |= dict.fromkeys((PANEL_COST, PANEL_USD), math.nan)
             if any(mean[column] > 0 for column in _ORDERS):
                 settings = ({} if fabric is None else {"fabric": fabric}) | dict(zip(chosen, key, strict=True))
-                found.setdefault(str(model), []).append(Design(settings, mean))
+                by_model.setdefault(str(model), []).append(Design(settings, mean))
     ordered = {}
-    for model, every in found.items():
-        column = next(column for column in _ORDERS if any(one.mean[column] > 0 for one in every))
-        ordered[model] = column, sorted(every, key=lambda one, column=column: _rank(one, column))
+    for model, every in by_model.items():
+        column = next(column for column in _ORDERS if any(design.mean[column] > 0 for design in every))
+        ordered[model] = column, sorted(every, key=lambda design, column=column: _rank(design, column))
     return ordered
 
 
@@ -197,14 +199,14 @@ def _rank(design: Design, column: str) -> float:
 
 def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict[str, Ranking]:
     """Return a ranking of at most `most` lines for each model or set-up with several designs."""
-    found, best = {}, {}
+    by_model, best = {}, {}
     for model, (column, every) in designs(rows, effective).items():
-        known = [one for one in every if _rank(one, column) < math.inf]
+        known = [design for design in every if _rank(design, column) < math.inf]
         best.setdefault(model.partition(":")[0], {})[model] = (column, known[0])
         if len(every) > 1:
-            shown = shown_designs(known, most)
-            remarks = [*_hidden(every, shown, most), *_remarks(every, shown, column)]
-            found[model] = Ranking(_ORDERS[column][1], _conclusion(shown, column), _lines(shown, column), remarks)
+            shown = choose_designs(known, most)
+            remarks = [*_omission_remark(every, shown, most), *_remarks(every, shown, column)]
+            by_model[model] = Ranking(_ORDERS[column][1], _conclusion(shown, column), _lines(shown, column), remarks)
     for model, own in best.items():
         if len(own) > 1 and len({column for column, _ in own.values()}) == 1:
             ((column, _), *_) = own.values()
@@ -214,38 +216,42 @@ def rankings(rows: Rows, effective: Mapping[str, Any], most: int = MOST) -> dict
                 {"set-up": label.removeprefix(model) or label} | line for label, line in zip(ranked, lines, strict=True)
             ]
             best_words = f"Best by {_ORDERS[column][1]}: {named[0]['set-up']}."
-            found[f"{model}, of {len(own)} set-ups"] = Ranking(_ORDERS[column][1], best_words, named, [])
-    return found
+            by_model[f"{model}, of {len(own)} set-ups"] = Ranking(_ORDERS[column][1], best_words, named, [])
+    return by_model
 
 
-def shown_designs(known: Sequence[Design], most: int) -> list[Design]:
+def choose_designs(known: Sequence[Design], most: int) -> list[Design]:
     """Return the best of each fabric and of each GPU, then of other combinations with switches, at most `most`."""
     chosen: list[Design] = []
-    several = len({one.kind for one in known}) > 1
-    kinds = (lambda one: one.settings.get("fabric"), lambda one: one.settings.get(GPU), lambda one: one.kind)
+    several = len({candidate.kind for candidate in known}) > 1
+    kinds = (
+        lambda candidate: candidate.settings.get("fabric"),
+        lambda candidate: candidate.settings.get(GPU),
+        lambda candidate: candidate.kind,
+    )
     for kind in kinds if several else (str,):
         for design in known:
-            if len(chosen) < most and kind(design) not in {kind(one) for one in chosen}:
+            if len(chosen) < most and kind(design) not in {kind(candidate) for candidate in chosen}:
                 chosen.append(design)
-    return [one for one in known if one in chosen]
+    return [candidate for candidate in known if candidate in chosen]
 
 
 def _lines(shown: Sequence[Design], column: str) -> list[dict[str, Any]]:
-    behind = [one.over(shown[0], column) for one in shown[1:]]
+    behind = [design.over(shown[0], column) for design in shown[1:]]
     over = ["", *(f"{ratio}{'' if ratio.separable else NOT_SEPARABLE}" for ratio in behind)]
     lines = [
         {
-            "design": str(one) or "all rows",
+            "design": str(design) or "all rows",
             "over best": words,
-            "$/Mtok": one.mean[TOKEN_USD],
-            "kJ/Mtok": one.mean[TOKEN_JOULES] / 1000,
-            "Mtok/s": one.mean[TOKENS] / 1_000_000,
-            "s": one.mean[TIME] if one.mean[TIME] > 0 else one.mean["seconds"],
-            "cluster M$": millions(one.mean[CLUSTER]),
-            "network M$": millions(one.mean[COST]),
-            **dict(zip(OF_TRAINING, (one.mean[DAYS], millions(one.mean[TRAINING_USD])), strict=True)),
+            "$/Mtok": design.mean[TOKEN_USD],
+            "kJ/Mtok": design.mean[TOKEN_JOULES] / 1000,
+            "Mtok/s": design.mean[TOKENS] / 1_000_000,
+            "s": design.mean[TIME] if design.mean[TIME] > 0 else design.mean["seconds"],
+            "cluster M$": millions(design.mean[CLUSTER]),
+            "network M$": millions(design.mean[COST]),
+            **dict(zip(OF_TRAINING, (design.mean[DAYS], millions(design.mean[TRAINING_USD])), strict=True)),
         }
-        for one, words in zip(shown, over, strict=True)
+        for design, words in zip(shown, over, strict=True)
     ]
     known = {name for line in lines for name, value in line.items() if value == value}
     return [
@@ -268,7 +274,7 @@ def _conclusion(shown: Sequence[Design], column: str) -> str:
 def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
     """The uncertainty of the lead over the next design, and how to reduce it."""
     over = shown[1].over(shown[0], column)
-    ratios = measured_ratios()
+    ratios = ratio_errors()
     timed = shown[0].mean[TIME] > 0
     error = (
         f"the model's own error {percent(ratios.nine_in_ten)} (nine in ten of {ratios.count} measured ratios; between "
@@ -281,7 +287,7 @@ def _doubts(shown: Sequence[Design], column: str) -> Iterator[str]:
         MODEL: error if len(set(over.by[MODEL])) > 1 else "no model error, as the times are equal",
         QUOTES: "other quoted prices {}",
     }
-    each = [words[name].format(f"{' to '.join(_printed(ends))}%") for name, ends in over.by.items()]
+    each = [words[name].format(f"{' to '.join(_percent_texts(ends))}%") for name, ends in over.by.items()]
     yield f"Uncertainty of the lead over the next design: {'; '.join(each)}."
     if not over.separable:
         largest = max(over.by, key=lambda name: over.by[name][1] - over.by[name][0])
@@ -293,39 +299,39 @@ def _remarks(every: Sequence[Design], shown: Sequence[Design], column: str) -> I
     best = shown[0]
     if len(shown) > 1:
         yield from _doubts(shown, column)
-    timed = [one for one in every if one.mean[TIME] > 0]
-    fastest = min(timed, key=lambda one: one.mean[TIME], default=best)
+    timed = [design for design in every if design.mean[TIME] > 0]
+    fastest = min(timed, key=lambda design: design.mean[TIME], default=best)
     if fastest.mean[TIME] < (1 - _SAME) * best.mean[TIME]:
         yield f"Fastest is {fastest}: {number(fastest.mean[TIME])} s an iteration."
-    worth = [one for one in every if one.mean[WORTH] > 0]
-    frugal = max(worth, key=lambda one: one.mean[WORTH], default=best)
+    worth = [design for design in every if design.mean[WORTH] > 0]
+    frugal = max(worth, key=lambda design: design.mean[WORTH], default=best)
     if column == TOKEN_USD and frugal != best:
         yield f"By performance per dollar of the network, {frugal} leads."
-    for one in shown[:MOST]:
-        cost, usual, token = (one.mean[name] for name in (PANEL_COST, COST, PANEL_USD))
+    for design in shown[:MOST]:
+        cost, usual, token = (design.mean[name] for name in (PANEL_COST, COST, PANEL_USD))
         if 0 < cost < usual:
             tokens = f"; a million tokens would cost ${number(token)}" if token > 0 else ""
             yield (
-                f"The switch of {one} never reconfigured: patch panels would cut network cost from "
+                f"The switch of {design} never reconfigured: patch panels would cut network cost from "
                 f"{number(millions(usual))} to {number(millions(cost))} M${tokens}."
             )
-    without = dict.fromkeys(one.place for one in every if _rank(one, column) == math.inf)
-    if without := [place for place in without if place not in {one.place for one in shown}]:
+    without = dict.fromkeys(design.network for design in every if _rank(design, column) == math.inf)
+    if without := [network for network in without if network not in {design.network for design in shown}]:
         yield f"Not ranked for lack of {_ORDERS[column][1]}: {', '.join(without)}."
 
 
-def _hidden(every: Sequence[Design], shown: Sequence[Design], most: int) -> Iterator[str]:
+def _omission_remark(every: Sequence[Design], shown: Sequence[Design], most: int) -> Iterator[str]:
     """A sentence on the designs without a line, and the settings in which they differ."""
-    hidden = [one for one in every if one not in shown]
+    hidden = [design for design in every if design not in shown]
     if not hidden:
         return
-    kinds = {one.kind for one in shown}
-    inside = [one for one in every if one.kind in kinds]
-    names = dict.fromkeys(name for one in inside for name in one.settings if name not in ("fabric", "ocs"))
-    by_kind = grouped([{"kind": one.kind} | one.settings for one in inside], "kind").values()
-    varied = [name for name in names if any(len({str(one.get(name)) for one in own}) > 1 for own in by_kind)]
+    kinds = {design.kind for design in shown}
+    inside = [design for design in every if design.kind in kinds]
+    names = dict.fromkeys(name for design in inside for name in design.settings if name not in ("fabric", "ocs"))
+    by_kind = group_rows([{"kind": design.kind} | design.settings for design in inside], "kind").values()
+    varied = [name for name in names if any(len({str(design.get(name)) for design in own}) > 1 for own in by_kind)]
     differ = f" that differ in {', '.join(map(grid.last_word, varied))}" if varied else ""
-    gpus = ", optical switch and GPU" if any(GPU in one.settings for one in shown) else " and optical switch"
+    gpus = ", optical switch and GPU" if any(GPU in design.settings for design in shown) else " and optical switch"
     verb = "is" if len(hidden) == 1 else "are"
     best = f"the best of each fabric{gpus}" if len(kinds) > 1 else "the best"
     more = many(len(hidden), "more combination")

@@ -19,7 +19,7 @@ TIE = (
 )
 
 
-def shortened(name: str, most: int = NAME) -> str:
+def shorten(name: str, most: int = NAME) -> str:
     half = (most - 3) // 2
     return name if len(name) <= most else f"{name[:half]}...{name[-half:]}"
 
@@ -54,7 +54,7 @@ def runs_text(rows: Rows) -> str:
     return f"{table}\ncompute, exposed comm (not hidden by computation) and idle: means over ranks."
 
 
-def held_text(rows: Rows, makespan_s: float, tie: bool) -> str:
+def makespan_text(rows: Rows, makespan_s: float, tie: bool) -> str:
     """Return the table of what holds the makespan; `tie`: the parts are valid for tiny changes only."""
     named = {"holds_s": "holds", "saved_at_1_percent_s": "1 % more saves", "saved_per_100_gbps_s": "100 Gbps more"}
     if tie:
@@ -72,12 +72,12 @@ def links_text(rows: Rows) -> str:
 
 def path_text(rows: Rows) -> str:
     """Return the critical path: the end of a heading, and a table of its steps, or of the longest, in order of time."""
-    took = {"takes_s": lambda row: row["finish_s"] - row["released_s"], "name": lambda row: shortened(row["name"])}
+    took = {"takes_s": lambda row: row["finish_s"] - row["released_s"], "name": lambda row: shorten(row["name"])}
     steps = [{**row, **{key: of(row) for key, of in took.items()}} for row in rows]
-    longest = sorted(range(len(steps)), key=lambda place: -steps[place]["takes_s"])[:SHOWN_STEPS]
-    shown, times = in_one_unit([steps[place] for place in sorted(longest)], {"released_s": "from", "takes_s": "takes"})
-    said = f"the {len(shown)} longest of {many(len(steps), 'step')}"
-    heading = said if len(shown) < len(steps) else many(len(steps), "step")
+    longest = sorted(range(len(steps)), key=lambda index: -steps[index]["takes_s"])[:SHOWN_STEPS]
+    shown, times = in_one_unit([steps[index] for index in sorted(longest)], {"released_s": "from", "takes_s": "takes"})
+    selection = f"the {len(shown)} longest of {many(len(steps), 'step')}"
+    heading = selection if len(shown) < len(steps) else many(len(steps), "step")
     table = plain(shown, ["name", "rank", "to", *times, Column("held_by", "held by")], width=WIDE)
     return f"{heading}\n{table}"
 
@@ -85,9 +85,9 @@ def path_text(rows: Rows) -> str:
 def assumptions_text(assumed: Rows) -> str:
     """Return the assumptions of a replay; `assumed`: rows of `replay.run.replay_assumed`, one per fabric."""
     together: dict[str, list[str]] = {}
-    for name, servers in dict.fromkeys((one["fabric"], one["servers"]) for one in assumed):
+    for name, servers in dict.fromkeys((row["fabric"], row["servers"]) for row in assumed):
         together.setdefault(servers, []).append(name)
-    common = [f"Assumed: {said}." for said in dict.fromkeys(one["common"] for one in assumed)]
+    common = [f"Assumed: {sentence}." for sentence in dict.fromkeys(row["common"] for row in assumed)]
     each = [f"{', '.join(names)}: {servers}." for servers, names in together.items()]
     equal = [f"{' and '.join(names)} end at the same time: {why}" for names, why in _alike(assumed)]
     return "\n".join([*common, *each, *equal])
@@ -96,8 +96,8 @@ def assumptions_text(assumed: Rows) -> str:
 def _alike(assumed: Rows) -> list[tuple[list[str], str]]:
     """Fabrics that end at the same time for a known reason, with the reason."""
     same: dict[Any, list[str]] = {}
-    for one in assumed:
-        if one["like"] is not None:
-            same.setdefault((one["nic_gbps"], float(f"{one['makespan_s']:.9g}"), one["like"]), []).append(one["fabric"])
-    found = {tuple(names): key[2] for key, names in same.items() if len(names) > 1}
-    return [(list(names), why) for names, why in found.items()]
+    for row in assumed:
+        if row["like"] is not None:
+            same.setdefault((row["nic_gbps"], float(f"{row['makespan_s']:.9g}"), row["like"]), []).append(row["fabric"])
+    reasons = {tuple(names): key[2] for key, names in same.items() if len(names) > 1}
+    return [(list(names), why) for names, why in reasons.items()]

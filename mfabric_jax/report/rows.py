@@ -20,14 +20,14 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mfabric_jax.checks import InputError, shown
+from mfabric_jax.checks import InputError, format_value
 from mfabric_jax.report.kinds import check_schema, is_number, say_unknown
 from mfabric_jax.report.numerals import plain_scalar
-from mfabric_jax.support.atomic import check_file, locked, replacing, suffix, sweep_up
+from mfabric_jax.support.atomic import check_file, lock_file, replacing, suffix, sweep_up
 from mfabric_jax.support.columns import Columns, without_details
-from mfabric_jax.support.extras import needed
-from mfabric_jax.support.parts import METADATA_KEY, verified
-from mfabric_jax.support.text_files import mapping_in, parsed_json, read_mapping
+from mfabric_jax.support.extras import load_extra
+from mfabric_jax.support.parts import METADATA_KEY, read_verified
+from mfabric_jax.support.text_files import mapping_in, parse_json, read_mapping
 
 Row: TypeAlias = dict[str, Any]
 
@@ -58,7 +58,7 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: str | Path, config: Mapp
             writer.writerow([_cell(name) for name in columns])
             writer.writerows(zip(*([_cell(value) for value in column] for column in columns.values()), strict=True))
     else:
-        parquet = needed("store", "writing .parquet", "mfabric_jax.report.parquet_rows")
+        parquet = load_extra("store", "writing .parquet", "mfabric_jax.report.parquet_rows")
         table = parquet.table_of(columns).replace_schema_metadata({METADATA_KEY: text.encode()})
         with replacing(path) as (part,):
             parquet.save_table(table, part)
@@ -80,7 +80,7 @@ def _scalar(name: str, value: Any) -> Any:
     if value is not None and not isinstance(value, str | int | float | bool):
         raise InputError(f"column {name!r} holds {value!r}; allowed: a number, text, True, False or None.")
     if isinstance(value, int) and not -LARGEST_WHOLE <= value <= LARGEST_WHOLE:
-        raise InputError(f"column {name!r} holds {shown(value)}; allowed: whole numbers of 64 bits.")
+        raise InputError(f"column {name!r} holds {format_value(value)}; allowed: whole numbers of 64 bits.")
     return value
 
 
@@ -97,7 +97,7 @@ def _text(cell: str) -> str:
 def check_destination(path: str | Path) -> None:
     """Raise InputError if rows could not be written to `path`; call it before a long run. Leave no file."""
     if check_file("rows file", path, EXTENSIONS) == ".parquet":
-        needed("store", "writing .parquet", "pyarrow")
+        load_extra("store", "writing .parquet", "pyarrow")
 
 
 def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
@@ -122,15 +122,17 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
             check_schema(path, names, run["config"])
             _check_columns(where, names, [[row.get(name) for row in rows] for name in names], run["config"])
             say_unknown(path, names, run["config"])
-            return rows, checked_config(where, run["config"]) | {"complete": False}
+            return rows, check_config(where, run["config"]) | {"complete": False}
     if kind == ".parquet":
         table, config = read_table(path)
         return table.to_pylist(), config
     with _readable(path):
         header, lines = _cells(path)
-        columns = [_typed(name, cells) for name, cells in zip(header, zip(*lines, strict=True), strict=bool(lines))]
+        columns = [
+            _parse_column(name, cells) for name, cells in zip(header, zip(*lines, strict=True), strict=bool(lines))
+        ]
         beside = sidecar(path)
-        config = checked_config(beside, read_mapping(beside, CONFIGURATION)) if beside.exists() else {}
+        config = check_config(beside, read_mapping(beside, CONFIGURATION)) if beside.exists() else {}
     check_schema(path, header, config)
     _check_columns(path, header, columns, config)
     say_unknown(path, header, config)
@@ -140,13 +142,13 @@ def read_rows(path: str | Path) -> tuple[list[Row], dict[str, Any]]:
 _TABLES, _LISTS = ("stated", "resolved", "sources", "random", "rules", "files"), ("variants", "varied", "not_known")
 
 
-def checked_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+def check_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of rows; raise InputError unless its tables and lists have the right type."""
     for names, kind, words in ((_TABLES, dict, "a table"), (_LISTS, list, "a list")):
         for name in names:
             if not isinstance(config.get(name, kind()), kind):
                 raise InputError(
-                    f"{name} of the configuration in {str(path)!r} must be {words}, got {shown(config[name])}."
+                    f"{name} of the configuration in {str(path)!r} must be {words}, got {format_value(config[name])}."
                 )
     return config
 
@@ -207,13 +209,13 @@ def _kind_of(value: Any) -> str | None:
 
 def read_table(path: Path, sweep: str | None = None) -> tuple[Any, dict[str, Any]]:
     """Return the table of a parquet file and its configuration; `sweep`: required digest of its sweep, None: any."""
-    parquet = needed("store", "reading .parquet", "mfabric_jax.report.parquet_rows")
+    parquet = load_extra("store", "reading .parquet", "mfabric_jax.report.parquet_rows")
     with _readable(path):
-        table = parquet.read(path, verified(path, sweep))
+        table = parquet.read(path, read_verified(path, sweep))
         _check_names(table.column_names)
         parquet.check_kinds(table.schema)
         footer = (table.schema.metadata or {}).get(METADATA_KEY, b"{}")
-        config = checked_config(path, mapping_in(footer, f"the footer of {str(path)!r}", CONFIGURATION))
+        config = check_config(path, mapping_in(footer, f"the footer of {str(path)!r}", CONFIGURATION))
     check_schema(path, table.column_names, config)
     names = parquet.texts_in(table)
     _check_columns(path, names, [table.column(name).unique().to_pylist() for name in names], config)
@@ -248,7 +250,7 @@ def read_journal(path: Path) -> tuple[dict[str, Any] | None, dict[int, list[Row]
     run, done, good = None, {}, 0
     for line in path.read_bytes().splitlines(keepends=True):
         try:
-            held = parsed_json(line)
+            held = parse_json(line)
             if not line.endswith(b"\n"):
                 break
             if run is None:
@@ -270,7 +272,7 @@ def sidecar(path: str | Path) -> Path:
     return path.with_name(f"{path.stem}.config.json")
 
 
-def _typed(name: str, cells: Sequence[str]) -> list[Any]:
+def _parse_column(name: str, cells: Sequence[str]) -> list[Any]:
     filled = [cell for cell in cells if cell]
     read: Any = _text
     if all(_NUMBER.fullmatch(cell) for cell in filled):
@@ -304,7 +306,7 @@ class Kept:
 
     def __init__(self, journal: FileIO | None, done: Mapping[int, list[Row]] | None = None):
         self._journal, self.done = journal, dict(done or {})
-        self.found = len(self.done)
+        self.earlier = len(self.done)
 
     @property
     def rows(self) -> list[Row]:
@@ -340,7 +342,7 @@ def keeping(path: str | Path | None, config: Mapping[str, Any], columns: Columns
         yield Kept(None)
         return
     path = Path(path)
-    with opened_journal(path, jsonable(config)) as (journal, done):
+    with open_journal(path, jsonable(config)) as (journal, done):
         for left in (path, sidecar(path)):
             sweep_up(left, older_s=0)
         kept, complete, stored = Kept(journal, done), False, False
@@ -359,7 +361,7 @@ def keeping(path: str | Path | None, config: Mapping[str, Any], columns: Columns
 
 
 @contextlib.contextmanager
-def opened_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[FileIO, dict[int, list[Row]]]]:
+def open_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[FileIO, dict[int, list[Row]]]]:
     """Open and lock the journal of the rows file `path`; yield it and its finished work."""
     where = journal_of(path)
     run = json.loads(json.dumps({"config": dict(config), "files": _files(config.values())}))
@@ -369,15 +371,15 @@ def opened_journal(path: Path, config: Mapping[str, Any]) -> Iterator[tuple[File
         raise _unwritable(where, error) from error
     with journal:
         try:
-            if not locked(journal):
+            if not lock_file(journal):
                 raise InputError(f"another run writes {str(path)!r}; give another file, or wait for its end.")
             there, done, good = read_journal(where)
             if there is None or not done:
                 journal.truncate(0)
                 _write(journal, run)
             elif change := _change(there, run):
-                rest = f"give another file for the rows, or delete {str(where)!r} to begin again"
-                raise InputError(f"{str(path)!r} was begun by another run ({change}); {rest}.")
+                advice = f"give another file for the rows, or delete {str(where)!r} to begin again"
+                raise InputError(f"{str(path)!r} was begun by another run ({change}); {advice}.")
             else:
                 journal.truncate(good)
         except OSError as error:
@@ -409,11 +411,11 @@ def _change(there: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def _files(values: Iterable[Any]) -> dict[str, list[int]]:
-    found = {}
+    stamps = {}
     for value in values:
         for name in value if isinstance(value, list | tuple) else (value,):
             for file in {name, name.rpartition(":")[0]} if isinstance(name, str) else ():
                 if file and os.path.exists(file):
                     about = os.stat(file)
-                    found[file] = [about.st_size, about.st_mtime_ns]
-    return dict(sorted(found.items()))
+                    stamps[file] = [about.st_size, about.st_mtime_ns]
+    return dict(sorted(stamps.items()))

@@ -88,24 +88,24 @@ def distinct_looks(names: Iterable[str]) -> dict[str, Look]:
     free = [look for key, look in FABRICS.items() if key not in names] or list(FABRICS.values())
     others = [name for name in names if name not in FABRICS]
     spare = {
-        name: replace(free[place % len(free)], label=name, hollow=place // len(free) % 2 == 1)
-        for place, name in enumerate(others)
+        name: replace(free[index % len(free)], label=name, hollow=index // len(free) % 2 == 1)
+        for index, name in enumerate(others)
     }
     return {name: FABRICS.get(name) or spare[name] for name in names}
 
 
 def series_looks(series: Sequence[Series]) -> dict[Series, Look]:
     """Return a look for each series; series of one fabric share its colour, lighter from the third on."""
-    found = distinct_looks(str(own.fabric) for own in series)
+    by_fabric = distinct_looks(str(own.fabric) for own in series)
     return {
-        own: replace(look, label=own.named(look.label), hollow=own.rank % 2 == 1, colour=_of_rank(look, own.rank))
+        own: replace(look, label=own.label(look.label), hollow=own.rank % 2 == 1, colour=_of_rank(look, own.rank))
         for own in series
-        for look in [found[str(own.fabric)]]
+        for look in [by_fabric[str(own.fabric)]]
     }
 
 
 def _of_rank(look: Look, rank: int) -> str:
-    return look.colour if rank < 2 else mixed(look.colour, min(_LIGHTER * (rank // 2), _LIGHTEST))
+    return look.colour if rank < 2 else mix_with_white(look.colour, min(_LIGHTER * (rank // 2), _LIGHTEST))
 
 
 def ink_on(colour: str) -> str:
@@ -119,7 +119,7 @@ def rgb(colour: str) -> list[float]:
     return [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
 
 
-def mixed(colour: str, white: float) -> str:
+def mix_with_white(colour: str, white: float) -> str:
     """Return the colour, mixed with a part `white` of white."""
     return "#" + "".join(f"{round(255 * (part + (1 - part) * white)):02x}" for part in rgb(colour))
 
@@ -134,7 +134,7 @@ def free_place(places: Iterable[Point], width: float, height: float, taken: list
     return None
 
 
-def wrapped(text: str, inches: float) -> str:
+def wrap_text(text: str, inches: float) -> str:
     """Return the text in lines that fit into a width in inches."""
     return fill(text, int(inches * 72 / (0.55 * FONT)))
 

@@ -19,7 +19,7 @@ from mfabric_jax.report.grid import (
     Rows,
     Series,
     arrange,
-    grouped,
+    group_rows,
     nearest_to_detail,
 )
 from mfabric_jax.report.noticed import job_words
@@ -56,7 +56,7 @@ def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int 
     width = on_screen(width)
     chosen = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
     specs = [Column(column) if isinstance(column, str) else column for column in chosen]
-    printed = [_printed(rows, spec) for spec in specs]
+    printed = [_column_cells(rows, spec) for spec in specs]
     blocks = []
     for part in _parts(printed, width, _labels(rows, specs, printed, width)):
         heading, *body = [_GAP.join(cells).rstrip() for cells in zip(*part, strict=True)]
@@ -75,13 +75,13 @@ def _labels(rows: Rows, specs: Sequence[Column], printed: list[list[str]], width
         used += len(printed[count - 1][0]) + len(_GAP)
         if not all(value is None or isinstance(value, str) for value in values) or used > width * _LABELS:
             break
-        told = len(set(zip(*printed[:count], strict=True)))
-        best, apart = (count, told) if told > apart else (best, apart)
+        distinct = len(set(zip(*printed[:count], strict=True)))
+        best, apart = (count, distinct) if distinct > apart else (best, apart)
     return best
 
 
 def ranking_cells(ranking: Ranking) -> list[list[str]]:
-    return [_printed(ranking.lines, Column(name)) for name in ranking.lines[0]]
+    return [_column_cells(ranking.lines, Column(name)) for name in ranking.lines[0]]
 
 
 def comparison(rows: Rows) -> str:
@@ -96,7 +96,7 @@ def comparison(rows: Rows) -> str:
     return "\n\n".join([*blocks, *not_ranked(rows)])
 
 
-def _printed(rows: Rows, spec: Column) -> list[str]:
+def _column_cells(rows: Rows, spec: Column) -> list[str]:
     values = [numerals.plain_scalar(row.get(spec.key)) for row in rows]
     textual = any(isinstance(value, str) for value in values) or all(value is None for value in values)
     written = list(map(percent if spec.percent else number, values))
@@ -155,8 +155,8 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
     draws = max(len(draw_columns([name for name, value in row.items() if value is not None])) for row in own)
     more = f" and of {draws + 1} draws of traffic" if draws else ""
     spread = f"band: spread of measured kernels and links{more}, but not of seeds"
-    said = [fill(spread, on_screen(WIDTH))] if band else []
-    table = [fill(what, on_screen(WIDTH)), plain(lines, columns), *said]
+    band_note = [fill(spread, on_screen(WIDTH))] if band else []
+    table = [fill(what, on_screen(WIDTH)), plain(lines, columns), *band_note]
     sources = dict.fromkeys(row["compute_source"] for row in own if row.get("compute_source") is not None)
     facts = [*job_words(own), *([f"while GPUs compute: {' and '.join(sources)}"] if sources else [])]
     heading = fill(": ".join(filter(None, (str(model), ", ".join(facts)))), on_screen(WIDTH))
@@ -175,7 +175,7 @@ def _training(grid: Grid, model: str, present: Sequence[Series], detail: float) 
         band = None if not all(ends) or ends[0] == ends[1] else " to ".join(number(end) for end in ends)
         usd, kwh = of("training_usd"), of("training_kwh")
         line = {"days": days, "band": band, "M$": usd and numerals.millions(usd), "MWh": kwh and kwh / 1000}
-        lines.append({"fabric": series.named(series.fabric)} | line)
+        lines.append({"fabric": series.label(series.fabric)} | line)
     shown = ["fabric", *(Column(name) for name in ("days", "band", "M$", "MWh"))]
     return f"\n\na training of {number(tokens)} tokens at {number(detail)} Gbps\n{plain(lines, shown)}" if lines else ""
 
@@ -183,7 +183,7 @@ def _training(grid: Grid, model: str, present: Sequence[Series], detail: float) 
 def _line(grid: Grid, model: str, series: Series, detail: float) -> Mapping[str, Any]:
     times = {f"time {gbps:g}": grid.value(model, series, gbps, "iteration_s") for gbps in grid.bandwidths}
     total = grid.value(model, series, detail, "iteration_s")
-    line: dict[str, Any] = {"fabric": series.named(series.fabric)} | times
+    line: dict[str, Any] = {"fabric": series.label(series.fabric)} | times
     for name, keys in _SHARES.items():
         seconds = [value for key in keys if (value := grid.value(model, series, detail, key)) is not None]
         line[name] = sum(seconds) / total if total and len(seconds) == len(keys) else None
@@ -232,7 +232,7 @@ median, p90: error size of corrected flows of 1 MiB or more. mean, p90 of groups
 def agreement(rows: Rows, groups: Rows) -> str:
     """Return the table of `mfabric validate packet`: runs by group, then groups, each plain and corrected."""
     blocks = []
-    for (group, topology, transport), members in grouped(rows, "group", "topology", "transport").items():
+    for (group, topology, transport), members in group_rows(rows, "group", "topology", "transport").items():
         shape, by = topology.partition(" (")[0], members[0]["corrected_by"]
         heading = f"{GROUPS.get(group, group)}, {transport}\n({shape}, {_routing(members[0])}; corrected by: {by})"
         blocks.append(f"{heading}\n{plain([_run(row) for row in members], _RUNS)}")
@@ -332,8 +332,8 @@ def scoreboard_table(rows: Rows) -> str:
     each workload, the time over proved optima, and decisions per second in a batch.
     """
     blocks = []
-    for (servers, routing, sigma), here in grouped(rows, "servers", "routing", "sigma").items():
-        ranked = sorted(grouped(here, "policy").items(), key=lambda of: _mean(_known(of[1], "mean")))
+    for (servers, routing, sigma), here in group_rows(rows, "servers", "routing", "sigma").items():
+        ranked = sorted(group_rows(here, "policy").items(), key=lambda of: _mean(_values(of[1], "mean")))
         lines = [_score(policy, own) for (policy,), own in ranked]
         blocks.append(
             f"{servers} servers, routing {routing}, forecast error {number(sigma)}\n{plain(lines, width=160)}"
@@ -343,7 +343,7 @@ def scoreboard_table(rows: Rows) -> str:
 
 def _score(policy: str, rows: Rows) -> dict[str, str]:
     line = {"policy": policy}
-    line |= {key: number(_mean(_known(rows, key))) for key in ("mean", "median", "p90")}
+    line |= {key: number(_mean(_values(rows, key))) for key in ("mean", "median", "p90")}
     line |= {row["workload"]: number(row["mean"]) for row in rows}
     if proved := sum(row["proved"] for row in rows):
         over = sum(row["of_optimum"] * row["proved"] for row in rows if row["proved"]) / proved
@@ -352,7 +352,7 @@ def _score(policy: str, rows: Rows) -> dict[str, str]:
     return line | {"decisions/s": number(speed)}
 
 
-def _known(rows: Rows, key: str) -> list[float]:
+def _values(rows: Rows, key: str) -> list[float]:
     return [row[key] for row in rows if row[key] is not None]
 
 
@@ -366,11 +366,11 @@ def forecast_table(rows: Rows) -> str:
     * marks the best of a column. + or - marks a policy whose gain over greedy has an interval above or below 0.
     """
     blocks = []
-    for (workload, servers, routing), here in grouped(rows, "workload", "servers", "routing").items():
-        best = {name: min(row["over_bound"] for row in own) for (name,), own in grouped(here, "forecast").items()}
+    for (workload, servers, routing), here in group_rows(rows, "workload", "servers", "routing").items():
+        best = {name: min(row["over_bound"] for row in own) for (name,), own in group_rows(here, "forecast").items()}
         lines = [
             {"policy": policy} | {row["forecast"]: _interval(row, best[row["forecast"]]) for row in own}
-            for (policy,), own in grouped(here, "policy").items()
+            for (policy,), own in group_rows(here, "policy").items()
         ]
         blocks.append(f"{workload}, {servers} servers, routing {routing}\n{plain(lines, width=140)}")
     legend = "mean time over the degree bound +- half of its 95 % interval; * best; + better, - worse than greedy"

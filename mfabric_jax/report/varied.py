@@ -18,19 +18,19 @@ from mfabric_jax.report.grid import (
     Rows,
     combinations,
     front,
-    grouped,
+    group_rows,
     independent,
     lacks,
     metric,
     nearest_to_detail,
     numeric,
-    shown_settings,
+    setting_columns,
     textual,
     values_in,
     with_named_graphs,
 )
 from mfabric_jax.report.numerals import millions, number, usable
-from mfabric_jax.report.ranking import MOST_OF_PAGE, designs, shown_designs
+from mfabric_jax.report.ranking import MOST_OF_PAGE, choose_designs, designs
 
 _GBPS = "nic_gbps"
 _MOST_LINES, _MOST_PANELS, _MOST_VALUES, _MOST_CHARTS, _MOST_BARS = 10, 8, 40, 6, 40
@@ -51,20 +51,20 @@ Lines = dict[str, dict[float, list[float]]]  # results by line and value of the 
 def sensitivities(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[Chart]:
     """Return charts of the result by each numeric setting of which a line (fabric, policy, ..) has several values."""
     rows = with_named_graphs(rows)
-    chosen, result = shown_settings(rows, effective), metric(rows)
+    chosen, result = setting_columns(rows, effective), metric(rows)
     names = [name for name in textual(rows) if name in chosen and len(values_in(rows, name)) > 1]
-    panel, lines = _arranged(rows, names)
-    found = []
+    panel, lines = _panel_and_lines(rows, names)
+    charts = []
     for name in numeric(rows) if result is not None else []:
         if name in chosen and name not in (*skip, NUMBER) and 2 <= len(values_in(rows, name)) <= _MOST_VALUES:
-            held, where = _held(rows, name, chosen)
+            held, where = _at_detail_bandwidth(rows, name, chosen)
             cells = _cells(held, name, str(result), panel, lines)
             if any(len(line) > 1 for each in cells.values() for line in each.values()):
-                found.append(_sensitivity(cells, name, str(result), lines, where))
-    return found[:_MOST_CHARTS]
+                charts.append(_sensitivity(cells, name, str(result), lines, where))
+    return charts[:_MOST_CHARTS]
 
 
-def _arranged(rows: Rows, names: list[str]) -> tuple[str | None, list[str]]:
+def _panel_and_lines(rows: Rows, names: list[str]) -> tuple[str | None, list[str]]:
     panel = "model" if "model" in names else None
     if panel is None and names and combinations(rows, names) > _MOST_LINES:
         panel = names[0]
@@ -76,7 +76,7 @@ def _arranged(rows: Rows, names: list[str]) -> tuple[str | None, list[str]]:
     return panel, lines
 
 
-def _held(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:
+def _at_detail_bandwidth(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:
     if name == _GBPS or _GBPS not in chosen or _GBPS not in numeric(rows):
         return rows, ""
     present = [value for gbps in values_in(rows, _GBPS) if (value := usable(gbps)) is not None]
@@ -89,23 +89,23 @@ def _held(rows: Rows, name: str, chosen: list[str]) -> tuple[Rows, str]:
 def _cells(rows: Rows, name: str, result: str, panel: str | None, lines: list[str]) -> dict[str, Lines]:
     cells: dict[str, Lines] = {}
     for row in rows:
-        value, found = usable(row[name]), usable(row[result])
-        if value is not None and found is not None:
+        value, outcome = usable(row[name]), usable(row[result])
+        if value is not None and outcome is not None:
             title, line = str(row[panel]) if panel else "", ", ".join(str(row[column]) for column in lines)
-            cells.setdefault(title, {}).setdefault(line, {}).setdefault(value, []).append(found)
+            cells.setdefault(title, {}).setdefault(line, {}).setdefault(value, []).append(outcome)
     return cells
 
 
 def _sensitivity(cells: dict[str, Lines], name: str, result: str, lines: list[str], where: str) -> Chart:
     looks = style.distinct_looks(line for each in cells.values() for line in each)
-    several = max(len(found) for each in cells.values() for line in each.values() for found in line.values())
+    several = max(len(outcomes) for each in cells.values() for line in each.values() for outcomes in line.values())
     note = f"A line for each {', '.join(lines)}." if lines else "All rows."
     note += where + (f" A point is the mean of up to {several} rows." if several > 1 else "")
     panels = []
     for title, each in cells.items():
         curves = []
         for line, values in each.items():
-            points = [(value, math.fsum(found) / len(found)) for value, found in sorted(values.items())]
+            points = [(value, math.fsum(outcomes) / len(outcomes)) for value, outcomes in sorted(values.items())]
             label = looks[line].label
             tips = [f"{label}{', ' if label else ''}{name} {number(value)}: {number(mean)}" for value, mean in points]
             curves.append(Curve(looks[line], points, tips))
@@ -128,17 +128,17 @@ def design_space(rows: Rows, effective: Mapping[str, Any]) -> Chart:
     placed = [row for row in rows if _point(row) is not None]
     if not placed:
         raise InputError("no row has both a time and a price.")
-    chosen = [name for name in shown_settings(rows, effective) if len(values_in(placed, name)) > 1 and name != "model"]
+    chosen = [name for name in setting_columns(rows, effective) if len(values_in(placed, name)) > 1 and name != "model"]
     looks = style.distinct_looks(str(row.get("fabric", "rows")) for row in placed)
     panels, left_out = [], 0
-    for (model,), own in grouped([{"model": None, **row} for row in placed], "model").items():
-        kept = _kept(own)
+    for (model,), own in group_rows([{"model": None, **row} for row in placed], "model").items():
+        kept = _rows_to_draw(own)
         left_out += len(own) - len(kept)
         curves = []
         for name, look in looks.items():
             some = [row for row in kept if str(row.get("fabric", "rows")) == name]
             points = [point for row in some if (point := _point(row))]
-            tips = [_told(row, chosen, point) for row, point in zip(some, points, strict=True)]
+            tips = [_tip(row, chosen, point) for row, point in zip(some, points, strict=True)]
             curves += [Curve(look, points, tips, joined=False)] if some else []
         panels.append(Panel(str(model or "all rows"), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
     note = f"A point for each row. {FRONT}"
@@ -152,7 +152,7 @@ def _point(row: Mapping[str, Any]) -> Point | None:
     return None if seconds is None or cost is None or cost <= 0 else (millions(cost), seconds)
 
 
-def _kept(rows: Rows) -> Rows:
+def _rows_to_draw(rows: Rows) -> Rows:
     shortest = min(point[1] for row in rows if (point := _point(row)))
     rows = [row for row in rows if (point := _point(row)) and point[1] <= _SLOW * shortest]
     best = set(front([point for row in rows if (point := _point(row))]))
@@ -161,7 +161,7 @@ def _kept(rows: Rows) -> Rows:
     return [*some, *(row for row in rows if _point(row) in best)]
 
 
-def _told(row: Mapping[str, Any], chosen: list[str], point: Point) -> str:
+def _tip(row: Mapping[str, Any], chosen: list[str], point: Point) -> str:
     words = ", ".join(f"{name} {number(row[name])}" for name in chosen)
     return f"{words}: {number(point[1])} s, {number(point[0])} M$"
 
@@ -180,10 +180,10 @@ def plainest(rows: Rows) -> Chart:
         if value is not None:
             groups.setdefault(", ".join(str(row[name]) for name in names), []).append(value)
     bars, totals = [], []
-    for place, (name, found) in enumerate(list(groups.items())[:_MOST_BARS]):
-        value = math.fsum(found) / (1 if result is None else len(found))
-        tip = f"{name}: {number(value)}" + (f" (mean of {len(found)})" if result and len(found) > 1 else "")
-        bars.append(Bar(style.FABRICS["fat-tree"], place, min(0.0, value), max(0.0, value), tip))
+    for index, (name, values) in enumerate(list(groups.items())[:_MOST_BARS]):
+        value = math.fsum(values) / (1 if result is None else len(values))
+        tip = f"{name}: {number(value)}" + (f" (mean of {len(values)})" if result and len(values) > 1 else "")
+        bars.append(Bar(style.FABRICS["fat-tree"], index, min(0.0, value), max(0.0, value), tip))
         totals.append((max(value, 0.0), number(value)))
     what, by = result or "rows", ", ".join(names)
     note = "The number of rows of each." if result is None else f"The mean of the rows of each {by}."
@@ -198,7 +198,7 @@ def _line(rows: Rows) -> Chart:
     by, result = (numbers[0], numbers[1]) if len(numbers) > 1 else ("row", numbers[0] if numbers else None)
     points: Sequence[Point] = []
     if result is not None:
-        pairs = [(place if by == "row" else usable(row[by]), usable(row[result])) for place, row in enumerate(rows, 1)]
+        pairs = [(index if by == "row" else usable(row[by]), usable(row[result])) for index, row in enumerate(rows, 1)]
         points = sorted((float(x), y) for x, y in pairs if x is not None and y is not None)
     if not points or result is None:
         return Chart("Rows", "No column holds numbers or names to draw.", [], [])
@@ -216,14 +216,14 @@ def token_prices(rows: Rows, effective: Mapping[str, Any]) -> Chart | None:
     for model, (column, every) in designs(rows, effective).items():
         if column != TOKEN_USD or len(every) < 2:
             continue
-        shown = shown_designs([one for one in every if one.mean[column] > 0], MOST_OF_PAGE)
+        shown = choose_designs([design for design in every if design.mean[column] > 0], MOST_OF_PAGE)
         bars, totals = [], []
-        for place, one in enumerate(shown):
-            price, look = one.mean[column], style.fabric(str(one.settings.get("fabric", "")))
+        for row, design in enumerate(shown):
+            price, look = design.mean[column], style.fabric(str(design.settings.get("fabric", "")))
             text = f"{number(price)} $"
-            bars.append(Bar(look, place, 0.0, price, f"{one}: {text} a million tokens"))
-            totals.append((price, f"{text}: {one.choice}"))
-        names = [one.kind for one in shown]
+            bars.append(Bar(look, row, 0.0, price, f"{design}: {text} a million tokens"))
+            totals.append((price, f"{text}: {design.choice}"))
+        names = [design.kind for design in shown]
         panels.append(Panel(model, "dollars a million tokens", bars=bars, names=names, totals=totals))
     note = "The best design of each fabric, optical switch and GPU; less is better."
     return Chart("What a token costs", note, [], panels) if panels else None

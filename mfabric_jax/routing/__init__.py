@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from mfabric_jax.routing.arrived import Arrivals, arrivals, equal_parts
     from mfabric_jax.routing.cluster import cluster_routes, links_of
     from mfabric_jax.routing.gradients import gradient_nics as gradient_nics
-    from mfabric_jax.routing.graphs import rated as rated
+    from mfabric_jax.routing.graphs import add_rates as add_rates
+    from mfabric_jax.routing.graphs import paths_on_links as paths_on_links
     from mfabric_jax.routing.graphs import shared_links as shared_links
-    from mfabric_jax.routing.graphs import ways_on_links as ways_on_links
     from mfabric_jax.routing.mesh import mesh_routes as mesh_routes
     from mfabric_jax.routing.mesh import most_at_once as most_at_once
     from mfabric_jax.routing.shortest import shortest_routes as shortest_routes

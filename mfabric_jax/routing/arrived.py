@@ -9,10 +9,10 @@ from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.flows import star_completion
 from mfabric_jax.routing.demand import between_servers
-from mfabric_jax.routing.schedule import Shown, circuit_part, spans
+from mfabric_jax.routing.schedule import CarryingSpans, circuit_part, spans
 from mfabric_jax.support.arrays import floats, floats_or_nan, known_values
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NOT_NEGATIVE
 
@@ -27,14 +27,14 @@ class Arrivals(NamedTuple):
 
     time: Float[Array, "P S"]
     bytes: Float[Array, "P S"]
-    turn_s: Float[Array, "P"]
+    reconfigure_s: Float[Array, "P"]
     circuit_s: Float[Array, "P"]
     packet_s: Float[Array, "P"]
 
-    def merged(self, parts: int) -> "Arrivals":
+    def merge_parts(self, parts: int) -> "Arrivals":
         """Merge neighbouring parts into at most `parts` of about equal numbers; a part arrives with its last member."""
         first = np.array_split(np.arange(len(self.time)), min(whole("parts", parts), len(self.time)))
-        turn_s, both_s = self.turn_s, self.turn_s + self.circuit_s
+        turn_s, both_s = self.reconfigure_s, self.reconfigure_s + self.circuit_s
         rows = [
             Arrivals(
                 self.time[some].max(0),
@@ -66,7 +66,7 @@ def equal_parts(first_s, second_s, received: Float[Array, "S"], parts: int) -> A
     return Arrivals(jnp.broadcast_to(ends, shape), jnp.broadcast_to(received / parts, shape), none, each, none)
 
 
-def arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"]) -> Arrivals:
+def arrivals(region: Region, schedule: CircuitSchedule, demand: Float[Array, "S S"]) -> Arrivals:
     """Return the K + 2 parts of an all-to-all whose circuits follow K configurations; exact, as `schedule_time`.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal stays in its server and is the first part, at 0 s.
@@ -76,10 +76,10 @@ def arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"]) ->
     return replays the same times over reversed circuits. Times are infinite if packet NICs do not reach bytes that
     circuits leave. `InputError` and derivatives are those of `schedule_time`; under `vmap` a batch.
     """
-    of_type("schedule", schedule, Schedule)
+    of_type("schedule", schedule, CircuitSchedule)
     between = between_servers(of_type("region", region, Region), demand, rule=FROM_0_TO_INFINITY)
     own = floats_or_nan("demand of a server to itself", floats("demand", demand).diagonal(), NOT_NEGATIVE)
-    parts = _arrivals(region, schedule.checked(region), between, own)
+    parts = _arrivals(region, schedule.check_region(region), between, own)
     if known_values(between) is not None:
         return parts
     unknown = jnp.isnan(between).any() | jnp.isnan(own).any()
@@ -87,7 +87,9 @@ def arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"]) ->
 
 
 @jax.jit
-def _arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"], own: Float[Array, "S"]) -> Arrivals:
+def _arrivals(
+    region: Region, schedule: CircuitSchedule, demand: Float[Array, "S S"], own: Float[Array, "S"]
+) -> Arrivals:
     dtype, servers = demand.dtype, region.servers
     last, left = circuit_part(region, schedule, demand)
     port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, dtype), servers)
@@ -95,7 +97,7 @@ def _arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"], o
     shown = spans(region, schedule, dtype)
     ends = jnp.sort(shown.end[: len(schedule.seconds)])
     before = jnp.concatenate([jnp.zeros(min(len(ends), 1), dtype), ends[:-1]])
-    sent = jnp.diff(_by(shown, jnp.asarray(region.nic_Bps, dtype), ends, demand - left), axis=0, prepend=0)
+    sent = jnp.diff(_delivered_bytes(shown, jnp.asarray(region.nic_Bps, dtype), ends, demand - left), axis=0, prepend=0)
     rounding = (len(ends) + 8) * float(jnp.finfo(dtype).eps)
     sent = jnp.where(sent > rounding * demand[None], sent, 0)
     sent = jnp.concatenate([sent, jnp.zeros((1, servers, servers), dtype)])
@@ -122,11 +124,13 @@ def _arrivals(region: Region, schedule: Schedule, demand: Float[Array, "S S"], o
     )
 
 
-def _by(shown: Shown, nic, times: Float[Array, "K"], most: Float[Array, "S S"]) -> Float[Array, "K S S"]:
+def _delivered_bytes(
+    shown: CarryingSpans, nic, times: Float[Array, "K"], most: Float[Array, "S S"]
+) -> Float[Array, "K S S"]:
     """Return the bytes that circuits have delivered by these times, at most `most`."""
 
-    def one(time):
+    def bytes_at(time):
         lasted = jnp.clip(time - (shown.end - shown.length), 0, shown.length)
         return jnp.minimum(most, nic * (shown.count * lasted[:, None, None]).sum(0))
 
-    return jax.lax.map(one, times)
+    return jax.lax.map(bytes_at, times)

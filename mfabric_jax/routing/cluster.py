@@ -10,10 +10,10 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, of_type, one_of
 from mfabric_jax.fabric.cluster import Cluster
-from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import FabricGraph
 from mfabric_jax.fabric.tree import UP, Tree
 from mfabric_jax.routing.mesh import mesh_routes
-from mfabric_jax.routing.shortest import GOLDEN, Routes, compact, splitmix64, stacked
+from mfabric_jax.routing.shortest import GOLDEN, Routes, compact, splitmix64, stack_routes
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats, host_indices
 
 PATHS = ("spray", "ecmp", "least-loaded")
@@ -22,9 +22,9 @@ ROUNDED = 1e-12  # tolerance on the sum of a flow's shares
 Heirs = tuple[tuple[int, tuple[int, ...]], ...]
 
 
-def links_of(cluster: Cluster, routing: str = "spray") -> Network:
+def links_of(cluster: Cluster, routing: str = "spray") -> FabricGraph:
     """Return the network whose link numbers the routes use: parallel links are pooled for "spray", else separate."""
-    return cluster.sprayed if one_of("routing", routing, PATHS) == "spray" else cluster.network
+    return cluster.pooled_network if one_of("routing", routing, PATHS) == "spray" else cluster.network
 
 
 def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: int = 0, size=None) -> Routes:
@@ -52,13 +52,13 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
     for flow in _chunks(away & (row >= 0)):
         whole = np.ones((len(flow), 1))
         parts.append((flow, _over_circuits(cluster, src[flow], dst[flow], row[flow, None], whole, first)))
-    rest = away & (row < 0)
-    flow = np.flatnonzero(rest)
+    others = away & (row < 0)
+    flow = np.flatnonzero(others)
     if cluster.tree is None and len(flow):
         ways, share = _forwarding(cluster, here[flow], there[flow], routing, seed)
         for some in _chunks(np.ones(len(flow), bool)):
-            one = flow[some]
-            parts.append((one, _over_circuits(cluster, src[one], dst[one], ways[some], share[some], first)))
+            batch = flow[some]
+            parts.append((batch, _over_circuits(cluster, src[batch], dst[batch], ways[some], share[some], first)))
     elif cluster.tree is not None and len(flow):
         ends = _Ends(cluster, src[flow], dst[flow], routing, seed)
         path = None  # aggregation switch and core [F] of every flow; None: sprayed over all of them
@@ -69,7 +69,7 @@ def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: 
             path = least_loaded(cluster.tree, ends.out[0], ends.into[0], own, seed)
         for some in _chunks(np.ones(len(flow), bool)):
             parts.append((flow[some], _over_tree(cluster, ends, path, some)))
-    return stacked(parts, len(src))
+    return stack_routes(parts, len(src))
 
 
 def nic_routes(cluster: Cluster, src: np.ndarray, dst: np.ndarray, heirs: Heirs = ()) -> Routes:
@@ -85,7 +85,7 @@ def nic_routes(cluster: Cluster, src: np.ndarray, dst: np.ndarray, heirs: Heirs 
             instead[:, lost] = others
         ends.out, ends.into = (instead[:, ports].reshape(-1, len(src)) for ports in (ends.out, ends.into))
     every = _chunks(np.ones(len(src), bool))
-    return stacked([(flow, _row(*_between_nics(cluster, ends, None, flow))) for flow in every], len(src))
+    return stack_routes([(flow, _row(*_between_nics(cluster, ends, None, flow))) for flow in every], len(src))
 
 
 def _gpus(name: str, gpu, cluster: Cluster) -> np.ndarray:
@@ -132,7 +132,7 @@ class _Ends:
         elif routing == "spray":
             out = into = np.broadcast_to(np.arange(cluster.nics)[:, None], (cluster.nics, len(src)))
         else:
-            draw = hashed(seed + 1, np.arange(len(src)), src, dst) % np.uint64(cluster.nics)
+            draw = hash_keys(seed + 1, np.arange(len(src)), src, dst) % np.uint64(cluster.nics)
             out = into = draw.astype(np.int64)[None]
         self.out, self.into = cluster.host(src // per_server, out), cluster.host(dst // per_server, into)
         tree = cluster.nic_tree
@@ -170,23 +170,23 @@ def _between_nics(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> list
 def _over_circuits(cluster: Cluster, src, dst, row, share, first: int) -> Routes:
     table, per_server = cluster.circuits, cluster.gpus_per_server
     here, there = src // per_server, dst // per_server
-    held, far = _held(cluster, table.gpu, table.part), _held(cluster, *cluster.far_nics)
+    held, far = _gpu_shares(cluster, table.gpu, table.part), _gpu_shares(cluster, *cluster.far_nics)
     leave, enter = np.zeros((2, len(src), per_server))
     blocks = [(np.where(row >= 0, first + row, -1), share)]
     for column in range(row.shape[1]):
-        at, part = np.maximum(row[:, column], 0), share[:, column, None]
-        begins, ends = (table.src[at] == here)[:, None], (table.dst[at] == there)[:, None]
-        leave += np.where(begins, part * held[at], 0)
-        enter += np.where(ends, part * far[at], 0)
+        entry, part = np.maximum(row[:, column], 0), share[:, column, None]
+        begins, ends = (table.src[entry] == here)[:, None], (table.dst[entry] == there)[:, None]
+        leave += np.where(begins, part * held[entry], 0)
+        enter += np.where(ends, part * far[entry], 0)
         nothing = np.zeros_like(leave)
-        blocks.append(_across(cluster, table.src[at], nothing, np.where(begins, 0, part * held[at])))
-        blocks.append(_across(cluster, table.dst[at], np.where(ends, 0, part * far[at]), nothing))
+        blocks.append(_across(cluster, table.src[entry], nothing, np.where(begins, 0, part * held[entry])))
+        blocks.append(_across(cluster, table.dst[entry], np.where(ends, 0, part * far[entry]), nothing))
     blocks.append(_across(cluster, here, _at(cluster, src), leave))
     blocks.append(_across(cluster, there, enter, _at(cluster, dst)))
     return _row(*blocks)
 
 
-def _held(cluster: Cluster, gpu: np.ndarray, part: np.ndarray) -> np.ndarray:
+def _gpu_shares(cluster: Cluster, gpu: np.ndarray, part: np.ndarray) -> np.ndarray:
     held = np.zeros((len(gpu), cluster.gpus_per_server))
     row, copy = np.nonzero(gpu >= 0)
     np.add.at(held, (row, gpu[row, copy]), part[row, copy])
@@ -200,7 +200,7 @@ def _forwarding(cluster: Cluster, here, there, routing: str, seed: int) -> tuple
 
 
 # -------------------------------------------------------------------------------------------- single paths over a tree
-def hashed(*keys) -> np.ndarray:
+def hash_keys(*keys) -> np.ndarray:
     """Return a 64-bit hash of integers, element by element."""
     value = np.uint64(0)
     with np.errstate(over="ignore"):
@@ -211,7 +211,7 @@ def hashed(*keys) -> np.ndarray:
 
 def ecmp(tree: Tree, src: np.ndarray, dst: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the aggregation switch and core of every flow, by a hash of flow number, hosts and seed."""
-    draw = hashed(seed, np.arange(len(src)), src, dst) % np.uint64(tree.paths)
+    draw = hash_keys(seed, np.arange(len(src)), src, dst) % np.uint64(tree.paths)
     return np.divmod(draw.astype(np.int64), tree.pod_ports[UP])
 
 
@@ -225,10 +225,10 @@ def least_loaded(tree: Tree, src, dst, size, seed: int) -> tuple[np.ndarray, np.
     unused = np.arange(up)[:, None] >= tree.used_uplinks[:, None, None]
     out, into = np.where(unused, np.inf, np.zeros((2, *unused.shape)))
     rise, fall = np.zeros((2, pods, up, climb))
-    chosen = hashed(seed, np.arange(len(src)), src, dst)
+    chosen = hash_keys(seed, np.arange(len(src)), src, dst)
     (e0, e1), (leaves, beyond) = (tree.edge_of(src), tree.edge_of(dst)), tree.climbs(src, dst)
     p0, p1 = tree.pod_of(e0), tree.pod_of(e1)
-    place = np.zeros(len(src), np.int64)
+    path = np.zeros(len(src), np.int64)
     for flow in np.argsort(-np.asarray(size, float), kind="stable"):
         if not leaves[flow]:
             continue
@@ -240,11 +240,11 @@ def least_loaded(tree: Tree, src, dst, size, seed: int) -> tuple[np.ndarray, np.
         least = np.flatnonzero(fullest == fullest.min())
         least = least[total[least] == total[least].min()]
         pick = least[int(chosen[flow] % np.uint64(len(least)))]
-        place[flow] = pick if beyond[flow] else pick * climb
-        a, c = divmod(int(place[flow]), climb)
+        path[flow] = pick if beyond[flow] else pick * climb
+        a, c = divmod(int(path[flow]), climb)
         out[e0[flow], a] += size[flow]
         into[e1[flow], a] += size[flow]
         if beyond[flow]:
             rise[p0[flow], a, c] += size[flow]
             fall[p1[flow], a, c] += size[flow]
-    return np.divmod(place, climb)
+    return np.divmod(path, climb)

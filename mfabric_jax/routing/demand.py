@@ -8,12 +8,12 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.support.array_module import array_module
-from mfabric_jax.support.arrays import floats, known_values, marked
-from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NAN_OR_NOT_NEGATIVE, Rule, refuse
+from mfabric_jax.support.arrays import floats, known_values, mark_forbidden
+from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NAN_OR_NOT_NEGATIVE, NumberRule, refuse
 
 
 def between_servers(
-    region: Region | DirectLinks, demand, field: str = "demand", rule: Rule = NAN_OR_NOT_NEGATIVE
+    region: Region | DirectLinks, demand, field: str = "demand", rule: NumberRule = NAN_OR_NOT_NEGATIVE
 ) -> Float[Array, "S S"]:
     """Return the demand as floats with a zero diagonal.
 
@@ -34,12 +34,12 @@ def demands_between_servers(region: Region, demands, field: str, axis: str = "K"
     return _without_own(field, demands, FROM_0_TO_INFINITY)
 
 
-def _without_own(field: str, demand: Float[Array, "... S S"], rule: Rule) -> Float[Array, "... S S"]:
+def _without_own(field: str, demand: Float[Array, "... S S"], rule: NumberRule) -> Float[Array, "... S S"]:
     own = np.eye(demand.shape[-1], dtype=bool)
     if (known := known_values(demand)) is not None:
         refuse(field, np.where(own, 0, known), rule)
     else:
-        demand = marked(demand, FROM_0_TO_INFINITY)
+        demand = mark_forbidden(demand, FROM_0_TO_INFINITY)
     own = jnp.eye(demand.shape[-1], dtype=bool)
     return jnp.where(own if demand.ndim == 2 else own[None], 0, demand)
 

@@ -16,17 +16,17 @@ from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.flows.host.star import flow_ends
 from mfabric_jax.flows.host_times import finish_times_now
-from mfabric_jax.routing.fixed import Ports, SinglePaths, away_from_server, spray_ports
+from mfabric_jax.routing.fixed import SinglePaths, StarLoads, away_from_server, spray_ports
 from mfabric_jax.traffic.dispatch import summed_by_server
 
 if TYPE_CHECKING:
-    from mfabric_jax.routing.graph_ways import GraphWays
+    from mfabric_jax.routing.graph_ways import GraphPaths
 
 WAYS = "out", "in"
 KEPT = 1 + 1e-6  # best-path keeps a pair on its circuits up to this multiple of the circuits' end
 
 
-class Ends(NamedTuple):
+class FlowEnds(NamedTuple):
     """Ends of flows.
 
     - `seconds` [F]: when each flow with bytes ends.
@@ -38,13 +38,15 @@ class Ends(NamedTuple):
     busiest_s: float
 
     @classmethod
-    def of(cls, seconds: Float[np.ndarray, "F"], alone: Float[np.ndarray, "L"], name: Callable[[int], str]) -> "Ends":
+    def of(
+        cls, seconds: Float[np.ndarray, "F"], alone: Float[np.ndarray, "L"], name: Callable[[int], str]
+    ) -> "FlowEnds":
         """Return the ends with the busiest link.
 
         `alone`: seconds that each link's bytes take at its full capacity; `name` maps a link's number to its name.
         """
-        at = int(alone.argmax()) if len(alone) else 0
-        return cls(seconds, name(at) if len(seconds) else None, float(alone.max(initial=0)))
+        link = int(alone.argmax()) if len(alone) else 0
+        return cls(seconds, name(link) if len(seconds) else None, float(alone.max(initial=0)))
 
     def quantile(self, part: float) -> float | None:
         """Return when this fraction of the flows has ended; None without flows."""
@@ -60,33 +62,35 @@ class Ends(NamedTuple):
 QUANTILES = {"flow_p50_s": 0.5, "flow_p99_s": 0.99}
 
 
-def columns_of_ends(found: Ends | None, rate: float = 1.0) -> dict[str, Any]:
+def columns_of_ends(result: FlowEnds | None, rate: float = 1.0) -> dict[str, Any]:
     """Return the columns of a row; `rate`: factor by which links are faster. `found` None: the ends are not known."""
-    if found is None:
+    if result is None:
         return dict.fromkeys((*QUANTILES, "busiest_link", "busiest_link_use"))
-    seconds = {name: found.quantile(part) for name, part in QUANTILES.items()}
+    seconds = {name: result.quantile(part) for name, part in QUANTILES.items()}
     columns: dict[str, Any] = {name: None if s is None else s / rate for name, s in seconds.items()}
-    return columns | {"busiest_link": found.busiest, "busiest_link_use": found.busiest_use}
+    return columns | {"busiest_link": result.busiest, "busiest_link_use": result.busiest_use}
 
 
 @functools.singledispatch
-def ends(group, demand: Float[np.ndarray, "R R"], ranks_per_server: int) -> Ends:
+def ends(group, demand: Float[np.ndarray, "R R"], ranks_per_server: int) -> FlowEnds:
     """Return when the flows of an all-to-all of `demand` bytes end on links that do not change, by the group's rule."""
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
 
 @ends.register
-def _(group: Electrical, demand, ranks_per_server) -> Ends:
+def _(group: Electrical, demand, ranks_per_server) -> FlowEnds:
     ports = spray_ports(group, demand, ranks_per_server)
     each, edges = len(ports.port), 0 if ports.edge is None else len(ports.edge)
     planes = group.planes if group.own_plane else 1
     owner = "NICs of server {}" if group.nic_use == "pooled" else "NIC of rank {}"
-    named = [owner.format(at // planes) + (f", plane {at % planes}" if planes > 1 else "") for at in range(each)]
-    return _on_ports(ports, [*named, *(f"edge switch of server {at}" for at in range(edges))])
+    named = [
+        owner.format(number // planes) + (f", plane {number % planes}" if planes > 1 else "") for number in range(each)
+    ]
+    return _on_ports(ports, [*named, *(f"edge switch of server {number}" for number in range(edges))])
 
 
 @ends.register
-def _(group: DirectLinks, demand, ranks_per_server) -> Ends:
+def _(group: DirectLinks, demand, ranks_per_server) -> FlowEnds:
     assert group.mesh is not None
     size = summed_by_server(away_from_server(demand, ranks_per_server), ranks_per_server)
     capacity = np.asarray(group.mesh.nics, float) * np.asarray(group.nic_Bps, float)
@@ -96,7 +100,7 @@ def _(group: DirectLinks, demand, ranks_per_server) -> Ends:
 
 def ends_on_paths(
     carry: SinglePaths, nic_Bps: float, demand: Float[np.ndarray, "R R"], name: Callable[[int], str]
-) -> Ends:
+) -> FlowEnds:
     """Return when the flows of an all-to-all end, each on a single path; `name` maps a link's number to its name."""
     size = demand[np.asarray(carry.source), np.asarray(carry.target)] / carry.slices
     capacity = np.asarray(carry.capacity, float) * float(nic_Bps)
@@ -104,17 +108,17 @@ def ends_on_paths(
 
 
 def ends_on_graph(
-    ways: "GraphWays", nic_Bps: float, demand: Float[np.ndarray, "R R"], name: Callable[[int], str]
-) -> Ends:
+    ways: "GraphPaths", nic_Bps: float, demand: Float[np.ndarray, "R R"], name: Callable[[int], str]
+) -> FlowEnds:
     """Return when the flows of a graph's slowest groups end; `name` maps a link's number to its name."""
-    seconds, busiest, demand = [np.zeros(0)], Ends(np.zeros(0), None, 0.0), ways.at_nics(demand)
+    seconds, busiest, demand = [np.zeros(0)], FlowEnds(np.zeros(0), None, 0.0), ways.at_nics(demand)
     for part in ways.parts:
         size = demand[part.source, part.target] / ways.slices
         load = _load(part.hops, part.share, size, part.links) / nic_Bps
         ended = part.finish_now(nic_Bps, size)[size > 0]
-        own = Ends.of(ended, load, lambda at, part=part: name(int(part.links_of[at])))
+        own = FlowEnds.of(ended, load, lambda link, part=part: name(int(part.links_of[link])))
         seconds.append(np.tile(own.seconds, part.many))
-        busiest = max(busiest, own, key=lambda one: one.busiest_s)
+        busiest = max(busiest, own, key=lambda candidate: candidate.busiest_s)
     return busiest._replace(seconds=np.concatenate(seconds))
 
 
@@ -125,7 +129,7 @@ def ends_on_circuits(
     routing: str,
     optical_s: float,
     electrical_s: float,
-) -> Ends:
+) -> FlowEnds:
     """Return when each pair of servers ends on circuits `count` and packet switches.
 
     Circuits end at `optical_s`, packet switches at `electrical_s` (`routing.region.part_times`).
@@ -133,7 +137,7 @@ def ends_on_circuits(
     demand = np.where(np.eye(len(demand), dtype=bool), 0.0, demand)
     some, last = demand > 0, max(optical_s, electrical_s)
     if routing == "relay":
-        return Ends(np.full(some.sum(), last), None, last)
+        return FlowEnds(np.full(some.sum(), last), None, last)
     circuit = count * float(region.nic_Bps)
     direct = np.divide(demand, circuit, out=np.full(demand.shape, np.inf), where=count > 0)
     port = np.broadcast_to(np.asarray(region.eps_Bps, float), len(demand))
@@ -142,15 +146,18 @@ def ends_on_circuits(
     else:
         on = (count > 0) if routing == "unsplit" else direct <= optical_s * KEPT
         kept = np.where(on, demand, 0)
-        end = np.where(on, direct, _star_ends(Ports(demand - kept, port, None)))
-    rest = demand - kept
+        end = np.where(on, direct, _star_ends(StarLoads(demand - kept, port, None)))
+    electrical = demand - kept
     alone = np.concatenate(
         [
             np.divide(kept, circuit, out=np.zeros_like(kept), where=kept > 0).ravel(),
-            *(np.divide(load, port, out=np.zeros_like(port), where=load > 0) for load in (rest.sum(1), rest.sum(0))),
+            *(
+                np.divide(load, port, out=np.zeros_like(port), where=load > 0)
+                for load in (electrical.sum(1), electrical.sum(0))
+            ),
         ]
     )
-    return Ends.of(end[some], alone, functools.partial(_name_in_region, len(demand)))
+    return FlowEnds.of(end[some], alone, functools.partial(_name_in_region, len(demand)))
 
 
 def _name_in_region(servers: int, link: int) -> str:
@@ -161,7 +168,7 @@ def _name_in_region(servers: int, link: int) -> str:
     return f"electrical NICs of server {server}, {WAYS[way]}"
 
 
-def _on_ports(ports: Ports, names: Sequence[str]) -> Ends:
+def _on_ports(ports: StarLoads, names: Sequence[str]) -> FlowEnds:
     out, into = ports.size.sum(1), ports.size.sum(0)
     capacity = [ports.port, ports.port] if ports.edge is None else [ports.port, ports.edge] * 2
     loads = []
@@ -169,20 +176,20 @@ def _on_ports(ports: Ports, names: Sequence[str]) -> Ends:
         loads += [load] if ports.edge is None else [load, load.reshape(len(ports.edge), -1).sum(1)]
     alone = np.concatenate(loads) / np.concatenate(capacity)
     both = [f"{name}, {way}" for way in WAYS for name in names]
-    return Ends.of(_star_ends(ports)[ports.size > 0], alone, both.__getitem__)
+    return FlowEnds.of(_star_ends(ports)[ports.size > 0], alone, both.__getitem__)
 
 
-def _star_ends(ports: Ports) -> Float[np.ndarray, "N N"]:
+def _star_ends(ports: StarLoads) -> Float[np.ndarray, "N N"]:
     """Return when every flow of a star of ports ends [s]; 0 without bytes."""
     both = np.stack([ports.port, ports.port])
     return flow_ends(ports.size[None], both, None if ports.edge is None else np.stack([ports.edge, ports.edge]))[0]
 
 
-def _on_paths(capacity, hops, share, size: Float[np.ndarray, "F"], name: Callable[[int], str]) -> Ends:
+def _on_paths(capacity, hops, share, size: Float[np.ndarray, "F"], name: Callable[[int], str]) -> FlowEnds:
     finish = finish_times_now(capacity, hops, share, size[None])[0]
     load = _load(hops, share, size, len(capacity))
     alone = np.divide(load, capacity, out=np.zeros(len(capacity)), where=load > 0)
-    return Ends.of(finish[size > 0], alone, name)
+    return FlowEnds.of(finish[size > 0], alone, name)
 
 
 def _load(hops, share, size: Float[np.ndarray, "F"], links: int) -> Float[np.ndarray, "L"]:

@@ -20,14 +20,14 @@ from mfabric_jax import flows, routing
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.fabric import Circuits, Cluster, Region
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh, mesh_of
-from mfabric_jax.fabric.electrical import Electrical, Star
+from mfabric_jax.fabric.electrical import DegradedStar, Electrical
 from mfabric_jax.fabric.nic_use import PORTS
 from mfabric_jax.fabric.rail_rings import RailRings, RailsLeft
 from mfabric_jax.flows.host.star import latest_ends
 from mfabric_jax.flows.host_times import finish_times_now
 from mfabric_jax.routing.demand import between_servers
 from mfabric_jax.routing.region import direct_seconds
-from mfabric_jax.support.array_module import Array, aligned, array_module
+from mfabric_jax.support.array_module import Array, align_rank, array_module
 from mfabric_jax.traffic.dispatch import by_server, summed_by_server
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MOST_CIRCUITS = 64  # most circuits per pair for which draws are stored
 
 
-class Ports(NamedTuple):
+class StarLoads(NamedTuple):
     """All-to-alls on a star.
 
     `size` [... N N]: bytes between ports. `port` [N]: capacity [bytes/s], the same up and down. `edge` [G]: common
@@ -68,24 +68,24 @@ def fixed_times_now(group, demand: Float[np.ndarray, "B R R"], ranks_per_server:
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
 
-def latest_ends_on(ports: Ports) -> Float[np.ndarray, "B"]:
+def latest_ends_on(ports: StarLoads) -> Float[np.ndarray, "B"]:
     """Return when every all-to-all [B N N] ends [s]."""
     both = np.stack([ports.port, ports.port])
     return latest_ends(ports.size, both, None if ports.edge is None else np.stack([ports.edge, ports.edge]))
 
 
 @fixed_time.register
-def _(group: Star, demand, ranks_per_server: int):
+def _(group: DegradedStar, demand, ranks_per_server: int):
     ports = left_ports(group, demand)
     return flows.star_completion(ports.size, *ports.capacities).max(initial=0)
 
 
 @fixed_times_now.register
-def _(group: Star, demand, ranks_per_server: int):
+def _(group: DegradedStar, demand, ranks_per_server: int):
     return latest_ends_on(left_ports(group, demand))
 
 
-def left_ports(group: Star, demand: Float[Array, "... R R"]) -> Ports:
+def left_ports(group: DegradedStar, demand: Float[Array, "... R R"]) -> StarLoads:
     xp = array_module(demand)
     ranks, gpus = demand.shape[-1], group.gpus_per_rank
     demand = demand * (1 - xp.eye(ranks, dtype=demand.dtype))
@@ -94,7 +94,7 @@ def left_ports(group: Star, demand: Float[Array, "... R R"]) -> Ports:
     sits = xp.asarray(group.sits)
     between = away_from_server(sits.T @ of_gpus @ sits, group.per_server)
     between = by_rail(between, group.per_server) if group.pxn else between
-    return Ports(group.carries.T @ between @ group.carries, group.port, group.edge)
+    return StarLoads(group.carries.T @ between @ group.carries, group.port, group.edge)
 
 
 @fixed_time.register
@@ -109,7 +109,7 @@ def _(group: DirectLinks, demand, ranks_per_server: int):
 
 @fixed_time.register
 def _(group: RailRings, demand, ranks_per_server: int):
-    seconds = jax.vmap(lambda one: forward_time(group, one))(rail_bytes(demand, ranks_per_server))
+    seconds = jax.vmap(lambda rail: forward_time(group, rail))(rail_bytes(demand, ranks_per_server))
     return seconds.max() * of_ports(group, ranks_per_server)
 
 
@@ -124,8 +124,8 @@ def _(group: RailRings, demand, ranks_per_server: int):
 def _(group: RailsLeft, demand, ranks_per_server: int):
     rails = np.einsum("Ngst,bgst->Nbst", group.carried, rail_bytes(demand, ranks_per_server))
     there = np.array(group.joined_to)
-    seconds = [forward_times_now(wired(group.first), rails[0][:, there[:, None], there])]
-    seconds += [forward_times_now(group.ring, one) for one in rails[1:]]
+    seconds = [forward_times_now(add_paths(group.first), rails[0][:, there[:, None], there])]
+    seconds += [forward_times_now(group.ring, rail) for rail in rails[1:]]
     return np.max(seconds, axis=0) * PORTS
 
 
@@ -140,7 +140,7 @@ def of_ports(group: RailRings, ranks_per_server: int) -> float:
     return PORTS * ranks_per_server / group.nics
 
 
-def wired(fabric: DirectLinks, count=None) -> DirectLinks:
+def add_paths(fabric: DirectLinks, count=None) -> DirectLinks:
     """Return the fabric with every pair's paths over its links, or over circuits `count` [W W].
 
     Runs on the host. Raise `InputError` if the links do not connect all servers.
@@ -176,7 +176,7 @@ def _shared_rates(fabric: DirectLinks, mesh: Mesh) -> dict[str, float]:
 def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Array, ""]:
     """Return the exact fluid time of one all-to-all of `demand` [S S] bytes per group, with forwarding [s]: the mean
     over groups."""
-    if fabric.mesh is None or not fabric.joined:
+    if fabric.mesh is None or not fabric.has_paths:
         raise InputError("direct links need circuits before they carry anything; see wired(group, count).")
     size = jnp.tile(between_servers(fabric, demand).reshape(-1), fabric.groups)
     return _mean_of_groups(
@@ -222,14 +222,14 @@ def _(group: Electrical, demand, ranks_per_server: int):
     return latest_ends_on(spray_ports(group, demand, ranks_per_server))
 
 
-def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_server: int) -> Ports:
+def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_server: int) -> StarLoads:
     """Return the ports that carry all-to-alls between ranks, with their bytes."""
     xp = array_module(fabric, demand)
     ranks = demand.shape[-1]
     between = away_from_server(demand, ranks_per_server)
     edge = xp.broadcast_to(xp.asarray(fabric.eps_Bps, demand.dtype), (ranks // ranks_per_server,))
     if fabric.nic_use == "pooled":
-        return Ports(summed_by_server(between, ranks_per_server), edge, None)
+        return StarLoads(summed_by_server(between, ranks_per_server), edge, None)
     own = fabric.nics / ranks_per_server * fabric.nic_Bps
     port = xp.broadcast_to(xp.asarray(own, demand.dtype), (ranks,))
     if fabric.own_plane:
@@ -237,12 +237,12 @@ def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_s
     if fabric.pxn:
         between = by_rail(between, ranks_per_server)
     below = fabric.oversubscription is None or fabric.pxn  # bytes stay below the edge switches, on their rails
-    return Ports(between, port, None if below else edge)
+    return StarLoads(between, port, None if below else edge)
 
 
 def away_from_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[Array, "... R R"]:
     server = np.arange(demand.shape[-1]) // ranks_per_server
-    same = aligned(server[:, None] == server[None, :], demand)
+    same = align_rank(server[:, None] == server[None, :], demand)
     return array_module(demand).where(same, np.zeros((), demand.dtype), demand)
 
 
@@ -260,10 +260,10 @@ def by_rail(between: Float[Array, "... R R"], ranks_per_server: int) -> Float[Ar
     rail = np.eye(ranks_per_server, dtype=between.dtype)
     of_server = by_server(between, ranks_per_server).sum(-3)  # [... s t g]
     wide = of_server[..., :, None, :, :]
-    return (wide * aligned(rail[:, None, :], wide)).reshape(between.shape)  # [... s h t g]
+    return (wide * align_rank(rail[:, None, :], wide)).reshape(between.shape)  # [... s h t g]
 
 
-def delegated(
+def delegated_bytes(
     fabric: Electrical | Region | DirectLinks, demand: Float[Array, "... R R"], ranks_per_server: int
 ) -> Float[Array, "... S g g"]:
     """Return the bytes that cross each server's NVSwitch to or from the NICs that carry them [... S g g].
@@ -276,7 +276,7 @@ def delegated(
     if gather in ("none", "to the rail"):
         moved = blocks.sum(-2)  # from rank g of a server to rank h elsewhere
         return moved if gather == "to the rail" else array_module(moved).zeros_like(moved)
-    move = {"levelled": _levelled, "spread": _spread}
+    move = {"levelled": _level_load, "spread": _spread}
     return move[gather](blocks.sum((-2, -1))) + move[scatter](blocks.sum((-4, -3))).swapaxes(-1, -2)
 
 
@@ -284,7 +284,7 @@ def _spread(load: Float[Array, "... S g"]) -> Float[Array, "... S g g"]:
     return array_module(load).broadcast_to(load[..., None] / load.shape[-1], (*load.shape, load.shape[-1]))
 
 
-def _levelled(load: Float[Array, "... S g"]) -> Float[Array, "... S g g"]:
+def _level_load(load: Float[Array, "... S g"]) -> Float[Array, "... S g g"]:
     xp = array_module(load)
     above = load - load.mean(axis=-1, keepdims=True)
     over, under = xp.maximum(above, 0), xp.maximum(-above, 0)
@@ -298,19 +298,19 @@ def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
     """Return the time of the slowest all-to-all inside a server [s]: `demand` [S G G] bytes, `gpu_Bps` per rank."""
     rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # else XLA folds every copy of a constant
     port = jnp.broadcast_to(rate, demand.shape[1])
-    finish = jax.vmap(lambda one: flows.star_completion(one, port, port))(_to_others(demand))
+    finish = jax.vmap(lambda server_demand: flows.star_completion(server_demand, port, port))(_to_others(demand))
     return finish.max(initial=0)
 
 
 def inside_times_now(demand: Float[np.ndarray, "B S G G"], gpu_Bps: float) -> Float[np.ndarray, "B"]:
     """Return `inside_time` for many demands, by compiled loops of the host in float64."""
     *many, ranks, _ = demand.shape
-    ports = Ports(_to_others(demand).reshape(-1, ranks, ranks), np.full(ranks, float(gpu_Bps)), None)
+    ports = StarLoads(_to_others(demand).reshape(-1, ranks, ranks), np.full(ranks, float(gpu_Bps)), None)
     return latest_ends_on(ports).reshape(many).max(axis=-1, initial=0)
 
 
 def _to_others(demand: Float[Array, "... G G"]) -> Float[Array, "... G G"]:
-    return demand * aligned(1 - np.eye(demand.shape[-1], dtype=demand.dtype), demand)
+    return demand * align_rank(1 - np.eye(demand.shape[-1], dtype=demand.dtype), demand)
 
 
 # ------------------------------------------------------------------------------------------------ one path per flow
@@ -345,24 +345,26 @@ def single_paths(cluster: Cluster, ranks: int, slices: int, *, groups: int = 1, 
     `cluster` holds the servers of these groups only. The result keeps the groups that share links with the first,
     directly or through others.
     """
-    src, dst = leaving(cluster.gpus_per_server, groups, ranks, slices)
+    src, dst = leaving_flows(cluster.gpus_per_server, groups, ranks, slices)
     routes = routing.cluster_routes(cluster, src, dst, routing="ecmp", seed=seed)
     return first_and_its_neighbours(
         (src, dst), routes, routing.links_of(cluster, "ecmp").capacity / cluster.nic_Bps, slices, ranks
     )
 
 
-def single_ways(links: DirectLinks, ranks: int, slices: int, gpus_per_server: int, *, seed: int = 0) -> SinglePaths:
+def single_shortest_paths(
+    links: DirectLinks, ranks: int, slices: int, gpus_per_server: int, *, seed: int = 0
+) -> SinglePaths:
     """Draw `single_paths` on circuits with forwarding only: one shortest path per flow."""
     if links.mesh is None:
         raise InputError("direct links need circuits before paths are drawn; see wired(group, count).")
     network = links.mesh.network
-    src, dst = leaving(gpus_per_server, links.groups, ranks, slices)
+    src, dst = leaving_flows(gpus_per_server, links.groups, ranks, slices)
     routes = routing.shortest_routes(network, src // gpus_per_server, dst // gpus_per_server, routing="ecmp", seed=seed)
     return first_and_its_neighbours((src, dst), routes, network.capacity, slices, ranks)
 
 
-def leaving(
+def leaving_flows(
     gpus_per_server: int, groups: int, ranks: int, slices: int, moved: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the GPUs [F] of all groups' flows between servers; `moved`: a GPU that moved to a spare server."""
@@ -401,15 +403,15 @@ def single_part_times(many: int, nics: int, *, seed: int = 0) -> Callable:
     @jax.jit
     def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"]):
         demand = between_servers(region, demand)
-        heaviest, ends = _drawn(region.servers, many, nics, seed)
+        heaviest, ends = _draw_choices(region.servers, many, nics, seed)
         count = jnp.clip(circuits.count.astype(jnp.int32), 0, MOST_CIRCUITS)
         active = count > 0
         worst = jnp.take_along_axis(jnp.asarray(heaviest, demand.dtype), count[..., None], 2)[..., 0]
         alone = direct_seconds(region, circuits, demand) * jnp.maximum(count, 1).astype(demand.dtype)
         direct = jnp.where(active, alone, 0) * worst
-        rest = jnp.where(active, 0, demand)[:, :, None, None] * jnp.asarray(ends, demand.dtype)  # [S S nic nic]
+        electrical = jnp.where(active, 0, demand)[:, :, None, None] * jnp.asarray(ends, demand.dtype)  # [S S nic nic]
         ports = region.servers * nics
-        star = rest.transpose(0, 2, 1, 3).reshape(ports, ports)
+        star = electrical.transpose(0, 2, 1, 3).reshape(ports, ports)
         nic_Bps = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype)[..., None] / nics, (region.servers, nics))
         nic_Bps = nic_Bps.reshape(-1)
         return direct.max(initial=0), flows.star_completion(star, nic_Bps, nic_Bps).max(initial=0)
@@ -418,7 +420,7 @@ def single_part_times(many: int, nics: int, *, seed: int = 0) -> Callable:
 
 
 @functools.lru_cache(maxsize=32)
-def _drawn(servers: int, flows: int, nics: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _draw_choices(servers: int, flows: int, nics: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     draw = rng.random((servers, servers, flows))
     heaviest = np.zeros((servers, servers, MOST_CIRCUITS + 1))

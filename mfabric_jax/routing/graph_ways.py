@@ -32,7 +32,7 @@ EQUAL = 1e-12  # largest relative difference that is rounding
 BITS = 2.0**40  # shares are rounded to 40 bits before they are compared
 
 
-class Star(NamedTuple):
+class PartStar(NamedTuple):
     """Ports out and in [F] of every flow of a part, and the capacities of all ports [2 N] in NICs."""
 
     up: np.ndarray
@@ -40,7 +40,7 @@ class Star(NamedTuple):
     port: np.ndarray
 
 
-class Part(eqx.Module):
+class GraphPart(eqx.Module):
     """Flows that share links.
 
     - `source`, `target` [F]: ranks of each flow; `group` [F]: its group, numbered within the part.
@@ -53,7 +53,7 @@ class Part(eqx.Module):
     group: Any
     hops: Any
     share: Any
-    star: Star | None
+    star: PartStar | None
     links_of: Any
     groups: int = eqx.field(static=True)
     links: int = eqx.field(static=True)
@@ -70,7 +70,7 @@ class Part(eqx.Module):
         return flow_ends(between, port * nic_Bps)[0, up, down]
 
 
-class GraphWays(eqx.Module):
+class GraphPaths(eqx.Module):
     """The parts of the all-to-alls of `groups` groups. Each flow carries 1 / `slices` of the bytes between its ranks.
 
     - `of`, `column` [E]: columns are the groups of all parts, in order; the end of group `of` is the latest of its
@@ -78,7 +78,7 @@ class GraphWays(eqx.Module):
     - `per_rail`: ranks of a server whose bytes leave by the NIC of the destination's rank; 0: by their own NICs.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[GraphPart, ...]
     of: Any
     column: Any
     slices: int = eqx.field(static=True)
@@ -120,7 +120,7 @@ class GraphWays(eqx.Module):
         return last.mean(axis=1)
 
 
-def _ends(part: Part, nic_Bps: float, size: np.ndarray) -> np.ndarray:
+def _ends(part: GraphPart, nic_Bps: float, size: np.ndarray) -> np.ndarray:
     """Return when every group of a part ends [B G] s."""
     if part.star is not None:
         up, down, port = part.star
@@ -154,14 +154,14 @@ class _Hops(NamedTuple):
         return _Hops(*(column[which] for column in self))
 
 
-def ways_of(
+def graph_paths_of(
     ends: tuple[np.ndarray, np.ndarray],
     routes: "Routes",
     capacity: np.ndarray,
     slices: int,
     ranks: int,
     per_rail: int = 0,
-) -> GraphWays:
+) -> GraphPaths:
     """Return the paths of the slowest groups, for flows between GPUs `ends` ([F] each) on links of `capacity` [L] NICs.
 
     The slowest groups are the one whose busiest link carries most in an even all-to-all, and all groups that share
@@ -169,7 +169,7 @@ def ways_of(
     """
     groups, group = np.unique(ends[0] // (slices * ranks), return_inverse=True)
     hops = narrowest(_hops_of(routes, capacity))
-    part = joined(hops, len(group), len(capacity))
+    part = flow_components(hops, len(group), len(capacity))
     flows = np.flatnonzero(_slowest(hops, part, group.ravel(), len(groups))[group.ravel()])
     flows = flows[np.argsort(part[flows], kind="stable")]
     source, target = (gpu // slices % ranks for gpu in ends)
@@ -177,25 +177,25 @@ def ways_of(
     first = np.searchsorted(hops.flow, np.arange(len(part) + 1))
     known: dict[Any, int] = {}
     counts: collections.Counter[int] = collections.Counter()
-    parts: list[Part] = []
+    parts: list[GraphPart] = []
     start, of, columns = [0], [], []
     for some in np.split(np.arange(len(flows)), np.flatnonzero(np.diff(part[flows])) + 1) if len(flows) else []:
         mine = flows[some]
         its, nth = np.unique(own.ravel()[some], return_inverse=True)
-        at = np.concatenate([np.arange(int(first[flow]), int(first[flow + 1])) for flow in mine])
-        form = _form(source[mine], target[mine], nth.ravel(), mine, hops.some(at))
+        index = np.concatenate([np.arange(int(first[flow]), int(first[flow + 1])) for flow in mine])
+        form = _form(source[mine], target[mine], nth.ravel(), mine, hops.some(index))
         key = tuple(column.tobytes() for column in form)
         if key not in known:
             known[key] = len(parts)
-            parts.append(_part(form, _in_order(hops.some(at).link)))
+            parts.append(_part(form, _in_order(hops.some(index).link)))
             start.append(start[-1] + parts[-1].groups)
         counts[known[key]] += 1
         of.append(its)
         columns.append(start[known[key]] + np.arange(len(its)))
     nothing = [np.zeros(0, np.int64)]
     groups_of, column = (np.concatenate(nothing + some) for some in (of, columns))
-    every = tuple(dataclasses.replace(one, many=counts[at]) for at, one in enumerate(parts))
-    return GraphWays(every, groups_of, column, slices, max(1, len(held)), per_rail)
+    every = tuple(dataclasses.replace(distinct, many=counts[index]) for index, distinct in enumerate(parts))
+    return GraphPaths(every, groups_of, column, slices, max(1, len(held)), per_rail)
 
 
 def _hops_of(routes: "Routes", capacity: np.ndarray) -> _Hops:
@@ -210,7 +210,7 @@ def _slowest(hops: _Hops, part: np.ndarray, group: np.ndarray, groups: int) -> n
     load = np.bincount(hops.link, hops.share)
     worst = np.zeros(groups)
     np.maximum.at(worst, group[hops.flow], load[hops.link])
-    together = joined(_Hops(group, part, np.zeros(0)), groups, len(part))
+    together = flow_components(_Hops(group, part, np.zeros(0)), groups, len(part))
     slowest = np.flatnonzero(worst >= worst.max(initial=0) * (1 - NEARLY))
     return together == together[slowest[:1]] if groups else np.zeros(0, bool)
 
@@ -245,7 +245,7 @@ def narrowest(hops: _Hops) -> _Hops:
     return hops.some(left[hops.link])
 
 
-def joined(hops: _Hops, flows: int, links: int) -> np.ndarray:
+def flow_components(hops: _Hops, flows: int, links: int) -> np.ndarray:
     """Return, for each flow, the least flow [F] with which it shares links, directly or through others."""
     least = np.arange(flows)
     while True:
@@ -264,8 +264,8 @@ def _form(
 ) -> tuple[np.ndarray, ...]:
     """Return a part with its links numbered in the order of first use: equal parts have equal forms."""
     order = _in_order(hops.link)
-    place = np.argsort(order)
-    number = place[np.searchsorted(order, hops.link, sorter=place)]
+    position = np.argsort(order)
+    number = position[np.searchsorted(order, hops.link, sorter=position)]
     flow = np.searchsorted(flows, hops.flow)
     mantissa, exponent = np.frexp(hops.share)
     share = np.ldexp(np.rint(mantissa * BITS) / BITS, exponent)
@@ -278,7 +278,7 @@ def _in_order(link: np.ndarray) -> np.ndarray:
     return seen[np.argsort(first, kind="stable")]
 
 
-def _part(form: tuple[np.ndarray, ...], links_of: np.ndarray) -> Part:
+def _part(form: tuple[np.ndarray, ...], links_of: np.ndarray) -> GraphPart:
     source, target, group, flow, link, share = form
     count = np.bincount(flow, minlength=len(source))
     column = np.arange(len(flow)) - (np.cumsum(count) - count)[flow]
@@ -287,10 +287,10 @@ def _part(form: tuple[np.ndarray, ...], links_of: np.ndarray) -> Part:
     hops[flow, column], shares[flow, column] = link, share
     star = _star(hops, shares) if shape[1] == 2 and not group.any() else None
     sizes = {"groups": int(group.max(initial=0)) + 1, "links": int(hops.max(initial=-1)) + 1}
-    return Part(source, target, group, hops, shares, star, links_of, many=1, **sizes)
+    return GraphPart(source, target, group, hops, shares, star, links_of, many=1, **sizes)
 
 
-def _star(hops: np.ndarray, share: np.ndarray) -> Star | None:
+def _star(hops: np.ndarray, share: np.ndarray) -> PartStar | None:
     """Return the star of flows with two links each; None if links do not divide into ports out and ports in, or if two
     flows use the same ports."""
     if (hops < 0).any():
@@ -303,14 +303,14 @@ def _star(hops: np.ndarray, share: np.ndarray) -> Star | None:
     if side is None or (most > least * (1 + EQUAL)).any():
         return None
     number = np.zeros(links, np.int64)
-    for one in (0, 1):
-        number[side == one] = np.arange((side == one).sum())
+    for half in (0, 1):
+        number[side == half] = np.arange((side == half).sum())
     turned = side[hops[:, 0]] == 1
-    up, down = (number[np.where(turned, hops[:, 1 - at], hops[:, at])] for at in (0, 1))
+    up, down = (number[np.where(turned, hops[:, 1 - column], hops[:, column])] for column in (0, 1))
     port = np.ones((2, max(np.bincount(side, minlength=2))))
     port[side, number] = 1 / most
     twice = len(np.unique(up * port.shape[1] + down)) < len(up)
-    return None if twice else Star(up, down, port)
+    return None if twice else PartStar(up, down, port)
 
 
 def _sides(hops: np.ndarray, links: int) -> np.ndarray | None:
@@ -318,8 +318,8 @@ def _sides(hops: np.ndarray, links: int) -> np.ndarray | None:
     side = np.full(links, -1)
     side[0] = 0
     while (side < 0).any():
-        for at in (0, 1):
-            known, other = side[hops[:, at]], hops[:, 1 - at]
+        for column in (0, 1):
+            known, other = side[hops[:, column]], hops[:, 1 - column]
             fresh = (known >= 0) & (side[other] < 0)
             side[other[fresh]] = 1 - known[fresh]
     return side if (side[hops[:, 0]] != side[hops[:, 1]]).all() else None

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.checks import Misfit
-from mfabric_jax.fabric import Cluster, Network
+from mfabric_jax.fabric import Cluster, FabricGraph
 from mfabric_jax.fabric.electrical import Damage, Electrical
 from mfabric_jax.fabric.graph_file import OwnGraph, kinds_of, own_graph
 from mfabric_jax.fabric.graph_links import GraphLinks
 from mfabric_jax.routing.cluster import links_of, nic_routes
-from mfabric_jax.routing.fixed import leaving
+from mfabric_jax.routing.fixed import leaving_flows
 from mfabric_jax.routing.gradients import NEARLY, gradient_nics
-from mfabric_jax.routing.graph_ways import GraphWays, ways_of
+from mfabric_jax.routing.graph_ways import GraphPaths, graph_paths_of
 from mfabric_jax.routing.shortest import Routes, shortest_loads, shortest_routes
 from mfabric_jax.routing.transfers import binding
 from mfabric_jax.workload import Workload
@@ -33,14 +33,14 @@ _ONE = threading.Lock()  # scenarios are solved in parallel, over the same route
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Links:
+class SharedLinks:
     """Links that the groups of a stage share, and the paths of flows between GPUs.
 
     - `network`: capacities in NICs; `ports`: NICs of a GPU; `moved`: a GPU that works on a spare server.
     - `routes(src, dst)`: routes of flows between GPUs [F]; `load(src, dst, amount)`: amount on every link [L].
     """
 
-    network: Network
+    network: FabricGraph
     ports: float
     routes: Callable[[np.ndarray, np.ndarray], Routes]
     load: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -53,24 +53,24 @@ class Links:
 
 
 @functools.singledispatch
-def shared_links(group, paths: str, seed: int = 0) -> Links:
+def shared_links(group, paths: str, seed: int = 0) -> SharedLinks:
     """Return the links of a graph, or of a tree whose edge switches hold several servers."""
     raise TypeError(f"group must be GraphLinks or Electrical, got {type(group).__name__}.")
 
 
 @shared_links.register
-def _(group: GraphLinks, paths: str, seed: int = 0) -> Links:
+def _(group: GraphLinks, paths: str, seed: int = 0) -> SharedLinks:
     return _of_graph(own_graph(group.of), paths, seed)
 
 
 @shared_links.register
-def _(group: Electrical, paths: str, seed: int = 0) -> Links:
+def _(group: Electrical, paths: str, seed: int = 0) -> SharedLinks:
     assert group.leaves is not None
     return _of_tree(group.leaves, group.damage)
 
 
 @functools.lru_cache(maxsize=8)
-def _of_graph(graph: OwnGraph, paths: str, seed: int) -> Links:
+def _of_graph(graph: OwnGraph, paths: str, seed: int) -> SharedLinks:
     if paths == SIZED:
         raise Misfit(f"network.paths must be spray, ecmp or weighted on a graph, got {paths}.")
     network = dataclasses.replace(graph.network, capacity=graph.network.capacity / graph.nic_Bps)
@@ -82,14 +82,14 @@ def _of_graph(graph: OwnGraph, paths: str, seed: int) -> Links:
     def load(src: np.ndarray, dst: np.ndarray, amount: np.ndarray) -> np.ndarray:
         return shortest_loads(network, graph.nodes[src], graph.nodes[dst], amount, **how)
 
-    return Links(network, _ports(graph, network), routes, load)
+    return SharedLinks(network, _ports(graph, network), routes, load)
 
 
 @functools.lru_cache(maxsize=8)
-def _of_tree(cluster: Cluster, damage: Damage) -> Links:
-    place = np.arange(cluster.gpus)
+def _of_tree(cluster: Cluster, damage: Damage) -> SharedLinks:
+    position = np.arange(cluster.gpus)
     if damage.moved is not None:
-        place[damage.moved] = cluster.gpus
+        position[damage.moved] = cluster.gpus
         tree = dataclasses.replace(cluster.nic_tree, hosts=cluster.nic_tree.hosts + cluster.nics)
         cluster = dataclasses.replace(cluster, servers=cluster.servers + 1, tree=tree)
     network = links_of(cluster)
@@ -99,23 +99,23 @@ def _of_tree(cluster: Cluster, damage: Damage) -> Links:
     network = dataclasses.replace(network, capacity=capacity)
 
     def routes(src: np.ndarray, dst: np.ndarray) -> Routes:
-        return nic_routes(cluster, place[src], place[dst], damage.heirs)
+        return nic_routes(cluster, position[src], position[dst], damage.heirs)
 
     def load(src: np.ndarray, dst: np.ndarray, amount: np.ndarray) -> np.ndarray:
         hops, share = routes(src, dst)
         there = hops >= 0
         return np.bincount(hops[there], (share * amount[:, None])[there], minlength=len(network.tail))
 
-    return Links(network, cluster.nics / cluster.gpus_per_server, routes, load, damage.moved)
+    return SharedLinks(network, cluster.nics / cluster.gpus_per_server, routes, load, damage.moved)
 
 
-def ways_on_links(group: GraphLinks | Electrical, job: Workload, paths: str, seed: int = 0) -> GraphWays:
+def paths_on_links(group: GraphLinks | Electrical, job: Workload, paths: str, seed: int = 0) -> GraphPaths:
     """Return links and shares of every flow between servers, for the slowest groups of the slowest stage.
 
     `paths` on a graph: spray (equal shares at every node), weighted, or ecmp (one path, drawn by `seed`).
     """
     with _ONE:
-        return _ways(shared_links(group, paths, seed), _Shape.of(job), group.pxn)
+        return _paths(shared_links(group, paths, seed), _Shape.of(job), group.pxn)
 
 
 class _Shape(NamedTuple):
@@ -133,10 +133,10 @@ class _Shape(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def _ways(links: Links, shape: _Shape, pxn: bool) -> GraphWays:
+def _paths(links: SharedLinks, shape: _Shape, pxn: bool) -> GraphPaths:
     groups = shape.stage // (shape.ranks * shape.slices)
     moved = None if links.moved is None else links.moved % shape.stage
-    src, dst = leaving(shape.server, groups, shape.ranks, shape.slices, moved)
+    src, dst = leaving_flows(shape.server, groups, shape.ranks, shape.slices, moved)
     pxn = pxn and moved is None  # a moved GPU's flows are no longer those of its server
     if pxn:  # bytes leave by the NIC of the destination's rank
         own_rail = src % shape.server == dst % shape.server
@@ -144,10 +144,10 @@ def _ways(links: Links, shape: _Shape, pxn: bool) -> GraphWays:
     first = _slowest_stage(links, src, dst, shape)
     routes = binding(links.network, links.routes(first + src, first + dst))
     per_rail = shape.server // shape.slices if pxn else 0
-    return ways_of((src, dst), routes, links.network.capacity, shape.slices, shape.ranks, per_rail)
+    return graph_paths_of((src, dst), routes, links.network.capacity, shape.slices, shape.ranks, per_rail)
 
 
-def _slowest_stage(links: Links, src: np.ndarray, dst: np.ndarray, shape: _Shape) -> int:
+def _slowest_stage(links: SharedLinks, src: np.ndarray, dst: np.ndarray, shape: _Shape) -> int:
     """Return the first GPU of the (first) stage whose busiest link carries most in an even all-to-all."""
     if not len(src):
         return 0
@@ -158,7 +158,7 @@ def _slowest_stage(links: Links, src: np.ndarray, dst: np.ndarray, shape: _Shape
     return starts[int(np.argmax(np.array(busiest) >= max(busiest) * (1 - NEARLY)))]
 
 
-def rated(group: Any, job: Workload, paths: str, seed: int = 0) -> Any:
+def add_rates(group: Any, job: Workload, paths: str, seed: int = 0) -> Any:
     """Return the group with the bandwidth of its servers for gradients (`gradient_nics`) and to the next stage.
 
     All servers send at once, each GPU to the one of equal rank in the other server.
@@ -170,7 +170,7 @@ def rated(group: Any, job: Workload, paths: str, seed: int = 0) -> Any:
 
 
 @functools.lru_cache(maxsize=8)
-def _rates(links: Links, shape: _Shape) -> dict[str, float | None]:
+def _rates(links: SharedLinks, shape: _Shape) -> dict[str, float | None]:
     stage, servers = shape.stage // shape.server, shape.gpus // shape.server
 
     def most(src: np.ndarray, dst: np.ndarray, part: float) -> float:
@@ -192,7 +192,7 @@ def _gpus_of(per_server: int, server: np.ndarray) -> np.ndarray:
     return np.add.outer(server * per_server, np.arange(per_server)).ravel()
 
 
-def _ports(graph: OwnGraph, network: Network) -> float:
+def _ports(graph: OwnGraph, network: FabricGraph) -> float:
     """Return the NICs of a GPU: the links that leave a server, over its GPUs, for the server with the fewest."""
     server = np.full(network.size, -1)
     server[graph.nodes] = np.arange(len(graph.nodes)) // graph.per_server

@@ -24,7 +24,7 @@ DIRECT = 7.0  # initial weight of a direct circuit over that of another path of 
 Potentials = Float[Array, "3S+2 S"]  # first, second, direct circuits; ports up, ports down
 
 
-class Links(NamedTuple):
+class RelayLinks(NamedTuple):
     demand: Float[Array, "S S"]  # 0 where a pair has no path
     circuit: Float[Array, "S S"]  # bytes/s; 0: no circuit
     port: Float[Array, "S"]
@@ -43,9 +43,9 @@ class Links(NamedTuple):
         """Return the share of every pair's bytes on every path; a pair's shares sum to 1, or to 0 without a path."""
         first, second, direct, up, down = self.factors(potentials)
         via = first[:, None, :] * second.T[None]
-        ways = jnp.concatenate([via, direct[..., None], (up[:, None] * down[None])[..., None]], axis=2)
-        ways = jnp.where(is_path(len(up)), ways, 0)
-        return ways * _inverse(ways.sum(2, keepdims=True))
+        paths = jnp.concatenate([via, direct[..., None], (up[:, None] * down[None])[..., None]], axis=2)
+        paths = jnp.where(is_path(len(up)), paths, 0)
+        return paths * _inverse(paths.sum(2, keepdims=True))
 
     def seconds(self, potentials: Potentials) -> Float[Array, "S+2 S"]:
         """Return the time that every link needs for its bytes [s]: circuits, ports up, ports down."""
@@ -60,7 +60,7 @@ class Links(NamedTuple):
         ports = jnp.stack([up * onto[2], down * onto[3]]) * _inverse(self.port)[None]
         return circuits, ports, onto, sent, ways
 
-    def softened(self, potentials: Potentials, temperature: Float[Array, ""]) -> tuple[Float[Array, ""], Potentials]:
+    def soft_time(self, potentials: Potentials, temperature: Float[Array, ""]) -> tuple[Float[Array, ""], Potentials]:
         """Return the busiest link's time [s] and the gradient of temperature * logsumexp(seconds / temperature)."""
         first, second, direct, up, down = factors = self.factors(potentials)
         seconds, ports, (onto_first, onto_second, onto_up, onto_down), sent, ways = self._seconds(factors)
@@ -70,12 +70,12 @@ class Links(NamedTuple):
         price, dear = price * _inverse(self.circuit) / every, dear * _inverse(self.port)[None] / every
         dear_up, dear_down = dear
         # Mean path price of each pair; a path whose own price is lower gains weight.
-        one, other = first * price, second * price / self.efficiency
-        cost = (one @ second + first @ other + direct * price) * ways
+        first_price, second_price = first * price, second * price / self.efficiency
+        cost = (first_price @ second + first @ second_price + direct * price) * ways
         cost += up[:, None] * down[None] * (dear_up[:, None] + dear_down[None]) * ways
         level = sent * cost
-        slope_first = price * onto_first + sent @ other.T - level @ second.T
-        slope_second = price * onto_second + one.T @ sent - first.T @ level
+        slope_first = price * onto_first + sent @ second_price.T - level @ second.T
+        slope_second = price * onto_second + first_price.T @ sent - first.T @ level
         slope_up = dear_up * onto_up + sent @ (down * dear_down) - level @ down
         slope_down = dear_down * onto_down + (up * dear_up) @ sent - up @ level
         slopes = slope_first, slope_second, price * sent - level, slope_up, slope_down
@@ -85,7 +85,7 @@ class Links(NamedTuple):
 
 def split(potentials: Potentials):
     servers = potentials.shape[-1]
-    first, second, direct = (potentials[at * servers : (at + 1) * servers] for at in range(3))
+    first, second, direct = (potentials[index * servers : (index + 1) * servers] for index in range(3))
     return first, second, direct, potentials[-2], potentials[-1]
 
 
@@ -100,7 +100,7 @@ def _inverse(x):
 Softened = Callable[[Array, Float[Array, ""]], tuple[Float[Array, ""], Array]]
 
 
-def descended(
+def minimise(
     softened: Softened, start: Array, steps: int, *, enough: Float[Array, ""] | float = 0.0, hot=HOT, rate=RATE
 ) -> tuple[Array, Float[Array, ""]]:
     """Return the best parameters of at most `steps` Adam steps, and their time; stop once it is at most `enough`.
@@ -113,24 +113,24 @@ def descended(
     tiny, pi = jnp.finfo(dtype).tiny, jnp.asarray(np.pi, dtype)
 
     def going(state):
-        at, *_, least = state
-        return (at < steps) & (least > enough)
+        index, *_, least = state
+        return (index < steps) & (least > enough)
 
     def step(state):
-        at, parameters, mean, square, best, least = state
-        part = at.astype(dtype) / max(steps - 1, 1)
+        index, parameters, mean, square, best, least = state
+        part = index.astype(dtype) / max(steps - 1, 1)
         late, slope = softened(parameters, jnp.maximum(hot * (cold / hot) ** part * least, tiny))
         better = late < least
         best, least = jnp.where(better, parameters, best), jnp.minimum(late, least)
         mean, square = slopes * mean + (1 - slopes) * slope, squares * square + (1 - squares) * slope**2
-        count = (at + 1).astype(dtype)
+        count = (index + 1).astype(dtype)
         wide = jnp.sqrt(square / (1 - squares**count)) + SMALLEST
         length = last + (rate - last) * (1 + jnp.cos(pi * part)) / 2
         moved = parameters - length * mean / (1 - slopes**count) / wide
-        return at + 1, jnp.clip(moved, -FARTHEST, FARTHEST), mean, square, best, least
+        return index + 1, jnp.clip(moved, -FARTHEST, FARTHEST), mean, square, best, least
 
-    nothing, one = jnp.zeros_like(start), jnp.ones((), dtype)
-    state = jnp.zeros((), jnp.int32), start, nothing, nothing, start, softened(start, one)[0]
+    nothing, unit = jnp.zeros_like(start), jnp.ones((), dtype)
+    state = jnp.zeros((), jnp.int32), start, nothing, nothing, start, softened(start, unit)[0]
     _, parameters, _, _, best, least = lax.while_loop(going, step, state)
-    late = softened(parameters, one)[0]
+    late = softened(parameters, unit)[0]
     return jnp.where(late < least, parameters, best), jnp.minimum(late, least)

@@ -20,10 +20,10 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import legality
 from mfabric_jax.flows.host.star import latest_ends
 from mfabric_jax.routing.demand import between_servers, over
-from mfabric_jax.routing.relay import Plan, checked_shares, link_seconds, relay_finish
+from mfabric_jax.routing.relay import Plan, check_shares, link_seconds, relay_finish
 from mfabric_jax.routing.schedule import schedule_time
 from mfabric_jax.support.array_module import Array, array_module
-from mfabric_jax.support.arrays import marked
+from mfabric_jax.support.arrays import mark_forbidden
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
 
 
@@ -51,14 +51,14 @@ def all_to_all_time(
     """
     one_of("routing", routing, ROUTINGS)
     circuits = _circuits(region, plan)
-    if (seconds := _scheduled(region, plan, demand)) is not None:
+    if (seconds := _time_of_schedule(region, plan, demand)) is not None:
         return seconds
-    demand = _widened(region, between_servers(region, demand))
+    demand = _widen_demand(region, between_servers(region, demand))
     seconds = jnp.maximum(*part_times(region, plan, demand, routing=routing))
     return seconds * legality(circuits, region.optical_degree).astype(seconds.dtype)
 
 
-def _scheduled(region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"]) -> Float[Array, ""] | None:
+def _time_of_schedule(region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"]) -> Float[Array, ""] | None:
     schedule = plan.schedule if isinstance(plan, Plan) else None
     return None if schedule is None else schedule_time(region, schedule, demand)
 
@@ -97,7 +97,7 @@ def _without_relay(
     if routing == "split":
         seconds = split_seconds(demand, circuit_rates(region, circuits, demand), port)
         alone = jnp.where(direct < seconds, direct, seconds)
-        on_eps = (joined(jnp.broadcast_to(port, servers)) & ~jnp.eye(servers, dtype=bool)).any()
+        on_eps = (eps_pairs(jnp.broadcast_to(port, servers)) & ~jnp.eye(servers, dtype=bool)).any()
         pairs = jnp.where(optical & (demand != 0), alone, 0)
         return pairs, jnp.where(on_eps | ~jnp.isfinite(seconds), seconds, 0)
     optical = _on_circuits(optical, direct, demand, port, routing)
@@ -129,7 +129,12 @@ def unsplit_times_now(
 
 @functools.partial(jax.jit, static_argnames="routing")
 def parts_that_wait(
-    region: Region, plan: Plan, demand: Float[Array, "S S"], turning: Bool[Array, "S S"], *, routing: str = "unsplit"
+    region: Region,
+    plan: Plan,
+    demand: Float[Array, "S S"],
+    reconfigured: Bool[Array, "S S"],
+    *,
+    routing: str = "unsplit",
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
     """Return `part_times` (relay: `relay_part_bounds`), and the time of circuit traffic that waits [s].
 
@@ -139,9 +144,11 @@ def parts_that_wait(
     demand = between_servers(region, demand)
     if routing != "relay":
         pairs, electrical = _without_relay(region, plan.circuits, demand, one_of("routing", routing, ROUTINGS))
-        return pairs.max(initial=0), electrical, jnp.where(turning, pairs, 0).max(initial=0)
-    through = jnp.concatenate([jnp.logical_or(turning[:, None, :], turning.T[None]), turning[..., None]], axis=2)
-    waits = jnp.concatenate([through, jnp.zeros_like(turning)[..., None]], axis=2)
+        return pairs.max(initial=0), electrical, jnp.where(reconfigured, pairs, 0).max(initial=0)
+    through = jnp.concatenate(
+        [jnp.logical_or(reconfigured[:, None, :], reconfigured.T[None]), reconfigured[..., None]], axis=2
+    )
+    waits = jnp.concatenate([through, jnp.zeros_like(reconfigured)[..., None]], axis=2)
     shares = _shares(region, plan)
     late = _relay_seconds(region, plan.circuits, demand, jnp.where(waits, shares, 0))
     optical, electrical = _relay_seconds(region, plan.circuits, demand, shares)
@@ -166,18 +173,18 @@ def fluid_lower_bound(
     """
     one_of("routing", routing, ROUTINGS)
     circuits = _circuits(region, plan)
-    if (seconds := _scheduled(region, plan, demand)) is not None:
+    if (seconds := _time_of_schedule(region, plan, demand)) is not None:
         return seconds
     demand = between_servers(region, demand)
     if routing == "split":
         return jnp.maximum(*part_times(region, circuits, demand, routing="split"))
     if routing == "relay":
         return relay_bound(region, Plan(circuits, _shares(region, plan)), demand)
-    return _paced(region, circuits, demand, routing)
+    return _paced_time(region, circuits, demand, routing)
 
 
 @functools.partial(jax.jit, static_argnames="routing")
-def _paced(region: Region, circuits: Circuits, demand: Float[Array, "S S"], routing: str) -> Float[Array, ""]:
+def _paced_time(region: Region, circuits: Circuits, demand: Float[Array, "S S"], routing: str) -> Float[Array, ""]:
     direct, port = direct_seconds(region, circuits, demand), _port(region, demand)
     kept = _on_circuits(circuits.count > 0, direct, demand, port, routing)
     ports = jnp.broadcast_to(port, region.servers)
@@ -192,7 +199,7 @@ def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""
     """
     demand = between_servers(of_type("region", region, Region), demand)
     every = (jnp.asarray(nics, demand.dtype) for nics in (region.optical_degree, region.electrical_nics))
-    nics = sum(marked(nics, FROM_0_TO_INFINITY) for nics in every)
+    nics = sum(mark_forbidden(nics, FROM_0_TO_INFINITY) for nics in every)
     speed = jnp.broadcast_to(nics * jnp.asarray(region.nic_Bps, demand.dtype), region.servers)
     return port_bound(demand, speed, speed)
 
@@ -217,7 +224,7 @@ def _relay_seconds(region: Region, circuits: Circuits, demand, shares) -> tuple[
 
 
 # ------------------------------------------------------------------------------------ circuits, rates, ports, shares
-def _widened(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
+def _widen_demand(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
     """Return the demand in the widest dtype of itself and the region's arrays; Python numbers do not count."""
     with jax.numpy_dtype_promotion("standard"):
         numbers = region.nic_gbps, region.electrical_nics, region.relay_efficiency
@@ -241,7 +248,7 @@ def _shares(region: Region, plan: Plan | Circuits) -> Float[Array, "S S S+2"]:
             'routing "relay" needs a plan with shares [S S S+2] of (via server, direct, EPS), as routing.relay_shares '
             "finds them, got none."
         )
-    return checked_shares(plan.shares, region.servers)
+    return check_shares(plan.shares, region.servers)
 
 
 def circuit_rates(region: Region, circuits: Circuits, demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
@@ -306,12 +313,12 @@ def split_seconds(
     circuit = jnp.where(circuit < 0, 0, circuit)
     port = jnp.broadcast_to(port, demand.shape[0])
     before = _before_last_step(*lax.stop_gradient((demand, circuit, port)))
-    stranded = (demand > 0) & (circuit == 0) & ~joined(port)
+    stranded = (demand > 0) & (circuit == 0) & ~eps_pairs(port)
     seconds = jnp.where(stranded.any(), jnp.inf, _largest_ratio(demand, circuit, port, before))
     return jnp.where(jnp.isnan(demand).any(), jnp.nan, seconds)
 
 
-def joined(port: Float[Array, "S"]) -> Bool[Array, "S S"]:
+def eps_pairs(port: Float[Array, "S"]) -> Bool[Array, "S S"]:
     some = port > 0
     return some[:, None] & some[None, :]
 
@@ -341,7 +348,7 @@ def _before_last_step(demand, circuit, port) -> Float[Array, ""]:
 
 
 # --------------------------------------------------------------------------------------------------------- messages
-class Ways(NamedTuple):
+class RegionMessages(NamedTuple):
     """Bytes of every pair on circuits and on electrical ports [S S], with rate limits [bytes/s] (infinity: max-min
     sharing)."""
 
@@ -351,7 +358,7 @@ class Ways(NamedTuple):
     electrical_rate: Float[Array, "S S"]
 
 
-def ways_of(region: Region, plan: Plan, demand: Float[Array, "S S"], *, routing: str = "unsplit") -> Ways:
+def messages_of(region: Region, plan: Plan, demand: Float[Array, "S S"], *, routing: str = "unsplit") -> RegionMessages:
     """Return messages that end at `part_times` (relay: `relay_part_bounds`) on ports shared max-min fairly.
 
     Under relay, all circuits are paced to end with the busiest; under split and relay, electrical ports are paced to
@@ -364,15 +371,15 @@ def ways_of(region: Region, plan: Plan, demand: Float[Array, "S S"], *, routing:
         optical_s, electrical_s = relay_part_bounds(region, plan, demand)
         electrical = demand * _shares(region, plan)[..., -1]
         optical = demand - electrical
-        return Ways(optical, _pace(optical, optical_s), electrical, _pace(electrical, electrical_s))
+        return RegionMessages(optical, _pace(optical, optical_s), electrical, _pace(electrical, electrical_s))
     if routing == "split":
         seconds = split_seconds(demand, rate, port)
         optical = jnp.minimum(demand, jnp.where(rate > 0, rate * seconds, 0))
-        return Ways(optical, rate, demand - optical, _pace(demand - optical, seconds))
+        return RegionMessages(optical, rate, demand - optical, _pace(demand - optical, seconds))
     direct = direct_seconds(region, plan.circuits, demand)
     on_circuits = _on_circuits(rate > 0, direct, demand, port, routing)
     optical = jnp.where(on_circuits, demand, 0)
-    return Ways(optical, rate, demand - optical, jnp.full_like(demand, jnp.inf))
+    return RegionMessages(optical, rate, demand - optical, jnp.full_like(demand, jnp.inf))
 
 
 def _pace(size: Float[Array, "S S"], seconds: Float[Array, ""]) -> Float[Array, "S S"]:

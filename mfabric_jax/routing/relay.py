@@ -13,8 +13,8 @@ from jaxtyping import Array, Float
 from mfabric_jax import flows
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
-from mfabric_jax.fabric.schedule import Schedule
-from mfabric_jax.support.arrays import floats, known_values, marked
+from mfabric_jax.fabric.schedule import CircuitSchedule
+from mfabric_jax.support.arrays import floats, known_values, mark_forbidden
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
 
 TOLERANCE = 1e-4  # on the sum of a pair's shares
@@ -31,7 +31,7 @@ class Plan(eqx.Module):
 
     circuits: Circuits
     shares: Float[Array, "S S S+2"] | None = None
-    schedule: Schedule | None = None
+    schedule: CircuitSchedule | None = None
 
     def __repr__(self) -> str:
         parts = [] if self.schedule is not None else [repr(self.circuits)[1:-1]]
@@ -40,7 +40,7 @@ class Plan(eqx.Module):
         return f"<Plan: {', '.join(parts)}>"
 
     @staticmethod
-    def of_schedule(schedule: Schedule) -> "Plan":
+    def of_schedule(schedule: CircuitSchedule) -> "Plan":
         """Return a plan of the schedule that leaves no circuits up: the next plan must reconfigure."""
         nothing = jnp.zeros(schedule.configurations.shape[1:], jnp.int32)
         return Plan(Circuits(nothing), schedule=schedule)
@@ -70,9 +70,9 @@ def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) ->
     """Return S*S flows (row-major) over S*S circuits (row-major), S ports up and S ports down."""
     servers = circuit.shape[0]
     i, j, k = np.ogrid[:servers, :servers, :servers]
-    one, links = np.ones_like(i + j + k), servers * servers
+    ones, links = np.ones_like(i + j + k), servers * servers
     ends = np.stack(np.broadcast_arrays(i * servers + j, links + i, links + servers + j), axis=-1)[:, :, 0]
-    link = np.concatenate([(i * servers + k) * one, (k * servers + j) * one, ends], axis=2)  # [S S 2S+3]
+    link = np.concatenate([(i * servers + k) * ones, (k * servers + j) * ones, ends], axis=2)  # [S S 2S+3]
     via, direct, eps = shares[..., :servers], shares[..., servers:-1], shares[..., -1:]
     share = jnp.concatenate([via, via / jnp.asarray(efficiency, shares.dtype), direct, eps, eps], axis=2)
     taken = share > 0
@@ -110,14 +110,14 @@ def is_path(servers: int) -> np.ndarray:
     return (i != j) & (k != i) & (k != j) | (i != j) & (k >= servers)
 
 
-def checked_shares(shares, servers: int):
+def check_shares(shares, servers: int):
     """Return the shares. Raise `InputError` for a wrong shape, or for wrong values known before tracing."""
     shares, shape = floats("shares", shares), (servers, servers, servers + 2)
     if shares.shape != shape:
         raise InputError(f"shares must be [S S S+2] = {list(shape)}, got {list(shares.shape)}.")
     values, path, pair = known_values(shares, wait=True), is_path(servers), ~np.eye(servers, dtype=bool)
     if values is None:
-        return marked(shares, FROM_0_TO_INFINITY)
+        return mark_forbidden(shares, FROM_0_TO_INFINITY)
     for broken, rule in (
         (pair[..., None] & ~(values >= 0), "must be numbers of 0 or more"),
         (pair[..., None] & ~path & (values > 0), "must not relay through an end of the pair"),

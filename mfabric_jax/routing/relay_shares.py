@@ -16,8 +16,8 @@ from jaxtyping import Array, Bool, Float
 from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing.demand import between_servers
-from mfabric_jax.routing.potentials import Links, descended, level
-from mfabric_jax.routing.region import circuit_rates, degree_bound, joined, split_seconds
+from mfabric_jax.routing.potentials import RelayLinks, level, minimise
+from mfabric_jax.routing.region import circuit_rates, degree_bound, eps_pairs, split_seconds
 from mfabric_jax.routing.relay import is_path, link_seconds
 from mfabric_jax.support.arrays import known_values
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
@@ -42,14 +42,14 @@ def relay_shares(
     whole("steps", steps, at_least=0)
     of_type("circuits", circuits, Circuits, hint="Circuits(count) holds the circuits of an array")
     demand = between_servers(of_type("region", region, Region), demand, rule=FROM_0_TO_INFINITY)
-    shares = _descended(*lax.stop_gradient((region, circuits, demand)), steps)
+    shares = _descend_shares(*lax.stop_gradient((region, circuits, demand)), steps)
     if known_values(demand) is not None:
         return shares
     return jnp.where(jnp.isnan(lax.stop_gradient(demand))[..., None], jnp.nan, shares)
 
 
 class _Sent(NamedTuple):
-    links: Links
+    links: RelayLinks
     path: Bool[Array, "S S S+2"]
 
     def seconds(self, shares: Float[Array, "S S S+2"]) -> Float[Array, ""]:
@@ -58,8 +58,8 @@ class _Sent(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames="steps")
-def _descended(region: Region, circuits: Circuits, demand, steps: int) -> Float[Array, "S S S+2"]:
-    sent = _sent(region, circuits, demand)
+def _descend_shares(region: Region, circuits: Circuits, demand, steps: int) -> Float[Array, "S S S+2"]:
+    sent = _links_and_paths(region, circuits, demand)
     first = _first_shares(sent)
     served = jnp.where(sent.path.any(2), sent.links.demand, 0)
     sent = sent._replace(links=sent.links._replace(demand=served))
@@ -67,21 +67,21 @@ def _descended(region: Region, circuits: Circuits, demand, steps: int) -> Float[
     scaled = sent.links._replace(demand=served / jnp.where(unit > 0, unit, 1))
     enough = degree_bound(region, served) * jnp.asarray(1 + NEAR, unit.dtype) / jnp.where(unit > 0, unit, 1)
     start = level(region.servers, first.dtype)
-    shares = scaled.shares(descended(scaled.softened, start, steps, enough=enough)[0])
+    shares = scaled.shares(minimise(scaled.soft_time, start, steps, enough=enough)[0])
     shares = _normal(jnp.where(shares < jnp.asarray(DROPPED, shares.dtype), 0, shares), sent.path)
     shares = jnp.where(served[..., None] > 0, shares, first)
     return jnp.where(sent.seconds(shares) < unit, shares, first)
 
 
-def _sent(region: Region, circuits: Circuits, demand) -> _Sent:
+def _links_and_paths(region: Region, circuits: Circuits, demand) -> _Sent:
     demand = between_servers(region, demand)
     if circuits.count.shape != demand.shape:
         raise InputError(f"circuits must be [S S] with S = {region.servers} servers, got {list(circuits.count.shape)}.")
     circuit = jnp.maximum(circuit_rates(region, circuits, demand), 0)
     port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
     active = circuit > 0
-    way = jnp.concatenate([active[:, None, :] & active.T[None], active[..., None], joined(port)[..., None]], axis=2)
-    links = Links(demand, circuit, port, jnp.asarray(region.relay_efficiency, demand.dtype))
+    way = jnp.concatenate([active[:, None, :] & active.T[None], active[..., None], eps_pairs(port)[..., None]], axis=2)
+    links = RelayLinks(demand, circuit, port, jnp.asarray(region.relay_efficiency, demand.dtype))
     return _Sent(links, way & is_path(len(port)))
 
 

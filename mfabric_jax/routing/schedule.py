@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float, Int
 from mfabric_jax import flows
 from mfabric_jax.checks import not_negative, of_type, whole
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.routing.demand import between_servers, over
 from mfabric_jax.support.array_module import Array, array_module
 
 
-def schedule_time(region: Region, schedule: Schedule, demand: Float[Array, "S S"]) -> Float[Array, ""]:
+def schedule_time(region: Region, schedule: CircuitSchedule, demand: Float[Array, "S S"]) -> Float[Array, ""]:
     """Return the exact fluid completion time of one all-to-all whose circuits follow a schedule [s].
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored (it stays on the NVSwitch).
@@ -44,18 +44,18 @@ def schedule_time(region: Region, schedule: Schedule, demand: Float[Array, "S S"
 
 
 def schedule_part_times(
-    region: Region, schedule: Schedule, demand: Float[Array, "S S"]
+    region: Region, schedule: CircuitSchedule, demand: Float[Array, "S S"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return when circuits and when packet NICs carry their last byte [s]; `schedule_time` is the later."""
-    of_type("schedule", schedule, Schedule, hint="a plan's is plan.schedule")
+    of_type("schedule", schedule, CircuitSchedule, hint="a plan's is plan.schedule")
     demand = between_servers(of_type("region", region, Region), demand)
-    last, left = circuit_part(region, schedule.checked(region), demand)
+    last, left = circuit_part(region, schedule.check_region(region), demand)
     port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
     return last.max(initial=0), flows.star_completion(left, port, port).max(initial=0)
 
 
 def circuit_part(
-    region: Region, schedule: Schedule, demand: Float[Array, "S S"]
+    region: Region, schedule: CircuitSchedule, demand: Float[Array, "S S"]
 ) -> tuple[Float[Array, "S S"], Float[Array, "S S"]]:
     """Return when circuits carry their last byte of every pair [s] (0 without one), and the bytes that they leave."""
     if not len(schedule.seconds):
@@ -64,25 +64,25 @@ def circuit_part(
     return _circuit_part(demand, schedule.switch, *arrays, nic, switches=schedule.switches, all_stop=schedule.all_stop)
 
 
-def spans(region: Region, schedule: Schedule, dtype) -> "Shown":
+def spans(region: Region, schedule: CircuitSchedule, dtype) -> "CarryingSpans":
     """Return the spans in which circuits carry: those of configurations, in order, then those of kept circuits."""
     numbers = _numbers(region, schedule, dtype)
     return _in_time(schedule.switch, *numbers, schedule.switches, schedule.all_stop)
 
 
-def _numbers(region: Region, schedule: Schedule, dtype) -> tuple[Array, Array, Array, Array]:
+def _numbers(region: Region, schedule: CircuitSchedule, dtype) -> tuple[Array, Array, Array, Array]:
     """Return the configurations, their seconds, the first delay and the other delays [s]."""
     delay = region.delay_s if schedule.delay_s is None else schedule.delay_s
     values = schedule.configurations, schedule.seconds, 0.0 if schedule.first_free else delay, delay
-    configurations, seconds, first, rest = (jnp.asarray(value).astype(dtype) for value in values)
-    return configurations, seconds, first, rest
+    configurations, seconds, first, later = (jnp.asarray(value).astype(dtype) for value in values)
+    return configurations, seconds, first, later
 
 
-def _in_time(switch, configurations, seconds, first_turn, delay, switches: int, all_stop: bool) -> "Shown":
+def _in_time(switch, configurations, seconds, first_turn, delay, switches: int, all_stop: bool) -> "CarryingSpans":
     here = switch[:, None] == jnp.arange(switches, dtype=switch.dtype)[None]
     number = _own(here, jnp.cumsum(here, axis=0))
     turn = jnp.where(number == 1, first_turn, delay)
-    return _shown(configurations, seconds, turn, here, all_stop)
+    return _carrying_spans(configurations, seconds, turn, here, all_stop)
 
 
 @functools.partial(jax.jit, static_argnames=("switches", "all_stop"))
@@ -92,11 +92,11 @@ def _circuit_part(demand, switch, configurations, seconds, first_turn, delay, ni
     rounding = (len(seconds) + 8) * float(jnp.finfo(demand.dtype).eps)
     left = jnp.where(demand - room <= rounding * demand, 0, demand - room)
     last = jnp.where((shown.count > 0) & (shown.length > 0)[:, None, None], shown.end[:, None, None], 0).max(0)
-    early, found = _emptied(shown, demand / nic, rounding)
-    return jnp.where((demand != 0) & (room > 0), jnp.where(found, early, last), 0), left
+    early, is_done = _empty_times(shown, demand / nic, rounding)
+    return jnp.where((demand != 0) & (room > 0), jnp.where(is_done, early, last), 0), left
 
 
-class Shown(NamedTuple):
+class CarryingSpans(NamedTuple):
     """Spans of time in which circuits carry: their ends and lengths [I] s, circuits of every pair [I S S]."""
 
     end: Float[Array, "I"]
@@ -109,40 +109,40 @@ def _own(here: Bool[Array, "K W"], value: Array) -> Array:
     return jnp.where(here, value, 0).sum(1)
 
 
-def _shown(
+def _carrying_spans(
     configurations: Float[Array, "K S S"],
     seconds: Float[Array, "K"],
     turn: Float[Array, "K"],
     here: Bool[Array, "K W"],
     all_stop: bool,
-) -> Shown:
+) -> CarryingSpans:
     """Return the spans of configurations, and of the circuits kept while a switch reconfigures to them; `turn` [K] s:
     the delay before each."""
     end = _own(here, jnp.cumsum(jnp.where(here, (turn + seconds)[:, None], 0), axis=0))
     if all_stop:
-        return Shown(end, seconds, configurations)
+        return CarryingSpans(end, seconds, configurations)
     number = jnp.where(here, jnp.arange(1, len(seconds) + 1)[:, None], 0)  # 0: none before
     latest = jnp.concatenate([jnp.zeros_like(number[:1]), lax.cummax(number, axis=0)[:-1]])
     before = jnp.concatenate([jnp.zeros_like(configurations[:1]), configurations])[_own(here, latest)]
     kept = jnp.minimum(before, configurations)
     both = (jnp.concatenate(pair) for pair in ((end, end - seconds), (seconds, turn), (configurations, kept)))
-    return Shown(*both)
+    return CarryingSpans(*both)
 
 
-def _emptied(
-    shown: Shown, need: Float[Array, "S S"], rounding: float
+def _empty_times(
+    shown: CarryingSpans, need: Float[Array, "S S"], rounding: float
 ) -> tuple[Float[Array, "S S"], Bool[Array, "S S"]]:
     """Return when each pair's circuits have been up for `need` [S S] circuit seconds, and whether they ever are."""
     time = jnp.concatenate([shown.end - shown.length, shown.end])
     order = jnp.argsort(time, stable=True)  # at equal times, begins come before ends
     time = time[order]
     count = jnp.cumsum(jnp.concatenate([shown.count, -shown.count])[order], axis=0)[:-1]
-    given = jnp.cumsum(count * jnp.diff(time)[:, None, None], axis=0)
-    enough = given >= (need * (1 - rounding))[None]
-    at = jnp.argmax(enough, axis=0)
-    rate = _at(count, at)
-    before = _at(jnp.concatenate([jnp.zeros_like(given[:1]), given[:-1]]), at)
-    return time[at] + (need - before) / jnp.where(rate > 0, rate, 1), enough.any(0)
+    carried = jnp.cumsum(count * jnp.diff(time)[:, None, None], axis=0)
+    enough = carried >= (need * (1 - rounding))[None]
+    index = jnp.argmax(enough, axis=0)
+    rate = _at(count, index)
+    before = _at(jnp.concatenate([jnp.zeros_like(carried[:1]), carried[:-1]]), index)
+    return time[index] + (need - before) / jnp.where(rate > 0, rate, 1), enough.any(0)
 
 
 def _at(values: Float[Array, "E S S"], index: Int[Array, "S S"]) -> Float[Array, "S S"]:
@@ -183,7 +183,7 @@ def _lower_bound(demand, region: Region, delay, *, switches, all_stop, directed,
     return bound_of(lines, nic, delay, switches, all_stop, first_free)
 
 
-class Lines(NamedTuple):
+class ServerLines(NamedTuple):
     """What servers send or receive, as arrays of NumPy or of JAX.
 
     `bytes` [N S] of each partner, rising; `degree` [N]: most circuits; `packet` [N]: packet NICs [bytes/s].
@@ -193,50 +193,52 @@ class Lines(NamedTuple):
     degree: Int[Array, "N"]
     packet: Float[Array, "N"]
 
-    def besides(self, partners: Int[Array, "M N"]) -> Float[Array, "M N"]:
+    def packet_seconds(self, partners: Int[Array, "M N"]) -> Float[Array, "M N"]:
         """Return the seconds in which packet NICs carry the bytes of all but the largest `partners` partners."""
         xp, servers = array_module(*self), self.bytes.shape[1]
         rising = xp.concatenate([xp.zeros_like(self.bytes[:, :1]), xp.cumsum(self.bytes, axis=1)], axis=1)
-        rest = xp.take_along_axis(rising.T, servers - xp.clip(partners, 0, servers), axis=0)
-        return over(rest, xp.broadcast_to(self.packet[None], rest.shape))
+        leftover = xp.take_along_axis(rising.T, servers - xp.clip(partners, 0, servers), axis=0)
+        return over(leftover, xp.broadcast_to(self.packet[None], leftover.shape))
 
-    def loaded(self, nic: Float[Array, ""], lost: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    def load_seconds(self, nic: Float[Array, ""], lost: Float[Array, "M N"]) -> Float[Array, "M N"]:
         """Return the seconds of all NICs together if circuits lose `lost` circuit seconds."""
         total = self.bytes.sum(1)[None] + nic * lost
         speed = nic * self.degree.astype(nic.dtype) + self.packet
         return over(total, array_module(*self).broadcast_to(speed[None], total.shape))
 
 
-def lines_of(demand: Float[Array, "S S"], degree: Int[Array, "S"], packet: Float[Array, "S"], directed: bool) -> Lines:
+def lines_of(
+    demand: Float[Array, "S S"], degree: Int[Array, "S"], packet: Float[Array, "S"], directed: bool
+) -> ServerLines:
     xp = array_module(demand, degree, packet)
     kinds = [demand, demand.T] if directed else [demand, demand.T, (demand + demand.T) / 2]
-    return Lines(xp.sort(xp.concatenate(kinds), axis=1), *(xp.tile(x, len(kinds)) for x in (degree, packet)))
+    return ServerLines(xp.sort(xp.concatenate(kinds), axis=1), *(xp.tile(x, len(kinds)) for x in (degree, packet)))
 
 
-def bound_of(lines: Lines, nic, delay, switches: int, all_stop: bool, first_free: bool) -> Float[Array, ""]:
+def bound_of(lines: ServerLines, nic, delay, switches: int, all_stop: bool, first_free: bool) -> Float[Array, ""]:
     """Return the `lower_bound` of lines; `nic`, `delay`: arrays of one number."""
-    return (_all_stop_bound if all_stop else _kept_bound)(lines, nic, delay, switches, first_free)
+    return (_all_stop_bound if all_stop else _partial_stop_bound)(lines, nic, delay, switches, first_free)
 
 
-def _all_stop_bound(lines: Lines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
+def _all_stop_bound(lines: ServerLines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
     xp, shown = array_module(*lines), _counts(lines)  # number of configurations on all switches
     some, ports = shown > 0, lines.degree[None] // switches
     turns = xp.maximum(shown - switches, 0) if first_free else xp.maximum(shown, switches)
-    loaded = lines.loaded(nic, delay * (turns * ports).astype(nic.dtype))
-    line = xp.maximum(xp.where(some, loaded, 0), lines.besides(shown * ports)).max(1, initial=0)
+    loaded = lines.load_seconds(nic, delay * (turns * ports).astype(nic.dtype))
+    line = xp.maximum(xp.where(some, loaded, 0), lines.packet_seconds(shown * ports)).max(1, initial=0)
     in_turn = xp.maximum(-(-shown[:, 0] // switches) - int(first_free), 0)
     return xp.maximum(line, delay * in_turn.astype(nic.dtype)).min()
 
 
-def _kept_bound(lines: Lines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
+def _partial_stop_bound(lines: ServerLines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
     xp, met, degree = array_module(*lines), _counts(lines), lines.degree[None]  # met: number of partners by circuits
     changed = xp.maximum(met - degree, 0) if first_free else xp.maximum(met, degree)
-    loaded = lines.loaded(nic, delay * changed.astype(nic.dtype))
+    loaded = lines.load_seconds(nic, delay * changed.astype(nic.dtype))
     in_turn = xp.maximum(-(-met // xp.maximum(degree, 1)) - int(first_free), 0)
     circuits = xp.where(degree > 0, xp.maximum(loaded, delay * in_turn.astype(nic.dtype)), xp.inf)
-    besides = lines.besides(xp.broadcast_to(met, circuits.shape))
+    besides = lines.packet_seconds(xp.broadcast_to(met, circuits.shape))
     return xp.maximum(xp.where(met > 0, circuits, 0), besides).min(0).max(initial=0)
 
 
-def _counts(lines: Lines) -> Int[Array, "M 1"]:
+def _counts(lines: ServerLines) -> Int[Array, "M 1"]:
     return array_module(*lines).arange(lines.bytes.shape[1] + 1, dtype=lines.degree.dtype)[:, None]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
-from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import FabricGraph
 from mfabric_jax.support.loops import at_first_call
 
 ROUTINGS = ("spray", "ecmp", "weighted", "least-loaded")
@@ -38,14 +38,14 @@ def compact(hops: np.ndarray, share: np.ndarray) -> Routes:
     slot = np.cumsum(first, axis=1) - 1  # equal links share a slot
     width = max(1, int(np.where(hops >= 0, slot + 1, 0).max(initial=0)))
     row, column = np.nonzero(hops >= 0)
-    at = row, slot[row, column]
+    index = row, slot[row, column]
     merged, total = np.full((len(hops), width), -1, np.int32), np.zeros((len(hops), width))
-    merged[at] = hops[row, column]
-    np.add.at(total, at, share[row, column])
+    merged[index] = hops[row, column]
+    np.add.at(total, index, share[row, column])
     return Routes(merged, total)
 
 
-def stacked(parts: list[tuple[np.ndarray, Routes]], flows: int) -> Routes:
+def stack_routes(parts: list[tuple[np.ndarray, Routes]], flows: int) -> Routes:
     """Join (flow numbers, routes) parts into one table; flows in no part have no hops."""
     width = max([1, *(routes.hops.shape[1] for _, routes in parts)])
     hops, share = np.full((flows, width), -1, np.int32), np.zeros((flows, width))
@@ -73,7 +73,7 @@ class _Dag(NamedTuple):
     """Shortest paths to every destination: links `out` of each node, `distance` [D N] in hops (-1: no path).
     `relay` [N]: nodes that forward."""
 
-    network: Network
+    network: FabricGraph
     out: _Fan
     distance: np.ndarray
     relay: np.ndarray
@@ -89,7 +89,7 @@ class _Dag(NamedTuple):
 
 
 def shortest_routes(
-    network: Network,
+    network: FabricGraph,
     src: ArrayLike,
     dst: ArrayLike,
     *,
@@ -112,26 +112,26 @@ def shortest_routes(
     one_of("routing", routing, ROUTINGS)
     seed = whole("seed", seed, at_least=0)
     src, dst = _ends(network, src, dst)
-    key, weight = _hashed(seed, np.arange(len(src)), src, dst), _weights(network, routing)
+    key, weight = _hash_numbers(seed, np.arange(len(src)), src, dst), _weights(network, routing)
     targets, to = np.unique(dst, return_inverse=True)
     if routing == "least-loaded":
         dag = _dag(network, targets, relay)
         _check_reached(dag, src, dst, to, np.arange(len(src)))
-        return _balanced(dag, src, dst, to, _sizes(size, len(src)), key)
+        return _balance_flows(dag, src, dst, to, _sizes(size, len(src)), key)
     step, parts = max(1, AT_ONCE // max(1, network.size)), []
     for first in range(0, len(targets), step):
         mine = np.flatnonzero((first <= to) & (to < first + step))
         dag = _dag(network, targets[first : first + step], relay)
         _check_reached(dag, src, dst, to - first, mine)
         if routing == "ecmp":
-            parts.append((mine, _drawn(dag, src[mine], to[mine] - first, key[mine])))
+            parts.append((mine, _draw_paths(dag, src[mine], to[mine] - first, key[mine])))
         else:
             parts.append((mine, _split(dag, src[mine], to[mine] - first, weight)))
-    return parts[0][1] if len(parts) == 1 else stacked(parts, len(src))
+    return parts[0][1] if len(parts) == 1 else stack_routes(parts, len(src))
 
 
 def shortest_loads(
-    network: Network,
+    network: FabricGraph,
     src: ArrayLike,
     dst: ArrayLike,
     amount: np.ndarray,
@@ -160,31 +160,31 @@ def shortest_loads(
     return load
 
 
-def distances(network: Network, targets: np.ndarray, relay: np.ndarray | None = None) -> np.ndarray:
+def distances(network: FabricGraph, targets: np.ndarray, relay: np.ndarray | None = None) -> np.ndarray:
     """Return the hops [D N] from every node to each node of `targets` [D]; -1 without a path."""
-    found = np.empty((len(targets), network.size), np.int32)
+    hops = np.empty((len(targets), network.size), np.int32)
     fan = _fan(network, network.head)
     tail = network.tail.astype(np.int64)
-    _hops_to(np.asarray(targets, np.int64), *fan, tail, _relays(network, relay), found)
-    return found
+    _hops_to(np.asarray(targets, np.int64), *fan, tail, _relays(network, relay), hops)
+    return hops
 
 
-def _dag(network: Network, targets: np.ndarray, relay: np.ndarray | None) -> _Dag:
+def _dag(network: FabricGraph, targets: np.ndarray, relay: np.ndarray | None) -> _Dag:
     return _Dag(network, _fan(network, network.tail), distances(network, targets, relay), _relays(network, relay))
 
 
-def _relays(network: Network, relay: np.ndarray | None) -> np.ndarray:
+def _relays(network: FabricGraph, relay: np.ndarray | None) -> np.ndarray:
     return np.ones(network.size, bool) if relay is None else np.ascontiguousarray(relay, bool)
 
 
-def _ends(network: Network, src: ArrayLike, dst: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def _ends(network: FabricGraph, src: ArrayLike, dst: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     src, dst = (_as_nodes(field, value, network) for field, value in (("src", src), ("dst", dst)))
     if src.shape != dst.shape:
         raise InputError(f"src and dst must have the same length, got {len(src)} and {len(dst)}.")
     return src, dst
 
 
-def _weights(network: Network, routing: str) -> np.ndarray:
+def _weights(network: FabricGraph, routing: str) -> np.ndarray:
     """Return the weights [L] by which flows split."""
     weight = network.capacity if routing == "weighted" else np.ones(len(network.tail))
     if not np.all(np.isfinite(weight)):
@@ -192,13 +192,13 @@ def _weights(network: Network, routing: str) -> np.ndarray:
     return weight
 
 
-def _fan(network: Network, end: np.ndarray) -> _Fan:
+def _fan(network: FabricGraph, end: np.ndarray) -> _Fan:
     usable = np.flatnonzero(network.capacity > 0)
     count = np.bincount(end[usable], minlength=network.size)
     return _Fan(np.concatenate([[0], np.cumsum(count)]), usable[np.argsort(end[usable], kind="stable")])
 
 
-def _as_nodes(field: str, value: ArrayLike, network: Network) -> np.ndarray:
+def _as_nodes(field: str, value: ArrayLike, network: FabricGraph) -> np.ndarray:
     node = np.asarray(value)
     node = node if node.size else node.astype(np.int64)
     if node.ndim != 1 or node.dtype.kind not in "iu":
@@ -223,7 +223,7 @@ def _check_reached(dag: _Dag, src: np.ndarray, dst: np.ndarray, to: np.ndarray, 
         raise _no_path(dag.network, src, dst, int(lost[0]))
 
 
-def _no_path(network: Network, src: np.ndarray, dst: np.ndarray, flow: int) -> InputError:
+def _no_path(network: FabricGraph, src: np.ndarray, dst: np.ndarray, flow: int) -> InputError:
     start, end = (network.node_name(int(node[flow])) for node in (src, dst))
     return InputError(
         f"no path leads from {start} to {end} (flow {flow}): a link leads from its source to its target (in both "
@@ -239,7 +239,7 @@ def splitmix64(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def _hashed(seed: int, *numbers: np.ndarray) -> np.ndarray:
+def _hash_numbers(seed: int, *numbers: np.ndarray) -> np.ndarray:
     value = splitmix64(np.full(len(numbers[0]), seed % (1 << 64), np.uint64))
     for number in numbers:
         value = splitmix64(value ^ number.astype(np.uint64))
@@ -250,7 +250,7 @@ def _choice(key: np.ndarray, node: np.ndarray, count: np.ndarray) -> np.ndarray:
     return (splitmix64(key ^ node.astype(np.uint64)) % count.astype(np.uint64)).astype(np.int64)
 
 
-def _drawn(dag: _Dag, src: np.ndarray, to: np.ndarray, key: np.ndarray) -> Routes:
+def _draw_paths(dag: _Dag, src: np.ndarray, to: np.ndarray, key: np.ndarray) -> Routes:
     node, columns = src.copy(), [np.full(len(src), -1, np.int32)]
     flow = np.flatnonzero(dag.distance[to, node] > 0)
     while flow.size:
@@ -281,8 +281,8 @@ def _parts(dag: _Dag, src: np.ndarray, to: np.ndarray, weight: np.ndarray) -> tu
         owner, link = dag.next(to[row], node)
         part = share[owner] * weight[link] / np.bincount(owner, weight[link])[owner]
         crossed.append((row[owner], link, part))
-        arrived, place = np.unique(row[owner] * dag.network.size + dag.network.head[link], return_inverse=True)
-        (row, node), share = np.divmod(arrived, dag.network.size), np.bincount(place, part)
+        arrived, index = np.unique(row[owner] * dag.network.size + dag.network.head[link], return_inverse=True)
+        (row, node), share = np.divmod(arrived, dag.network.size), np.bincount(index, part)
         going = dag.distance[to[row], node] > 0
         row, node, share = row[going], node[going], share[going]
     return tuple(np.concatenate(column) for column in zip(*crossed, strict=True))
@@ -300,7 +300,7 @@ def _table(row: np.ndarray, link: np.ndarray, share: np.ndarray, rows: int) -> R
     return Routes(hops, table)
 
 
-def _balanced(dag: _Dag, src, dst, to, size, key) -> Routes:
+def _balance_flows(dag: _Dag, src, dst, to, size, key) -> Routes:
     pair, row = np.unique(src * len(dag.distance) + to, return_inverse=True)
     levels = _levels(dag, pair // len(dag.distance), pair % len(dag.distance))
     hops = np.full((len(src), max([1, *map(len, levels)])), -1, np.int32)
@@ -326,7 +326,7 @@ def _levels(dag: _Dag, src: np.ndarray, to: np.ndarray) -> list[list[np.ndarray]
     return levels
 
 
-def _lightest(network: Network, levels, dst: int, load, size: float, key: np.ndarray) -> list[int]:
+def _lightest(network: FabricGraph, levels, dst: int, load, size: float, key: np.ndarray) -> list[int]:
     ends = [(network.tail[links], network.head[links]) for links in levels]
     costs = [(load[links] + size) / network.capacity[links] for links in levels]
     worst = _best(ends, costs, dst, np.maximum)[0].min()

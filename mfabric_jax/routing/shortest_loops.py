@@ -19,8 +19,8 @@ def hops_to(targets, first, link, tail, relay, distance):
             node = queue[begin]
             begin += 1
             if relay[node] or node == targets[d]:
-                for at in range(first[node], first[node + 1]):
-                    other = tail[link[at]]
+                for slot in range(first[node], first[node + 1]):
+                    other = tail[link[slot]]
                     if hops[other] < 0:
                         hops[other] = hops[node] + 1
                         queue[end] = other
@@ -49,8 +49,8 @@ def spread(targets, flows, source, amount, into_first, into_link, out_first, out
             node = queue[begin]
             begin += 1
             if relay[node] or node == target:
-                for at in range(into_first[node], into_first[node + 1]):
-                    other = tail[into_link[at]]
+                for slot in range(into_first[node], into_first[node + 1]):
+                    other = tail[into_link[slot]]
                     if hops[other] < 0:
                         hops[other] = hops[node] + 1
                         queue[end] = other
@@ -60,19 +60,19 @@ def spread(targets, flows, source, amount, into_first, into_link, out_first, out
             for f in range(flows[d], flows[d + 1]):
                 if hops[source[f]] < 0:
                     return f
-        for place in range(end - 1, -1, -1):
-            node = queue[place]
+        for index in range(end - 1, -1, -1):
+            node = queue[index]
             if left[node] > 0 and node != target:
                 total = 0.0
-                for at in range(out_first[node], out_first[node + 1]):
-                    then = head[out_link[at]]
+                for slot in range(out_first[node], out_first[node + 1]):
+                    then = head[out_link[slot]]
                     if hops[then] == hops[node] - 1 and (relay[then] or then == target):
-                        total += weight[out_link[at]]
-                for at in range(out_first[node], out_first[node + 1]):
-                    then = head[out_link[at]]
+                        total += weight[out_link[slot]]
+                for slot in range(out_first[node], out_first[node + 1]):
+                    then = head[out_link[slot]]
                     if hops[then] == hops[node] - 1 and (relay[then] or then == target):
-                        part = left[node] * (weight[out_link[at]] / total)
-                        load[out_link[at]] += part
+                        part = left[node] * (weight[out_link[slot]] / total)
+                        load[out_link[slot]] += part
                         left[then] += part
             left[node], waits[node], hops[node] = 0.0, False, -1
     return -1

@@ -15,15 +15,15 @@ def array_module(*values: Any) -> Any:
     return jax.numpy if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(values)) else np
 
 
-def aligned(value: Any, other: Any) -> Any:
+def align_rank(value: Any, other: Any) -> Any:
     """Return the value with leading axes of length 1, so that its rank is that of `other`."""
     return value.reshape((1,) * (other.ndim - value.ndim) + value.shape)
 
 
-def put(array: Any, at: Any, value: Any) -> Any:
+def put(array: Any, indices: Any, value: Any) -> Any:
     """Return the array with `value` at indices `at`."""
     if not isinstance(array, np.ndarray):
-        return array.at[at].set(value)
+        return array.at[indices].set(value)
     array = array.copy()
-    array[at] = value
+    array[indices] = value
     return array

@@ -14,13 +14,13 @@ import numpy as np
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.host_arrays import (
     NO_NAN,
-    Rule,
-    converted,
+    NumberRule,
+    cast_floats,
     first_of,
     float_dtype,
     kind_of,
     known_values,
-    marked,
+    mark_forbidden,
     real_numbers,
     refuse,
     refuse_outside,
@@ -28,7 +28,9 @@ from mfabric_jax.support.host_arrays import (
 )
 
 
-def floats(field: str, value: Any, rule: Rule | None = None, dtype: Any = None, *, wait: bool = False) -> jax.Array:
+def floats(
+    field: str, value: Any, rule: NumberRule | None = None, dtype: Any = None, *, wait: bool = False
+) -> jax.Array:
     """Return the numbers as JAX floats.
 
     The dtype is `dtype`, or that of the value; half precision becomes float32, whose 24 bits suffice to add up bytes.
@@ -40,8 +42,8 @@ def floats(field: str, value: Any, rule: Rule | None = None, dtype: Any = None, 
     if rule is not None and (known := known_values(array, wait=wait)) is not None:
         refuse(field, known, rule)
     if isinstance(array, np.ndarray):
-        return jnp.asarray(_narrowed(field, array, dtype))
-    return converted(field, array, dtype)
+        return jnp.asarray(_cast(field, array, dtype))
+    return cast_floats(field, array, dtype)
 
 
 def indices(field: str, value: Any, least: int, most: int, *, wait: bool = False) -> jax.Array:
@@ -63,17 +65,17 @@ def counts(field: str, value: Any) -> jax.Array:
     return jnp.asarray(array, dtype)
 
 
-def floats_or_nan(field: str, value: Any, rule: Rule, dtype: Any = None) -> jax.Array:
+def floats_or_nan(field: str, value: Any, rule: NumberRule, dtype: Any = None) -> jax.Array:
     """Return `floats`; if values are unknown, forbidden ones become NaN."""
     array = floats(field, value, rule, dtype)
-    return array if known_values(array) is not None else marked(array, rule)
+    return array if known_values(array) is not None else mark_forbidden(array, rule)
 
 
 def _int_dtype(dtype: Any) -> Any:
     return jax.dtypes.canonicalize_dtype(np.int64 if dtype == np.int64 else np.int32)
 
 
-def _narrowed(field: str, array: np.ndarray, dtype: Any) -> np.ndarray:
+def _cast(field: str, array: np.ndarray, dtype: Any) -> np.ndarray:
     with np.errstate(over="ignore"):
         narrow = array.astype(dtype, copy=False)
     lost = np.isinf(narrow) & ~np.isinf(array) if array.dtype.itemsize > narrow.dtype.itemsize else np.zeros((), bool)

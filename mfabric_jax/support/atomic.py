@@ -97,7 +97,7 @@ def sweep_up(target: Path, older_s: float = STALE_S) -> None:
             continue  # another process removed it
 
 
-def locked(file: IO, wait: bool = False) -> bool:
+def lock_file(file: IO, wait: bool = False) -> bool:
     """Lock an open file until it is closed, and return whether that worked.
 
     If another process holds the lock, return False, or wait if `wait`. Return True on systems without locks.

@@ -65,16 +65,16 @@ def spread_of(usual: Any, each: Mapping[str, Any]) -> tuple[Any, Any]:
     return usual - below, usual + above
 
 
-def ratio_band(one: Mapping[str, Any], other: Mapping[str, Any], usual: str) -> tuple[float, float] | None:
+def ratio_band(row: Mapping[str, Any], other: Mapping[str, Any], usual: str) -> tuple[float, float] | None:
     """Return low and high of the ratio `one` / `other` in column `usual`; None if either has no band.
 
     The ratio is taken within each variant.
     """
-    known = [*OF_KERNELS.values(), *OF_LINKS.values(), *draw_columns(one)]
-    both = [column for column in known if _number(one.get(column)) and _number(other.get(column))]
-    if not both or not _number(one.get(usual)) or not _number(other.get(usual)):
+    known = [*OF_KERNELS.values(), *OF_LINKS.values(), *draw_columns(row)]
+    both = [column for column in known if _number(row.get(column)) and _number(other.get(column))]
+    if not both or not _number(row.get(usual)) or not _number(other.get(usual)):
         return None
-    low, high = spread_of(one[usual] / other[usual], {column: one[column] / other[column] for column in both})
+    low, high = spread_of(row[usual] / other[usual], {column: row[column] / other[column] for column in both})
     return float(low), float(high)
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.support.lazily import loaded
+from mfabric_jax.support.lazily import load_module
 
 PACKAGES = {  # packages of each extra, by the names that pip installs
     "cli": ("tqdm",),
@@ -32,10 +32,10 @@ def extra(name: str, purpose: str) -> Iterator[None]:
         ) from error
 
 
-def needed(name: str, purpose: str, module: str) -> Any:
+def load_extra(name: str, purpose: str, module: str) -> Any:
     """Load and return a module: a package of the extra `name`, or a module of ours that imports one.
 
     Raise InputError if the package is missing (see `extra`).
     """
     with extra(name, purpose):
-        return loaded(module)
+        return load_module(module)

@@ -15,21 +15,21 @@ from mfabric_jax.checks import InputError, concrete
 from mfabric_jax.support.array_module import Array, array_module
 
 
-class Rule(NamedTuple):
+class NumberRule(NamedTuple):
     """Which numbers are allowed: `words` say what they must do; `holds` tests the entries of a NumPy or JAX array."""
 
     words: str
     holds: Callable[[Any], Any]
 
 
-FINITE = Rule("be finite", lambda x: (x > -math.inf) & (x < math.inf))
-NOT_NEGATIVE = Rule("be finite and not negative", lambda x: (x >= 0) & (x < math.inf))
-FROM_0_TO_INFINITY = Rule("be 0 or more", lambda x: x >= 0)
-NO_NAN = Rule("not be NaN", lambda x: x == x)
-NAN_OR_NOT_NEGATIVE = Rule("not be negative", lambda x: ~(x < 0))
+FINITE = NumberRule("be finite", lambda x: (x > -math.inf) & (x < math.inf))
+NOT_NEGATIVE = NumberRule("be finite and not negative", lambda x: (x >= 0) & (x < math.inf))
+FROM_0_TO_INFINITY = NumberRule("be 0 or more", lambda x: x >= 0)
+NO_NAN = NumberRule("not be NaN", lambda x: x == x)
+NAN_OR_NOT_NEGATIVE = NumberRule("not be negative", lambda x: ~(x < 0))
 
 
-def host_floats(field: str, value: Any, rule: Rule | None = None) -> np.ndarray:
+def host_floats(field: str, value: Any, rule: NumberRule | None = None) -> np.ndarray:
     """Return the numbers in float64, for computations on the host. Raise InputError as `floats` does, and if traced."""
     if not concrete(value):
         raise InputError(f"{field} must be known, got a value that JAX traces: this runs on the host, not inside jit.")
@@ -39,7 +39,7 @@ def host_floats(field: str, value: Any, rule: Rule | None = None) -> np.ndarray:
     return array
 
 
-def floats_alike(field: str, value: Any, rule: Rule) -> Array:
+def floats_alike(field: str, value: Any, rule: NumberRule) -> Array:
     """Return floats of 32 or 64 bits: NumPy's for NumPy values, JAX's as `arrays.floats_or_nan` for JAX values."""
     array = real_numbers(field, value)
     if not isinstance(array, np.ndarray):
@@ -49,12 +49,12 @@ def floats_alike(field: str, value: Any, rule: Rule) -> Array:
     return array.astype(np.float32 if single else float, copy=False)
 
 
-def floats_of_jax(field: str, array: Array, rule: Rule) -> Array:
+def floats_of_jax(field: str, array: Array, rule: NumberRule) -> Array:
     """Return a JAX array as floats; if its values are unknown, forbidden ones become NaN."""
     if (known := known_values(array)) is not None:
         refuse(field, known, rule)
-    array = converted(field, array, float_dtype(array.dtype))
-    return array if known is not None else marked(array, rule)
+    array = cast_floats(field, array, float_dtype(array.dtype))
+    return array if known is not None else mark_forbidden(array, rule)
 
 
 def known_values(value: Any, *, wait: bool = False) -> np.ndarray | None:
@@ -66,7 +66,7 @@ def known_values(value: Any, *, wait: bool = False) -> np.ndarray | None:
     return np.asarray(value)
 
 
-def marked(array: Array, rule: Rule) -> Array:
+def mark_forbidden(array: Array, rule: NumberRule) -> Array:
     """Return the array with NaN where the rule does not hold; for arrays of unknown values."""
     xp = array_module(array)
     return xp.where(rule.holds(array), array, xp.asarray(xp.nan, array.dtype))
@@ -80,7 +80,7 @@ def float_dtype(dtype: Any) -> Any:
     return jax.dtypes.canonicalize_dtype(np.float64 if jax.numpy.finfo(dtype).bits > 32 else np.float32)
 
 
-def converted(field: str, array: Array, dtype: Any) -> Array:
+def cast_floats(field: str, array: Array, dtype: Any) -> Array:
     """Return a JAX array in a float dtype.
 
     Raise InputError for traced 32-bit integers, which may have been 64-bit integers outside.
@@ -108,7 +108,7 @@ def store_arrays(instance: Any, **arrays: Any) -> None:
         object.__setattr__(instance, field, array)
 
 
-def refuse(field: str, array: np.ndarray, rule: Rule) -> None:
+def refuse(field: str, array: np.ndarray, rule: NumberRule) -> None:
     """Raise InputError with the first value that the rule forbids, if there is one."""
     wrong = ~np.asarray(rule.holds(array))
     if wrong.any():
@@ -186,8 +186,8 @@ def kind_of(dtype: Any) -> str:
 
 def first_of(array: np.ndarray, wrong: np.ndarray) -> str:
     """Return the first wrong value and its index as text."""
-    at = tuple(np.argwhere(np.broadcast_to(wrong, array.shape))[0].tolist())
-    return f"{array[at]}" + (f" at [{' '.join(map(str, at))}]" if at else "")
+    index = tuple(np.argwhere(np.broadcast_to(wrong, array.shape))[0].tolist())
+    return f"{array[index]}" + (f" at [{' '.join(map(str, index))}]" if index else "")
 
 
 def once_each_row(function: Callable, *arrays: np.ndarray) -> Any:
@@ -196,8 +196,8 @@ def once_each_row(function: Callable, *arrays: np.ndarray) -> Any:
     `function` works row by row and returns an array, or several in a tuple or list.
     """
     number, first = distinct_rows(*arrays)
-    found = function(*(array[first] for array in arrays))
-    return [x[number] for x in found] if isinstance(found, tuple | list) else found[number]
+    results = function(*(array[first] for array in arrays))
+    return [x[number] for x in results] if isinstance(results, tuple | list) else results[number]
 
 
 def distinct_rows(*arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

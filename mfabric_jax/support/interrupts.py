@@ -40,7 +40,7 @@ class Interrupts:
     """
 
     def __init__(self, whole: bool):
-        self.whole, self.asked, self.taken, self.over = whole, False, False, False
+        self.whole, self.requested, self.taken, self.over = whole, False, False, False
         self._raising = False  # the next signal repeats the first Ctrl-C
         self._raised_s: float | None = None
 
@@ -49,11 +49,11 @@ class Interrupts:
         again, self._raising = self._raising, False
         if again and self.taken:
             return
-        if self.whole and (self.over or (self.asked and not again)):
+        if self.whole and (self.over or (self.requested and not again)):
             end()
-        if self.whole and not self.asked:
+        if self.whole and not self.requested:
             _thread.start_new_thread(self._watch, ())
-        self.asked = True
+        self.requested = True
         if self.whole and _unsafe(frame):
             return
         self._raised_s = time.monotonic()
@@ -78,9 +78,9 @@ class Interrupts:
             if self._raised_s is None or now - self._raised_s > AGAIN_S:
                 self.raise_again()
 
-    def lost(self, unraisable) -> None:
+    def hear_unraisable(self, unraisable) -> None:
         """Handle an exception that Python could not raise; a lost interrupt is raised again."""
-        if self.asked and issubclass(unraisable.exc_type, KeyboardInterrupt):
+        if self.requested and issubclass(unraisable.exc_type, KeyboardInterrupt):
             _thread.start_new_thread(self._raise_soon, ())  # raised here, it would be lost again
         else:
             sys.__unraisablehook__(unraisable)
@@ -100,8 +100,8 @@ NOW: list[Interrupts] = []  # of running commands, innermost last
 
 def take() -> None:
     """Mark interrupts as handled, so that they do not interrupt what follows, such as a table of the rows so far."""
-    for one in NOW:
-        one.taken = True
+    for interrupts in NOW:
+        interrupts.taken = True
 
 
 def end() -> None:
@@ -130,7 +130,7 @@ class listening:
                 self._before = signal.signal(signal.SIGINT, self.interrupts.hear)
             except ValueError:  # not in the main thread
                 return self.interrupts
-            self._hook, sys.unraisablehook = sys.unraisablehook, self.interrupts.lost
+            self._hook, sys.unraisablehook = sys.unraisablehook, self.interrupts.hear_unraisable
             NOW.append(self.interrupts)
         return self.interrupts
 
@@ -139,7 +139,7 @@ class listening:
             signal.signal(signal.SIGINT, self._before)
             sys.unraisablehook = self._hook
             NOW.remove(self.interrupts)
-        if self.interrupts.asked and kind is not None and issubclass(kind, Exception):
+        if self.interrupts.requested and kind is not None and issubclass(kind, Exception):
             raise KeyboardInterrupt from None
 
 
@@ -151,27 +151,27 @@ def whole_process(run: "Callable[[], int]") -> "NoReturn":
             _check_streams()
             status = run()
         except KeyboardInterrupt:
-            status = interrupted()
+            status = report_interrupt()
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         except BaseException:
-            status = interrupted() if heard.asked else _told(sys.exc_info())
+            status = report_interrupt() if heard.requested else _report_fault(sys.exc_info())
         heard.over = True
-        os._exit(_ended(status, heard))
+        os._exit(_finish(status, heard))
 
 
-def _told(error: tuple) -> int:
+def _report_fault(error: tuple) -> int:
     """Print the whole traceback: the program has a fault, and a report needs it."""
     sys.excepthook(*error)
     return 1
 
 
-def _ended(status: int, heard: Interrupts) -> int:
+def _finish(status: int, heard: Interrupts) -> int:
     """Join threads, run exit handlers, flush streams, and return the exit status.
 
     The interpreter is not finalised: threads of libraries could crash, and interrupts would be lost.
     """
-    if not heard.asked:  # after an interrupt, threads may compute for long
+    if not heard.requested:  # after an interrupt, threads may compute for long
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():
                 thread.join()
@@ -181,7 +181,7 @@ def _ended(status: int, heard: Interrupts) -> int:
             stream.flush()
         except (OSError, ValueError):  # reported before, or closed
             continue
-    return interrupted() if heard.asked and status != STATUS else status
+    return report_interrupt() if heard.requested and status != STATUS else status
 
 
 def _check_streams() -> None:
@@ -192,7 +192,7 @@ def _check_streams() -> None:
         getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
-def interrupted() -> int:
+def report_interrupt() -> int:
     take()
     say(SENTENCE)
     return STATUS

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 
-def loaded(module: str) -> Any:
+def load_module(module: str) -> Any:
     """Import and return a module; callers pass its name as a literal."""
     return importlib.import_module(module)
 
@@ -19,13 +19,13 @@ def at_first_use(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable
     """
     home = {name: module for module, several in names.items() for name in several}
 
-    def found(name: str) -> Any:
+    def load_attribute(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = home[name] if home[name].startswith("mfabric_jax.") else f"{package}.{home[name]}"
         return getattr(importlib.import_module(module), name)
 
-    return found
+    return load_attribute
 
 
 class LazyModule:

@@ -11,19 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.support.lazily import loaded
+from mfabric_jax.support.lazily import load_module
 
 
-def made_once(make: Callable[[], Any]) -> Callable[[], Any]:
+def make_once(make: Callable[[], Any]) -> Callable[[], Any]:
     """Return a function that calls `make` once and returns its result to all threads."""
     lock, once = threading.Lock(), functools.cache(make)
 
     @functools.wraps(make)
-    def made() -> Any:
+    def get() -> Any:
         with lock:
             return once()
 
-    return made
+    return get
 
 
 def at_first_call(name: str) -> Callable[..., Any]:
@@ -32,13 +32,13 @@ def at_first_call(name: str) -> Callable[..., Any]:
     If the module defines `FAST`, numba gets it as `fastmath`.
     """
 
-    @made_once
-    def compiled() -> Callable[..., Any]:
+    @make_once
+    def compile_function() -> Callable[..., Any]:
         module, _, function = name.partition(":")
-        loops = loaded(module)
-        return kept(getattr(loops, function), **({"fastmath": loops.FAST} if hasattr(loops, "FAST") else {}))
+        loops = load_module(module)
+        return compile_loop(getattr(loops, function), **({"fastmath": loops.FAST} if hasattr(loops, "FAST") else {}))
 
-    return lambda *arguments: compiled()(*arguments)
+    return lambda *arguments: compile_function()(*arguments)
 
 
 @functools.cache
@@ -48,7 +48,7 @@ def stamp(folder: Path) -> str:
     return hashlib.sha256(b"".join(sources)).hexdigest()[:16]
 
 
-def kept(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def compile_loop(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Return the function, compiled to run without the GIL and cached on disk, if a folder is writable."""
     from numba import njit
 

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mfabric_jax.support.extras import needed
+from mfabric_jax.support.extras import load_extra
 
 MOST = 60  # most rows of a table in a notebook
 DIGITS = 4
@@ -17,7 +17,7 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> Any:
 
     Raise InputError if pandas is not installed.
     """
-    pandas = needed("notebook", "a data frame", "pandas")
+    pandas = load_extra("notebook", "a data frame", "pandas")
     listed = [dict(row) for row in rows]
     return pandas.DataFrame(listed, columns=list(dict.fromkeys(name for row in listed for name in row)))
 
@@ -41,8 +41,8 @@ def html_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
     above = [title] * bool(title) + [", ".join(f"{name} {text_of(rows[0][name])}" for name in alike)] * bool(alike)
     cells = [_line("th", shown), *(_line("td", [row.get(name) for name in shown]) for row in rows[:MOST])]
     below = [f"... and {len(rows) - MOST:,} more"] * (len(rows) > MOST)
-    said = ["".join(f"<p>{html.escape(line)}</p>" for line in lines) for lines in (above, below)]
-    return f"{said[0]}<table>{''.join(cells)}</table>{said[1]}"
+    paragraphs = ["".join(f"<p>{html.escape(line)}</p>" for line in lines) for lines in (above, below)]
+    return f"{paragraphs[0]}<table>{''.join(cells)}</table>{paragraphs[1]}"
 
 
 def _line(tag: str, cells: Sequence[Any]) -> str:

@@ -45,11 +45,11 @@ def read_parquet(path: str | Path, source: Any) -> Any:
             chunk, wide = group.column(number), max(VALUE, column.length or 0)
             needed += max(wide * chunk.num_values, chunk.total_uncompressed_size)
     check_size(path, needed, packed)
-    texts = [one.path for one in columns if one.physical_type == "BYTE_ARRAY" and not one.max_repetition_level]
+    texts = [field.path for field in columns if field.physical_type == "BYTE_ARRAY" and not field.max_repetition_level]
     file = parquet.ParquetFile(source, read_dictionary=texts)
     table = file.read(use_threads=False)  # threads at the end of the process abort it: apache/arrow#34314
-    check_size(path, table.nbytes + sum(map(_laid_out, table.columns)), packed)
-    plain = [one.with_type(one.type.value_type) if _is_dictionary(one.type) else one for one in table.schema]
+    check_size(path, table.nbytes + sum(map(_text_bytes, table.columns)), packed)
+    plain = [field.with_type(field.type.value_type) if _is_dictionary(field.type) else field for field in table.schema]
     return table.cast(pyarrow.schema(plain, table.schema.metadata))
 
 
@@ -57,7 +57,7 @@ def _is_dictionary(kind: Any) -> bool:
     return types.is_dictionary(kind)
 
 
-def _laid_out(column: Any) -> int:
+def _text_bytes(column: Any) -> int:
     """Bytes of a column's texts after expansion."""
     length, sum_of = (getattr(compute, name) for name in ("binary_length", "sum"))  # defined at import
     parts = column.chunks if _is_dictionary(column.type) else ()

@@ -17,7 +17,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError, whole
 from mfabric_jax.support.atomic import replacing
-from mfabric_jax.support.extras import PARQUET, needed
+from mfabric_jax.support.extras import PARQUET, load_extra
 from mfabric_jax.support.text_files import read_mapping
 
 CONFIG = "sweep.json"
@@ -71,9 +71,9 @@ class SweepFolder:
             there = self.read(self.path).sweep
             if changes := list(_changes(there, self.sweep)):
                 changes = [change for change in changes if not change.startswith(_DIGEST_OF_CASES)] or changes
-                said = "; ".join(changes[:_MOST_CHANGES])
+                differences = "; ".join(changes[:_MOST_CHANGES])
                 more = f"; {len(changes) - _MOST_CHANGES} more differ" if len(changes) > _MOST_CHANGES else ""
-                raise InputError(f"{str(self.path)!r} holds another sweep: {said}{more}; give another folder.")
+                raise InputError(f"{str(self.path)!r} holds another sweep: {differences}{more}; give another folder.")
             return False
         for file in sorted(self.path.glob("rows-*.parquet")):
             label = _LABEL.search(file.read_bytes())
@@ -98,7 +98,7 @@ class SweepFolder:
 
     def write(self, number: int, columns: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> None:
         """Write a part, with `config` in its footer; NaN becomes null."""
-        parquet = needed("store", "writing .parquet", PARQUET)
+        parquet = load_extra("store", "writing .parquet", PARQUET)
         text = json.dumps(dict(config), default=str)
         label = json.dumps({"part": number, "sweep": self.digest, "sha256": _BLANK.decode()})
         table = parquet.table_of(columns, {METADATA_KEY: text, LABEL_KEY: label})
@@ -113,8 +113,8 @@ def _changes(was: Any, now: Any, path: str = "") -> Iterator[str]:
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for name in {**was, **now}:
             yield from _changes(was.get(name), now.get(name), f"{path}.{name}" if path else str(name))
-    elif _named(was) and _named(now):
-        yield from _changes(_named(was), _named(now), path)
+    elif _variants_by_name(was) and _variants_by_name(now):
+        yield from _changes(_variants_by_name(was), _variants_by_name(now), path)
     elif was != now:
         yield f"{path} was {_short(was)}, now {_short(now)}"
 
@@ -124,13 +124,15 @@ def _short(value: Any) -> str:
     return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 20]} ... {text[-15:]}"
 
 
-def _named(variants: Any) -> dict[str, Any] | None:
+def _variants_by_name(variants: Any) -> dict[str, Any] | None:
     """Variants by name; None if the value is not a list of variants."""
-    tables = isinstance(variants, list) and all(isinstance(one, Mapping) and "name" in one for one in variants)
-    return {str(one["name"]): one for one in variants} if tables and variants else None
+    tables = isinstance(variants, list) and all(
+        isinstance(variant, Mapping) and "name" in variant for variant in variants
+    )
+    return {str(variant["name"]): variant for variant in variants} if tables and variants else None
 
 
-def verified(file: Path, sweep: str | None = None) -> bytes:
+def read_verified(file: Path, sweep: str | None = None) -> bytes:
     """Return the bytes of a parquet file. Raise InputError if it is damaged, misplaced or of another sweep."""
     data = file.read_bytes()
     if why := _fault(file.name, data, sweep):
@@ -140,12 +142,12 @@ def verified(file: Path, sweep: str | None = None) -> bytes:
 
 def _fault(name: str, data: bytes, sweep: str | None) -> str | None:
     """What is wrong with a file. `sweep`: digest of its sweep; None: all files except damaged parts are valid."""
-    label, place = _LABEL.search(data), _NAME.fullmatch(name)
+    label, name_match = _LABEL.search(data), _NAME.fullmatch(name)
     if not label and LABEL_KEY not in data:
         return None if sweep is None else "has no digest, so it is damaged or not a part of this sweep"
     if not label or label[3] != _digest(data, label):
         return "is damaged: its digest does not match its bytes"
-    if place and int(place[1]) != int(label[1]):
+    if name_match and int(name_match[1]) != int(label[1]):
         return f"holds the rows of rows-{int(label[1]):05d}.parquet: it was copied or renamed"
     return None if sweep in (None, label[2].decode()) else "belongs to another sweep"
 

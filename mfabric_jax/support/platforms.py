@@ -53,7 +53,7 @@ def _soundness(broken: Any, words: tuple[str, ...]) -> Any:
         raise InputError(f"{words[int(np.argmax(np.asarray(broken)))]}.")
 
     def on_hosts(broken: Any) -> Any:  # one error for a whole batch
-        broken = jnp.stack([eqxi.unvmap_any(one) for one in broken])
+        broken = jnp.stack([eqxi.unvmap_any(flag) for flag in broken])
         stop = buffer_callback(raise_first, jax.ShapeDtypeStruct((), jnp.float32))
         return lax.cond(broken.any(), stop, lambda _: jnp.ones((), jnp.float32), broken)
 
@@ -72,11 +72,11 @@ def device() -> Any:
     """Return the default `jax.Device`; None inside `compiling_for`."""
     if _named.get() is not None:
         return None
-    asked = jax.config.values["jax_default_device"]
-    if asked is None or isinstance(asked, str):
-        kind, _, number = (asked or "").partition(":")
+    default = jax.config.values["jax_default_device"]
+    if default is None or isinstance(default, str):
+        kind, _, number = (default or "").partition(":")
         return jax.local_devices(backend=kind or None)[int(number or 0)]
-    return asked
+    return default
 
 
 def local_devices() -> list[Any]:
@@ -117,7 +117,7 @@ def in_step(on_cpu: int, many: int, elsewhere: int | None = None) -> int:
     return many if most is None else min(most, many)
 
 
-def mapped(function: Callable[[Any], Any], members: Any, on_cpu: int, elsewhere: int | None = None) -> Any:
+def map_members(function: Callable[[Any], Any], members: Any, on_cpu: int, elsewhere: int | None = None) -> Any:
     """Map `function` over the members along the first axis, `in_step` of them at once."""
     many = len(jax.tree.leaves(members)[0])
     size = in_step(on_cpu, many, elsewhere)

@@ -28,7 +28,7 @@ import mfabric_jax
 from mfabric_jax.checks import InputError
 from mfabric_jax.support import platforms
 from mfabric_jax.support.atomic import replacing
-from mfabric_jax.support.loops import made_once
+from mfabric_jax.support.loops import make_once
 
 MOST = 512 << 20  # most bytes of all files; the least recently used go first
 PACKAGE = pathlib.Path(__file__).parents[1]
@@ -57,8 +57,8 @@ def run(function: Callable[..., Any], *arguments: Any, options: dict[str, Any] |
         raise ValueError(f"a program must be a function at the top of its module, got {function!r}.")
     parts = [jax.typeof(leaf) if _is_input(leaf) else leaf for leaf in leaves]
     key = "\n".join([*map(_text, (function, tree, options, *parts)), _surroundings()])
-    make = functools.partial(_compiled, key, function, parts, tree, options)
-    program = _programs.setdefault(key, made_once(make))  # keeps the objects alive that the key names by id
+    make = functools.partial(_load_or_compile, key, function, parts, tree, options)
+    program = _programs.setdefault(key, make_once(make))  # keeps the objects alive that the key names by id
     inputs = (np.asarray(leaf, jax.typeof(leaf).dtype) for leaf in leaves if _is_input(leaf))
     return jax.tree.map(np.asarray, program()(*inputs))
 
@@ -73,7 +73,7 @@ def _is_input(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) or (isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "SUO")
 
 
-def _compiled(key: str, function: Callable, parts: list, tree: Any, options: Any) -> Callable[..., Any]:
+def _load_or_compile(key: str, function: Callable, parts: list, tree: Any, options: Any) -> Callable[..., Any]:
     """Compile a program from its file; if that is missing, trace the program and write the file first."""
 
     def flat(*inputs: Any) -> Any:
@@ -83,7 +83,7 @@ def _compiled(key: str, function: Callable, parts: list, tree: Any, options: Any
 
     program, shapes = jax.jit(flat), [part for part in parts if isinstance(part, ShapedArray)]
     if (path := _path_of(key)) is not None:
-        for exported in (_read, _written):  # if reading, exporting or writing fails, compile without a file
+        for exported in (_read, _export_to_file):  # if reading, exporting or writing fails, compile without a file
             with contextlib.suppress(Exception):
                 return jax.jit(exported(path, program, shapes).call).lower(*shapes).compile(options)
     return program.lower(*shapes).compile(options)
@@ -178,7 +178,7 @@ def problem(folder: pathlib.Path) -> str | None:
     return None if _is_private(folder) else "it belongs to another user, or others can write to it"
 
 
-def kept(folder: pathlib.Path) -> tuple[int, int]:
+def usage(folder: pathlib.Path) -> tuple[int, int]:
     """Return the number of programs, and the bytes of programs and executables."""
     files = _files(folder)
     return sum(path.suffix == ".program" for path in files), sum(about.st_size for about in files.values())
@@ -196,12 +196,12 @@ def clear(folder: pathlib.Path, most: int = -1) -> None:
 
 def _files(folder: pathlib.Path) -> dict[pathlib.Path, os.stat_result]:
     """Programs, executables of JAX, and temporary files that killed processes left."""
-    found = {}
+    stats = {}
     for path in [*folder.glob("*.program"), *folder.glob(".*.part"), *(folder / "jax").rglob("*")]:
         with contextlib.suppress(OSError):
             if path.is_file():
-                found[path] = path.stat()
-    return found
+                stats[path] = path.stat()
+    return stats
 
 
 def _is_private(path: pathlib.Path) -> bool:
@@ -238,16 +238,16 @@ def _read(path: pathlib.Path, *_: Any) -> export.Exported:
     """Read a program; raise ValueError if its file is another user's, damaged, or of another program."""
     content = path.read_bytes()
     exported = content[CHECKSUM:]
-    if not _is_private(path) or content != _sealed(path, exported):
+    if not _is_private(path) or content != _with_checksum(path, exported):
         raise ValueError
     return export.deserialize(bytearray(exported))
 
 
-def _written(path: pathlib.Path, program: Any, shapes: list[ShapedArray]) -> export.Exported:
+def _export_to_file(path: pathlib.Path, program: Any, shapes: list[ShapedArray]) -> export.Exported:
     """Export a program into its file."""
     here = ["cpu"] if platforms.platform() == "cpu" else None  # None: the default, such as "cuda"
     exported = export.export(program, platforms=here, disabled_checks=[TRITON])(*shapes)
-    content = _sealed(path, exported.serialize())
+    content = _with_checksum(path, exported.serialize())
     path.unlink(missing_ok=True)
     with replacing(path) as (part,):
         part.touch(mode=0o600)
@@ -256,6 +256,6 @@ def _written(path: pathlib.Path, program: Any, shapes: list[ShapedArray]) -> exp
     return exported
 
 
-def _sealed(path: pathlib.Path, exported: bytes | bytearray) -> bytes:
+def _with_checksum(path: pathlib.Path, exported: bytes | bytearray) -> bytes:
     """The content of a program's file: a checksum of its name and the exported program, then the program."""
     return hashlib.sha256(path.name.encode() + exported).digest() + exported

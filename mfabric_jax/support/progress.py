@@ -10,28 +10,28 @@ EVERY_S = 10.0  # least seconds between lines
 PART = 0.05  # least pause between lines as a part of the run so far
 
 
-def bar(what: str, unit: str, total: int | None = None, found: int = 0, **form: Any) -> Any:
+def bar(what: str, unit: str, total: int | None = None, before: int = 0, **form: Any) -> Any:
     """Return a progress bar; `found`: units that were done before the run began.
 
     Return `Lines` if standard error is a file outside notebooks, or without tqdm (extra `cli`).
     """
     if not (in_notebook() or sys.stderr.isatty()):
-        return Lines(what, unit, total, found)
+        return ProgressLines(what, unit, total, before)
     try:
         from tqdm import auto
     except ModuleNotFoundError:
-        return Lines(what, unit, total, found)
-    return auto.tqdm(desc=what, unit=unit, total=total, initial=found, file=sys.stderr, **form)
+        return ProgressLines(what, unit, total, before)
+    return auto.tqdm(desc=what, unit=unit, total=total, initial=before, file=sys.stderr, **form)
 
 
 class Alive:
     """Context manager that writes a line on standard error if nothing else has shown progress for long."""
 
-    said = 0.0  # time of the last line of any instance
+    last_line_s = 0.0  # time of the last line of any instance
 
     def __init__(self, what: str):
         self._what, self._over = what, threading.Event()
-        self._began = Alive.said = time.monotonic()
+        self._began = Alive.last_line_s = time.monotonic()
 
     def __enter__(self) -> "Alive":
         threading.Thread(target=self._tell, daemon=True).start()
@@ -47,7 +47,7 @@ class Alive:
     def look(self) -> None:
         """Write a line if it is time for one."""
         now = time.monotonic()
-        if now - Alive.said >= _pause(now - self._began) and not _shown():
+        if now - Alive.last_line_s >= _pause(now - self._began) and not _has_bar():
             _say(f"{self._what}: at work for {duration(now - self._began)}")
 
 
@@ -57,23 +57,23 @@ def _pause(seconds: float) -> float:
 
 
 def _say(line: str) -> None:
-    Alive.said = time.monotonic()
+    Alive.last_line_s = time.monotonic()
     with contextlib.suppress(OSError):  # nobody reads the lines: the run goes on
         print(line, file=sys.stderr, flush=True)
 
 
-def _shown() -> bool:
+def _has_bar() -> bool:
     """Whether a tqdm bar is on the screen, which shows progress itself."""
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
-    return any(not one.disable for one in list(getattr(tqdm, "_instances", ())))
+    return any(not instance.disable for instance in list(getattr(tqdm, "_instances", ())))
 
 
-class Lines(contextlib.AbstractContextManager):
+class ProgressLines(contextlib.AbstractContextManager):
     """A progress bar as lines on standard error: units done, seconds per unit, time left. `n`: units done."""
 
-    def __init__(self, what: str, unit: str, total: int | None = None, found: int = 0):
-        self.what, self.unit, self.total, self.found, self.n = what, unit, total, found, found
-        self._began = self._said = time.monotonic()
+    def __init__(self, what: str, unit: str, total: int | None = None, before: int = 0):
+        self.what, self.unit, self.total, self.before, self.n = what, unit, total, before, before
+        self._began = self._last_line_s = time.monotonic()
 
     def __exit__(self, *error: Any) -> None:
         """Do nothing: lines stay where a bar would vanish."""
@@ -82,15 +82,15 @@ class Lines(contextlib.AbstractContextManager):
         """Count `units` more as done."""
         self.n += units
         now = time.monotonic()
-        if units and now - self._said >= _pause(now - self._began):
-            self._said = now
+        if units and now - self._last_line_s >= _pause(now - self._began):
+            self._last_line_s = now
             _say(self._line(now - self._began))
 
     def _line(self, seconds: float) -> str:
-        each = seconds / max(self.n - self.found, 1)
+        each = seconds / max(self.n - self.before, 1)
         done = f"{self.what}: {self.n:,}" + (f" of {self.total:,}" if self.total else "")
         left = f", {duration(each * (self.total - self.n))} left" if self.total and self.n < self.total else ""
-        return f"{done} done, {pace(self.n - self.found, seconds, self.unit)}{left}"
+        return f"{done} done, {pace(self.n - self.before, seconds, self.unit)}{left}"
 
     def set_postfix_str(self, words: str) -> None:
         """Ignore words that a bar would show."""

@@ -85,17 +85,17 @@ def value_in(data: bytes | str, named: str, what: str, kind: str = ".json") -> A
     raise InputError(f"{named} is not {kind[1:].upper()} ({why}); give a file of {what}.")
 
 
-def parsed_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """Return the value of JSON text. Raise ValueError if it is not JSON or repeats a key in an object."""
-    return json.loads(text, object_pairs_hook=_once)
+    return json.loads(text, object_pairs_hook=_reject_repeats)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"it has the key {name!r:.80} twice")
-    return found
+    return mapping
 
 
 def _check_depth(value: Any) -> None:
@@ -103,35 +103,35 @@ def _check_depth(value: Any) -> None:
     level, depth = [value], 0
     while level:
         inside: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                inside += one
-                inside += one.values()
-            elif isinstance(one, list):
-                inside += one
-            elif isinstance(one, str):
-                one.encode()  # JSON can hold half a character, which has no encoding
-                if "\0" in one:
+        for item in level:
+            if isinstance(item, dict):
+                inside += item
+                inside += item.values()
+            elif isinstance(item, list):
+                inside += item
+            elif isinstance(item, str):
+                item.encode()  # JSON can hold half a character, which has no encoding
+                if "\0" in item:
                     raise ValueError("it holds a zero byte")
-            elif isinstance(one, int) and abs(one) > sys.float_info.max:
-                raise ValueError(f"{_place_of(one, value) or 'it'} is a whole number beyond 1e308")
+            elif isinstance(item, int) and abs(item) > sys.float_info.max:
+                raise ValueError(f"{_path_of(item, value) or 'it'} is a whole number beyond 1e308")
         level, depth = inside, depth + 1
         if depth > DEEPEST:
             raise RecursionError
 
 
-def _place_of(number: int, value: Any) -> str:
+def _path_of(number: int, value: Any) -> str:
     """The path of a number in a value, such as "tasks.0.bytes"; "" if the number is the value."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, one in inside:
-        if one is number:
+    for name, item in inside:
+        if item is number:
             return str(name)
-        if place := _place_of(number, one):
-            return f"{name}.{place}"
+        if path := _path_of(number, item):
+            return f"{name}.{path}"
     return ""
 
 
-PARSERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": parsed_json}
+PARSERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": parse_json}
 
 
 def stamp(path: str | Path) -> tuple:
@@ -158,7 +158,7 @@ def _times(path: str) -> tuple[int, ...]:
 
 
 def _files_below(folder: str) -> list[str]:
-    return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
+    return sorted(os.path.join(directory, name) for directory, _, names in os.walk(folder) for name in names)
 
 
 def cached_by_files(
@@ -171,15 +171,15 @@ def cached_by_files(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.lru_cache(maxsize=maxsize)
-        def cached(stamps: tuple, *args: P.args, **kwargs: P.kwargs) -> R:
+        def call_cached(stamps: tuple, *args: P.args, **kwargs: P.kwargs) -> R:
             return function(*args, **kwargs)
 
         @functools.wraps(function)
         def current(*args: P.args, **kwargs: P.kwargs) -> R:
             stamps = tuple(stamp(file) for file in files(*args, **kwargs) if file is not None)
-            return cached(stamps, *args, **kwargs)
+            return call_cached(stamps, *args, **kwargs)
 
-        current.__dict__["cache_clear"] = cached.cache_clear
+        current.__dict__["cache_clear"] = call_cached.cache_clear
         return current
 
     return decorate

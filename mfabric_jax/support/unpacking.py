@@ -28,15 +28,15 @@ def most_bytes(packed: int) -> int:
 
     Raise InputError if `MFABRIC_UNPACKED_GIB` is not a positive number.
     """
-    said = os.environ.get(ENVIRONMENT, "").strip()
-    if not said:
+    text = os.environ.get(ENVIRONMENT, "").strip()
+    if not text:
         return max(USUAL, TIMES * packed)
     try:
-        raised = float(said) * GIB
+        raised = float(text) * GIB
     except ValueError:
         raised = 0.0
     if not 0 < raised < float("inf"):
-        raise InputError(f"{ENVIRONMENT} must be a number of GiB above 0, got {said!r:.40}.")
+        raise InputError(f"{ENVIRONMENT} must be a number of GiB above 0, got {text!r:.40}.")
     return int(raised)
 
 
@@ -50,7 +50,7 @@ def check_size(path: str | Path, needed: float, packed: int | None = None) -> No
         )
 
 
-def unpacked(path: str | Path, data: bytes) -> bytes:
+def unpack(path: str | Path, data: bytes) -> bytes:
     """Return the content `data` of a file, decompressed if it is .gz or .xz, of at most `most_bytes`.
 
     For damaged content the decompressors raise one of `BROKEN`.
@@ -58,13 +58,13 @@ def unpacked(path: str | Path, data: bytes) -> bytes:
     kind = next((opened for begin, opened in OPENED_BY.items() if data.startswith(begin)), None)
     if kind is None:
         return data
-    found, most = bytearray(), most_bytes(len(data))
+    content, most = bytearray(), most_bytes(len(data))
     with kind(fileobj=io.BytesIO(data)) if kind is gzip.GzipFile else kind(io.BytesIO(data)) as opened:
         while piece := opened.read(STEP):
-            found += piece
-            if len(found) > most:
-                check_size(path, len(found), len(data))
-    return bytes(found)
+            content += piece
+            if len(content) > most:
+                check_size(path, len(content), len(data))
+    return bytes(content)
 
 
 BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)

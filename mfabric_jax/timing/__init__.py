@@ -7,10 +7,10 @@ from mfabric_jax.timing.blocks import Rules
 from mfabric_jax.timing.iteration import Iteration, iterate, rates_of
 
 if TYPE_CHECKING:
-    from mfabric_jax.timing.arrivals import Ends, block_ends, experts_end
+    from mfabric_jax.timing.arrivals import BlockEnds, block_ends, experts_end
     from mfabric_jax.timing.scheduled import carries_schedule as carries_schedule
 
-__all__ = ["Ends", "Iteration", "Rules"]
+__all__ = ["BlockEnds", "Iteration", "Rules"]
 __all__ += ["block_ends", "experts_end", "iterate", "rates_of"]
 __all__ += ["First", "Span", "exchanges"]  # pyright: ignore[reportUnsupportedDunderAll]
 __getattr__ = at_first_use(

@@ -13,7 +13,7 @@ from mfabric_jax.support.arrays import floats, floats_or_nan
 from mfabric_jax.support.host_arrays import NO_NAN, NOT_NEGATIVE
 
 
-class Ends(NamedTuple):
+class BlockEnds(NamedTuple):
     """Seconds from the start of the dispatch until every part is computed [P S], all experts end, and combine ends."""
 
     computed: Float[Array, "P S"]
@@ -38,7 +38,7 @@ def experts_end(arrival: Float[Array, "P S"], tokens: Float[Array, "P S"], batch
     if arrival.shape != tokens.shape:
         raise InputError(f"tokens must have the shape of arrival, {list(arrival.shape)}, got {list(tokens.shape)}.")
     batch, token = (_of_servers(*named, arrival) for named in (("batch_s", batch_s), ("token_s", token_s)))
-    return _chained(arrival, batch + tokens * token, jnp.zeros_like(arrival), tokens != 0, jnp.zeros_like(token[0]))
+    return _chain_ends(arrival, batch + tokens * token, jnp.zeros_like(arrival), tokens != 0, jnp.zeros_like(token[0]))
 
 
 def _of_servers(field: str, seconds, arrival: Float[Array, "P S"]) -> Float[Array, "1 S"]:
@@ -49,7 +49,7 @@ def _of_servers(field: str, seconds, arrival: Float[Array, "P S"]) -> Float[Arra
     return jnp.broadcast_to(seconds, arrival.shape[1:])[None]
 
 
-def block_ends(parts: Arrivals, bytes_per_token, batch_s, token_s) -> Ends:
+def block_ends(parts: Arrivals, bytes_per_token, batch_s, token_s) -> BlockEnds:
     """Return the ends of one block whose experts begin with each part of the dispatch as it arrives.
 
     - `parts`: `arrivals` of a schedule, or `equal_parts`; `parts.merged(1)` is one all-to-all and then computation.
@@ -67,19 +67,19 @@ def block_ends(parts: Arrivals, bytes_per_token, batch_s, token_s) -> Ends:
     ready = jnp.where(tokens != 0, computed, 0).max(1)
     sent = jnp.where(parts.bytes != 0, parts.time, 0).max()
     some = (tokens != 0).any(1)
-    circuits = _chained(ready, parts.circuit_s, parts.turn_s, some & (parts.circuit_s > 0), sent)
-    packets = _chained(ready, parts.packet_s, jnp.zeros_like(ready), some & (parts.packet_s > 0), sent)
+    circuits = _chain_ends(ready, parts.circuit_s, parts.reconfigure_s, some & (parts.circuit_s > 0), sent)
+    packets = _chain_ends(ready, parts.packet_s, jnp.zeros_like(ready), some & (parts.packet_s > 0), sent)
     experts = ready.max()
-    return Ends(computed, experts, jnp.maximum(jnp.maximum(circuits[-1], packets[-1]), experts))
+    return BlockEnds(computed, experts, jnp.maximum(jnp.maximum(circuits[-1], packets[-1]), experts))
 
 
 @jax.jit
-def _chained(ready, busy, gap, some, start) -> Array:
+def _chain_ends(ready, busy, gap, some, start) -> Array:
     """Ends [P ...] of work in order: each part of `some` begins `gap` after the one before, but not until `ready`."""
 
-    def one(now, part):
+    def step(now, part):
         ready, busy, gap, some = part
         now = jnp.where(some, jnp.maximum(now + gap, ready) + busy, now)
         return now, now
 
-    return lax.scan(one, start, (ready, busy, gap, some))[1]
+    return lax.scan(step, start, (ready, busy, gap, some))[1]

@@ -15,14 +15,14 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mfabric_jax.support.array_module import Array, aligned, array_module
+from mfabric_jax.support.array_module import Array, align_rank, array_module
 from mfabric_jax.timing.passes import Order
 from mfabric_jax.workload.compute import Backward, backward_of
 from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 
 
-class Compute(NamedTuple):
+class BlockCompute(NamedTuple):
     """Forward seconds of the parts of a block and of one tensor-parallel all-reduce, () or [P].
 
     `expert_s`: part of `moe_s` that grows with received tokens; `scores_s`: part of `attention_s` without weights;
@@ -110,18 +110,18 @@ class Slots(NamedTuple):
 
 
 def in_float64(tree: Any) -> Any:
-    def widened(x: Any) -> np.ndarray:
+    def widen(x: Any) -> np.ndarray:
         x = np.asarray(x)
         return x.astype(np.float64) if x.dtype.kind == "f" else x
 
-    return jax.tree.map(widened, tree)
+    return jax.tree.map(widen, tree)
 
 
 KINDS = ("forward", "backward", "inputs", "weights")  # of a pass; inputs: backward without gradients of weights
 RUNS = ("lead", "again", "inner", "behind")  # stretches of computation between two all-to-alls
 
 
-class Work(NamedTuple):
+class BlockWork(NamedTuple):
     """Computation, or the all-reduce of attention, made of bases `of`; `off`: weight gradients, which can wait."""
 
     of: tuple[str, ...]
@@ -131,7 +131,7 @@ class Work(NamedTuple):
     off: bool = False
 
 
-class Beside(NamedTuple):
+class OtherSeconds(NamedTuple):
     """Other seconds of a block: before it (0), or after its all-to-alls (1)."""
 
     which: int
@@ -141,7 +141,7 @@ class Decide(NamedTuple):
     """The demand becomes known; its circuits are known one decision time later."""
 
 
-class Turn(NamedTuple):
+class Reconfigure(NamedTuple):
     """The switch starts to reconfigure for an all-to-all, after the previous one and, if needed, the decision."""
 
     which: int
@@ -156,17 +156,17 @@ class Send(NamedTuple):
 
 
 Section = tuple[Any, ...]
-REDUCE = Work(("tp",), "TP", "NVSwitch", "tp")
+REDUCE = BlockWork(("tp",), "TP", "NVSwitch", "tp")
 REDUCE_AGAIN = REDUCE._replace(label="TP again")
-ATTENTION_AGAIN = Work(("attention again",), "attention again")
-EXPERTS_AGAIN = Work(("inner again",), "experts again", kind="experts")
+ATTENTION_AGAIN = BlockWork(("attention again",), "attention again")
+EXPERTS_AGAIN = BlockWork(("inner again",), "experts again", kind="experts")
 
 
 def forward_block() -> tuple[Section, Section, Section]:
     return (
-        (Beside(0), Work(("attention",), "attention"), REDUCE, Decide()),
-        (Turn(0), Send(0, "dispatch"), Work(("inner",), "experts", kind="experts")),
-        (Turn(1), Send(1, "combine"), Beside(1)),
+        (OtherSeconds(0), BlockWork(("attention",), "attention"), REDUCE, Decide()),
+        (Reconfigure(0), Send(0, "dispatch"), BlockWork(("inner",), "experts", kind="experts")),
+        (Reconfigure(1), Send(1, "combine"), OtherSeconds(1)),
     )
 
 
@@ -181,16 +181,16 @@ def backward_block(recompute: str) -> tuple[Section, Section, Section]:
         between = Send(1, "dispatch again", again=True), EXPERTS_AGAIN, Send(0, "combine again", again=True)
     inputs = ("inner again", "inner inputs") if again.inner and not again.exchanges else ("inner inputs",)
     return (
-        (Beside(0), *before, Decide()),
+        (OtherSeconds(0), *before, Decide()),
         (
-            *(Turn(0), *between, Send(0, "combine grad")),
-            Work(inputs, "experts", kind="experts"),
-            Work(("inner weights",), "experts weights", kind="experts", off=True),
+            *(Reconfigure(0), *between, Send(0, "combine grad")),
+            BlockWork(inputs, "experts", kind="experts"),
+            BlockWork(("inner weights",), "experts weights", kind="experts", off=True),
         ),
         (
-            *(Turn(1), Send(1, "dispatch grad"), Beside(1), *behind),
-            Work(("attention inputs",), "attention"),
-            Work(("attention weights",), "attention weights", off=True),
+            *(Reconfigure(1), Send(1, "dispatch grad"), OtherSeconds(1), *behind),
+            BlockWork(("attention inputs",), "attention"),
+            BlockWork(("attention weights",), "attention weights", off=True),
             REDUCE,
         ),
     )
@@ -200,13 +200,13 @@ def backward_block(recompute: str) -> tuple[Section, Section, Section]:
 def alone(kind: str, recompute: str) -> tuple[tuple[str, Any], ...]:
     """Return (run, operation) of a block in a pass that runs alone."""
     if kind == "forward":
-        return _placed(sum(forward_block(), ()))
-    backward = _placed(sum(backward_block(recompute), ()))
+        return _with_runs(sum(forward_block(), ()))
+    backward = _with_runs(sum(backward_block(recompute), ()))
     if kind == "weights":
         return tuple((run, op._replace(off=False)) for run, op in backward if _off(op))
     if kind == "inputs":
         return tuple((run, op) for run, op in backward if not _off(op))
-    return _placed(sum(map(_with_weights, backward_block(recompute)), ()))
+    return _with_runs(sum(map(_with_weights, backward_block(recompute)), ()))
 
 
 @functools.cache
@@ -218,8 +218,8 @@ def pair(recompute: str, delayed: bool = True) -> tuple[tuple[int, str, Any], ..
     forward, backward = forward_block(), backward_block(recompute)
     if not delayed:
         backward = tuple(_with_weights(section) for section in backward)
-    left = iter(_placed(sum(forward, ())))
-    right = iter(_placed(sum(backward, ())))
+    left = iter(_with_runs(sum(forward, ())))
+    right = iter(_with_runs(sum(backward, ())))
     steps = []
     for ones, twos in zip(forward, backward, strict=True):
         own = [(1, *next(right)) for _ in twos]
@@ -234,18 +234,18 @@ def steps_of(kind: str, rules: Rules, *, together: bool) -> tuple[tuple[str, Any
     return tuple((run, op) for whose, run, op in pair(rules.recompute, rules.delayed) if whose == (kind != "forward"))
 
 
-def kind_of(order: Order, at: tuple[int, int]) -> str:
+def kind_of(order: Order, position: tuple[int, int]) -> str:
     """Return the kind of the pass at [P Q], one of `KINDS`."""
-    if order.later is not None and order.later[at]:
+    if order.later is not None and order.later[position]:
         return "inputs"
-    return {FORWARD: "forward", BACKWARD: "backward"}.get(int(order.kind[at]), "weights")
+    return {FORWARD: "forward", BACKWARD: "backward"}.get(int(order.kind[position]), "weights")
 
 
 def _off(op: Any) -> bool:
-    return isinstance(op, Work) and op.off
+    return isinstance(op, BlockWork) and op.off
 
 
-def _placed(ops: Section) -> tuple[tuple[str, Any], ...]:
+def _with_runs(ops: Section) -> tuple[tuple[str, Any], ...]:
     placed, run = [], "lead"
     for op in ops:
         placed.append((run, op))
@@ -265,7 +265,7 @@ def _with_weights(section: Section) -> Section:
 
 
 # ------------------------------------------------------------------------------------------------------- for a clock
-class Run(NamedTuple):
+class ComputeRun(NamedTuple):
     """All computation between two all-to-alls, as one operation."""
 
     name: str
@@ -275,19 +275,19 @@ class Run(NamedTuple):
 @functools.cache
 def clock_alone(recompute: str) -> tuple[tuple[int, Any], ...]:
     """Return (0, operation) of a backward block; it serves every pass, as operations that a pass lacks take 0 s."""
-    return _merged([(0, *step) for step in alone("backward", recompute)])
+    return _merge_runs([(0, *step) for step in alone("backward", recompute)])
 
 
 @functools.cache
 def clock_pair(recompute: str, delayed: bool = True) -> tuple[tuple[int, Any], ...]:
     """Return (whose, operation) of two blocks that run together, where no all-to-all is recomputed."""
-    return _merged(pair("none" if again_of(recompute).exchanges else recompute, delayed))
+    return _merge_runs(pair("none" if again_of(recompute).exchanges else recompute, delayed))
 
 
-def _merged(steps: Any) -> tuple[tuple[int, Any], ...]:
+def _merge_runs(steps: Any) -> tuple[tuple[int, Any], ...]:
     merged: list[tuple[int, Any]] = []
     for whose, run, op in steps:
-        step = whose, Run(run, _off(op)) if isinstance(op, Work | Beside) else op
+        step = whose, ComputeRun(run, _off(op)) if isinstance(op, BlockWork | OtherSeconds) else op
         if step not in merged:  # each stretch of computation occurs once in a block
             merged.append(step)
     return tuple(merged)
@@ -296,7 +296,9 @@ def _merged(steps: Any) -> tuple[tuple[int, Any], ...]:
 COMPUTED = (*((run, False) for run in RUNS), ("inner", True), ("behind", True))
 NETWORK = ("optical", "electronic", "waiting", "delay")
 SECONDS: dict[tuple, int] = {("run", *run): column for column, run in enumerate(COMPUTED)}
-SECONDS |= {(name, which): len(COMPUTED) + 2 * at + which for at, name in enumerate(NETWORK) for which in (0, 1)}
+SECONDS |= {
+    (name, which): len(COMPUTED) + 2 * number + which for number, name in enumerate(NETWORK) for which in (0, 1)
+}
 SECONDS |= {("held", 0): len(SECONDS)}  # only in tables with pairs
 # Flags: whether a block, its all-to-alls, its first and last computation and its recomputation exist; for each
 # all-to-all, whether circuits change before it and whether this waits for a decision.
@@ -320,20 +322,20 @@ def factors(recompute: str, comm_cores: float = 0.0, delayed: bool = True) -> np
     rules = Rules(recompute=recompute, delayed=delayed)
     every = [steps_of(kind, rules, together=False) for kind in KINDS]
     every += [steps_of(kind, rules, together=True) for kind in ("forward", "backward")]
-    found = np.zeros((len(every), len(COMPUTED) + 2, len(BASES)))
+    matrix = np.zeros((len(every), len(COMPUTED) + 2, len(BASES)))
     for kind, steps in enumerate(every):
         for run, op in steps:
-            if isinstance(op, Beside):
-                found[kind, SECONDS["run", run, False], BASES.index(f"beside {op.which}")] += 1
-            elif isinstance(op, Work):
+            if isinstance(op, OtherSeconds):
+                matrix[kind, SECONDS["run", run, False], BASES.index(f"beside {op.which}")] += 1
+            elif isinstance(op, BlockWork):
                 slower = 1 / (1 - comm_cores) if kind >= len(KINDS) and op.kind != "tp" else 1.0
                 columns = [SECONDS["run", run, op.off], len(COMPUTED) + (op.kind == "tp")]
                 for base in op.of:
-                    found[kind, columns, BASES.index(base)] += slower
-    return found
+                    matrix[kind, columns, BASES.index(base)] += slower
+    return matrix
 
 
-class Table(NamedTuple):
+class ClockTable(NamedTuple):
     """Input of a clock: `seconds` and `flags` [.. P Q L column], by `SECONDS` and `FLAGS`; the rest as in `Slots`.
 
     `inner` [.. P Q L 2]: start and end of experts after the end of the first all-to-all.
@@ -347,10 +349,10 @@ class Table(NamedTuple):
     exchange: Any
 
 
-def bases_of(blocks: Blocks, compute: Compute, xp: Any) -> list[Any]:
+def bases_of(blocks: Blocks, compute: BlockCompute, xp: Any) -> list[Any]:
     """Return the seconds [.. P Q L] of every base, broadcast only as far as needed; `compute`: () or [.. P]."""
     dtype = blocks.optical_s.dtype
-    each = jax.tree.map(lambda part: aligned(xp.asarray(part, dtype)[..., None, None], blocks.present), compute)
+    each = jax.tree.map(lambda part: align_rank(xp.asarray(part, dtype)[..., None, None], blocks.present), compute)
     back = backward_of(each)
     more = 0.0 if blocks.busy is None else blocks.busy - 1
 
@@ -364,13 +366,13 @@ def bases_of(blocks: Blocks, compute: Compute, xp: Any) -> list[Any]:
     return [xp.where(blocks.present, part, xp.zeros((), dtype)) for part in parts]
 
 
-def rows_of(blocks: Blocks, compute: Compute) -> dict[str, np.ndarray]:
+def rows_of(blocks: Blocks, compute: BlockCompute) -> dict[str, np.ndarray]:
     """Return the seconds [.. P Q L] of everything in `BASES`, in NumPy."""
     shape = blocks.optical_s.shape[:-1]
     return {name: np.broadcast_to(base, shape) for name, base in zip(BASES, bases_of(blocks, compute, np), strict=True)}
 
 
-def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules: Rules) -> Table:
+def table_of(order: Order, blocks: Blocks, compute: BlockCompute, delay_s: Any, rules: Rules) -> ClockTable:
     """Return the table of iterations [C]; `delay_s`: () or one per all-to-all."""
     xp = array_module(order, blocks, compute, delay_s, rules)
     together = None if order.paired is None else order.in_pairs[None, ..., None]
@@ -382,22 +384,22 @@ def table_of(order: Order, blocks: Blocks, compute: Compute, delay_s: Any, rules
     reduced = seconds[..., -1]
     twice = backward & again_of(rules.recompute).exchanges
     length = xp.where(blocks.moe[..., None], xp.maximum(blocks.optical_s, blocks.electronic_s), xp.zeros((), dtype))
-    at = SECONDS["run", "inner", False]
-    work = runs[..., at]
+    column = SECONDS["run", "inner", False]
+    work = runs[..., column]
     inner = xp.stack([xp.zeros_like(work), work + runs[..., SECONDS["run", "inner", True]]], -1)
     exchange = xp.where(twice, 2, 1).astype(dtype) * length.sum(-1)
     if together is not None:
         exchange = xp.where(together, xp.zeros((), dtype), exchange)
     elif not (isinstance(rules.parts, int) and rules.parts == 1):
-        inner, gap = overlapped(length, work, rules.parts)
+        inner, gap = overlap_parts(length, work, rules.parts)
         exchange = exchange + (gap - work)
-        runs = xp.concatenate([runs[..., :at], gap[..., None], runs[..., at + 1 :]], -1)
-    sent = _sent(blocks, together, xp.asarray(delay_s, dtype))
+        runs = xp.concatenate([runs[..., :column], gap[..., None], runs[..., column + 1 :]], -1)
+    sent = _network_columns(blocks, together, xp.asarray(delay_s, dtype))
     flags = _flags(order, blocks, runs, twice, together)
-    return Table(xp.concatenate([runs, *sent], -1), flags, inner, computed, reduced, exchange)
+    return ClockTable(xp.concatenate([runs, *sent], -1), flags, inner, computed, reduced, exchange)
 
 
-def _seconds(order: Order, blocks: Blocks, compute: Compute, rules: Rules, together: Any) -> Any:
+def _seconds(order: Order, blocks: Blocks, compute: BlockCompute, rules: Rules, together: Any) -> Any:
     xp = array_module(order, blocks, compute)
     kind = order.kind[None, ..., None]
     which = xp.where(kind == BACKWARD, 1, 0)
@@ -411,7 +413,7 @@ def _seconds(order: Order, blocks: Blocks, compute: Compute, rules: Rules, toget
     return sum(each[..., n] * base[..., None] for n, base in enumerate(bases) if made_of[..., n].any())
 
 
-def _sent(blocks: Blocks, together: Any, delay_s: Any) -> list[Any]:
+def _network_columns(blocks: Blocks, together: Any, delay_s: Any) -> list[Any]:
     """Columns of the network."""
     xp, shape = array_module(blocks, delay_s), blocks.optical_s.shape
     waiting_s = blocks.optical_s if blocks.waiting_s is None else blocks.waiting_s
@@ -436,7 +438,7 @@ def _flags(order: Order, blocks: Blocks, runs: Any, twice: Any, together: Any) -
     return xp.stack([xp.broadcast_to(flag, shape) for flag in each], -1)
 
 
-def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
+def overlap_parts(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
     """Return seconds after the end of the first all-to-all: (start and end of experts [.. 2], start of the second).
 
     `length` [.. 2]: seconds of the all-to-alls; `inner`: seconds of the experts. Late parts delay the start of the
@@ -456,7 +458,7 @@ def overlapped(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
     return experts, xp.where(alone, inner, gap)
 
 
-def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
+def slots_of(times: dict[Any, Any], table: ClockTable, rules: Rules) -> Slots:
     """Return `Slots` from the times of a clock [.. P Q L], without the waiting of pairs."""
     xp = array_module(times["end"])
     again = again_of(rules.recompute).exchanges
@@ -464,17 +466,17 @@ def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
     def both(name: str, *again: str) -> Any:
         return xp.stack([times[(name, which, *again)] for which in (0, 1)], -1)
 
-    at = SECONDS["optical", 0]
-    length = xp.maximum(table.seconds[..., at : at + 2], table.seconds[..., at + 2 : at + 4])
+    column = SECONDS["optical", 0]
+    length = xp.maximum(table.seconds[..., column : column + 2], table.seconds[..., column + 2 : column + 4])
     paid: Any = 0.0
     for flag, *of_again in (("moe",), ("again", "again"))[: 1 + again]:
         late = (both("over", *of_again) - (both("start", *of_again) + length)).sum(-1)
         paid = paid + xp.where(table.flags[..., FLAGS[flag]], late, xp.zeros_like(late))
     every = "begin" in times
-    found: dict[str, Any] = {name: both(name) for name in (OF_BOTH if every else ("start", "over"))}
+    fields: dict[str, Any] = {name: both(name) for name in (OF_BOTH if every else ("start", "over"))}
     if every:
-        found |= {"begin": times["begin"], "inner": times["run", "inner"][..., None] + table.inner}
-        found |= {"runs": xp.stack([times["run", run] for run in RUNS], -1), "held": times["held"]}
+        fields |= {"begin": times["begin"], "inner": times["run", "inner"][..., None] + table.inner}
+        fields |= {"runs": xp.stack([times["run", run] for run in RUNS], -1), "held": times["held"]}
     return Slots(
         end=times["end"],
         compute_s=table.compute,
@@ -482,5 +484,5 @@ def slots_of(times: dict[Any, Any], table: Table, rules: Rules) -> Slots:
         exchange_s=table.exchange,
         paid_s=paid,
         again=both("start", "again") if again else None,
-        **found,
+        **fields,
     )

@@ -16,15 +16,15 @@ from mfabric_jax.checks import of_type, one_of, whole
 from mfabric_jax.fabric.design import EpGroup
 from mfabric_jax.fabric.site import NVSWITCH_GIGABYTES_PER_S
 from mfabric_jax.routing.fixed import away_from_server
-from mfabric_jax.support.array_module import Array, aligned, array_module
+from mfabric_jax.support.array_module import Array, align_rank, array_module
 from mfabric_jax.support.arrays import floats_or_nan
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules, Slots, Table, in_float64, table_of
+from mfabric_jax.timing.blocks import BlockCompute, Blocks, ClockTable, Rules, Slots, in_float64, table_of
 from mfabric_jax.timing.passes import Exchanges, gradient_slots, order_of, places
 from mfabric_jax.timing.timeline import run
 from mfabric_jax.traffic.dispatch import between_ranks
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import BlockSeconds, backward_of, completed
+from mfabric_jax.workload.compute import BlockSeconds, backward_of, complete_seconds
 from mfabric_jax.workload.memory import step_bytes
 from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.schedules import WEIGHT
@@ -81,16 +81,16 @@ class FabricRates(NamedTuple):
         return self.latency_s + self.alpha_s
 
 
-def rates_of(group: EpGroup, *, goodput: Any = 1.0, acks: float = 0.0, **rest: Any) -> FabricRates:
+def rates_of(group: EpGroup, *, goodput: Any = 1.0, acks: float = 0.0, **fields: Any) -> FabricRates:
     """Return the rates of a group at its bandwidth, of which the share `goodput` is payload.
 
     `acks`: bytes of acknowledgement per byte of data; they slow gradient rings but not sends between stages. Other
     keywords are fields of `FabricRates`.
     """
     nic, eps, send = (bytes_per_s * goodput for bytes_per_s in (group.nic_Bps, group.eps_Bps, group.send_Bps))
-    delay_s = rest.pop("delay_s", group.delay_s)
-    rest |= {"delay_s": delay_s, "phase_s": delay_s if group.phases else None}
-    return FabricRates(nic, eps / (1 + acks), send, **rest)
+    delay_s = fields.pop("delay_s", group.delay_s)
+    fields |= {"delay_s": delay_s, "phase_s": delay_s if group.phases else None}
+    return FabricRates(nic, eps / (1 + acks), send, **fields)
 
 
 class Iteration(NamedTuple):
@@ -131,12 +131,12 @@ def iterate(
     of_type("rates", rates, FabricRates, hint="rates_of(group) makes them")
     dtype = of_type("exchanges", exchanges, Exchanges, hint="timing.exchanges makes them").load.dtype
 
-    def checked(field: str, value: Any) -> Any:
+    def check(field: str, value: Any) -> Any:
         return None if value is None else floats_or_nan(field, value, FROM_0_TO_INFINITY, dtype)
 
-    rates = FabricRates(**{field: checked(field, value) for field, value in rates._asdict().items()})
-    seconds = jax.tree.map(lambda value: checked("seconds", value), seconds)
-    tp_Bps = checked("tp_Bps", tp_Bps)
+    rates = FabricRates(**{field: check(field, value) for field, value in rates._asdict().items()})
+    seconds = jax.tree.map(lambda value: check("seconds", value), seconds)
+    tp_Bps = check("tp_Bps", tp_Bps)
     return iterate_compiled(workload, rates, exchanges, seconds, rules, tp_Bps)
 
 
@@ -154,7 +154,7 @@ def iterations_of(walked: "Walked") -> Iteration:
     """Return the seconds of iterations [C] by kind, for the busiest stage of each."""
     xp = array_module(walked.reduce_s)
     total = walked.ends.max(-1)
-    spent = walked.spent
+    spent = walked.stage_seconds
     every = xp.stack([*spent.values()]).sum(0)  # [C P]
     busiest = xp.argmax(every, -1)
 
@@ -162,18 +162,18 @@ def iterations_of(walked: "Walked") -> Iteration:
         return xp.take_along_axis(seconds, busiest[:, None], -1)[:, 0]
 
     bubble = xp.maximum(total - of_busiest(every), 0)  # not below 0 despite rounding
-    found = {column: of_busiest(seconds) for column, seconds in spent.items()}
+    parts = {column: of_busiest(seconds) for column, seconds in spent.items()}
     moved_s = walked.moved_s
-    return Iteration(total + moved_s, bubble_s=bubble, stage=busiest, placement_s=moved_s, **found)
+    return Iteration(total + moved_s, bubble_s=bubble, stage=busiest, placement_s=moved_s, **parts)
 
 
 class Walked(NamedTuple):
     """All events of iterations [C ..], and seconds after their passes: `reduce_s`, `step_s` [C P], `moved_s` [C]."""
 
     slots: Slots
-    table: Table
+    table: ClockTable
     blocks: Blocks
-    compute: Compute
+    compute: BlockCompute
     reduce_s: Float[Array, "C P"]
     beside: Beside
     step_s: Float[Array, "C P"]
@@ -184,16 +184,16 @@ class Walked(NamedTuple):
         return self.slots.end.max(axis=(-2, -1)) + self.reduce_s + self.step_s
 
     @property
-    def spent(self) -> dict[str, Float[Array, "C P"]]:
+    def stage_seconds(self) -> dict[str, Float[Array, "C P"]]:
         """Seconds of every stage's own work and of its wait for the switch, by row column."""
         slots = self.slots
         each = {"compute_s": slots.compute_s, "tp_comm_s": slots.tp_s, "ep_comm_s": slots.exchange_s}
-        found = {column: seconds.sum((-2, -1)) for column, seconds in each.items()}
-        found |= {"dp_comm_s": self.reduce_s, "reconfig_s": slots.paid_s.sum((-2, -1))}
+        columns = {column: seconds.sum((-2, -1)) for column, seconds in each.items()}
+        columns |= {"dp_comm_s": self.reduce_s, "reconfig_s": slots.paid_s.sum((-2, -1))}
         for kind, seconds in self.beside.items():
             column, *_ = BESIDE[kind]
-            found[column] = found[column] + seconds.sum((-3, -2, -1))
-        return found | {"compute_s": found["compute_s"] + self.step_s}
+            columns[column] = columns[column] + seconds.sum((-3, -2, -1))
+        return columns | {"compute_s": columns["compute_s"] + self.step_s}
 
 
 def walk(
@@ -231,7 +231,7 @@ def walk(
     decision_s: Any = rates.decision_s
     table = table_of(order, blocks, compute, _delays(rates, exchanges, send_s), rules)
     slots = run(order, table, send_s, rules, decision_s[:, 0], every=every)
-    reduce_s = reduced_behind(workload, rates, slots.end, rules)
+    reduce_s = exposed_reduce_seconds(workload, rates, slots.end, rules)
     ends = reduce_s, beside, step_seconds(workload, rates), moving_seconds(rates, exchanges)
     return Walked(slots, table, blocks, compute, *ends)
 
@@ -240,8 +240,8 @@ def walk_alone(
     workload: Workload, rates: FabricRates, exchanges: Exchanges, seconds: BlockSeconds, rules: Rules | None = None
 ) -> Walked:
     """Return `walk` of one iteration, in float64 on the host, without the axis of iterations."""
-    given = jax.tree.map(lambda x: x[None], in_float64((rates, exchanges, seconds)))
-    return jax.tree.map(lambda x: x[0], walk(workload, *given, rules=rules))
+    batch = jax.tree.map(lambda x: x[None], in_float64((rates, exchanges, seconds)))
+    return jax.tree.map(lambda x: x[0], walk(workload, *batch, rules=rules))
 
 
 def _delays(rates: FabricRates, exchanges: Exchanges, send_s: Any) -> Any:
@@ -291,15 +291,15 @@ def send_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
     return float(pp_bytes(workload) * senders) / slower + rates.step_s + turn_s
 
 
-def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps: Float[Array, "C P"]) -> Compute:
+def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps: Float[Array, "C P"]) -> BlockCompute:
     """Return the seconds of a block's parts, with the tensor-parallel all-reduce."""
-    whole = completed(workload, seconds)
+    whole = complete_seconds(workload, seconds)
     tp_s = tp_bytes_per_gpu(workload) / tp_Bps
     parts = whole.attention_s, whole.moe_s, whole.dense_s, tp_s, whole.expert_s, whole.scores_s, whole.head_s
-    return Compute(*parts, whole.backward)
+    return BlockCompute(*parts, whole.backward)
 
 
-def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges, compute: Compute) -> Blocks:
+def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges, compute: BlockCompute) -> Blocks:
     """Return the blocks of all passes with both all-to-alls [C P Q L 2]; backward reverses dispatch and combine.
 
     `compute`: read only if ranks send as soon as their own experts are done.
@@ -333,12 +333,12 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
     optical_s = seconds_of(exchanges.optical, turns)
     packet_s = seconds_of(exchanges.electrical)
     present, moe = (xp.asarray(flags)[None] for flags in (where.present, where.layer >= 0))
-    rest = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
+    fields = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
     experts = xp.asarray(where.experts >= 0)[None] if (where.experts != where.layer).any() else None
-    return Blocks(present, moe, optical_s, packet_s, *rest, experts=experts, counts_s=counts_s[..., 0])
+    return Blocks(present, moe, optical_s, packet_s, *fields, experts=experts, counts_s=counts_s[..., 0])
 
 
-def _of_experts(workload: Workload, compute: Compute) -> Any:
+def _of_experts(workload: Workload, compute: BlockCompute) -> Any:
     """Seconds that routed experts of a pass compute before they answer [.. P Q 1 1]."""
     order, back = order_of(workload), backward_of(compute)
     xp = array_module(compute)
@@ -348,7 +348,7 @@ def _of_experts(workload: Workload, compute: Compute) -> Any:
     return xp.where(backward, back.expert.inputs + weights, compute.expert_s)
 
 
-def reduced_behind(
+def exposed_reduce_seconds(
     workload: Workload, rates: FabricRates, end: Float[Array, "C P Q L"], rules: Rules
 ) -> Float[Array, "C P"]:
     """Return the seconds of the gradient all-reduce that remain after the passes of every stage.
@@ -384,18 +384,18 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "
 
 
 # ------------------------------------------------------------------------------------- beside attention and experts
-def beside_of(workload: Workload, rates: FabricRates, compute: Compute) -> Beside:
+def beside_of(workload: Workload, rates: FabricRates, compute: BlockCompute) -> Beside:
     """Return the seconds of a block, by kind, beside attention, experts and their communication."""
-    found = {}
+    by_kind = {}
     if workload.head_counted or workload.predicted:
-        found["head"] = _head(workload, compute)
+        by_kind["head"] = _head(workload, compute)
     if workload.tp_reduces == "all" and workload.tp > 1:
-        found["tp"] = _each_block(workload, behind=(_column(compute.tp_s),) * 2)
+        by_kind["tp"] = _each_block(workload, behind=(_column(compute.tp_s),) * 2)
     if workload.cp > 1:
-        found["cp"] = _rings(workload, rates, compute)
+        by_kind["cp"] = _rings(workload, rates, compute)
     if workload.sharding in ("gradients", "parameters"):
-        found["dp"] = _parameters(workload, rates, compute)
-    return found
+        by_kind["dp"] = _parameters(workload, rates, compute)
+    return by_kind
 
 
 def _column(seconds):
@@ -410,7 +410,7 @@ def _each_block(workload: Workload, before=(0.0, 0.0), behind=(0.0, 0.0)) -> Arr
     return xp.stack(xp.broadcast_arrays(*here), axis=-1)
 
 
-def _head(workload: Workload, compute: Compute) -> Array:
+def _head(workload: Workload, compute: BlockCompute) -> Array:
     last, back = last_blocks(workload), backward_of(compute)
     every = _each_block(workload, before=(0.0, _column(back.head)), behind=(_column(compute.head_s), 0.0))
     return array_module(every).where(last[..., None], every, 0)
@@ -422,7 +422,7 @@ def last_blocks(workload: Workload) -> np.ndarray:
     return last & (order_of(workload).kind != WEIGHT)[..., None]
 
 
-def _rings(workload: Workload, rates, compute: Compute) -> Array:
+def _rings(workload: Workload, rates, compute: BlockCompute) -> Array:
     """Seconds of context-parallel rings that attention scores do not hide."""
     if workload.ranks_per_server % workload.sequence_ranks == 0:
         once_s = context_bytes(workload) / (workload.tp * rates.nvlink_Bps)
@@ -432,11 +432,11 @@ def _rings(workload: Workload, rates, compute: Compute) -> Array:
     hidden_s = (workload.cp - 1) / workload.cp * compute.scores_s
     shown_s = _column(array_module(hidden_s).maximum(once_s - hidden_s, 0))
     again = float(again_of(workload.recompute).whole)  # a recomputed round, before the block's own
-    rest = context_rounds(workload) - 1 - again
-    return _each_block(workload, before=(shown_s, again * shown_s), behind=(0.0, rest * shown_s))
+    other_rounds = context_rounds(workload) - 1 - again
+    return _each_block(workload, before=(shown_s, again * shown_s), behind=(0.0, other_rounds * shown_s))
 
 
-def _parameters(workload: Workload, rates, compute: Compute) -> Array:
+def _parameters(workload: Workload, rates, compute: BlockCompute) -> Array:
     """Seconds of gathering parameters and scattering gradients that a block's computation does not hide."""
     fetched = workload.gathered_bytes if workload.sharding == "parameters" else 0
     again, back = again_of(workload.recompute), backward_of(compute)
@@ -506,12 +506,12 @@ def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = T
     demand = between_ranks(tokens, 1.0)
     order = xp.argsort(-load, axis=-1, stable=True)
     away = away_from_server(demand, per_server)
-    between = (_left_of_pair if ports == "pair" else _left)(away, order, together)
-    inside = _left((demand - away) * aligned(others.astype(demand.dtype), demand), order, 1)
+    between = (_left_of_pair if ports == "pair" else _left_of_port)(away, order, together)
+    inside = _left_of_port((demand - away) * align_rank(others.astype(demand.dtype), demand), order, 1)
     return Early(load.max(axis=-1, keepdims=True) - xp.take_along_axis(load, order, -1), between, inside)
 
 
-def _left(demand: Float[Array, "... R R"], order: Int[Array, "... R"], together: int) -> Float[Array, "... R"]:
+def _left_of_port(demand: Float[Array, "... R R"], order: Int[Array, "... R"], together: int) -> Float[Array, "... R"]:
     """Part of the busiest port's load that the first k ranks of `order` send; `together`: ranks that share a port."""
     xp = array_module(demand)
     (into, out) = _by_port(demand, order, together)
@@ -539,7 +539,7 @@ def _by_port(
     into = by_rank.reshape(*more, ranks // together, together, ranks).sum(-2)
     port = np.arange(ranks // together)[:, None]
     sender = (order // together)[..., None, :]
-    return into, sender == aligned(port, sender)
+    return into, sender == align_rank(port, sender)
 
 
 def ends_earlier(seconds: Any, left: Float[Array, "... R"], ahead_s: Float[Array, "... R"]) -> Array:

@@ -51,33 +51,33 @@ def order_of(workload: Workload) -> Order:
 def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overlap: bool = False) -> Order:
     """Return the order of all stages; `Schedule.place` gives the position of their chunks in the model."""
     shape = PipelineShape(stages, micro_batches, chunks, overlap)
-    one = SCHEDULES[schedule]
+    pipeline_schedule = SCHEDULES[schedule]
     units = [list(units_of(schedule, p, shape)) for p in range(stages)]
     most = max(sum(map(len, row)) for row in units)
     units = [row + [(NOTHING,)] * (most - sum(map(len, row))) for row in units]
     steps = [[step for unit in row for step in unit] for row in units]
     paired = [[n < len(unit) - 1 for unit in row for n in range(len(unit))] for row in units]
-    merged = _merged(units, _needed(steps, one.place))
+    merged = _merge_units(units, _needs(steps, pipeline_schedule.part_of))
     table = np.asarray(steps, np.int32).reshape(stages, most, 3)
     stage, position, needs, crossing, depth = np.asarray(merged, np.int32).reshape(-1, 5).T
     later = table[..., 0] == INPUT
     kind = np.where(later, np.int32(BACKWARD), table[..., 0])
-    rest = later if later.any() else None, np.asarray(paired) if np.any(paired) else None
-    return Order(kind, table[..., 1], table[..., 2], stage, position, needs, crossing, depth, *rest)
+    optional_fields = later if later.any() else None, np.asarray(paired) if np.any(paired) else None
+    return Order(kind, table[..., 1], table[..., 2], stage, position, needs, crossing, depth, *optional_fields)
 
 
-def _needed(steps: list[list[Step]], place: Callable) -> dict[tuple[int, int], tuple[int, int, int]]:
+def _needs(steps: list[list[Step]], place_of: Callable) -> dict[tuple[int, int], tuple[int, int, int]]:
     """Map the (stage, position) of a waiting pass to that of the pass it needs, and the crossing."""
-    stages, ran, found = len(steps), {}, {}
+    stages, ran, needs = len(steps), {}, {}
     for p, row in enumerate(steps):
         for q, (kind, m, chunk) in enumerate(row):
             if kind != WEIGHT:
-                ran[kind == FORWARD, m, place(p, chunk, stages)] = p, q, chunk
-    for (forward, m, at), (p, q, chunk) in ran.items():
-        if needed := ran.get((forward, m, at - 1 if forward else at + 1)):
+                ran[kind == FORWARD, m, place_of(p, chunk, stages)] = p, q, chunk
+    for (forward, m, part), (p, q, chunk) in ran.items():
+        if needed := ran.get((forward, m, part - 1 if forward else part + 1)):
             other, position, its = needed
-            found[p, q] = other, position, _crossing(p, other, chunk != its, stages)
-    return found
+            needs[p, q] = other, position, _crossing(p, other, chunk != its, stages)
+    return needs
 
 
 def _crossing(stage: int, other: int, around: bool, stages: int) -> int:
@@ -86,7 +86,7 @@ def _crossing(stage: int, other: int, around: bool, stages: int) -> int:
     return -1 if stage == other and stages > 1 else stages - 1
 
 
-def _merged(units: list, needed: dict) -> list[tuple[int, int, int, int, int]]:
+def _merge_units(units: list, needed: dict) -> list[tuple[int, int, int, int, int]]:
     """Stage, position, needs, crossing and depth of all passes in dependency order; passes of a unit stay together."""
     passes = sum(map(len, units[0]))
     begun, merged, depths = [0] * len(units), [], [[0] for _ in units]  # depths: 0, then one for every merged pass
@@ -134,16 +134,16 @@ class Exchanges(NamedTuple):
     busy: Float[Array, "P Q L"] | None = None
     early: Float[Array, "P Q L 3 R"] | None = None
     moved: Float[Array, "P 2"] | None = None
-    turns: Float[Array, "P Q L 2"] | None = None
+    reconfigurations_during: Float[Array, "P Q L 2"] | None = None
 
     @property
     def load(self) -> Float[Array, "P Q L 2"]:
         return array_module(self.optical, self.electrical).maximum(self.optical, self.electrical)
 
     @property
-    def every_turn(self) -> Array:
+    def reconfigurations(self) -> Array:
         """Reconfigurations before and during every all-to-all [P Q L 2]."""
-        return self.switch if self.turns is None else self.switch + self.turns
+        return self.switch if self.reconfigurations_during is None else self.switch + self.reconfigurations_during
 
 
 class Places(NamedTuple):
@@ -182,19 +182,19 @@ def places(workload: Workload) -> Places:
     order, blocks = order_of(workload), workload.place_blocks
     most = max(blocks)
     block, layer = np.full((2, len(blocks) + 1, most), -1)  # [place L]; the last row is for padding
-    for place, count in enumerate(blocks):
-        block[place, :count] = sum(blocks[:place]) + np.arange(count)
-        layer[place, list(workload.place_positions(place))] = workload.place_layers(place)
+    for part, count in enumerate(blocks):
+        block[part, :count] = sum(blocks[:part]) + np.arange(count)
+        layer[part, list(workload.place_positions(part))] = workload.place_layers(part)
     kind = np.broadcast_to(order.kind[..., None], (*order.kind.shape, most))
     run = np.where(kind == FORWARD, np.arange(most), np.arange(most)[::-1])  # [P Q L]
-    held = np.asarray([(*workload.held_places(stage), len(blocks)) for stage in range(workload.pp)])
-    place = np.take_along_axis(held, order.chunk % held.shape[1], axis=1)[..., None]  # chunk -1: nothing
+    held = np.asarray([(*workload.stage_places(stage), len(blocks)) for stage in range(workload.pp)])
+    part = np.take_along_axis(held, order.chunk % held.shape[1], axis=1)[..., None]  # chunk -1: nothing
     micro_batch = np.broadcast_to(order.micro_batch[..., None], run.shape)
-    experts = layer[place, run]
+    experts = layer[part, run]
     sent = np.where(kind == WEIGHT, -1, experts)
     lane = None if order.paired is None else lane_of(order.paired, most)
     later = np.zeros(run.shape, bool) if order.later is None else np.broadcast_to(order.later[..., None], run.shape)
-    return Places(block[place, run], sent, micro_batch, kind == BACKWARD, experts, later, lane)
+    return Places(block[part, run], sent, micro_batch, kind == BACKWARD, experts, later, lane)
 
 
 def lane_of(paired: np.ndarray, most: int) -> np.ndarray:
@@ -217,19 +217,19 @@ def behind_sends(workload: Workload) -> np.ndarray:
     begins = np.where(second, False, cuts | np.roll(cuts & second, -1, axis=1))
     span = np.repeat(np.cumsum(begins, axis=1), 2 * blocks, axis=1)  # passes without sends in between
     moe = np.repeat((where.layer >= 0).reshape(len(span), -1), 2, axis=1)
-    found = np.zeros_like(moe)
+    mask = np.zeros_like(moe)
     for stage, spans in enumerate(span):
         lane = np.arange(len(spans)) if where.lane is None else where.lane[stage]
         lane = lane[moe[stage][lane] & (spans[lane] > 0)]
-        found[stage, lane[np.unique(spans[lane], return_index=True)[1]]] = True
-    return found.reshape(*shape, blocks, 2)
+        mask[stage, lane[np.unique(spans[lane], return_index=True)[1]]] = True
+    return mask.reshape(*shape, blocks, 2)
 
 
 def gradient_slots(workload: Workload, stage: int) -> list[tuple[int, int]]:
     """Return the slots [Q L] at which the gradients of a stage's blocks become ready, in time order."""
     order, blocks = order_of(workload), max(workload.place_blocks)
     last = []
-    for chunk, place in enumerate(workload.held_places(stage)):
+    for chunk, part in enumerate(workload.stage_places(stage)):
         back = (order.kind[stage] != FORWARD) & (order.chunk[stage] == chunk)
-        last.append((int(np.flatnonzero(back)[-1]), workload.place_blocks[place]))
-    return [(q, blocks - count + at) for q, count in sorted(last) for at in range(count)]
+        last.append((int(np.flatnonzero(back)[-1]), workload.place_blocks[part]))
+    return [(q, blocks - count + offset) for q, count in sorted(last) for offset in range(count)]

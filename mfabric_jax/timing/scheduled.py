@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from mfabric_jax import units
 from mfabric_jax.fabric import Region
-from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.policies import Policy, of_package
 from mfabric_jax.routing.schedule import schedule_part_times
 from mfabric_jax.support.array_module import Array, array_module
@@ -50,10 +50,10 @@ Planner = Callable[[Any, bool], Planned]  # arguments: demand [N S S] in bytes, 
 
 def region_at(region: Any, nic_Bps: Any, delay_s: Any) -> Region:
     """Return the region with circuits of `nic_Bps` and a switch that reconfigures in `delay_s`."""
-    return eqx.tree_at(lambda one: (one.nic_gbps, one.delay_s), region, (units.to_gbps(nic_Bps), delay_s))
+    return eqx.tree_at(lambda tree: (tree.nic_gbps, tree.delay_s), region, (units.to_gbps(nic_Bps), delay_s))
 
 
-def scheduled(
+def schedule_exchanges(
     workload: Workload,
     demand: Float[Array, "layer M S S"],
     even: Float[Array, "S S"],
@@ -73,17 +73,17 @@ def scheduled(
     each = [planner(every * size, ahead) for size, ahead in zip(sizes, known, strict=True)]
     which = np.where(where.backward[..., None], [1, 2], [0, 1])  # the combine gradient goes first
     layer, micro_batch = where.pick(*demand.shape[:2])
-    at = which * len(every) + (layer * demand.shape[1] + micro_batch)[..., None]
-    sent = np.broadcast_to((where.layer >= 0)[..., None], at.shape)
+    index = which * len(every) + (layer * demand.shape[1] + micro_batch)[..., None]
+    sent = np.broadcast_to((where.layer >= 0)[..., None], index.shape)
 
     def of_slots(values: list) -> Any:
-        found = xp.concatenate(values)[at]
-        return xp.where(sent, found, xp.zeros((), found.dtype))
+        rows = xp.concatenate(values)[index]
+        return xp.where(sent, rows, xp.zeros((), rows.dtype))
 
-    optical = of_slots([one.circuits_s * (nic_Bps / by) for one, by in zip(each, sizes, strict=True)])
-    electrical = of_slots([one.packets_s * (nic_Bps / by) for one, by in zip(each, sizes, strict=True)])
-    anew = _set_up_before(at, sent, each, cold)
-    free = of_slots([one.free for one in each])
+    optical = of_slots([plan.circuits_s * (nic_Bps / by) for plan, by in zip(each, sizes, strict=True)])
+    electrical = of_slots([plan.packets_s * (nic_Bps / by) for plan, by in zip(each, sizes, strict=True)])
+    anew = _set_up_before(index, sent, each, cold)
+    free = of_slots([plan.free for plan in each])
     calm = planner(even[None], False)
     return Exchanges(
         optical,
@@ -93,26 +93,26 @@ def scheduled(
         xp.asarray(where.backward),
         None,
         xp.maximum(calm.circuits_s, calm.packets_s)[0] * nic_Bps,
-        anew=xp.where(free, anew, 0) + of_slots([one.anew for one in each]),
-        turns=of_slots([one.turns for one in each]),
+        anew=xp.where(free, anew, 0) + of_slots([plan.anew for plan in each]),
+        reconfigurations_during=of_slots([plan.turns for plan in each]),
     )
 
 
-def _set_up_before(at: np.ndarray, sent: np.ndarray, each: list[Planned], cold: bool) -> Array:
+def _set_up_before(index: np.ndarray, sent: np.ndarray, each: list[Planned], cold: bool) -> Array:
     """Circuits set up between each all-to-all [P Q L 2] and the one before.
 
     Unless `cold`, the first of an iteration follows the last of the previous iteration.
     """
-    xp, before = array_module(each), np.full_like(at, -1)
-    for own, stage, some in zip(before, at, sent, strict=True):
+    xp, before = array_module(each), np.full_like(index, -1)
+    for own, stage, some in zip(before, index, sent, strict=True):
         latest = np.roll(stage[some], 1)
         latest[:1] = -1 if cold else latest[:1]
         own[some] = latest
-    pairs, of_slot = np.unique(np.stack([before.ravel(), at.ravel()]), axis=1, return_inverse=True)
-    first, last = (xp.concatenate(x) for x in ([one.first for one in each], [one.last for one in each]))
+    pairs, of_slot = np.unique(np.stack([before.ravel(), index.ravel()]), axis=1, return_inverse=True)
+    first, last = (xp.concatenate(x) for x in ([plan.first for plan in each], [plan.last for plan in each]))
     there = (pairs[0] >= 0)[:, None, None]
-    found = xp.maximum(first[pairs[1]] - xp.where(there, last[pairs[0]], 0), 0).sum((1, 2)) / 2
-    return xp.where(sent, found[of_slot.reshape(at.shape)], 0)
+    counts = xp.maximum(first[pairs[1]] - xp.where(there, last[pairs[0]], 0), 0).sum((1, 2)) / 2
+    return xp.where(sent, counts[of_slot.reshape(index.shape)], 0)
 
 
 # --------------------------------------------------------------------------------------------- plans of policies in JAX
@@ -120,7 +120,7 @@ def carries_schedule(policy: Policy, region: Any, demand: Float[Array, "S S"], k
     """Return whether a policy's plans hold a schedule, from its traced program."""
     if of_package(policy):
         return False
-    plan = jax.eval_shape(lambda one: policy(one, region, previous=None, key=key), demand)
+    plan = jax.eval_shape(lambda matrix: policy(matrix, region, previous=None, key=key), demand)
     return getattr(plan, "schedule", None) is not None
 
 
@@ -128,29 +128,29 @@ def planner_of(policy: Policy, region: Region, key: Any) -> Planner:
     """Return a planner, traced by JAX, that asks a policy for schedules without telling it the circuits in place."""
     data = None if key is None else jax.random.key_data(key)
 
-    def planned(demand: Float[Array, "N S S"], known: bool) -> Planned:
+    def plan(demand: Float[Array, "N S S"], known: bool) -> Planned:
         keys = None if data is None else jnp.broadcast_to(data, (len(demand), *data.shape))
         return plan_each(demand, keys, region, policy)
 
-    return planned
+    return plan
 
 
 def plan_each(demand: Float[Array, "N S S"], key: Any, region: Region, policy: Policy) -> Planned:
     """Return the schedules of demands; `key` [N 2]: data of a random key for each."""
     key = None if key is None else jax.random.wrap_key_data(key)
-    plans: Any = jax.vmap(lambda one, key: policy(one, region, previous=None, key=key).schedule)(demand, key)
-    times = jax.vmap(lambda plan, one: schedule_part_times(region, plan, one))(plans, demand)
+    plans: Any = jax.vmap(lambda matrix, key: policy(matrix, region, previous=None, key=key).schedule)(demand, key)
+    times = jax.vmap(lambda plan, matrix: schedule_part_times(region, plan, matrix))(plans, demand)
     ends = jax.vmap(ends_of_switches)(plans)
     return Planned(*times, *ends, jnp.full(len(demand), plans.first_free))
 
 
-def ends_of_switches(schedule: Schedule) -> tuple[Array, Array, Array, Array]:
+def ends_of_switches(schedule: CircuitSchedule) -> tuple[Array, Array, Array, Array]:
     """Return `Planned.first`, `last`, `turns` and `anew` of one schedule; configurations of 0 s are left out."""
     xp = array_module(schedule.configurations, schedule.seconds)
     used = schedule.seconds > 0
     switch = schedule.switch
-    place = np.arange(len(used))
-    earlier = used[:, None] & used[None] & (switch[:, None] == switch[None]) & (place[:, None] > place[None])
+    position = np.arange(len(used))
+    earlier = used[:, None] & used[None] & (switch[:, None] == switch[None]) & (position[:, None] > position[None])
     number = earlier.sum(1)  # on its switch, from 0
     latest = earlier & (number[:, None] == number[None] + 1)
     begins, ends = used & ~earlier.any(1), used & ~earlier.any(0)

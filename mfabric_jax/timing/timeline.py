@@ -24,14 +24,14 @@ from jax import lax
 from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.support.platforms import platform
 from mfabric_jax.timing import blocks as ops
-from mfabric_jax.timing.blocks import COMPUTED, FLAGS, OF_BOTH, SECONDS, Rules, Slots, Table, slots_of
+from mfabric_jax.timing.blocks import COMPUTED, FLAGS, OF_BOTH, SECONDS, ClockTable, Rules, Slots, slots_of
 from mfabric_jax.timing.passes import Order
 from mfabric_jax.workload.recompute import again_of
 
 SWITCHES = np.isin(np.arange(len(FLAGS)), [FLAGS["switch", 0], FLAGS["switch", 1]])
 
 
-class Clock(NamedTuple):
+class StageClock(NamedTuple):
     """Times of one stage: end of each pass, of its compute lane and last all-to-all, and when its circuits carry."""
 
     ready: tuple
@@ -41,7 +41,7 @@ class Clock(NamedTuple):
     anew: Any
 
 
-def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: Any, eps_waits: bool):
+def play(steps: tuple, clock: StageClock, blocks: list[tuple[Any, Any]], decision_s: Any, eps_waits: bool):
     """Return (clock, times of each pass by name) after one block of every pass; `blocks`: (seconds, flags) of each."""
     (ready, free, quiet, active, anew) = clock
     single = len(blocks) == 1
@@ -55,12 +55,12 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
         record = times[whose]
         if isinstance(op, ops.Decide):
             known[whose] = now + decision_s
-        elif isinstance(op, ops.Turn):
-            told = xp.where(flags[FLAGS["asks", op.which]], xp.maximum(quiet, known[whose]), quiet)
+        elif isinstance(op, ops.Reconfigure):
+            reconfigure_start = xp.where(flags[FLAGS["asks", op.which]], xp.maximum(quiet, known[whose]), quiet)
             turns = flags[FLAGS["switch", op.which]]
-            anew = xp.where(turns, active > told, anew)
-            active = xp.where(turns, told + seconds[SECONDS["delay", op.which]], active)
-            record["turn", op.which] = told
+            anew = xp.where(turns, active > reconfigure_start, anew)
+            active = xp.where(turns, reconfigure_start + seconds[SECONDS["delay", op.which]], active)
+            record["turn", op.which] = reconfigure_start
         elif isinstance(op, ops.Send):
             here = flags[FLAGS["again" if op.again else "moe"]]
             again = ("again",) * op.again
@@ -97,7 +97,7 @@ def play(steps: tuple, clock: Clock, blocks: list[tuple[Any, Any]], decision_s: 
             for here, start in reversed(each):
                 record["begin"] = xp.where(here, start, record["begin"])
         times[1]["end"] = xp.where(blocks[1][1][FLAGS["present"]], times[1]["end"], ready[1])
-    return Clock(tuple(ready), free, quiet, active, anew), times
+    return StageClock(tuple(ready), free, quiet, active, anew), times
 
 
 def _over(start: Any, active: Any, optical: Any, packet: Any, waits: Any, eps_waits: bool) -> Any:
@@ -118,7 +118,9 @@ def names_of(rules: Rules, *, every: bool) -> list[Any]:
     return names
 
 
-def run(order: Order, table: Table, send_s: Array, rules: Rules, decision_s: Any = 0.0, *, every: bool = True) -> Slots:
+def run(
+    order: Order, table: ClockTable, send_s: Array, rules: Rules, decision_s: Any = 0.0, *, every: bool = True
+) -> Slots:
     """Return the times of all passes of C iterations; a pass starts when its stage is free and its input has arrived.
 
     - `table` [C P Q L ..]: NumPy or JAX.
@@ -135,7 +137,7 @@ def run(order: Order, table: Table, send_s: Array, rules: Rules, decision_s: Any
 
 
 # --------------------------------------------------------------------------------------------------------------- waves
-def merged_units(order: Order) -> np.ndarray:
+def units_in_order(order: Order) -> np.ndarray:
     """Return the units [2 U] by number in the merged order: the first pass, and a pair's second or the first again."""
     paired = np.zeros(len(order.stage), bool) if order.paired is None else order.paired[order.stage, order.position]
     first = np.flatnonzero(~np.roll(paired, 1))
@@ -144,7 +146,7 @@ def merged_units(order: Order) -> np.ndarray:
 
 def waves_of(order: Order, *, one_by_one: bool = False) -> list[np.ndarray]:
     """Return all units in waves [2 w]: at most one unit per stage, none waits for another, pairs apart from others."""
-    units = merged_units(order)
+    units = units_in_order(order)
     depth = np.arange(len(units[0])) if one_by_one else order.depth[units[0]]
     wave = 2 * depth + (units[0] != units[1])
     in_turn = np.argsort(wave, kind="stable")
@@ -159,7 +161,7 @@ class _Passes(NamedTuple):
     """
 
     stage: Any
-    place: Any
+    end_row: Any
     need: Any
     sent_s: Any
     seconds: Any
@@ -192,7 +194,7 @@ class _Players:
         start = xp.zeros((stages * passes + 1, many), dtype), clocks
         if xp is np:
             waves = waves_of(self.order)
-            _, noted = _looped(self._step, start, map(self._rows, waves))
+            _, noted = _loop(self._step, start, map(self._rows, waves))
             noted = jax.tree.map(lambda *each: np.concatenate(each), *noted)
             first, second = np.concatenate(waves, axis=1)
         else:
@@ -203,18 +205,18 @@ class _Players:
             noted = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), noted)
             first, second = np.concatenate(wide, axis=1)
 
-        def placed(*each: tuple[np.ndarray, Any]) -> Any:
-            found = xp.zeros((stages * passes + 1, *each[0][1].shape[1:]), dtype)
+        def scatter(*each: tuple[np.ndarray, Any]) -> Any:
+            rows = xp.zeros((stages * passes + 1, *each[0][1].shape[1:]), dtype)
             for which, values in each:
-                found = _put(found, self._place(which), values)
-            return xp.moveaxis(found[:-1].reshape(stages, passes, *found.shape[1:]), -1, 0)
+                rows = _put(rows, self._place(which), values)
+            return xp.moveaxis(rows[:-1].reshape(stages, passes, *rows.shape[1:]), -1, 0)
 
         ones, *twos = noted
         if not self.in_pairs:
-            return {name: placed((first, x)) for name, x in zip(self.names, ones, strict=True)}, None
+            return {name: scatter((first, x)) for name, x in zip(self.names, ones, strict=True)}, None
         others, paid = twos
         times = zip(self.names, ones, others, strict=True)
-        return {name: placed((first, x), (second, y)) for name, x, y in times}, placed((first, paid))
+        return {name: scatter((first, x), (second, y)) for name, x, y in times}, scatter((first, paid))
 
     def _place(self, which: np.ndarray) -> Any:
         order, (stages, passes) = self.order, self.order.kind.shape
@@ -228,63 +230,65 @@ class _Players:
 
     def _passes(self, which: np.ndarray) -> _Passes:
         order, xp = self.order, self.xp
-        at = (order.stage[which], order.position[which])
+        index = (order.stage[which], order.position[which])
         there = which >= 0
         crossing = xp.where(there, order.crossing[which], -1)
         sent_s = xp.where((crossing < 0)[..., None], 0, self.send_s[crossing])
-        seconds, flags = (xp.moveaxis(x[at], -4, -2) for x in (self.seconds, self.flags))
-        stage = xp.where(there, at[0], len(order.kind))
+        seconds, flags = (xp.moveaxis(x[index], -4, -2) for x in (self.seconds, self.flags))
+        stage = xp.where(there, index[0], len(order.kind))
         need = xp.where(there, order.needs[which], -1)
         return _Passes(stage, self._place(which), need, sent_s, seconds, flags)
 
     def _step(self, state: tuple, wave: tuple[_Passes, _Passes | None, Any]) -> tuple[tuple, tuple]:
-        (end, clocks), (one, two, together) = state, wave
-        now, *network = (_taken(x, one.stage) for x in clocks)
-        clock = (self._arrived(now, end, one), *network)
-        if two is None:
-            clock, noted = self._alone(clock, one)
+        (end, clocks), (first, second, together) = state, wave
+        now, *network = (_take_rows(x, first.stage) for x in clocks)
+        clock = (self._start_time(now, end, first), *network)
+        if second is None:
+            clock, noted = self._alone(clock, first)
         else:
-            clock = (self._arrived(clock[0], end, two), *network)
-            ways: tuple[Callable, Callable] = (
-                (lambda x: self._pair(x, one, two)),
-                (lambda x: self._nobody_beside(x, one)),
+            clock = (self._start_time(clock[0], end, second), *network)
+            branches: tuple[Callable, Callable] = (
+                (lambda x: self._pair(x, first, second)),
+                (lambda x: self._nobody_beside(x, first)),
             )
-            clock, noted = ways[0 if together else 1](clock) if self.xp is np else lax.cond(together, *ways, clock)
-            end = _put(end, two.place, clock[0])
-        clocks = tuple(_put(x, one.stage, own) for x, own in zip(clocks, clock, strict=True))
-        return (_put(end, one.place, clock[0]), clocks), noted
+            clock, noted = (
+                branches[0 if together else 1](clock) if self.xp is np else lax.cond(together, *branches, clock)
+            )
+            end = _put(end, second.end_row, clock[0])
+        clocks = tuple(_put(x, first.stage, own) for x, own in zip(clocks, clock, strict=True))
+        return (_put(end, first.end_row, clock[0]), clocks), noted
 
-    def _arrived(self, now: Any, end: Any, passes: _Passes) -> Any:
-        came = _taken(end, self.xp.maximum(passes.need, 0)) + passes.sent_s
+    def _start_time(self, now: Any, end: Any, passes: _Passes) -> Any:
+        came = _take_rows(end, self.xp.maximum(passes.need, 0)) + passes.sent_s
         return self.xp.maximum(now, self.xp.where((passes.need >= 0)[:, None], came, 0))
 
-    def _alone(self, clock: tuple, one: _Passes) -> tuple[tuple, tuple]:
+    def _alone(self, clock: tuple, passes: _Passes) -> tuple[tuple, tuple]:
         def block(clock, row):
             now, *network = clock
-            after, (times,) = self._played(self.steps[0], Clock((now,), now, *network), [row])
-            return (after.ready[0], *after[2:]), self._noted(times)
+            after, (times,) = self._play_block(self.steps[0], StageClock((now,), now, *network), [row])
+            return (after.ready[0], *after[2:]), self._note_times(times)
 
-        clock, noted = self._scan(block, clock, (one.seconds, one.flags))
+        clock, noted = self._scan(block, clock, (passes.seconds, passes.flags))
         return clock, (self._by_pass(noted),)
 
-    def _nobody_beside(self, clock: tuple, one: _Passes) -> tuple[tuple, tuple]:
-        clock, (noted,) = self._alone(clock, one)
-        return clock, (noted, noted, self.xp.zeros((*one.stage.shape, 2, clock[0].shape[-1]), clock[0].dtype))
+    def _nobody_beside(self, clock: tuple, passes: _Passes) -> tuple[tuple, tuple]:
+        clock, (noted,) = self._alone(clock, passes)
+        return clock, (noted, noted, self.xp.zeros((*passes.stage.shape, 2, clock[0].shape[-1]), clock[0].dtype))
 
-    def _pair(self, clock: tuple, one: _Passes, two: _Passes) -> tuple[tuple, tuple]:
+    def _pair(self, clock: tuple, first: _Passes, second: _Passes) -> tuple[tuple, tuple]:
         """Play the passes and, beside them, the same passes as if no switch reconfigured."""
-        xp, width = self.xp, len(one.stage)
+        xp, width = self.xp, len(first.stage)
         begin, quiet, active, anew = (xp.concatenate([x, x]) for x in clock)
         turns = (np.arange(2 * width) < width)[:, None]
-        start = Clock((begin, begin), begin, quiet, xp.where(turns, active, -np.inf), anew & turns)
+        start = StageClock((begin, begin), begin, quiet, xp.where(turns, active, -np.inf), anew & turns)
         calm = ~(SWITCHES[:, None, None] & ~turns[None])[None]
         rows = tuple(
-            (xp.concatenate([x.seconds] * 2, -2), xp.concatenate([x.flags] * 2, -2) & calm) for x in (one, two)
+            (xp.concatenate([x.seconds] * 2, -2), xp.concatenate([x.flags] * 2, -2) & calm) for x in (first, second)
         )
 
         def blocks(clock, rows):
-            clock, times = self._played(self.steps[1], clock, list(rows))
-            return clock, tuple(self._noted(each) for each in times)
+            clock, times = self._play_block(self.steps[1], clock, list(rows))
+            return clock, tuple(self._note_times(each) for each in times)
 
         after, noted = self._scan(blocks, start, rows)
         over = xp.maximum(after.free, xp.maximum(*after.ready))
@@ -293,10 +297,10 @@ class _Players:
         ones, twos = (tuple(x[:width] for x in self._by_pass(each)) for each in noted)
         return clock, (ones, twos, paid)
 
-    def _played(self, steps: tuple, clock: Clock, rows: list) -> tuple[Clock, list[dict]]:
+    def _play_block(self, steps: tuple, clock: StageClock, rows: list) -> tuple[StageClock, list[dict]]:
         return play(steps, clock, rows, self.decision_s, self.rules.eps_waits)
 
-    def _noted(self, times: dict) -> tuple:
+    def _note_times(self, times: dict) -> tuple:
         return tuple(times.get(name, times["begin"]) for name in self.names)
 
     def _by_pass(self, noted: tuple) -> tuple:
@@ -306,33 +310,33 @@ class _Players:
         if self.xp is not np:
             return lax.scan(step, state, over)
         leaves, structure = jax.tree.flatten(over)
-        state, noted = _looped(step, state, map(structure.unflatten, zip(*leaves, strict=True)))
+        state, noted = _loop(step, state, map(structure.unflatten, zip(*leaves, strict=True)))
         return state, jax.tree.map(lambda *each: np.stack(each), *noted)
 
 
-def _looped(step: Callable, state: Any, over: Iterable) -> tuple[Any, list]:
+def _loop(step: Callable, state: Any, over: Iterable) -> tuple[Any, list]:
     noted = []
     for row in over:
-        state, found = step(state, row)
-        noted.append(found)
+        state, result = step(state, row)
+        noted.append(result)
     return state, noted
 
 
-def _taken(array: Any, at: Any) -> Any:
+def _take_rows(array: Any, index: Any) -> Any:
     """Rows of an array; a single row is sliced, which XLA does faster than a gather."""
-    alone = not isinstance(array, np.ndarray) and len(at) == 1
-    return array[at[0]][None] if alone else array[at]
+    alone = not isinstance(array, np.ndarray) and len(index) == 1
+    return array[index[0]][None] if alone else array[index]
 
 
-def _put(array: Any, at: Any, values: Any) -> Any:
+def _put(array: Any, index: Any, values: Any) -> Any:
     """Set rows of an array; a NumPy array, which belongs to one clock alone, changes in place."""
     if not isinstance(array, np.ndarray):
-        return array.at[at[0]].set(values[0]) if len(at) == 1 else array.at[at].set(values)
-    array[at] = values
+        return array.at[index[0]].set(values[0]) if len(index) == 1 else array.at[index].set(values)
+    array[index] = values
     return array
 
 
-def _with_paid(slots: Slots, table: Table, order: Order, paid: Any) -> Slots:
+def _with_paid(slots: Slots, table: ClockTable, order: Order, paid: Any) -> Slots:
     """Add the waiting of pairs, `paid` [C P Q 2], to the first slot of their first pass."""
     xp = array_module(slots.compute_s, paid)
     work = table.seconds[..., : len(COMPUTED)].sum((-1, -2))

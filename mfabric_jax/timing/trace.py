@@ -45,19 +45,19 @@ class Computed:
         self.in_pairs = order_of(workload).in_pairs
         self.slower = 1 / (1 - rules.comm_cores)
 
-    def parts(self, op: ops.Work | ops.Beside, at: Place) -> Iterator[tuple[str, str, str, float]]:
+    def parts(self, op: ops.BlockWork | ops.OtherSeconds, slot: Place) -> Iterator[tuple[str, str, str, float]]:
         """Yield (track, kind, label, seconds) of each part of an operation."""
-        if isinstance(op, ops.Beside):
+        if isinstance(op, ops.OtherSeconds):
             for kind, seconds in self.beside.items():
                 _, track, label = BESIDE[kind]
-                yield track, kind, label, float(seconds[(*at, op.which)])
+                yield track, kind, label, float(seconds[(*slot, op.which)])
             return
-        slower = self.slower if self.in_pairs[at[:2]] and op.kind != "tp" else 1.0
-        yield op.track, op.kind, op.label, float(sum(self.rows[name][at] for name in op.of) * slower)
+        slower = self.slower if self.in_pairs[slot[:2]] and op.kind != "tp" else 1.0
+        yield op.track, op.kind, op.label, float(sum(self.rows[name][slot] for name in op.of) * slower)
 
-    def counted(self, op: ops.Send, at: Place) -> float:
+    def counts_seconds(self, op: ops.Send, slot: Place) -> float:
         """Return the seconds of counts before an all-to-all."""
-        return 0.0 if self.counts_s is None or op.which or op.again else float(self.counts_s[at])
+        return 0.0 if self.counts_s is None or op.which or op.again else float(self.counts_s[slot])
 
 
 def segments(workload: Workload, walked: Walked, rules: Rules | None = None) -> list[Segment]:
@@ -71,18 +71,18 @@ def segments(workload: Workload, walked: Walked, rules: Rules | None = None) -> 
     drawn = _Drawn(walked, Computed(workload, walked, rules), rules)
     order = order_of(workload)
     numbers = places(workload).block
-    found = []
+    result = []
     for stage in range(workload.pp):
         every = _between(workload, walked.slots, stage)
         for q, who in _passes(workload, stage):
             together = bool(order.in_pairs[stage, q])
             kind = ops.kind_of(order, (stage, q))
-            for at in np.flatnonzero(walked.blocks.present[stage, q]):
-                block = int(numbers[stage, q, at])
+            for index in np.flatnonzero(walked.blocks.present[stage, q]):
+                block = int(numbers[stage, q, index])
                 steps = ops.steps_of(kind, rules, together=together)
-                every += drawn.block(who._replace(block=block), (stage, q, int(at)), steps, together=together)
-        found += _apart(every)
-    return _reduced(found, walked)
+                every += drawn.block(who._replace(block=block), (stage, q, int(index)), steps, together=together)
+        result += _apart(every)
+    return _with_ending(result, walked)
 
 
 class _Who(NamedTuple):
@@ -106,31 +106,33 @@ class _Drawn:
         self.computed = computed
         self.rules = rules
 
-    def block(self, who: _Who, at: Place, steps, *, together: bool) -> Iterator[Segment]:
-        now = dict(zip(ops.RUNS, self.slots.runs[at], strict=True))
-        moe = bool(self.blocks.moe[at])
-        experts = "experts" if self.blocks.with_experts[at] else "dense"
-        first_s = max(self.blocks.optical_s[(*at, 0)], self.blocks.electronic_s[(*at, 0)])
+    def block(self, who: _Who, slot: Place, steps, *, together: bool) -> Iterator[Segment]:
+        now = dict(zip(ops.RUNS, self.slots.runs[slot], strict=True))
+        moe = bool(self.blocks.moe[slot])
+        experts = "experts" if self.blocks.with_experts[slot] else "dense"
+        first_s = max(self.blocks.optical_s[(*slot, 0)], self.blocks.electronic_s[(*slot, 0)])
         for run, op in steps:
-            if isinstance(op, ops.Work | ops.Beside):
-                for track, kind, label, length in self.computed.parts(op, at):
+            if isinstance(op, ops.BlockWork | ops.OtherSeconds):
+                for track, kind, label, length in self.computed.parts(op, slot):
                     if kind == "experts":
                         kind = experts
                         label = label.replace("experts", experts)
                     if run == "inner" and moe and first_s > 0 and self.rules.parts > 1:
-                        yield from self._in_parts(who, kind, length, self.slots.over[(*at, 0)] - first_s, first_s)
+                        yield from self._in_parts(who, kind, length, self.slots.over[(*slot, 0)] - first_s, first_s)
                     else:
                         yield who.draw("compute" if together else track, kind, label, now[run], length)
                     now[run] += length
-            elif isinstance(op, ops.Turn) and moe:
-                told, active = (times[(*at, op.which)] for times in (self.slots.turn, self.slots.active))
-                if self.blocks.switch[(*at, op.which)] and np.isfinite(told):
-                    yield who.draw("OCS", "reconfigure", "reconfigure", told, active - told)
+            elif isinstance(op, ops.Reconfigure) and moe:
+                begin, active = (times[(*slot, op.which)] for times in (self.slots.turn, self.slots.active))
+                if self.blocks.switch[(*slot, op.which)] and np.isfinite(begin):
+                    yield who.draw("OCS", "reconfigure", "reconfigure", begin, active - begin)
             elif isinstance(op, ops.Send) and moe:
-                sent = self._all_to_all(who, at, op)
-                yield from (one for one in sent if not together or one["kind"] != "waiting")
+                sent = self._all_to_all(who, slot, op)
+                yield from (segment for segment in sent if not together or segment["kind"] != "waiting")
                 if together:
-                    yield who.draw("compute", COUNTS, COUNTS, self.slots.held[at], self.computed.counted(op, at))
+                    yield who.draw(
+                        "compute", COUNTS, COUNTS, self.slots.held[slot], self.computed.counts_seconds(op, slot)
+                    )
 
     def _in_parts(self, who: _Who, kind: str, length: Any, begin: Any, first_s: Any) -> Iterator[Segment]:
         parts, now = self.rules.parts, begin
@@ -139,10 +141,10 @@ class _Drawn:
             now = start + length / parts
             yield who.draw("compute", kind, f"{kind} {part}/{parts}", start, length / parts)
 
-    def _all_to_all(self, who: _Who, at: Place, op: ops.Send) -> Iterator[Segment]:
-        which, waits = (*at, op.which), self.rules.eps_waits
+    def _all_to_all(self, who: _Who, slot: Place, op: ops.Send) -> Iterator[Segment]:
+        which, waits = (*slot, op.which), self.rules.eps_waits
         start = self.slots.again[which] if op.again else self.slots.start[which]
-        active = max(start, self.slots.active[(*at, 0 if op.again else op.which)])
+        active = max(start, self.slots.active[(*slot, 0 if op.again else op.which)])
         optical_s = self.blocks.optical_s[which]
         packet_s = self.blocks.electronic_s[which]
         waiting_s = self.slots.waiting[which]
@@ -159,88 +161,94 @@ class _Drawn:
         elif optical_s > 0:  # some carry while others reconfigure
             sent += [("OCS", op.label, start, max(optical_s, active + waiting_s - start))]
         for track, label, begin, length in sent:
-            counts_s = min(self.computed.counted(op, at), length)
+            counts_s = min(self.computed.counts_seconds(op, slot), length)
             yield who.draw(track, COUNTS, COUNTS, begin, counts_s)
             yield who.draw(track, "all-to-all", label, begin + counts_s, length - counts_s)
 
 
 def _passes(workload: Workload, stage: int) -> Iterator[tuple[int, _Who]]:
-    order, held = order_of(workload), workload.held_places(stage)
+    order, held = order_of(workload), workload.stage_places(stage)
     for q in np.flatnonzero(order.chunk[stage] >= 0):
         kind, micro_batch, chunk = (int(each[stage, q]) for each in (order.kind, order.micro_batch, order.chunk))
         yield int(q), _Who(stage, micro_batch, held[chunk], None, DIRECTIONS[kind])
 
 
 def _between(workload: Workload, slots: Any, stage: int) -> list[Segment]:
-    found, now, order = [], 0.0, order_of(workload)
+    waits, now, order = [], 0.0, order_of(workload)
     for q, who in _passes(workload, stage):
         both = [q, q + 1] if order.paired is not None and order.paired[stage, q] else [q]
         begin = slots.begin[stage, both, 0].min()
-        found.append(who.draw("waiting", "waiting", "pipeline", now, begin - now))
+        waits.append(who.draw("waiting", "waiting", "pipeline", now, begin - now))
         now = max(now, slots.end[stage, both, -1].max())
-    return found
+    return waits
 
 
-def _reduced(found: list[Segment], walked: Walked) -> list[Segment]:
+def _with_ending(drawn: list[Segment], walked: Walked) -> list[Segment]:
     """Add the segments that follow the passes."""
     through = walked.slots.end.max(axis=(1, 2))
     total = walked.ends.max()
     nobody = dict.fromkeys(("micro_batch", "place", "block", "direction"))
     for stage, (start, length, step) in enumerate(zip(through, walked.reduce_s, walked.step_s, strict=True)):
         who, over = _Who(stage, 0, 0, None, ""), start + length
-        rest = [
+        ending = [
             who.draw("EPS", "dp", "gradients", start, length),
             who.draw("compute", "optimizer", "optimizer", over, step),
             who.draw("waiting", "waiting", "pipeline", over + step, total - over - step),
             who.draw("EPS", "placement", "experts move", total, walked.moved_s),
         ]
-        found = found + [one | nobody for one in _apart(rest)]
-    return sorted(found, key=lambda one: (one["stage"], one["start_s"]))
+        drawn = drawn + [segment | nobody for segment in _apart(ending)]
+    return sorted(drawn, key=lambda segment: (segment["stage"], segment["start_s"]))
 
 
 def _apart(drawn: list[Segment]) -> list[Segment]:
     """Sorted segments of positive length, cut so that those of a track do not overlap."""
-    drawn = sorted((one for one in drawn if one["end_s"] > one["start_s"]), key=lambda one: one["start_s"])
+    drawn = sorted(
+        (segment for segment in drawn if segment["end_s"] > segment["start_s"]), key=lambda segment: segment["start_s"]
+    )
     following: dict[str, float] = {}
-    for one in reversed(drawn):
-        one["end_s"] = min(one["end_s"], following.get(one["track"], np.inf))
-        following[one["track"]] = one["start_s"]
-    return [one for one in drawn if one["end_s"] > one["start_s"]]
+    for segment in reversed(drawn):
+        segment["end_s"] = min(segment["end_s"], following.get(segment["track"], np.inf))
+        following[segment["track"]] = segment["start_s"]
+    return [segment for segment in drawn if segment["end_s"] > segment["start_s"]]
 
 
-def one_block(workload: Workload, found: list[Segment]) -> list[Segment]:
+def one_block(workload: Workload, drawn: list[Segment]) -> list[Segment]:
     """Return one MoE block from the middle of the iteration, forward then backward, shifted to start at 0.
 
     Backward starts with the reconfiguration for its first all-to-all.
     """
     middle = workload.pp // 2
-    some = (place for place in reversed(range(len(workload.place_blocks))) if workload.place_layers(place))
-    place = middle if workload.place_layers(middle) else next(some)
-    moe = workload.place_positions(place)
-    block = sum(workload.place_blocks[:place]) + moe[(len(moe) - 1) // 2]
-    who = {"micro_batch": workload.micro_batches // 2, "place": place}
+    some = (part for part in reversed(range(len(workload.place_blocks))) if workload.place_layers(part))
+    part = middle if workload.place_layers(middle) else next(some)
+    moe = workload.place_positions(part)
+    block = sum(workload.place_blocks[:part]) + moe[(len(moe) - 1) // 2]
+    who = {"micro_batch": workload.micro_batches // 2, "place": part}
     cut, now = [], 0.0
     for direction in LABELS:
-        mine = [one for one in found if (who | {"direction": direction}).items() <= one.items()]
-        own = [one for one in mine if one["block"] == block]
-        low = max(min(one["start_s"] for one in own), min(one["start_s"] for one in mine if _works(one)))
-        high = max(one["end_s"] for one in own if _works(one))
-        stage = [one for one in found if one["stage"] == own[0]["stage"]]
+        mine = [segment for segment in drawn if (who | {"direction": direction}).items() <= segment.items()]
+        own = [segment for segment in mine if segment["block"] == block]
+        low = max(
+            min(segment["start_s"] for segment in own), min(segment["start_s"] for segment in mine if _works(segment))
+        )
+        high = max(segment["end_s"] for segment in own if _works(segment))
+        stage = [segment for segment in drawn if segment["stage"] == own[0]["stage"]]
         cut += _window(stage, block, direction, low, high, now - low)
         now += high - low
     return cut
 
 
-def _works(one: Segment) -> bool:
-    return one["kind"] not in ("reconfigure", "waiting")
+def _works(segment: Segment) -> bool:
+    return segment["kind"] not in ("reconfigure", "waiting")
 
 
 def _window(stage: list[Segment], block: int, direction: str, low: float, high: float, shift: float) -> list[Segment]:
     cut = []
-    for one in stage:
-        start, end = max(one["start_s"], low), min(one["end_s"], high)
+    for segment in stage:
+        start, end = max(segment["start_s"], low), min(segment["end_s"], high)
         if end - start > SLIVER * (high - low):
-            other = 0 if one["block"] is None else one["block"] - block
-            label = one["label"] + (" (next block)" if other > 0 else " (previous block)" if other < 0 else "")
-            cut.append(one | {"label": label, "direction": direction, "start_s": start + shift, "end_s": end + shift})
+            other = 0 if segment["block"] is None else segment["block"] - block
+            label = segment["label"] + (" (next block)" if other > 0 else " (previous block)" if other < 0 else "")
+            cut.append(
+                segment | {"label": label, "direction": direction, "start_s": start + shift, "end_s": end + shift}
+            )
     return cut

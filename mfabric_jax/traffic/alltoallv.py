@@ -21,7 +21,7 @@ STEP = 16  # the program rounds up to multiples of so many bytes
 MOST_RANKS = 4096  # most ranks of a file, whose text is then 300 MB
 
 
-class OneOf(NamedTuple):
+class ExchangeIndex(NamedTuple):
     """Which all-to-all of a run. Numbers start at 0; `block` counts only blocks with experts."""
 
     iteration: int = 0
@@ -29,12 +29,12 @@ class OneOf(NamedTuple):
     micro_batch: int = 0
 
 
-def one_dispatch(workload: Workload, tokens: Tokens, which: OneOf) -> Num[np.ndarray, "R R"]:
+def dispatch_matrix(workload: Workload, tokens: Tokens, which: ExchangeIndex) -> Num[np.ndarray, "R R"]:
     """Return the bytes [R R] from EP rank to EP rank in one dispatch. Raise `InputError` if it does not exist."""
     sent = sent_tokens(workload, tokens)
-    for name, at, many in zip(OneOf._fields, which, sent.shape, strict=False):
-        if whole(name, at, at_least=0) >= many:
-            raise InputError(f"{name} must be below the {many} that the traffic has, got {at}.")
+    for name, number, many in zip(ExchangeIndex._fields, which, sent.shape, strict=False):
+        if whole(name, number, at_least=0) >= many:
+            raise InputError(f"{name} must be below the {many} that the traffic has, got {number}.")
     return np.asarray(dispatched_bytes(workload, np.asarray(sent[tuple(which)], np.float64)))
 
 

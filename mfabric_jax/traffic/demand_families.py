@@ -23,8 +23,8 @@ FACTOR = 6.0  # bytes of hot rows and columns over those of others
 def near_permutation(key: Key[Array, ""], servers: int) -> Demand:
     """Every server sends 50 to 90 % to one server and spreads the rest evenly over all, with noise."""
     order, part, noise = jax.random.split(key, 3)
-    place = jax.random.permutation(order, servers)
-    to = jnp.zeros((servers, servers), jnp.float32).at[place, jnp.roll(place, 1)].set(1)
+    senders = jax.random.permutation(order, servers)
+    to = jnp.zeros((servers, servers), jnp.float32).at[senders, jnp.roll(senders, 1)].set(1)
     much = _between(part, 0.5, 0.9)
     return (much * to + (1 - much) / servers) * jnp.exp(0.3 * _normal(noise, servers))
 
@@ -77,7 +77,7 @@ BROAD: dict[str, Callable[[Key[Array, ""], int], Demand]] = {
 
 
 @functools.partial(jax.jit, static_argnames=("family", "servers"))
-def drawn_of(
+def draw_family(
     keys: Key[Array, "N"], family: Callable[[Key[Array, ""], int], Demand], servers: int
 ) -> Float[Array, "N S S"]:
     """Return one demand of `family` per key; diagonals are zero."""
@@ -162,32 +162,32 @@ def _normal(key: Key[Array, ""], servers: int) -> Demand:
     return jax.random.normal(key, (servers, servers), jnp.float32)
 
 
-def drawn(key: Key[Array, ""], family: int | Int[Array, ""], servers: int) -> Demand:
+def draw_demand(key: Key[Array, ""], family: int | Int[Array, ""], servers: int) -> Demand:
     """Return one demand of the family with index `family` in `FAMILIES`; the diagonal is zero."""
     demand = lax.switch(family, [lambda key, f=f: f(key, servers) for f in FAMILIES.values()], key)
     return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
 
 
 @functools.partial(jax.jit, static_argnames="servers")
-def drawn_each(keys: Key[Array, "N"], families: Int[Array, "N"], servers: int) -> Float[Array, "N S S"]:
+def draw_demands(keys: Key[Array, "N"], families: Int[Array, "N"], servers: int) -> Float[Array, "N S S"]:
     """Return one demand per key, each of the family at the same place in `families`."""
-    return jax.vmap(lambda key, family: drawn(key, family, servers))(keys, families)
+    return jax.vmap(lambda key, family: draw_demand(key, family, servers))(keys, families)
 
 
-def misjudged(key: Key[Array, ""], demand: Demand, sigma: float | Scalar) -> Demand:
+def noisy_forecast(key: Key[Array, ""], demand: Demand, sigma: float | Scalar) -> Demand:
     """Return a forecast with errors: every pair times exp(sigma z), z standard normal."""
     return demand * jnp.exp(jnp.asarray(sigma, demand.dtype) * jax.random.normal(key, demand.shape, demand.dtype))
 
 
 @jax.jit
-def misjudged_each(
+def noisy_forecasts(
     keys: Key[Array, "N"], demand: Float[Array, "N S S"], sigma: float | Scalar
 ) -> Float[Array, "N S S"]:
     """Return `misjudged` of each key and demand."""
-    return jax.vmap(misjudged, (0, 0, None))(keys, demand, sigma)
+    return jax.vmap(noisy_forecast, (0, 0, None))(keys, demand, sigma)
 
 
-def folded(count: Num[np.ndarray, "I L M R E"], servers: int) -> Float[np.ndarray, "N S S"]:
+def fold_to_servers(count: Num[np.ndarray, "I L M R E"], servers: int) -> Float[np.ndarray, "N S S"]:
     """Return selections as server demands [N S S], one per iteration, layer and micro-batch.
 
     Neighbouring ranks, and neighbouring experts, share a server.
@@ -204,7 +204,7 @@ def without_diagonal(demand: Num[np.ndarray, "... S S"]) -> Float[np.ndarray, ".
 
 def gate_trace(trace: str, records: tuple[int, int] | None, axes: str | None = None) -> traffic.Tokens:
     """Return a recording's selections, fitted to the ranks and experts of the SmartMoE gate trace."""
-    return traffic.recorded(workload.get(TRACED), trace, records, axes=axes)
+    return traffic.recorded_tokens(workload.get(TRACED), trace, records, axes=axes)
 
 
 def record_digests(trace: str, records: tuple[int, int] | None, axes: str | None = None) -> list[tuple[int, str]]:
@@ -213,8 +213,8 @@ def record_digests(trace: str, records: tuple[int, int] | None, axes: str | None
     The digest covers each source rank's shares of experts. They are rounded to 1 / `GRID`, so float32 rarely changes
     it, and other formats of the same routing have the same digest.
     """
-    recording = recording_of(workload.get(TRACED), trace, axes).chosen(records)
-    count = recording.fitted(workload.get(TRACED)).count
+    recording = recording_of(workload.get(TRACED), trace, axes).select(records)
+    count = recording.fit(workload.get(TRACED)).count
     total = count.sum(axis=-1, keepdims=True, dtype=np.float64)
     share = np.divide(count, total, out=np.zeros(count.shape), where=total > 0)
     steps = np.rint(GRID * share).astype("<u2")

@@ -20,7 +20,7 @@ from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, floats_alike
 from mfabric_jax.support.loops import at_first_call
-from mfabric_jax.traffic.generator import capped
+from mfabric_jax.traffic.generator import cap_rows
 from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
@@ -100,7 +100,7 @@ def dispatch_of(workload: Workload, sent: Num[Array, "... R C"]) -> Float[Array,
     if sent.shape[-1] != workload.expert_slots + _servers(workload):
         raise InputError("tokens of dispatch 'per-server' must have copies for every server: see traffic.sent_tokens.")
     selected = between_ranks(selections_of(workload, sent), size)
-    return forwarded(workload, selected, copies_of(workload, sent).astype(selected.dtype) * size)
+    return forward_copies(workload, selected, copies_of(workload, sent).astype(selected.dtype) * size)
 
 
 def even_bytes(workload: Workload, dtype) -> np.ndarray:
@@ -109,27 +109,29 @@ def even_bytes(workload: Workload, dtype) -> np.ndarray:
     even = np.full((ranks, ranks), row / ranks, dtype)
     if workload.dispatch != PER_SERVER:
         return even
-    part = _evenly(workload)
+    part = _even_probabilities(workload)
     copies = np.asarray(part, dtype) * workload.tokens * workload.dispatch_bytes_per_selection
-    return forwarded(workload, even, np.broadcast_to(copies, (ranks, len(part))))
+    return forward_copies(workload, even, np.broadcast_to(copies, (ranks, len(part))))
 
 
 def even_copies(workload: Workload) -> float:
     """Return the copies per selection if dispatch is "per-server" and experts are evenly loaded."""
-    return sum(_evenly(workload)) / workload.architecture.top_k
+    return sum(_even_probabilities(workload)) / workload.architecture.top_k
 
 
-def forwarded(workload: Workload, selected: Any, copies: Any) -> Any:
+def forward_copies(workload: Workload, selected: Any, copies: Any) -> Any:
     """Return the traffic between ranks [... R R] of `selected` [... R R] and `copies` [... R S].
 
     Copies travel between equal places of two servers and are forwarded inside the receiving one.
     """
     xp = array_module(selected, copies)
     places, servers, axes = workload.ranks_per_server, _servers(workload), selected.shape[:-2]
-    same, place = (xp.eye(size, dtype=copies.dtype) for size in (servers, places))
+    same, same_rank = (xp.eye(size, dtype=copies.dtype) for size in (servers, places))
     copies = copies.reshape(*axes, servers, places, servers)
     inside = selected.reshape(*axes, servers, places, servers, places).sum(axis=-4)  # at place g, from any server
-    both = xp.einsum("...sgt,st,gh->...sgth", copies, 1 - same, place) + xp.einsum("...gth,st->...sgth", inside, same)
+    both = xp.einsum("...sgt,st,gh->...sgth", copies, 1 - same, same_rank) + xp.einsum(
+        "...gth,st->...sgth", inside, same
+    )
     return both.reshape(selected.shape)
 
 
@@ -145,30 +147,30 @@ def sent_tokens(workload: Workload, tokens: Tokens) -> np.ndarray:
     if not _changes(workload):
         return tokens.count
     with _ONE:
-        return _sent(tokens, workload)
+        return _compute_sent(tokens, workload)
 
 
 @functools.lru_cache(maxsize=4)
-def _sent(tokens: Tokens, workload: Workload) -> np.ndarray:
-    known = tokens.reached_servers(_servers(workload)) if workload.dispatch == PER_SERVER else None
+def _compute_sent(tokens: Tokens, workload: Workload) -> np.ndarray:
+    known = tokens.tokens_by_server(_servers(workload)) if workload.dispatch == PER_SERVER else None
     if known is None or workload.capacity_factor is not None:
-        return sent_as(workload, tokens.count)
+        return send_selections(workload, tokens.count)
     return np.concatenate([tokens.count, known], axis=-1)
 
 
-def sent_as(workload: Workload, count: np.ndarray) -> np.ndarray:
+def send_selections(workload: Workload, count: np.ndarray) -> np.ndarray:
     """Return `sent_tokens` for selections [... R E] alone."""
     if not _changes(workload):
         return count
     count = np.asarray(count, np.float64)
-    kept = kept_part(workload, count)
+    kept = kept_share(workload, count)
     every = [count * kept]
     if workload.dispatch == PER_SERVER:
         every.append(_copies(workload, count, np.broadcast_to(kept, count.shape)))
     return np.concatenate(every, axis=-1)
 
 
-def kept_part(workload: Workload, count: np.ndarray) -> np.ndarray:
+def kept_share(workload: Workload, count: np.ndarray) -> np.ndarray:
     """Return the fraction of every expert's selections that fits its capacity [... 1 E]."""
     received = count.sum(axis=-2, keepdims=True, dtype=np.float64)
     if workload.capacity_factor is None:
@@ -177,12 +179,12 @@ def kept_part(workload: Workload, count: np.ndarray) -> np.ndarray:
     return np.divide(most, received, out=np.ones_like(received), where=received > most)
 
 
-def dropped_part(workload: Workload, tokens: Tokens) -> float:
+def dropped_share(workload: Workload, tokens: Tokens) -> float:
     """Return the fraction of all selections that is dropped."""
     if workload.capacity_factor is None:
         return 0.0
     total = tokens.count.sum(dtype=np.float64)
-    return float(1 - (tokens.count * kept_part(workload, tokens.count)).sum() / total) if total else 0.0
+    return float(1 - (tokens.count * kept_share(workload, tokens.count)).sum() / total) if total else 0.0
 
 
 def selections_of(workload: Workload, sent: Any) -> Any:
@@ -209,8 +211,8 @@ def _copies(workload: Workload, count: np.ndarray, kept: np.ndarray) -> np.ndarr
     total = count.sum(axis=-1, keepdims=True)
     open_still = (count > 0).sum(axis=-1) > top_k  # otherwise every token takes all experts that occur
     share = np.divide(count, total, out=np.full_like(count, 1 / experts), where=open_still[:, None])
-    taken = capped(share, 1 / top_k) * top_k
-    part = reached(np.where(taken > 1 - SURE, 1, taken), top_k, servers, _limit(workload), kept)[0]
+    taken = cap_rows(share, 1 / top_k) * top_k
+    part = reach_probabilities(np.where(taken > 1 - SURE, 1, taken), top_k, servers, _limit(workload), kept)[0]
     every = np.where(open_still[:, None], part * total / top_k, np.inf)
     return np.minimum(np.minimum(every, total / top_k), selected).reshape(*axes, servers)
 
@@ -240,12 +242,12 @@ def _limit(workload: Workload) -> GroupLimit:
     return GroupLimit() if limit is None or limit >= servers else GroupLimit(servers, limit)
 
 
-def _evenly(workload: Workload) -> tuple[float, ...]:
+def _even_probabilities(workload: Workload) -> tuple[float, ...]:
     facts = workload.architecture
-    return evenly_reached(facts.experts, facts.top_k, _servers(workload), _limit(workload))
+    return even_reach_probabilities(facts.experts, facts.top_k, _servers(workload), _limit(workload))
 
 
-def reached(
+def reach_probabilities(
     taken: np.ndarray, top_k: int, servers: int, limit: GroupLimit, kept: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the probability [N S] that a token reaches a server, and the largest error of the fit [N].
@@ -272,23 +274,23 @@ def chances(
 
 
 @functools.lru_cache(maxsize=64)
-def evenly_reached(experts: int, top_k: int, servers: int, limit: GroupLimit) -> tuple[float, ...]:
+def even_reach_probabilities(experts: int, top_k: int, servers: int, limit: GroupLimit) -> tuple[float, ...]:
     """Return the exact probability of reaching each server if all allowed sets of experts are equally likely."""
     expert = np.arange(experts)
     group, server = (expert // (experts // parts) for parts in (limit.groups, servers))
     every = _sets(np.bincount(group, minlength=limit.groups), top_k, limit.most)
-    others = (np.bincount(group[server != one], minlength=limit.groups) for one in range(servers))
+    others = (np.bincount(group[server != number], minlength=limit.groups) for number in range(servers))
     return tuple(1 - _sets(left, top_k, limit.most) / every for left in others)
 
 
 def _sets(sizes: np.ndarray, k: int, most: int) -> int:
-    ways = {(0, 0): 1}  # number of sets, by (experts, groups) so far
+    counts = {(0, 0): 1}  # number of sets, by (experts, groups) so far
     for size in sizes.tolist():
         following: dict[tuple[int, int], int] = {}
-        for (taken, used), many in ways.items():
+        for (taken, used), many in counts.items():
             for more in range(min(size, k - taken) + 1):
                 key = taken + more, used + (more > 0)
                 if key[1] <= most:
                     following[key] = following.get(key, 0) + many * math.comb(size, more)
-        ways = following
-    return sum(many for (taken, _), many in ways.items() if taken == k)
+        counts = following
+    return sum(many for (taken, _), many in counts.items() if taken == k)

@@ -24,7 +24,7 @@ ROW_NOISE_PER_SKEW = 0.5
 LEAST = 1e-200  # least popularity of an expert that receives anything, relative to the hottest one
 
 
-def generated(
+def generated_tokens(
     workload: Workload,
     skew: float = 0.0,
     iterations: int = 1,
@@ -52,7 +52,7 @@ def from_knobs(workload: Workload, knobs: Knobs, iterations: int = 1, micro_batc
     """
     _check_run(iterations, micro_batches, seed)
     experts = workload.architecture.experts
-    shape = Shape(workload.moe_layers, micro_batches, workload.ep, experts, workload.selections)
+    shape = TrafficShape(workload.moe_layers, micro_batches, workload.ep, experts, workload.selections)
     return Tokens(draw(shape, knobs, seed, np.arange(iterations)), f"generated, {knobs.words}, seed {seed}")
 
 
@@ -88,7 +88,7 @@ def normals(seed: int, purpose: Purpose, layer: int, iteration: int, shape: tupl
 Normals = Callable[[int, Purpose, int, int, tuple[int, ...]], np.ndarray]  # `normals`, or a version that caches
 
 
-class Shape(NamedTuple):
+class TrafficShape(NamedTuple):
     """Size of the generated traffic; `selections` are per source rank and micro-batch."""
 
     layers: int
@@ -98,28 +98,32 @@ class Shape(NamedTuple):
     selections: int
 
 
-def draw(shape: Shape, knobs: Knobs, seed: int, at: np.ndarray, normals: Normals = normals) -> np.ndarray:
+def draw(
+    shape: TrafficShape, knobs: Knobs, seed: int, iterations: np.ndarray, normals: Normals = normals
+) -> np.ndarray:
     """Return selections [T layer micro_batch source_rank expert] in the iterations `at` [T], ascending."""
-    count = np.empty((len(at), *shape[:4]), np.int32 if knobs.sampled else np.float64)
+    count = np.empty((len(iterations), *shape[:4]), np.int32 if knobs.sampled else np.float64)
     for layer in range(shape.layers):
-        share = _shares(shape, knobs, seed, layer, at, normals)
+        share = _shares(shape, knobs, seed, layer, iterations, normals)
         if not knobs.sampled:
             count[:, layer] = shape.selections * share
             continue
-        for t, i in enumerate(at):
+        for t, i in enumerate(iterations):
             draws = stream(seed, Purpose.SELECTIONS, layer, int(i))
             count[t, layer] = draws.multinomial(shape.selections, share[t])
     return count
 
 
-def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, normals: Normals) -> np.ndarray:
+def _shares(
+    shape: TrafficShape, knobs: Knobs, seed: int, layer: int, iterations: np.ndarray, normals: Normals
+) -> np.ndarray:
     """Return the shares [T M R E] of one layer; rows sum to 1."""
     popular = base_popularity(knobs, shape.layers, shape.experts, seed, layer)
     with np.errstate(over="ignore", invalid="ignore"):
-        amplitude = knobs.phase_floor + (knobs.phase_start - knobs.phase_floor) * 2.0 ** (-at / knobs.half_life)
+        amplitude = knobs.phase_floor + (knobs.phase_start - knobs.phase_floor) * 2.0 ** (-iterations / knobs.half_life)
         weight = popular ** amplitude[:, None]
-        weight = weight * np.exp(_deviation(knobs, shape.experts, seed, layer, at, normals))
-        weight = np.broadcast_to(weight[:, None, None], (len(at), *shape[1:4]))
+        weight = weight * np.exp(_deviation(knobs, shape.experts, seed, layer, iterations, normals))
+        weight = np.broadcast_to(weight[:, None, None], (len(iterations), *shape[1:4]))
         shared, apart = (knobs.row_noise * part**0.5 for part in (knobs.row_shared, 1 - knobs.row_shared))
         for spread, purpose, rows in (
             (knobs.micro_drift, Purpose.MICRO_DRIFT, (shape.micro_batches, 1)),
@@ -127,16 +131,18 @@ def _shares(shape: Shape, knobs: Knobs, seed: int, layer: int, at: np.ndarray, n
             (apart, Purpose.ROW_NOISE, (shape.micro_batches, shape.ranks)),
         ):
             if spread:
-                noise = np.stack([normals(seed, purpose, layer, int(i), (*rows, shape.experts)) for i in at])
+                noise = np.stack([normals(seed, purpose, layer, int(i), (*rows, shape.experts)) for i in iterations])
                 weight = weight * np.exp(spread * noise)
         total = weight.sum()
     if not np.isfinite(total):
-        raise InputError(f"drift and noise must keep popularities finite, got {knobs.words}, {len(at)} iterations.")
+        raise InputError(
+            f"drift and noise must keep popularities finite, got {knobs.words}, {len(iterations)} iterations."
+        )
     share = to_shares(weight * _pairs(knobs, shape, seed, layer) if knobs.pair_sparsity else weight)
     if knobs.hot_share:
-        extra = _hot_spot(knobs, shape.ranks, shape.experts, seed, layer, at)[:, None, None]
+        extra = _hot_spot(knobs, shape.ranks, shape.experts, seed, layer, iterations)[:, None, None]
         share = share * (1 - extra.sum(axis=-1, keepdims=True)) + extra
-    return capped(share, 1 / knobs.distinct) if knobs.distinct > 1 else share
+    return cap_rows(share, 1 / knobs.distinct) if knobs.distinct > 1 else share
 
 
 def _receiving(knobs: Knobs, experts: int, seed: int, layer: int) -> np.ndarray:
@@ -152,7 +158,7 @@ def _receiving(knobs: Knobs, experts: int, seed: int, layer: int) -> np.ndarray:
     return _order(seed, Purpose.SPARSITY, layer, experts) < left
 
 
-def _pairs(knobs: Knobs, shape: Shape, seed: int, layer: int) -> np.ndarray:
+def _pairs(knobs: Knobs, shape: TrafficShape, seed: int, layer: int) -> np.ndarray:
     """Return which pairs of a source rank and an expert have traffic [R E]."""
     receiving = _receiving(knobs, shape.experts, seed, layer)
     number = int(receiving.sum())
@@ -197,23 +203,23 @@ def base_popularity(knobs: Knobs, layers: int, experts: int, seed: int, layer: i
 
 
 def _deviation(
-    knobs: Knobs, experts: int, seed: int, layer: int, at: np.ndarray, normals: Normals = normals
+    knobs: Knobs, experts: int, seed: int, layer: int, iterations: np.ndarray, normals: Normals = normals
 ) -> np.ndarray:
     """Return the deviation [T E] of log popularity by drift and jitter."""
     if not (knobs.drift or knobs.jitter):
-        return np.zeros((len(at), experts))
-    last, keep = int(at.max()), knobs.persistence
+        return np.zeros((len(iterations), experts))
+    last, keep = int(iterations.max()), knobs.persistence
     drawn = np.zeros((last + 1, 2, experts))
-    for i in range(last + 1) if keep else at:  # without memory, other iterations do not matter
+    for i in range(last + 1) if keep else iterations:  # without memory, other iterations do not matter
         drawn[i] = normals(seed, Purpose.DRIFT, layer, int(i), (2, experts))
     total = knobs.drift * drawn[:, 0]
     total[0] *= (1 - keep**2) ** -0.5 if keep < 1 else 0
     for i in range(1, len(total)):
         total[i] += keep * total[i - 1]
-    return total[at] + knobs.jitter * drawn[at, 1]
+    return total[iterations] + knobs.jitter * drawn[iterations, 1]
 
 
-def _hot_spot(knobs: Knobs, ranks: int, experts: int, seed: int, layer: int, at: np.ndarray) -> np.ndarray:
+def _hot_spot(knobs: Knobs, ranks: int, experts: int, seed: int, layer: int, iterations: np.ndarray) -> np.ndarray:
     """Return the fraction [T E] of a row that each expert gets for being hot; 0 without a hot spot."""
     field, wanted, places = (
         ("hot_ranks", knobs.hot_ranks, ranks) if knobs.hot_ranks else ("hot_experts", knobs.hot_experts, experts)
@@ -223,12 +229,12 @@ def _hot_spot(knobs: Knobs, ranks: int, experts: int, seed: int, layer: int, at:
     first = int(stream(seed, Purpose.HOT, layer).integers(places))
     spread = knobs.hot_spread and not knobs.hot_ranks
     offset = np.arange(wanted) * places // wanted if spread else np.arange(wanted)
-    moves = at // knobs.rotation if knobs.rotation else np.zeros_like(at)
+    moves = iterations // knobs.rotation if knobs.rotation else np.zeros_like(iterations)
     hot = (first + moves[:, None] * (1 if spread else wanted) + offset) % places
-    chosen = np.zeros((len(at), places))
+    chosen = np.zeros((len(iterations), places))
     np.put_along_axis(chosen, hot, 1.0, axis=1)
     if knobs.burst_every:
-        chosen[at % knobs.burst_every < knobs.burst_every - knobs.burst_length] = 0
+        chosen[iterations % knobs.burst_every < knobs.burst_every - knobs.burst_length] = 0
     per_place = experts // places
     return np.repeat(chosen, per_place, axis=1) * (knobs.hot_share / (wanted * per_place))
 
@@ -237,13 +243,15 @@ def to_shares(weight: np.ndarray) -> np.ndarray:
     return weight / weight.sum(axis=-1, keepdims=True)
 
 
-def capped(share: np.ndarray, most: float) -> np.ndarray:
+def cap_rows(share: np.ndarray, most: float) -> np.ndarray:
     """Return rows [... E] cut at `most`; others share the excess in proportion, or all equally if too few remain."""
     held = np.zeros(share.shape, bool)
     while True:
         free = np.where(held, 0, share)
-        rest, room = free.sum(axis=-1, keepdims=True), 1 - most * held.sum(axis=-1, keepdims=True)
-        capped = np.where(held, most, free * np.divide(room, rest, out=np.zeros_like(rest), where=rest > 0))
+        remainder, room = free.sum(axis=-1, keepdims=True), 1 - most * held.sum(axis=-1, keepdims=True)
+        capped = np.where(
+            held, most, free * np.divide(room, remainder, out=np.zeros_like(remainder), where=remainder > 0)
+        )
         above = capped > most
         if not above.any():
             return to_shares(capped)
@@ -254,7 +262,7 @@ def capped(share: np.ndarray, most: float) -> np.ndarray:
 # Source: routing counts published with OLMoE, arXiv 2409.02060; see data/NOTICE.
 
 
-def measured(
+def measured_tokens(
     workload: Workload, iterations: int = 1, micro_batches: int = 4, drift: float = 0.05, seed: int = 0
 ) -> Tokens:
     """Return multinomial selections (int32) with the measured expert shares of OLMoE or Mixtral.
@@ -295,25 +303,25 @@ def layer_shares(architecture: Architecture, layers: int, seed: int) -> tuple[np
         table = np.tile(table, experts // known)
     else:
         table, note = shares_of_others(table, experts), f" of {known} experts resampled to {experts}"
-    found = []
+    shares = []
     for layer in range(layers):
         order = stream(seed, Purpose.ORDER, layer).permutation(experts)
         slot = round(2 * layer / (layers - 1)) if layers > 1 else 0
-        found.append(table[:, slot][:, order])
-    return np.array(found), note
+        shares.append(table[:, slot][:, order])
+    return np.array(shares), note
 
 
 def _table_of(architecture: Architecture) -> str:
     return "mixtral" if architecture.name.lower().startswith("mixtral") else "olmoe"
 
 
-def measured_words(architecture: Architecture) -> str:
+def shares_description(architecture: Architecture) -> str:
     """Return in words which measured shares a model takes and how they are fitted to its number of experts."""
     name, experts = _table_of(architecture), architecture.experts
     known = measured_shares()[name].shape[-1]
-    way = "added up" if known % experts == 0 else "copied" if experts % known == 0 else "resampled"
+    method = "added up" if known % experts == 0 else "copied" if experts % known == 0 else "resampled"
     of = {"mixtral": "Mixtral", "olmoe": "OLMoE"}[name]
-    return f"{of}'s {known} experts" + (f", {way} to {experts}" if known != experts else "")
+    return f"{of}'s {known} experts" + (f", {method} to {experts}" if known != experts else "")
 
 
 @functools.cache
@@ -354,7 +362,7 @@ MATRIX = np.array(
 )
 
 
-def authors(workload: Workload, iterations: int = 1) -> Tokens:
+def authors_tokens(workload: Workload, iterations: int = 1) -> Tokens:
     """Return expected selections [iteration layer 1 R E] from the matrix of the paper's authors.
 
     All iterations and layers are equal. Rank s sends to rank d in proportion to the matrix at (s mod 8, d mod 8),
@@ -362,8 +370,8 @@ def authors(workload: Workload, iterations: int = 1) -> Tokens:
     scales rows by the number of ranks.
     """
     ranks, experts = workload.ep, workload.architecture.experts
-    place = np.arange(ranks) % len(MATRIX)
-    weight = np.repeat(MATRIX[np.ix_(place, place)], experts // ranks, axis=1).astype(float)
+    index = np.arange(ranks) % len(MATRIX)
+    weight = np.repeat(MATRIX[np.ix_(index, index)], experts // ranks, axis=1).astype(float)
     count = workload.selections * weight / weight.sum(axis=1, keepdims=True)
     shape = (iterations, workload.moe_layers, 1, ranks, experts)
     return Tokens(np.broadcast_to(count, shape), "the authors' 8 x 8 matrix, tiled")

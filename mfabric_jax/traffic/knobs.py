@@ -110,12 +110,12 @@ class Knobs:
     @property
     def words(self) -> str:
         """The changed knobs, in words."""
-        turned = self.turned.items()
+        turned = self.changes.items()
         words = (f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in turned)
         return ", ".join(words) or "balanced"
 
     @property
-    def turned(self) -> dict[str, Any]:
+    def changes(self) -> dict[str, Any]:
         """Knobs that differ from their defaults, by name."""
         values = dataclasses.asdict(self)
         return {f.name: values[f.name] for f in dataclasses.fields(self) if values[f.name] != f.default}

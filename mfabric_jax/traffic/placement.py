@@ -16,7 +16,7 @@ from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.traffic.tokens import Tokens
 
 
-class Room(NamedTuple):
+class SlotLayout(NamedTuple):
     """The slots of a group, over its ranks and servers; `groups` of neighbouring experts stay on one server."""
 
     ranks: int
@@ -39,23 +39,23 @@ class Room(NamedTuple):
             raise InputError(f"placement_groups must divide the {experts} experts, got {self.groups}.")
 
 
-PlacementPolicy = Callable[[Num[np.ndarray, "R E"], Room], Int[np.ndarray, "slots"]]
+PlacementPolicy = Callable[[Num[np.ndarray, "R E"], SlotLayout], Int[np.ndarray, "slots"]]
 
 
-def contiguous(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
+def contiguous(selections: Num[np.ndarray, "R E"], room: SlotLayout) -> Int[np.ndarray, "slots"]:
     """Place experts in order; with more slots than experts, copies of an expert are neighbours."""
     return np.arange(room.slots) * selections.shape[1] // room.slots
 
 
-def longest_processing_time(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
+def longest_processing_time(selections: Num[np.ndarray, "R E"], room: SlotLayout) -> Int[np.ndarray, "slots"]:
     """Place experts by EPLB's global balancing: in order of load, each to the least loaded rank with a free slot.
 
     Without copies and with enough slots, the largest load is at most 4/3 - 1/(3 R) of the optimum (Graham 1969).
     """
-    return _balanced(selections.sum(axis=0, dtype=np.float64), room.slots, room.ranks)
+    return _balance(selections.sum(axis=0, dtype=np.float64), room.slots, room.ranks)
 
 
-def hierarchical(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
+def hierarchical(selections: Num[np.ndarray, "R E"], room: SlotLayout) -> Int[np.ndarray, "slots"]:
     """Place experts by EPLB's hierarchical balancing, or `longest_processing_time` if servers do not divide groups.
 
     It packs groups of experts to servers, copies each server's heaviest experts inside it, and packs copies to ranks.
@@ -63,15 +63,15 @@ def hierarchical(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarr
     load = selections.sum(axis=0, dtype=np.float64)
     servers = room.servers
     if room.groups % servers:
-        return _balanced(load, room.slots, room.ranks)
+        return _balance(load, room.slots, room.ranks)
     size = len(load) // room.groups
-    packs = packed(load.reshape(room.groups, size).sum(axis=1), servers)
+    packs = pack_items(load.reshape(room.groups, size).sum(axis=1), servers)
     here = (packs[..., None] * size + np.arange(size)).reshape(servers, -1)  # experts of every server
-    slots = [some[_balanced(load[some], room.slots // servers, room.ranks_per_server)] for some in here]
+    slots = [some[_balance(load[some], room.slots // servers, room.ranks_per_server)] for some in here]
     return np.concatenate(slots)
 
 
-def packed(weight: Num[np.ndarray, "N"], packs: int) -> Int[np.ndarray, "packs n"]:
+def pack_items(weight: Num[np.ndarray, "N"], packs: int) -> Int[np.ndarray, "packs n"]:
     """Return items in packs of equal size, heaviest first to the lightest pack with room; packs keep that order."""
     each = len(weight) // packs
     if each == 1:
@@ -85,7 +85,7 @@ def packed(weight: Num[np.ndarray, "N"], packs: int) -> Int[np.ndarray, "packs n
     return np.array(items)
 
 
-def replicated(load: Num[np.ndarray, "E"], slots: int) -> Int[np.ndarray, "slots"]:
+def replicate_experts(load: Num[np.ndarray, "E"], slots: int) -> Int[np.ndarray, "slots"]:
     """Return the expert of every copy: first each expert once, then repeatedly the one with most load per copy."""
     copies = np.ones(len(load))
     more = []
@@ -95,10 +95,10 @@ def replicated(load: Num[np.ndarray, "E"], slots: int) -> Int[np.ndarray, "slots
     return np.concatenate([np.arange(len(load)), np.array(more, int)])
 
 
-def _balanced(load: Num[np.ndarray, "E"], slots: int, ranks: int) -> Int[np.ndarray, "slots"]:
-    of = replicated(load, slots)
+def _balance(load: Num[np.ndarray, "E"], slots: int, ranks: int) -> Int[np.ndarray, "slots"]:
+    of = replicate_experts(load, slots)
     each = (load / np.bincount(of, minlength=len(load)))[of]
-    return of[packed(each, ranks)].ravel()
+    return of[pack_items(each, ranks)].ravel()
 
 
 # Placement that gives circuits the least to carry.
@@ -112,7 +112,7 @@ LEAST = 1e-4  # least gain of a swap, relative to the busiest port's load
 SHARP = 8  # power mean in place of the maximum, so that a swap helps even if another server is as busy
 
 
-def with_circuits(selections: Num[np.ndarray, "R E"], room: Room) -> Int[np.ndarray, "slots"]:
+def with_circuits(selections: Num[np.ndarray, "R E"], room: SlotLayout) -> Int[np.ndarray, "slots"]:
     """Place experts as `hierarchical`, then swap them to lower what the busiest server sends or receives.
 
     First all experts of two ranks are swapped, then single experts, while the busiest rank's load rises by at most 2 %.
@@ -144,7 +144,7 @@ def server_ports(
 
 
 def _best_swap(
-    units: Int[np.ndarray, "U n"], sent: Float[np.ndarray, "S E"], room: Room, most: float
+    units: Int[np.ndarray, "U n"], sent: Float[np.ndarray, "S E"], room: SlotLayout, most: float
 ) -> tuple[int, int] | None:
     server, rank = (np.arange(len(units)) // (len(units) // parts) for parts in (room.servers, room.ranks))
     ports = server_ports(units.ravel(), sent, room.servers)
@@ -156,10 +156,10 @@ def _best_swap(
     more = load[there][None, :] - load[here][:, None]
     allowed = (at_rank[rank[here]][:, None] + more <= most) & (at_rank[rank[there]][None, :] - more <= most)
     gain = np.zeros(more.shape)
-    for place, sign in ((np.full_like(there, busy), 1), (server[there], -1)):
-        kept = sign * (to[place, there][None, :] - to[place[None, :], here[:, None]])
-        changed = ports[place] + np.stack([-kept, sign * more - kept], axis=-1)
-        gain += _weight(ports[place], ports.max()) - _weight(changed, ports.max())
+    for hosts, sign in ((np.full_like(there, busy), 1), (server[there], -1)):
+        kept = sign * (to[hosts, there][None, :] - to[hosts[None, :], here[:, None]])
+        changed = ports[hosts] + np.stack([-kept, sign * more - kept], axis=-1)
+        gain += _weight(ports[hosts], ports.max()) - _weight(changed, ports.max())
     gain[~allowed] = 0
     best = np.unravel_index(np.argmax(gain), gain.shape)
     return (int(here[best[0]]), int(there[best[1]])) if gain[best] > LEAST else None
@@ -188,8 +188,8 @@ def placement_policy(name: str) -> PlacementPolicy:
 # Letters: I iterations, R ranks, E experts.
 
 
-def placed(
-    tokens: Tokens, room: Room, policy: PlacementPolicy, *, on: str = "past", every: int = 0, window: int = 1
+def tokens_by_slot(
+    tokens: Tokens, room: SlotLayout, policy: PlacementPolicy, *, on: str = "past", every: int = 0, window: int = 1
 ) -> Tokens:
     """Return tokens by physical slot instead of by expert.
 
@@ -197,10 +197,12 @@ def placed(
       known, else `contiguous`. "now" places by the loads of the iterations that the placement serves.
     - `every`: iterations between placements; 0: place once.
     """
-    return placed_alike((tokens,), room, policy, on=on, every=every, window=window)[0]
+    return replicas_by_slot((tokens,), room, policy, on=on, every=every, window=window)[0]
 
 
-def placed_alike(replicas: Sequence[Tokens], room: Room, policy: PlacementPolicy, **how: Any) -> tuple[Tokens, ...]:
+def replicas_by_slot(
+    replicas: Sequence[Tokens], room: SlotLayout, policy: PlacementPolicy, **how: Any
+) -> tuple[Tokens, ...]:
     """Return `placed` for replicas with one common placement, by the sum of their loads; `how` as in `placed`."""
     before = [tokens.before for tokens in replicas if tokens.before is not None]
     known = np.concatenate(before, axis=1) if len(before) == len(replicas) else None
@@ -212,22 +214,22 @@ def placed_alike(replicas: Sequence[Tokens], room: Room, policy: PlacementPolicy
     )
 
 
-def placed_at(replicas: Sequence[Tokens], slots: Int[np.ndarray, "L slot"]) -> tuple[Tokens, ...]:
+def replicas_at_slots(replicas: Sequence[Tokens], slots: Int[np.ndarray, "L slot"]) -> tuple[Tokens, ...]:
     """Return tokens by physical slot for a given placement; one layer of slots applies to all layers.
 
     Traffic with fewer layers than the model repeats its layers; it takes the slots of the first blocks.
     """
 
-    def at(tokens: Tokens) -> Tokens:
+    def with_slots(tokens: Tokens) -> Tokens:
         iterations, layers = tokens.count.shape[:2]
         every = np.broadcast_to(slots[:layers], (iterations, layers, slots.shape[1]))
         return dataclasses.replace(tokens, count=in_slots(tokens.count, every), slots=every, by_expert=tokens)
 
-    return tuple(at(tokens) for tokens in replicas)
+    return tuple(with_slots(tokens) for tokens in replicas)
 
 
 def _slots(
-    tokens: Tokens, room: Room, policy: PlacementPolicy, on: str = "past", every: int = 0, window: int = 1
+    tokens: Tokens, room: SlotLayout, policy: PlacementPolicy, on: str = "past", every: int = 0, window: int = 1
 ) -> Int[np.ndarray, "I layer slot"]:
     whole("replace_every", every, at_least=0)
     whole("placed_window", window)
@@ -261,7 +263,9 @@ def in_slots(
     return held / np.take_along_axis(copies, slots, axis=-1)[:, :, None, None, :]
 
 
-def copied_experts(slots: Int[np.ndarray, "I layer slot"], room: Room, every: int) -> Float[np.ndarray, "I layer R R"]:
+def expert_moves(
+    slots: Int[np.ndarray, "I layer slot"], room: SlotLayout, every: int
+) -> Float[np.ndarray, "I layer R R"]:
     """Return how many experts move between ranks per iteration; a placement lasts `every` iterations.
 
     The source is a rank of the same server if possible, and among those the rank that has sent least. Experts that a
@@ -272,12 +276,14 @@ def copied_experts(slots: Int[np.ndarray, "I layer slot"], room: Room, every: in
         before = contiguous(np.empty((1, slots.max() + 1)), room)
         for first in range(0, len(slots), every):
             now = slots[first, layer]
-            moved[first : first + every, layer] = _copied(before, now, room) / every
+            moved[first : first + every, layer] = _count_moves(before, now, room) / every
             before = now
     return moved
 
 
-def _copied(before: Int[np.ndarray, "slot"], after: Int[np.ndarray, "slot"], room: Room) -> Float[np.ndarray, "R R"]:
+def _count_moves(
+    before: Int[np.ndarray, "slot"], after: Int[np.ndarray, "slot"], room: SlotLayout
+) -> Float[np.ndarray, "R R"]:
     had, moved = before.reshape(room.ranks, -1), np.zeros((room.ranks, room.ranks))
     for rank, experts in enumerate(after.reshape(room.ranks, -1)):
         for expert in sorted(set(experts.tolist()) - set(had[rank].tolist())):
@@ -285,7 +291,9 @@ def _copied(before: Int[np.ndarray, "slot"], after: Int[np.ndarray, "slot"], roo
     return moved
 
 
-def _nearest(had: Int[np.ndarray, "R n"], expert: int, rank: int, moved: Float[np.ndarray, "R R"], room: Room) -> int:
+def _nearest(
+    had: Int[np.ndarray, "R n"], expert: int, rank: int, moved: Float[np.ndarray, "R R"], room: SlotLayout
+) -> int:
     holders = np.flatnonzero((had == expert).any(axis=1))
     near = holders[holders // room.ranks_per_server == rank // room.ranks_per_server]
     some = near if len(near) else holders

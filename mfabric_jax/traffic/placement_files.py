@@ -28,7 +28,7 @@ LOADS = ("logical_count", "expert_load_window", "records", "global_physical_coun
 MOST = 2**24  # slots of all layers
 
 
-class Placement(NamedTuple):
+class ExpertPlacement(NamedTuple):
     """The expert in each physical slot [layer, slot]; `ranks` is None if not known."""
 
     slots: Int[np.ndarray, "L P"]
@@ -39,7 +39,7 @@ class Placement(NamedTuple):
         return int(self.slots.max()) + 1
 
 
-def check_given(placement: Placement, workload: Workload) -> None:
+def check_placement_fits(placement: ExpertPlacement, workload: Workload) -> None:
     """Raise `InputError` unless the placement fits the workload's experts, blocks and ranks."""
     layers, blocks, experts = len(placement.slots), workload.moe_layers, workload.architecture.experts
     if placement.experts != experts:
@@ -53,34 +53,34 @@ def check_given(placement: Placement, workload: Workload) -> None:
         raise InputError(f"placement.given must have a multiple of {workload.ep} slots (ranks, ep), got {slots}.")
 
 
-def is_placement(told: Mapping[str, Any]) -> bool:
+def is_placement(content: Mapping[str, Any]) -> bool:
     """Return whether JSON holds a placement and no loads of experts."""
-    return any(key in told for key in (MAP, SLOTS, LAYERS)) and not any(key in told for key in LOADS)
+    return any(key in content for key in (MAP, SLOTS, LAYERS)) and not any(key in content for key in LOADS)
 
 
 @cached_by_files(lambda path: (path,), maxsize=8)
-def read_placement(path: str | Path) -> Placement:
+def read_placement(path: str | Path) -> ExpertPlacement:
     """Return the placement in a .json file of any form. Raise `InputError` for other files or missing experts."""
-    found = placement_in(read_mapping(path, "placements of experts", ".json"), str(path))
-    found.slots.setflags(write=False)
-    return found
+    placement = placement_in(read_mapping(path, "placements of experts", ".json"), str(path))
+    placement.slots.setflags(write=False)
+    return placement
 
 
-def placement_in(told: Mapping[str, Any], file: str) -> Placement:
+def placement_in(content: Mapping[str, Any], file: str) -> ExpertPlacement:
     """Return `read_placement` of a file's content."""
-    if LAYERS in told:
-        found = _of_devices(told[LAYERS], file)
-        _check_count(told, "moe_layer_count", len(found.slots), file)
-    elif key := next((key for key in (MAP, SLOTS) if key in told), None):
-        found = Placement(_matrix(told[key], f"{file}: {key}"))
+    if LAYERS in content:
+        placement = _of_devices(content[LAYERS], file)
+        _check_count(content, "moe_layer_count", len(placement.slots), file)
+    elif key := next((key for key in (MAP, SLOTS) if key in content), None):
+        placement = ExpertPlacement(_matrix(content[key], f"{file}: {key}"))
     else:
-        hint = "; mfabric traces place makes a placement of its loads" if any(key in told for key in LOADS) else ""
+        hint = "; mfabric traces place makes a placement of its loads" if any(key in content for key in LOADS) else ""
         raise InputError(f"{file} must hold {MAP}, {SLOTS} or {LAYERS}{hint}.")
-    _check_complete(found, file)
-    if SLOTS in told:
-        _check_same(found, told, file)
-    name_unread(repr(file), "fields", [name for name in told if name not in (MAP, SLOTS, LAYERS, *BESIDE, *LOADS)])
-    return found
+    _check_complete(placement, file)
+    if SLOTS in content:
+        _check_same(placement, content, file)
+    name_unread(repr(file), "fields", [name for name in content if name not in (MAP, SLOTS, LAYERS, *BESIDE, *LOADS)])
+    return placement
 
 
 def _matrix(value: Any, where: str) -> Int[np.ndarray, "L P"]:
@@ -94,22 +94,22 @@ def _matrix(value: Any, where: str) -> Int[np.ndarray, "L P"]:
     return array.astype(np.int64)
 
 
-def _check_complete(found: Placement, file: str) -> None:
-    experts = whole(f"{file}: experts", found.experts)
-    if experts > found.slots.shape[1]:
-        raise InputError(f"{file}: experts must be below the {found.slots.shape[1]} slots, got {experts - 1}.")
-    for layer, row in enumerate(found.slots):
+def _check_complete(placement: ExpertPlacement, file: str) -> None:
+    experts = whole(f"{file}: experts", placement.experts)
+    if experts > placement.slots.shape[1]:
+        raise InputError(f"{file}: experts must be below the {placement.slots.shape[1]} slots, got {experts - 1}.")
+    for layer, row in enumerate(placement.slots):
         held = np.bincount(row, minlength=experts)
         if not held.all():
             raise InputError(f"{file}, layer {layer}: expert {int(held.argmin())} of {experts} has no slot.")
 
 
-def _check_same(found: Placement, told: Mapping[str, Any], file: str) -> None:
+def _check_same(placement: ExpertPlacement, content: Mapping[str, Any], file: str) -> None:
     """Raise `InputError` if `logcnt` or `log2phy` contradicts the slots."""
-    counted = copies_of(found.slots)
-    if "logcnt" in told and not np.array_equal(_matrix(told["logcnt"], f"{file}: logcnt"), counted):
+    counted = copies_of(placement.slots)
+    if "logcnt" in content and not np.array_equal(_matrix(content["logcnt"], f"{file}: logcnt"), counted):
         raise InputError(f"{file}: logcnt must be the number of slots of phy2log that hold each expert; it is not.")
-    if "log2phy" in told and not _lists_slots(told["log2phy"], found.slots):
+    if "log2phy" in content and not _lists_slots(content["log2phy"], placement.slots):
         raise InputError(f"{file}: log2phy must list the slots of phy2log that hold each expert; it does not.")
 
 
@@ -120,15 +120,15 @@ def _lists_slots(value: Any, slots: np.ndarray) -> bool:
         return False
 
 
-def _of_devices(layers: Any, file: str) -> Placement:
+def _of_devices(layers: Any, file: str) -> ExpertPlacement:
     """Return the slots of vLLM-Ascend's layers, in the order of `layer_id` and `device_id`."""
     rows, devices, beside = [], 0, []
     for layer in _in_order(layers, "layer_id", f"{file}: {LAYERS}"):
         where = f"{file}, layer {layer['layer_id']}"
         devices_of = _in_order(layer.get("device_list"), "device_id", where)
-        every: list[Any] = [one.get("device_expert") for one in devices_of]
+        every: list[Any] = [device.get("device_expert") for device in devices_of]
         beside += [name for name in layer if name not in ("layer_id", "device_count", "device_list")]
-        beside += [name for one in devices_of for name in one if name not in ("device_id", "device_expert")]
+        beside += [name for device in devices_of for name in device if name not in ("device_id", "device_expert")]
         if not all(isinstance(some, list) and len(some) == len(every[0]) > 0 for some in every):
             raise InputError(f"{where}: device_expert must be a list, equally long on every device.")
         rows.append([expert for some in every for expert in some])
@@ -137,20 +137,22 @@ def _of_devices(layers: Any, file: str) -> Placement:
             raise InputError(f"{where}: device_list must have {devices} devices, as before, got {len(every)}.")
         devices = len(every)
     name_unread(repr(file), f"fields of {LAYERS}", beside)
-    return Placement(_matrix(rows, f"{file}: device_expert"), devices)
+    return ExpertPlacement(_matrix(rows, f"{file}: device_expert"), devices)
 
 
-def _check_count(told: Mapping[str, Any], field: str, count: int, where: str) -> None:
+def _check_count(content: Mapping[str, Any], field: str, count: int, where: str) -> None:
     """Raise `InputError` if the file states a count that differs from its list."""
-    if field in told and (type(told[field]) is not int or told[field] != count):
-        raise InputError(f"{where}: {field} must be {count}, the number listed, got {told[field]!r:.80}.")
+    if field in content and (type(content[field]) is not int or content[field] != count):
+        raise InputError(f"{where}: {field} must be {count}, the number listed, got {content[field]!r:.80}.")
 
 
 def _in_order(value: Any, key: str, where: str) -> list[dict[str, Any]]:
     """Return the mappings that `key` numbers 0, 1, ..., in that order."""
-    numbered = isinstance(value, list) and all(isinstance(one, dict) and type(one.get(key)) is int for one in value)
-    ordered = sorted(value, key=lambda one: one[key]) if numbered else []
-    if not ordered or [one[key] for one in ordered] != [*range(len(ordered))]:
+    numbered = isinstance(value, list) and all(
+        isinstance(mapping, dict) and type(mapping.get(key)) is int for mapping in value
+    )
+    ordered = sorted(value, key=lambda mapping: mapping[key]) if numbered else []
+    if not ordered or [mapping[key] for mapping in ordered] != [*range(len(ordered))]:
         raise InputError(f"{where} must be a list of mappings whose {key} counts from 0, got {value!r:.80}.")
     return ordered
 
@@ -199,7 +201,7 @@ def check_placement(path: str | Path, form: str) -> None:
     check_file("placement", path, (".json",))
 
 
-def write_placement(placement: Placement, path: str | Path, form: str = "map") -> Path:
+def write_placement(placement: ExpertPlacement, path: str | Path, form: str = "map") -> Path:
     """Write a placement as JSON in one of `FORMS`; return the path. Raise `InputError` if ranks do not divide slots."""
     check_placement(path, form)
     slots, ranks = placement

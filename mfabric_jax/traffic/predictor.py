@@ -35,7 +35,7 @@ def by_transition(past: History, current: Load, *, window: int = WINDOW, decay: 
 
     `window` is the number of iterations to fit, `decay` the weight of an iteration relative to the next one.
     """
-    seen, now, latest = _observed(past, current, window)
+    seen, now, latest = _read_shares(past, current, window)
     if len(now) == 1:
         return latest
     loaded = (seen > 0).any(axis=-1).astype(seen.dtype)
@@ -48,25 +48,25 @@ def by_transition(past: History, current: Load, *, window: int = WINDOW, decay: 
 
 def previous_layer(past: History, current: Load) -> Float[Array, "L E"]:
     """Return the shares of the previous layer in this iteration."""
-    _, now, latest = _observed(past, current, 1)
+    _, now, latest = _read_shares(past, current, 1)
     return _first_with_load(jnp.concatenate([latest[:1], now[:-1]]), latest)
 
 
 def previous_iteration(past: History, current: Load) -> Float[Array, "L E"]:
     """Return the shares of the same layer in the previous iteration."""
-    return _observed(past, current, 1)[2]
+    return _read_shares(past, current, 1)[2]
 
 
 def mean_of_past(past: History, current: Load, *, window: int = WINDOW, decay: float = DECAY) -> Float[Array, "L E"]:
     """Return the mean shares of the same layer over the last iterations; settings as in `by_transition`."""
-    seen, _, latest = _observed(past, current, window)
+    seen, _, latest = _read_shares(past, current, window)
     weight = _recency(window, decay, seen.dtype)[-len(seen) :]
     return _first_with_load(_shares(jnp.einsum("t,tle->le", weight, seen)), latest)
 
 
 def even(past: History, current: Load) -> Float[Array, "L E"]:
     """Return the same share for every expert."""
-    _, now, _ = _observed(past, current, 1)
+    _, now, _ = _read_shares(past, current, 1)
     return jnp.full_like(now, 1 / now.shape[-1])
 
 
@@ -95,7 +95,7 @@ def get(name: str = DEFAULT, **settings: Any) -> Predictor:
     return functools.partial(predictor, **settings) if settings else predictor
 
 
-def predicted(tokens: Tokens, name: str = DEFAULT, **settings: Any) -> np.ndarray:
+def predict_selections(tokens: Tokens, name: str = DEFAULT, **settings: Any) -> np.ndarray:
     """Return predicted selections [iteration, layer, micro_batch, source_rank, expert], laid out as `Tokens.count`.
 
     They are predicted expert shares times what each source rank sends. A prediction uses what is known before the gate
@@ -104,7 +104,7 @@ def predicted(tokens: Tokens, name: str = DEFAULT, **settings: Any) -> np.ndarra
     """
     real = jnp.asarray(tokens.count, jnp.result_type(float))
     load = real.sum(axis=3)
-    shares = np.array(ahead(load, np.arange(len(real)), get(name, **settings)))
+    shares = np.array(predict_shares(load, np.arange(len(real)), get(name, **settings)))
     shares[0] = 1 / load.shape[-1]
     return np.asarray(real.sum(axis=4, keepdims=True) * shares[:, :, :, None, :])
 
@@ -113,22 +113,22 @@ def predicted(tokens: Tokens, name: str = DEFAULT, **settings: Any) -> np.ndarra
 _ALONE = threading.Lock()
 
 
-def ahead(
-    load: Float[Array, "T L M E"], at: Int[Array, "N"] | np.ndarray, predictor: Predictor, horizon: int = 1
+def predict_shares(
+    load: Float[Array, "T L M E"], targets: Int[Array, "N"] | np.ndarray, predictor: Predictor, horizon: int = 1
 ) -> Float[Array, "N L M E"]:
     """Return predicted shares for every micro-batch of iterations `at`, from iterations at least `horizon` earlier.
 
     Only one thread predicts at a time.
     """
     if isinstance(load, Tracer):
-        return _ahead(load, at, predictor, horizon)
+        return _predict_shares(load, targets, predictor, horizon)
     with _ALONE:
-        return jax.block_until_ready(_ahead(load, at, predictor, horizon))
+        return jax.block_until_ready(_predict_shares(load, targets, predictor, horizon))
 
 
 @functools.partial(jax.jit, static_argnames="predictor")
-def _ahead(
-    load: Float[Array, "T L M E"], at: Int[Array, "N"], predictor: Predictor, horizon: int
+def _predict_shares(
+    load: Float[Array, "T L M E"], targets: Int[Array, "N"], predictor: Predictor, horizon: int
 ) -> Float[Array, "N L M E"]:
     window = inspect.signature(predictor).parameters.get("window")
     reach = window.default if window else 1
@@ -139,7 +139,7 @@ def _ahead(
         past = lax.dynamic_slice_in_dim(before, now - horizon + 1, reach)
         return jax.vmap(functools.partial(predictor, past), in_axes=1, out_axes=1)(load[now])
 
-    return lax.map(of, at)
+    return lax.map(of, targets)
 
 
 def hit_rate(predicted: Num[Array, "... E"], true: Num[Array, "... E"], k: int) -> Float[Array, "..."]:
@@ -165,7 +165,7 @@ def _same_experts(predicted: Num[Array, "... E"], true: Num[Array, "... E"]) -> 
     return predicted, true
 
 
-def _observed(past, current, window: int):
+def _read_shares(past, current, window: int):
     """Return the shares [T L E] of the last `window` iterations, those of the current one, and a fallback [L E]."""
     past, current = jnp.asarray(past), jnp.asarray(current)
     if current.ndim != 2 or 0 in current.shape or past.ndim != 3 or past.shape[1:] != current.shape:
@@ -238,17 +238,17 @@ def transition(x: Float[Array, "k E"], y: Float[Array, "k E"], weight: Float[Arr
     0, all entries are 1/E.
     """
     dtype = jnp.float32 if x.dtype == jnp.float32 else jnp.result_type(float)
-    return _fitted(*(jnp.asarray(values, dtype) for values in (x, y, weight)))
+    return _fit_matrix(*(jnp.asarray(values, dtype) for values in (x, y, weight)))
 
 
 @jax.jit
-def _fitted(x, y, weight) -> Float[Array, "E E"]:
+def _fit_matrix(x, y, weight) -> Float[Array, "E E"]:
     moments, tolerance = _moments(x, y, weight), TOLERANCE[str(x.dtype)]
 
-    def unfinished(state: _Iterate):
+    def is_unfinished(state: _Iterate):
         return (moments.gap(state.matrix) > tolerance) & (state.rounds < ROUNDS)
 
-    matrix = lax.while_loop(unfinished, lambda state: _round(moments, state), _start(moments)).matrix
+    matrix = lax.while_loop(is_unfinished, lambda state: _round(moments, state), _start(moments)).matrix
     return matrix / matrix.sum(axis=0)[None, :]
 
 

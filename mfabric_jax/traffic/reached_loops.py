@@ -153,25 +153,25 @@ def _errors(target, sure, chance, left, own, through, behind, states, slope, eve
 
 
 @compiled
-def _largest(array, found):
+def _largest(array, largest):
     for lane in range(LANES):
-        found[lane] = 0.0
+        largest[lane] = 0.0
     for e in range(array.shape[0]):
         for lane in range(LANES):
-            found[lane] = max(found[lane], abs(array[e, lane]))
+            largest[lane] = max(largest[lane], abs(array[e, lane]))
 
 
 @compiled
 def _likely(target, sure, chance, every, lane):
-    found = -np.log(every[lane])
+    likelihood = -np.log(every[lane])
     for e in range(len(target)):
         if sure[e, lane] == 0:
-            found += target[e, lane] * np.log(chance[e, lane]) + (1 - target[e, lane]) * np.log1p(-chance[e, lane])
-    return found
+            likelihood += target[e, lane] * np.log(chance[e, lane]) + (1 - target[e, lane]) * np.log1p(-chance[e, lane])
+    return likelihood
 
 
 @compiled
-def _moved(target, sure, chance, error, step, groups, move, trial):
+def _ascend(target, sure, chance, error, step, groups, move, trial):
     """Take a near-Newton step of the likelihood; experts of a group vary together as if by its mean."""
     experts = len(target)
     for g in range(groups):
@@ -179,11 +179,11 @@ def _moved(target, sure, chance, error, step, groups, move, trial):
         for lane in range(LANES):
             wrong, alone = 0.0, EPS
             for e in range(first, last):
-                found = min(max(target[e, lane] - error[e, lane], EPS), 1 - EPS)
+                probability = min(max(target[e, lane] - error[e, lane], EPS), 1 - EPS)
                 free = 1 - sure[e, lane]
-                move[e, lane] = free * error[e, lane] / (found * (1 - found))
+                move[e, lane] = free * error[e, lane] / (probability * (1 - probability))
                 wrong += free * error[e, lane]
-                alone += free * found * (1 - found)
+                alone += free * probability * (1 - probability)
             for e in range(first, last):
                 move[e, lane] -= step[1, lane] * wrong / alone
     for lane in range(LANES):
@@ -219,9 +219,9 @@ def chances_of_all(taken, top_k, groups, most):
             row = min(start + lane, many - 1)
             step[0, lane], step[1, lane] = 1.0, 1 - 1 / spread
             for e in range(experts):
-                one = taken[row, e]
-                target[e, lane] = chance[e, lane] = one
-                sure[e, lane] = 1.0 if one <= 0 or one >= 1 else 0.0
+                frequency = taken[row, e]
+                target[e, lane] = chance[e, lane] = frequency
+                sure[e, lane] = 1.0 if frequency <= 0 or frequency >= 1 else 0.0
         _errors(target, sure, chance, left, own, through, behind, states, slope, every, error)
         _largest(error, wrong)
         for _ in range(ROUNDS):
@@ -230,7 +230,7 @@ def chances_of_all(taken, top_k, groups, most):
                 done = done and wrong[lane] <= EXACT
             if done:
                 break
-            _moved(target, sure, chance, error, step, groups, move, trial)
+            _ascend(target, sure, chance, error, step, groups, move, trial)
             _errors(target, sure, trial, left, own, through, behind, states, slope, total, new)
             _largest(new, worse)
             for lane in range(LANES):
@@ -266,15 +266,15 @@ def reached_of_all(fitted, kept, top_k, servers, groups, most):
                 trial[e, lane] = chance[e, lane] = fitted[row, e]
                 left[e, lane] = 1 - chance[e, lane]
         _forward(left, chance, own, through, every)
-        for one in range(servers):
+        for server in range(servers):
             for lane in range(LANES):
                 row = min(start + lane, many - 1)
-                for e in range(one * per_server, (one + 1) * per_server):
+                for e in range(server * per_server, (server + 1) * per_server):
                     trial[e, lane] = chance[e, lane] * (1 - kept[row, e])
             _forward(left, trial, own, through, total)
             for lane in range(LANES):
-                for e in range(one * per_server, (one + 1) * per_server):
+                for e in range(server * per_server, (server + 1) * per_server):
                     trial[e, lane] = chance[e, lane]
                 if start + lane < many:
-                    reached[start + lane, one] = 1 - total[lane] / every[lane]
+                    reached[start + lane, server] = 1 - total[lane] / every[lane]
     return reached

@@ -13,7 +13,7 @@ import numpy as np
 from mfabric_jax import checks
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.support.atomic import replacing
-from mfabric_jax.support.text_files import parsed_json
+from mfabric_jax.support.text_files import parse_json
 from mfabric_jax.support.unpacking import check_archive
 from mfabric_jax.support.unread import name_unread
 from mfabric_jax.traffic.tokens import Reached, Tokens
@@ -77,13 +77,13 @@ class Recording:
         names = ("iteration", "layer", "micro-batch", self.sources.value, self.targets.value)
         return {n: size for n, size in zip(names, self.count.shape, strict=True) if n != Sources.UNKNOWN.value}
 
-    def chosen(self, records: tuple[int, int] | None = None) -> "Recording":
+    def select(self, records: tuple[int, int] | None = None) -> "Recording":
         """Return the records whose number lies in [first, last]. Raise `InputError` if there are none."""
         number = self.number
-        asked = records if records is not None else self.steady or (number.min(), number.max())
-        if len(tuple(asked)) != 2 or asked[0] > asked[1]:
+        bounds = records if records is not None else self.steady or (number.min(), number.max())
+        if len(tuple(bounds)) != 2 or bounds[0] > bounds[1]:
             raise InputError(f"records must be a pair, the first and the last, got {records!r}.")
-        first, last = asked
+        first, last = bounds
         index = np.flatnonzero((number >= first) & (number <= last))
         if not index.size:
             raise InputError(
@@ -111,7 +111,7 @@ class Recording:
     def _range(self) -> str:
         return f"records {self.number[0]} to {self.number[-1]}"
 
-    def fitted(self, workload: Workload, iterations: int | None = None) -> Tokens:
+    def fit(self, workload: Workload, iterations: int | None = None) -> Tokens:
         """Return selections for `iterations` of a workload (default: one per record); records repeat cyclically.
 
         Layer l reads recorded layer l mod L, or its block's layer if every block of the model was recorded.
@@ -136,7 +136,7 @@ class Recording:
         count = rows[cyclic]
         known = {parts: used._rows(x[:, layer], workload.ep)[0][cyclic] for parts, x in (used.reached or {}).items()}
         reached = Reached(count, known) if known else None
-        return Tokens(count, ", ".join(filter(None, notes)), reached=reached).scaled_to(workload)
+        return Tokens(count, ", ".join(filter(None, notes)), reached=reached).scale_to(workload)
 
     def _layers(self, workload: Workload) -> np.ndarray:
         recorded, blocks = self.count.shape[1], workload.architecture.moe_blocks
@@ -196,7 +196,7 @@ class Recording:
         return np.repeat(count / (known // targets), known // targets, axis=-1)
 
 
-def recorded(
+def recorded_tokens(
     workload: Workload,
     path: str | pathlib.Path | Recording,
     records: tuple[int, int] | None = None,
@@ -212,9 +212,9 @@ def recorded(
 
     Raise `InputError` if the file is unreadable, no record is in range, or ranks or experts do not fit.
     """
-    found = recording_of(workload, path, axes)
-    with checks.in_file(found.path):
-        return found.chosen(records).fitted(workload, iterations)
+    recording = recording_of(workload, path, axes)
+    with checks.in_file(recording.path):
+        return recording.select(records).fit(workload, iterations)
 
 
 def recording_of(workload: Workload, path: str | pathlib.Path | Recording, axes: str | None = None) -> Recording:
@@ -247,11 +247,11 @@ def open_trace(
     """
     path = pathlib.Path(path)
     with checks.in_file(path):
-        return _opened(path, layout, axes)
+        return _open(path, layout, axes)
 
 
-def _opened(path: pathlib.Path, layout: RankLayout | None, axes: str | None) -> tuple[Recording, ...]:
-    saved = _saved(path) if axes is None and path.suffix == ".npz" and path.is_file() else None
+def _open(path: pathlib.Path, layout: RankLayout | None, axes: str | None) -> tuple[Recording, ...]:
+    saved = _read_saved(path) if axes is None and path.suffix == ".npz" and path.is_file() else None
     return importlib.import_module(FORMATS).read(path, layout or RankLayout(), axes) if saved is None else (saved,)
 
 
@@ -278,7 +278,7 @@ def counts_in(path: pathlib.Path, count: np.ndarray) -> np.ndarray:
 SAID = ("schema_version", "source", "records", "sources", "targets", "experts")  # in `META`
 
 
-def _saved(path: pathlib.Path) -> Recording | None:
+def _read_saved(path: pathlib.Path) -> Recording | None:
     try:
         with zipfile.ZipFile(path) as archive:
             check_archive(path, archive)
@@ -289,7 +289,7 @@ def _saved(path: pathlib.Path) -> Recording | None:
     except Exception:  # the archive cannot be read, so it is not one of our files
         return None
     try:
-        facts = parsed_json(meta)
+        facts = parse_json(meta)
         version, number = int(facts["schema_version"]), np.array(facts["records"], dtype=np.int64)
         kinds = Sources(facts["sources"]), Targets(facts["targets"])
         experts, origin = facts["experts"] and int(facts["experts"]), str(facts["source"])

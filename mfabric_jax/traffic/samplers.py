@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Key
 
 from mfabric_jax.checks import InputError, not_negative, one_of, part, whole
-from mfabric_jax.traffic.demand_families import BROAD, FAMILIES, check_folds, folded, gate_trace
+from mfabric_jax.traffic.demand_families import BROAD, FAMILIES, check_folds, fold_to_servers, gate_trace
 
 SPLITS = ("train", "validation", "test")
 TRAINED = 0.8  # leading fraction of a recording in "train"; "validation" has half of the others
@@ -68,16 +68,16 @@ def drifting(
     skew, pairs, memory = (jnp.asarray(value, dtype) for value in (skew, pairs, memory))
     demand = jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
 
-    def moved(walks, key):
+    def move(walks, key):
         fresh = jax.random.normal(key, walks.shape, dtype)
         return (memory * walks + jnp.sqrt(1 - memory**2) * fresh,) * 2
 
     first = jax.random.normal(begin, (servers + 1, servers), dtype)
-    rest = lax.scan(moved, first, jax.random.split(on, steps - 1))[1]
-    walks = jnp.concatenate([first[None], rest])
-    found = demand[None] * jnp.exp(skew * walks[:, :1] + pairs * walks[:, 1:])
-    total = found.sum((1, 2), keepdims=True)
-    return found * demand.sum() / jnp.where(total > 0, total, 1)
+    later = lax.scan(move, first, jax.random.split(on, steps - 1))[1]
+    walks = jnp.concatenate([first[None], later])
+    demands = demand[None] * jnp.exp(skew * walks[:, :1] + pairs * walks[:, 1:])
+    total = demands.sum((1, 2), keepdims=True)
+    return demands * demand.sum() / jnp.where(total > 0, total, 1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,35 +100,35 @@ class Sampler:
             whole("steps", steps)
         key = split_key(key, self.split)
         if self.count is not None:
-            return self._recorded(key, servers, steps)
+            return self._draw_recorded(key, servers, steps)
         draw, walk = jax.random.split(key)
         demand = SAMPLED[self.family](draw, servers)
         if steps is None and self.family != DRIFT:
             return jnp.where(jnp.eye(servers, dtype=bool), 0, demand)
-        found = drifting(walk, demand, steps or 1, skew=self.skew, pairs=self.pairs, memory=self.memory)
-        return found[0] if steps is None else found
+        demands = drifting(walk, demand, steps or 1, skew=self.skew, pairs=self.pairs, memory=self.memory)
+        return demands[0] if steps is None else demands
 
-    def recorded(self, servers: int) -> Float[np.ndarray, "T C S S"]:
+    def recorded_demands(self, servers: int) -> Float[np.ndarray, "T C S S"]:
         """Return all demands of a recording's split, [record, layer and micro-batch, S, S]."""
         assert self.count is not None
-        return _folded(self, servers)
+        return _cached_demands(self, servers)
 
-    def _recorded(self, key, servers: int, steps: int | None) -> Array:
-        demands = jnp.asarray(self.recorded(servers))
+    def _draw_recorded(self, key, servers: int, steps: int | None) -> Array:
+        demands = jnp.asarray(self.recorded_demands(servers))
         many = 1 if steps is None else steps
         if many > len(demands):
             raise InputError(f"steps must be at most the {len(demands)} records of the {self.split} split, got {many}.")
         begin, which = jax.random.split(key)
-        at = jax.random.randint(begin, (), 0, len(demands) - many + 1)
-        chosen = lax.dynamic_slice_in_dim(demands, at, many)[:, jax.random.randint(which, (), 0, demands.shape[1])]
+        start = jax.random.randint(begin, (), 0, len(demands) - many + 1)
+        chosen = lax.dynamic_slice_in_dim(demands, start, many)[:, jax.random.randint(which, (), 0, demands.shape[1])]
         return chosen[0] if steps is None else chosen
 
 
 @functools.lru_cache(maxsize=8)
-def _folded(of: Sampler, servers: int) -> np.ndarray:
+def _cached_demands(of: Sampler, servers: int) -> np.ndarray:
     check_folds("servers", (servers,))
     assert of.count is not None
-    return folded(of.count, servers).reshape(len(of.count), -1, servers, servers)
+    return fold_to_servers(of.count, servers).reshape(len(of.count), -1, servers, servers)
 
 
 def sampler(

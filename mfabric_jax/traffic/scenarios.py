@@ -27,7 +27,7 @@ class Belief(NamedTuple):
     """
 
     level: Float[Array, "S S"]
-    rest: Float[Array, "S S"]
+    residual: Float[Array, "S S"]
     variance: Float[Array, ""]
     free: Float[Array, ""]
     senders: Float[Array, "S 1"]
@@ -55,11 +55,11 @@ def likely_demands(
     forecast = floats_or_nan("forecast", forecast, NOT_NEGATIVE)
     if forecast.ndim != 2:
         raise InputError(f"forecast must be [S S], got {list(forecast.shape)}; use vmap for a batch.")
-    return _drawn(key, forecast, floats_or_nan("sigma", sigma, NOT_NEGATIVE, forecast.dtype), whole("count", count))
+    return _draw(key, forecast, floats_or_nan("sigma", sigma, NOT_NEGATIVE, forecast.dtype), whole("count", count))
 
 
 @functools.partial(jax.jit, static_argnames="count")
-def _drawn(
+def _draw(
     key: Key[Array, ""], forecast: Float[Array, "S S"], sigma: Float[Array, ""], count: int
 ) -> Float[Array, "K S S"]:
     log, some = _logarithm(forecast)
@@ -74,32 +74,32 @@ def _drawn(
         row = mean * jax.random.normal(row, belief.senders.shape, dtype) / jnp.sqrt(belief.senders)
         column = mean * jax.random.normal(column, belief.receivers.shape, dtype) / jnp.sqrt(belief.receivers)
         pair = jnp.sqrt(part * belief.error) * jax.random.normal(pair, log.shape, dtype)
-        return belief.level + part * belief.rest, (1 - part) * (row + column) + pair
+        return belief.level + part * belief.residual, (1 - part) * (row + column) + pair
 
     middle, apart = jax.vmap(noise)(jax.random.split(key, -(-count // 2)))
     drawn = jnp.stack([middle + apart, middle - apart], axis=1).reshape(-1, *forecast.shape)[:count]
     return jnp.where(some[None], jnp.exp(drawn), 0 * forecast[None])  # NaN stays
 
 
-def expected(
+def expected_demand(
     forecast: Float[Array, "S S"], sigma: Float[Array, ""] | float
 ) -> tuple[Float[Array, "S S"], Float[Array, ""]]:
     """Return the mean of the true demand and the standard deviation of its logarithm, as in `believed`."""
     largest = forecast.max(initial=0)
     relative = forecast / jnp.where(largest > 0, largest, 1)  # so that the unit does not matter
-    middle, spread = believed(relative, sigma)
+    middle, spread = log_moments(relative, sigma)
     spread = spread.astype(forecast.dtype)
     log, some = _logarithm(relative)
     return forecast * jnp.where(some, jnp.exp(middle - log + spread**2 / 2), 1), spread
 
 
-def believed(
+def log_moments(
     forecast: Float[Array, "S S"], sigma: Float[Array, ""] | float
 ) -> tuple[Float[Array, "S S"], Float[Array, ""]]:
     """Return the mean and standard deviation of the true demand's logarithm, taking row and column means as exact."""
     belief = _belief(forecast, sigma)
     _, part = belief.own(belief.variance)
-    return belief.level + part * belief.rest, jnp.sqrt(part * belief.error)
+    return belief.level + part * belief.residual, jnp.sqrt(part * belief.error)
 
 
 def _belief(forecast: Float[Array, "S S"], sigma) -> Belief:
@@ -111,10 +111,10 @@ def _belief(forecast: Float[Array, "S S"], sigma) -> Belief:
     for _ in range(TURNS):
         row = (weight * (log - column)).sum(1, keepdims=True) / senders
         column = (weight * (log - row)).sum(0, keepdims=True) / receivers
-    rest = jnp.where(some, log - row - column, 0)
+    residual = jnp.where(some, log - row - column, 0)
     free = jnp.maximum(weight.sum() - some.any(1).sum().astype(dtype) - some.any(0).sum().astype(dtype) + 1, 1)
     error = jnp.asarray(sigma, dtype) ** 2
-    return Belief(row + column, rest, (rest**2).sum() / free, free, senders, receivers, error)
+    return Belief(row + column, residual, (residual**2).sum() / free, free, senders, receivers, error)
 
 
 def _logarithm(forecast):
@@ -130,6 +130,6 @@ def error_of(past: Float[np.ndarray, "H S S"], true: Float[np.ndarray, "H S S"])
     both = (past > 0) & (true > 0)
     log = np.log(np.where(both, past, 1)) - np.log(np.where(both, true, 1))
     count = np.maximum(both.sum((1, 2), keepdims=True), 1)
-    rest = np.where(both, log - log.sum((1, 2), keepdims=True) / count, 0)
+    residual = np.where(both, log - log.sum((1, 2), keepdims=True) / count, 0)
     free = max(both.sum() - both.any((1, 2)).sum(), 1)
-    return float(np.sqrt((rest**2).sum() / free))
+    return float(np.sqrt((residual**2).sum() / free))

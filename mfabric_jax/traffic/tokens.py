@@ -72,8 +72,10 @@ class Tokens:
             raise InputError(f"tokens must be integers or reals, got dtype {count.dtype}.")
         wrong = ~((count >= 0) & np.isfinite(count))
         if wrong.any():
-            at = tuple(np.argwhere(wrong)[0].tolist())
-            raise InputError(f"tokens must be finite and not negative, got {count[at]} at [{', '.join(AXES)}] = {at}.")
+            index = tuple(np.argwhere(wrong)[0].tolist())
+            raise InputError(
+                f"tokens must be finite and not negative, got {count[index]} at [{', '.join(AXES)}] = {index}."
+            )
         check_sums("tokens", count)
         if self.before is not None:
             store_arrays(self, before=np.asarray(real_numbers("before", self.before)))
@@ -81,13 +83,13 @@ class Tokens:
         if self.slots is not None:
             host_indices("slots", self.slots, 0, MOST_WHOLE)
 
-    def scaled_to(self, workload: Workload) -> "Tokens":
+    def scale_to(self, workload: Workload) -> "Tokens":
         """Return tokens with every source rank's row scaled to the workload's selections; empty rows stay empty."""
         total = self.count.sum(axis=-1, keepdims=True, dtype=np.float64)
         factor = np.divide(workload.selections, total, out=np.zeros_like(total), where=total > 0)
-        return self.changed(lambda tokens: tokens * factor)
+        return self.map_counts(lambda tokens: tokens * factor)
 
-    def changed(self, change: Callable[[np.ndarray], np.ndarray], **other: Any) -> "Tokens":
+    def map_counts(self, change: Callable[[np.ndarray], np.ndarray], **other: Any) -> "Tokens":
         """Return tokens with `change` applied to counts and known groups, along axes before the last.
 
         `other` replaces fields.
@@ -97,7 +99,7 @@ class Tokens:
             reached = Reached(count, {parts: change(tokens) for parts, tokens in reached.groups.items()})
         return dataclasses.replace(self, count=count, reached=reached, **other)
 
-    def reached_servers(self, servers: int) -> np.ndarray | None:
+    def tokens_by_server(self, servers: int) -> np.ndarray | None:
         """Return the tokens that reach each server [iteration, layer, micro_batch, source_rank, S]; None if unknown."""
         return self.reached.groups.get(servers) if self.reached is not None and self.reached.of is self.count else None
 
@@ -106,20 +108,20 @@ class Tokens:
         if len(self.count) < 2:
             raise InputError(f"tokens ({self.source}) must have an iteration before the first that is timed, got 1.")
         first = {"source": f"{self.source}, the first not timed", "before": self.count[0]}
-        return self.changed(lambda tokens: tokens[1:], **first)
+        return self.map_counts(lambda tokens: tokens[1:], **first)
 
     def fold_experts(self, experts: int) -> "Tokens":
         """Return tokens with neighbouring experts summed to `experts` ones: expert e becomes e // (E / experts)."""
-        return dataclasses.replace(self, count=self._folded(experts, "experts"))
+        return dataclasses.replace(self, count=self._fold(experts, "experts"))
 
     def rank_load_over_mean(self, ep: int) -> np.ndarray:
         """Return the busiest of `ep` destination ranks' load over the mean [iteration, layer, micro_batch].
 
         It is 1 without tokens.
         """
-        return max_over_mean(self._folded(ep, "ep").sum(axis=-2, dtype=np.float64))
+        return max_over_mean(self._fold(ep, "ep").sum(axis=-2, dtype=np.float64))
 
-    def _folded(self, groups: int, field: str) -> np.ndarray:
+    def _fold(self, groups: int, field: str) -> np.ndarray:
         experts = self.count.shape[-1]
         if experts % whole(field, groups):
             raise InputError(

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.flows import Flows, flows_of
 from mfabric_jax.support.rings import onward, ring_bytes
-from mfabric_jax.traffic.dispatch import PER_SERVER, copies_of, forwarded, selections_of, sent_as
+from mfabric_jax.traffic.dispatch import PER_SERVER, copies_of, forward_copies, selections_of, send_selections
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.recompute import again_of
 from mfabric_jax.workload.volume import context_bytes, context_rounds, pp_bytes, replica_bytes
@@ -98,18 +98,18 @@ def region_bytes(workload: Workload, tokens: np.ndarray) -> np.ndarray:
             f"tokens must be [replica {layers} M {ranks} {workload.architecture.experts}], got {list(tokens.shape)}."
         )
     replica = np.arange(workload.dp) % tokens.shape[0]
-    tokens, every = sent_as(workload, tokens).astype(float), np.arange(workload.micro_batches)
+    tokens, every = send_selections(workload, tokens).astype(float), np.arange(workload.micro_batches)
     each = np.zeros((workload.pp, len(tokens), *tokens.shape[3:]))  # [PP replica R C]
     for path, some in zip(workload.paths, np.split(every, len(workload.paths)), strict=True):
         times = np.bincount(some % tokens.shape[2], minlength=tokens.shape[2])
         sent = np.einsum("dlmre,m->dlre", tokens, times.astype(float))
-        for place, stage in enumerate(path):
-            each[stage] += sent[:, workload.place_layers(place)].sum(axis=1)
+        for position, stage in enumerate(path):
+            each[stage] += sent[:, workload.place_layers(position)].sum(axis=1)
     each = each[:, replica]
     sent = selections_of(workload, each)
     sent = sent.reshape(*sent.shape[:3], ranks, -1).sum(axis=-1)
     if workload.dispatch == PER_SERVER:
-        sent = forwarded(workload, sent, copies_of(workload, each))
+        sent = forward_copies(workload, sent, copies_of(workload, each))
     out, back = workload.dispatch_bytes_per_selection, workload.combine_bytes_per_selection
     again = again_of(workload.recompute).exchanges  # recomputed blocks repeat the forward all-to-alls
     return sent * (out + back + again * out) + sent.swapaxes(-1, -2) * (back + out + again * back)

@@ -12,7 +12,7 @@ from mfabric_jax.workload.models import GroupedQuery as GroupedQuery
 from mfabric_jax.workload.models import Latent as Latent
 from mfabric_jax.workload.parallel import RankLayout as RankLayout
 from mfabric_jax.workload.parallel import Workload as Workload
-from mfabric_jax.workload.parallel import place as place
+from mfabric_jax.workload.parallel import place_ranks as place_ranks
 from mfabric_jax.workload.schedules import micro_batches_for as micro_batches_for
 from mfabric_jax.workload.volume import iteration_bytes as iteration_bytes
 from mfabric_jax.workload.volume import pp_bytes as pp_bytes

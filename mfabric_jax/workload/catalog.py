@@ -70,7 +70,7 @@ def _spread(facts: dict[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
     return facts | {"dp": facts["gpus"] // ranks}
 
 
-class Model(NamedTuple):
+class NamedModel(NamedTuple):
     """A named model: label in rows, dimensions, `job` settings from its file, and the name under which figures for it
     are published ("" for none)."""
 
@@ -80,7 +80,7 @@ class Model(NamedTuple):
     known_as: str = ""
 
 
-def get_model(name: str, changed: Mapping[str, Any] | None = None) -> Model:
+def get_model(name: str, changed: Mapping[str, Any] | None = None) -> NamedModel:
     """Return a model by catalogue name, from a `.toml` or `.json` file, or from a released `config.json`.
 
     - `changed`: replaces `Architecture` fields.
@@ -89,8 +89,8 @@ def get_model(name: str, changed: Mapping[str, Any] | None = None) -> Model:
     """
     if Path(name).suffix.lower() in PARSERS or (Path(name) / CONFIG).is_file():
         architecture, set_up = _own.read_model(name)
-        model = Model(architecture.name, architecture, set_up)
+        model = NamedModel(architecture.name, architecture, set_up)
     else:
         facts = _FACTS[checks.one_of("model.name", name, [*NAMES, "FILE.toml or FILE.json"])]
-        model = Model(name, facts["architecture"], {}, name)
+        model = NamedModel(name, facts["architecture"], {}, name)
     return model._replace(architecture=dataclasses.replace(model.architecture, **changed)) if changed else model

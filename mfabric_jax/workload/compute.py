@@ -68,8 +68,8 @@ def usual_backward(forward: Any) -> Backward:
     products = lambda seconds: Back(_INPUTS * seconds, WEIGHTS_OVER_FORWARD * seconds, seconds)  # noqa: E731
     usual, scores = products(forward.attention_s), WEIGHTS_OVER_FORWARD * forward.scores_s
     attention = usual._replace(inputs=usual.inputs + scores, weights=usual.weights - scores)
-    rest = map(products, (forward.moe_s, forward.dense_s, forward.expert_s))
-    return Backward(attention, *rest, head=BACKWARD_OVER_FORWARD * forward.head_s)
+    others = map(products, (forward.moe_s, forward.dense_s, forward.expert_s))
+    return Backward(attention, *others, head=BACKWARD_OVER_FORWARD * forward.head_s)
 
 
 def backward_of(seconds: Any) -> Backward:
@@ -125,7 +125,7 @@ def ends_over_attention(workload: Workload) -> float:
     return workload.tokens * 2 * params / block_flops(workload).attention
 
 
-def scaled(seconds: BlockSeconds, factor: Any) -> BlockSeconds:
+def scale_seconds(seconds: BlockSeconds, factor: Any) -> BlockSeconds:
     """Return all seconds times `factor`; no field may be None."""
 
     def times(part: Any) -> Any:
@@ -134,7 +134,7 @@ def scaled(seconds: BlockSeconds, factor: Any) -> BlockSeconds:
     return times(seconds)
 
 
-def completed(workload: Workload, seconds: BlockSeconds) -> BlockSeconds:
+def complete_seconds(workload: Workload, seconds: BlockSeconds) -> BlockSeconds:
     """Return the seconds with open (None) fields filled in, by FLOPs and by `usual_backward`."""
     if seconds.scores_s is None:
         seconds = seconds._replace(scores_s=scores_over_attention(workload) * seconds.attention_s)
@@ -170,4 +170,4 @@ def block_seconds(workload: Workload, gpu: Gpu, efficiency: Any = 0.5, precision
     """
     checks.positive("efficiency", efficiency)
     rate = workload.tp * gpu.peak(precision) * efficiency
-    return completed(workload, BlockSeconds(*(float(flops) / rate for flops in block_flops(workload))))
+    return complete_seconds(workload, BlockSeconds(*(float(flops) / rate for flops in block_flops(workload))))

@@ -78,8 +78,8 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
         block = kernel_seconds(workload, server, speeds.precision)
     else:
         block = block_seconds(workload, server, speeds.efficiency, speeds.precision)
-    compute, elsewhere = _computed(workload, block)
-    reduced, exchanged = _tensor_parallel(workload, rates, block), _exchanged(workload, rates)
+    compute, elsewhere = _compute_s(workload, block)
+    reduced, exchanged = _tensor_parallel(workload, rates, block), _exchange_s(workload, rates)
     if workload.overlap_passes:
         exchanged = max(exchanged - compute, 0.0)
     exchanged += _blocks(workload, moe_only=True) * rates.counts_s
@@ -96,7 +96,7 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
     return whole._replace(gradients=whole.gradients + behind)
 
 
-def _computed(workload: Workload, part: BlockSeconds) -> tuple[float, float]:
+def _compute_s(workload: Workload, part: BlockSeconds) -> tuple[float, float]:
     """Compute seconds of one micro-batch, forward plus backward: of the slowest stage, and the mean of the rest."""
     again, back = again_of(workload.recompute), backward_of(part)
     both = lambda forward, back, twice: forward + back.inputs + back.weights + (back.again if twice else 0)  # noqa: E731
@@ -131,7 +131,7 @@ def _tensor_parallel(workload: Workload, rates: _Rates, part: BlockSeconds) -> f
     return seconds + _blocks(workload) * context_rounds(workload) * waited_for
 
 
-def _exchanged(workload: Workload, rates: _Rates) -> float:
+def _exchange_s(workload: Workload, rates: _Rates) -> float:
     both = workload.dispatch_bytes_per_selection + workload.combine_bytes_per_selection
     rounds = PASSES + again_of(workload.recompute).exchanges
     each = both * _blocks(workload, moe_only=True) * rounds  # of one selection
@@ -140,12 +140,12 @@ def _exchanged(workload: Workload, rates: _Rates) -> float:
     if workload.dispatch == "per-expert":
         leaving, inside = workload.selections * remote, workload.selections * (1 - remote - itself)
     else:
-        leaving, inside = workload.tokens * _reached(workload), workload.selections * (1 - itself)
+        leaving, inside = workload.tokens * _servers_reached(workload), workload.selections * (1 - itself)
     between_s = senders * leaving * each / rates.server_all_to_all
     return max(between_s, inside * each / (workload.tp * rates.nvlink_all_to_all))
 
 
-def _reached(workload: Workload) -> float:
+def _servers_reached(workload: Workload) -> float:
     """Expected number of other servers to which a token is sent, if all experts are equally likely."""
     experts, chosen = workload.architecture.experts, workload.architecture.top_k
     servers = workload.ep // workload.ranks_per_server
@@ -161,14 +161,14 @@ def _gradients(workload: Workload, rates: _Rates, passes: float, *, overlap: boo
     """Seconds of gradients and sharded weights: per micro-batch as far as its passes do not hide them, and at the end
     of the iteration."""
 
-    def reduced(*, last: bool) -> float:
+    def reduction_s(*, last: bool) -> float:
         sizes = [replica_bytes(workload, stage, last=last) for stage in {0, workload.pp - 1}]
         rings = [replica_ring(workload, size.dense, size.expert) for size in sizes]
         return max(ring.between / rates.server + ring.inside / rates.nvlink for ring in rings)
 
-    behind = reduced(last=True)
+    behind = reduction_s(last=True)
     if workload.sharding in ("gradients", "parameters"):
-        return max(0.0, (reduced(last=False) - behind) / workload.micro_batches - passes), behind
+        return max(0.0, (reduction_s(last=False) - behind) / workload.micro_batches - passes), behind
     if overlap:
         behind = max(0.0, behind - passes * BACKWARD_OVER_FORWARD / (1 + BACKWARD_OVER_FORWARD))
     return 0.0, behind

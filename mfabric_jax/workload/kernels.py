@@ -34,7 +34,7 @@ ROUTER_PASSES = 6  # over logits: probabilities, choice, scatter, balance loss, 
 HEAD = "bf16"  # format of scores, router and output head, whatever the other products use
 
 
-class Rates(NamedTuple):
+class KernelRates(NamedTuple):
     """Achieved rates of a GPU.
 
     - `products`, `grouped` (experts'), `weights` (gradients of weights): FLOP/s by number format.
@@ -79,54 +79,64 @@ def _check_table(named: str, own: dict[str, Any]) -> None:
         if isinstance(part, dict) and NAMED in part and name not in SHARED[1:]:
             gpus, part = part[NAMED], {key: value for key, value in part.items() if key != NAMED}
             if not isinstance(gpus, list) or not all(isinstance(gpu, str) for gpu in gpus):
-                raise InputError(f"{named}: {name}.{NAMED} must be a list of names of GPUs, got {checks.shown(gpus)}.")
+                raise InputError(
+                    f"{named}: {name}.{NAMED} must be a list of names of GPUs, got {checks.format_value(gpus)}."
+                )
         _check_like(f"{named}: {name}", part, usual[name if name in SHARED else "other"])
 
 
-def _check_like(at: str, value: Any, like: Any) -> None:
+def _check_like(where: str, value: Any, like: Any) -> None:
     """Raise `InputError` unless the value has the structure of `like`: a table, a list of numbers or a number. Keys
     that are numbers, such as sizes, may differ."""
     if isinstance(like, list):
         if not isinstance(value, list) or len(value) != len(like):
-            raise InputError(f"{at} must be {len(like)} numbers, {', '.join(HOW)}, got {checks.shown(value)}.")
+            raise InputError(
+                f"{where} must be {len(like)} numbers, {', '.join(HOW)}, got {checks.format_value(value)}."
+            )
         for number in value:
-            checks.positive(at, number)
+            checks.positive(where, number)
     elif not isinstance(like, dict):
-        checks.not_negative(at, value)
+        checks.not_negative(where, value)
     elif not isinstance(value, dict) or not value:
-        raise InputError(f"{at} must be a table with {', '.join(like)}, got {checks.shown(value)}.")
+        raise InputError(f"{where} must be a table with {', '.join(like)}, got {checks.format_value(value)}.")
     elif all(name.isdigit() for name in like):
         for name, part in value.items():
             if not name.isdigit() or not 0 < int(name) <= checks.MOST_WHOLE:
-                raise InputError(f"{at} must be a table by whole numbers such as {next(iter(like))}, got {name!r:.80}.")
-            _check_like(f"{at}.{name}", part, next(iter(like.values())))
+                raise InputError(
+                    f"{where} must be a table by whole numbers such as {next(iter(like))}, got {name!r:.80}."
+                )
+            _check_like(f"{where}.{name}", part, next(iter(like.values())))
     else:
         for name in value:
-            checks.one_of(f"{at}: name", name, like)
+            checks.one_of(f"{where}: name", name, like)
         for name, part in like.items():
             if name not in value:
-                raise InputError(f"{at} must be a table with {', '.join(like)}, got none of {name}.")
-            _check_like(f"{at}.{name}", value[name], part)
+                raise InputError(f"{where} must be a table with {', '.join(like)}, got none of {name}.")
+            _check_like(f"{where}.{name}", value[name], part)
 
 
 @cached_by_files(lambda gpu, how="usual", path=None: (path,), maxsize=64)
-def rates_of(gpu: Gpu, how: str = "usual", path: str | None = None) -> Rates:
+def rates_of(gpu: Gpu, how: str = "usual", path: str | None = None) -> KernelRates:
     """Return the achieved rates of a GPU, from its family in the table or from the part for unmeasured GPUs.
 
     - `how`: one of `HOW`.
     """
-    families, at = table(path), HOW.index(checks.one_of("how", how, HOW))
+    families, column = table(path), HOW.index(checks.one_of("how", how, HOW))
     family = next((own for own in families.values() if gpu.name in own.get("gpus", ())), families["other"])
     peak = {name: gpu.bf16_flops if name == "bf16" else (gpu.fp8_flops or gpu.bf16_flops) for name in FORMATS}
     kinds = [
-        {name: peak[name] * family[kind][name][at] for name in FORMATS} for kind in ("products", "grouped", "weights")
+        {name: peak[name] * family[kind][name][column] for name in FORMATS}
+        for kind in ("products", "grouped", "weights")
     ]
     scores = [
-        {width: {length: shares[at] for length, shares in by.items()} for width, by in family["attention"][way].items()}
+        {
+            width: {length: shares[column] for length, shares in by.items()}
+            for width, by in family["attention"][way].items()
+        }
         for way in ("forward", "backward")
     ]
-    memory = math.inf if gpu.memory_Bps is None else gpu.memory_Bps * family["memory"]["stream"][at]
-    return Rates(*kinds, tuple(scores), memory, gpu.bf16_flops)  # type: ignore[arg-type]
+    memory = math.inf if gpu.memory_Bps is None else gpu.memory_Bps * family["memory"]["stream"][column]
+    return KernelRates(*kinds, tuple(scores), memory, gpu.bf16_flops)  # type: ignore[arg-type]
 
 
 def kernel_seconds(
@@ -143,7 +153,9 @@ def kernel_seconds(
     - `precision`: number format of products; `how`: one of `HOW`; `path`: a user's table.
     - `launch_s`: seconds before every kernel.
     """
-    return _cached(_Part(*(getattr(workload, name) for name in _Part._fields)), gpu, precision, how, path, launch_s)
+    return _cached_block_seconds(
+        _Part(*(getattr(workload, name) for name in _Part._fields)), gpu, precision, how, path, launch_s
+    )
 
 
 class _Part(NamedTuple):
@@ -168,7 +180,9 @@ class _Part(NamedTuple):
 
 
 @cached_by_files(lambda part, gpu, precision, how, path, launch_s: (path,), maxsize=4096)
-def _cached(part: _Part, gpu: Gpu, precision: str, how: str, path: str | None, launch_s: float) -> BlockSeconds:
+def _cached_block_seconds(
+    part: _Part, gpu: Gpu, precision: str, how: str, path: str | None, launch_s: float
+) -> BlockSeconds:
     return _Kernels(part, rates_of(gpu, how, path), precision, launch_s).block()
 
 
@@ -185,7 +199,7 @@ def achieved_by_kernels(workload: Workload, gpu: Gpu, precision: str, seconds: B
     return iteration_flops(workload) / (passes * gpu.peak(precision) * total)
 
 
-class Shares(NamedTuple):
+class BandwidthShares(NamedTuple):
     """Achieved over nominal bandwidth of communication.
 
     - `nic`, `nvlink`: in all-to-alls; `ring_nic`, `ring_nvlink`: in rings; `send`: of NICs in sends between stages.
@@ -202,34 +216,34 @@ class Shares(NamedTuple):
     cores: float = 0.0
 
 
-IDEAL = Shares()
+IDEAL = BandwidthShares()
 
 
 @cached_by_files(lambda servers, dispatcher, how="usual", path=None: (path,), maxsize=256)
-def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | None = None) -> Shares:
+def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | None = None) -> BandwidthShares:
     """Return what communication kernels achieve in a group of `servers` servers, interpolated by their logarithm."""
     if dispatcher == "ideal":
         return IDEAL
-    every, at = table(path), HOW.index(how)
+    every, column = table(path), HOW.index(how)
     known = every["communication"]
-    one, rings = known[checks.one_of("dispatcher", dispatcher, DISPATCHERS)], known["rings"]
-    sizes = sorted((float(size), shares[at]) for size, shares in one["nic"].items())
+    family, rings = known[checks.one_of("dispatcher", dispatcher, DISPATCHERS)], known["rings"]
+    sizes = sorted((float(size), shares[column]) for size, shares in family["nic"].items())
     lengths, shares = zip(*sizes, strict=True)
-    return Shares(
+    return BandwidthShares(
         nic=float(np.interp(math.log2(max(servers, 1)), np.log2(lengths), shares)),
-        nvlink=one["nvlink"][at],
-        ring_nic=rings["nic"][at],
-        ring_nvlink=rings["nvlink"][at],
-        send=rings["send"][at],
-        counts_s=float(units.us(every["counts"]["us"][at])),
-        cores=one["cores"],
+        nvlink=family["nvlink"][column],
+        ring_nic=rings["nic"][column],
+        ring_nvlink=rings["nvlink"][column],
+        send=rings["send"][column],
+        counts_s=float(units.us(every["counts"]["us"][column])),
+        cores=family["cores"],
     )
 
 
-def job_shares(workload: Workload, dispatcher: str, how: str = "usual", path: str | None = None) -> Shares:
+def job_shares(workload: Workload, dispatcher: str, how: str = "usual", path: str | None = None) -> BandwidthShares:
     """Return `shares_of` a job's group. With a capacity factor, dispatch sizes are known and `counts_s` is 0."""
-    found = shares_of(workload.servers_per_region, dispatcher, how, path)
-    return found if workload.capacity_factor is None else found._replace(counts_s=0.0)
+    shares = shares_of(workload.servers_per_region, dispatcher, how, path)
+    return shares if workload.capacity_factor is None else shares._replace(counts_s=0.0)
 
 
 DISPATCHERS = ("nccl", "deepep", "hybridep")
@@ -246,11 +260,11 @@ class _Passes(NamedTuple):
     again: float = 0.0
 
     def __add__(self, other: Any) -> "_Passes":
-        return _Passes(*(one + two for one, two in zip(self, other, strict=True)))
+        return _Passes(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 class _Kernels:
-    def __init__(self, workload: _Part, rates: Rates, precision: str, launch_s: float = 0.0):
+    def __init__(self, workload: _Part, rates: KernelRates, precision: str, launch_s: float = 0.0):
         self.job, self.rates, self.format, self.launch_s = workload, rates, precision, launch_s
         self.model, self.again = workload.architecture, again_of(workload.recompute)
         self.attention_tokens = workload.folded * workload.tokens  # of all GPUs that split attention
@@ -291,13 +305,13 @@ class _Kernels:
         rate = (self.rates.grouped if grouped else self.rates.products)[number]
         flops, weights, size = 2 * rows * inner * outer, inner * outer, 1 if number == "fp8" else ACTIVATION_BYTES
 
-        def one(rate: float, read: float, written: float) -> float:
+        def pass_s(rate: float, read: float, written: float) -> float:
             return self.launch_s + groups * (max(flops / rate, size * read / memory_Bps) + written / memory_Bps)
 
-        forward = one(rate, rows * inner + weights, ACTIVATION_BYTES * rows * outer)
-        inputs = one(rate, rows * outer + weights, ACTIVATION_BYTES * rows * inner)
+        forward = pass_s(rate, rows * inner + weights, ACTIVATION_BYTES * rows * outer)
+        inputs = pass_s(rate, rows * outer + weights, ACTIVATION_BYTES * rows * inner)
         sums = 2 * self.job.accumulated_bytes * weights
-        return _Passes(forward, inputs, one(self.rates.weights[number], rows * (inner + outer), sums))
+        return _Passes(forward, inputs, pass_s(self.rates.weights[number], rows * (inner + outer), sums))
 
     def _elementwise(self, forward: float, backward: float, tokens: float, count: int) -> _Passes:
         """Seconds of `count` kernels that together move `forward` or `backward` bf16 elements per token."""
@@ -314,29 +328,29 @@ class _Kernels:
     def _attention(self) -> _Passes:
         total = _Passes()
         for kind, share in self.model.attention.shares:
-            found = self._attention_of(kind)
-            total += _Passes(*(share * part for part in found))
+            passes = self._attention_of(kind)
+            total += _Passes(*(share * part for part in passes))
         return total + self._norms()
 
     def _attention_of(self, kind: Any) -> _Passes:
-        found, tokens = _Passes(), self.attention_tokens
+        passes, tokens = _Passes(), self.attention_tokens
         products = kind.products(self.model.hidden)
         ups = kind.ups
         for number, (inner, outer) in enumerate(products):
             split = (inner / self.split, outer) if number == len(products) - 1 else (inner, outer / self.split)
-            one = self._product(tokens, *split)
+            product = self._product(tokens, *split)
             cast = _Passes(self._cast(tokens * split[0]), self._cast(tokens * split[1]))
-            again = one.forward if number in ups and self.again.parts & {"mla-up"} else 0.0
-            found += one._replace(again=again) + cast
+            again = product.forward if number in ups and self.again.parts & {"mla-up"} else 0.0
+            passes += product._replace(again=again) + cast
         moved = kind.moved()
-        found += self._elementwise(moved, moved, self.own_tokens, 2 + len(ups))
+        passes += self._elementwise(moved, moved, self.own_tokens, 2 + len(ups))
         if ups and "mla-up" in self.again.parts:
-            found = found._replace(again=found.again + self._kernels(2 * moved * self.own_tokens, 2))
+            passes = passes._replace(again=passes.again + self._kernels(2 * moved * self.own_tokens, 2))
         forward, backward = (self._scores(kind, backward=way) for way in (False, True))
-        found = found._replace(forward=found.forward + forward, inputs=found.inputs + backward)
+        passes = passes._replace(forward=passes.forward + forward, inputs=passes.inputs + backward)
         if "attention" in self.again.parts:
-            found = found._replace(again=found.forward)
-        return found
+            passes = passes._replace(again=passes.forward)
+        return passes
 
     def _scores(self, kind: Any, *, backward: bool) -> float:
         rate = self.rates.scores(self.job.sequence, kind.width, backward=backward)
@@ -368,8 +382,8 @@ class _Kernels:
         experts, tokens = self.model.experts, self.job.tokens / self.job.tp
         product = self._product(tokens, self.model.hidden, experts, number=HEAD)
         moved = self._kernels(ROUTER_PASSES * 4 * experts * tokens, ROUTER_PASSES)
-        found = product + _Passes(moved, moved)
-        return found._replace(again=found.forward if self.again.parts & {"moe", "router"} else 0.0)
+        passes = product + _Passes(moved, moved)
+        return passes._replace(again=passes.forward if self.again.parts & {"moe", "router"} else 0.0)
 
     def _experts(self) -> _Passes:
         """Seconds of routed experts for the rows that a GPU receives under balanced routing, and of permuting them."""
@@ -384,20 +398,20 @@ class _Kernels:
         kernels = 4 if job.dispatch == "per-expert" and job.ep > 1 and groups > 1 else 2
         sorted_s = self._kernels(kernels * 2 * ACTIVATION_BYTES * rows * model.hidden, kernels)
         moved = _Passes(sorted_s, sorted_s) + _Passes(sent, self._cast(rows * model.hidden))
-        found = first + second + gated + moved
+        passes = first + second + gated + moved
         if "moe" in self.again.parts:
-            return found._replace(again=found.forward)
-        return found._replace(again=gated.forward if "activation" in self.again.parts else 0.0)
+            return passes._replace(again=passes.forward)
+        return passes._replace(again=gated.forward if "activation" in self.again.parts else 0.0)
 
     def _head(self) -> _Passes:
         """Seconds of the last stage's output heads and losses, and of products that join tokens' vectors."""
-        model, tokens, found = self.model, self.attention_tokens, _Passes()
+        model, tokens, passes = self.model, self.attention_tokens, _Passes()
         if self.job.head_counted:
             vocab = model.vocab / self.split
             head = self._product(tokens, model.hidden, vocab, number=HEAD)
             loss = _Passes(*(self._kernels(size * tokens * vocab, 2) for size in LOSS_BYTES))
-            found = _Passes(*((1 + self.job.predicted) * part for part in head + loss))
+            passes = _Passes(*((1 + self.job.predicted) * part for part in head + loss))
         if self.job.predicted:
             joined = self._product(tokens, 2 * model.hidden, model.hidden / self.split)
-            found += _Passes(*(self.job.predicted * part for part in joined))
-        return found
+            passes += _Passes(*(self.job.predicted * part for part in joined))
+        return passes

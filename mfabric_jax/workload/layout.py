@@ -23,20 +23,20 @@ def places_of(layout: str, blocks: int, predicted: int, places: int) -> tuple[in
     """
     if layout in (EVEN, ENDS):
         least, more = divmod(blocks + 2 * (layout == ENDS), places)
-        found = [least + (place < more) for place in range(places)]
+        counts = [least + (index < more) for index in range(places)]
         if layout == EVEN:
-            return tuple(found)
-        found[0], found[-1] = found[0] - 1, found[-1] - 1
+            return tuple(counts)
+        counts[0], counts[-1] = counts[0] - 1, counts[-1] - 1
     else:
-        found = _written(layout, blocks, predicted, places)
-    if min(found) < 1:
-        raise InputError(f"layout must leave every place a block, got {layout!r}: {', '.join(map(str, found))}.")
-    return tuple(found)
+        counts = _parse_layout(layout, blocks, predicted, places)
+    if min(counts) < 1:
+        raise InputError(f"layout must leave every place a block, got {layout!r}: {', '.join(map(str, counts))}.")
+    return tuple(counts)
 
 
-def _written(layout: str, blocks: int, predicted: int, places: int) -> list[int]:
+def _parse_layout(layout: str, blocks: int, predicted: int, places: int) -> list[int]:
     written = layout.replace(",", "").replace(" ", "")
-    while (longer := REPEATED.sub(_repeated, written)) != written:
+    while (longer := REPEATED.sub(_expand, written)) != written:
         written = longer
     if not re.fullmatch(r"E[tm|]*L", written):
         raise InputError(f"layout must be {ALLOWED}, from E to L, got {layout!r}.")
@@ -47,9 +47,9 @@ def _written(layout: str, blocks: int, predicted: int, places: int) -> list[int]
             raise InputError(f"layout must have {count} {letter}, got {written.count(letter)} in {layout!r}.")
     if len(each) != places:
         raise InputError(f"layout must have {places} places (pp x chunks), got {len(each)} in {layout!r}.")
-    return [len(place) - place.count("E") - place.count("L") for place in each]
+    return [len(part) - part.count("E") - part.count("L") for part in each]
 
 
-def _repeated(found: re.Match) -> str:
-    group, times, letter, of_letter = found.groups()
+def _expand(match: re.Match) -> str:
+    group, times, letter, of_letter = match.groups()
     return group * int(times) if times else letter * int(of_letter)

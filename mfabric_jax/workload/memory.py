@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mfabric_jax import units
 from mfabric_jax.workload.parallel import SHARDING, Workload
 from mfabric_jax.workload.recompute import again_of
-from mfabric_jax.workload.schedules import held as held_passes
+from mfabric_jax.workload.schedules import passes_in_memory as held_passes
 from mfabric_jax.workload.volume import (
     ACTIVATION_BYTES,
     MASTER_BYTES,
@@ -54,7 +54,7 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-class Load(NamedTuple):
+class RankLoad(NamedTuple):
     """Load of a stage's fullest rank, over an even load.
 
     - `kept`: mean over the stage's blocks, for rows that are kept in all blocks.
@@ -65,7 +65,7 @@ class Load(NamedTuple):
     block: float = 1.0
 
 
-Loads = Sequence[Load] | None
+Loads = Sequence[RankLoad] | None
 
 
 def memory_of(workload: Workload, stage: int, loads: Loads = None) -> Memory:
@@ -73,7 +73,7 @@ def memory_of(workload: Workload, stage: int, loads: Loads = None) -> Memory:
     return _OnGpus(workload, loads).of(workload.check_stage(stage))
 
 
-def _updated(workload: Workload, dense: float, expert: float) -> float:
+def _optimizer_params(workload: Workload, dense: float, expert: float) -> float:
     """Parameters whose optimizer state one GPU holds: all, or its part if replicas shard the state."""
     if workload.sharding == "none":
         return dense + expert
@@ -86,14 +86,14 @@ def step_bytes(workload: Workload, stage: int) -> float:
     states = MASTER_BYTES + 2 * workload.moment_bytes
     params, each = stage_params(workload, stage), workload.accumulated_bytes + 2 * states + workload.gathered_bytes
     dense = (params.dense + word_params(workload, stage)) / workload.attention_tp
-    return each * _updated(workload, dense, params.expert / workload.tp)
+    return each * _optimizer_params(workload, dense, params.expert / workload.tp)
 
 
 def fullest_stage(workload: Workload, loads: Loads = None) -> tuple[int, Memory]:
     """Return the pipeline stage whose GPUs need the most memory, and that memory [B]."""
     gpus = _OnGpus(workload, loads)
     every = [gpus.of(stage) for stage in range(workload.pp)]
-    stage = max(range(workload.pp), key=lambda at: every[at].total)
+    stage = max(range(workload.pp), key=lambda index: every[index].total)
     return stage, every[stage]
 
 
@@ -102,11 +102,11 @@ class _OnGpus:
 
     def __init__(self, workload: Workload, loads: Loads):
         self.workload, self.share = workload, SHARDING.index(workload.sharding)
-        self.loads = (Load(),) * workload.pp if loads is None else loads
+        self.loads = (RankLoad(),) * workload.pp if loads is None else loads
         model, again = workload.architecture, again_of(workload.recompute)
         self.kinds = block_params(workload, True), block_params(workload, False)
         self.tokens = workload.tokens / workload.tp
-        kept = {kind: kept_bytes(workload, moe=kind) for kind in (True, False)}
+        kept = {kind: activation_bytes(workload, moe=kind) for kind in (True, False)}
         lost = {name for part in again.parts for name in DROPPED[part]}  # recomputed instead of kept
         lost |= {*kept[True], *kept[False]} - {"input"} if again.whole else set()
         stays = {kind: {name: part for name, part in parts.items() if name not in lost} for kind, parts in kept.items()}
@@ -132,7 +132,7 @@ class _OnGpus:
             (params.dense + word_params(workload, stage)) / workload.attention_tp,
             params.expert / workload.tp,
         )
-        shard, whole, load = _updated(workload, dense, expert), dense + expert, self.loads[stage]
+        shard, whole, load = _optimizer_params(workload, dense, expert), dense + expert, self.loads[stage]
         there = zip(self.kinds, (sum(held.moe), sum(held.dense)), strict=True)
         sizes = (kind.dense / workload.attention_tp + kind.expert / workload.tp for kind, count in there if count)
         block = max(sizes)
@@ -147,9 +147,10 @@ class _OnGpus:
             * (shard + block if self.share >= SHARDING.index("gradients") else whole),
             optimizer=(MASTER_BYTES + 2 * workload.moment_bytes) * shard,
             attention=self.tokens * (moe + plain) * self.attention,
-            inner=self.tokens * (moe * self.moe.at(load.kept) + plain * self.dense),
+            inner=self.tokens * (moe * self.moe.bytes_at(load.kept) + plain * self.dense),
             logits=held.ends * self.logits,
-            buffers=self.tokens * (max(part.at(load.block) for part in self.again.values()) + load.block * self.rows),
+            buffers=self.tokens
+            * (max(part.bytes_at(load.block) for part in self.again.values()) + load.block * self.rows),
         )
 
 
@@ -164,7 +165,7 @@ class _Routed(NamedTuple):
         routed = sum(part for name, part in parts.items() if name in ROUTED)
         return cls(sum(parts.values()) - routed, routed)
 
-    def at(self, load: float) -> float:
+    def bytes_at(self, load: float) -> float:
         return self.fixed + load * self.routed
 
 
@@ -186,10 +187,13 @@ DROPPED = {  # activations that are not kept, by the recomputed part
 }
 
 
-def kept_bytes(workload: Workload, *, moe: bool) -> dict[str, float]:
+def activation_bytes(workload: Workload, *, moe: bool) -> dict[str, float]:
     """Return the bytes per token that a block keeps for its backward pass, by name, without recomputation."""
     model = workload.architecture
-    elements = model.attention.kept(model.hidden) | {"inner input": model.hidden, "inner norm": model.hidden}
+    elements = model.attention.activation_elements(model.hidden) | {
+        "inner input": model.hidden,
+        "inner norm": model.hidden,
+    }
     if moe:
         elements["router"] = model.experts * LOGIT_BYTES / ACTIVATION_BYTES
         elements["rows"] = model.top_k * model.hidden

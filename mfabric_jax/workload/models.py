@@ -62,7 +62,7 @@ class GroupedQuery(_Kind):
         """Return the elements of keys and values; a window does not reduce them."""
         return 2 * tokens * self.kv_heads * self.head_dim
 
-    def kept(self, hidden: int) -> dict[str, float]:
+    def activation_elements(self, hidden: int) -> dict[str, float]:
         """Return the elements of input, normed input, queries with keys and values, and output."""
         qkv = self.head_dim * (self.heads + 2 * self.kv_heads)
         return {"input": hidden, "norm": hidden, "qkv": qkv, "out": self.heads * self.head_dim}
@@ -75,7 +75,7 @@ class GroupedQuery(_Kind):
     def width(self) -> float:
         return self.head_dim
 
-    def moved(self) -> float:
+    def pointwise_elements(self) -> float:
         """Return the elements of rotated queries and keys, read and written."""
         return 2 * self.head_dim * (self.heads + self.kv_heads)
 
@@ -110,7 +110,7 @@ class Latent(_Kind):
         """Return the elements of the key-value latent and of the key's rotary part."""
         return tokens * (self.kv_rank + self.rope_dim)
 
-    def kept(self, hidden: int) -> dict[str, float]:
+    def activation_elements(self, hidden: int) -> dict[str, float]:
         """Return the elements of input, normed input, latents (before and after their norms), queries with keys and
         values, and output."""
         latents = 2 * self.query_rank + 2 * self.kv_rank + self.rope_dim
@@ -120,8 +120,8 @@ class Latent(_Kind):
     def products(self, hidden: int) -> list[tuple[int, int]]:
         query = [(hidden, self.query_rank), (self.query_rank, self._query_width)]
         up = (self.kv_rank, self.heads * (self.nope_dim + self.value_dim))
-        rest = [(hidden, self.kv_rank + self.rope_dim), up, (self.heads * self.value_dim, hidden)]
-        return [*(query if self.query_rank else [(hidden, self._query_width)]), *rest]
+        others = [(hidden, self.kv_rank + self.rope_dim), up, (self.heads * self.value_dim, hidden)]
+        return [*(query if self.query_rank else [(hidden, self._query_width)]), *others]
 
     @property
     def ups(self) -> tuple[int, ...]:
@@ -132,7 +132,7 @@ class Latent(_Kind):
     def width(self) -> float:
         return (self.nope_dim + self.rope_dim + self.value_dim) / 2
 
-    def moved(self) -> float:
+    def pointwise_elements(self) -> float:
         """Return the elements of latents' norms, rotated parts of queries, and concatenated keys and values."""
         latents = 2 * (self.query_rank + self.kv_rank)
         together = 2 * (self.nope_dim + self.value_dim) + self.rope_dim
@@ -158,7 +158,7 @@ class Linear(_Kind):
         """Return the elements of all heads' states, for all sequences."""
         return sequences * self.heads * self.head_dim**2
 
-    def kept(self, hidden: int) -> dict[str, float]:
+    def activation_elements(self, hidden: int) -> dict[str, float]:
         width = self.heads * self.head_dim
         return {"input": hidden, "norm": hidden, "qkv": 4 * width, "out": width}
 
@@ -170,7 +170,7 @@ class Linear(_Kind):
     def width(self) -> float:
         return self.head_dim
 
-    def moved(self) -> float:
+    def pointwise_elements(self) -> float:
         """Return the elements of gates and normed output, read and written."""
         return 4 * self.heads * self.head_dim
 
@@ -195,12 +195,12 @@ class Mixed:
     score_flops = functools.partialmethod(_mean, "score_flops")
     passed_on = functools.partialmethod(_mean, "passed_on")
 
-    def kept(self, hidden: int) -> dict[str, float]:
-        found: dict[str, float] = {}
+    def activation_elements(self, hidden: int) -> dict[str, float]:
+        sums: dict[str, float] = {}
         for kind, share in self.shares:
             for name, elements in kind.kept(hidden).items():
-                found[name] = found.get(name, 0.0) + share * elements
-        return found
+                sums[name] = sums.get(name, 0.0) + share * elements
+        return sums
 
     @property
     def shares(self) -> list[tuple[Any, float]]:

@@ -46,7 +46,7 @@ def read_model(path: str | Path) -> tuple[Architecture, dict[str, Any]]:
     try:
         if KEY in values:
             return Architecture(
-                name=name, source=f"{values[KEY]} layout of {path.name}", **_released(values, named)
+                name=name, source=f"{values[KEY]} layout of {path.name}", **_release_facts(values, named)
             ), {}
         return Architecture(name=name, **_own(values)), _job(values)
     except InputError as mistake:
@@ -166,7 +166,7 @@ class Config:
         value, blocks = self._value(field, []), self.whole("num_hidden_layers", at_least=1)
         if not isinstance(value, list):
             raise InputError(f"{field} of {self.named} must be a list, got {value!r:.80}.")
-        wrong = [one for one in value if (one not in allowed if allowed else not _is_place(one, blocks))]
+        wrong = [entry for entry in value if (entry not in allowed if allowed else not _is_place(entry, blocks))]
         if wrong or (allowed and value and len(value) != blocks):
             what = f"{blocks} of {', '.join(map(str, allowed))}" if allowed else f"places from 0 to {blocks - 1}"
             raise InputError(f"{field} of {self.named} must be {what}, got {wrong[:3] or len(value)}.")
@@ -197,7 +197,7 @@ def _common(config: Config, experts: str, expert_hidden: str, attention: Attenti
     }
 
 
-def _grouped(config: Config, window: int = 0) -> GroupedQuery:
+def _grouped_query(config: Config, window: int = 0) -> GroupedQuery:
     heads = config.whole("num_attention_heads", at_least=1)
     width = config.whole("head_dim", config.whole("hidden_size", at_least=1) // heads, at_least=1)
     return GroupedQuery(heads, config.whole("num_key_value_heads", heads, at_least=1), width, window)
@@ -214,12 +214,12 @@ def _dense(config: Config, has_experts: Callable[[int], bool], hidden: str) -> F
 
 
 def _mixtral(config: Config) -> Facts:
-    attention = _grouped(config, config.whole("sliding_window", 0))
+    attention = _grouped_query(config, config.whole("sliding_window", 0))
     return _common(config, "num_local_experts", "intermediate_size", attention)
 
 
 def _olmoe(config: Config) -> Facts:
-    return _common(config, "num_experts", "intermediate_size", _grouped(config))
+    return _common(config, "num_experts", "intermediate_size", _grouped_query(config))
 
 
 def _qwen(config: Config) -> Facts:
@@ -229,7 +229,7 @@ def _qwen(config: Config) -> Facts:
     more = dense | {"shared_hidden": config.whole("shared_expert_intermediate_size", 0)}
     if not config.flag("use_sliding_window"):
         config.no_number("sliding_window", "max_window_layers")
-    return _common(config, "num_experts", "moe_intermediate_size", _grouped(config), **more)
+    return _common(config, "num_experts", "moe_intermediate_size", _grouped_query(config), **more)
 
 
 def _after_dense(config: Config, attention: Attention) -> Facts:
@@ -259,15 +259,17 @@ def _deepseek(config: Config) -> Facts:
 
 
 def _glm(config: Config) -> Facts:
-    return _after_dense(config, _grouped(config))
+    return _after_dense(config, _grouped_query(config))
 
 
 def _gpt_oss(config: Config) -> Facts:
     """Some blocks have a sliding window, the others full attention."""
     kinds = config.each("layer_types", ("sliding_attention", "full_attention"))
     window = config.whole("sliding_window", at_least=1) if "sliding_attention" in kinds else 0
-    some = {"sliding_attention": _grouped(config, window), "full_attention": _grouped(config)}
-    return _common(config, "num_local_experts", "intermediate_size", _mixed(kinds, some, _grouped(config)))
+    some = {"sliding_attention": _grouped_query(config, window), "full_attention": _grouped_query(config)}
+    return _common(
+        config, "num_local_experts", "intermediate_size", _attention_mix(kinds, some, _grouped_query(config))
+    )
 
 
 def _llama4(config: Config) -> Facts:
@@ -281,23 +283,23 @@ def _llama4(config: Config) -> Facts:
     more |= {"shared_hidden": config.whole("intermediate_size", at_least=1)}
     config.each("layer_types", ("chunked_attention", "full_attention"))
     config.no_number("intermediate_size_mlp")
-    return _common(config, "num_local_experts", "intermediate_size", _grouped(config), **more)
+    return _common(config, "num_local_experts", "intermediate_size", _grouped_query(config), **more)
 
 
 def _minimax(config: Config) -> Facts:
     """Text-01 and M1 mostly use lightning attention (0, linear_attention); M2 uses full attention."""
     config.no_number("block_size")
     kinds = config.each("attn_type_list", (0, 1)) or config.each("layer_types", ("linear_attention", "full_attention"))
-    full = _grouped(config)
+    full = _grouped_query(config)
     linear = Linear(full.heads, full.head_dim)
     some = {0: linear, "linear_attention": linear, 1: full, "full_attention": full}
     more = {"shared_hidden": config.whole("shared_intermediate_size", 0)}
     predicted = config.whole("num_mtp_modules", 0) * config.whole("mtp_transformer_layers", 1)
     more |= {"next_tokens": predicted if config.flag("use_mtp") else 0}
-    return _common(config, "num_local_experts", "intermediate_size", _mixed(kinds, some, full), **more)
+    return _common(config, "num_local_experts", "intermediate_size", _attention_mix(kinds, some, full), **more)
 
 
-def _mixed(kinds: list, some: Mapping[Any, Attention], alone: GroupedQuery) -> Attention:
+def _attention_mix(kinds: list, some: Mapping[Any, Attention], alone: GroupedQuery) -> Attention:
     blocks = {some[kind]: 0 for kind in kinds} or {alone: 1}
     for kind in kinds:
         blocks[some[kind]] += 1
@@ -323,7 +325,7 @@ LAYOUTS: dict[str, Callable[[Config], Facts]] = {
 }
 
 
-def _released(values: Mapping[str, Any], named: str) -> Facts:
+def _release_facts(values: Mapping[str, Any], named: str) -> Facts:
     kind = values.get(KEY)
     if not isinstance(kind, str):
         raise InputError(f"{KEY} of {named} must be text, got {kind!r:.80}.")

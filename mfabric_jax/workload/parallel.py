@@ -18,8 +18,8 @@ from mfabric_jax.workload.schedules import (
     SCHEDULES,
     Holding,
     ModelPart,
+    PipelineSchedule,
     PipelineShape,
-    Schedule,
     check_shape,
     holdings,
     model_parts,
@@ -186,17 +186,17 @@ class Workload:
 
     @classmethod
     def of(
-        cls, model: str, architecture: Architecture, dp: int, tp: int, pp: int, ep: int, gpus: int, **rest: Any
+        cls, model: str, architecture: Architecture, dp: int, tp: int, pp: int, ep: int, gpus: int, **fields: Any
     ) -> "Workload":
         """Return a workload. Its schedule gives `micro_batches`, `chunks` and `overlap_passes` that are open or None.
 
         These are as many micro-batches as stages (dualpipe: twice as many), the schedule's chunks, and overlapping
         passes under dualpipe.
         """
-        order = SCHEDULES[checks.one_of("schedule", rest.get("schedule", "1f1b"), SCHEDULES)]
+        order = SCHEDULES[checks.one_of("schedule", fields.get("schedule", "1f1b"), SCHEDULES)]
         usual = {"chunks": order.chunks or 1, "overlap_passes": order.overlap}
         usual["micro_batches"] = pp * max(1, order.least)
-        stated = {field: value for field, value in rest.items() if field not in usual or value is not None}
+        stated = {field: value for field, value in fields.items() if field not in usual or value is not None}
         return cls(model, architecture, dp, tp, pp, ep, gpus, **usual | stated)
 
     def __post_init__(self) -> None:
@@ -382,16 +382,16 @@ class Workload:
         return len(self.architecture.moe_blocks)
 
     @property
-    def order(self) -> Schedule:
+    def order(self) -> PipelineSchedule:
         return SCHEDULES[self.schedule]
 
     @property
     def shape(self) -> PipelineShape:
         return PipelineShape(self.pp, self.micro_batches, self.chunks, self.overlap_passes)
 
-    def held_places(self, stage: int) -> tuple[int, ...]:
+    def stage_places(self, stage: int) -> tuple[int, ...]:
         """Return the model parts that a stage holds, one per chunk."""
-        return tuple(self.order.place(stage, chunk, self.pp) for chunk in range(self.chunks * self.order.copies))
+        return tuple(self.order.part_of(stage, chunk, self.pp) for chunk in range(self.chunks * self.order.copies))
 
     @functools.cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
@@ -400,8 +400,8 @@ class Workload:
         paths = []
         for copy in range(self.order.copies):
             chunks = slice(copy * self.chunks, (copy + 1) * self.chunks)
-            at = {place: stage for stage in range(self.pp) for place in self.held_places(stage)[chunks]}
-            paths.append(tuple(at[place] for place in sorted(at)))
+            stage_of = {part: stage for stage in range(self.pp) for part in self.stage_places(stage)[chunks]}
+            paths.append(tuple(stage_of[part] for part in sorted(stage_of)))
         return tuple(paths)
 
     @functools.cached_property
@@ -409,7 +409,7 @@ class Workload:
         """Groups of stages that hold the same model parts."""
         alike: dict[tuple[int, ...], list[int]] = {}
         for stage in range(self.pp):
-            alike.setdefault(tuple(sorted(self.held_places(stage))), []).append(stage)
+            alike.setdefault(tuple(sorted(self.stage_places(stage))), []).append(stage)
         return tuple(map(tuple, alike.values()))
 
     @property
@@ -425,13 +425,13 @@ class Workload:
         """Number of blocks of each model part."""
         return places_of(self.layout_of_blocks, self.architecture.blocks, self.predicted, self.pp * self.chunks)
 
-    def place_layers(self, place: int) -> range:
+    def place_layers(self, part: int) -> range:
         """Return the MoE blocks of a part, as numbers among MoE blocks."""
-        return self.places[place].layers
+        return self.places[part].layers
 
-    def place_positions(self, place: int) -> tuple[int, ...]:
+    def place_positions(self, part: int) -> tuple[int, ...]:
         """Return the positions of a part's MoE blocks among its blocks, from 0."""
-        first, _, layers = self.places[place]
+        first, _, layers = self.places[part]
         return tuple(self.architecture.moe_blocks[layer] - first for layer in layers)
 
     @functools.cached_property
@@ -442,7 +442,7 @@ class Workload:
     def stage_layers(self, stage: int) -> list[int]:
         """Return the MoE blocks of a pipeline stage, as numbers among MoE blocks."""
         self.check_stage(stage)
-        return [layer for place in self.held_places(stage) for layer in self.place_layers(place)]
+        return [layer for part in self.stage_places(stage) for layer in self.place_layers(part)]
 
     def check_stage(self, stage: int) -> int:
         if not 0 <= stage < self.pp:
@@ -450,7 +450,7 @@ class Workload:
         return stage
 
 
-class Placement(NamedTuple):
+class RankPlacement(NamedTuple):
     """Rank indices, server and region of every GPU: six arrays [GPUs] by global GPU number. Servers and regions also
     have global numbers."""
 
@@ -462,8 +462,8 @@ class Placement(NamedTuple):
     region: np.ndarray
 
 
-def place(workload: Workload) -> Placement:
+def place_ranks(workload: Workload) -> RankPlacement:
     """Return the rank indices, server and region of every GPU of the cluster."""
     gpu = np.arange(workload.gpus)
     server = gpu // workload.gpus_per_server
-    return Placement(**workload.layout.index(gpu), server=server, region=server // workload.servers_per_region)
+    return RankPlacement(**workload.layout.index(gpu), server=server, region=server // workload.servers_per_region)

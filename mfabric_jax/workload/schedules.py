@@ -32,18 +32,18 @@ class PipelineShape(NamedTuple):
 
 
 # ---------------------------------------------------------------------- schedules that alternate forwards and backwards
-def one_f_one_b(stage: int, shape: PipelineShape) -> int:
+def one_f_one_b_warm_up(stage: int, shape: PipelineShape) -> int:
     """Return the warm-up forwards of 1F1B, after which forwards and backwards alternate."""
     behind = shape.stages - stage - 1
     return 2 * behind + 1 if shape.overlap else behind  # so that pairs never wait for pairs of neighbour stages
 
 
-def interleaved(stage: int, shape: PipelineShape) -> int:
+def interleaved_warm_up(stage: int, shape: PipelineShape) -> int:
     """Return the warm-up forwards of interleaved 1F1B: groups of `stages` micro-batches run one chunk after another."""
     return 2 * (shape.stages - stage - 1) + (shape.chunks - 1) * shape.stages + shape.overlap
 
 
-def gpipe(stage: int, shape: PipelineShape) -> int:
+def gpipe_warm_up(stage: int, shape: PipelineShape) -> int:
     """Return the warm-up forwards of GPipe: all forwards come before all backwards."""
     return shape.micro_batches * shape.chunks
 
@@ -62,8 +62,8 @@ def alternating(warm_up: Callable[[int, PipelineShape], int], *, youngest_first:
         first = warm_up(stage, shape)
         steady = [*zip(forwards[first:], backwards, strict=False)]
         pairs = steady if overlap else _alone(step for pair in steady for step in pair)
-        rest = backwards[len(steady) :]
-        return [*_alone(forwards[:first]), *pairs, *_alone(reversed(rest) if youngest_first else rest)]
+        tail = backwards[len(steady) :]
+        return [*_alone(forwards[:first]), *pairs, *_alone(reversed(tail) if youngest_first else tail)]
 
     return units
 
@@ -91,11 +91,11 @@ class _Walk:
         return kind, micro_batch, chunk
 
     def run(self, *passes: tuple[int, int]) -> None:
-        self.units.append(tuple(self.step(*one) for one in passes))
+        self.units.append(tuple(self.step(*next_pass) for next_pass in passes))
 
     def weigh(self, chunk: int | None = None) -> None:
-        at = next(n for n, (_, c) in enumerate(self.waiting) if chunk in (None, c))
-        self.units.append(((WEIGHT, *self.waiting.pop(at)),))
+        index = next(n for n, (_, c) in enumerate(self.waiting) if chunk in (None, c))
+        self.units.append(((WEIGHT, *self.waiting.pop(index)),))
 
 
 def zb_h1(stage: int, shape: PipelineShape) -> list[Unit]:
@@ -197,7 +197,7 @@ Place = Callable[[int, int, int], int]  # (stage, chunk, stages) -> model part
 ROUNDING = 1e-9  # error of a division
 
 
-class Schedule(NamedTuple):
+class PipelineSchedule(NamedTuple):
     """One pipeline schedule: `units` (passes of a stage), `place` (the model part of a stage's chunk) and limits.
 
     - `bubble`: wait of the busiest stage over its compute for one micro-batch, if INPUT, WEIGHT and forward passes take
@@ -211,7 +211,7 @@ class Schedule(NamedTuple):
 
     units: Callable[[int, PipelineShape], Iterable[Unit]]
     bubble: Callable[[PipelineShape], float] = lambda shape: (shape.stages - 1) / shape.chunks
-    place: Place = lambda stage, chunk, stages: chunk * stages + stage
+    part_of: Place = lambda stage, chunk, stages: chunk * stages + stage
     copies: int = 1
     chunks: int | None = 1
     least: int = 0
@@ -228,18 +228,20 @@ class Schedule(NamedTuple):
 
 
 SCHEDULES = {
-    "1f1b": Schedule(alternating(one_f_one_b), warm_up=one_f_one_b, overlaps=True),
-    "interleaved": Schedule(alternating(interleaved), chunks=None, multiple=1, warm_up=interleaved, overlaps=True),
-    "gpipe": Schedule(alternating(gpipe, youngest_first=True), warm_up=gpipe),
-    "zb-h1": Schedule(zb_h1, lambda s: (s.stages - 1) / 3, splits=True),
-    "zb-v": Schedule(
+    "1f1b": PipelineSchedule(alternating(one_f_one_b_warm_up), warm_up=one_f_one_b_warm_up, overlaps=True),
+    "interleaved": PipelineSchedule(
+        alternating(interleaved_warm_up), chunks=None, multiple=1, warm_up=interleaved_warm_up, overlaps=True
+    ),
+    "gpipe": PipelineSchedule(alternating(gpipe_warm_up, youngest_first=True), warm_up=gpipe_warm_up),
+    "zb-h1": PipelineSchedule(zb_h1, lambda s: (s.stages - 1) / 3, splits=True),
+    "zb-v": PipelineSchedule(
         zb_v,
         lambda s: (s.stages - 1) / 6,
         lambda stage, chunk, stages: 2 * stages - 1 - stage if chunk else stage,
         chunks=2,
         splits=True,
     ),
-    "dualpipe": Schedule(
+    "dualpipe": PipelineSchedule(
         dualpipe,
         lambda s: (s.stages - 2) / (3 if s.overlap else 6),
         lambda stage, chunk, stages: stages - 1 - stage if chunk else stage,
@@ -286,9 +288,9 @@ def holdings(architecture: Architecture, schedule: str, pp: int, sizes: tuple[in
     order, places, stages = SCHEDULES[schedule], model_parts(architecture, sizes), []
     chunks = len(sizes) // pp
     for stage in range(pp):
-        held = [order.place(stage, chunk, pp) for chunk in range(chunks * order.copies)]
-        moe = tuple(len(places[place].layers) for place in held)
-        dense = tuple(places[place].blocks - count for place, count in zip(held, moe, strict=True))
+        held = [order.part_of(stage, chunk, pp) for chunk in range(chunks * order.copies)]
+        moe = tuple(len(places[part].layers) for part in held)
+        dense = tuple(places[part].blocks - count for part, count in zip(held, moe, strict=True))
         stages.append(Holding(moe, dense, 0 in held, len(places) - 1 in held))
     return tuple(stages)
 
@@ -341,14 +343,14 @@ def units_of(schedule: str, stage: int, shape: PipelineShape) -> tuple[Unit, ...
 
 
 @functools.lru_cache(maxsize=4096)
-def held(schedule: str, stage: int, shape: PipelineShape, chunks: int) -> tuple[int, ...]:
+def passes_in_memory(schedule: str, stage: int, shape: PipelineShape, chunks: int) -> tuple[int, ...]:
     """Return the most passes, by chunk, whose activations a stage holds at once.
 
     WEIGHT passes release activations. Two passes that run together, block by block, need the memory of one.
     """
     if (warm_up := SCHEDULES[schedule].warm_up) is not None:
         most = min(max(1, warm_up(stage, shape) + (not shape.overlap)), shape.micro_batches * chunks)
-        of = [at % (shape.stages * chunks) // shape.stages for at in range(most)]
+        of = [index % (shape.stages * chunks) // shape.stages for index in range(most)]
         return tuple(of.count(chunk) for chunk in range(chunks))
     now, best = [0] * chunks, (0,) * chunks
     for unit in units_of(schedule, stage, shape):

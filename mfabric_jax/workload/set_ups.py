@@ -110,15 +110,17 @@ def _by_time(
     def per_token(job: Workload) -> float:
         return iteration_seconds(job, server, speeds).total / job.iteration_tokens
 
-    queue = [(per_token(job), at, job) for at, job in enumerate(jobs)]
+    queue = [(per_token(job), number, job) for number, job in enumerate(jobs)]
     heapq.heapify(queue)
     while queue:
-        seconds, at, job = heapq.heappop(queue)
+        seconds, number, job = heapq.heappop(queue)
         yield seconds, job
         if recompute is None and (harder := _harder(job)):
             more = harder[0]
-            if (again := _tried(lambda job=job, more=more: dataclasses.replace(job, recompute=more))) is not None:
-                heapq.heappush(queue, (per_token(again), at, again))
+            if (
+                again := _workload_or_none(lambda job=job, more=more: dataclasses.replace(job, recompute=more))
+            ) is not None:
+                heapq.heappush(queue, (per_token(again), number, again))
 
 
 def _harder(job: Workload) -> tuple[str, ...]:
@@ -143,7 +145,9 @@ def _workloads(
     if batch is not None and "micro_batches" in stated:
         raise InputError(f"global_batch {batch} and micro_batches {stated['micro_batches']} cannot both be stated.")
     every = [_facts(stated, degrees) for degrees in _degrees(architecture, stated) if some(degrees["ep"])]
-    jobs = (_tried(lambda facts=facts: Workload.of("own", architecture, **facts)) for facts in every if facts)
+    jobs = (
+        _workload_or_none(lambda facts=facts: Workload.of("own", architecture, **facts)) for facts in every if facts
+    )
     return [job for job in jobs if job is not None]
 
 
@@ -166,7 +170,7 @@ def _sequences(facts: Mapping[str, Any]) -> int:
     return max(1, together // (facts.get("cp", 1) * facts.get("folded", 1)))
 
 
-def _tried(make: Callable[[], Workload]) -> Workload | None:
+def _workload_or_none(make: Callable[[], Workload]) -> Workload | None:
     try:
         return make()
     except InputError:
@@ -186,7 +190,7 @@ def _candidates(architecture: Architecture, stated: Mapping[str, Any]) -> Iterat
     per_server, gpus = stated["gpus_per_server"], stated.get("gpus")
 
     def some(name: str, allowed: Sequence[int]) -> list[int]:
-        return [one for one in allowed if stated.get(name, one) == one]
+        return [value for value in allowed if stated.get(name, value) == value]
 
     deepest = min(architecture.blocks // stated.get("chunks", 1), MOST_STAGES)
     stages = some("pp", range(1, max(deepest, stated.get("pp", 1)) + 1))
@@ -243,7 +247,7 @@ def _refusing_rule(architecture: Architecture, stated: Mapping[str, Any]) -> str
     if ep is not None and architecture.experts % ep:
         return f"ep must divide the {architecture.experts} experts"
     tps, eps = [tp] if tp else _divisors(per_server), [ep] if ep else _divisors(architecture.experts)
-    groups = [one * other for one in tps for other in eps]
+    groups = [tp_degree * other for tp_degree in tps for other in eps]
     groups = [group for group in groups if group % per_server == 0 or per_server % group == 0]
     if not groups:
         return f"tp x ep must be a multiple or a divisor of the {per_server} GPUs of a server"
@@ -284,16 +288,17 @@ def _passing(architecture: Architecture, stated: Mapping[str, Any]) -> str:
             | {gpus * factor for factor in times}
         ),
     }
-    found = []
+    changes = []
     for name, values in choices.items():
         if name in stated:
             near = sorted(
-                (one for one in values if one > 0), key=lambda one, name=name: abs(math.log(one / stated[name]))
+                (value for value in values if value > 0),
+                key=lambda value, name=name: abs(math.log(value / stated[name])),
             )
-            passes = (one for one in near if _workloads(architecture, {**stated, name: one}))
+            passes = (value for value in near if _workloads(architecture, {**stated, name: value}))
             some = itertools.islice(passes, 2 if name == "gpus" else 1)
-            found += [f"{name} {' or '.join(map(str, sorted(some)))}".strip()]
-    return " or ".join(each for each in found if " " in each)
+            changes += [f"{name} {' or '.join(map(str, sorted(some)))}".strip()]
+    return " or ".join(each for each in changes if " " in each)
 
 
 def gigabytes_in_words(size: float) -> str:
@@ -378,7 +383,7 @@ def _single_changes(workload: Workload) -> Iterator[dict[str, Any]]:
 
 
 def _remedy(rerun: Rerun, changed: dict[str, Any], server: Gpu, loads_of: LoadsOf) -> Remedy | None:
-    job = _tried(lambda: rerun(changed))
+    job = _workload_or_none(lambda: rerun(changed))
     if job is None:
         return None
     needs = fullest_stage(job, loads_of(job))[1].total

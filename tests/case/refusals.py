@@ -1,8 +1,8 @@
 """Mistakes in settings, files and words that are answered with one sentence."""
 
 from mfabric_jax.case import Case
-from mfabric_jax.case.layers import Layer, layers_of, merged
-from mfabric_jax.case.paths import stated
+from mfabric_jax.case.layers import SettingsLayer, layers_of, merge_layers
+from mfabric_jax.case.paths import read_statement
 from mfabric_jax.commands import show
 from mfabric_jax.commands.words import read
 
@@ -50,11 +50,11 @@ FILES = [  # of what a file holds
 
 
 def of_file(given):
-    return lambda: merged(layers_of(given, "case.toml", typed=True))
+    return lambda: merge_layers(layers_of(given, "case.toml", typed=True))
 
 
 def of_flags(given):
-    return lambda: merged([Layer("flag", stated(given, text=True), typed=True)])
+    return lambda: merge_layers([SettingsLayer("flag", read_statement(given, text=True), typed=True)])
 
 
 def of_words(words):

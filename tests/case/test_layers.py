@@ -3,21 +3,21 @@
 import pytest
 
 from mfabric_jax.case import Case, cases, load, presets
-from mfabric_jax.case.layers import Layer, layers_of, merged, preset_layers
-from mfabric_jax.case.paths import flat, settings, stated
+from mfabric_jax.case.layers import SettingsLayer, layers_of, merge_layers, preset_layers
+from mfabric_jax.case.paths import flat, read_statement, settings
 from tests.docs_case import PART, made_again
 from tests.docs_tables import ROOT
 
 
 def flags_of(given):
     """The layer of a command line."""
-    return Layer("flag", stated(given, text=True), typed=True)
+    return SettingsLayer("flag", read_statement(given, text=True), typed=True)
 
 
 def together(*given, flags=None):
     """The cases of mappings, as files have them, and of flags."""
     layers = [layer for at, one in enumerate(given) for layer in layers_of(one, f"{at}.toml", typed=True)]
-    return merged([*layers, flags_of(flags or {})])
+    return merge_layers([*layers, flags_of(flags or {})])
 
 
 def values(found, path):
@@ -32,7 +32,7 @@ def test_a_preset_is_under_a_file_and_a_file_under_flags():
         *("0.toml", "flag", "preset paper")
     ]
     assert "run.seed" not in found.sources
-    assert together({"preset": "paper"}).blocks == merged(preset_layers("paper")).blocks
+    assert together({"preset": "paper"}).blocks == merge_layers(preset_layers("paper")).blocks
 
 
 def test_a_later_alternative_drops_what_the_earlier_one_had():
@@ -84,12 +84,12 @@ def test_variants_stand_side_by_side_and_later_layers_narrow_them():
         **dict.fromkeys(["mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe"], "pays"),
         "deepseek-r1": "span",
     }
-    few = merged([*preset_layers("usual"), flags_of({"network.fabric": "mfabric", "model.name": "llama-moe"})])
+    few = merge_layers([*preset_layers("usual"), flags_of({"network.fabric": "mfabric", "model.name": "llama-moe"})])
     assert [block.variant for block in few.blocks] == ["as published", "at its best"]
     policy = flags_of({"network.fabric": ["fat-tree", "mfabric"], "circuits.policy": "matching"})
-    found = merged([*preset_layers("usual"), policy])
+    found = merge_layers([*preset_layers("usual"), policy])
     assert {flat(case).get("circuits.policy") for case in found if case.network.fabric == "mfabric"} == {"matching"}
-    found = merged([*preset_layers("usual"), flags_of({"network.nic_use": "own"})])
+    found = merge_layers([*preset_layers("usual"), flags_of({"network.nic_use": "own"})])
     ways = ["as set", "as published", "at its best"]
     assert [*dict.fromkeys(block.variant for block in found.blocks)] == ways
     assert {case.network.nic_use for case in found} == {"own"}
@@ -110,7 +110,7 @@ def test_a_case_may_be_json(tmp_path):
 
 def test_a_layer_keeps_what_is_no_setting():
     (layer,) = layers_of({"random": {"circuits.delay_s": {"low": 0, "high": 1}}, "sweep": {"draws": 3}}, "a.toml")
-    assert isinstance(layer, Layer)
+    assert isinstance(layer, SettingsLayer)
     assert (dict(layer.sweep), list(layer.random), layer.stated) == ({"draws": 3}, ["circuits.delay_s"], {})
     assert flat(Case())["network.nic_gbps"] == 400
 
@@ -132,12 +132,12 @@ def test_nothing_is_missing():
 def test_values_that_no_variant_of_a_preset_has_are_cases_too():
     asked = {"model.name": "mixtral-8x22b", "network.fabric": "mfabric"}
     asked |= {"circuits.policy": ["greedy", "uniform", "joint"]}
-    found = merged([*preset_layers("usual"), flags_of(asked)])
+    found = merge_layers([*preset_layers("usual"), flags_of(asked)])
     said = [(block.variant, block.case.circuits.policy, block.case.circuits.routing) for block in found.blocks]
     assert {one for one in said if one[1] == "joint"} == {("as set", "joint", "relay")}  # as its variant says
     assert {one for one in said if one[1] != "joint"} == {
         ("as set", "greedy", "unsplit"),  # as its variant says
         ("as set", "uniform", None),
     }
-    both = merged([*preset_layers("usual"), flags_of(asked | {"circuits.routing": ["unsplit", "split"]})])
+    both = merge_layers([*preset_layers("usual"), flags_of(asked | {"circuits.routing": ["unsplit", "split"]})])
     assert len({(block.case.circuits.policy, block.case.circuits.routing) for block in both.blocks}) == 6

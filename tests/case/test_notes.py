@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mfabric_jax import Case
-from mfabric_jax.evaluate.resolving.resolve import worked_out
+from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
 from mfabric_jax.evaluate.resolving.set_up import dispatcher_words
 from mfabric_jax.traffic.dispatch import even_bytes
 
@@ -16,7 +16,7 @@ WIDE = {
 
 
 def resolved(**changed):
-    return worked_out(Case().with_(WIDE | {path.replace("__", "."): value for path, value in changed.items()}))
+    return resolve_without_jax(Case().with_(WIDE | {path.replace("__", "."): value for path, value in changed.items()}))
 
 
 @pytest.mark.parametrize("dispatcher", ["deepep", "hybridep"])

@@ -6,7 +6,7 @@ import pytest
 
 from mfabric_jax.case import Cases, presets
 from mfabric_jax.case.grid import fabric_reads
-from mfabric_jax.case.layers import file_layers, merged
+from mfabric_jax.case.layers import file_layers, merge_layers
 from mfabric_jax.case.paths import Leaf, flat, settings
 from mfabric_jax.commands import help, show
 from mfabric_jax.commands.words import read
@@ -50,7 +50,7 @@ def test_what_is_shown_makes_the_same_cases(words, changed, tmp_path):
     text = "\n".join(show.as_toml(found, changed=changed))
     tomllib.loads(text)
     file.write_text(text)
-    again = merged(file_layers(file))
+    again = merge_layers(file_layers(file))
     assert [block.variant for block in again.blocks] == [block.variant for block in found.blocks]
     assert len(again) == len(found)
     if changed:
@@ -58,15 +58,15 @@ def test_what_is_shown_makes_the_same_cases(words, changed, tmp_path):
     else:
         assert in_the_end(again) == in_the_end(found)
     file.write_text("\n".join(show.as_toml(again, changed=changed)))
-    assert read_by(merged(file_layers(file))) == read_by(again)
+    assert read_by(merge_layers(file_layers(file))) == read_by(again)
 
 
 def test_what_is_drawn_is_drawn_again(tmp_path):
     file = tmp_path / "case.toml"
     file.write_text('[random]\ncircuits.delay_s = {low = "1 ms", high = 0.1, scale = "log"}\n[sweep]\ndraws = 3\n')
-    found = merged(file_layers(file))
+    found = merge_layers(file_layers(file))
     file.write_text("\n".join(show.as_toml(found)))
-    again = merged(file_layers(file))
+    again = merge_layers(file_layers(file))
     assert len(found) == 3
     assert [flat(case).get("circuits.delay_s") for case in again] == [
         flat(case).get("circuits.delay_s") for case in found

@@ -10,9 +10,9 @@ import pytest
 from mfabric_jax import fabric, policies, units
 from mfabric_jax.case import Case, load
 from mfabric_jax.case.fabrics import GRAPH
-from mfabric_jax.case.layers import Layer
-from mfabric_jax.case.paths import Choice, Leaf, build, differences, flat, parts_of, settings, stated
-from mfabric_jax.case.tree import Group
+from mfabric_jax.case.layers import SettingsLayer
+from mfabric_jax.case.paths import Leaf, SettingChoice, build, differences, flat, parts_of, read_statement, settings
+from mfabric_jax.case.tree import SettingsGroup
 from mfabric_jax.commands.help import groups
 from mfabric_jax.evaluate.rules import SPANS
 from mfabric_jax.traffic.placement import REGISTRY as PLACEMENTS
@@ -28,27 +28,29 @@ def inside(cls, prefix=""):
     """Every group, those in groups, too."""
     yield prefix, cls
     for field in msgspec.structs.fields(cls):
-        if isinstance(field.type, type) and issubclass(field.type, Group):
+        if isinstance(field.type, type) and issubclass(field.type, SettingsGroup):
             yield from inside(field.type, f"{prefix}.{field.encode_name}")
 
 
 def groups_of(cls):
     return {
-        one.type for one in msgspec.structs.fields(cls) if isinstance(one.type, type) and issubclass(one.type, Group)
+        one.type
+        for one in msgspec.structs.fields(cls)
+        if isinstance(one.type, type) and issubclass(one.type, SettingsGroup)
     }
 
 
 def literals(path):
     """The names that a setting may have."""
     setting = settings()[path]
-    if isinstance(setting, Choice):
+    if isinstance(setting, SettingChoice):
         return set(setting.alternatives)
     return {value for one in parts_of(setting.kind) for value in typing.get_args(one) if isinstance(value, str)}
 
 
 def another(setting):
     """A value that is not the default, as a file has it."""
-    if isinstance(setting, Choice):
+    if isinstance(setting, SettingChoice):
         return next(name for name in reversed(setting.alternatives) if name != setting.default)
     for one in parts_of(setting.kind):
         if typing.get_origin(one) is typing.Literal:
@@ -92,7 +94,7 @@ def test_a_setting_is_stated_alike_by_a_file_a_flag_and_in_python(path, tmp_path
     text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
     file.write_text(f"{path} = {text}\n")
     python = Case().with_({path: tuple(value) if isinstance(value, list) else value})
-    layer = Layer("flag", stated({path: written.split(",") if "," in written else written}, text=True))
+    layer = SettingsLayer("flag", read_statement({path: written.split(",") if "," in written else written}, text=True))
     from_flag = build(layer.stated | ({setting.choice: setting.of} if getattr(setting, "choice", "") else {}))
     assert flat(python).get(path) == (tuple(value) if isinstance(value, list) else value)
     assert flat(python).get(path) != flat(Case()).get(path, object())

@@ -6,7 +6,7 @@ import pytest
 
 from mfabric_jax import Region
 from mfabric_jax.circuit_schedules import NAMES, get, lower_bound, schedule_time
-from mfabric_jax.circuit_schedules.ending import end_s, ended
+from mfabric_jax.circuit_schedules.ending import end_s, schedule_end_s
 from mfabric_jax.circuit_schedules.families import moe
 from mfabric_jax.circuit_schedules.placing import problem_of
 
@@ -30,7 +30,7 @@ def test_times_are_those_of_the_schedule(name, switches, packet, all_stop):
     plain = np.asarray(schedule.configurations), np.asarray(schedule.seconds), np.asarray(schedule.switch)
     assert bound * (1 - 1e-9) <= time < np.inf
     assert time == pytest.approx(end_s(problem, plain), rel=1e-9)
-    assert ended(where, schedule, demand) == end_s(problem, plain)
+    assert schedule_end_s(where, schedule, demand) == end_s(problem, plain)
 
 
 def test_seconds_in_single_precision_leave_no_bytes():
@@ -39,5 +39,5 @@ def test_seconds_in_single_precision_leave_no_bytes():
         where = Region(16, 8e-9, 1, 0.0, 0.05)
         schedule = get("spectra")(demand, where)
         assert schedule.seconds.dtype == np.float32
-        time = ended(where, schedule, demand)
+        time = schedule_end_s(where, schedule, demand)
     assert time == pytest.approx(float(np.asarray(schedule.seconds, float).sum() + 15 * 0.05), rel=1e-5)

@@ -6,7 +6,7 @@ from scipy.optimize import linprog
 
 from mfabric_jax.circuit_schedules.durations import programme, trade_gains
 from mfabric_jax.circuit_schedules.families import FAMILIES
-from mfabric_jax.circuit_schedules.joint import STARTS, _traded
+from mfabric_jax.circuit_schedules.joint import STARTS, _trade_circuits
 from mfabric_jax.circuit_schedules.placing import problem_of
 from tests.circuit_schedules.schedulers import network
 
@@ -89,7 +89,7 @@ def test_trades_gain_what_traded_configurations_are_shorter():
             for one, two in zip(*np.triu_indices(len(seconds), 1), strict=True):
                 both = configurations[[one, two]]
                 entries = np.maximum(over + np.tensordot(seconds[[one, two]], both, 1), 0)
-                before, after = ((x * entries).max((1, 2)).sum() for x in (both, _traded(both, entries)))
+                before, after = ((x * entries).max((1, 2)).sum() for x in (both, _trade_circuits(both, entries)))
                 assert gain[one, two] == pytest.approx(before - after, abs=1e-12)
                 found += before - after > 1e-6
     assert found >= 5

@@ -68,7 +68,7 @@ def test_legal_and_everything_arrives(scheduler, given):
         assert bound(demand, given) * (1 - 1e-9) <= time < np.inf, family
         problem = problem_of(demand, **given)
         np.testing.assert_allclose(end_s(problem, schedule), time, rtol=1e-9)
-        assert given["packet_Bps"] or time <= problem.planned_s(schedule) * (1 + 1e-9)
+        assert given["packet_Bps"] or time <= problem.paced_end_s(schedule) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS, ids=lambda scheduler: scheduler.__name__)
@@ -124,7 +124,7 @@ def test_as_published_within_a_few_percent():
     def mean(scheduler, draws, delay, packet=0.0):
         given = network(delay_s=delay, packet_Bps=packet)
         schedules = [(draw, scheduler(draw, **given)) for draw in draws]
-        times = [problem_of(draw, **given).planned_s(schedule) for draw, schedule in schedules]
+        times = [problem_of(draw, **given).paced_end_s(schedule) for draw, schedule in schedules]
         return np.mean(times), np.mean([len(schedule[1]) for _, schedule in schedules])
 
     draws = [moe(16, seed) for seed in range(5)]

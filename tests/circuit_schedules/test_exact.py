@@ -19,7 +19,7 @@ from tests.oracles.switch_clock import fewest_seconds
 def planned(scheduler, demand, given, **settings):
     schedule = scheduler(demand, **settings, **given)
     check_legal(schedule, given, len(demand))
-    return problem_of(demand, **given).planned_s(schedule)
+    return problem_of(demand, **given).paced_end_s(schedule)
 
 
 def test_the_best_of_all_permutations():

@@ -6,7 +6,7 @@ import pytest
 from mfabric_jax.checks import InputError
 from mfabric_jax.circuit_schedules.ending import end_s
 from mfabric_jax.circuit_schedules.families import FAMILIES, moe
-from mfabric_jax.circuit_schedules.joint import STARTS, Move, _durations, _Search, _traded, joint
+from mfabric_jax.circuit_schedules.joint import STARTS, Move, _durations, _Search, _trade_circuits, joint
 from mfabric_jax.circuit_schedules.placing import problem_of
 from tests.circuit_schedules.schedulers import network
 
@@ -69,7 +69,7 @@ def test_trades_keep_what_both_cover():
     for _ in range(20):
         both = np.stack([np.eye(6, dtype=int)[random.permutation(6)] for _ in range(2)])
         entries = random.random((6, 6))
-        traded = _traded(both, entries)
+        traded = _trade_circuits(both, entries)
         np.testing.assert_array_equal(traded.sum(0), both.sum(0))
         assert (traded.sum(1) == 1).all()
         assert (traded.sum(2) == 1).all()

@@ -9,12 +9,12 @@ from scipy.optimize import linprog
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.circuit_schedules.bvn import bvn
-from mfabric_jax.circuit_schedules.eclipse import eclipse, windowed
+from mfabric_jax.circuit_schedules.eclipse import eclipse, fill_window
 from mfabric_jax.circuit_schedules.families import FAMILIES, moe, one_hot, standard, uniform
 from mfabric_jax.circuit_schedules.keep_or_turn import keep_or_turn, shifts, topologies
-from mfabric_jax.circuit_schedules.matching import heaviest, largest, stuffed
+from mfabric_jax.circuit_schedules.matching import heaviest, largest, stuff_lines
 from mfabric_jax.circuit_schedules.placing import problem_of
-from mfabric_jax.circuit_schedules.solstice import sliced, solstice
+from mfabric_jax.circuit_schedules.solstice import slice_demand, solstice
 from mfabric_jax.circuit_schedules.spectra import partners, spectra
 from mfabric_jax.circuit_schedules.whole_pair import whole_pair
 from tests.circuit_schedules.schedulers import network
@@ -25,11 +25,11 @@ CYCLE, BACK = np.eye(3)[[1, 2, 0]], np.eye(3)[[2, 0, 1]]
 def test_stuffed_lines_are_equal_and_nothing_is_taken():
     for family in FAMILIES.values():
         draw = family(9, 4)
-        full = stuffed(draw)
+        full = stuff_lines(draw)
         np.testing.assert_allclose([full.sum(0), full.sum(1)], 1)
         assert (full >= draw).all()
     # Lines of 3 and 5, columns of 4 and 4: positive entries first.
-    np.testing.assert_array_equal(stuffed(np.array([[0, 3], [4, 1]])), [[1, 4], [4, 1]])
+    np.testing.assert_array_equal(stuff_lines(np.array([[0, 3], [4, 1]])), [[1, 4], [4, 1]])
 
 
 @pytest.mark.parametrize("directed", [True, False])
@@ -106,7 +106,7 @@ def test_solstice_leaves_what_packet_nics_carry_meanwhile():
     for family in FAMILIES.values():
         problem = problem_of(family(10, 3), **(given := network(packet_Bps=0.1)))
         configurations, seconds, switch = solstice(family(10, 3), **given)
-        packets = problem.packet_s(problem.left(configurations, seconds))
+        packets = problem.packet_s(problem.remainder(configurations, seconds))
         assert packets <= problem.clocks(seconds, switch).max() * (1 + 1e-9)
 
 
@@ -116,8 +116,8 @@ def test_solstice_takes_no_short_slice_while_a_long_one_is_there():
     for seed in range(6):
         for demand in (uniform(6, seed), standard(9, seed)):
             problem = problem_of(demand, **network(packet_Bps=0.01))
-            left = stuffed(demand)
-            for matching, seconds in zip(*sliced(problem), strict=True):
+            left = stuff_lines(demand)
+            for matching, seconds in zip(*slice_demand(problem), strict=True):
                 threshold = 2 * 2.0 ** np.floor(np.log2(seconds))
                 assert (largest(left >= threshold, True) * (left >= threshold)).sum() < len(left)
                 assert seconds == left[matching > 0].min()
@@ -154,7 +154,7 @@ def test_eclipse_carries_half_of_the_most_in_a_window():
         demand, delay = uniform(3, seed), 0.05
         problem = problem_of(demand, **network(delay_s=delay))
         for window in (0.2, 0.5, 0.9):
-            tables, seconds = windowed(problem, window, 24)
+            tables, seconds = fill_window(problem, window, 24)
             assert sum(seconds) + delay * len(seconds) <= window * (1 + 1e-12)
             shares.append(carried(demand, tables, seconds) / most_in_a_window(demand, window, delay))
     assert min(shares) >= 0.5
@@ -166,7 +166,7 @@ def test_a_step_of_eclipse_carries_most_per_second_of_circuit_and_turn():
     tables = [np.eye(4)[list(order)] for order in itertools.permutations(range(4))]
     for seed in range(6):
         demand, delay = uniform(4, seed), 0.08
-        (matching, *_), (alpha, *_) = windowed(problem_of(demand, **network(delay_s=delay)), 2.0, 24)
+        (matching, *_), (alpha, *_) = fill_window(problem_of(demand, **network(delay_s=delay)), 2.0, 24)
         densities = [
             (np.minimum(demand, one) * table).sum() / (one + delay) for one in demand[demand > 0] for table in tables
         ]
@@ -176,7 +176,7 @@ def test_a_step_of_eclipse_carries_most_per_second_of_circuit_and_turn():
 def test_more_durations_to_choose_from_serve_eclipse():
     demand, given = moe(8, 0), network(packet_Bps=0.1)
     problem = problem_of(demand, **given)
-    one, many = (problem.planned_s(eclipse(demand, alphas=alphas, **given)) for alphas in (1, 24))
+    one, many = (problem.paced_end_s(eclipse(demand, alphas=alphas, **given)) for alphas in (1, 24))
     assert many < one
     with pytest.raises(InputError, match="alphas must be a whole number of at least 1"):
         eclipse(demand, alphas=0, **given)

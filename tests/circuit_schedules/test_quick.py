@@ -10,7 +10,7 @@ from numba.core import config
 from scipy.optimize import linear_sum_assignment
 
 from mfabric_jax import InputError, Region
-from mfabric_jax.circuit_schedules import Schedule, get, schedule_time, schedules, stacked
+from mfabric_jax.circuit_schedules import CircuitSchedule, get, schedule_time, schedules, stack_schedules
 from mfabric_jax.circuit_schedules.families import FAMILIES, moe, standard
 from mfabric_jax.circuit_schedules.placing import problem_of
 from mfabric_jax.circuit_schedules.quick import quick
@@ -34,8 +34,8 @@ def test_the_best_of_three(given):
     for seed in range(3):
         for demand in (moe(9, seed), moe(6, seed, skew=1.2), standard(8, seed)):
             problem = problem_of(demand, **given)
-            ends = [problem.planned_s(one(demand, **given)) for one in (spectra, whole_pair, solstice)]
-            found = problem.planned_s(quick(demand, **given))
+            ends = [problem.paced_end_s(one(demand, **given)) for one in (spectra, whole_pair, solstice)]
+            found = problem.paced_end_s(quick(demand, **given))
             assert found <= min(ends[:2]) * (1 + 1e-9)
             assert found <= ends[2] * 1.15
 
@@ -44,8 +44,8 @@ def test_both_directions_are_the_best_of_three():
     given = network(directed=False, packet_Bps=0.1)
     demand = moe(6, 1)
     problem = problem_of(demand, **given)
-    ends = [problem.planned_s(one(demand, **given)) for one in (spectra, whole_pair, solstice)]
-    assert problem.planned_s(quick(demand, **given)) == min(ends)
+    ends = [problem.paced_end_s(one(demand, **given)) for one in (spectra, whole_pair, solstice)]
+    assert problem.paced_end_s(quick(demand, **given)) == min(ends)
 
 
 def uncompiled():
@@ -96,28 +96,28 @@ def test_a_batch_is_its_loop():
         times = jax.vmap(lambda one, demand: schedule_time(where, one, demand))(batch, demands)
         ones = [get("quick", 2, first_free=True)(demand, where) for demand in demands]
         looped = [float(schedule_time(where, *pair)) for pair in zip(ones, demands, strict=True)]
-        again = jax.vmap(lambda one, demand: schedule_time(where, one, demand))(stacked(ones), demands)
+        again = jax.vmap(lambda one, demand: schedule_time(where, one, demand))(stack_schedules(ones), demands)
     np.testing.assert_allclose(times, looped, rtol=1e-12)
     np.testing.assert_allclose(again, looped, rtol=1e-12)
     assert {len(one.seconds) for one in ones} != {len(batch.seconds[0])}, "some are filled up"
 
 
 def test_refused():
-    where, one = Region(3, 8e-9, 1, 0.0, 0.0), Schedule(np.zeros((1, 3, 3), int), [1.0])
+    where, one = Region(3, 8e-9, 1, 0.0, 0.0), CircuitSchedule(np.zeros((1, 3, 3), int), [1.0])
     for ask, words in [
         (lambda: schedules(np.ones((3, 3)), where), r"demands must be \[B S S\] with S = 3 servers, got \[3, 3\]"),
         (lambda: schedules(-np.ones((1, 3, 3)), where), "demands must be finite and not negative"),
-        (lambda: stacked([]), "stacked needs at least one schedule"),
+        (lambda: stack_schedules([]), "stacked needs at least one schedule"),
         (
-            lambda: stacked([one, Schedule(np.zeros((1, 3, 3), int), [1.0], switches=2)]),
+            lambda: stack_schedules([one, CircuitSchedule(np.zeros((1, 3, 3), int), [1.0], switches=2)]),
             r"must have the same switches: 1 and, in \[1\], 2",
         ),
         (
-            lambda: stacked([one, Schedule(np.zeros((1, 4, 4), int), [1.0])]),
+            lambda: stack_schedules([one, CircuitSchedule(np.zeros((1, 4, 4), int), [1.0])]),
             r"must have the same servers: 3 and, in \[1\], 4",
         ),
         (
-            lambda: stacked([one, Schedule(np.zeros((1, 3, 3), int), [1.0], delay_s=0.5)]),
+            lambda: stack_schedules([one, CircuitSchedule(np.zeros((1, 3, 3), int), [1.0], delay_s=0.5)]),
             r"all have a delay_s, or none; \[1\] differs",
         ),
     ]:

@@ -8,29 +8,29 @@ from scipy.optimize import linprog
 
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.circuit_schedules.swot import (
-    Steps,
-    Switches,
+    CollectiveSteps,
+    ParallelSwitches,
     all_reduce,
     bruck,
+    find_overlap,
     one_shot,
-    overlapped,
     pairwise,
     reduce_scatter,
     strawman,
-    without_turns,
+    without_reconfiguration,
 )
 from mfabric_jax.units import us
 
-FREE, PAID = (Switches(2, 50e9, us(200), us(20), first_free=free) for free in (True, False))
+FREE, PAID = (ParallelSwitches(2, 50e9, us(200), us(20), first_free=free) for free in (True, False))
 
 
 @pytest.mark.parametrize(("switches", "all_turn", "best"), [(FREE, 1480, 1140), (PAID, 1680, 1340)])
 def test_the_published_instance(switches, all_turn, best):
     """README of overlap4ocs: 8 nodes, 2 switches, 32 MB; its figures have the first configuration free."""
     steps = all_reduce(8, 32e6)
-    assert without_turns(steps, switches) == pytest.approx(us(680))
+    assert without_reconfiguration(steps, switches) == pytest.approx(us(680))
     assert strawman(steps, switches) == pytest.approx(us(all_turn))
-    found = overlapped(steps, switches)
+    found = find_overlap(steps, switches)
     assert found.seconds == pytest.approx(us(best), rel=1e-6)
     assert found.bound_s == pytest.approx(us(best), rel=1e-6)
     assert clocked(steps, switches, found) == pytest.approx(us(best), rel=1e-6)
@@ -38,8 +38,8 @@ def test_the_published_instance(switches, all_turn, best):
 
 def test_closed_forms_of_a_large_reduce_scatter():
     """256 nodes, 512 MB, 8 switches of 12.5 GB/s: 41.16, 6.86 and 5.26 ms."""
-    steps, switches = reduce_scatter(256, 512e6), Switches(8, 12.5e9, us(200), us(20))
-    times = [one_shot(steps, switches), strawman(steps, switches), without_turns(steps, switches)]
+    steps, switches = reduce_scatter(256, 512e6), ParallelSwitches(8, 12.5e9, us(200), us(20))
+    times = [one_shot(steps, switches), strawman(steps, switches), without_reconfiguration(steps, switches)]
     np.testing.assert_allclose(times, us(np.array([41160, 6860, 5260])), rtol=1e-9)
 
 
@@ -104,9 +104,9 @@ def of_one_use(steps, switches, uses):
 @pytest.mark.parametrize("seed", range(6))
 def test_as_good_as_every_use_of_switches(seed):
     random = np.random.default_rng(seed)
-    steps = Steps(random.uniform(0.2, 3, 3 + seed % 2), random.integers(0, 2, 3 + seed % 2))
-    switches = Switches(2, 1.0, random.uniform(0.1, 2), random.choice([0.0, 0.1]), bool(seed % 2))
-    found = overlapped(steps, switches)
+    steps = CollectiveSteps(random.uniform(0.2, 3, 3 + seed % 2), random.integers(0, 2, 3 + seed % 2))
+    switches = ParallelSwitches(2, 1.0, random.uniform(0.1, 2), random.choice([0.0, 0.1]), bool(seed % 2))
+    found = find_overlap(steps, switches)
     assert found.seconds == pytest.approx(best_of_all_uses(steps, switches), rel=1e-6)
     assert found.seconds <= strawman(steps, switches) * (1 + 1e-9)
     assert clocked(steps, switches, found) <= found.seconds * (1 + 1e-6)
@@ -114,8 +114,8 @@ def test_as_good_as_every_use_of_switches(seed):
 
 def test_a_switch_that_sits_a_step_out_holds_its_configuration():
     # Configurations 0, 1, 0 of 1, 1, 1 bytes; turns of 10. Each switch keeps one: 1 + 1 + 1, where turning costs 20.
-    steps = Steps(np.ones(3), np.array([0, 1, 0]))
-    assert overlapped(steps, Switches(2, 1.0, 10.0, first_free=True)).seconds == pytest.approx(3.0)
+    steps = CollectiveSteps(np.ones(3), np.array([0, 1, 0]))
+    assert find_overlap(steps, ParallelSwitches(2, 1.0, 10.0, first_free=True)).seconds == pytest.approx(3.0)
 
 
 def test_steps_of_collectives():
@@ -130,7 +130,7 @@ def test_steps_of_collectives():
 
 
 def test_nothing_to_send_takes_no_time():
-    assert overlapped(Steps(np.zeros(2), np.arange(2)), Switches(2, 1.0, 1.0)).seconds == 0.0
+    assert find_overlap(CollectiveSteps(np.zeros(2), np.arange(2)), ParallelSwitches(2, 1.0, 1.0)).seconds == 0.0
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,22 @@ def test_nothing_to_send_takes_no_time():
     [
         (lambda: reduce_scatter(6, 1.0), InputError, "nodes must be a power of two, got 6"),
         (lambda: one_shot(pairwise(5, 1.0), FREE), Misfit, "one-shot needs a switch for every configuration"),
-        (lambda: strawman(Steps(np.ones(2), np.zeros(3)), FREE), InputError, "a configuration for each of step_bytes"),
-        (lambda: without_turns(Steps(-np.ones(1), np.zeros(1)), FREE), InputError, "step_bytes must be finite and not"),
-        (lambda: strawman(all_reduce(4, 1.0), Switches(0, 1.0, 1.0)), InputError, "switches must be a whole number"),
-        (lambda: overlapped(all_reduce(4, 1.0), FREE, limit_s=0), InputError, "limit_s must be finite and above 0"),
+        (
+            lambda: strawman(CollectiveSteps(np.ones(2), np.zeros(3)), FREE),
+            InputError,
+            "a configuration for each of step_bytes",
+        ),
+        (
+            lambda: without_reconfiguration(CollectiveSteps(-np.ones(1), np.zeros(1)), FREE),
+            InputError,
+            "step_bytes must be finite and not",
+        ),
+        (
+            lambda: strawman(all_reduce(4, 1.0), ParallelSwitches(0, 1.0, 1.0)),
+            InputError,
+            "switches must be a whole number",
+        ),
+        (lambda: find_overlap(all_reduce(4, 1.0), FREE, limit_s=0), InputError, "limit_s must be finite and above 0"),
     ],
 )
 def test_refused(call, error, message):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax.evaluate import solver as solvers
-from mfabric_jax.evaluate.circuits import Steps, walk_circuits
+from mfabric_jax.evaluate.circuits import WalkSteps, walk_circuits
 from mfabric_jax.evaluate.exchanges import exchanges_between
-from mfabric_jax.evaluate.rules import RELAY_TOLERANCE, First, Span, TradeOff, trade_off_of, what_pays
-from mfabric_jax.evaluate.solver import Asked, Now, Numbered, Tables, Traced
+from mfabric_jax.evaluate.rules import RELAY_TOLERANCE, CircuitSpan, First, TradeOff, trade_off_of, what_pays
+from mfabric_jax.evaluate.solver import Now, Numbered, RegionFunctions, Tables, Traced
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, greedy, random_circuits, takes_many
 from mfabric_jax.policies.reads import ALONE, EVERYTHING
@@ -141,7 +141,7 @@ def by_number(blocks):
     forecast, kind = number + np.int32(number.size), blocks.kind.astype(np.int32)
     columns = number, forecast, number, 0 * number, blocks.sent, kind, blocks.busy
     demand = np.concatenate([x.reshape(-1, SERVERS, SERVERS) for x in (blocks.demand, blocks.forecast)])
-    return demand, Steps(*(x.reshape(STAGES, -1).T for x in columns))
+    return demand, WalkSteps(*(x.reshape(STAGES, -1).T for x in columns))
 
 
 def stubborn(demand, region, *, previous=None, key=None):
@@ -187,9 +187,9 @@ def on_the_host(policy, rule, seed, *, cold, both):
 
     keys = np.arange(blocks.sent.size) + 1000 * seed
     tables = Tables(demand, key=keys)
-    solver = Now(tables, UNIFORM, Asked(choose, drawn_plainly, seconds, None), READS[policy])
+    solver = Now(tables, UNIFORM, RegionFunctions(choose, drawn_plainly, seconds, None), READS[policy])
     count, before = walk_circuits(solver, rule, steps, blocks.costs, cold=cold, both=both)
-    return *(solver.shown(each) for each in (count, before)), solver.differ(count, before), drawn_plainly(keys)
+    return *(solver.as_arrays(each) for each in (count, before)), solver.differ(count, before), drawn_plainly(keys)
 
 
 def in_jax(policy, rule, seed, *, cold, both):
@@ -216,7 +216,7 @@ def by_numbers_in_jax(policy, rule, seed, *, cold, both):
     def numbered(demand, keys, costs, busy):
         solver = Numbered(Tables(demand, key=keys), REGION, policy, both_parts)
         count, before = walk_circuits(solver, rule, steps._replace(busy=busy), costs, cold=cold, both=both)
-        return solver.shown(count), solver.shown(before), solver.differ(count, before)
+        return solver.as_arrays(count), solver.as_arrays(before), solver.differ(count, before)
 
     found = numbered(demand, keys, blocks.costs, steps.busy)
     return *map(np.asarray, found), np.asarray(drawn_by_jax(keys))
@@ -321,16 +321,18 @@ def test_circuits_stay_through_blocks_without_experts_and_into_the_next_iteratio
     """Two stages of five blocks. The first sends demands 3 and 5, in its third and its last block, the second none."""
     sent = np.array([[False, False, True, False, True], [False] * 5])
     number = np.where(sent, [[0, 0, 3, 0, 5]] * 2, 0).T
-    steps = Steps(number, number, 0 * number, 0 * number, sent.T, 0 * number, 0 * number)
+    steps = WalkSteps(number, number, 0 * number, 0 * number, sent.T, 0 * number, 0 * number)
     for cold, before, after in (
         (False, [[5, 5, 5, 3, 3], [9] * 5], [[5, 5, 3, 3, 5], [9] * 5]),
         (True, [[9, 9, 9, 3, 3], [9] * 5], [[9, 9, 3, 3, 5], [9] * 5]),
     ):
         demand = np.arange(6)[:, None, None]
-        solver = Now(Tables(demand), np.full((1, 1), 9), Asked(lambda one: one.demand, None, None, None), ALONE)
+        solver = Now(
+            Tables(demand), np.full((1, 1), 9), RegionFunctions(lambda one: one.demand, None, None, None), ALONE
+        )
         served, there = walk_circuits(solver, "block", steps, cold=cold)
         for found, want in ((served[:, 0], after), (served[:, 1], after), (there[:, 0], before), (there[:, 1], after)):
-            np.testing.assert_array_equal(solver.shown(found)[..., 0, 0].T, want)
+            np.testing.assert_array_equal(solver.as_arrays(found)[..., 0, 0].T, want)
 
 
 GB = 1e9
@@ -376,7 +378,7 @@ def no_time(region, circuits, demand):
 
 @eqx.filter_jit
 def for_span(name, tokens, seen, policy):
-    span = Span(name, seen)
+    span = CircuitSpan(name, seen)
     return exchanges_between(DRAWN, NARROW, tokens, policy, span=span, carry=no_time)
 
 
@@ -420,7 +422,7 @@ def test_a_policy_of_one_demand_gets_the_mean():
 
 @eqx.filter_jit
 def iteration_and_each(tokens):
-    spans = Span("iteration", tokens[None]), Span()
+    spans = CircuitSpan("iteration", tokens[None]), CircuitSpan()
     return [exchanges_between(DRAWN, NARROW, tokens, greedy, span=span) for span in spans]
 
 
@@ -441,11 +443,21 @@ def test_a_block_keeps_what_its_first_all_to_all_found():
     for predicted, forward in [(TOKENS, [(A, A), (B, B)]), (MISTAKEN, [(A, A), (A, A)])]:
         first = First("predict", predicted, cold=True)
         found = exchanges_between(
-            WORKLOAD, region, TOKENS, one_pair, first=first, span=Span("block"), carry=both_parts, key=jax.random.key(0)
+            WORKLOAD,
+            region,
+            TOKENS,
+            one_pair,
+            first=first,
+            span=CircuitSpan("block"),
+            carry=both_parts,
+            key=jax.random.key(0),
         )
         np.testing.assert_array_equal(pairs_of(found), [*forward, (B, B), (A, A)])
         assert not np.asarray(found.switch)[..., 1].any()
-    plain = [exchanges_between(WORKLOAD, region, TOKENS, one_pair, span=Span(name)) for name in ("block", "all-to-all")]
+    plain = [
+        exchanges_between(WORKLOAD, region, TOKENS, one_pair, span=CircuitSpan(name))
+        for name in ("block", "all-to-all")
+    ]
     np.testing.assert_array_equal(plain[0].switch, plain[1].switch)
     np.testing.assert_array_equal(plain[0].optical, plain[1].optical)
 
@@ -477,7 +489,7 @@ def test_a_decision_is_paid_where_nothing_hides_it():
     np.testing.assert_array_equal(np.asarray(steady.switch)[0, ..., 0], [[False, True], [False, True]])
     assert_adds(steady, 0.5, decision_s=0.5)
     assert_adds(cold, 2 * 0.5, decision_s=0.5)  # and for the first
-    assert_adds(given(span=Span("iteration", TOKENS[None])), 0, decision_s=0.5)
+    assert_adds(given(span=CircuitSpan("iteration", TOKENS[None])), 0, decision_s=0.5)
     # Circuits for a prediction are there; those for the demand are decided while the first all-to-all runs.
     mistaken = given(first=First("predict", MISTAKEN, cold=True), key=jax.random.key(0))
     first_s = float(np.asarray(mistaken.load)[0, 0, 1, 0]) / GB

@@ -12,7 +12,7 @@ from mfabric_jax.evaluate.exchanges import exchanges_between
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import REGISTRY, Plan, for_demand_alone, get, greedy, random_circuits, reads_of
-from mfabric_jax.policies.reads import ALONE, BY_NAME, Reads, judged
+from mfabric_jax.policies.reads import ALONE, BY_NAME, Reads, traced_reads
 from mfabric_jax.timing import First, exchanges, iterate, rates_of
 from mfabric_jax.timing.iteration import all_reduce_seconds, iterate_compiled
 from mfabric_jax.timing.passes import Exchanges
@@ -155,7 +155,7 @@ ASKED = Region(4, *numbers(8.0, 5, 2.0, 1.0, 1.0))
 def test_a_policy_reads_no_more_than_its_entry_says(name):
     settings = {"mean": jnp.ones((4, 4))} if name == "static" else {}
     policy = get(name, **settings)
-    said, found = reads_of(policy, ASKED), judged(policy, ASKED)
+    said, found = reads_of(policy, ASKED), traced_reads(policy, ASKED)
     assert said == BY_NAME.get(name, ALONE)
     assert said.before >= found.before
     assert said.key >= found.key

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.evaluate.asking import LANES, asked_of
-from mfabric_jax.evaluate.circuits import Steps, walk_circuits
+from mfabric_jax.evaluate.asking import LANES, region_functions
+from mfabric_jax.evaluate.circuits import WalkSteps, walk_circuits
 from mfabric_jax.evaluate.rules import TradeOff
-from mfabric_jax.evaluate.solver import MOST, Asked, Memo, Now, Question, Tables
+from mfabric_jax.evaluate.solver import MOST, Memo, Now, Question, RegionFunctions, Tables
 from mfabric_jax.evaluate.solving import solve
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, get, reads_of
@@ -88,7 +88,9 @@ def drawn_steps(seed, columns=COLUMNS):
         return rng.integers(0, most, (STEPS, columns))
 
     sent = rng.random((STEPS, columns)) < 0.8
-    return Steps(below(DEMANDS), below(DEMANDS), below(KEYS), below(CASES), sent, below(3), np.ones((STEPS, columns)))
+    return WalkSteps(
+        below(DEMANDS), below(DEMANDS), below(KEYS), below(CASES), sent, below(3), np.ones((STEPS, columns))
+    )
 
 
 def solver_of(counted):
@@ -97,7 +99,9 @@ def solver_of(counted):
         key=np.arange(KEYS)[:, None] if counted.reads.key else None,
         rates=np.arange(CASES, dtype=float)[:, None] if counted.rates else None,
     )
-    return Now(tables, np.zeros((1, 1), int), Asked(counted.choose, None, counted.seconds, None), counted.reads)
+    return Now(
+        tables, np.zeros((1, 1), int), RegionFunctions(counted.choose, None, counted.seconds, None), counted.reads
+    )
 
 
 def walked_plainly(counted, steps, *, cold):
@@ -127,7 +131,7 @@ def test_a_walk_asks_each_distinct_question_once(reads, rates):
         count, _ = walk_circuits(solver, "block", steps, cold=cold)
         asked = [(demand, before * reads.before, key, rate) for demand, before, key, rate in counted.questions]
         served, questions = walked_plainly(counted, steps, cold=cold)
-        np.testing.assert_array_equal(solver.shown(count)[..., 0, 0], np.stack([served, served], axis=1))
+        np.testing.assert_array_equal(solver.as_arrays(count)[..., 0, 0], np.stack([served, served], axis=1))
         assert len(asked) == len(set(asked))
         assert set(asked) == questions if everywhere else set(asked) >= questions
         many = len(asked)
@@ -145,15 +149,15 @@ def test_iterations_and_stages_side_by_side_are_those_one_by_one(rule, reads, ra
     costs = TradeOff(delay, np.ones(COLUMNS), np.ones(2), inner, behind, np.zeros(COLUMNS), expert_s=0 * inner)
     counted = Counted(reads, rates)
     together = solver_of(counted)
-    found = [together.shown(each) for each in walk_circuits(together, rule, steps, costs, cold=False)]
+    found = [together.as_arrays(each) for each in walk_circuits(together, rule, steps, costs, cold=False)]
     assert len(counted.pairs) == len(set(counted.pairs))
     assert (rule == "pays") == (len(counted.pairs) > 0)
     for column in range(COLUMNS):
-        own = Steps(*(x[:, column : column + 1] for x in steps))
+        own = WalkSteps(*(x[:, column : column + 1] for x in steps))
         cost = TradeOff(*(x[column : column + 1] if np.shape(x)[:1] == (COLUMNS,) else x for x in costs))
         alone = solver_of(Counted(reads, rates))
         for got, want in zip(found, walk_circuits(alone, rule, own, cost, cold=False), strict=True):
-            np.testing.assert_array_equal(got[:, :, column], alone.shown(want)[:, :, 0])
+            np.testing.assert_array_equal(got[:, :, column], alone.as_arrays(want)[:, :, 0])
     assert len(np.unique(found[0])) >= 2
 
 
@@ -161,10 +165,12 @@ def test_circuits_that_are_real_numbers_are_told_apart():
     def choose(question):
         return 0.5 * question.demand
 
-    solver = Now(Tables(np.arange(6.0)[:, None, None]), np.full((1, 1), 2), Asked(choose, None, None, None), Reads())
-    steps = Steps(*[np.arange(6)] + [np.zeros(6, int)] * 6)
+    solver = Now(
+        Tables(np.arange(6.0)[:, None, None]), np.full((1, 1), 2), RegionFunctions(choose, None, None, None), Reads()
+    )
+    steps = WalkSteps(*[np.arange(6)] + [np.zeros(6, int)] * 6)
     found = solver.choose(solver.begin(6), steps)
-    np.testing.assert_array_equal(solver.shown(found)[:, 0, 0], [0, 0.5, 1, 1.5, 2, 2.5])
+    np.testing.assert_array_equal(solver.as_arrays(found)[:, 0, 0], [0, 0.5, 1, 1.5, 2, 2.5])
     np.testing.assert_array_equal(solver.differ(found, solver.begin(6)), [True, True, True, True, False, True])
 
 
@@ -200,7 +206,7 @@ def test_a_policy_answers_a_batch_as_one_by_one(name):
     before = before[(order := rng.permuted(np.tile(np.arange(4), (many, 1)), axis=1))[:, :, None], order[:, None]]
     keys = np.asarray(jax.random.key_data(jax.random.split(jax.random.key(0), many)))
     rates = rng.uniform(0, 2, (many, 2)) if name == "own" else None
-    asked = asked_of(UNIT, policy, reads_of(policy, UNIT), "unsplit", 0.0, "float64")
+    asked = region_functions(UNIT, policy, reads_of(policy, UNIT), "unsplit", 0.0, "float64")
     question = Question(demand, before.astype(np.int32), None, keys, rates)
     together = asked.choose(question)
     for at in (0, 1, 17, LANES - 1, LANES, many - 1):
@@ -217,7 +223,7 @@ def test_seconds_of_a_batch_are_those_one_by_one(carried):
     many, rng = LANES + 3, np.random.default_rng(1)
     demand = rng.lognormal(0, 2, (many, SERVERS, SERVERS)) * (1 - np.eye(SERVERS))
     count = np.triu(rng.integers(0, 3, (many, SERVERS, SERVERS)), 1).astype(np.int32)
-    asked = asked_of(UNIT, get("greedy"), Reads(), carried, 0.1, "float64")
+    asked = region_functions(UNIT, get("greedy"), Reads(), carried, 0.1, "float64")
     together = asked.seconds(count + count.swapaxes(1, 2), demand)
     for at in (0, 17, LANES - 1, LANES, many - 1):
         alone = asked.seconds((count + count.swapaxes(1, 2))[at : at + 1], demand[at : at + 1])

@@ -119,7 +119,7 @@ def test_flows_are_the_bytes_of_an_iteration():
     assert size["TP"] == pytest.approx(whole["TP"])
     assert size["PP"] == pytest.approx(whole["PP"])
     assert size["EP"] == pytest.approx(whole["EP"], rel=0.05)  # skewed, not balanced
-    region = workload.place(job).region
+    region = workload.place_ranks(job).region
     leaves = region[flows.src] != region[flows.dst]
     assert {label for label in flows.labels if (flows.of(label) & leaves).any()} == {"PP"}
 

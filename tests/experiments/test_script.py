@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from experiments.rows import adding, duration, grouped, listed, picked, pivot, told, where
+from experiments.rows import adding, duration, group_rows, listed, picked, pivot, told, where
 from experiments.script import Script, Verdict, against, cells, spread, verdict_rows
 from mfabric_jax import report
 from mfabric_jax.checks import InputError
@@ -33,7 +33,7 @@ def test_a_number_against_a_published_one():
 
 def test_rows_by_fields_in_tables():
     rows = [{"a": 1, "b": 2, "c": 0.5}, {"a": 0, "b": 2, "c": 0.25}, {"a": 1, "b": 3, "c": 0.75}]
-    assert grouped(rows, "a") == {(1,): [rows[0], rows[2]], (0,): [rows[1]]}
+    assert group_rows(rows, "a") == {(1,): [rows[0], rows[2]], (0,): [rows[1]]}
     assert picked(rows, a=1, b=3) == [rows[2]]
     heading, _, *lines = (line.split() for line in pivot(["a"], "b{b}", "{c:.1f}")(rows).splitlines())
     assert (heading, lines) == (["a", "b2", "b3"], [["1", "0.5", "0.8"], ["0", "0.2", "-"]])
@@ -167,4 +167,4 @@ def test_every_script_has_a_question_and_quick_settings_that_are_allowed():
         assert script.chosen(quick=True) == dataclasses.replace(script.chosen(), **script.quick)
         assert all(callable(part) for part in (script.run, script.table, script.draw, script.verdicts)), module
     assert set(paper.FIGURES.values()) <= set(paper.questions())  # every figure of the paper has its script
-    assert list(paper.chosen([])) == list(paper.FIGURES)
+    assert list(paper.choose_figures([])) == list(paper.FIGURES)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mfabric_jax.fabric.direct_links import DirectLinks
-from mfabric_jax.routing.fixed import wired
+from mfabric_jax.routing.fixed import add_paths
 from mfabric_jax.routing.mesh import mesh_routes
 from mfabric_jax.units import to_gbps
 
@@ -14,7 +14,7 @@ def every_pair(nodes):
 
 def of_all(mesh, stage=None):
     """All servers as one group."""
-    return wired(DirectLinks(mesh.servers, to_gbps(1.0), 8, None, None, mesh, stage=stage or mesh.servers))
+    return add_paths(DirectLinks(mesh.servers, to_gbps(1.0), 8, None, None, mesh, stage=stage or mesh.servers))
 
 
 def carried(mesh, demand):

@@ -7,12 +7,12 @@ import tempfile
 
 import numpy as np
 
-from mfabric_jax.fabric import Circuits, Prices, Region, cluster, cluster_cost, degraded, get, get_transport
+from mfabric_jax.fabric import Circuits, Prices, Region, cluster, cluster_cost, degrade, get, get_transport
 from mfabric_jax.fabric.direct_links import Mesh
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.graph import graph_of, graph_text
-from mfabric_jax.fabric.network import Network
-from mfabric_jax.fabric.parts_list import Parts
+from mfabric_jax.fabric.network import FabricGraph
+from mfabric_jax.fabric.parts_list import PartsTable
 from mfabric_jax.fabric.registry import cost_table
 from mfabric_jax.fabric.tree import Tree
 from tests.fabric.test_graph import two
@@ -32,7 +32,7 @@ PRICES = [
     (lambda: cost_table("fat-tree", 400.0, nics=-1), "nics must be finite and not negative, got -1."),
     (lambda: cluster_cost("topoopt", 1, 900), "nic_gbps 900 has no price; prices are listed from 100 to 800 Gbps."),
     (lambda: cluster_cost("rail-only", 16, np.array([100.0, 900.0])), "nic_gbps 900 has no price"),
-    (lambda: Prices().at("fiber", 400), "part 'fiber' is unknown (did you mean 'fibre'?)"),
+    (lambda: Prices().price_of("fiber", 400), "part 'fiber' is unknown (did you mean 'fibre'?)"),
     (lambda: Prices(nic=(1, 2, 3)), "nic must list one price for each of the 4 bandwidths in gbps, got [1, 2, 3]."),
     (lambda: Prices(switch_port=7), "switch_port must be a list of numbers, got 7."),  # type: ignore[arg-type]
     (lambda: Prices(gbps=(100, 400, 200, 800)), "gbps must rise from one bandwidth to the next, got [100, 400, 200,"),
@@ -50,7 +50,7 @@ PRICES = [
         )
     ),
     *(
-        (functools.partial(read, Parts.read, text, "X" if "ocs" in text else None), sentence)
+        (functools.partial(read, PartsTable.read, text, "X" if "ocs" in text else None), sentence)
         for text, sentence in (
             ("gpus = 3", "gpus must be a table of values by name, got 3."),
             ("[gpus.X]\nwatts = 3", "field of gpus.X 'watts' is unknown; allowed: usd, server, source."),
@@ -67,7 +67,7 @@ PRICES = [
         )
     ),
     *(
-        (functools.partial(read, Parts.read, text, kind="json"), sentence)
+        (functools.partial(read, PartsTable.read, text, kind="json"), sentence)
         for text, sentence in (
             (
                 '{"servers": {"hgx": {"gpus": null}}}',
@@ -106,10 +106,10 @@ GROUPS = [
 REGION = Region(3, 100.0, 6, 4.0)
 PEER = "failure 'electrical-nics' needs a peer that circuits reach; the region has none."
 FAILURES = [
-    (lambda: degraded(REGION, "gpus"), "failure 'gpus' is unknown (did you mean 'gpu'?); allowed: electrical-nic,"),
-    (lambda: degraded(REGION, "link", server=3), "server must be below the 3 of the region, got 3."),
-    (lambda: degraded(REGION, "link", radix=2), "radix must be 4 or more for failure 'link' (another link stays up)"),
-    (lambda: degraded(Region(3, 100.0, 0, 2.0), "electrical-nics"), PEER),
+    (lambda: degrade(REGION, "gpus"), "failure 'gpus' is unknown (did you mean 'gpu'?); allowed: electrical-nic,"),
+    (lambda: degrade(REGION, "link", server=3), "server must be below the 3 of the region, got 3."),
+    (lambda: degrade(REGION, "link", radix=2), "radix must be 4 or more for failure 'link' (another link stays up)"),
+    (lambda: degrade(Region(3, 100.0, 0, 2.0), "electrical-nics"), PEER),
 ]
 LINK = "link 1 (s -> b)"
 RATE = f"capacity_bytes_per_s of {LINK} must be"
@@ -152,7 +152,7 @@ def graph_with(place, value):
 def text_of(capacity=0.0, delay_s=0.0, names=None):
     """The text of a network of a link from a node to itself."""
     ends, one = np.zeros(1, np.int64), np.ones(1)
-    return graph_text(Network(ends, ends, capacity * one, delay_s * one, (("gpu", 2),), (("link", 1),), names))
+    return graph_text(FabricGraph(ends, ends, capacity * one, delay_s * one, (("gpu", 2),), (("link", 1),), names))
 
 
 TREES = [

@@ -132,7 +132,7 @@ def test_turns_are_paid_as_on_mfabric():
 
 def test_the_bill_grows_with_the_graphs():
     prices = Prices()
-    fibre, tree = prices.at("fibre", 400), {}
+    fibre, tree = prices.price_of("fibre", 400), {}
     for graphs_ in (1, 2, 4):
         topologies = ("ring", "rings", "torus", "expander")[:graphs_]
         optical = 6 * (1499 + 659 + graphs_ * prices.ocs_port + (1 + graphs_ / 2) * fibre)

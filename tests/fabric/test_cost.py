@@ -10,8 +10,8 @@ import pytest
 
 from mfabric_jax import fabric
 from mfabric_jax.fabric import Prices, cluster_cost
-from mfabric_jax.fabric.cost import Watts, packaged
-from mfabric_jax.fabric.parts_list import OCS, Ocs, Parts, get_ocs, own_prices
+from mfabric_jax.fabric.cost import Watts, package_table
+from mfabric_jax.fabric.parts_list import OCS, Ocs, PartsTable, get_ocs, own_prices
 from mfabric_jax.fabric.registry import cluster_watts, cost_table, no_price
 from mfabric_jax.workload.gpus import GPUS
 
@@ -43,9 +43,9 @@ def test_between_listed_bandwidths_prices_are_straight_lines_on_log_axes():
     along = math.log(300 / 200) / math.log(2)
     for part, low, high in (("transceiver", 239, 659), ("nic", 1079, 1499), ("switch_port", 374, 1090)):
         by_hand = math.exp(math.log(low) + along * (math.log(high) - math.log(low)))
-        assert Prices().at(part, 300) == pytest.approx(by_hand, rel=1e-12)
+        assert Prices().price_of(part, 300) == pytest.approx(by_hand, rel=1e-12)
     # sqrt(100 x 200): the geometric mean of the neighbours.
-    assert Prices().at("nic", math.sqrt(20000)) == pytest.approx(math.sqrt(659 * 1079), rel=1e-12)
+    assert Prices().price_of("nic", math.sqrt(20000)) == pytest.approx(math.sqrt(659 * 1079), rel=1e-12)
 
 
 def test_more_bandwidth_costs_more():
@@ -186,13 +186,13 @@ def test_prices_come_back_from_files(tmp_path):
 
 
 def test_own_prices_decide():
-    assert OWN.at("nic", 200.5) == 90
-    assert OWN.at("nic", 50) == 100
-    assert OWN.at("transceiver", math.sqrt(50 * 200.5)) == pytest.approx(math.sqrt(10 * 20), rel=1e-12)
+    assert OWN.price_of("nic", 200.5) == 90
+    assert OWN.price_of("nic", 50) == 100
+    assert OWN.price_of("transceiver", math.sqrt(50 * 200.5)) == pytest.approx(math.sqrt(10 * 20), rel=1e-12)
     # A switch port for 7, a transceiver for 30.25, 40 m of fibre at 0.125 $: as far as 1600 Gbps.
     assert cluster_cost("fat-tree", 3, 1600, OWN) == pytest.approx(3 * 8 * (80 + 5 * 7 + 6 * 30.25 + 3 * 5), rel=1e-12)
     assert cluster_cost("topoopt", 1, 50, OWN) == 8 * (100 + 10 + 5 + 1)
-    assert Prices(gbps=(400,), transceiver=(1,), nic=(2,), switch_port=(3,)).at("switch_port", 400) == 3
+    assert Prices(gbps=(400,), transceiver=(1,), nic=(2,), switch_port=(3,)).price_of("switch_port", 400) == 3
 
 
 def test_many_clusters_at_once_cost_what_each_does():
@@ -234,20 +234,20 @@ def file_of(tmp_path, text):
 
 
 def test_every_fact_has_a_source_and_every_gpu_of_the_catalogue_its_entry():
-    table = packaged()
+    table = package_table()
     listed = {name for name, value in table.items() if not isinstance(value, dict)}
     assert set(table["source"]) == listed
     assert set(table["watts"]["source"]) == set(table["watts"]) - {"source"}
     for kind in ("gpus", "servers", "ocs"):
         assert all(entry["source"] for entry in table[kind].values())
     assert set(table["gpus"]) == set(GPUS)
-    assert Parts.read().prices == Prices()
-    assert Parts.read().watts == Watts()
+    assert PartsTable.read().prices == Prices()
+    assert PartsTable.read().watts == Watts()
 
 
 def test_one_entry_of_ones_own_leaves_the_others(tmp_path):
     text = "[gpus.H100-SXM]\nusd = 20000\n[servers.hgx]\nwatts = 4000\n[running]\npue = 1.1\n[watts]\npanel_port = 2\n"
-    own, usual = Parts.read(file_of(tmp_path, text)), Parts.read()
+    own, usual = PartsTable.read(file_of(tmp_path, text)), PartsTable.read()
     assert own.gpus["H100-SXM"].usd == 20000
     assert own.gpus["A100-80GB-SXM"] == usual.gpus["A100-80GB-SXM"]
     assert (own.servers["hgx"].watts, own.servers["hgx"].usd) == (4000, usual.servers["hgx"].usd)
@@ -264,16 +264,16 @@ def test_one_entry_of_ones_own_leaves_the_others(tmp_path):
 
 
 def test_a_switch_changes_the_price_and_power_of_its_ports(tmp_path):
-    telescent, calient, rotornet = (Parts.read(ocs=name) for name in ("telescent", "calient", "rotornet"))
+    telescent, calient, rotornet = (PartsTable.read(ocs=name) for name in ("telescent", "calient", "rotornet"))
     assert (telescent.prices.ocs_port, telescent.watts.ocs_port) == (100, 0.8)  # power: the assumption
     assert (calient.prices.ocs_port, calient.watts.ocs_port) == (520, 0)  # 45 W are the switch's
     assert rotornet.prices.ocs_port is None
-    assert Parts.read().prices.ocs_port == 520
+    assert PartsTable.read().prices.ocs_port == 520
     own = file_of(
         tmp_path, "ocs_port = 300\n[ocs.mine]\nports = 64\ndelay_s = 0.001\nusd = 9000\n[ocs.polatis]\nusd = 1\n"
     )
-    assert Parts.read(own, "rotornet").prices.ocs_port == 300  # what the file does not name costs that
-    assert Parts.read(own, "mine").prices.ocs_port == 0
+    assert PartsTable.read(own, "rotornet").prices.ocs_port == 300  # what the file does not name costs that
+    assert PartsTable.read(own, "mine").prices.ocs_port == 0
     assert get_ocs("mine", own) == Ocs("mine", "own", 64, (0.001, 0.001), usd=9000)
     assert (get_ocs("polatis", own).usd, get_ocs("polatis", own).usd_per_port) == (1, 520)
     assert get_ocs("calient", own).usd_per_port == 300
@@ -292,8 +292,8 @@ def test_nothing_stands_for_not_known(tmp_path):
     path.write_text(
         '{"gpus": {"H100-SXM": {"usd": null}}, "ocs": {"polatis": {"usd_per_port": null}}, "ocs_port": null}'
     )
-    own = Parts.read(path, "polatis")
-    assert (own.gpus["H100-SXM"].usd, own.prices.ocs_port, Parts.read(path).prices.ocs_port) == (None, None, None)
+    own = PartsTable.read(path, "polatis")
+    assert (own.gpus["H100-SXM"].usd, own.prices.ocs_port, PartsTable.read(path).prices.ocs_port) == (None, None, None)
 
 
 QUOTE = "[switch.800]\nusd = 28000\nports = 64\nnic_gbps = 400\n"
@@ -307,24 +307,24 @@ def quoted(tmp_path, text=QUOTE):
 def test_a_whole_switch_with_twin_ports_by_hand(tmp_path):
     # 64 ports of 800 serve 128 NICs of 400: 218.75 dollars each. Behind a NIC of a tree of three tiers: 5 switch ports.
     own = quoted(tmp_path)
-    assert own.at("switch_port", 400) == 28000 / 128 == 218.75
-    assert own.at("switch_port", 800) == 1400  # the list's: this switch serves others
-    assert own.at("switch_port", np.array([100, 400])).tolist() == [187, 218.75]
+    assert own.price_of("switch_port", 400) == 28000 / 128 == 218.75
+    assert own.price_of("switch_port", 800) == 1400  # the list's: this switch serves others
+    assert own.price_of("switch_port", np.array([100, 400])).tolist() == [187, 218.75]
     less = fat_tree(400) - fat_tree(400, prices=own)
     assert less == pytest.approx(8 * 5 * (1090 - 218.75))
     # Modules of 1,100 in its ports, for two links each: of 6 transceivers behind a NIC the 5 in switches cost 550.
     optics = quoted(tmp_path, QUOTE + "optics_usd = 1100\n")
     assert fat_tree(400, prices=own) - fat_tree(400, prices=optics) == pytest.approx(8 * 5 * (659 - 550))
     usual = quoted(tmp_path, "[switch.400]\nusd = 6400\nports = 64\n")
-    assert usual.at("switch_port", 400) == 100
+    assert usual.price_of("switch_port", 400) == 100
     assert quoted(tmp_path, "ocs_port = 520\n") == Prices()  # older files are read as before
 
 
 def test_quoted_prices_are_those_of_switch_ports_and_gpus_that_nobody_replaced(tmp_path):
-    quoted = Parts.read().quoted("H100-SXM")
+    quoted = PartsTable.read().quote_variants("H100-SXM")
     assert list(quoted) == ["low_ports_usd", "low_gpus_usd", "high_gpus_usd"]
     assert quoted["low_ports_usd"].prices.switch_port == (187, 374, 563, 1400)
     assert [quoted[f"{end}_gpus_usd"].gpus["H100-SXM"].usd for end in ("low", "high")] == [25000, 30000]
-    assert list(Parts.read().quoted("A100-80GB-SXM")) == ["low_ports_usd"]
+    assert list(PartsTable.read().quote_variants("A100-80GB-SXM")) == ["low_ports_usd"]
     (tmp_path / "own.toml").write_text("switch_port = [100, 200, 300, 400]\n[gpus.H100-SXM]\nusd = 22000\n")
-    assert Parts.read(tmp_path / "own.toml").quoted("H100-SXM") == {}
+    assert PartsTable.read(tmp_path / "own.toml").quote_variants("H100-SXM") == {}

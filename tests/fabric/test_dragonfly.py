@@ -7,12 +7,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import cluster, cluster_cost, degraded
+from mfabric_jax.fabric import cluster, cluster_cost, degrade
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.dragonfly import dragonfly_mesh, dragonfly_shape
 from mfabric_jax.fabric.failures import PLANES
 from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.fixed import fixed_time, wired
+from mfabric_jax.routing.fixed import add_paths, fixed_time
 from mfabric_jax.units import to_gbps
 from tests.small import JOB, row, small
 
@@ -22,7 +22,7 @@ WAYS = ("dragonfly", "dragonfly-valiant")
 def links_of_all(servers, nics, valiant=False, stage=None):
     """All servers as one group, at 1 byte/s a NIC."""
     mesh = dragonfly_mesh(servers, nics, valiant)
-    return wired(DirectLinks(servers, to_gbps(1.0), nics, None, None, mesh, stage=stage or servers))
+    return add_paths(DirectLinks(servers, to_gbps(1.0), nics, None, None, mesh, stage=stage or servers))
 
 
 def test_the_form_is_balanced_and_joins_all():
@@ -159,16 +159,16 @@ def test_what_broken_parts_leave():
     assert {"link", "electrical-nic", "nvswitch"}.isdisjoint(lacks)
     assert set(lacks) == {"optical-nic", "optical-switch", "controller", "electrical-nics", "spine", *PLANES}
     for kind in ("switch", "gpu", "server"):
-        assert degraded(whole, kind).waits.endswith("the job waits for the repair")
+        assert degrade(whole, kind).waits.endswith("the job waits for the repair")
     alone = np.zeros((36, 36))
     alone[0, 1] = 6  # to the next router of the group
     assert float(fixed_time(whole, alone, 1)) == pytest.approx(6)
-    link = wired(degraded(whole, "link").group)  # that link: over the two other routers then
+    link = add_paths(degrade(whole, "link").group)  # that link: over the two other routers then
     assert link.mesh.nics.sum() == whole.mesh.nics.sum() - 2
     assert float(fixed_time(link, alone, 1)) == pytest.approx(3)
-    nic = degraded(whole, "electrical-nic")
+    nic = degrade(whole, "electrical-nic")
     assert nic.eps_left == 1 / 2
-    assert (wired(nic.group).mesh.nics[:3] == [1, 2, 2]).all()
+    assert (add_paths(nic.group).mesh.nics[:3] == [1, 2, 2]).all()
 
 
 @pytest.mark.usefixtures("as_users_have_it")

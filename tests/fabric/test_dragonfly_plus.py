@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import cluster, cluster_cost, degraded
+from mfabric_jax.fabric import cluster, cluster_cost, degrade
 from mfabric_jax.fabric.dragonfly_plus import most_hosts, plus_mesh, plus_shape
 from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.fixed import fixed_time, wired
+from mfabric_jax.routing.fixed import add_paths, fixed_time
 from tests.fabric.links import carried, every_pair, of_all
 from tests.small import JOB, refused, row, small
 
@@ -134,7 +134,7 @@ def test_what_a_server_pays():
 def test_what_broken_parts_leave():
     whole = of_all(plus_mesh(20, 1, 4))
     assert {"link", "nvswitch"}.isdisjoint(whole.lacks("unsplit"))
-    left = wired(degraded(whole, "link").group)  # from the first leaf to a spine: bytes go around by the other leaf
+    left = add_paths(degrade(whole, "link").group)  # from the first leaf to a spine: bytes go around by the other leaf
     assert left.mesh.nics.sum() == whole.mesh.nics.sum() - 2
     alone = np.zeros((20, 20))
     alone[0, 2] = 6

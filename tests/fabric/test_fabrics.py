@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import load, resolve
-from mfabric_jax.fabric import NAMES, Fabric, Region, cluster, degraded, get
+from mfabric_jax.fabric import NAMES, Fabric, Region, cluster, degrade, get
 from mfabric_jax.fabric.failures import KINDS, PLANES
 from mfabric_jax.fabric.parts_list import OCS, get_ocs
 from mfabric_jax.fabric.registry import site_of
@@ -40,7 +40,7 @@ def test_every_fabric_answers_for_itself():
         group = fabric.group(hardware.site_of(job), 400.0)
         assert group.eps_Bps == pytest.approx(nics * 50e9, rel=1e-12), name
         assert group.reconfigures is fabric.reconfigures
-        faster = group.at(800.0, settings.gpu_tbps)
+        faster = group.with_bandwidth(800.0, settings.gpu_tbps)
         assert faster.nic_Bps == 100e9
     nvlink = {name: get(name).inside_Bps(8.0, 400.0, 900e9) for name in beyond}
     scale_up = {"nvl72": 950e9, "mfabric-cpo": 475e9}
@@ -93,7 +93,7 @@ OWN = {"payload_bytes": 3000, "header_bytes": 1000}
 def test_what_it_takes_and_adds_by_hand():
     one = Transport(name="own", **OWN, pacing=0.9, ack_bytes=200, startup_s=1e-5)
     assert (one.goodput, one.acks, one.wire_bytes) == (0.75, 0.05, 4000)
-    assert one.paced == pytest.approx(0.675)
+    assert one.receiver_goodput == pytest.approx(0.675)
     # Three links of 1 us; at 1 GB/s two switches each hold 4000 bytes for 4 us; 10 us until it starts.
     assert one.path_s(3, 1e-6, 1e9) == pytest.approx(3e-6 + 8e-6 + 1e-5)
     assert one.path_s(1, 0, 1e9) == 1e-5
@@ -101,7 +101,7 @@ def test_what_it_takes_and_adds_by_hand():
     through = Transport(name="cut-through", **OWN, store_and_forward=False)
     assert through.path_s(3, 1e-6, 1e9) == pytest.approx(3e-6)
     none = get_transport("none")
-    assert (none.paced, none.acks, none.path_s(6, 1e-6, 1e9), none.regain) == (1, 0, 6 * 1e-6, None)
+    assert (none.receiver_goodput, none.acks, none.path_s(6, 1e-6, 1e9), none.regain) == (1, 0, 6 * 1e-6, None)
 
 
 def test_constants_of_the_named_ones():
@@ -219,7 +219,7 @@ def test_what_is_left_and_that_all_else_stays():
     assert set(LEFT) == set(KINDS) - {"switch", *PLANES}
     whole = region(delay_s=0.5, relay_efficiency=0.75, nic_gbps=400.0)
     for kind, (optical, electrical, eps_left) in LEFT.items():
-        got = degraded(whole, kind, server=1, radix=32)
+        got = degrade(whole, kind, server=1, radix=32)
         assert (got.kind, got.server, got.group.servers) == (kind, 1, len(optical))
         np.testing.assert_array_equal(got.group.optical_degree, optical)
         np.testing.assert_array_equal(got.group.electrical_nics, electrical)
@@ -230,26 +230,26 @@ def test_what_is_left_and_that_all_else_stays():
             assert getattr(got.group, field) == getattr(whole, field)
         # Elsewhere ranks stay where they are.
         if kind != "gpu":
-            share = degraded(region(), kind, server=2, gpus_per_rank=4).share_of_rank(6, 2)
+            share = degrade(region(), kind, server=2, gpus_per_rank=4).share_of_rank(6, 2)
             np.testing.assert_array_equal(share, np.repeat(np.eye(3), 2, axis=0))
     assert (whole.optical_degree, whole.electrical_nics, whole.servers) == (6, 4, 3)
     for server in (0, 2):
-        got = degraded(region(), "optical-nic", server=server).group
+        got = degrade(region(), "optical-nic", server=server).group
         assert got.optical_degree.tolist() == [6 - (server == s) for s in range(3)]
 
 
 def test_the_last_electrical_nic_is_all_of_them():
-    got = degraded(region(electrical_nics=1.0), "electrical-nic", server=2)
+    got = degrade(region(electrical_nics=1.0), "electrical-nic", server=2)
     assert (got.kind, got.relays, got.eps_left) == ("electrical-nics", True, 0.5)
     assert got.group.electrical_nics.tolist() == [1, 1, 0]
 
 
 def test_the_last_optical_nic_and_links_that_stay_up():
     for degree in (0, 1):
-        got = degraded(region(optical_degree=degree), "optical-nic")
+        got = degrade(region(optical_degree=degree), "optical-nic")
         assert got.group.optical_degree.tolist() == [0, degree, degree]
     for radix, part in (({"radix": 4}, 1 / 2), ({"radix": 5}, 1 / 2), ({"radix": 6}, 2 / 3), ({}, 31 / 32)):
-        got = degraded(region(), "link", **radix)  # 64 unless given
+        got = degrade(region(), "link", **radix)  # 64 unless given
         np.testing.assert_allclose(got.group.electrical_nics, 4 * part, rtol=1e-15)
         np.testing.assert_allclose(got.eps_left, part, rtol=1e-15)
 
@@ -257,7 +257,7 @@ def test_the_last_optical_nic_and_links_that_stay_up():
 def test_a_gpu_takes_its_part_of_a_rank_with_it():
     # Two ranks on each of 2 servers; the first rank of server 1 loses a GPU to the spare server, number 2.
     for gpus, moved in ((1, 1.0), (2, 0.5), (4, 0.25)):
-        got = degraded(region(servers=2), "gpu", server=1, gpus_per_rank=gpus)
+        got = degrade(region(servers=2), "gpu", server=1, gpus_per_rank=gpus)
         assert (got.moved, got.tp_on_eps) == (moved, gpus > 1)
         want = [[1, 0, 0], [1, 0, 0], [0, 1 - moved, moved], [0, 1, 0]]
         np.testing.assert_array_equal(got.share_of_rank(4, 2), want)
@@ -265,6 +265,6 @@ def test_a_gpu_takes_its_part_of_a_rank_with_it():
 
 def test_where_every_gpu_has_ports_of_its_own_one_nic_of_the_spare_carries_it():
     for gpus, tp_on_eps in ((1, 0), (4, 1 / 4)):
-        got = degraded(region(own_ports=True), "gpu", gpus_per_rank=gpus)
+        got = degrade(region(own_ports=True), "gpu", gpus_per_rank=gpus)
         assert (got.group.own_ports, got.tp_on_eps) == (True, tp_on_eps)
         assert got.group.electrical_nics.tolist() == [4, 4, 4, 1]

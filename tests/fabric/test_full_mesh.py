@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from mfabric_jax import Case
-from mfabric_jax.fabric import cluster, cluster_cost, degraded
+from mfabric_jax.fabric import cluster, cluster_cost, degrade
 from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 from mfabric_jax.fabric.full_mesh import FULL_MESH, full_mesh
 from mfabric_jax.fabric.grids import near_equal
-from mfabric_jax.fabric.site import Site
+from mfabric_jax.fabric.site import FabricSite
 from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.fixed import fixed_time, wired
+from mfabric_jax.routing.fixed import add_paths, fixed_time
 from mfabric_jax.units import to_gbps
 from tests.fabric.links import every_pair, loads_of, of_all
 from tests.small import JOB, refused, row, small
@@ -109,7 +109,7 @@ def test_shapes():
 def test_a_broken_link():
     # Lanes of 8/3 NICs go together: a third server of the line carries, beside its own.
     group = of_all(full_mesh((4,), 8))
-    left = wired(degraded(group, "link").group)
+    left = add_paths(degrade(group, "link").group)
     assert left.mesh.nics.sum() == pytest.approx(group.mesh.nics.sum() - 2 * 8 / 3)
     alone = np.zeros((4, 4))
     alone[0, 1] = 8
@@ -117,7 +117,7 @@ def test_a_broken_link():
     assert float(fixed_time(left, alone, 1)) == pytest.approx(3 / 2)  # over two others
     # Of a link of two NICs one is left.
     whole = of_all(full_mesh((4,), 6))
-    one = wired(degraded(whole, "link").group)
+    one = add_paths(degrade(whole, "link").group)
     assert one.mesh.count[0].tolist() == [0, 1, 2, 2]
     assert float(fixed_time(one, alone, 1)) == pytest.approx(8)
 
@@ -146,7 +146,7 @@ def test_flows_of_a_cluster_take_the_ways_of_their_group_and_lanes_of_their_nics
 @pytest.mark.parametrize("ways", WAYS)
 def test_groups_of_one_server_and_clusters_of_one(ways):
     mesh = full_mesh((3, 2), 6, ways=ways)
-    alone = wired(DirectLinks(1, to_gbps(1.0), 6, None, None, mesh, groups=6, stage=6))
+    alone = add_paths(DirectLinks(1, to_gbps(1.0), 6, None, None, mesh, groups=6, stage=6))
     assert float(fixed_time(alone, np.ones((1, 1)), 1)) == 0
     # Gradients: a fifth of a server's bytes for each other. A link of two NICs in the line of two carries 6 / 2 of
     # these, in that of three 6 / 3, with detours 3/2 as many.
@@ -188,14 +188,14 @@ def test_an_iteration_by_hand():
 
 def test_a_mesh_of_fractions_is_a_mesh():
     one = Mesh(np.array([0, 1]), np.array([1, 0]), np.array([0.5, 0.5]), (("server", 2),), (("link", 2),))
-    group = wired(DirectLinks(2, to_gbps(1.0), 1, None, None, one, stage=2))
+    group = add_paths(DirectLinks(2, to_gbps(1.0), 1, None, None, one, stage=2))
     assert float(fixed_time(group, np.array([[0.0, 3.0], [0.0, 0.0]]), 1)) == pytest.approx(6)
 
 
 def filled(servers, group, nics=8, **stated):
     stated = {"network.fabric": "full-mesh"} | {f"network.full-mesh.{name}": value for name, value in stated.items()}
     network = Case().with_(stated).network
-    return FULL_MESH.fills(Site(network=network, servers=servers, servers_per_region=group, nics=nics))
+    return FULL_MESH.fills(FabricSite(network=network, servers=servers, servers_per_region=group, nics=nics))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from mfabric_jax.fabric.graph import endpoints, graph_of, graph_text
-from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import FabricGraph
 from tests.mistakes import refused
 
 GBPS = 0.125e9  # bytes/s
@@ -51,7 +51,7 @@ def networks(draw):
     ends = [*tails, *((tail + more) % size for tail, more in zip(tails, further, strict=True))]
     amounts = draw(st.lists(NUMBERS, min_size=2 * count, max_size=2 * count))
     names = draw(st.none() | st.lists(st.text(max_size=4), min_size=size, max_size=size, unique=True).map(tuple))
-    return Network(
+    return FabricGraph(
         *np.array(ends, np.int64).reshape(2, count), *np.array(amounts, float).reshape(2, count), nodes, links, names
     )
 

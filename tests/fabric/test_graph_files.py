@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric import Network, read_graph
+from mfabric_jax.fabric import FabricGraph, read_graph
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.routing.shortest import shortest_routes
 from mfabric_jax.support.unread import Unread
@@ -427,7 +427,7 @@ def test_a_damaged_file_is_refused_or_a_graph(name, tmp_path):
     assert refused >= 60
 
 
-def outcome(file) -> Network | str:
+def outcome(file) -> FabricGraph | str:
     """The graph of a file, or the sentence with which it is refused or a part of it left out; any other exception is
     passed on."""
     try:

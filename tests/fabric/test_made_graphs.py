@@ -9,7 +9,7 @@ import pytest
 from mfabric_jax import cli
 from mfabric_jax.fabric import read_graph
 from mfabric_jax.fabric.graph import graph_of, graph_text
-from mfabric_jax.fabric.graphs.made import KINDS, Numbers, made
+from mfabric_jax.fabric.graphs.made import KINDS, GraphNumbers, make_graph
 from mfabric_jax.routing.shortest import distances, shortest_routes
 from tests.command_line import mistake
 from tests.mistakes import refused
@@ -18,7 +18,7 @@ GBPS = 0.125e9  # bytes/s
 
 
 def on_shape(kind, *shape):
-    return made(kind, Numbers(gpus=math.prod(shape), shape=shape))
+    return make_graph(kind, GraphNumbers(gpus=math.prod(shape), shape=shape))
 
 
 def capacities(network, kind):
@@ -104,52 +104,52 @@ def in_dimension_order(network, shape):
 
 
 def test_leaf_spine_of_64_ports():
-    network = made("leaf-spine", Numbers(gpus=2048))
+    network = make_graph("leaf-spine", GraphNumbers(gpus=2048))
     assert network.nodes == (("gpu", 2048), ("nvswitch", 256), ("edge", 64), ("spine", 32))
     assert {kind: count for kind, count in network.links if kind.endswith("up")} == {
         **{"nvswitch up": 2048, "nic up": 2048, "edge up": 64 * 32}
     }
     assert capacities(network, "nvswitch up") == {7200}
     assert capacities(network, "nic up") == capacities(network, "edge down") == {400}
-    assert "room for 2048 hosts" in refused(made, "leaf-spine", Numbers(gpus=2056))
+    assert "room for 2048 hosts" in refused(make_graph, "leaf-spine", GraphNumbers(gpus=2056))
 
 
 def test_oversubscription_and_plain_gpus():
-    network = made("leaf-spine", Numbers(gpus=96, oversubscription=3, gpus_per_server=1, nic_gbps=100))
+    network = make_graph("leaf-spine", GraphNumbers(gpus=96, oversubscription=3, gpus_per_server=1, nic_gbps=100))
     assert network.nodes == (("gpu", 96), ("edge", 2), ("spine", 16))  # 48 ports down, 16 up
     assert dict(network.links)["edge up"] == 32
 
 
 def test_planes_of_a_nic_each():
     # 64 ports: 2,048 NICs a plane; 8 planes: 16,384 GPUs, 8 x (64 + 32) = 768 switches, 16,384 links between them.
-    network = made("planes", Numbers(gpus=16384, planes=8))
+    network = make_graph("planes", GraphNumbers(gpus=16384, planes=8))
     assert network.nodes == (("gpu", 16384), ("nvswitch", 2048), ("edge", 512), ("spine", 256))
     assert dict(network.links)["edge up"] == 16384
     nic = network.run("nic up")
     plane = (network.head[nic] - (16384 + 2048)) // 64
     assert np.array_equal(plane, np.arange(16384) % 8)
     assert np.bincount(network.head[nic]).max() == 32
-    assert "room for 2048 hosts" in refused(made, "planes", Numbers(gpus=16392, planes=8))
+    assert "room for 2048 hosts" in refused(make_graph, "planes", GraphNumbers(gpus=16392, planes=8))
 
 
 def test_planes_of_split_nics():
-    network = made("planes", Numbers(gpus=64, planes=4, split=True, nic_gbps=800, radix=4, nvlink_gbps=0))
+    network = make_graph("planes", GraphNumbers(gpus=64, planes=4, split=True, nic_gbps=800, radix=4, nvlink_gbps=0))
     assert network.nodes == (("gpu", 64), ("edge", 4 * 8), ("spine", 4 * 8))
     assert network.links == (("nic up", 256), ("nic down", 256), ("edge up", 256), ("edge down", 256))
     assert capacities(network, "nic up") == capacities(network, "edge up") == {200}
-    network = made("planes", Numbers(gpus=131072, planes=1, radix=512, gpus_per_server=1))
+    network = make_graph("planes", GraphNumbers(gpus=131072, planes=1, radix=512, gpus_per_server=1))
     assert network.nodes[1:] == (("edge", 512), ("spine", 256))  # a plane of MRC
-    split = Numbers(gpus=4096, planes=8, split=True, radix=64, gpus_per_server=1)  # 8 x 64 ports: 256 down
-    assert made("planes", split).nodes[1:] == (("edge", 8 * 16), ("spine", 8 * 256))
+    split = GraphNumbers(gpus=4096, planes=8, split=True, radix=64, gpus_per_server=1)  # 8 x 64 ports: 256 down
+    assert make_graph("planes", split).nodes[1:] == (("edge", 8 * 16), ("spine", 8 * 256))
 
 
 def test_fat_tree_and_dragonfly():
-    network = made("fat-tree", Numbers(gpus=1024, radix=16))
+    network = make_graph("fat-tree", GraphNumbers(gpus=1024, radix=16))
     assert network.nodes[2:] == (("edge", 128), ("aggregation", 128), ("core", 64))
     assert dict(network.links)["edge up"] == dict(network.links)["aggregation up"] == 1024
     # 64 servers of 8 NICs: p = h = 8, a = 16: 4 groups of 16 routers; 105 links of two routers of a group are single,
     # and 16 x 8 ports of a group hold 42 links to each of 3 others.
-    network = made("dragonfly", Numbers(gpus=512))
+    network = make_graph("dragonfly", GraphNumbers(gpus=512))
     assert network.nodes == (("gpu", 512), ("nvswitch", 64), ("router", 64))
     assert dict(network.links)["local"] == 4 * 16 * 15
     assert network.capacity[network.run("global")].sum() / GBPS == 4 * 3 * 42 * 400
@@ -166,7 +166,7 @@ SMALL = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_survives_its_file_and_joins_all_gpus(kind):
-    network = made(kind, Numbers(**SMALL[kind]))
+    network = make_graph(kind, GraphNumbers(**SMALL[kind]))
     back = graph_of(json.loads(graph_text(network)))
     for field in ("tail", "head", "capacity", "delay_s"):
         np.testing.assert_array_equal(getattr(back, field), getattr(network, field))

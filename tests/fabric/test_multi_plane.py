@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, resolve
-from mfabric_jax.fabric import degraded, get
+from mfabric_jax.fabric import degrade, get
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.registry import site_of
 from mfabric_jax.routing.fixed import fixed_time, on_planes
@@ -81,12 +81,12 @@ def test_planes_and_links_that_fail():
     demand = jnp.asarray((1 - np.eye(4)) * 1e9)
     whole = Electrical(100.0, planes=4)
     for kind, of_port, of_server in (("plane", 3 / 4, 3 / 4), ("switch", 3 / 4, 3 / 4), ("plane-link", 3 / 4, 31 / 32)):
-        left = degraded(whole, kind, servers=4, gpus_per_rank=8)
+        left = degrade(whole, kind, servers=4, gpus_per_rank=8)
         assert left.eps_left == of_server
         slower = float(fixed_time(left.group, demand / 12.5e9, 1))
         assert slower == pytest.approx(0.03 / of_port), kind
     with pytest.raises(InputError, match="on one plane"):
-        degraded(Electrical(100.0), "plane", servers=4)
+        degrade(Electrical(100.0), "plane", servers=4)
 
 
 def test_what_planes_of_their_own_need():

@@ -12,7 +12,7 @@ from mfabric_jax.evaluate.rows.results import at_quoted_ports
 from mfabric_jax.evaluate.whole_cluster import example_cluster
 from mfabric_jax.fabric import get
 from mfabric_jax.fabric.graph import graph_text
-from mfabric_jax.fabric.graphs.made import Numbers, made
+from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 from tests.mistakes import refused
 
 PORT, TRANSCEIVER, NIC, FIBRE, OCS = 1090, 659, 1499, 150, 520
@@ -87,7 +87,7 @@ def test_one_stated_tier_that_cannot_be(changes, sentence):
 
 
 def test_a_graph_has_no_tiers_of_its_own(tmp_path):
-    (tmp_path / "graph.json").write_text(graph_text(made("leaf-spine", Numbers(gpus=16, radix=8))))
+    (tmp_path / "graph.json").write_text(graph_text(make_graph("leaf-spine", GraphNumbers(gpus=16, radix=8))))
     given = {"network.fabric": "graph", "network.graph": str(tmp_path / "graph.json")}
     for tiers in ("fewest", 1, 2):
         found = resolve(job("fat-tree", 16, **given, **{"network.tiers": tiers}))

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, resolve
-from mfabric_jax.fabric import degraded, get
+from mfabric_jax.fabric import degrade, get
 from mfabric_jax.fabric.cost import tree_attachment
-from mfabric_jax.fabric.site import Site
+from mfabric_jax.fabric.site import FabricSite
 from mfabric_jax.routing.fixed import fixed_time
-from mfabric_jax.routing.graphs import rated, ways_on_links
+from mfabric_jax.routing.graphs import add_rates, paths_on_links
 from tests.small import JOB, row, small
 
 
@@ -45,7 +45,7 @@ def test_prices_follow_the_ratio():
         on_tree = get(name).parts(asked.site)[-1]
         assert on_tree.nics == nics
         assert on_tree.attachment.counts == tree_attachment(4.0, asked.tiers).counts
-    assert get("fat-tree").parts(Site())[0].attachment.counts == tree_attachment().counts
+    assert get("fat-tree").parts(FabricSite())[0].attachment.counts == tree_attachment().counts
 
 
 def test_one_number_for_two_names():
@@ -63,7 +63,7 @@ SHARED = JOB | {"network.leaf_servers": "most"}
 def on_leaves(name, ratio, **changes):
     """A group with what its servers send at once, on 16 servers of 8 NICs in 8 groups of 2."""
     one, asked = group(name, ratio, **SHARED | changes)
-    return rated(one, asked.job, "spray") if one.shares_links else one, asked
+    return add_rates(one, asked.job, "spray") if one.shares_links else one, asked
 
 
 def test_servers_below_one_switch_share_no_uplink():
@@ -72,7 +72,7 @@ def test_servers_below_one_switch_share_no_uplink():
     one, asked = on_leaves("oversub-fat-tree", None)
     even = np.ones((1, asked.job.ep, asked.job.ep))
     free, _ = group("fat-tree", 1.0, **JOB)
-    ways = ways_on_links(one, asked.job, "spray")
+    ways = paths_on_links(one, asked.job, "spray")
     assert ways.times_now(one, even)[0] == pytest.approx(float(fixed_time(free, jnp.asarray(even[0]), 2)))
     assert one.eps_Bps == pytest.approx(free.eps_Bps)
 
@@ -83,7 +83,7 @@ def test_groups_that_cross_leaves_wait_for_the_uplinks():
     one, asked = on_leaves("oversub-fat-tree", None, **{"network.radix": 8, "network.tiers": 3})
     even = np.ones((1, asked.job.ep, asked.job.ep))
     free, _ = group("fat-tree", 1.0, **JOB)
-    ratio = ways_on_links(one, asked.job, "spray").times_now(one, even)[0] / float(
+    ratio = paths_on_links(one, asked.job, "spray").times_now(one, even)[0] / float(
         fixed_time(free, jnp.asarray(even[0]), asked.job.ranks_per_server)
     )
     assert ratio == pytest.approx(3.0)  # six NICs of one server over two links
@@ -94,12 +94,12 @@ def test_a_broken_uplink_of_a_shared_switch():
     which it shares leaves take as long as before."""
     one, asked = on_leaves("oversub-fat-tree", None, **{"network.radix": 8, "network.tiers": 3})
     even = np.ones((1, asked.job.ep, asked.job.ep))
-    before = ways_on_links(one, asked.job, "spray").times_now(one, even)[0]
+    before = paths_on_links(one, asked.job, "spray").times_now(one, even)[0]
     sizes = {"servers": 2, "ranks_per_server": 2, "gpus_per_rank": 4}
-    left = rated(degraded(one, "link", **sizes).group, asked.job, "spray")
-    after = ways_on_links(left, asked.job, "spray").times_now(left, even)[0]
+    left = add_rates(degrade(one, "link", **sizes).group, asked.job, "spray")
+    after = paths_on_links(left, asked.job, "spray").times_now(left, even)[0]
     assert after / before == pytest.approx((2 + 1 + 1) / 3)
-    whole = degraded(one, "server", **sizes)
+    whole = degrade(one, "server", **sizes)
     assert whole.group is one
 
 

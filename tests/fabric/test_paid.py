@@ -42,7 +42,7 @@ def test_parts_that_fit_share_equally(built, working, group, paid):
     gpu = get_gpu("H100-SXM")
     if built == 72:
         on = get("scale-up" if working == 72 else "nvl72")
-        assert on.built_of(gpu) * on.share_of(gpu, group) == pytest.approx(paid)
+        assert on.physical_gpus(gpu) * on.share_of(gpu, group) == pytest.approx(paid)
 
 
 def test_training_on_nvl72_pays_its_idle_gpus(tmp_path):

@@ -10,9 +10,9 @@ from mfabric_jax import InputError, cases, resolve, simulate
 from mfabric_jax.evaluate.whole_cluster import solve_cluster
 from mfabric_jax.fabric import cluster_cost
 from mfabric_jax.fabric.cost import Prices
-from mfabric_jax.fabric.failures import degraded
+from mfabric_jax.fabric.failures import degrade
 from mfabric_jax.fabric.rail_rings import RailRings, ring_of
-from mfabric_jax.routing.fixed import fixed_time, fixed_times_now, rail_bytes, wired
+from mfabric_jax.routing.fixed import add_paths, fixed_time, fixed_times_now, rail_bytes
 from mfabric_jax.timing.passes import behind_sends, order_of, places
 from mfabric_jax.units import to_gbps
 from tests.oracles.graph import run
@@ -23,7 +23,7 @@ RAILS = {"network.fabric": "photonic-rails"}
 
 def rings(servers, nics=1):
     """At 1 byte/s a NIC."""
-    return wired(RailRings(servers, to_gbps(1.0), nics, float(nics), 1.0, ring_of(servers)))
+    return add_paths(RailRings(servers, to_gbps(1.0), nics, float(nics), 1.0, ring_of(servers)))
 
 
 @pytest.mark.parametrize("servers", range(1, 10))
@@ -185,7 +185,7 @@ def test_slower_than_packet_rails_by_the_ring_alone():
 # ------------------------------------------------------------------------------------------------- the bill, and not
 def test_a_port_of_the_switch_for_each_port_of_a_nic():
     prices = Prices()
-    want = 8 * (1499 + 659 + prices.at("fibre", 400) + 2 * prices.ocs_port)
+    want = 8 * (1499 + 659 + prices.price_of("fibre", 400) + 2 * prices.ocs_port)
     assert cluster_cost("photonic-rails", 16, 400) == pytest.approx(16 * want)
     one = resolve(small(job(pp=4, dp=2)))
     switches_of = one.fabric.about.optics.switches
@@ -207,7 +207,7 @@ def test_what_does_not_go():
 
 # ----------------------------------------------------------------------------------------------------------- failures
 def broken(servers, nics, ranks, kind, server=0):
-    return degraded(rings(servers, nics), kind, server=server, ranks_per_server=ranks)
+    return degrade(rings(servers, nics), kind, server=server, ranks_per_server=ranks)
 
 
 def after(servers, nics, ranks, kind, demand, server=0):
@@ -237,7 +237,7 @@ def test_a_nic_and_a_switch_down_by_hand():
 
 @pytest.mark.parametrize("servers", [2, 3, 4, 5, 8])
 def test_a_line_is_no_faster_than_a_rail_without_the_nic(servers):
-    line = wired(RailRings(servers, to_gbps(1.0), 1, 1.0, 1.0, ring_of(servers).without_one(0, 1)))
+    line = add_paths(RailRings(servers, to_gbps(1.0), 1, 1.0, 1.0, ring_of(servers).without_one(0, 1)))
     without = after(servers, 2, 2, "link", np.kron(np.ones((servers, servers)), np.eye(2)))
     assert float(fixed_time(line, jnp.ones((servers, servers)), 1)) >= without - 1e-6
 

@@ -6,8 +6,8 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Prices, cluster_cost
-from mfabric_jax.fabric.cost import packaged
-from mfabric_jax.fabric.parts_list import Parts
+from mfabric_jax.fabric.cost import package_table
+from mfabric_jax.fabric.parts_list import PartsTable
 
 LISTS = {"transceiver": [20, 30], "nic": [200, 300], "switch_port": [50, 70]}
 SWITCHES = {
@@ -36,7 +36,7 @@ def nic_usd(prices, gbps):
 @pytest.mark.parametrize("listed", subsets(LISTS), ids=" ".join)
 @pytest.mark.parametrize("quoted", subsets(SWITCHES), ids=str)
 def test_every_combination_of_lists_and_quotes(own, listed, quoted, tmp_path):
-    usual = packaged()
+    usual = package_table()
     gbps = [400, 800] if own else usual["gbps"]
     lists = {name: LISTS[name] if own else usual[name][:2] + LISTS[name] for name in listed}
     text = [f"gbps = {gbps}\n"] * own + [f"{name} = {values}\n" for name, values in lists.items()]
@@ -62,7 +62,7 @@ def test_every_combination_of_lists_and_quotes(own, listed, quoted, tmp_path):
 def test_between_bandwidths_that_are_quoted_ports_are_on_the_line(tmp_path):
     lists = "gbps = [400, 800]\ntransceiver = [20, 30]\nnic = [200, 300]\n"
     prices = Prices.read(file_of(tmp_path, lists, *SWITCHES.values()))
-    assert prices.at("switch_port", (400 * 800) ** 0.5) == pytest.approx((100 * 300) ** 0.5)
+    assert prices.price_of("switch_port", (400 * 800) ** 0.5) == pytest.approx((100 * 300) ** 0.5)
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_between_bandwidths_that_are_quoted_ports_are_on_the_line(tmp_path):
 )
 def test_what_a_file_may_not_say(text, sentence, tmp_path):
     with pytest.raises(InputError) as caught:
-        Parts.read(file_of(tmp_path, text))
+        PartsTable.read(file_of(tmp_path, text))
     assert sentence in str(caught.value)
     assert str(caught.value).endswith(".")
 
 
 def test_power_at_bandwidths_of_ones_own(tmp_path):
     text = "[watts]\ngbps = [400]\ntransceiver = [8]\nnic = [20]\nswitch_port = [10]\n"
-    watts = Parts.read(file_of(tmp_path, text)).watts
-    assert (watts.at("nic", 400), watts.at("nic", 100)) == (20, None)
+    watts = PartsTable.read(file_of(tmp_path, text)).watts
+    assert (watts.watts_of("nic", 400), watts.watts_of("nic", 100)) == (20, None)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.fabric.graphs.made import Numbers, made
+from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.fabric.relays import relays_of
 from mfabric_jax.routing.shortest import distances, shortest_loads, shortest_routes
@@ -76,7 +76,7 @@ def test_a_link_that_broke_makes_gpus_forward():
     ],
 )
 def test_of_graphs_that_are_made_planes_and_tori_need_it(kind, forwards, more):
-    network = made(kind, Numbers(gpus=64, gpus_per_server=4, radix=16, **more))
+    network = make_graph(kind, GraphNumbers(gpus=64, gpus_per_server=4, radix=16, **more))
     assert relays_of(network).forward[:64].all() == forwards
     distance = distances(network, np.arange(64), relays_of(network, "no").forward)[:, :64]
     assert (distance.min() < 0) == forwards  # the words are those of all distances

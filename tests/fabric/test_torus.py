@@ -15,7 +15,7 @@ from mfabric_jax.fabric.region import round_robin
 from mfabric_jax.fabric.registry import cost_table
 from mfabric_jax.fabric.torus import dimension_order, near_cube, near_square, torus_links
 from mfabric_jax.routing import cluster_routes, links_of
-from mfabric_jax.routing.fixed import fixed_time, wired
+from mfabric_jax.routing.fixed import add_paths, fixed_time
 from mfabric_jax.workload import get as job_of
 from tests.small import small
 
@@ -55,7 +55,7 @@ def test_a_ring_of_four_by_hand():
     settings, job = resolve(small({"network.fabric": "torus"})), job_of("mixtral-8x7b")
     group = get("torus").group(settings.site_of(job), 8.0)
     assert (group.servers, group.nics, group.ring_nics) == (4, 4, 2)
-    group = wired(group)
+    group = add_paths(group)
     assert group.stage_nics == 1 / 8  # eight replicas of a stage share the way to the next one
     across = np.zeros((4, 4))
     across[[0, 1, 2, 3], [3, 2, 1, 0]] = 6e9
@@ -142,29 +142,29 @@ ILLEGAL = {
 
 @eqx.filter_jit
 def checked(count, degree):
-    return Circuits(count).checked(degree).count
+    return Circuits(count).check_legal(degree).count
 
 
 def test_legal_circuits_pass_unchanged():
     for kind in (int, float):
         count = jnp.asarray(LEGAL, kind)
-        for got in (checked(count, jnp.asarray(3)), Circuits(count).checked(3).count):
+        for got in (checked(count, jnp.asarray(3)), Circuits(count).check_legal(3).count):
             np.testing.assert_array_equal(got, count)
             assert got.dtype == count.dtype
     half = jnp.asarray([[0, 0.5], [0.5, 0]])  # of a relaxation
-    assert Circuits(half).checked(0.5).count is not None
-    Circuits(LEGAL).checked(jnp.asarray([3, 3, 2]))  # every server may have its own degree
+    assert Circuits(half).check_legal(0.5).count is not None
+    Circuits(LEGAL).check_legal(jnp.asarray([3, 3, 2]))  # every server may have its own degree
 
 
 def test_the_broken_rule_is_named_under_jit_too():
     for rule, count in ILLEGAL.items():
         with pytest.raises(Exception, match=f"circuits: {rule}"):
-            Circuits(count).checked(3)
+            Circuits(count).check_legal(3)
         with pytest.raises(Exception, match=f"circuits: {rule}"):
             jax.block_until_ready(checked(jnp.asarray(count), jnp.asarray(3)))
     for count, degree in ((LEGAL, jnp.asarray([3, 3, 1])), ([[0, 0.5], [0.5, 0]], 0.4)):
         with pytest.raises(Exception, match="more circuits at a server than its optical degree"):
-            Circuits(jnp.asarray(count)).checked(degree)
+            Circuits(jnp.asarray(count)).check_legal(degree)
 
 
 def test_round_robin_lets_every_pair_meet_once():

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.fabric import cluster, cluster_cost, degraded
+from mfabric_jax.fabric import cluster, cluster_cost, degrade
 from mfabric_jax.fabric.grids import rings
 from mfabric_jax.fabric.torus import torus_mesh
 from mfabric_jax.fabric.twisted_torus import shape_of, twisted_mesh, usual_shape
-from mfabric_jax.routing.fixed import fixed_time, wired
+from mfabric_jax.routing.fixed import add_paths, fixed_time
 from mfabric_jax.routing.shortest import distances
 from tests.fabric.links import carried, loads_of, mean_hops, of_all, oracle
 from tests.small import JOB, refused, row, small
@@ -59,7 +59,7 @@ def test_an_all_to_all_takes_what_its_busiest_link_takes():
     group = of_all(twisted_mesh((4, 4, 8), 1))
     assert float(fixed_time(group, np.ones((128, 128)), 1)) == pytest.approx(440 / 6)
     assert group.ring_nics == pytest.approx(127 * 6 / 440)  # gradients: an even all-to-all of a NIC's bytes
-    left = wired(degraded(group, "link").group)
+    left = add_paths(degrade(group, "link").group)
     assert left.mesh.nics.sum() == group.mesh.nics.sum() - 2
     assert float(fixed_time(left, np.ones((128, 128)), 1)) > 440 / 6
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.flows import FlowProblem, Outcome, completion_times
+from mfabric_jax.flows import FlowProblem, SolveOutcome, completion_times
 from tests.batches import assert_batch_is_its_loop
 from tests.flows.derivatives import Derivatives
 from tests.flows.graphs import SHAPES, draw, exact, padded_graph
@@ -37,7 +37,7 @@ def check(graph, got, *, rtol):
     want = exact(graph)
     np.testing.assert_allclose(times(got)[: len(want)], want, rtol=rtol, atol=rtol)
     np.testing.assert_array_equal(times(got)[len(want) :], 0)
-    assert got.outcome == (Outcome.starved if np.isinf(want).any() else Outcome.solved)
+    assert got.outcome == (SolveOutcome.starved if np.isinf(want).any() else SolveOutcome.solved)
 
 
 # ------------------------------------------------------------------------------------------- drawn, against fractions
@@ -158,10 +158,10 @@ def test_edges_of_the_contract():
     _, hop, weight, cap, size, start, want = zip(*flows, strict=True)
     got = run([4.0, 0.0], hop, size, start=np.array(start), weight=np.array(weight), cap=np.array(cap))
     np.testing.assert_array_equal(got.finish, want)
-    assert got.outcome == Outcome.starved
+    assert got.outcome == SolveOutcome.starved
     got = run([4.0], [0, 0], [0.0, 0.0], start=np.array([1.0, 2.0]))
     np.testing.assert_array_equal(got.finish, [1, 2])
-    assert (got.events, got.outcome == Outcome.solved) == (0, True)
+    assert (got.events, got.outcome == SolveOutcome.solved) == (0, True)
 
 
 def test_a_batch_equals_its_loop_and_nothing_retraces():
@@ -288,7 +288,7 @@ def test_a_small_graph_by_hand(engine):
     end_2, end_4 = 5 + 0.5 + 3.0 / 1.5, 5.5 + 2.0
     np.testing.assert_allclose(done.begin, [0, 2, 5, 7.5, 5.5, 7.5], rtol=1e-12)
     np.testing.assert_allclose(done.finish, [2, 5, end_2, 7.5, end_4, 8.5], rtol=1e-12)
-    assert (done.outcome == Outcome.solved, done.holder[0], done.holder[1], done.holder[5]) == (True, 0, -1, 0)
+    assert (done.outcome == SolveOutcome.solved, done.holder[0], done.holder[1], done.holder[5]) == (True, 0, -1, 0)
 
 
 @BOTH
@@ -296,17 +296,17 @@ def test_what_waits_for_what_never_ends_never_begins(engine):
     done = completion_times(problem((2.0, 0.0)), jnp.full(6, 3.0), 0, AFTER, engine=engine)
     np.testing.assert_allclose(done.finish, [1.5, 4.5, np.inf, np.inf, np.inf, np.inf])
     np.testing.assert_allclose(done.begin, [0, 1.5, 4.5, np.inf, 4.5, np.inf])
-    assert done.outcome == Outcome.starved
+    assert done.outcome == SolveOutcome.starved
     never = completion_times(problem(), 1.0, jnp.inf, engine=engine)
     assert np.all(np.isinf(np.asarray(never.finish)))
     for rate in (1.0, np.inf):  # infinitely many bytes, or seconds of a computation
         endless = completion_times(problem((rate, 1.0)), jnp.full(6, jnp.inf), 0, AFTER, engine=engine)
         assert np.all(np.isinf(np.asarray(endless.finish)))
-        assert endless.outcome == Outcome.starved
+        assert endless.outcome == SolveOutcome.starved
     nothing = FlowProblem(jnp.ones(2), np.zeros((0, 2), int))
-    assert completion_times(nothing, jnp.zeros(0), engine=engine).outcome == Outcome.solved
+    assert completion_times(nothing, jnp.zeros(0), engine=engine).outcome == SolveOutcome.solved
     assert jax.grad(lambda size: completion_times(nothing, size, engine=engine).finish.sum())(jnp.zeros(0)).size == 0
-    assert completion_times(problem(), jnp.full(6, jnp.nan), 0, AFTER, engine=engine).outcome == Outcome.nonfinite
+    assert completion_times(problem(), jnp.full(6, jnp.nan), 0, AFTER, engine=engine).outcome == SolveOutcome.nonfinite
 
 
 def drawn(seed, flows=24, links=6, hops=3):

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
+from mfabric_jax.flows import FlowProblem, SolveOutcome, completion_times, max_min_rates
 from mfabric_jax.flows.problem import paths_of
 from mfabric_jax.support.platforms import compiling_for
 from tests.batches import assert_batch_is_its_loop
@@ -34,7 +34,7 @@ def check(instance, got, *, rtol, scale=1.0):
     np.testing.assert_allclose(rate[: len(want)], want, rtol=rtol)
     np.testing.assert_array_equal(rate[len(want) :], 0)
     starved = any(r == 0 and w > 0 for r, w in zip(want, instance.weight, strict=True))
-    assert got.outcome == (Outcome.starved if starved else Outcome.solved)
+    assert got.outcome == (SolveOutcome.starved if starved else SolveOutcome.solved)
     assert got.rounds <= max(len(want), 1)
 
 
@@ -96,8 +96,8 @@ def test_edges_of_the_contract():
     got, rate, bottleneck = rates([0.0, 5.0], hops, weight=[1.0, 2.0, 1.0, 0.0, 0.0, 0.0, 1.0], cap=cap)
     np.testing.assert_array_equal(rate, [3, math.inf, 0, 0, 0, 0, 5])
     np.testing.assert_array_equal(bottleneck[:3], [-1, -1, 0])
-    assert got.outcome == Outcome.starved
-    assert rates([0.0], [[0]], weight=[0.0])[0].outcome == Outcome.solved  # absent flows starve nothing
+    assert got.outcome == SolveOutcome.starved
+    assert rates([0.0], [[0]], weight=[0.0])[0].outcome == SolveOutcome.solved  # absent flows starve nothing
     # A link without limit holds nobody.
     _, rate, _ = rates([math.inf, 4.0], [[0, 1], [0, -1], [0, 1]], cap=[math.inf, 7.0, math.inf])
     np.testing.assert_array_equal(rate, [2, 7, 2])
@@ -110,7 +110,7 @@ def test_nan_ends_in_an_outcome():
         value = getattr(arrays, field).copy()
         value.flat[0] = math.nan
         got = solve(arrays.problem(**{field: value}))
-        assert got.outcome == Outcome.nonfinite
+        assert got.outcome == SolveOutcome.nonfinite
         assert np.isnan(got.rate).all()
 
 
@@ -175,7 +175,7 @@ def test_smallest_level_is_the_linear_programs():
     for seed in range(10):
         arrays = padded(draw(seed, 12, 6, 3, edges=False), 12, 6, 3)
         got = max_min_rates(arrays.problem())
-        assert got.outcome == Outcome.solved
+        assert got.outcome == SolveOutcome.solved
         load = matrix(arrays.hops, arrays.share, 6) @ arrays.weight
         rows = np.concatenate([load, arrays.weight])[:, None]
         best = linprog([-1.0], A_ub=rows, b_ub=np.concatenate([arrays.capacity, np.minimum(arrays.cap, 1e9)]))

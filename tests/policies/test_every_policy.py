@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mfabric_jax.case.policies import NAMES as NAMES_OF_SETTINGS
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import round_robin
-from mfabric_jax.policies import REGISTRY, SETTLE_TIES, Plan, random_circuits, suited, uniform
+from mfabric_jax.policies import REGISTRY, SETTLE_TIES, Plan, get_suitable, random_circuits, uniform
 from mfabric_jax.policies.reads import BY_NAME
 from tests.batches import assert_batch_is_its_loop
 from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile, region
@@ -30,7 +30,7 @@ def planned(name):
 
     def plan(demand, degrees, electrical, key):
         where = region(SERVERS, degrees, electrical)
-        policy = suited(name, routing="split")
+        policy = get_suitable(name, routing="split")
         if name == "static":
             policy = functools.partial(policy, mean=demand)
         before = Plan(Circuits(jnp.zeros((SERVERS, SERVERS), jnp.int32)))

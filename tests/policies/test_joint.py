@@ -13,11 +13,11 @@ from scipy.optimize import linprog
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.circuit_search import circuit_worth, swaps
 from mfabric_jax.policies.greedy import greedy
-from mfabric_jax.policies.relaxed import rounded
+from mfabric_jax.policies.relaxed import round_circuits
 from mfabric_jax.policies.sample_average import joint
 from mfabric_jax.policies.samples import relay_limit
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
-from mfabric_jax.routing.potentials import Links
+from mfabric_jax.routing.potentials import RelayLinks
 from mfabric_jax.routing.relay import link_seconds
 from tests.batches import assert_batch_is_its_loop
 from tests.oracles.relay_programme import best_relay_shares
@@ -175,7 +175,7 @@ def tried(count, degrees, electrical, demand, shares, key):
     port, one = jnp.broadcast_to(electrical, SERVERS), jnp.ones(())
     seconds = link_seconds(size, circuit, port, shares, one)
     seconds = jnp.where(jnp.isfinite(seconds), seconds, 0).reshape(SERVERS + 2, SERVERS)
-    worth = circuit_worth(Links(size, circuit, port, one), seconds)
+    worth = circuit_worth(RelayLinks(size, circuit, port, one), seconds)
     return worth, swaps(count, degrees, worth, key, MANY)
 
 
@@ -183,7 +183,7 @@ def tried(count, degrees, electrical, demand, shares, key):
 def test_every_swap_is_legal_and_moves_two_circuits_at_most(seed, degrees, electrical):
     rng = np.random.default_rng(seed)
     degrees = np.asarray(degrees, np.int32)
-    count = rounded(rng.uniform(0, 2, (SERVERS, SERVERS)), degrees, least=rng.choice([0.0, 0.5]))
+    count = round_circuits(rng.uniform(0, 2, (SERVERS, SERVERS)), degrees, least=rng.choice([0.0, 0.5]))
     sent = rng.random((SERVERS, SERVERS)) < rng.choice([0, 0.5, 1])
     demand = 10.0 ** rng.uniform(-3, 12, (SERVERS, SERVERS)) * sent
     shares = rng.dirichlet(np.ones(SERVERS + 2), (SERVERS, SERVERS))

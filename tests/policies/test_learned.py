@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import get, greedy, policy_file
-from mfabric_jax.policies.index_rule import Index, index, shipped
+from mfabric_jax.policies.index_rule import Index, index, shipped_index
 from mfabric_jax.policies.learned import learned, load, save
 from mfabric_jax.policies.network import PolicyNetwork
-from mfabric_jax.policies.samples import normalised
+from mfabric_jax.policies.samples import normalise
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
-from mfabric_jax.routing.relay import checked_shares
+from mfabric_jax.routing.relay import check_shares
 from tests.batches import assert_batch_is_its_loop
 from tests.mistakes import refused
 from tests.oracles.greedy import greedy as plain_greedy
@@ -89,7 +89,7 @@ def plain(rule, demand, degree, electrical):
 
 def test_agrees_with_plain_loops_and_is_greedy_by_the_next_circuit_where_nothing_is_given():
     np.testing.assert_array_equal(
-        index(draw(3), region()).circuits.count, allocated(shipped(), draw(3), region())
+        index(draw(3), region()).circuits.count, allocated(shipped_index(), draw(3), region())
     )  # the default
     for seed in range(30):
         rng, demand = np.random.default_rng(seed), draw(seed, part=0.8)
@@ -125,10 +125,10 @@ def test_is_legal_whatever_the_demand(seed, degree, dtype):
     plan = planned(jnp.asarray(demand, dtype), where)
     count = np.asarray(plan.circuits.count)
     assert np.issubdtype(count.dtype, np.integer)
-    Circuits(count).checked(np.asarray(degree))
+    Circuits(count).check_legal(np.asarray(degree))
     assert plan.shares is not None
     assert plan.shares.dtype == dtype
-    checked_shares(np.asarray(plan.shares), SERVERS)
+    check_shares(np.asarray(plan.shares), SERVERS)
     time = fluid_lower_bound(where, plan, jnp.asarray(demand, dtype), routing="relay")
     stuck = (np.asarray(degree) == 0) & (np.asarray(where.electrical_nics) == 0)
     assert np.isfinite(time) or (demand[stuck].any() or demand[:, stuck].any() or not where.electrical_nics.any())
@@ -146,7 +146,7 @@ def test_unit_of_bytes_does_not_matter():
 def test_need_is_measured_in_nics_of_the_busiest_server():
     # 0 sends 6 + 2 to 1 and 2, all over 4 + 1 NICs: 8/5 bytes a NIC. Server 3 has no NIC: its bytes do not count.
     demand = pairs({(0, 1): 6, (0, 2): 2, (3, 0): 100, (1, 1): 50}, servers=4)
-    need = normalised(demand, region([4, 4, 4, 0], [1.0, 1.0, 1.0, 0.0], servers=4))
+    need = normalise(demand, region([4, 4, 4, 0], [1.0, 1.0, 1.0, 0.0], servers=4))
     want = pairs({(0, 1): 6 / (8 / 5), (0, 2): 2 / (8 / 5)}, servers=4)
     np.testing.assert_allclose(need.pairs, want, rtol=1e-12)
 
@@ -159,7 +159,7 @@ def test_a_batch_over_demands_and_regions_equals_its_loop_and_new_numbers_do_not
 
 def test_the_same_weights_serve_another_number_of_servers():
     plan = NETWORK(draw(4, 3), region(servers=3))
-    Circuits(np.asarray(plan.circuits.count)).checked(6)
+    Circuits(np.asarray(plan.circuits.count)).check_legal(6)
     assert plan.shares is not None
     assert plan.shares.shape == (3, 3, 5)
 
@@ -170,7 +170,7 @@ def test_how_far_a_forecast_may_be_off_is_seen():
     demand[0, 1] = 1e8
     sure, unsure = (planned(demand, region(), jnp.asarray(sigma)).circuits.count for sigma in (0.0, 2.0))
     assert sure[0, 1] > unsure[0, 1]
-    need, degrees = normalised(draw(5), region()), region().degrees
+    need, degrees = normalise(draw(5), region()), region().degrees
     # The uncertainty itself moves the logits.
     sure, unsure = (NETWORK.logits(need, degrees, jnp.asarray(spread)) for spread in (0.0, 1.0))
     assert np.abs(sure - unsure).max() > 0.01

@@ -33,7 +33,7 @@ class Weighted(eqx.Module):
 
     def __call__(self, demand, region, *, previous=None, key=None, sharp=1.0):
         scores = jax.nn.softplus(sharp * jax.vmap(jax.vmap(self.net))(demand))
-        return Plan(Circuits(policies.rounded(scores, region)))
+        return Plan(Circuits(policies.round_scores(scores, region)))
 
 
 class Table(eqx.Module):
@@ -41,7 +41,7 @@ class Table(eqx.Module):
     name: str = "a leaf that is no array"
 
     def __call__(self, demand, region, *, previous=None, key=None):
-        return Plan(Circuits(policies.rounded(self.scores, region)))
+        return Plan(Circuits(policies.round_scores(self.scores, region)))
 
 
 SOURCE = """

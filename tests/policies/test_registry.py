@@ -12,7 +12,7 @@ from mfabric_jax import cases, report, resolve, simulate
 from mfabric_jax.case.policies import name_of
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.policies import REGISTRY, Plan, get, greedy, settings_of, static, suited, try_out, uniform
+from mfabric_jax.policies import REGISTRY, Plan, get, get_suitable, greedy, settings_of, static, try_out, uniform
 from tests.mistakes import refused
 from tests.small import JOB, as_a_user, small
 
@@ -37,13 +37,13 @@ def test_names_and_their_settings():
 
 def test_a_policy_gets_the_settings_it_has_and_no_others():
     assert settings_of(greedy) == ["rule"]
-    assert suited("greedy", rule="next", routing="split") is get("greedy", rule="next")
-    assert suited("uniform", rule="next") is REGISTRY["uniform"]
+    assert get_suitable("greedy", rule="next", routing="split") is get("greedy", rule="next")
+    assert get_suitable("uniform", rule="next") is REGISTRY["uniform"]
 
     def mine(demand, region, *, previous=None, key=None):
         return greedy(demand, region)
 
-    assert suited(mine, rule="next") is mine
+    assert get_suitable(mine, rule="next") is mine
 
 
 def test_circuits_for_the_mean_stay_whatever_the_demand():
@@ -115,7 +115,7 @@ def test_a_function_of_a_file_is_a_policy_with_its_settings(mine):
     name = f"{mine}:squared"
     assert get(name).__name__ == "squared"
     assert get(name) is get(name)  # programs compiled for it are found again
-    assert suited(name, rule="next", routing="split").keywords == {"rule": "next"}
+    assert get_suitable(name, rule="next", routing="split").keywords == {"rule": "next"}
     try_out(get(name), name, 4, 6)
     assert resolve(on_mfabric(name)).policy_name == name
 
@@ -124,7 +124,7 @@ def test_a_name_holds_settings_which_are_columns_and_one_object(mine):
     name = f"{mine}:squared(power=3.0, rule=next)"
     assert get(name).keywords == {"power": 3.0, "rule": "next"}
     assert get(f"{mine}:squared( power=3.0,rule='next' )") is get(name)  # programs compiled for it are found again
-    assert suited(name, rule="printed").keywords["rule"] == "next"
+    assert get_suitable(name, rule="printed").keywords["rule"] == "next"
     assert get("greedy(rule=next)") is get("greedy", rule="next")
     assert name_of(functools.partial(static, mean=0.5)) == "static(mean=0.5)"
     axes = {"circuits.policy": ["greedy", f"{mine}:squared(power=[1.0, 3.0], rule=next)", "greedy(rule=next)"]}

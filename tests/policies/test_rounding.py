@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mfabric_jax.policies.relaxed import drawn_to_whole, first_logits, rounded, soft_circuits
+from mfabric_jax.policies.relaxed import draw_to_whole, first_logits, round_circuits, soft_circuits
 from tests.batches import assert_batch_is_its_loop
 from tests.policies.drawn import SEEDS, any_degrees, assert_legal
 
 SERVERS = 5
-deal = jax.jit(rounded)
+deal = jax.jit(round_circuits)
 soften = jax.jit(soft_circuits)
 
 
@@ -69,12 +69,12 @@ def test_agrees_with_plain_loops_within_the_degrees(seed, least):
 
 def test_noise_gives_other_roundings_and_whole_circuits_stay():
     degrees, even = np.full(SERVERS, 3, np.int32), np.full((SERVERS, SERVERS), 0.75)
-    noisy = jax.jit(jax.vmap(lambda key: rounded(even, degrees, noise=0.3, key=key)))
+    noisy = jax.jit(jax.vmap(lambda key: round_circuits(even, degrees, noise=0.3, key=key)))
     assert len(np.unique(noisy(jax.random.split(jax.random.key(0), 10)), axis=0)) > 3
     ring = np.roll(np.eye(SERVERS), 1, axis=1)
     np.testing.assert_array_equal(deal(3 * (ring + ring.T), np.full(SERVERS, 6, np.int32)), 3 * (ring + ring.T))
     degrees = np.random.default_rng(0).integers(0, 9, (12, SERVERS)).astype(np.int32)
-    assert_batch_is_its_loop(rounded, [(wanted(seed), degrees[seed]) for seed in range(12)], deal)
+    assert_batch_is_its_loop(round_circuits, [(wanted(seed), degrees[seed]) for seed in range(12)], deal)
 
 
 def test_soft_circuits_use_the_nics_and_no_more():
@@ -108,9 +108,9 @@ def test_slopes_are_finite_where_nothing_can_be_joined():
 
 def test_drawing_keeps_whole_and_half_counts():
     at = np.array([0, 0.5, 1, 1.5, 2])
-    np.testing.assert_allclose(drawn_to_whole(at, jnp.asarray(1.0)), at, atol=1e-12)
-    assert drawn_to_whole(jnp.asarray(0.25), jnp.asarray(1.0)) < 0.1
-    np.testing.assert_array_equal(drawn_to_whole(at + 0.25, jnp.asarray(0.0)), at + 0.25)
+    np.testing.assert_allclose(draw_to_whole(at, jnp.asarray(1.0)), at, atol=1e-12)
+    assert draw_to_whole(jnp.asarray(0.25), jnp.asarray(1.0)) < 0.1
+    np.testing.assert_array_equal(draw_to_whole(at + 0.25, jnp.asarray(0.0)), at + 0.25)
 
 
 def test_starts_follow_the_demand_and_differ():

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan, get
 from mfabric_jax.policies.relaxed import softened_time
-from mfabric_jax.policies.sample_average import sample_average, staged
+from mfabric_jax.policies.sample_average import batch_stages, sample_average
 from mfabric_jax.policies.samples import risk_of, samples_of, tail_of
 from mfabric_jax.routing import degree_bound, fluid_lower_bound
 from mfabric_jax.routing.region import relay_bound
-from mfabric_jax.routing.relay import checked_shares
+from mfabric_jax.routing.relay import check_shares
 from tests.batches import assert_batch_is_its_loop
 from tests.oracles.relay_programme import best_relay_shares
 from tests.policies.drawn import SEEDS, SOME_EPS, any_degrees, assert_legal, hostile
@@ -122,7 +122,7 @@ def test_fixed_routes_know_all_samples_and_weights_choose_among_them():
     for seed in range(3):
         demand = drawn(seed)
         both = planned(demand, region, routes="fixed")
-        checked_shares(np.asarray(both.shares), SERVERS)
+        check_shares(np.asarray(both.shares), SERVERS)
         alone = planned(demand[0], region)
         together = over_bound(region, both, demand).mean()
         assert together < over_bound(region, alone, demand).mean()
@@ -169,7 +169,7 @@ def test_legal_whatever_the_demands(seed, degrees, electrical):
     for count in (relayed.circuits.count, fixed.circuits.count, *others):
         assert_legal(count, degrees)
     for shares in (*relayed.shares, fixed.shares):
-        checked_shares(np.asarray(shares), SERVERS)
+        check_shares(np.asarray(shares), SERVERS)
 
 
 def test_unsplit_and_split_are_no_worse_than_greedy_for_the_mean():
@@ -199,7 +199,7 @@ def test_only_the_unfinished_go_on():
         jax.debug.callback(lambda: entered.append(1))
         return found + 100
 
-    run = staged(lambda x: (x, x < 100), further, 4)
+    run = batch_stages(lambda x: (x, x < 100), further, 4)
     for done, groups in ((12, 0), (9, 1), (0, 3)):
         x = jnp.where(jnp.arange(12) < done, 1.0, 200.0)[::-1]
         entered.clear()

@@ -15,9 +15,9 @@ from mfabric_jax.policies.local_search import (
     BISECTIONS,
     Limit,
     best_move,
-    changed,
+    count_changes,
     local_search,
-    scaled,
+    scale_demand,
     threshold,
 )
 from tests.oracles import circuits as plain
@@ -54,7 +54,7 @@ def drawn_circuits(seed, degree):
 
 @eqx.filter_jit
 def moved(count, demand, where, at, routing, limit, favour):
-    work, loose = scaled(demand, where), jnp.ones(count.shape, bool)
+    work, loose = scale_demand(demand, where), jnp.ones(count.shape, bool)
     return best_move(count, loose, favour, work, where.degrees, at, routing, limit)[0]
 
 
@@ -141,7 +141,7 @@ def test_changes_no_more_circuits_than_it_may_and_few_help(routing):
             down = np.triu(np.maximum(previous - count, 0)).sum()
             assert down <= most
             assert np.triu(np.maximum(count - previous, 0)).sum() <= most
-            assert changed(jnp.asarray(count), jnp.asarray(previous)) <= most
+            assert count_changes(jnp.asarray(count), jnp.asarray(previous)) <= most
         np.testing.assert_array_equal(found[0], previous)
         size, port = demand.tolist(), [2.0] * SERVERS
         least = min(plain.paced(count, size, port, routing) for count in within_two)

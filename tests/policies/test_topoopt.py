@@ -23,7 +23,7 @@ SERVERS = 6
 @eqx.filter_jit
 def circuits(demand, degree):
     region = Region(demand.shape[0], 400.0, degree)
-    return topoopt(demand, region).circuits.checked(degree).count
+    return topoopt(demand, region).circuits.check_legal(degree).count
 
 
 def chosen(demand, degree):

@@ -7,8 +7,8 @@ import numpy as np
 
 from mfabric_jax import report
 from mfabric_jax.checks import one_of
-from mfabric_jax.fabric import Network
-from mfabric_jax.report import Asked, comparison, figures, html_report, query, read_rows, write_rows
+from mfabric_jax.fabric import FabricGraph
+from mfabric_jax.report import QueryOptions, comparison, figures, html_report, query, read_rows, write_rows
 from mfabric_jax.report.figures.clusters import build_fabric
 from mfabric_jax.report.figures.networks import build_graph
 from mfabric_jax.report.figures.trace import build_load, build_pairs
@@ -34,15 +34,15 @@ def tree():
 
 
 def asked(**how):
-    return lambda: query([FOLDER / "asked"], Asked(**how))
+    return lambda: query([FOLDER / "asked"], QueryOptions(**how))
 
 
 def two(**how):
-    return lambda: query([FOLDER / "two"], Asked(**how))
+    return lambda: query([FOLDER / "two"], QueryOptions(**how))
 
 
 def files(*names):
-    return lambda: query([FOLDER / name for name in names], Asked())
+    return lambda: query([FOLDER / name for name in names], QueryOptions())
 
 
 REFUSED = [
@@ -65,10 +65,13 @@ REFUSED = [
     (lambda: build_load(np.ones((3, 4)), [0, 1, 2]), "load must have three non-empty axes", "got shape (3, 4)"),
     (lambda: build_load(np.ones((3, 1, 4)), [0]), "number must name each of the 3 iterations of load, got 1"),
     (lambda: build_pairs(-np.ones((1, 4, 4))), "matrix must have three non-empty axes and no negative numbers"),
-    (lambda: build_graph(Network(NONE, NONE, NONE, NONE, (), ())), "network must have nodes to be drawn, got none."),
+    (
+        lambda: build_graph(FabricGraph(NONE, NONE, NONE, NONE, (), ())),
+        "network must have nodes to be drawn, got none.",
+    ),
     (lambda: build_fabric(tree(), utilisation=np.zeros(3)), "utilisation must have the shape [", "got [3]."),
     (
-        lambda: build_fabric(tree(), utilisation=np.full(len(tree().sprayed.tail), np.nan)),
+        lambda: build_fabric(tree(), utilisation=np.full(len(tree().pooled_network.tail), np.nan)),
         "utilisation must be between 0 and 1, got nan..nan.",
     ),
     # traces

@@ -90,7 +90,7 @@ def test_parts_follow_each_other_and_say_their_share():
     chart = parts(arrange(rows))
     (panel,), (other,) = chart.panels, chart.folded["At 100 Gbps"]
     assert (panel.names, other.names) == (["Fat-tree", "NVL72"],) * 2
-    second = [bar for bar in panel.bars if bar.place == 1]
+    second = [bar for bar in panel.bars if bar.row == 1]
     ends = np.cumsum([value for value in seconds.values() if value])
     assert [bar.end for bar in second] == pytest.approx(ends)
     assert [bar.start for bar in second] == pytest.approx([0, *ends[:-1]])
@@ -196,7 +196,7 @@ def test_graphs_are_told_apart_by_the_names_of_their_files():
         rows = [row | {"fabric": "graph", "iteration_s": row["iteration_s"] + place} for place, row in enumerate(rows)]
         (ranking,) = rankings(rows, {}).values() if len(files) > 1 else [None]
         ranked = [] if ranking is None else sorted({line["design"].split(",")[0] for line in ranking.lines})
-        series = [one.named(one.fabric) for one in arrange(rows).series]
+        series = [one.label(one.fabric) for one in arrange(rows).series]
         assert ranking is None or ranked == series
         return series
 

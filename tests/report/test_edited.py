@@ -7,8 +7,8 @@ import pytest
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import read_rows, style, write_rows
-from mfabric_jax.report.charts import placed
-from mfabric_jax.report.compared import compared_charts
+from mfabric_jax.report.charts import drawable_panel
+from mfabric_jax.report.compared import comparison_charts
 from tests.command_line import mistake, status
 from tests.report import synthetic
 
@@ -69,8 +69,8 @@ def test_text_in_a_column_of_numbers_is_a_sentence(edited, column, text, tmp_pat
 def test_charts_leave_out_what_has_no_place(text):
     """Of every column of numbers, in turn."""
     for column in (name for name, value in ROWS[0].items() if isinstance(value, float)):
-        charts, _ = compared_charts([ROWS[0] | {column: float(text)}, *ROWS[1:]])
-        for panel in (placed(panel) for chart in charts.values() for panel in chart.panels):
+        charts, _ = comparison_charts([ROWS[0] | {column: float(text)}, *ROWS[1:]])
+        for panel in (drawable_panel(panel) for chart in charts.values() for panel in chart.panels):
             drawn = [x for bar in panel.bars for x in (bar.start, bar.end)] + [end for end, _ in panel.totals]
             drawn += [x for point in panel.points for x in point] + [x for ends in panel.spread.values() for x in ends]
             assert all(abs(x) <= 1e150 for x in drawn), (column, drawn)

@@ -16,11 +16,11 @@ from mfabric_jax.fabric.graph import graph_of
 from mfabric_jax.fabric.graphs import made as graphs
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.report.figures.circuits import build_region, region
-from mfabric_jax.report.figures.clusters import build_fabric, climbed, joined, layout
+from mfabric_jax.report.figures.clusters import build_fabric, layout, tier_count, tier_links
 from mfabric_jax.report.figures.grouped import classes, part_of
 from mfabric_jax.report.figures.layouts import layers
 from mfabric_jax.report.figures.networks import build_graph, colours
-from mfabric_jax.report.figures.pairs import joined_pairs
+from mfabric_jax.report.figures.pairs import pairs_of
 from tests.report import synthetic
 from tests.report.readable import assert_readable
 
@@ -88,14 +88,14 @@ def test_words_tell_the_counts_and_every_pair_of_nodes_shown_that_is_joined_has_
         figure, (_, rows, _) = build_fabric(drawn), layout(drawn)
         told, place = " | ".join(words(figure)), "domains" if name in NAMES and get(name).domain_gpus else "servers"
         assert f"{drawn.servers:,} {place} of {drawn.gpus_per_server} GPUs" in told
-        numbers = Counter(str(number) for row in rows for number in row.at)
+        numbers = Counter(str(number) for row in rows for number in row.positions)
         assert numbers <= Counter(words(figure))
         assert (name, servers) != ("fat-tree", 4) or not any(row.dots for row in rows)  # small ones are drawn whole
         if drawn.regions is not None:
             assert f"{drawn.regions.sum() // 2:,} circuits of {drawn.nic_gbps:g} Gbps" in told
         if drawn.tree is None:
             continue
-        tiers, counted = climbed(drawn.tree), dict(drawn.network.links)
+        tiers, counted = tier_count(drawn.tree), dict(drawn.network.links)
         assert all(re.search(rf"\b{count:,} {kind}\b", told) for kind, count in drawn.tree.switches)
         assert told.count("above, on no path") == (len(drawn.tree.switches) > tiers)
         first, wanted = drawn.gpus + drawn.servers, Counter()
@@ -105,8 +105,8 @@ def test_words_tell_the_counts_and_every_pair_of_nodes_shown_that_is_joined_has_
         pairs = {(tail // drawn.gpus_per_server if tail < drawn.gpus else tail, head) for tail, head in ends}
         for tier, kind in enumerate(("nic up", "edge up", "aggregation up")[:tiers]):
             assert f"{counted[kind]:,} links of {drawn.nic_gbps:g} Gbps" in told
-            for low, high in itertools.product(rows[tier].at, rows[tier + 1].at):
-                at = round(rows[tier].at[low], 6), round(rows[tier + 1].at[high], 6)
+            for low, high in itertools.product(rows[tier].positions, rows[tier + 1].positions):
+                at = round(rows[tier].positions[low], 6), round(rows[tier + 1].positions[high], 6)
                 wanted[at] += (starts[tier] + low, starts[tier + 1] + high) in pairs
         assert wanted <= Counter((round(start[0], 6), round(end[0], 6)) for start, end, _ in lines(figure))
 
@@ -124,20 +124,20 @@ def test_every_circuit_of_a_shown_region_is_a_line_and_parallel_ones_carry_their
 
 def test_a_load_gives_links_its_colour_and_words_and_a_circuit_is_as_busy_as_its_busier_direction():
     drawn = made("fat-tree", 4, radix=8)
-    load = np.zeros(len(drawn.sprayed.tail))
-    load[drawn.sprayed.run("edge up").start + 3] = 1.0
-    load[drawn.sprayed.run("nic down")] = 0.5
+    load = np.zeros(len(drawn.pooled_network.tail))
+    load[drawn.pooled_network.run("edge up").start + 3] = 1.0
+    load[drawn.pooled_network.run("nic down")] = 0.5
     figure = build_fabric(drawn, utilisation=load)
     full, half, idle = (to_hex(colours()(value)) for value in (1.0, 0.5, 0.0))
     found = Counter(colour for *_, colour in lines(figure))
-    (nics, _), *above = joined(drawn)
+    (nics, _), *above = tier_links(drawn)
     assert (found[full], found[half], found[idle]) == (4, len(nics), sum(len(pairs) for pairs, _ in above) - 4)
     assert {"mean 6.2%, max 100.0%", "mean 25.0%, max 50.0%"} <= set(words(figure))
     assert figure.axes[1].get_title() == "utilisation of the busier direction"
 
     direct = cluster("topoopt", 3, 400.0, regions=np.array([[[0, 1, 1], [1, 0, 0], [1, 0, 0]]]))
-    load = np.zeros(len(direct.sprayed.tail))
-    load[direct.sprayed.run("circuit").start + direct.circuits.find(np.array(2), np.array(0))] = 1.0
+    load = np.zeros(len(direct.pooled_network.tail))
+    load[direct.pooled_network.run("circuit").start + direct.circuits.find(np.array(2), np.array(0))] = 1.0
     found = Counter(colour for *_, colour in lines(build_fabric(direct, utilisation=load)))
     assert (found[full], found[idle]) == (1, 1)
 
@@ -235,8 +235,8 @@ def joined_boxes(drawn):
 @pytest.mark.parametrize("kind", BOXES)
 def test_nodes_of_a_large_graph_that_are_joined_alike_are_one_box(kind):
     numbers, expected = BOXES[kind]
-    graph = graphs.made(kind, graphs.Numbers(**numbers))
-    assert joined_boxes(part_of(graph, joined_pairs(graph))) == expected
+    graph = graphs.make_graph(kind, graphs.GraphNumbers(**numbers))
+    assert joined_boxes(part_of(graph, pairs_of(graph))) == expected
     figure = build_graph(graph, utilisation=np.linspace(0, 1, len(graph.tail)))
     assert_readable(figure)
     assert set(expected) <= set(words(figure))
@@ -247,10 +247,10 @@ def test_nodes_of_a_large_graph_that_are_joined_alike_are_one_box(kind):
 
 def test_what_differs_in_a_large_graph_is_a_box_of_its_own():
     """A leaf whose NICs run at half their rate, with its 32 GPUs, their 4 NVSwitches, and all others."""
-    graph = graphs.made("leaf-spine", graphs.Numbers(gpus=1024))
+    graph = graphs.make_graph("leaf-spine", graphs.GraphNumbers(gpus=1024))
     slow = (graph.tail < 32) & (graph.head >= 1024 + 128)
     graph = dataclasses.replace(graph, capacity=np.where(slow, graph.capacity / 2, graph.capacity))
-    boxes = joined_boxes(part_of(graph, joined_pairs(graph)))
+    boxes = joined_boxes(part_of(graph, pairs_of(graph)))
     assert sorted(boxes) == sorted(
         ["32 gpu", "992 gpu", "4 nvswitch", "124 nvswitch", "1 edge", "31 edge", f"{graph.nodes[-1][1]} spine"]
     )
@@ -268,17 +268,17 @@ def test_classes_are_fewer_where_there_is_no_room():
 
 
 def test_of_a_large_mesh_the_first_node_is_shown_with_those_around():
-    torus = graphs.made("torus", graphs.Numbers(gpus=512, shape=(8, 8, 8)))
-    shown = part_of(torus, joined_pairs(torus))
+    torus = graphs.make_graph("torus", graphs.GraphNumbers(gpus=512, shape=(8, 8, 8)))
+    shown = part_of(torus, pairs_of(torus))
     steps = [np.unravel_index(int(name), (8, 8, 8), order="F") for name in shown.names]
     near = [place for place in np.ndindex(8, 8, 8) if sum(min(x, 8 - x) for x in place) <= 2]
     assert sorted(tuple(map(int, step)) for step in steps) == near
-    assert "nodes within 2 links of 0" in shown.said
+    assert "nodes within 2 links of 0" in shown.note
     figure = build_graph(torus)
     assert_readable(figure)
     assert len(lines(figure)) == len(shown.pairs) == 6 + 6 * 1 + 12 * 2
-    full = graphs.made("full-mesh", graphs.Numbers(gpus=200))
-    assert "the first 80 of 200" in part_of(full, joined_pairs(full)).said
+    full = graphs.make_graph("full-mesh", graphs.GraphNumbers(gpus=200))
+    assert "the first 80 of 200" in part_of(full, pairs_of(full)).note
 
 
 @pytest.mark.parametrize("name", ["torus", "twisted-torus", "full-mesh", "railx", "dragonfly", "dragonfly-plus"])
@@ -327,8 +327,8 @@ def test_servers_joined_directly_are_a_graph_at_their_places():
     torus = cluster("torus", 12, 400.0, shape=shape)
     step = (torus.mesh.places[:, None] - torus.mesh.places) % shape
     apart = np.minimum(step, np.array(shape) - step).sum(axis=-1)
-    load = np.zeros(len(torus.sprayed.tail))
-    load[torus.sprayed.run("circuit").start] = 1.0
+    load = np.zeros(len(torus.pooled_network.tail))
+    load[torus.pooled_network.run("circuit").start] = 1.0
     for figure in (build_fabric(torus), build_fabric(torus, utilisation=load)):
         assert_readable(figure)
         assert {"Torus: 12 servers, 96 GPUs", *map(str, range(12))} <= set(words(figure))

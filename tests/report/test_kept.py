@@ -8,9 +8,9 @@ import time
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.report import Asked, query, read_rows
+from mfabric_jax.report import QueryOptions, query, read_rows
 from mfabric_jax.report.query import notes
-from mfabric_jax.report.rows import Kept, journal_of, jsonable, keeping, opened_journal
+from mfabric_jax.report.rows import Kept, journal_of, jsonable, keeping, open_journal
 from mfabric_jax.support.atomic import replacing
 from tests.mistakes import check_refused
 
@@ -26,7 +26,7 @@ def path(request, tmp_path):
 
 def killed(path, numbers, config=CONFIG):
     """What a run leaves that is killed after this work, in this order."""
-    with opened_journal(path, jsonable(config)) as (journal, done):
+    with open_journal(path, jsonable(config)) as (journal, done):
         for number in numbers:
             Kept(journal, done).add(WORK[number], number)
 
@@ -127,7 +127,7 @@ def test_two_runs_do_not_write_one_file(path):
 
 def test_query_reads_the_rows_of_a_killed_run_and_says_so(path):
     killed(path, (0, 1))
-    rows, config = query([path], Asked(where=["n >= 1"]))
+    rows, config = query([path], QueryOptions(where=["n >= 1"]))
     assert ([row["n"] for row in rows], config["complete"]) == ([1, 2], False)
     assert notes([path]) == [f"{path} is from an unfinished run; run it again."]
 
@@ -173,7 +173,7 @@ def test_a_disk_that_is_full_is_a_sentence(count, tmp_path):
     with room(count):
         check_refused(r"cannot write '.*rows\.csv.*' \(File too large\); give a file in a folder", run)
     with keeping(path, CONFIG) as kept:  # the same run goes on
-        found = kept.found
+        found = kept.earlier
         for number in range(found, 9):
             kept.add([{"number": number, "text": "x" * 50}])
     assert found == (0 if count < 300 else 2)

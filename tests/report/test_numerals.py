@@ -83,7 +83,7 @@ def test_charts_of_a_page_keep_words_and_numbers_as_they_are():
     svg = (
         '</metadata><text style="fill: #222222" x="1.23456">0.219 and 0.21012 of #abcdef; font-family: x;</text></svg>'
     )
-    assert panels._themed(svg) == (
+    assert panels._apply_theme(svg) == (
         '<text style="fill: var(--ink)" x="1.23">0.219 and 0.21012 of #abcdef; font-family: x;</text>'
     )
 

@@ -23,7 +23,7 @@ from tests.report.test_timelines import iteration
 
 LOAD = np.random.default_rng(0).pareto(1.0, (30, 9, 8))
 DRAWN = {
-    "a comparison": lambda path: figures.compared_picture("pareto", synthetic.rows(models=("qwen-moe",)), path),
+    "a comparison": lambda path: figures.draw_comparison("pareto", synthetic.rows(models=("qwen-moe",)), path),
     "failures": lambda path: figures.failures(failed_rows(), path),
     "a trace's load": lambda path: figures.trace_load(LOAD, np.arange(30), path),
     "a trace's pairs": lambda path: figures.trace_pairs(LOAD[:2, :8], path),
@@ -68,7 +68,9 @@ def test_every_fabric_is_readable_at_every_size():
         for servers in (2, 128):
             assert_readable(build_fabric(made(name, servers)))
         drawn = made(name, 16)
-        assert_readable(build_fabric(drawn, utilisation=np.random.default_rng(0).random(len(drawn.sprayed.tail))))
+        assert_readable(
+            build_fabric(drawn, utilisation=np.random.default_rng(0).random(len(drawn.pooled_network.tail)))
+        )
         if not get(name).domain_gpus:
             assert_readable(build_fabric(made(name, 4, radix=8)))
     for odd in ODD.values():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from mfabric_jax.report import Asked, query, write_rows
+from mfabric_jax.report import QueryOptions, query, write_rows
 from mfabric_jax.report.grid import unbeaten
 from mfabric_jax.report.query import pairing
 from mfabric_jax.support.parts import SweepFolder
@@ -46,11 +46,13 @@ def test_conditions(folder):
         ("pooled = true", lambda row: row["pooled"]),
         ("configuration <= 4", lambda row: row["configuration"] <= 4),
     ):
-        assert query([folder], Asked(where=[where])) == ([row for row in made() if keep(row)], {"seed": 0}), where
+        assert query([folder], QueryOptions(where=[where])) == ([row for row in made() if keep(row)], {"seed": 0}), (
+            where
+        )
 
 
 def test_groups_and_their_measures(folder):
-    asked = Asked(by=["fabric", "nic_gbps"], measures=["iteration_s:max", "cost:mean", "cost:median"])
+    asked = QueryOptions(by=["fabric", "nic_gbps"], measures=["iteration_s:max", "cost:mean", "cost:median"])
     rows, _ = query([folder], asked)
     want = {}
     for row in made():
@@ -62,7 +64,7 @@ def test_groups_and_their_measures(folder):
         assert row["iteration_s_max"] == max(one["iteration_s"] for one in group)
         assert row["cost_mean"] == pytest.approx(statistics.mean(one["cost"] for one in group if one["cost"]))
         assert row["cost_median"] == statistics.median(one["cost"] for one in group if one["cost"])
-    usual, _ = query([folder], Asked(by=["fabric"]))
+    usual, _ = query([folder], QueryOptions(by=["fabric"]))
     assert set(usual[0]) == {"fabric", "rows", "iteration_s_mean"}
 
 
@@ -70,7 +72,7 @@ def test_the_spread_of_a_sample_and_of_its_mean(tmp_path):
     """Standard deviation by n - 1; Student's t of 2 degrees of freedom at 97.5 % is 4.302653."""
     values = {"a": [1.0, 2.0, 4.0, None], "b": [5.0], "c": [None]}
     write_rows([{"of": of, "x": x} for of, some in values.items() for x in some], tmp_path / "rows.parquet", {})
-    rows, _ = query([tmp_path], Asked(by=["of"], measures=["x:std", "x:ci95", "x:mean"]))
+    rows, _ = query([tmp_path], QueryOptions(by=["of"], measures=["x:std", "x:ci95", "x:mean"]))
     std = statistics.stdev([1, 2, 4])
     assert [row["x_std"] for row in rows] == [pytest.approx(std), None, None]
     assert [row["x_ci95"] for row in rows] == [pytest.approx(4.302653 * std / 3**0.5, rel=1e-6), None, None]
@@ -87,7 +89,7 @@ def seeded(policies=("greedy", "uniform", "own"), seeds=(0, 1, 2)):
 
 def test_ratios_are_over_the_row_of_the_same_seed(tmp_path):
     write_rows([*seeded(), seeded()[-1] | {"run.seed": 9}], tmp_path / "rows.parquet", {})
-    asked = Asked(by=["policy"], measures=["iteration_s:mean", "iteration_s:ci95"], over="policy = greedy")
+    asked = QueryOptions(by=["policy"], measures=["iteration_s:mean", "iteration_s:ci95"], over="policy = greedy")
     rows, _ = query([tmp_path], asked)
     own = [(3 * (1 + seed) + 0.1 * seed) / (1 + seed) for seed in range(3)]
     assert [row["iteration_s_over_mean"] for row in rows] == [1.0, 2.0, pytest.approx(statistics.mean(own))]
@@ -106,13 +108,13 @@ def test_the_front_of_all_and_of_every_group(folder):
         kept = (not any((q <= p).all() and (q < p).any() for q in values) for p in values)
         return [*itertools.compress(rows, kept)]
 
-    assert query([folder], Asked(pareto=asked))[0] == best(priced)
-    each, _ = query([folder], Asked(pareto=asked, by=["fabric"]))
+    assert query([folder], QueryOptions(pareto=asked))[0] == best(priced)
+    each, _ = query([folder], QueryOptions(pareto=asked, by=["fabric"]))
     fronts = [best([row for row in priced if row["fabric"] == fabric]) for fabric in FABRICS]
     assert each == sorted(itertools.chain(*fronts), key=lambda row: row["configuration"])
-    turned, _ = query([folder], Asked(pareto=["cost:max"]))
+    turned, _ = query([folder], QueryOptions(pareto=["cost:max"]))
     assert {row["cost"] for row in turned} == {max(row["cost"] for row in priced)}
-    assert query([folder], Asked(where=["cost > 1000"], pareto=["cost"]))[0] == []
+    assert query([folder], QueryOptions(where=["cost > 1000"], pareto=["cost"]))[0] == []
 
 
 @hypothesis.given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30))
@@ -123,7 +125,7 @@ def test_fronts_are_what_nothing_beats(points):
 
 
 def test_sorted_some_columns_and_few(folder):
-    asked = Asked(sort="iteration_s:down", columns=["iteration_s", "fabric"], limit=7)
+    asked = QueryOptions(sort="iteration_s:down", columns=["iteration_s", "fabric"], limit=7)
     rows, _ = query([folder], asked)
     assert [list(row) for row in rows] == [["iteration_s", "fabric"]] * 7
     assert [row["iteration_s"] for row in rows] == sorted((row["iteration_s"] for row in made()), reverse=True)[:7]
@@ -131,12 +133,12 @@ def test_sorted_some_columns_and_few(folder):
 
 def test_files_of_any_kind_together(folder, tmp_path):
     write_rows([{"configuration": 99, "fabric": "own", "speed": 1.5}], tmp_path / "more.csv", {})
-    rows, config = query([folder / "a.parquet", tmp_path / "more.csv"], Asked())
+    rows, config = query([folder / "a.parquet", tmp_path / "more.csv"], QueryOptions())
     assert [row["configuration"] for row in rows] == [*range(25), 99]
     assert (rows[-1]["speed"], rows[0]["speed"], rows[-1]["cost"]) == (1.5, None, None)
     assert config == {"seed": 0}
     write_rows([{"n": 1}, {"n": 2**62}], tmp_path / "rows.parquet", {})  # whole numbers of any size are compared
-    assert query([tmp_path], Asked(where=["n > 5"]))[0] == [{"n": 2**62}]
+    assert query([tmp_path], QueryOptions(where=["n > 5"]))[0] == [{"n": 2**62}]
 
 
 def test_an_empty_column_of_a_file_has_the_kind_that_it_has_in_others(tmp_path):
@@ -158,13 +160,13 @@ def test_an_empty_column_of_a_file_has_the_kind_that_it_has_in_others(tmp_path):
         ]
     ):
         places.write(number, columns, {})
-    rows, _ = query([tmp_path], Asked())
+    rows, _ = query([tmp_path], QueryOptions())
     assert [row["busiest_link"] for row in rows] == [None, None, "a 0 -> b 1", None, None, None]
     assert [row["use"] for row in rows] == [None, None, True, False, None, None]
     assert [row["tpot_s"] for row in rows] == [None] * 6
     assert [row["pays"] for row in rows] == ["a 0 -> b 1", None, "True", "False", None, None]
     assert [row["at"] for row in rows] == ["0.5", "1", None, None, "measured", "measured"]  # text, as in a CSV
-    assert len(query([tmp_path], Asked(where=["busiest_link = a 0 -> b 1", "use = true"]))[0]) == 1
+    assert len(query([tmp_path], QueryOptions(where=["busiest_link = a 0 -> b 1", "use = true"]))[0]) == 1
 
 
 def test_files_of_other_settings_are_told_apart(tmp_path):
@@ -173,15 +175,17 @@ def test_files_of_other_settings_are_told_apart(tmp_path):
     for name, tiers in (("a", 2), ("b", 3), ("c", 3)):
         write_rows([row], tmp_path / f"{name}.csv", {"tiers": tiers, "version": name})
     both = [str(tmp_path / f"{name}.csv") for name in "ab"]
-    assert query(both, Asked())[0] == [{"fabric": "fat-tree", "file": file, "iteration_s": 1.0} for file in both]
-    grouped, _ = query(both, Asked(by=["fabric"]))
+    assert query(both, QueryOptions())[0] == [{"fabric": "fat-tree", "file": file, "iteration_s": 1.0} for file in both]
+    grouped, _ = query(both, QueryOptions(by=["fabric"]))
     assert [(one["file"], one["rows"]) for one in grouped] == [(file, 1) for file in both]
-    assert [[*one.values()] for one in query(both, Asked(columns=["iteration_s"]))[0]] == [[1.0, file] for file in both]
-    assert query([tmp_path / "b.csv", tmp_path / "c.csv"], Asked())[0] == [row, row]
+    assert [[*one.values()] for one in query(both, QueryOptions(columns=["iteration_s"]))[0]] == [
+        [1.0, file] for file in both
+    ]
+    assert query([tmp_path / "b.csv", tmp_path / "c.csv"], QueryOptions())[0] == [row, row]
     for number in (0, 1):
         about = {"sweep": {"grid": 1}, "group": {"tiers": 2, "delay_s": number}}
         write_rows([{"ocs": "xy"[number], "iteration_s": 2.0}], tmp_path / f"s{number}.parquet", about)
-    rows, _ = query([tmp_path / "s0.parquet", tmp_path / "s1.parquet"], Asked())
+    rows, _ = query([tmp_path / "s0.parquet", tmp_path / "s1.parquet"], QueryOptions())
     assert rows == [{"ocs": "x", "iteration_s": 2.0}, {"ocs": "y", "iteration_s": 2.0}]
 
 
@@ -190,7 +194,7 @@ def test_a_front_has_throughput_large_unless_it_is_told_otherwise(tmp_path):
     path.write_text("tokens_per_s_per_gpu,usd_per_million_tokens\n10,1\n20,2\n15,3\n", encoding="utf-8")
 
     def kept(*pareto):
-        rows, _ = query([path], Asked(pareto=pareto))
+        rows, _ = query([path], QueryOptions(pareto=pareto))
         return [row["tokens_per_s_per_gpu"] for row in rows]
 
     assert kept("tokens_per_s_per_gpu", "usd_per_million_tokens") == [10, 20]

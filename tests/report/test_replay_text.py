@@ -1,6 +1,6 @@
 """What a replay prints: one unit a table, names that fit, steps in the order of time, ties that say so."""
 
-from mfabric_jax.report.replay_text import TIE, held_text, path_text, runs_text, shortened
+from mfabric_jax.report.replay_text import TIE, makespan_text, path_text, runs_text, shorten
 
 
 def step(number, seconds, name="send"):
@@ -23,9 +23,9 @@ def test_the_longest_steps_are_in_the_order_of_time():
 
 def test_long_names_lose_their_middle():
     name = "autograd" * 40 + "end"
-    assert len(shortened(name)) <= 40
-    assert shortened(name).startswith("autograd")
-    assert shortened(name).endswith("dautogradend")
+    assert len(shorten(name)) <= 40
+    assert shorten(name).startswith("autograd")
+    assert shorten(name).endswith("dautogradend")
     assert max(map(len, path_text([step(0, 1.0, name)]).splitlines())) < 100
 
 
@@ -41,7 +41,7 @@ def test_parts_that_hold_for_tiny_changes_only_say_so():
     rows = [
         {"what": "circuit", "links": 2, "holds_s": 3e-3, "saved_at_1_percent_s": -1e-5, "saved_per_100_gbps_s": 1.0}
     ]
-    assert TIE in held_text(rows, 2e-3, True)
-    assert "100 Gbps" not in held_text(rows, 2e-3, True)
-    assert "150.0%" in held_text(rows, 2e-3, True)
-    assert "100 Gbps more" in held_text(rows, 2e-3, False)
+    assert TIE in makespan_text(rows, 2e-3, True)
+    assert "100 Gbps" not in makespan_text(rows, 2e-3, True)
+    assert "150.0%" in makespan_text(rows, 2e-3, True)
+    assert "100 Gbps more" in makespan_text(rows, 2e-3, False)

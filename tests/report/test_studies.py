@@ -69,13 +69,13 @@ def test_a_bar_for_every_failure_and_a_diamond_where_a_figure_is_published():
         own = [row for row in failed_rows() if row["model"] == panel.title]
         assert panel.names == list(KINDS)
         assert [bar.end + bar.start for bar in panel.bars] == [row["slow_down"] for row in own]
-        assert [bar.place for bar in panel.bars] == [*range(len(own))]
+        assert [bar.row for bar in panel.bars] == [*range(len(own))]
         assert [text for _, text in panel.totals] == [f"{row['slow_down']:+.1%}" for row in own]
         assert panel.points == [(r["published"], n) for n, r in enumerate(own) if r["published"] is not None]
     assert [look.label for look in chart.key] == ["simulated", "published (arXiv 2501.03905)"]
     assert not failures_chart([row | {"published": None} for row in failed_rows()]).key
     gap = failures_chart([failed("a", "gpu", 0.0), failed("b", "gpu", 0.2, 0.0), failed("b", "link", 0.3)])
-    assert [[bar.place for bar in panel.bars] for panel in gap.panels] == [[0], [0, 1]]
+    assert [[bar.row for bar in panel.bars] for panel in gap.panels] == [[0], [0, 1]]
     assert gap.panels[1].points == [(0.0, 0)]  # a published nothing is a figure too
     assert gap.panels[0].totals == [(0.0, "+0.0%"), (0.0, "none here")]
     small = figure(failures_chart([failed("a", "gpu", 0.015), failed("b", "gpu", 0.8), failed("b", "link", -0.1)]))
@@ -187,7 +187,7 @@ def test_parts_of_memory_stand_end_to_end_and_what_is_too_much_says_so():
     row = {"row": "fits", "memory_gb": 66.0, "gpu_memory_gb": 80.0, "fits": True} | sizes
     large = row | {"row": "does not", "memory_inner_gb": 60.0, "memory_gb": 96.0, "fits": False}
     (panel,) = memory_chart([row, large, row | {"row": "unknown", "gpu_memory_gb": None, "fits": None}]).panels
-    first = [(bar.start, bar.end) for bar in panel.bars if bar.place == 0]
+    first = [(bar.start, bar.end) for bar in panel.bars if bar.row == 0]
     assert first == [
         (0.0, 10.0),
         (10.0, 30.0),

@@ -5,13 +5,13 @@ import functools
 import numpy as np
 
 from mfabric_jax import all_to_all_time
-from mfabric_jax.fabric import Circuits, Cluster, Network, Region, cluster
+from mfabric_jax.fabric import Circuits, Cluster, FabricGraph, Region, cluster
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import cluster_routes, links_of, relay_shares
-from mfabric_jax.routing.fixed import forward_time, single_ways, wired
+from mfabric_jax.routing.fixed import add_paths, forward_time, single_shortest_paths
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.routing.shortest import shortest_routes
 from tests.routing.clusters import built
@@ -89,9 +89,12 @@ REFUSED = [
     (made(radix=2, tiers=2), "a tree of 2 tiers and radix 2 has room for 2 hosts, got 32"),
     (lambda: Cluster("mine", 2, 100.0, 8, Tree(8, 8)), "a server has 8 GPUs and 4 NICs"),
     (lambda: Cluster("mine", 3, 100.0, 4, Tree(8, 8)), "divide evenly over 3 servers"),
-    (lambda: Network(np.arange(2), np.arange(2) + 1, *np.ones((2, 2)), *HOSTS), "head must lie in 0..1, got 1..2"),
-    (lambda: Network(np.arange(2), np.arange(2), -np.ones(2), np.ones(2), *HOSTS), "capacity must be 0 or more"),
-    (lambda: Network(np.arange(2), np.arange(2), np.ones(3), np.ones(2), *HOSTS), "capacity must have the shape [2]"),
+    (lambda: FabricGraph(np.arange(2), np.arange(2) + 1, *np.ones((2, 2)), *HOSTS), "head must lie in 0..1, got 1..2"),
+    (lambda: FabricGraph(np.arange(2), np.arange(2), -np.ones(2), np.ones(2), *HOSTS), "capacity must be 0 or more"),
+    (
+        lambda: FabricGraph(np.arange(2), np.arange(2), np.ones(3), np.ones(2), *HOSTS),
+        "capacity must have the shape [2]",
+    ),
     (lambda: Electrical(400.0, nic_use="pooled", pxn=True), "nic_use must be own, got 'pooled'"),
     (lambda: all_to_all_time(region(), Circuits(NONE), NONE, routing="fastest"), "routing 'fastest' is unknown"),
     (lambda: all_to_all_time(region(), Circuits(ODD), NONE), "circuits must be [S S] with S = 8 servers, got [3, 3]"),
@@ -118,11 +121,11 @@ REFUSED = [
     (relayed(shares_of({2: -0.5, DIRECT: 0.5, EPS: 1})), "must be numbers of 0 or more"),
     (lambda: relay_shares(region(), Circuits(ODD), NONE), "circuits must be [S S] with S = 8"),
     (lambda: relay_shares(region(), Circuits(NONE), NONE, steps=-1), "steps"),
-    (lambda: wired(DirectLinks(4, 1.0), np.zeros((4, 4), int)), "no path leads from server 0 to server 1"),
-    (lambda: wired(DirectLinks(4, 1.0), np.zeros((3, 3), int)), "count must be of whole groups of 4 servers"),
+    (lambda: add_paths(DirectLinks(4, 1.0), np.zeros((4, 4), int)), "no path leads from server 0 to server 1"),
+    (lambda: add_paths(DirectLinks(4, 1.0), np.zeros((3, 3), int)), "count must be of whole groups of 4 servers"),
     (
         lambda: forward_time(DirectLinks(4, 1.0), np.ones((4, 4))),
         "direct links need circuits before they carry anything",
     ),
-    (lambda: single_ways(DirectLinks(4, 8.0), 4, 1, 1), "direct links need circuits before paths are drawn"),
+    (lambda: single_shortest_paths(DirectLinks(4, 8.0), 4, 1, 1), "direct links need circuits before paths are drawn"),
 ]

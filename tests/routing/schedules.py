@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from mfabric_jax import Region
-from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.routing.schedule import lower_bound, schedule_time
 from tests.oracles import circuit_schedule as plain
 
@@ -74,7 +74,7 @@ def made(one, kind, dtype=float):
     configurations, seconds, switch, demand, ports, packet, delay = one
     servers, switches, all_stop, directed, first_free = kind
     how = {"switches": switches, "all_stop": all_stop, "directed": directed, "first_free": first_free}
-    schedule = Schedule(configurations, seconds.astype(dtype), switch.astype(np.int32), **how)
+    schedule = CircuitSchedule(configurations, seconds.astype(dtype), switch.astype(np.int32), **how)
     return region(servers, ports * switches, packet, delay, dtype), schedule, demand.astype(dtype)
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.routing.arrived import arrivals
 from mfabric_jax.routing.schedule import schedule_time
 from mfabric_jax.timing.arrivals import block_ends
@@ -25,7 +25,7 @@ def timed(one, kind):
     where = region(4, 6, 1.0, 0.5)
     where = type(where)(4, where.nic_gbps, ports * switches, packet, delay)
     how = {"switches": switches, "all_stop": all_stop, "directed": directed, "first_free": first_free}
-    schedule = Schedule(configurations, seconds, switch, **how)
+    schedule = CircuitSchedule(configurations, seconds, switch, **how)
     return arrivals(where, schedule, demand), schedule_time(where, schedule, demand)
 
 
@@ -77,7 +77,7 @@ def test_derivatives_are_differences_through_experts_too():
     where = region(4, 2 * ports, packet, delay)
 
     def end(seconds, demand):
-        schedule = Schedule(configurations, seconds, switch, switches=2, all_stop=False, first_free=True)
+        schedule = CircuitSchedule(configurations, seconds, switch, switches=2, all_stop=False, first_free=True)
         return block_ends(arrivals(where, schedule, demand), 1.0, 0.1, 0.2).combine_s
 
     rng, at = np.random.default_rng(0), (jnp.asarray(seconds), jnp.asarray(demand))

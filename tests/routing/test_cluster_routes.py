@@ -167,7 +167,7 @@ def needed(made):
 @pytest.mark.parametrize(("name", "variant"), [v for v in VARIANTS if built(v[0]).tree is not None])
 def test_sprayed_is_the_network_with_its_links_merged(name, variant):
     made = built(name, **variant)
-    network, sprayed = made.network, made.sprayed
+    network, sprayed = made.network, made.pooled_network
     names, plain = merged_names(made, network), [sprayed.node_name(node) for node in range(sprayed.size)]
     network = dataclasses.replace(network, capacity=np.where(needed(made), network.capacity, 0))
     want, got = linked(network, names), linked(sprayed, plain)

@@ -10,7 +10,7 @@ import numpy as np
 from mfabric_jax.fabric import Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.routing.fixed import delegated, forward_time, inside_time, spray_time, wired
+from mfabric_jax.routing.fixed import add_paths, delegated_bytes, forward_time, inside_time, spray_time
 from tests.batches import assert_batch_is_its_loop
 from tests.oracles import dense
 from tests.oracles.tree import tree
@@ -116,7 +116,7 @@ def test_what_crosses_the_nvswitch_by_hand():
         # Out as on pooled NICs, in as from circuits: 4/2 to both; server 1: 6/2 and 2/2 to both.
         (CO_PACKAGED, [[2, 2], [2, 0]], [[3, 1], [2 + 3, 1]], 5),
     ]:
-        got = delegated(where, jnp.asarray(sends(CROSSING, 4)[0]), 2)
+        got = delegated_bytes(where, jnp.asarray(sends(CROSSING, 4)[0]), 2)
         np.testing.assert_allclose(got / 1e9, [first, second], rtol=RTOL, atol=1e-12)
         # At 1 GB/s a rank the busiest port decides, without what stays on a rank.
         np.testing.assert_allclose(nvswitch_seconds(got, 1e9), busiest, rtol=RTOL, atol=1e-12)
@@ -137,8 +137,8 @@ def test_pxn_and_circuits_inside_against_the_oracle():
         for demand in draw(100 + per_server):
             pxn, spread = by_way_of(demand, per_server)[1], scattered(demand, per_server)
             for where, want in ((PXN, pxn), (CIRCUITS, spread), (WIRED, spread)):
-                np.testing.assert_allclose(delegated(where, jnp.asarray(demand), per_server), want, rtol=RTOL)
-    assert not delegated(PXN, jnp.asarray(demand), RANKS).any()
+                np.testing.assert_allclose(delegated_bytes(where, jnp.asarray(demand), per_server), want, rtol=RTOL)
+    assert not delegated_bytes(PXN, jnp.asarray(demand), RANKS).any()
 
 
 def test_pooled_nics_move_no_more_than_they_must():
@@ -147,7 +147,7 @@ def test_pooled_nics_move_no_more_than_they_must():
     demand[4:] = 0
     out = demand[:4].sum(1)
     for where in (POOLED, CO_PACKAGED):
-        moved = np.asarray(delegated(where, jnp.asarray(demand), 4))[0]
+        moved = np.asarray(delegated_bytes(where, jnp.asarray(demand), 4))[0]
         np.testing.assert_allclose(out - moved.sum(1) + moved.sum(0), out.mean(), rtol=RTOL)
         np.testing.assert_allclose(moved.sum(), np.maximum(out - out.mean(), 0).sum(), rtol=RTOL)
         assert not np.any((moved.sum(0) > 0) & (moved.sum(1) > 0))
@@ -170,7 +170,7 @@ forwarded = eqx.filter_jit(eqx.debug.assert_max_traces(forward_time, max_traces=
 
 def joined(count, nic_gbps=SLOW_NIC):
     """The wired fabric, its tables padded to one width; bandwidth is data."""
-    fabric = wired(DirectLinks(len(count), jnp.asarray(nic_gbps)), count)
+    fabric = add_paths(DirectLinks(len(count), jnp.asarray(nic_gbps)), count)
     more = ((0, 0), (0, WIDE - fabric.hops.shape[1]))
     share = jnp.pad(fabric.share, more, constant_values=1)
     return dataclasses.replace(fabric, hops=jnp.pad(fabric.hops, more, constant_values=-1), share=share)
@@ -237,7 +237,7 @@ def test_agrees_with_a_plain_simulation_and_one_server_has_nothing_to_do():
         np.testing.assert_allclose(got, plain(count, demand), rtol=1e-9)
         load = table(count) @ np.where(np.eye(servers), 0, demand).ravel()
         assert got >= np.max(load[count.ravel() > 0] / count[count > 0]) * (1 - 1e-12)  # the busiest circuit
-    assert forward_time(wired(DirectLinks(1, SLOW_NIC), [[0]]), jnp.ones((1, 1))) == 0
+    assert forward_time(add_paths(DirectLinks(1, SLOW_NIC), [[0]]), jnp.ones((1, 1))) == 0
 
 
 def test_a_batch_over_bandwidths_circuits_and_demands_equals_its_loop():

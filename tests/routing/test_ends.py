@@ -10,8 +10,8 @@ import pytest
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.routing.ends import Ends, ends, ends_on_circuits, ends_on_paths
-from mfabric_jax.routing.fixed import fixed_times_now, single_ways, wired
+from mfabric_jax.routing.ends import FlowEnds, ends, ends_on_circuits, ends_on_paths
+from mfabric_jax.routing.fixed import add_paths, fixed_times_now, single_shortest_paths
 from mfabric_jax.routing.region import part_times
 from mfabric_jax.units import to_gbps
 from tests.oracles.max_min import max_min
@@ -69,7 +69,7 @@ def test_names_of_busiest_ports_by_hand():
     demand = np.zeros((4, 4))
     demand[0, 2] = demand[1, 2] = 3.0  # 6 into rank 2, 3 out of either sender
     got = ends(Electrical(UNIT, nics=2), demand, 2)
-    assert got == Ends(pytest.approx([6.0, 6.0]), "NIC of rank 2, in", 6.0)
+    assert got == FlowEnds(pytest.approx([6.0, 6.0]), "NIC of rank 2, in", 6.0)
     assert ends(Electrical(UNIT, nics=2, nic_use="pooled"), demand, 2).busiest == "NICs of server 0, out"
     edge = ends(Electrical(UNIT, nics=2, oversubscription=4.0), demand, 2)
     assert (edge.busiest, edge.busiest_s) == ("edge switch of server 0, out", 12.0)
@@ -85,7 +85,7 @@ def test_nothing_leaves_a_server():
 
 @pytest.mark.parametrize(("part", "want"), [(0.5, 2.0), (0.99, 4.0), (0.25, 1.0), (0.26, 2.0)])
 def test_quantiles_are_ends_of_flows(part, want):
-    assert Ends(np.array([4.0, 1.0, 2.0, 3.0]), "x", 1.0).quantile(part) == want
+    assert FlowEnds(np.array([4.0, 1.0, 2.0, 3.0]), "x", 1.0).quantile(part) == want
 
 
 @pytest.mark.parametrize("name", ["NIC use own", "pooled", "rails", "planes"])
@@ -98,7 +98,7 @@ def test_last_end_is_the_engine_s(name):
 
 def test_direct_links_forward():
     ring = np.array([[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]])
-    group = wired(DirectLinks(4, UNIT, nics=2), ring)
+    group = add_paths(DirectLinks(4, UNIT, nics=2), ring)
     demand = np.zeros((4, 4))
     demand[0, 2], demand[0, 1] = 4.0, 1.0  # half of 0 -> 2 by 1, half by 3
     got = ends(group, demand, 1)
@@ -107,7 +107,7 @@ def test_direct_links_forward():
     )
     assert (got.busiest, got.busiest_s) == ("server 0 -> server 1", 3.0)
     assert got.seconds.max() == pytest.approx(fixed_times_now(group, demand[None], 1)[0])
-    ways = single_ways(group, 4, 1, 1)
+    ways = single_shortest_paths(group, 4, 1, 1)
     alone = ends_on_paths(ways, 1.0, demand, group.mesh.network.link_name)
     assert alone.seconds.max() == pytest.approx(ways.times_now(group, demand[None])[0])
     assert alone.busiest_s in (4.0, 5.0)
@@ -138,4 +138,4 @@ def test_relayed_pairs_end_together():
     got = ends_on_circuits(
         Region(2, UNIT, 1, 1), np.array([[0, 1], [1, 0]]), np.array([[9.0, 4], [2, 9]]), "relay", 2, 3
     )
-    assert got == Ends(pytest.approx([3.0, 3.0]), None, 3)
+    assert got == FlowEnds(pytest.approx([3.0, 3.0]), None, 3)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mfabric_jax.fabric.graphs.made import Numbers, made
+from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.flows.host_times import finish_times_now
-from mfabric_jax.routing.fixed import leaving
-from mfabric_jax.routing.graph_ways import _Hops, narrowest, ways_of
+from mfabric_jax.routing.fixed import leaving_flows
+from mfabric_jax.routing.graph_ways import _Hops, graph_paths_of, narrowest
 from mfabric_jax.routing.shortest import shortest_loads, shortest_routes
 from mfabric_jax.routing.transfers import binding
 from tests.oracles import graph as oracle
@@ -40,9 +40,9 @@ def drawn(draw, gpus=8):
 
 def both_ways(network, groups, ranks, slices, routing, each=1):
     """Flows of all groups, their routes, and the parts of the slowest."""
-    src, dst = leaving(each, groups, ranks, slices)
+    src, dst = leaving_flows(each, groups, ranks, slices)
     routes = shortest_routes(network, src, dst, routing=routing)
-    ways = ways_of((src, dst), binding(network, routes), network.capacity, slices, ranks)
+    ways = graph_paths_of((src, dst), binding(network, routes), network.capacity, slices, ranks)
     return src, dst, routes, ways
 
 
@@ -102,24 +102,26 @@ def test_of_links_with_the_same_flows_the_narrowest_stays():
 
 
 def test_groups_of_one_form_are_solved_once():
-    network = made("leaf-spine", Numbers(gpus=32, radix=8, oversubscription=3, **NUMBERS))  # 6 GPUs at a leaf
+    network = make_graph(
+        "leaf-spine", GraphNumbers(gpus=32, radix=8, oversubscription=3, **NUMBERS)
+    )  # 6 GPUs at a leaf
     *_, ways = both_ways(network, 4, 8, 1, "spray", each=2)
     assert (ways.groups, len(ways.parts)) == (3, 1)  # 24 GPUs have 4 leaves; the last group has its own 2
-    network = made("leaf-spine", Numbers(gpus=32, radix=8, **NUMBERS))
+    network = make_graph("leaf-spine", GraphNumbers(gpus=32, radix=8, **NUMBERS))
     *_, ways = both_ways(network, 4, 8, 1, "spray", each=2)
     assert (ways.groups, len(ways.parts), ways.parts[0].star is not None) == (1, 1, True)
     np.testing.assert_allclose(ways.times_now(Nics, np.ones((1, 8, 8))), 6 / 2.0)  # 6 bytes leave by each NIC
 
 
 def test_slices_take_ports_of_their_own():
-    network = made("leaf-spine", Numbers(gpus=16, radix=16, **NUMBERS))
+    network = make_graph("leaf-spine", GraphNumbers(gpus=16, radix=16, **NUMBERS))
     *_, ways = both_ways(network, 1, 4, 4, "spray", each=4)
     assert (len(ways.parts), len(ways.of)) == (1, 4)  # 4 slices, one form
     np.testing.assert_allclose(ways.times_now(Nics, np.full((1, 4, 4), 8.0)), 3 * 8 / 4 / 2.0)
 
 
 def test_a_slow_link_is_seen_in_whatever_group_it_is():
-    network = made("leaf-spine", Numbers(gpus=32, radix=8, **NUMBERS))
+    network = make_graph("leaf-spine", GraphNumbers(gpus=32, radix=8, **NUMBERS))
     slow = network.capacity.copy()
     slow[(network.tail == 27) | (network.head == 27)] /= 4  # a NIC of the last group
     *_, ways = both_ways(type(network)(**{**vars(network), "capacity": slow}), 4, 8, 1, "spray", each=2)

@@ -12,7 +12,7 @@ from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import degree_bound, relay_shares
 from mfabric_jax.routing.region import relay_bound
-from mfabric_jax.routing.relay import checked_shares
+from mfabric_jax.routing.relay import check_shares
 from tests.batches import assert_batch_is_its_loop
 from tests.oracles.relay_programme import best_relay_shares
 from tests.routing import regions
@@ -54,7 +54,7 @@ def near(where, count, demand, **settings):
 
 def assert_legal(shares, count, where):
     """Rows of two servers sum to 1 and use no missing circuit or port; others are 0."""
-    shares, ports = np.asarray(checked_shares(np.asarray(shares), SERVERS)), np.asarray(where.eps_Bps) > 0
+    shares, ports = np.asarray(check_shares(np.asarray(shares), SERVERS)), np.asarray(where.eps_Bps) > 0
     np.testing.assert_allclose(shares.sum(2), OFF, atol=1e-6)
     for i, j in np.argwhere(OFF):
         way = np.append((count[i] > 0) & (count[:, j] > 0), [count[i, j] > 0, ports[i] & ports[j]])

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import linprog
 
 from mfabric_jax import Circuits, InputError, Region, all_to_all_time
-from mfabric_jax.fabric.schedule import Schedule
+from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.routing.schedule import lower_bound, schedule_time
 from tests.lowering import text_for
 from tests.routing.schedules import EACH, KINDS, draw, drawn, made, matched, region
@@ -64,7 +64,9 @@ def table(servers, *pairs):
 
 def timed(demand, configurations, seconds, switch=None, *, degree=1, packet=0.0, delay=2.0, **how):
     where = region(len(demand), degree, packet, delay)
-    return float(schedule_time(where, Schedule(np.array(configurations), np.array(seconds), switch, **how), demand))
+    return float(
+        schedule_time(where, CircuitSchedule(np.array(configurations), np.array(seconds), switch, **how), demand)
+    )
 
 
 def test_turns_by_hand():
@@ -113,10 +115,10 @@ def test_one_configuration_is_unsplit(packet):
         demand = rng.uniform(0, 4, (5, 5)) * (count > 0 if not packet else 1) * (rng.random((5, 5)) < 0.8)
         where = region(5, 2, packet, 1.0)
         slowest = np.where(count > 0, demand / np.maximum(count, 1), 0).max()
-        got = schedule_time(where, Schedule(count[None], [slowest], directed=False, first_free=True), demand)
+        got = schedule_time(where, CircuitSchedule(count[None], [slowest], directed=False, first_free=True), demand)
         unsplit = all_to_all_time(where, Circuits(count), demand)
         np.testing.assert_allclose(got, unsplit, rtol=1e-9)
-        paid = schedule_time(where, Schedule(count[None], [slowest], directed=False), demand)
+        paid = schedule_time(where, CircuitSchedule(count[None], [slowest], directed=False), demand)
         assert got <= paid <= unsplit + 1
 
 
@@ -128,7 +130,9 @@ def test_for_the_seconds_of_split_the_end_is_not_before():
         count, demand = matched(rng, servers, False), rng.exponential(1, (servers, servers)) ** 3
         where = region(servers, 1, 0.7, 1.0)
         split = float(all_to_all_time(where, Circuits(count), demand, routing="split"))
-        got = float(schedule_time(where, Schedule(count[None], [split], directed=False, first_free=True), demand))
+        got = float(
+            schedule_time(where, CircuitSchedule(count[None], [split], directed=False, first_free=True), demand)
+        )
         assert got >= split * (1 - 1e-9)
         if servers == 2:
             np.testing.assert_allclose(got, split, rtol=1e-9)
@@ -181,7 +185,7 @@ WRONG = [
 @pytest.mark.parametrize(("changes", "words"), WRONG)
 def test_illegal_schedules_are_refused(changes, words):
     usual = {"configurations": [PAIR, PAIR], "seconds": [1.0, 1.0], "switch": np.array([0, 1])} | changes
-    schedule = Schedule(
+    schedule = CircuitSchedule(
         np.array(usual["configurations"]),
         np.array(usual["seconds"]),
         usual["switch"],
@@ -203,18 +207,20 @@ def test_servers_may_have_unequal_ports():
     where = eqx.tree_at(lambda r: r.electrical_nics, where, np.array([1.0, 1.0, 0.0]))
     demand = 4.0 * table(3, (0, 1)) + 3.0 * table(3, (1, 0))
     pair = table(3, (0, 1), (1, 0))
-    schedule = Schedule(np.array([pair, pair]), [1.0, 1.0], np.array([0, 1]), switches=2)
+    schedule = CircuitSchedule(np.array([pair, pair]), [1.0, 1.0], np.array([0, 1]), switches=2)
     assert schedule_time(where, schedule, demand) == 3.0, "2 of 4 bytes on circuits after the turn, 2 on packets"
     assert schedule_time(where, schedule, demand + table(3, (0, 2))) == np.inf
     with pytest.raises(InputError, match="more circuits at a server"):
-        schedule_time(where, Schedule(table(3, (0, 2))[None], [1.0], switches=2), demand)
+        schedule_time(where, CircuitSchedule(table(3, (0, 2))[None], [1.0], switches=2), demand)
     assert lower_bound(demand, where, 2) == (4 + 2 * 2) / 3, "both ports are dark for one turn"
     assert lower_bound(demand + table(3, (0, 2)), where, 2) == np.inf
 
 
 def test_a_batch_with_one_illegal_schedule_ends_in_an_error():
     where, good = region(3, 1, 1.0, 1.0), np.stack([PAIR, PAIR])[:, None]
-    timed_all = eqx.filter_jit(jax.vmap(lambda tables: schedule_time(where, Schedule(tables, [1.0]), np.ones((3, 3)))))
+    timed_all = eqx.filter_jit(
+        jax.vmap(lambda tables: schedule_time(where, CircuitSchedule(tables, [1.0]), np.ones((3, 3))))
+    )
     np.testing.assert_array_equal(timed_all(good), 2.0)
     with pytest.raises((RuntimeError, ValueError), match="a server joined to itself"):
         timed_all(good + np.array([0, 1])[:, None, None, None] * np.eye(3, dtype=int)).block_until_ready()
@@ -222,14 +228,14 @@ def test_a_batch_with_one_illegal_schedule_ends_in_an_error():
 
 def test_shapes_that_do_not_fit_are_refused():
     for build, words in [
-        (lambda: Schedule(PAIR, [1.0]), "configurations must be [K S S]"),
-        (lambda: Schedule(PAIR[None], [1.0, 2.0]), "seconds must have the shape [K] = [1]"),
-        (lambda: Schedule(PAIR[None], [1.0], [0.0]), "switch must be integers"),
-        (lambda: Schedule(PAIR[None], [1.0], switches=0), "switches must be a whole number of at least 1"),
-        (lambda: Schedule(PAIR[None], [1.0], delay_s=-1.0), "delay_s must be finite and not negative"),
-        (lambda: Schedule(PAIR[None], [1.0]).checked(region(4, 1, 0.0, 0.0)), "S = 4 servers, got S = 3"),
+        (lambda: CircuitSchedule(PAIR, [1.0]), "configurations must be [K S S]"),
+        (lambda: CircuitSchedule(PAIR[None], [1.0, 2.0]), "seconds must have the shape [K] = [1]"),
+        (lambda: CircuitSchedule(PAIR[None], [1.0], [0.0]), "switch must be integers"),
+        (lambda: CircuitSchedule(PAIR[None], [1.0], switches=0), "switches must be a whole number of at least 1"),
+        (lambda: CircuitSchedule(PAIR[None], [1.0], delay_s=-1.0), "delay_s must be finite and not negative"),
+        (lambda: CircuitSchedule(PAIR[None], [1.0]).check_region(region(4, 1, 0.0, 0.0)), "S = 4 servers, got S = 3"),
         (
-            lambda: Schedule(PAIR[None], [1.0], switches=2).checked(region(3, 3, 0.0, 0.0)),
+            lambda: CircuitSchedule(PAIR[None], [1.0], switches=2).check_region(region(3, 3, 0.0, 0.0)),
             "a multiple of the 2 switches",
         ),
     ]:

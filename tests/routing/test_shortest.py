@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import FabricGraph
 from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.routing.shortest import ROUTINGS, distances, shortest_routes, splitmix64
 from tests.mistakes import refused
@@ -219,7 +219,9 @@ def test_failed_links_do_not_exist(routing):
     said = refused(shortest_routes, network.without(np.array([1, 2])), [0], [2], **args)
     assert said.startswith("no path leads from node 0 to node 2 (flow 0): ")
     assert "capacity 0 is broken" in said
-    named = Network(*np.array([[0], [1]]), np.ones(1), np.zeros(1), (("host", 3),), (("link", 1),), ("ann", "bo", "cy"))
+    named = FabricGraph(
+        *np.array([[0], [1]]), np.ones(1), np.zeros(1), (("host", 3),), (("link", 1),), ("ann", "bo", "cy")
+    )
     said = refused(shortest_routes, named, [0, 2, 1], [1, 2, 0], routing=routing, size=np.ones(3))
     assert "no path leads from bo to ann (flow 2)" in said
     assert distances(named, np.array([1, 2])).tolist() == [[1, 0, -1], [-1, -1, 0]]

@@ -11,7 +11,14 @@ from mfabric_jax.fabric import Circuits, Region, cluster
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.grids import ring_circuits
-from mfabric_jax.routing.fixed import forward_time, single_part_times, single_paths, single_ways, spray_time, wired
+from mfabric_jax.routing.fixed import (
+    add_paths,
+    forward_time,
+    single_part_times,
+    single_paths,
+    single_shortest_paths,
+    spray_time,
+)
 from mfabric_jax.routing.region import part_times
 from tests.oracles.graph import completion
 
@@ -156,18 +163,18 @@ def test_groups_that_share_nothing_are_left_out():
 def test_forwarding_around_a_ring_by_hand():
     # Six servers, two groups of three, one ring: 0 -> 2 goes through 1, beside 0 -> 1. Of 10 and 20 GB on one link of
     # 1 GB/s the first ends after 20 s, the second after 30.
-    group = wired(DirectLinks(3, 8.0), ring_circuits(6, [1]))
+    group = add_paths(DirectLinks(3, 8.0), ring_circuits(6, [1]))
     assert group.groups == 2
     sent = jnp.zeros((3, 3)).at[0, 1].set(10e9).at[0, 2].set(20e9)
     np.testing.assert_allclose(forward_time(group, sent), 30.0, rtol=1e-12)
     for gpus in (1, 2):  # of a server; one rank each, or one of two slices
-        ways = single_ways(group, 3, gpus, gpus, seed=0)
+        ways = single_shortest_paths(group, 3, gpus, gpus, seed=0)
         assert (ways.groups, len(ways.source)) == (1, 6 * gpus)  # 2 -> 0 goes back through 1, not around
         np.testing.assert_allclose(ways.time(group, sent), 30.0, rtol=1e-12)
 
 
 def test_rings_of_more_steps_against_an_oracle():
-    group = wired(DirectLinks(4, 8.0), ring_circuits(8, [1, 3]))
-    ways, sent = single_ways(group, 4, 2, 2, seed=4), demand(7)
+    group = add_paths(DirectLinks(4, 8.0), ring_circuits(8, [1, 3]))
+    ways, sent = single_shortest_paths(group, 4, 2, 2, seed=4), demand(7)
     assert ways.groups == 2
     np.testing.assert_allclose(time(ways, sent), oracle(ways, sent).mean(), rtol=1e-9)

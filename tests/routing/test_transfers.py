@@ -15,7 +15,7 @@ from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of as joined
 from mfabric_jax.routing import cluster_routes, links_of, transfer
-from mfabric_jax.routing.fixed import forward_time, spray_time, wired
+from mfabric_jax.routing.fixed import add_paths, forward_time, spray_time
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import binding, latency, link_bytes
 from tests.mistakes import refused
@@ -97,14 +97,14 @@ def test_spraying_on_a_non_blocking_tree_leaves_the_ports():
     for seed, form in enumerate(({}, {"radix": 5}, {"tiers": 2, "radix": 8}, {"radix": 64})):
         demand, made = draw(seed, HOSTS), hosts(**form)
         routes = cluster_routes(made, SRC, DST)
-        finish = simulated(made.sprayed, routes, demand[SRC, DST])
+        finish = simulated(made.pooled_network, routes, demand[SRC, DST])
         np.testing.assert_allclose(finish, star(demand * off, port, port)[SRC, DST], rtol=1e-9)
-        kept = binding(made.sprayed, routes)
-        assert kinds(made.sprayed, kept) == {"nic up", "nic down"}
+        kept = binding(made.pooled_network, routes)
+        assert kinds(made.pooled_network, kept) == {"nic up", "nic down"}
         assert kept.hops.shape[1] == 2
     made = hosts(radix=8, oversubscription=3.0)  # an oversubscribed tree keeps its uplinks
-    kept = binding(made.sprayed, cluster_routes(made, SRC, DST))
-    assert kinds(made.sprayed, kept) >= {"nic up", "nic down", "edge up", "edge down"}
+    kept = binding(made.pooled_network, cluster_routes(made, SRC, DST))
+    assert kinds(made.pooled_network, kept) >= {"nic up", "nic down", "edge up", "edge down"}
 
 
 @settings(max_examples=150, derandomize=True)
@@ -149,9 +149,11 @@ def test_a_region_ends_as_its_fast_path_says():
         made = one_gpu_each("mfabric", count, electrical_nics=nics)
         routes = cluster_routes(made, FROM, TO)
         want = unsplit(Region(SERVERS, 100.0, 4, jnp.asarray(float(nics))), Circuits(count), demand)
-        np.testing.assert_allclose(simulated(made.sprayed, routes, demand[FROM, TO]).max(), want, rtol=1e-9)
+        np.testing.assert_allclose(simulated(made.pooled_network, routes, demand[FROM, TO]).max(), want, rtol=1e-9)
         if seed == 0:
-            np.testing.assert_allclose(solved(made.sprayed, routes, demand[FROM, TO]).finish.max(), want, rtol=1e-9)
+            np.testing.assert_allclose(
+                solved(made.pooled_network, routes, demand[FROM, TO]).finish.max(), want, rtol=1e-9
+            )
 
 
 def test_a_flat_fabric_ends_as_its_fast_path_says():
@@ -160,8 +162,8 @@ def test_a_flat_fabric_ends_as_its_fast_path_says():
         count = np.maximum(legal(seed, 3), ring + ring.T)
         made, demand = one_gpu_each("topoopt", count), draw(seed, SERVERS)
         assert np.any(made.circuits.find(FROM, TO) < 0)
-        want = forward_time(wired(DirectLinks(SERVERS, 100.0), count), demand)
-        finish = simulated(made.sprayed, cluster_routes(made, FROM, TO), demand[FROM, TO])
+        want = forward_time(add_paths(DirectLinks(SERVERS, 100.0), count), demand)
+        finish = simulated(made.pooled_network, cluster_routes(made, FROM, TO), demand[FROM, TO])
         np.testing.assert_allclose(finish.max(), want, rtol=1e-9)
 
 
@@ -175,7 +177,7 @@ def test_a_fabric_of_own_nics_ends_as_its_fast_path_says(name, gpus, radix, over
     away, sprayed = src // gpus != dst // gpus, eqx.filter_jit(spray_time)
     for seed in range(3):
         demand = draw(seed, 4 * gpus)
-        finish = simulated(made.sprayed, cluster_routes(made, src, dst), demand[src, dst])
+        finish = simulated(made.pooled_network, cluster_routes(made, src, dst), demand[src, dst])
         want = sprayed(Electrical(100.0, nics=gpus, oversubscription=over), demand, gpus)
         np.testing.assert_allclose(finish[away].max(), want, rtol=1e-9)
 
@@ -185,7 +187,7 @@ def test_links_carry_what_they_can_and_bottlenecks_are_full():
     count = np.zeros((1, 4, 4), int)
     count[0, [0, 1, 2, 3], [1, 0, 3, 2]] = 2
     made = cluster("mfabric", 4, 100.0, regions=count, gpus_per_server=3, electrical_nics=1, radix=4)
-    (src, dst), network = pairs(12), made.sprayed
+    (src, dst), network = pairs(12), made.pooled_network
     size, routes = draw(5, 12)[src, dst], cluster_routes(made, src, dst)
     done = solved(network, routes, size, 100.0)
     assert np.all((done.utilisation >= 0) & (done.utilisation <= 1 + 1e-12))
@@ -217,7 +219,7 @@ def test_latency_is_the_mean_over_the_bytes():
     # Inside a server 2 us. Over 2 circuits at GPUs 0 and 1 from GPU 0: half crosses the NVSwitch, 2 us, then 1 us.
     made = cluster("mfabric", 2, 100.0, regions=np.array([[[0, 2], [2, 0]]]), gpus_per_server=4, electrical_nics=2)
     routes = cluster_routes(made, [0, 0, 3, 0], [1, 4, 7, 7])
-    np.testing.assert_allclose(latency(made.sprayed, routes), units.us(np.array([2, 3, 5, 4])), rtol=1e-12)
+    np.testing.assert_allclose(latency(made.pooled_network, routes), units.us(np.array([2, 3, 5, 4])), rtol=1e-12)
 
 
 def test_flows_that_cannot_end_and_nothing_to_move():
@@ -227,6 +229,6 @@ def test_flows_that_cannot_end_and_nothing_to_move():
     said = "the flows cannot all end: A flow never finishes: its cap or a link on its path is zero"
     assert said in refused(solved, broken, routes, [1.0, 1.0])
     np.testing.assert_allclose(solved(broken, routes, [0.0, 1e9]).finish, [0, 1e9 / NIC], rtol=1e-12)
-    done = solved(made.sprayed, cluster_routes(made, [], []), [])
+    done = solved(made.pooled_network, cluster_routes(made, [], []), [])
     assert done.finish.shape == (0,)
     assert not done.link_bytes.any() | done.utilisation.any()

@@ -7,7 +7,7 @@ import pytest
 
 from mfabric_jax.routing.arrived import Arrivals, equal_parts
 from mfabric_jax.timing.arrivals import block_ends, experts_end
-from mfabric_jax.timing.blocks import overlapped
+from mfabric_jax.timing.blocks import overlap_parts
 from tests.mistakes import check_refused
 from tests.oracles import arrivals as plain
 
@@ -30,7 +30,7 @@ def test_it_is_an_event_simulation_and_a_batch_is_its_loop():
     stacked = jax.tree.map(lambda *x: np.stack(x), *drawn)
     batch = jax.jit(jax.vmap(block_ends, (0, None, 0, 0)))(stacked, 2.0, *costs.T)
     for n, (one, (fixed, token)) in enumerate(zip(drawn, costs.tolist(), strict=True)):
-        tokens, lanes = one.bytes / 2, [(one.turn_s, one.circuit_s), (np.zeros(PARTS), one.packet_s)]
+        tokens, lanes = one.bytes / 2, [(one.reconfigure_s, one.circuit_s), (np.zeros(PARTS), one.packet_s)]
         end, combine = plain.block(one.time.tolist(), tokens.tolist(), fixed, token, lanes)
         got = jax.tree.map(lambda x, n=n: x[n], batch)
         np.testing.assert_allclose(np.where(tokens > 0, got.computed, 0), end, rtol=1e-12)
@@ -47,7 +47,7 @@ def test_equal_parts_are_the_rule_of_blocks():
         for parts in (1, 2, 3, 8):
             received = np.full(2, 16.0)
             ends = block_ends(equal_parts(first, second, received, parts), 2.0, 0.0, inner / 8)
-            experts, gap = overlapped(np.array([first, second]), np.asarray(inner), parts)
+            experts, gap = overlap_parts(np.array([first, second]), np.asarray(inner), parts)
             np.testing.assert_allclose(ends.combine_s, first + gap + second, rtol=1e-12)
             np.testing.assert_allclose(ends.experts_s, first + experts[1], rtol=1e-12)
 
@@ -61,7 +61,7 @@ def test_by_hand():
     assert [end(parts, 0.0) for parts in (1, 2, 4, 8)] == [16, 12, 10, 9]
     assert [end(parts, 1.0) for parts in (1, 2, 4, 8)] == [17, 14, 14, 17]
     assert [end(parts, 4.0) for parts in (1, 2, 4)] == [20, 20, 26]
-    whole = equal_parts(4.0, 4.0, np.array([8.0]), 4).merged(1)
+    whole = equal_parts(4.0, 4.0, np.array([8.0]), 4).merge_parts(1)
     assert float(block_ends(whole, 1.0, 1.0, 1.0).combine_s) == 17
     nothing = equal_parts(4.0, 4.0, np.zeros(2), 3)  # no tokens: no batch, and nothing to send back
     assert [float(x) for x in block_ends(nothing, 1.0, 1.0, 1.0)[1:]] == [0, 0]
@@ -96,4 +96,4 @@ def test_mistakes():
     check_refused("batch_s must be finite and not negative, got -1", block_ends, one, 2.0, -1.0, 0.1)
     check_refused("bytes_per_token must be finite and above 0, got 0", block_ends, one, 0.0, 1.0, 0.1)
     check_refused("tokens must have the shape of arrival", experts_end, one.time, one.bytes[:2], 1.0, 1.0)
-    check_refused("parts must be a whole number of at least 1, got 0", one.merged, 0)
+    check_refused("parts must be a whole number of at least 1, got 0", one.merge_parts, 0)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, simulate
-from mfabric_jax.circuit_schedules import Schedule, get, planned
-from mfabric_jax.circuit_schedules.ending import asked, part_ends_s
+from mfabric_jax.circuit_schedules import CircuitSchedule, get, planned
+from mfabric_jax.circuit_schedules.ending import part_ends_s, problem_and_schedule
 from mfabric_jax.evaluate.composed import iteration_of
-from mfabric_jax.evaluate.whole_cluster import chosen_circuits
+from mfabric_jax.evaluate.whole_cluster import choose_circuits
 from mfabric_jax.policies import Plan, uniform
 from mfabric_jax.timing import exchanges
 from mfabric_jax.timing.passes import places
-from mfabric_jax.timing.scheduled import ends_of_switches, scheduled
+from mfabric_jax.timing.scheduled import ends_of_switches, schedule_exchanges
 from mfabric_jax.traffic import dispatched_bytes, server_bytes
 from mfabric_jax.traffic.dispatch import even_bytes
 from tests.small import row, several, small
@@ -54,7 +54,7 @@ def test_what_switches_show_beside_plain_loops(seed):
     configurations = random.integers(0, 3, (many, 4, 4)) * (1 - np.eye(4, dtype=int))
     seconds = random.choice([0.0, 1.0, 2.0], many)
     lanes = random.integers(0, switches, many)
-    schedule = Schedule(configurations, seconds, lanes, switches=switches, first_free=seed % 2 == 0)
+    schedule = CircuitSchedule(configurations, seconds, lanes, switches=switches, first_free=seed % 2 == 0)
     for one in (schedule, jax.tree.map(np.asarray, schedule)):
         for found, wanted in zip(ends_of_switches(one), shown_by(schedule), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-12)
@@ -101,14 +101,14 @@ def test_every_slot_has_a_schedule_for_its_own_bytes(name):
     nic_Bps = where.nic_Bps
     demand, even = demand_of_job()
     planner = planned.planner_of(lambda known: get(name, switches=2, first_free=known), where)
-    found = scheduled(DRAWN, demand, even, planner, nic_Bps)
+    found = schedule_exchanges(DRAWN, demand, even, planner, nic_Bps)
     known = {}
 
     def plan(one, ahead):
         key = one.tobytes(), bool(ahead)
         if key not in known:
             schedule = get(name, switches=2, first_free=bool(ahead))(one, where)
-            times = part_ends_s(*asked(where, schedule, one))
+            times = part_ends_s(*problem_and_schedule(where, schedule, one))
             known[key] = (*times, *shown_by(schedule), schedule.first_free)
         return known[key]
 
@@ -116,7 +116,7 @@ def test_every_slot_has_a_schedule_for_its_own_bytes(name):
     for field, value in wanted.items():
         np.testing.assert_allclose(getattr(found, field), value, rtol=RTOL, err_msg=field)
     assert found.switch.any()
-    assert found.turns.any()
+    assert found.reconfigurations_during.any()
     calm = plan(even, False)
     np.testing.assert_allclose(found.balanced, max(calm[:2]) * nic_Bps, rtol=RTOL)
 
@@ -126,7 +126,7 @@ class Stays:
 
     def __call__(self, demand, region, *, previous=None, key=None):
         count = uniform(None, region).circuits.count
-        kept = Schedule(count[None], jnp.full(1, 1e9, demand.dtype), directed=False, first_free=True)
+        kept = CircuitSchedule(count[None], jnp.full(1, 1e9, demand.dtype), directed=False, first_free=True)
         return Plan.of_schedule(kept)
 
 
@@ -248,4 +248,4 @@ def test_bandwidths_and_delays_have_schedules_of_their_own():
 def test_what_lays_out_flows_one_by_one_has_no_schedules():
     case = small({"circuits.schedule": "spectra"})
     with pytest.raises(InputError, match=r"circuits\.schedule must be none beside"):
-        chosen_circuits(case, np.ones((1, 4, 4)), 6, "float64")
+        choose_circuits(case, np.ones((1, 4, 4)), 6, "float64")

@@ -14,12 +14,21 @@ from mfabric_jax.evaluate.rules import First
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.support.platforms import compiling_for
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules, table_of
+from mfabric_jax.timing.blocks import BlockCompute, Blocks, Rules, table_of
 from mfabric_jax.timing.passes import Order, lane_of, order, order_of, places
 from mfabric_jax.timing.timeline import run
 from mfabric_jax.traffic.training import expert_flows, pipeline_flows
 from mfabric_jax.workload import memory_of
-from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, SCHEDULES, WEIGHT, PipelineShape, held, units_of
+from mfabric_jax.workload.schedules import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    SCHEDULES,
+    WEIGHT,
+    PipelineShape,
+    passes_in_memory,
+    units_of,
+)
 from tests.oracles.timeline import Stage, stage_order, walk
 from tests.timing.jobs import job
 
@@ -51,7 +60,7 @@ class Draw(NamedTuple):
 
     order: Order
     blocks: Blocks
-    compute: Compute
+    compute: BlockCompute
     send: np.ndarray
     delay: np.ndarray
     parts: np.ndarray
@@ -70,7 +79,7 @@ def draw(seed, pipeline, depth, partial=False):
     switch = rng.random((*shape, 2)) < rng.choice([0.2, 0.7, 1.0])  # of dense blocks: must not matter
     ahead = rng.random(shape) < rng.choice([0.2, 0.8])
     optical, packets = seconds(rng, (*shape, 2)), seconds(rng, (*shape, 2)) * rng.choice([0.0, 0.3, 1.0, 3.0])
-    compute = Compute(*(seconds(rng, pipeline.stages) for _ in range(4)))
+    compute = BlockCompute(*(seconds(rng, pipeline.stages) for _ in range(4)))
     compute = compute._replace(expert_s=compute.moe_s * rng.uniform(0, 1, pipeline.stages))
     busy = rng.choice([1.0, 0.5, 1.7, 4.0], shape)
     send, delay = seconds(rng, pipeline.stages), seconds(rng) * rng.choice([1.0, 4.0])
@@ -137,7 +146,7 @@ def plain(draw, pipeline, rules, *, stretch=True):
     def send(a, b, around):
         return 0 if a == b and shape.stages > 1 else draw.send[shape.stages - 1 if around else min(a, b)]
 
-    return walk(named(pipeline.schedule, shape), lambda p, c: schedule.place(p, c, shape.stages), table, send, clocks)
+    return walk(named(pipeline.schedule, shape), lambda p, c: schedule.part_of(p, c, shape.stages), table, send, clocks)
 
 
 RECORDED = {"begin": "begin", "end": "end", "compute_s": "computed", "tp_s": "tp", "paid_s": "paid"}
@@ -275,7 +284,7 @@ def bubbles(schedule, shape, forward, inputs, weights):
     rows = [[step for unit in row for step in unit] for row in units]
     blocks = {(p, q): [block] for p, row in enumerate(rows) for q in range(len(row))}
     stages = [Stage(0) for _ in rows]
-    _, end = walk(units, lambda p, c: one.place(p, c, shape.stages), blocks, lambda *_: 0, stages)
+    _, end = walk(units, lambda p, c: one.part_of(p, c, shape.stages), blocks, lambda *_: 0, stages)
     length = {"F": forward, "B": inputs + weights, "I": inputs, "W": weights}
     work = [sum(length[kind] for kind, _, _ in row) for row in rows]
     through = [end[p, len(row) - 1] for p, row in enumerate(rows)]
@@ -347,7 +356,7 @@ def test_every_pass_runs_once_and_what_is_held_is_counted(schedule):
                 for kind, _, _ in unit:
                     held_now += {FORWARD: 1, INPUT: 0}.get(kind, -1)
                     most = most if together else max(most, held_now)
-            assert sum(held(schedule, p, shape, copies)) == most
+            assert sum(passes_in_memory(schedule, p, shape, copies)) == most
             usual = {"zb-h1": stages, "zb-v": 2 * stages, "dualpipe": stages + 1}
             assert most <= usual.get(
                 schedule, most
@@ -464,7 +473,7 @@ def test_two_stages_hold_the_same_under_dualpipe_and_send_what_both_ends_do():
         np.testing.assert_allclose(other.size.sum(), one.size.sum())
     v = job(pp=4, blocks=8, micro_batches=8, schedule="zb-v")
     assert v.paths == ((0, 1, 2, 3, 3, 2, 1, 0),)
-    assert [v.held_places(stage) for stage in range(4)] == [(0, 7), (1, 6), (2, 5), (3, 4)]
+    assert [v.stage_places(stage) for stage in range(4)] == [(0, 7), (1, 6), (2, 5), (3, 4)]
     assert memory_of(both, 0).weights == 2 * memory_of(usual, 0).weights
 
 

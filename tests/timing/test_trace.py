@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules, table_of
+from mfabric_jax.timing.blocks import BlockCompute, Blocks, Rules, table_of
 from mfabric_jax.timing.iteration import Walked
 from mfabric_jax.timing.passes import order_of, places
 from mfabric_jax.timing.timeline import run
@@ -37,7 +37,7 @@ def length(found, **where):
 
 def told(workload, blocks, reduce_s=None):
     """Segments: 2 s of attention, 3 of experts, 1 of TP; nothing between stages; the switch takes 7."""
-    compute = Compute(*map(np.float64, (2.0, 3.0, 9.0, 1.0)))
+    compute = BlockCompute(*map(np.float64, (2.0, 3.0, 9.0, 1.0)))
     return segments(workload, timeline(workload, blocks, compute, np.zeros(1), np.float64(7.0), Rules(), reduce_s))
 
 
@@ -124,7 +124,7 @@ def draw(seed, workload):
     optical_s, packet_s = seconds(*shape, 2), seconds(*shape, 2)
     switch, ahead = rng.random((*shape, 2)) < 0.6, where.backward | (rng.random(shape) < 0.4)
     blocks = Blocks(where.present, where.layer >= 0, optical_s, packet_s, switch, ahead, experts=where.experts >= 0)
-    compute = Compute(*(rng.uniform(0.1, 3, workload.pp) for _ in range(4)))
+    compute = BlockCompute(*(rng.uniform(0.1, 3, workload.pp) for _ in range(4)))
     return blocks, compute, seconds(workload.pp), np.float64(rng.choice([0.5, 6.0]))
 
 

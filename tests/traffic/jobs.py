@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 
-from mfabric_jax.traffic import open_trace, recorded
+from mfabric_jax.traffic import open_trace, recorded_tokens
 from mfabric_jax.workload import GroupedQuery, Workload, models
 from tests.mistakes import refused
 
@@ -36,7 +36,7 @@ def job(ep: int, experts: int, layers: int = 2, top_k: int = 1, micro_batch: int
 
 def unread(path, workload=None, **options):
     """The sentence with which a recording is refused."""
-    given = (open_trace, path) if workload is None else (recorded, workload, path)
+    given = (open_trace, path) if workload is None else (recorded_tokens, workload, path)
     return refused(*given, **options)
 
 
@@ -52,7 +52,7 @@ def opened(name, content, workload=None, **options):
             write_lines(path, *content)
         else:
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return open_trace(path, **options) if workload is None else recorded(workload, path, **options)
+        return open_trace(path, **options) if workload is None else recorded_tokens(workload, path, **options)
 
 
 def line(step, layer, rank, chosen, **more):

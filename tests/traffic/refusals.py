@@ -9,10 +9,10 @@ import numpy as np
 
 from mfabric_jax import traffic, workload
 from mfabric_jax.traffic import Knobs, Recording, Tokens, predictor
-from mfabric_jax.traffic.alltoallv import OneOf, one_dispatch, write_alltoallv
+from mfabric_jax.traffic.alltoallv import ExchangeIndex, dispatch_matrix, write_alltoallv
 from mfabric_jax.traffic.dispatch import inside_bytes
-from mfabric_jax.traffic.placement import Room, placed, placement_policy
-from mfabric_jax.traffic.placement_files import Placement, check_given, placement_in, write_placement
+from mfabric_jax.traffic.placement import SlotLayout, placement_policy, tokens_by_slot
+from mfabric_jax.traffic.placement_files import ExpertPlacement, check_placement_fits, placement_in, write_placement
 from mfabric_jax.traffic.predictor import hit_rate, total_variation
 from mfabric_jax.traffic.scenarios import error_of
 from mfabric_jax.traffic.training import (
@@ -35,7 +35,7 @@ def tokens(count):
 
 def chosen(records):
     """Records of a recording with numbers 1, 11 and 21."""
-    return lambda: MADE.chosen(records)
+    return lambda: MADE.select(records)
 
 
 def gate_trace(numbers="1 11 21", data=None):
@@ -77,8 +77,8 @@ def sending(**given):
 
 def in_room(**changed):
     """Tokens of 8 experts placed in another room."""
-    room = Room(2, 1, 8, 8)._replace(**changed)
-    return lambda: placed(Tokens(np.ones((2, 1, 1, 2, 8)), "counted"), room, placement_policy("hierarchical"))
+    room = SlotLayout(2, 1, 8, 8)._replace(**changed)
+    return lambda: tokens_by_slot(Tokens(np.ones((2, 1, 1, 2, 8)), "counted"), room, placement_policy("hierarchical"))
 
 
 def devices(*experts, **layer):
@@ -94,7 +94,7 @@ def slots(**told):
 
 def given(slots, ranks=None):
     """A placement for a model of two blocks and four experts on two ranks."""
-    return lambda: check_given(Placement(np.atleast_2d(slots), ranks), job(ep=2, experts=4))
+    return lambda: check_placement_fits(ExpertPlacement(np.atleast_2d(slots), ranks), job(ep=2, experts=4))
 
 
 REFUSED = [
@@ -122,17 +122,24 @@ REFUSED = [
     (slots(layer_list=[{"layer_id": 1}]), "layer_list must be a list of mappings whose layer_id counts from 0"),
     (devices([0, 1], [2]), "p.json, layer 0: device_expert must be a list, equally long on every device."),
     (devices([0], device_list=None), "p.json, layer 0 must be a list of mappings whose device_id counts from 0"),
-    (lambda: write_placement(Placement(np.eye(2, dtype=int)), "p.json", "ascend"), "give --ranks."),
-    (lambda: write_placement(Placement(np.eye(2, dtype=int), 3), "p.json"), "ranks must divide the 2 slots", "got 3."),
+    (lambda: write_placement(ExpertPlacement(np.eye(2, dtype=int)), "p.json", "ascend"), "give --ranks."),
     (
-        lambda: write_placement(Placement(np.eye(2, dtype=int)), "p.json", "vllm"),
+        lambda: write_placement(ExpertPlacement(np.eye(2, dtype=int), 3), "p.json"),
+        "ranks must divide the 2 slots",
+        "got 3.",
+    ),
+    (
+        lambda: write_placement(ExpertPlacement(np.eye(2, dtype=int)), "p.json", "vllm"),
         "form 'vllm' is unknown; allowed: map,",
     ),
     (
-        lambda: write_placement(Placement(np.eye(2, dtype=int)), "p.txt"),
+        lambda: write_placement(ExpertPlacement(np.eye(2, dtype=int)), "p.txt"),
         "placement 'p.txt': extension '.txt' is unknown",
     ),
-    (lambda: one_dispatch(TWO, Tokens(np.ones((1, 2, 1, 2, 2)), "ones"), OneOf(block=2)), "block must be below the 2"),
+    (
+        lambda: dispatch_matrix(TWO, Tokens(np.ones((1, 2, 1, 2, 2)), "ones"), ExchangeIndex(block=2)),
+        "block must be below the 2",
+    ),
     (lambda: write_alltoallv(np.ones((2, 2)), "own.csv"), "alltoallv 'own.csv': extension '.csv' is unknown"),
     (lambda: write_alltoallv(np.ones((5000, 5000)), "own.txt"), "must be of at most 4,096 ranks (ep), got 5,000."),
     # tokens and recordings

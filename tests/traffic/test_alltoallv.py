@@ -3,7 +3,7 @@
 import numpy as np
 
 from mfabric_jax.traffic import Tokens
-from mfabric_jax.traffic.alltoallv import OneOf, buffer_bytes, one_dispatch, write_alltoallv
+from mfabric_jax.traffic.alltoallv import ExchangeIndex, buffer_bytes, dispatch_matrix, write_alltoallv
 from tests.traffic.jobs import job
 
 # Two ranks of two experts, [iteration, layer, micro-batch, source rank, expert]; a selection is 2 bytes (bf16).
@@ -12,9 +12,9 @@ TOKENS = Tokens(np.stack([np.zeros((2, 4)), COUNT]).reshape(1, 2, 1, 2, 4), "mad
 
 
 def test_the_matrix_is_the_dispatch_that_was_asked_for(tmp_path):
-    demand = one_dispatch(job(ep=2, experts=4), TOKENS, OneOf(block=1))
+    demand = dispatch_matrix(job(ep=2, experts=4), TOKENS, ExchangeIndex(block=1))
     np.testing.assert_array_equal(demand, [[6, 26], [32, 0]])
-    assert not one_dispatch(job(ep=2, experts=4), TOKENS, OneOf()).any()
+    assert not dispatch_matrix(job(ep=2, experts=4), TOKENS, ExchangeIndex()).any()
     path = write_alltoallv(demand + 0.4, tmp_path / "matrix.txt")
     assert path.read_text() == "6 26\n32 0\n"
     np.testing.assert_array_equal(np.loadtxt(path), [[6, 26], [32, 0]])

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from mfabric_jax.traffic import Knobs, authors, from_knobs, generated, measured, workload_knobs
-from mfabric_jax.traffic.generator import MATRIX, Purpose, Shape, draw, measured_shares, shares_of_others, stream
+from mfabric_jax.traffic import Knobs, authors_tokens, from_knobs, generated_tokens, measured_tokens, workload_knobs
+from mfabric_jax.traffic.generator import MATRIX, Purpose, TrafficShape, draw, measured_shares, shares_of_others, stream
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.workload import get
 from tests.mistakes import refused
@@ -63,7 +63,7 @@ def test_sparsity_is_the_part_that_gets_nothing():
 
 def test_rows_share_their_noise_between_micro_batches():
     assert (np.ptp(made(Knobs(row_noise=0.5, row_shared=1.0), 2, 3), axis=2) == 0).all()
-    log = np.log(draw(Shape(4, 2, 8, 16, 1), Knobs(row_noise=0.5, row_shared=0.3), 0, np.arange(50)))
+    log = np.log(draw(TrafficShape(4, 2, 8, 16, 1), Knobs(row_noise=0.5, row_shared=0.3), 0, np.arange(50)))
     log -= log.mean(axis=-1, keepdims=True)
     assert log.std() == pytest.approx(0.5 * np.sqrt(15 / 16), rel=0.03)
     assert (log[:, :, 0] * log[:, :, 1]).mean() / log.var() == pytest.approx(0.3, abs=0.03)
@@ -72,7 +72,7 @@ def test_rows_share_their_noise_between_micro_batches():
 def test_drift_keeps_its_spread_and_forgets():
     knobs = Knobs(drift=0.1, persistence=0.9)
     assert knobs.drift_spread == pytest.approx(0.1 / np.sqrt(1 - 0.81))
-    log = np.log(draw(Shape(60, 1, 1, 40, 1), knobs, 0, np.arange(41))[:, :, 0, 0])
+    log = np.log(draw(TrafficShape(60, 1, 1, 40, 1), knobs, 0, np.arange(41))[:, :, 0, 0])
     log -= log.mean(axis=-1, keepdims=True)
     for t in (0, 20, 40):
         assert log[t].std() == pytest.approx(knobs.drift_spread, rel=0.06)
@@ -80,7 +80,7 @@ def test_drift_keeps_its_spread_and_forgets():
     for lag in (1, 10):
         assert (unit[lag:] * unit[:-lag]).sum(axis=-1).mean() == pytest.approx(0.9**lag, abs=0.03)
     assert (Knobs(drift=0.1).drift_spread, Knobs().drift_spread) == (np.inf, 0)
-    walk = generated(job(ep=4, experts=8), iterations=3, drift=0.2).count
+    walk = generated_tokens(job(ep=4, experts=8), iterations=3, drift=0.2).count
     np.testing.assert_array_equal(walk[0], 2)  # a random walk starts even
     assert walk[1].std() > 0.1
     np.testing.assert_array_equal(walk[2], np.broadcast_to(walk[2, :, :1, :1], walk[2].shape))
@@ -148,13 +148,13 @@ def test_the_same_however_long_the_run():
     assert (short != made(knobs, 2, 2, seed=6)).any()
     assert short.dtype == np.int32
     assert (short.sum(axis=-1) == 16).all()
-    at = draw(Shape(2, 2, 4, 8, 16), knobs, 5, np.array([0, 3]))
+    at = draw(TrafficShape(2, 2, 4, 8, 16), knobs, 5, np.array([0, 3]))
     np.testing.assert_array_equal(at, made(knobs, 4, 2, seed=5)[[0, 3]])
 
 
 def test_generated_is_a_case_of_the_knobs():
     workload, knobs = job(4, 8), Knobs(skew=0.8, row_noise=0.4, drift=0.1)
-    tokens = generated(workload, 0.8, 3, 2, 7, 0.1)
+    tokens = generated_tokens(workload, 0.8, 3, 2, 7, 0.1)
     np.testing.assert_array_equal(tokens.count, from_knobs(workload, knobs, 3, 2, 7).count)
     assert tokens.source == "generated, skew 0.8, drift 0.1, seed 7"
     assert from_knobs(workload, knobs).source == "generated, skew 0.8, row_noise 0.4, drift 0.1, seed 0"
@@ -205,7 +205,7 @@ def table_of(source, workload):
 def test_shares_are_the_table_s_by_slot_domain_and_a_permutation_per_layer(source):
     for name in ("mixtral-8x7b", "llama-moe", "qwen-moe", "deepseek-r1"):
         workload = get(name)
-        count = measured(workload, micro_batches=16, drift=0).count[0].sum(axis=1)
+        count = measured_tokens(workload, micro_batches=16, drift=0).count[0].sum(axis=1)
         table, drawn = table_of(source, workload), shares(count)
         # Sampling: 16 x selections draws, so a share p has standard deviation sqrt(p / (16 selections)).
         noise = np.sqrt(table.max() / (16 * workload.selections))
@@ -227,13 +227,13 @@ def test_what_is_drawn_for_different_purposes_is_independent():
 
 def test_drift_moves_popularity_by_its_standard_deviation():
     workload = get("qwen-moe", **SMALL, gpus=32, micro_batch=1024)
-    tokens = measured(workload, 40, micro_batches=1, drift=0.1)
-    np.testing.assert_array_equal(tokens.count[0], measured(workload, 1, micro_batches=1, drift=0).count[0])
+    tokens = measured_tokens(workload, 40, micro_batches=1, drift=0.1)
+    np.testing.assert_array_equal(tokens.count[0], measured_tokens(workload, 1, micro_batches=1, drift=0).count[0])
     load = tokens.count.sum(axis=(2, 3))
     step = np.diff(np.log(load), axis=0)
     step -= step.mean(axis=-1, keepdims=True)  # normalisation shifts all experts of a layer together
     assert step.std() == pytest.approx(0.1, rel=0.05)
-    still = np.diff(np.log(measured(workload, 5, micro_batches=1, drift=0).count.sum(axis=(2, 3))), axis=0)
+    still = np.diff(np.log(measured_tokens(workload, 5, micro_batches=1, drift=0).count.sum(axis=(2, 3))), axis=0)
     assert still.std() < 0.005
 
 
@@ -246,11 +246,11 @@ def test_any_number_of_experts_has_shares():
     np.testing.assert_allclose(shares_of_others(two, 4), [[[0.45, 0.45, 0.05, 0.05]], [[0.1, 0.1, 0.4, 0.4]]])
     for experts in (48, 60, 160):
         workload = get("llama-moe", **SMALL, ep=4, tp=2, experts=experts)
-        tokens = measured(workload, micro_batches=1)
+        tokens = measured_tokens(workload, micro_batches=1)
         assert tokens.count.shape[-1] == experts
         assert f"of 64 experts resampled to {experts}, drift" in tokens.source
         np.testing.assert_array_equal(tokens.count.sum(axis=-1), workload.selections)
-    assert "resampled" not in measured(get("deepseek-r1", **SMALL, experts=384)).source
+    assert "resampled" not in measured_tokens(get("deepseek-r1", **SMALL, experts=384)).source
 
 
 def test_it_is_the_matrix_that_stands_there(shared_data):
@@ -267,7 +267,7 @@ def test_every_rank_sends_the_selections_of_the_matrix():
         ("mixtral-8x7b", 4, {"ep": 4, "dp": 16}),
     ):
         job = get(model, **fewer)
-        one = authors(job, 2).count[1, -1, 0]
+        one = authors_tokens(job, 2).count[1, -1, 0]
         to_ranks = one.reshape(ranks, ranks, -1)
         tiled = np.tile(MATRIX, (8, 8))[:ranks, :ranks].astype(float)
         np.testing.assert_allclose(to_ranks.sum(axis=2), job.selections * shares(tiled), rtol=1e-12)

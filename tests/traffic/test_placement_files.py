@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic.placement_files import FORMS, Placement, copies_of, read_placement, write_placement
+from mfabric_jax.traffic.placement_files import FORMS, ExpertPlacement, copies_of, read_placement, write_placement
 from tests.mistakes import changed
 from tests.traffic.test_placement import PUBLISHED
 
@@ -43,7 +43,7 @@ def test_every_form_is_read(text, tmp_path):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_placement_comes_back_as_it_was(form, tmp_path):
     # EPLB's published example: 12 experts in 16 slots of 8 ranks, two layers.
-    placement = Placement(np.array(PUBLISHED), 8)
+    placement = ExpertPlacement(np.array(PUBLISHED), 8)
     back = read_placement(write_placement(placement, tmp_path / "a.json", form))
     np.testing.assert_array_equal(back.slots, PUBLISHED)
     assert (back.experts, back.ranks) == (12, 8 if form == "ascend" else None)
@@ -52,7 +52,7 @@ def test_a_placement_comes_back_as_it_was(form, tmp_path):
 
 
 def test_what_eplb_returns_beside_the_slots(tmp_path):
-    told = json.loads(write_placement(Placement(np.array(PUBLISHED)), tmp_path / "a.json", "eplb").read_text())
+    told = json.loads(write_placement(ExpertPlacement(np.array(PUBLISHED)), tmp_path / "a.json", "eplb").read_text())
     assert told["logcnt"] == copies_of(np.array(PUBLISHED)).tolist()
     assert told["log2phy"][0][5] == [0, 2]  # expert 5 lies in the slots 0 and 2 of the first layer
     assert told["log2phy"][0][6] == [1, -1]
@@ -63,7 +63,7 @@ def test_what_eplb_returns_beside_the_slots(tmp_path):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_broken_file_is_one_sentence_or_still_a_placement(form, tmp_path):
     path, rng, refused = tmp_path / "a.json", np.random.default_rng(0), 0
-    good = write_placement(Placement(np.array(PUBLISHED), 8), path, form).read_bytes()
+    good = write_placement(ExpertPlacement(np.array(PUBLISHED), 8), path, form).read_bytes()
     for _ in range(200):
         path.write_bytes(changed(good, rng))
         try:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mfabric_jax.traffic import Tokens, predicted, predictor
+from mfabric_jax.traffic import Tokens, predict_selections, predictor
 from mfabric_jax.traffic.predictor import hit_rate, total_variation, transition
 
 from ..oracles.transition import kkt_residual, objective, slsqp, squares
@@ -173,7 +173,7 @@ def test_nothing_is_known_ahead():
         # All from layer 2 of iteration 4 on changes, and the other micro-batch; source ranks send as many as before.
         count, other = drawn(0), drawn(0)[..., ::-1].copy()
         other[:4], other[4, :2, 0] = count[:4], count[4, :2, 0]
-        before, after = (predicted(Tokens(values, "drawn"), name, **short(name)) for values in (count, other))
+        before, after = (predict_selections(Tokens(values, "drawn"), name, **short(name)) for values in (count, other))
         np.testing.assert_array_equal(after[:4], before[:4])
         np.testing.assert_array_equal(after[4, :3, 0], before[4, :3, 0])
         if name != "uniform":
@@ -187,7 +187,7 @@ def short(name):
 def test_selections_are_those_of_the_predictor_call_by_call():
     for name in predictor.REGISTRY:
         count = drawn(1)
-        got = predicted(Tokens(count, "drawn"), name, **short(name))
+        got = predict_selections(Tokens(count, "drawn"), name, **short(name))
         assert got.shape == SHAPE
         np.testing.assert_allclose(got.sum(-1), count.sum(-1), rtol=1e-12)
         np.testing.assert_allclose(got[0], np.repeat(count[0].sum(-1, keepdims=True) / 5, 5, axis=-1), rtol=1e-12)

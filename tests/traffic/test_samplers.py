@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import traffic
-from mfabric_jax.traffic.demand_families import folded, gate_trace
+from mfabric_jax.traffic.demand_families import fold_to_servers, gate_trace
 from mfabric_jax.traffic.samplers import SAMPLED, SPLITS, drifting, split_records
 from tests.mistakes import refused
 
@@ -49,7 +49,9 @@ def test_every_record_is_in_one_split(records):
 def test_steps_of_a_recording_are_records_of_the_split_that_follow_each_other(tmp_path):
     path = str(tmp_path / "run.npy")
     np.save(path, np.random.default_rng(0).integers(1, 99, (20, 1, 1, 16, 32)))
-    number = {demand.tobytes(): at for at, demand in enumerate(folded(gate_trace(path, None).count[:, :1], SERVERS))}
+    number = {
+        demand.tobytes(): at for at, demand in enumerate(fold_to_servers(gate_trace(path, None).count[:, :1], SERVERS))
+    }
     for split, allowed in (("train", range(16)), ("validation", (16, 17)), ("test", (18, 19))):
         found = drawn(path, split, 2)[:, :, None]
         found = np.array([[number[one.tobytes()] for one in chain] for chain in found])

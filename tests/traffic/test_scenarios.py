@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.traffic.scenarios import believed, error_of, expected, likely_demands
+from mfabric_jax.traffic.scenarios import error_of, expected_demand, likely_demands, log_moments
 
 SERVERS = 12
 OFF = ~np.eye(SERVERS, dtype=bool)
@@ -24,10 +24,10 @@ def seen(seed, true, sigma):
 def test_a_pair_is_believed_as_far_as_it_exceeds_the_error():
     # Without errors the forecast is the truth; where pairs have nothing of their own, rows and columns are all.
     true = truth(0, 0.5)
-    middle, spread = believed(true, 0.0)
+    middle, spread = log_moments(true, 0.0)
     np.testing.assert_allclose(np.exp(middle)[OFF], true[OFF], rtol=1e-12)
     assert spread == 0
-    middle, spread = believed(truth(0, 0.0), 0.7)
+    middle, spread = log_moments(truth(0, 0.0), 0.7)
     np.testing.assert_allclose(np.exp(middle)[OFF], truth(0, 0.0)[OFF], rtol=1e-9)
     assert spread == 0
 
@@ -38,7 +38,7 @@ def test_shrinking_is_nearer_to_the_truth_and_knows_how_near():
         for seed in range(40):
             true = truth(seed, own)
             forecast = seen(seed, true, sigma)
-            middle, spread = believed(forecast, sigma)
+            middle, spread = log_moments(forecast, sigma)
             late.append(np.asarray(middle)[OFF] - np.log(true[OFF]))
             plain.append(np.log(forecast[OFF]) - np.log(true[OFF]))
             spreads.append(float(spread))
@@ -56,7 +56,7 @@ def test_scenarios_come_in_pairs_of_opposite_noise():
     some = np.asarray(forecast) > 0
     assert (drawn[:, ~some] == 0).all()
     log, said = np.log(drawn[:, some]), np.log(np.asarray(forecast)[some])
-    towards = np.asarray(believed(forecast, 0.4)[0])[some] - said
+    towards = np.asarray(log_moments(forecast, 0.4)[0])[some] - said
     for pair in (log[:2], log[2:]):  # opposite noise: the middle lies between the forecast and its rows and columns
         part = (pair.mean(axis=0) - said) / towards
         assert part.min() > 0
@@ -90,13 +90,13 @@ def test_errors_are_found_again():
 def test_what_is_expected_is_the_mean_of_what_is_believed():
     forecast = jnp.asarray(truth(1, 0.5)).at[2, 3].set(0)
     for sigma in (0.0, 0.6):
-        mean, spread = expected(forecast, sigma)
-        middle, deviation = (np.asarray(part) for part in believed(forecast, sigma))
+        mean, spread = expected_demand(forecast, sigma)
+        middle, deviation = (np.asarray(part) for part in log_moments(forecast, sigma))
         noise = np.random.default_rng(0).normal(size=(20_000, *forecast.shape))
         some = np.where(forecast > 0, np.exp(middle + deviation * noise).mean(0), 0)
         np.testing.assert_allclose(mean, some, rtol=0.03)
-        np.testing.assert_allclose(spread, believed(forecast, sigma)[1])
-    np.testing.assert_allclose(expected(forecast, 0.0)[0], forecast, rtol=1e-12)
-    silent, none = expected(jnp.zeros((3, 3)), 0.5)
+        np.testing.assert_allclose(spread, log_moments(forecast, sigma)[1])
+    np.testing.assert_allclose(expected_demand(forecast, 0.0)[0], forecast, rtol=1e-12)
+    silent, none = expected_demand(jnp.zeros((3, 3)), 0.5)
     assert (np.asarray(silent) == 0).all()
     assert np.isfinite(none)

@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 from mfabric_jax.flows.flows import Flows
-from mfabric_jax.traffic import measured, rank_bytes, region_bytes, server_bytes, training_flows
-from mfabric_jax.traffic.demand_families import BROAD, FAMILIES, drawn_each, drawn_of, folded, misjudged, misjudged_each
+from mfabric_jax.traffic import measured_tokens, rank_bytes, region_bytes, server_bytes, training_flows
+from mfabric_jax.traffic.demand_families import (
+    BROAD,
+    FAMILIES,
+    draw_demands,
+    draw_family,
+    fold_to_servers,
+    noisy_forecast,
+    noisy_forecasts,
+)
 from mfabric_jax.traffic.dispatch import inside_bytes
 from mfabric_jax.traffic.training import (
     all_to_all,
@@ -27,7 +35,7 @@ from mfabric_jax.traffic.training import (
     ring_all_reduce,
     together,
 )
-from mfabric_jax.workload import Architecture, GroupedQuery, Workload, get, iteration_bytes, place
+from mfabric_jax.workload import Architecture, GroupedQuery, Workload, get, iteration_bytes, place_ranks
 from mfabric_jax.workload.volume import pp_bytes, replica_bytes
 
 LABELS = ("EP", "DP inside", "DP between", "DP experts", "PP")
@@ -88,7 +96,7 @@ def test_balanced_bytes_are_what_an_iteration_sends():
 
 def loops(workload, tokens):
     """Bytes of expert-parallel traffic from GPU to GPU, one all-to-all at a time."""
-    sent, where = np.zeros((workload.gpus,) * 2), place(workload)
+    sent, where = np.zeros((workload.gpus,) * 2), place_ranks(workload)
     rank = {(p, d, e, t): g for g, (p, d, e, t) in enumerate(zip(where.pp, where.dp, where.ep, where.tp, strict=True))}
     each = workload.architecture.experts // workload.ep
     blocks = [stage for stage in range(workload.pp) for _ in range(workload.stage_blocks[stage])]
@@ -114,7 +122,7 @@ def test_expert_flows_are_a_loop_over_all_to_alls():
         want = loops(workload, tokens)
         np.testing.assert_allclose(sent, want, rtol=1e-12)
         np.testing.assert_allclose(sent, sent.T, rtol=1e-12)  # both passes: dispatch and combine
-        where = place(workload)
+        where = place_ranks(workload)
         for same in (where.pp, where.dp, where.tp):
             np.testing.assert_array_equal(same[flows.src], same[flows.dst])
 
@@ -137,7 +145,7 @@ def ring(members, size):
 
 def test_gradients_go_around_replicas_of_the_same_slice():
     for shape in SHAPES:
-        workload, where = job(**shape), place(job(**shape))
+        workload, where = job(**shape), place_ranks(job(**shape))
         flows = gradient_flows(workload)
         got = {label: {row[:2]: row[2] for row in rows(flows) if row[4] == label} for label in flows.labels}
         between, experts, inside = {}, {}, {}
@@ -182,7 +190,7 @@ def test_activations_of_chunks_go_around():
     # Three stages of two chunks: from each to the next twice, from the last to the first once, and all back.
     workload = job(pp=3, blocks=7, schedule="interleaved", chunks=2, micro_batches=3)
     flows, sent = pipeline_flows(workload), np.zeros((3, 3))
-    where = place(workload)
+    where = place_ranks(workload)
     np.add.at(sent, (where.pp[flows.src], where.pp[flows.dst]), flows.size)
     for same in (where.tp, where.ep, where.dp):
         np.testing.assert_array_equal(same[flows.src], same[flows.dst])
@@ -206,7 +214,7 @@ def test_rings_and_gathered_parameters_are_what_an_iteration_sends():
         np.testing.assert_allclose(data, volume["DP"], rtol=1e-12)
         np.testing.assert_allclose(got.get("CP", 0), volume.get("CP", 0), rtol=1e-12)
         assert ("CP" in volume) == (workload.cp > 1)
-    flows, where = context_flows(job(cp=2)), place(job(cp=2))
+    flows, where = context_flows(job(cp=2)), place_ranks(job(cp=2))
     for same in (where.tp, where.dp, where.pp):
         np.testing.assert_array_equal(same[flows.src], same[flows.dst])
     np.testing.assert_array_equal(where.ep[flows.src] ^ 1, where.ep[flows.dst])
@@ -214,7 +222,7 @@ def test_rings_and_gathered_parameters_are_what_an_iteration_sends():
 
 def test_replicas_read_tokens_cyclically():
     workload = get("llama-moe")
-    tokens = measured(workload, iterations=2, micro_batches=2, drift=0.0).count
+    tokens = measured_tokens(workload, iterations=2, micro_batches=2, drift=0.0).count
     assert tokens.sum(-1).min() == tokens.sum(-1).max() == workload.selections
     got = region_bytes(workload, tokens)
     assert got.shape == (4, 16, 16, 16)
@@ -323,8 +331,8 @@ SUMS = {"zipf": 62.02493, "hot": 103.9643, "sparse": 325.8541, "block": 6654.462
 SUMS |= {"lognormal": 1720.09, "skewed": 303.8411}
 SUMS |= {"near-permutation": 156.97777, "bipartite": 1674.9253, "low-rank": 744.74635, "hot-row-and-column": 11962.073}
 SUMS |= {"hot-rows": 2950.6753, "gate": 288440}
-ALL = {name: functools.partial(drawn_each, families=np.full(EACH, at), servers=6) for at, name in enumerate(FAMILIES)}
-ALL |= {name: functools.partial(drawn_of, family=family, servers=8) for name, family in BROAD.items()}
+ALL = {name: functools.partial(draw_demands, families=np.full(EACH, at), servers=6) for at, name in enumerate(FAMILIES)}
+ALL |= {name: functools.partial(draw_family, family=family, servers=8) for name, family in BROAD.items()}
 
 
 @pytest.fixture(scope="module")
@@ -353,21 +361,21 @@ def test_every_family_is_as_described(families):
 
 def test_another_family_is_another_draw():
     keys, every = jnp.stack([jax.random.key(1)] * EACH), np.arange(EACH) % len(FAMILIES)
-    demand = np.asarray(drawn_each(keys, every, 6)).reshape(EACH, -1)
+    demand = np.asarray(draw_demands(keys, every, 6)).reshape(EACH, -1)
     assert len(np.unique(demand, axis=0)) == len(FAMILIES)
 
 
 def test_a_forecast_is_off_by_its_sigma():
     keys, demand = jax.random.split(jax.random.key(2), 2), jnp.ones((2, 40, 40), jnp.float32)
-    off = np.asarray(misjudged_each(keys, demand, 0.3))
+    off = np.asarray(noisy_forecasts(keys, demand, 0.3))
     np.testing.assert_allclose(np.log(off).std(), 0.3, rtol=0.05)
-    np.testing.assert_array_equal(misjudged(keys[0], demand[0], 0.0), demand[0])
-    np.testing.assert_allclose(misjudged(keys[1], demand[1], 0.3), off[1], rtol=1e-6)
+    np.testing.assert_array_equal(noisy_forecast(keys[0], demand[0], 0.0), demand[0])
+    np.testing.assert_allclose(noisy_forecast(keys[1], demand[1], 0.3), off[1], rtol=1e-6)
 
 
 def test_neighbours_are_folded_to_servers():
     count = np.random.default_rng(0).integers(0, 9, (2, 1, 3, 4, 8))
-    demand = folded(count, 2)
+    demand = fold_to_servers(count, 2)
     assert demand.shape == (6, 2, 2)
     for n, (i, m) in enumerate(np.ndindex(2, 3)):
         rows = count[i, 0, m]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, load, resolve
-from mfabric_jax.fabric import degraded
+from mfabric_jax.fabric import degrade
 from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.workload import Architecture, GroupedQuery, Workload, iteration_bytes
 from mfabric_jax.workload.memory import memory_of, step_bytes
@@ -153,7 +153,7 @@ def test_pipelines_take_as_long_folded_as_their_parts_say():
 def test_all_reduces_of_attention_follow_a_gpu_that_moves():
     """A failed GPU takes a whole rank of experts along, and a slice of attention."""
     whole, folded, sliced = (
-        degraded(Electrical(400.0), "gpu", servers=4, ranks_per_server=8 // gpus, gpus_per_rank=gpus, **rest)
+        degrade(Electrical(400.0), "gpu", servers=4, ranks_per_server=8 // gpus, gpus_per_rank=gpus, **rest)
         for gpus, rest in ((1, {}), (1, {"attention_gpus": 2}), (2, {}))
     )
     assert (whole.moved, folded.moved, sliced.moved) == (1, 1, 0.5)

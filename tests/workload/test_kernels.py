@@ -16,7 +16,7 @@ from mfabric_jax.workload.kernels import (
     HOW,
     IDEAL,
     SHARED,
-    Rates,
+    KernelRates,
     _Kernels,
     achieved_by_kernels,
     kernel_seconds,
@@ -32,7 +32,7 @@ ATTENTION = {"128": {"1024": 0.25, "4096": 0.5}}
 PRODUCTS, GROUPED, WEIGHTS = (
     {"bf16": one, "fp8": other} for one, other in ((100.0, 200.0), (50.0, 80.0), (25.0, 40.0))
 )
-PLAIN = Rates(PRODUCTS, GROUPED, WEIGHTS, (ATTENTION,) * 2, 10.0, 1000.0)
+PLAIN = KernelRates(PRODUCTS, GROUPED, WEIGHTS, (ATTENTION,) * 2, 10.0, 1000.0)
 JOB = Workload("m", models.MIXTRAL_8X7B, 1, 1, 1, 8, 8, sequence=4096, micro_batch=1, micro_batches=2)
 
 
@@ -89,7 +89,7 @@ def test_all_flops_are_there_whatever_the_model():
     flat = ({"128": {"1024": 1.0}},) * 2
     for name in NAMES:
         job = dataclasses.replace(get(name), head="known")
-        found, flops = kernels(job=job, rates=Rates(one, one, one, flat, math.inf, 1.0)).block(), block_flops(job)
+        found, flops = kernels(job=job, rates=KernelRates(one, one, one, flat, math.inf, 1.0)).block(), block_flops(job)
         assert found.attention_s == pytest.approx(flops.attention / job.tp)
         assert found.moe_s == pytest.approx(flops.moe / job.tp)
         assert found.expert_s == pytest.approx(flops.expert / job.tp)

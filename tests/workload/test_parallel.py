@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfabric_jax.timing.passes import places
-from mfabric_jax.workload import NAMES, GroupedQuery, Workload, get, iteration_bytes, micro_batches_for, models, place
+from mfabric_jax.workload import (
+    NAMES,
+    GroupedQuery,
+    Workload,
+    get,
+    iteration_bytes,
+    micro_batches_for,
+    models,
+    place_ranks,
+)
 from mfabric_jax.workload.models import Linear, Mixed
 from mfabric_jax.workload.volume import (
     context_bytes,
@@ -85,7 +94,7 @@ def test_every_block_has_one_place(pp, chunks, blocks, dense):
 
 def test_placement_agrees_with_nested_loops():
     workload = Workload.of("m", models.MIXTRAL_8X7B, dp=2, tp=4, pp=3, ep=4, gpus=96)
-    placed = place(workload)
+    placed = place_ranks(workload)
     for gpu, (pp, dp, ep, tp) in enumerate(np.ndindex(3, 2, 4, 4)):
         assert [int(index[gpu]) for index in placed[:4]] == [tp, ep, dp, pp]
         assert placed.server[gpu] == gpu // 8

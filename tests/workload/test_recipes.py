@@ -8,7 +8,7 @@ from mfabric_jax.case import Case
 from mfabric_jax.case.paths import flat, settings
 from mfabric_jax.commands import show
 from mfabric_jax.commands.words import read
-from mfabric_jax.evaluate.resolving.resolve import Recipe, recipes, worked_out
+from mfabric_jax.evaluate.resolving.resolve import Recipe, recipes, resolve_without_jax
 from mfabric_jax.workload.catalog import NAMES
 
 ATTENTION = {"heads": 32, "kv_heads": 8, "head_dim": 128}
@@ -41,7 +41,7 @@ def named(folder, model: str, recipe: Recipe) -> str:
 
 def check_arrived(case: Case, name: str, recipe: Recipe) -> None:
     """That a case has all of a recipe but for what it states itself, and settings of alternatives that it excludes."""
-    found, source = worked_out(case), f"recipe {name} ({recipe.source.partition(',')[0]})"
+    found, source = resolve_without_jax(case), f"recipe {name} ({recipe.source.partition(',')[0]})"
     own, values = flat(case), flat(found.case)
     for path, value in recipe.statement.items():
         if own.get(path) not in (None, "fit"):
@@ -91,5 +91,5 @@ def test_a_model_file_states_alternatives_by_their_settings(said, expected, tmp_
     path = tmp_path / "own.json"
     dimensions = {"blocks": 24, "hidden": 2048, "experts": 32}
     path.write_text(json.dumps(FILLER | dimensions | {"pp": 2, "ep": 16, "tp": 1} | said), encoding="utf-8")
-    found = worked_out(Case().with_({"model.name": str(path)}))
+    found = resolve_without_jax(Case().with_({"model.name": str(path)}))
     assert {name: flat(found.case)[name] for name in expected} == expected

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.timing.blocks import Beside, Send, Work, alone, pair
+from mfabric_jax.timing.blocks import BlockWork, OtherSeconds, Send, alone, pair
 from mfabric_jax.workload import get_gpu, memory_of, models
 from mfabric_jax.workload.compute import block_seconds
 from mfabric_jax.workload.kernels import kernel_seconds
@@ -23,13 +23,13 @@ def with_(recompute):
 
 def of(kind, recompute):
     """What a pass alone does, without the names of its runs."""
-    return [op for _, op in alone(kind, recompute) if not isinstance(op, Beside)]
+    return [op for _, op in alone(kind, recompute) if not isinstance(op, OtherSeconds)]
 
 
 @pytest.mark.parametrize("recompute", LEVELS)
 def test_one_list_of_operations_serves_both_directions(recompute):
     """The clock plays a forward block by the list of a backward one: what is not computation stands in one order."""
-    forward, backward = ([op for op in of(kind, recompute) if not isinstance(op, Work)] for kind in PASSES)
+    forward, backward = ([op for op in of(kind, recompute) if not isinstance(op, BlockWork)] for kind in PASSES)
     in_place = [op for op in backward if not getattr(op, "again", False)]
     assert [(type(op), getattr(op, "which", None)) for op in forward] == [
         (type(op), getattr(op, "which", None)) for op in in_place
@@ -82,17 +82,17 @@ def test_up_projections_by_their_flops():
 
 def test_activations_are_made_again_before_experts_and_their_all_to_alls_only_with_moe():
     plain, gated, moe = (of("backward", recompute) for recompute in ("none", "activation", "moe"))
-    experts = [op for op in gated if isinstance(op, Work) and op.kind == "experts"]
+    experts = [op for op in gated if isinstance(op, BlockWork) and op.kind == "experts"]
     assert experts[0].of == ("inner again", "inner inputs", "inner weights")
     assert [op for op in gated if isinstance(op, Send)] == [op for op in plain if isinstance(op, Send)]
     sent = [(op.label, op.again) for op in moe if isinstance(op, Send)]
     assert sent[:2] == [("dispatch again", True), ("combine again", True)]
-    assert not any("attention again" in op.of for op in moe if isinstance(op, Work))
+    assert not any("attention again" in op.of for op in moe if isinstance(op, BlockWork))
 
 
 def test_gradients_of_weights_that_are_not_delayed_come_with_those_of_inputs():
     late, early = (pair("none", delayed) for delayed in (True, False))
-    weights = [op for _, _, op in late if isinstance(op, Work) and op.off]
+    weights = [op for _, _, op in late if isinstance(op, BlockWork) and op.off]
     assert [op.of for op in weights] == [("inner weights",), ("attention weights",)]
-    assert not any(isinstance(op, Work) and op.off for _, _, op in early)
-    assert sum(("inner weights" in op.of) for _, _, op in early if isinstance(op, Work)) == 1
+    assert not any(isinstance(op, BlockWork) and op.off for _, _, op in early)
+    assert sum(("inner weights" in op.of) for _, _, op in early if isinstance(op, BlockWork)) == 1

@@ -34,7 +34,7 @@ from mfabric_jax.workload.gpus import GPUS
 from mfabric_jax.workload.memory import step_bytes, usable_bytes
 from mfabric_jax.workload.parallel import SHARDING
 from mfabric_jax.workload.recompute import LEVELS
-from mfabric_jax.workload.schedules import BACKWARD, held
+from mfabric_jax.workload.schedules import BACKWARD, passes_in_memory
 from mfabric_jax.workload.set_ups import quickest
 
 H100 = get_gpu("H100-SXM")
@@ -280,7 +280,7 @@ def test_passes_in_flight_are_those_of_the_schedule(kind, stages, rounds):
     order = order_of(job)
     for stage in range(stages):
         steps = np.where(order.kind[stage] == BACKWARD, -1, 1)
-        in_flight = held(schedule, stage, job.shape, chunks)
+        in_flight = passes_in_memory(schedule, stage, job.shape, chunks)
         assert sum(in_flight) == np.cumsum(steps).max()
         assert len(in_flight) == chunks
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from mfabric_jax.evaluate.resolving.resolve import Resolved
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.graph_failures import graph_devices
-from mfabric_jax.fabric.site import Links, Site
+from mfabric_jax.fabric.site import FabricLinks, FabricSite
 from mfabric_jax.fabric.tree import DOWN
 from mfabric_jax.workload import Workload
 
@@ -23,7 +23,7 @@ class ServerNics(NamedTuple):
     optical: float
 
 
-class Switches(NamedTuple):
+class SwitchCounts(NamedTuple):
     """Packet switches of a cluster.
 
     - `edges`: switches with servers attached; `spines`: all others.
@@ -38,18 +38,18 @@ class Switches(NamedTuple):
     above: float | None = None
 
 
-class Counted(NamedTuple):
+class ClusterParts(NamedTuple):
     """The cluster whose parts are counted: the site of its bill, without idle spare GPUs of domains."""
 
     on: Fabric
     resolved: Resolved
     job: Workload
     group: Any
-    site: Site
+    site: FabricSite
     nvswitches: int  # of the whole cluster
 
     @classmethod
-    def of(cls, resolved: Resolved, group: Any) -> Counted:
+    def of(cls, resolved: Resolved, group: Any) -> ClusterParts:
         on, job = resolved.fabric, resolved.job
         return cls(on, resolved, job, group, resolved.site, nvswitches_of(resolved))
 
@@ -66,16 +66,16 @@ class Counted(NamedTuple):
         return ServerNics(int(switched), others + own)
 
     @property
-    def cluster_links(self) -> Links:
+    def cluster_links(self) -> FabricLinks:
         return self.on.links(self.site)
 
     @property
-    def switches(self) -> Switches:
+    def switches(self) -> SwitchCounts:
         hosts, tree = self.job.servers * self.nics.electrical, self.cluster_links.tree
         if tree is None or not hosts:
             mesh = self.cluster_links.mesh() if hosts and self.cluster_links.mesh else None
             edges, spines = (*(count for _, count in mesh.nodes[1:]), 0, 0)[:2] if mesh else (0, 0)
-            return Switches(edges, spines)
+            return SwitchCounts(edges, spines)
         planes, links = tree.planes, dict(self._tree_links)
         below = min(hosts // tree.parts, tree.edge_ports[DOWN])
         up, core = (hosts // tree.parts * links.get(kind, 0) for kind in ("link", "spine-link"))
@@ -84,7 +84,7 @@ class Counted(NamedTuple):
         pods = math.ceil(edges / tree.parts / tree.pod_ports[DOWN]) if core else 1
         spines = planes * tree.parts * (first + cores)
         above = planes * max(1, first // pods) if edges > tree.parts else math.inf
-        return Switches(planes * edges, spines, below * links.get("link", 0), above)
+        return SwitchCounts(planes * edges, spines, below * links.get("link", 0), above)
 
     @property
     def _tree_links(self) -> tuple[tuple[str, float], ...]:
@@ -156,6 +156,6 @@ def nvswitches_of(resolved: Resolved) -> int:
     each, gpu = resolved.case.gpu.nvswitches, resolved.server
     if each is None:
         return 0
-    if resolved.asked.gpu.nvswitches is not None or resolved.fabric.domain_gpus is not None:
+    if resolved.original.gpu.nvswitches is not None or resolved.fabric.domain_gpus is not None:
         return resolved.job.servers * each
     return math.ceil(resolved.job.gpus / gpu.nvswitch_gpus * each)

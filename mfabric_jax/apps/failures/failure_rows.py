@@ -39,7 +39,7 @@ class Struck(NamedTuple):
     solved: Exchanges | None = None
     after: Iteration | None = None
 
-    def failed_s(self, since: int) -> float:
+    def mean_iteration_s(self, since: int) -> float:
         return np.inf if self.after is None else float(self.after.iteration_s[since:].mean())
 
     @property
@@ -50,33 +50,35 @@ class Struck(NamedTuple):
         return SPARE_GPU if self.left.moved else SPARE_SERVER if self.left.spare else None
 
 
-def row_of(config: Any, one: Problem, kind: str, hit: Struck, before: Iteration) -> dict:
+def row_of(config: Any, problem: Problem, kind: str, hit: Struck, before: Iteration) -> dict:
     """Return the row of a failure. The time parts are of the affected iterations, `healthy_...` of the healthy run."""
-    settings, job = one.resolved, one.workload
+    settings, job = problem.resolved, problem.workload
     whole_s = before.iteration_s
     hurt = _of_hit(hit.after, whole_s, config.case.failures.iteration)
     slow_down = hurt["slow_down"]
-    as_published = one.bandwidths[0] == 400 and job.gpus == 1024
+    as_published = problem.bandwidths[0] == 400 and job.gpus == 1024
     return {
         "model": job.model,
-        "fabric": one.fabric.name,
-        "network.graph": settings.case.network.graph if one.group.over_graph else None,
+        "fabric": problem.fabric.name,
+        "network.graph": settings.case.network.graph if problem.group.over_graph else None,
         "failure": kind,
-        "nic_gbps": one.bandwidths[0],
+        "nic_gbps": problem.bandwidths[0],
         "gpus": job.gpus,
-        "policy": one.fabric.policy or settings.policy_name,
-        "routing": one.fabric.paths(settings.site).rule or settings.routing,
-        "nic_use": one.group.nic_use,
+        "policy": problem.fabric.policy or settings.policy_name,
+        "routing": problem.fabric.paths(settings.site).rule or settings.routing,
+        "nic_use": problem.group.nic_use,
         "stage": hit.stage,
         "server": config.case.failures.server,
         "at": config.case.failures.iteration,
         "iterations": len(whole_s),
         "healthy_s": float(whole_s.mean()),
         **{name: hurt.pop(name) for name in ("failed_s", "slow_down", "run_slow_down")},
-        **_expected(config, one, hit, kind, run_s=float(whole_s.mean()), slow_down=slow_down),
+        **_loss_columns(config, problem, hit, kind, run_s=float(whole_s.mean()), slow_down=slow_down),
         "remedy": hit.remedy,
         "waits": hit.left.waits,
-        "published": PUBLISHED.get((job.known_as, kind)) if as_published and one.fabric.name == PUBLISHED_ON else None,
+        "published": PUBLISHED.get((job.known_as, kind))
+        if as_published and problem.fabric.name == PUBLISHED_ON
+        else None,
         **{f"healthy_{name}": float(np.mean(getattr(before, name))) for name in PARTS[1:]},
         **hurt,
         **job_columns(settings, job),
@@ -99,61 +101,63 @@ def _of_hit(after: Iteration | None, whole_s: np.ndarray, since: int) -> dict[st
     }
 
 
-def _expected(config: Any, one: Problem, hit: Struck, kind: str, *, run_s: float, slow_down: float | None) -> dict:
-    settings, job, there = one.resolved, one.workload, config.counted.devices(kind)
-    bill = bill_of(settings, job, one.bandwidths[0])
+def _loss_columns(
+    config: Any, problem: Problem, hit: Struck, kind: str, *, run_s: float, slow_down: float | None
+) -> dict:
+    settings, job, there = problem.resolved, problem.workload, config.counted.devices(kind)
+    bill = bill_of(settings, job, problem.bandwidths[0])
     usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
-    found = {name: multiply(whole, 1 / job.servers) if hit.left.spare else None for name, whole in usd.items()}
-    part_usd = _part_usd(config, one, kind)
+    spares = {name: multiply(whole, 1 / job.servers) if hit.left.spare else None for name, whole in usd.items()}
+    part_usd = _part_usd(config, problem, kind)
     stop = config.case.failures.checkpoint_interval_s, config.case.failures.restart_s
     rate = config.rates.get(kind)
     lost = expected_loss(rate, there, slow_down, run_s, *stop, waits=hit.left.waits is not None)
-    each = costs(settings, job, bill, run_s, settings.achieved(job))["usd_per_million_tokens"]
+    each = costs(settings, job, bill, run_s, settings.efficiency_of(job))["usd_per_million_tokens"]
     an_hour = multiply(each, job.iteration_tokens / MILLION * 3600 / run_s)
     month_of_life = HOURS_A_MONTH * 3600 / settings.parts.running.seconds
     return {
-        **found,
+        **spares,
         "spare_part_usd": part_usd,
         "devices": there,
         **lost,
         "usd_per_million_tokens": each,
         "lost_usd_per_month": multiply(an_hour, lost["lost_hours_per_month"]),
-        "spare_usd_per_month": None if rate is None else multiply(found["spare_usd"], month_of_life),
+        "spare_usd_per_month": None if rate is None else multiply(spares["spare_usd"], month_of_life),
         "spare_part_usd_per_month": None if rate is None else multiply(part_usd, month_of_life),
     }
 
 
-def _part_usd(config: Any, one: Problem, kind: str) -> float | None:
-    prices, ocs = one.resolved.parts.prices, one.resolved.parts.ocs
+def _part_usd(config: Any, problem: Problem, kind: str) -> float | None:
+    prices, ocs = problem.resolved.parts.prices, problem.resolved.parts.ocs
 
-    def at(part: str, count: float) -> float | None:
-        each = prices.at(part, one.bandwidths[0])
+    def price_of(part: str, count: float) -> float | None:
+        each = prices.price_of(part, problem.bandwidths[0])
         return None if each is None else count * each
 
-    if kind == "optical-nic" and one.group.own_ports:
+    if kind == "optical-nic" and problem.group.own_ports:
         return None  # co-packaged
     if kind in ("electrical-nic", "optical-nic"):
-        return at("nic", 1)
+        return price_of("nic", 1)
     if kind == "electrical-nics":
-        return at("nic", float(one.group.electrical_nics))
+        return price_of("nic", float(problem.group.electrical_nics))
     if kind in (*LINKS, "plane-link"):  # on a region's or rail's optical switch, only the NIC needs a transceiver
-        ends = 1 if kind == "optical-link" or one.group.phases else 2
-        return add(at("transceiver", ends), at("fibre", 1))
+        ends = 1 if kind == "optical-link" or problem.group.phases else 2
+        return add(price_of("transceiver", ends), price_of("fibre", 1))
     if kind in ("switch", "spine"):
-        box = prices.switch_for(one.bandwidths[0])
-        return at("switch_port", config.case.network.radix) if box is None else box.usd
+        box = prices.switch_for(problem.bandwidths[0])
+        return price_of("switch_port", config.case.network.radix) if box is None else box.usd
     if kind == "gpu":
-        return usd_of_gpu(one.resolved)
-    if kind == "optical-switch" and one.fabric.about.optics.switch_a_nic:
-        behind = (part.attachment.ocs_ports for part in one.fabric.parts(config.counted.site))
-        return at("ocs_port", next(ports for ports in behind if ports))
-    if kind == "optical-switch" and one.fabric.about.optics.switches is not None:
-        ports, _ = one.fabric.about.optics.switches(one.resolved.site)
-        return add(at("ocs_port", ports), 0.0 if ocs is None else ocs.usd or 0.0)
+        return usd_of_gpu(problem.resolved)
+    if kind == "optical-switch" and problem.fabric.about.optics.switch_a_nic:
+        behind = (part.attachment.ocs_ports for part in problem.fabric.parts(config.counted.site))
+        return price_of("ocs_port", next(ports for ports in behind if ports))
+    if kind == "optical-switch" and problem.fabric.about.optics.switches is not None:
+        ports, _ = problem.fabric.about.optics.switches(problem.resolved.site)
+        return add(price_of("ocs_port", ports), 0.0 if ocs is None else ocs.usd or 0.0)
     return None
 
 
-def said_of(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | None:
+def absence_note(name: str, kinds: Iterable[str], absent: dict[str, str]) -> str | None:
     by_reason: dict[str, list[str]] = {}
     for kind in kinds:
         if kind in absent:
@@ -218,28 +222,28 @@ def read_rates(path: str) -> dict[str, Rate]:
     Keys of a table: `per_million_hours` (failures per device) or `mtbf_hours`; `repair_hours` (default 24); `stops`
     (default true, for a controller false). A kind without a table may take its rate from another kind (`SAME_RATE`).
     """
-    found = {}
-    for kind, given in read_mapping(path, "rates of failures").items():
+    rates = {}
+    for kind, table in read_mapping(path, "rates of failures").items():
         one_of(f"failure in {path!r}:", kind, KINDS)
-        if not isinstance(given, dict):
-            raise InputError(f"{kind} in {path!r} must be a table such as {{ mtbf_hours = 50000 }}, got {given!r}.")
-        for name in given:
+        if not isinstance(table, dict):
+            raise InputError(f"{kind} in {path!r} must be a table such as {{ mtbf_hours = 50000 }}, got {table!r}.")
+        for name in table:
             one_of(f"{kind} in {path!r}: key", name, FIELDS)
-        if ("per_million_hours" in given) == ("mtbf_hours" in given):
+        if ("per_million_hours" in table) == ("mtbf_hours" in table):
             raise InputError(f"{kind} in {path!r} needs either per_million_hours or mtbf_hours.")
         for name in ("per_million_hours", "mtbf_hours", "repair_hours"):
-            number(f"{kind}.{name}", given.get(name, 0))
-        if "mtbf_hours" in given:
-            per_hour = 1 / positive(f"{kind}.mtbf_hours", given["mtbf_hours"])
+            number(f"{kind}.{name}", table.get(name, 0))
+        if "mtbf_hours" in table:
+            per_hour = 1 / positive(f"{kind}.mtbf_hours", table["mtbf_hours"])
         else:
-            per_hour = not_negative(f"{kind}.per_million_hours", given["per_million_hours"]) / MILLION
-        stops = given.get("stops", kind != "controller")
+            per_hour = not_negative(f"{kind}.per_million_hours", table["per_million_hours"]) / MILLION
+        stops = table.get("stops", kind != "controller")
         if not isinstance(stops, bool):
             raise InputError(f"{kind}.stops must be true or false, got {stops!r}.")
-        repair = not_negative(f"{kind}.repair_hours", given.get("repair_hours", 24.0))
-        found[kind] = Rate(per_hour, float(repair), stops)
-    same = {kind: (found[of], times) for kind, (of, times) in SAME_RATE.items() if kind not in found and of in found}
-    return found | {kind: rate._replace(per_hour=times * rate.per_hour) for kind, (rate, times) in same.items()}
+        repair = not_negative(f"{kind}.repair_hours", table.get("repair_hours", 24.0))
+        rates[kind] = Rate(per_hour, float(repair), stops)
+    same = {kind: (rates[of], times) for kind, (of, times) in SAME_RATE.items() if kind not in rates and of in rates}
+    return rates | {kind: rate._replace(per_hour=times * rate.per_hour) for kind, (rate, times) in same.items()}
 
 
 def expected_loss(

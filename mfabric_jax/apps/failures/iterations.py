@@ -14,34 +14,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mfabric_jax.apps.failures.counts import LINKS, Counted
+from mfabric_jax.apps.failures.counts import LINKS, ClusterParts
 from mfabric_jax.apps.failures.failure_rows import (
     SPARE_GPU,
     SPARE_SERVER,
     Rate,
     Struck,
+    absence_note,
     faster_by,
     read_rates,
     row_of,
-    said_of,
 )
 from mfabric_jax.case import Case, Cases, cases
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.evaluate.arranged import steady_now
 from mfabric_jax.evaluate.demands import BetweenServers
-from mfabric_jax.evaluate.links import acknowledged, at_unit_bandwidth, in_phases
+from mfabric_jax.evaluate.links import at_unit_bandwidth, in_phases, with_acks
 from mfabric_jax.evaluate.on_circuits import OnCircuits
-from mfabric_jax.evaluate.problem import Problem, check_dtype, linked
+from mfabric_jax.evaluate.problem import Problem, check_dtype, link_group
 from mfabric_jax.evaluate.resolving.limits import check_beside
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.solving import problem_at, solve
-from mfabric_jax.fabric import Circuits, Region, degraded
+from mfabric_jax.fabric import Circuits, Region, degrade
 from mfabric_jax.fabric.failures import KINDS, ONE_PLANE, Degraded, absent_kinds
 from mfabric_jax.fabric.registry import no_price
 from mfabric_jax.policies import Policy
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.fixed import fixed_times_now
-from mfabric_jax.routing.graphs import ways_on_links
+from mfabric_jax.routing.graphs import paths_on_links
 from mfabric_jax.routing.region import relayed_part_times
 from mfabric_jax.support import programs
 from mfabric_jax.support.array_module import put
@@ -74,27 +74,29 @@ class Failures:
         return self.case.failures.kinds
 
     @functools.cached_property
-    def counted(self) -> Counted:
-        found = resolve(self.case)
-        return Counted.of(found, found.fabric.group(found.site, self.case.network.nic_gbps))
+    def cluster_parts(self) -> ClusterParts:
+        resolved = resolve(self.case)
+        return ClusterParts.of(resolved, resolved.fabric.group(resolved.site, self.case.network.nic_gbps))
 
     @functools.cached_property
     def absent(self) -> dict[str, str]:
         """Kinds that the fabric lacks: {kind: reason}."""
-        found = absent_kinds(self.counted.group, self.counted.resolved.routing)
-        if not self.counted.nvswitches:
-            gpu, known = self.counted.resolved.server.name, self.counted.resolved.server.nvswitches
+        reasons = absent_kinds(self.cluster_parts.group, self.cluster_parts.resolved.routing)
+        if not self.cluster_parts.nvswitches:
+            gpu, known = self.cluster_parts.resolved.server.name, self.cluster_parts.resolved.server.nvswitches
             unknown = f"their number is not known for {gpu}: state gpu.nvswitches"
-            found |= {"nvswitch": unknown if known is None else f"GPUs {gpu} have no NVSwitch"}
+            reasons |= {"nvswitch": unknown if known is None else f"GPUs {gpu} have no NVSwitch"}
         of_bill = (*LINKS, "spine", "optical-switch")
-        return found | {kind: NONE_THERE for kind in of_bill if kind not in found and not self.counted.devices(kind)}
+        return reasons | {
+            kind: NONE_THERE for kind in of_bill if kind not in reasons and not self.cluster_parts.devices(kind)
+        }
 
     @property
     def present(self) -> list[str]:
-        return [kind for kind in self.asked if kind not in self.absent]
+        return [kind for kind in self.candidate_kinds if kind not in self.absent]
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def candidate_kinds(self) -> tuple[str, ...]:
         """The requested kinds; by default all, without those of planes if there is only one plane."""
         return self.kinds or tuple(kind for kind in KINDS if self.absent.get(kind) != ONE_PLANE)
 
@@ -103,182 +105,186 @@ class Failures:
         if kind != "gpu":
             return [kind]
         named = {SPARE_GPU: "gpu", SPARE_SERVER: "server"}
-        asked = self.case.failures.gpu_remedy
-        return [*named.values()] if asked == CHEAPER else [named[asked]]
+        remedy = self.case.failures.gpu_remedy
+        return [*named.values()] if remedy == CHEAPER else [named[remedy]]
 
     @property
     def notes(self) -> list[str]:
         """Sentences on kinds that the fabric lacks, spare GPUs of scale-up domains, and missing prices."""
-        found = resolve(self.case)
-        name, asked = found.fabric.name, self.asked
-        said = [said_of(name, asked, self.absent)]
-        said += [f"{name}: {IDLE}."] if "gpu" in asked and found.fabric.domain_gpus else []
-        said += [no_price(name, found.parts.prices)]
-        return [one for one in said if one]
+        resolved = resolve(self.case)
+        name, kinds = resolved.fabric.name, self.candidate_kinds
+        sentences = [absence_note(name, kinds, self.absent)]
+        sentences += [f"{name}: {IDLE}."] if "gpu" in kinds and resolved.fabric.domain_gpus else []
+        sentences += [no_price(name, resolved.parts.prices)]
+        return [sentence for sentence in sentences if sentence]
 
 
 def failures_of(case: Case) -> Failures:
     """Return the checked failures of a case. Raise `InputError` for a failure that cannot happen or is not modelled."""
-    asked, found = case.failures, resolve(case)
-    check_beside("failures", found.case)
-    if asked.kinds is not None:
-        names("failures.kinds", asked.kinds, KINDS)
+    options, resolved = case.failures, resolve(case)
+    check_beside("failures", resolved.case)
+    if options.kinds is not None:
+        names("failures.kinds", options.kinds, KINDS)
     nvswitches = case.gpu.nvswitches
-    if nvswitches is not None and nvswitches < 2 and "nvswitch" in (asked.kinds or KINDS):
+    if nvswitches is not None and nvswitches < 2 and "nvswitch" in (options.kinds or KINDS):
         raise InputError("gpu.nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
-    job = found.job
+    job = resolved.job
     for path, value, most, what in (
-        ("iteration", asked.iteration, case.run.iterations, "iterations of the run"),
-        ("stage", 0 if asked.stage in (None, BUSIEST) else asked.stage, job.pp, f"pipeline stages of {job.model}"),
-        ("server", asked.server, job.servers_per_region, f"servers of a region of {job.model}"),
+        ("iteration", options.iteration, case.run.iterations, "iterations of the run"),
+        ("stage", 0 if options.stage in (None, BUSIEST) else options.stage, job.pp, f"pipeline stages of {job.model}"),
+        ("server", options.server, job.servers_per_region, f"servers of a region of {job.model}"),
     ):
         if value >= most:
             raise InputError(f"failures.{path} must be below the {most} {what}, got {value}.")
-    return Failures(case, {} if asked.rates is None else read_rates(asked.rates))
+    return Failures(case, {} if options.rates is None else read_rates(options.rates))
 
 
-def plans(asked: Case | Cases) -> list[Failures]:
+def failures_of_cases(case_set: Case | Cases) -> list[Failures]:
     """Return the failures of every case. Raise `InputError` for a requested kind that no case has."""
-    found = [failures_of(case) for case in cases(asked)]
-    for kind in {kind for one in found for kind in one.kinds or ()}:
-        if all(kind in one.absent for one in found):
-            why = "; ".join(dict.fromkeys(f"{one.case.network.fabric}: {one.absent[kind]}" for one in found))
+    per_case = [failures_of(case) for case in cases(case_set)]
+    for kind in {kind for config in per_case for kind in config.kinds or ()}:
+        if all(kind in config.absent for config in per_case):
+            why = "; ".join(
+                dict.fromkeys(f"{config.case.network.fabric}: {config.absent[kind]}" for config in per_case)
+            )
             raise InputError(f"failure {kind!r} exists on none of the fabrics ({why}).")
-    return found
+    return per_case
 
 
 def failures(
-    asked: Case | Cases, progress: Callable[[str], None] | None = None, *, start: int = 0
+    case_set: Case | Cases, progress: Callable[[str], None] | None = None, *, start: int = 0
 ) -> Iterator[dict[str, Any]]:
     """Yield a row for every case and kind of failure: iteration times before and after, and the run's slow-down.
 
     - `start`: number of rows to skip without computing them.
     """
     number = itertools.count()
-    for config in plans(asked):
+    for config in failures_of_cases(case_set):
         check_dtype(config.case.run.dtype)
         kinds = [kind for kind in config.present if next(number) >= start]
         if not kinds:
             continue
-        one = problem_at(resolve(config.case), (config.case.network.nic_gbps,))
-        healthy = solve(one)
-        if one.weighs:  # at one bandwidth
+        problem = problem_at(resolve(config.case), (config.case.network.nic_gbps,))
+        healthy = solve(problem)
+        if problem.weighs:  # at one bandwidth
             healthy = jax.tree.map(lambda x: x[0], healthy)
-        (before,) = _timed(one, [(healthy, None, 0)])
+        (before,) = _hit_iterations(problem, [(healthy, None, 0)])
         since = config.case.failures.iteration
         for kind in kinds:
-            every = [_worst(config, one, remedy, healthy, before) for remedy in config.remedies_of(kind)]
-            hit = min(every, key=lambda each: each.failed_s(since))
-            row = row_of(config, one, kind, hit, before)
+            every = [_worst(config, problem, remedy, healthy, before) for remedy in config.remedies_of(kind)]
+            hit = min(every, key=lambda each: each.mean_iteration_s(since))
+            row = row_of(config, problem, kind, hit, before)
             if progress:
-                progress(f"{one.workload.model}: {kind}")
+                progress(f"{problem.workload.model}: {kind}")
             yield row | {"faster_by": faster_by(healthy, hit, row["slow_down"], row["routing"] == "unsplit", since)}
 
 
-def _worst(config: Failures, one: Problem, kind: str, healthy: Exchanges, before: Iteration) -> Struck:
+def _worst(config: Failures, problem: Problem, kind: str, healthy: Exchanges, before: Iteration) -> Struck:
     """The failure at the requested stage, or at the stage where it makes the iteration longest."""
-    asked, busiest = config.case.failures.stage, int(before.stage[0])
-    if asked is None:
-        every = [busiest, *(stage for stage in range(one.workload.pp) if stage != busiest)]
-        stages = [stage for stage in every if _simulated(config, one, kind, stage)] or every[:1]
+    stage_option, busiest = config.case.failures.stage, int(before.stage[0])
+    if stage_option is None:
+        every = [busiest, *(stage for stage in range(problem.workload.pp) if stage != busiest)]
+        stages = [stage for stage in every if _can_simulate(config, problem, kind, stage)] or every[:1]
     else:
-        stages = [busiest if asked == BUSIEST else asked]
-    if waiting := _waiting(config, one, kind, stages):
+        stages = [busiest if stage_option == BUSIEST else stage_option]
+    if waiting := _waiting(config, problem, kind, stages):
         return waiting
-    found = list(_broken(config, one, kind, stages))
-    cases = [(_with_stages(healthy, solved, stage, left), left, stage) for stage, left, solved in found]
-    struck = [Struck(*each, after) for each, after in zip(found, _timed(one, cases), strict=True)]
-    return max(struck, key=lambda each: each.failed_s(config.case.failures.iteration))
+    outcomes = list(_outcomes_by_stage(config, problem, kind, stages))
+    cases = [(_with_stages(healthy, solved, stage, left), left, stage) for stage, left, solved in outcomes]
+    struck = [Struck(*each, after) for each, after in zip(outcomes, _hit_iterations(problem, cases), strict=True)]
+    return max(struck, key=lambda each: each.mean_iteration_s(config.case.failures.iteration))
 
 
-def _waiting(config: Failures, one: Problem, kind: str, stages: list[int]) -> Struck | None:
+def _waiting(config: Failures, problem: Problem, kind: str, stages: list[int]) -> Struck | None:
     """The first of `stages` at which the job waits for the repair; None if it waits at none."""
-    for stage in stages if one.group.over_graph else stages[:1]:
-        left = _left(config, one, kind, stage)
+    for stage in stages if problem.group.over_graph else stages[:1]:
+        left = _remaining_fabric(config, problem, kind, stage)
         if left.waits is not None:
             return Struck(stage, left)
     return None
 
 
-def _simulated(config: Failures, one: Problem, kind: str, stage: int) -> bool:
+def _can_simulate(config: Failures, problem: Problem, kind: str, stage: int) -> bool:
     """Whether the failure can be simulated at a stage; at some places of a graph it cannot."""
     try:
-        return not one.group.shares_links or _left(config, one, kind, stage) is not None
+        return not problem.group.shares_links or _remaining_fabric(config, problem, kind, stage) is not None
     except InputError:
         return False
 
 
-def _broken(config: Failures, one: Problem, kind: str, stages: list[int]) -> Iterator[tuple[int, Degraded, Exchanges]]:
+def _outcomes_by_stage(
+    config: Failures, problem: Problem, kind: str, stages: list[int]
+) -> Iterator[tuple[int, Degraded, Exchanges]]:
     """For each stage: what remains after the failure, and all-to-alls [I P Q L 2] as if every stage were hit."""
-    for place, stage in enumerate(stages):
-        if place == 0 or one.group.shares_links or left.stays:  # else all stages lose the same
-            left = _left(config, one, kind, stage)
-            left, solved = _solved(one, left, stage)
+    for index, stage in enumerate(stages):
+        if index == 0 or problem.group.shares_links or left.stays:  # else all stages lose the same
+            left = _remaining_fabric(config, problem, kind, stage)
+            left, solved = _solve_hit(problem, left, stage)
         yield stage, left, solved
         if left.everywhere:
             return
 
 
-def _left(config: Failures, one: Problem, kind: str, stage: int) -> Degraded:
-    job, settings, asked = one.workload, one.resolved, config.case.failures
-    group = one.group if one.group.reconfigures else at_unit_bandwidth(one.group, settings.case.run.dtype)
+def _remaining_fabric(config: Failures, problem: Problem, kind: str, stage: int) -> Degraded:
+    job, settings, options = problem.workload, problem.resolved, config.case.failures
+    group = problem.group if problem.group.reconfigures else at_unit_bandwidth(problem.group, settings.case.run.dtype)
     sizes: dict[str, Any] = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server}
     sizes |= {"gpus_per_rank": job.tp, "attention_gpus": job.attention_tp}
-    counted = config.counted
+    counted = config.cluster_parts
     sizes |= {
         "radix": config.case.network.radix,
         "rails": counted.cluster_links.rails,
         "many_rings": counted.many_rings,
     }
     sizes |= {"relayed": settings.routing == "unsplit"}
-    if not one.group.over_graph:
+    if not problem.group.over_graph:
         switches, nics = counted.switches, counted.nics.electrical
         sizes |= {"uplinks": switches.uplinks, "spines": switches.above, "nics": nics or None}
     if kind == "nvswitch":
         sizes["nvswitches"] = resolve(config.case).case.gpu.nvswitches
-    gpu = stage * (job.gpus // job.pp) + asked.server * job.gpus_per_server
-    like = "optical-nic" if kind == "optical-switch" and one.fabric.about.optics.switch_a_nic else kind
-    return dataclasses.replace(degraded(group, like, server=asked.server, gpu=gpu, **sizes), kind=kind)
+    gpu = stage * (job.gpus // job.pp) + options.server * job.gpus_per_server
+    like = "optical-nic" if kind == "optical-switch" and problem.fabric.about.optics.switch_a_nic else kind
+    return dataclasses.replace(degrade(group, like, server=options.server, gpu=gpu, **sizes), kind=kind)
 
 
-def _solved(one: Problem, left: Degraded, stage: int) -> tuple[Degraded, Exchanges]:
-    if one.group.reconfigures:
-        return left, _solve_circuits(one, left, stage)
-    job, carrier = one.workload, linked(one, left.group)
-    if one.group.shares_links:
-        return _on_shared_links(one, left, carrier)
-    left = _with_rates(one, left, carrier)
-    acks = one.resolved.carried_by.acks_back
+def _solve_hit(problem: Problem, left: Degraded, stage: int) -> tuple[Degraded, Exchanges]:
+    if problem.group.reconfigures:
+        return left, _solve_circuits(problem, left, stage)
+    job, carrier = problem.workload, link_group(problem, left.group)
+    if problem.group.shares_links:
+        return _on_shared_links(problem, left, carrier)
+    left = _with_rates(problem, left, carrier)
+    acks = problem.resolved.carried_by.acks_back
 
     def seconds(demand: np.ndarray) -> np.ndarray:
-        return fixed_times_now(carrier, acknowledged(demand, acks), job.ranks_per_server)
+        return fixed_times_now(carrier, with_acks(demand, acks), job.ranks_per_server)
 
-    return left, in_phases(job, one.group, steady_now(job, one.selections, seconds))
+    return left, in_phases(job, problem.group, steady_now(job, problem.selections, seconds))
 
 
-def _on_shared_links(one: Problem, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
+def _on_shared_links(problem: Problem, left: Degraded, carrier: Any) -> tuple[Degraded, Exchanges]:
     """Compute paths again, also those of gradients and of sends between stages."""
-    job, acks = one.workload, one.resolved.carried_by.acks_back
-    ways = ways_on_links(carrier, job, one.resolved.case.network.paths.name, one.resolved.case.run.seed)
+    job, acks = problem.workload, problem.resolved.carried_by.acks_back
+    paths = paths_on_links(carrier, job, problem.resolved.case.network.paths.name, problem.resolved.case.run.seed)
 
     def seconds(demand: np.ndarray) -> np.ndarray:
-        return ways.times_now(carrier, acknowledged(demand, acks))
+        return paths.times_now(carrier, with_acks(demand, acks))
 
-    return _with_rates(one, left, carrier), steady_now(job, one.selections, seconds)
+    return _with_rates(problem, left, carrier), steady_now(job, problem.selections, seconds)
 
 
-def _with_rates(one: Problem, left: Degraded, carrier: Any) -> Degraded:
+def _with_rates(problem: Problem, left: Degraded, carrier: Any) -> Degraded:
     """Update the share left for gradients and sends on fabrics where it depends on all links together."""
     if getattr(left.group, "ring_nics", 0) is not None or getattr(carrier, "ring_nics", None) is None:
         return left
-    pairs = [(getattr(carrier, name), getattr(one.group, name)) for name in ("ring_nics", "stage_nics")]
+    pairs = [(getattr(carrier, name), getattr(problem.group, name)) for name in ("ring_nics", "stage_nics")]
     less = min(float(now) / float(whole) for now, whole in pairs)
     return dataclasses.replace(left, eps_left=min(left.eps_left, less))
 
 
-def _solve_circuits(one: Problem, left: Degraded, stage: int) -> Exchanges:
+def _solve_circuits(problem: Problem, left: Degraded, stage: int) -> Exchanges:
     """The all-to-alls of every stage as if the failure hit it, without traffic inside servers."""
-    settings, job, sent = one.resolved, one.workload, one.selections
+    settings, job, sent = problem.resolved, problem.workload, problem.selections
     share = np.asarray(left.share_of_rank(job.ep, job.ranks_per_server), float)
     relay = int(left.server) if left.relays else None
     policy = settings.circuits_policy()
@@ -286,14 +292,14 @@ def _solve_circuits(one: Problem, left: Degraded, stage: int) -> Exchanges:
         policy = functools.partial(_serving_first, policy=policy, server=relay)
     if left.stays:
         region: Any = group_numbers(left.group, settings.case.run.dtype)
-        policy = jax.tree_util.Partial(_staying, count=_last_circuits(one, policy, region, stage))
+        policy = jax.tree_util.Partial(_staying, count=_last_circuits(problem, policy, region, stage))
     carried = settings.routing if relay is None else functools.partial(relayed_part_times, server=relay)
     between = BetweenServers(
         _between(dispatched_bytes(job, sent), share), _between(even_bytes(job, np.dtype(float)), share)
     )
-    costs = one.costs if one.weighs else None
+    costs = problem.costs if problem.weighs else None
     every = np.arange(len(sent))
-    return OnCircuits(one, left.group, costs, between, policy, carried).loads(every, 0 * every, None)
+    return OnCircuits(problem, left.group, costs, between, policy, carried).loads(every, 0 * every, None)
 
 
 def _between(ranks: np.ndarray, share: np.ndarray) -> np.ndarray:
@@ -304,12 +310,12 @@ def _between(ranks: np.ndarray, share: np.ndarray) -> np.ndarray:
     return servers * (1 - np.eye(servers.shape[-1]))
 
 
-def _last_circuits(one: Problem, policy: Policy, region: Region, stage: int) -> jax.Array:
-    where, sent = places(one.workload), one.sent[0]
-    layer, micro_batch = (at[stage][where.layer[stage] >= 0][-1] for at in where.pick(*sent.shape[:2]))
-    last = jnp.asarray(sent[layer, micro_batch], one.resolved.case.run.dtype)
-    demand = server_bytes(dispatched_bytes(one.workload, last), one.workload.ranks_per_server)
-    key = jax.random.key_data(jax.random.key(one.resolved.case.run.seed))
+def _last_circuits(problem: Problem, policy: Policy, region: Region, stage: int) -> jax.Array:
+    where, sent = places(problem.workload), problem.own_selections[0]
+    layer, micro_batch = (indices[stage][where.layer[stage] >= 0][-1] for indices in where.pick(*sent.shape[:2]))
+    last = jnp.asarray(sent[layer, micro_batch], problem.resolved.case.run.dtype)
+    demand = server_bytes(dispatched_bytes(problem.workload, last), problem.workload.ranks_per_server)
+    key = jax.random.key_data(jax.random.key(problem.resolved.case.run.seed))
     return programs.run(_circuits, policy, demand, region, key)
 
 
@@ -341,22 +347,26 @@ def _with_stages(healthy: Exchanges, failed: Exchanges, stage: int, left: Degrad
     )
 
 
-def _timed(one: Problem, hits: Sequence[tuple[Exchanges, Degraded | None, int]]) -> list[Iteration]:
+def _hit_iterations(problem: Problem, hits: Sequence[tuple[Exchanges, Degraded | None, int]]) -> list[Iteration]:
     """Iterations [I] for each hit: its all-to-alls [I ..], what remains (None: everything) and its stage. All hits run
     in one batch."""
     loads = in_float64(jax.tree.map(lambda *x: np.concatenate(x), *(solved for solved, _, _ in hits)))
     many = len(hits[0][0].load)
-    left = [_rates_left(one, left, stage) for _, left, stage in hits]
+    left = [_rates_left(problem, left, stage) for _, left, stage in hits]
     rates, tp_Bps = jax.tree.map(lambda *x: np.repeat(np.stack(x), many, axis=0), *left)
-    walked = walk(one.workload, rates, loads, one.seconds, rules=one.resolved.rules, tp_Bps=tp_Bps, every=False)
+    walked = walk(
+        problem.workload, rates, loads, problem.seconds, rules=problem.resolved.rules, tp_Bps=tp_Bps, every=False
+    )
     ended = iterations_of(walked)
-    return [jax.tree.map(lambda x, at=at: x[at : at + many], ended) for at in range(0, len(loads.load), many)]
+    return [
+        jax.tree.map(lambda x, start=start: x[start : start + many], ended) for start in range(0, len(loads.load), many)
+    ]
 
 
-def _rates_left(one: Problem, left: Degraded | None, stage: int) -> tuple[FabricRates, np.ndarray]:
-    rates = one.rates(one.bandwidths[0])
+def _rates_left(problem: Problem, left: Degraded | None, stage: int) -> tuple[FabricRates, np.ndarray]:
+    rates = problem.rates(problem.bandwidths[0])
     eps, send, tp = (
-        np.full(one.workload.pp, float(each)) for each in (rates.eps_Bps, rates.send_Bps, rates.nvlink_Bps)
+        np.full(problem.workload.pp, float(each)) for each in (rates.eps_Bps, rates.send_Bps, rates.nvlink_Bps)
     )
     if left is not None:
         there = slice(None) if left.everywhere else stage

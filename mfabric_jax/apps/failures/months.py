@@ -39,7 +39,7 @@ class Month(NamedTuple):
         return sum(row["failures_per_month"] * row["repair_hours"] for row in waits)
 
     @property
-    def unpriced(self) -> tuple[str, ...]:
+    def unpriced_kinds(self) -> tuple[str, ...]:
         """Kinds whose spare has no known price."""
         bare = (row for row in self.rows if row["spare_part_usd"] is None and row["spare_usd"] is None)
         return tuple(row["failure"] for row in bare if row["failure"] != "server")
@@ -54,13 +54,13 @@ class Month(NamedTuple):
 
 def months(rows: Iterable[Row]) -> list[Month]:
     """Return the month of every case with failure rates. `rows`: those of a case follow each other."""
-    found: list[list[Row]] = []
+    groups: list[list[Row]] = []
     for row in rows:
-        new = not found or any(found[-1][0].get(name) != row.get(name) for name in SAME_CASE)
-        if new or row["failure"] in (each["failure"] for each in found[-1]):
-            found.append([])
-        found[-1].append(row)
-    return [_month(some) for some in found if any(row.get("lost_hours_per_month") is not None for row in some)]
+        new = not groups or any(groups[-1][0].get(name) != row.get(name) for name in SAME_CASE)
+        if new or row["failure"] in (each["failure"] for each in groups[-1]):
+            groups.append([])
+        groups[-1].append(row)
+    return [_month(some) for some in groups if any(row.get("lost_hours_per_month") is not None for row in some)]
 
 
 def _month(every: Sequence[Row]) -> Month:

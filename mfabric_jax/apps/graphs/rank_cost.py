@@ -15,8 +15,8 @@ from jaxtyping import Float
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate import resolve
-from mfabric_jax.evaluate.whole_cluster import build_cluster, drawn_tokens
-from mfabric_jax.routing.transfers import wired_cluster
+from mfabric_jax.evaluate.whole_cluster import build_cluster, draw_tokens
+from mfabric_jax.routing.transfers import wire_cluster
 from mfabric_jax.support.atomic import check_file, replacing
 from mfabric_jax.traffic.training import gpu_grid
 
@@ -32,7 +32,7 @@ def rank_cost(case: Case) -> Float[np.ndarray, "R R"]:
     ranks = resolved.job.ep
     if ranks > MOST_RANKS:
         raise InputError(f"rank_cost must be of at most {MOST_RANKS:,} ranks (ep), got {ranks:,}.")
-    wired = wired_cluster(build_cluster(resolved, drawn_tokens(resolved)), "spray")
+    wired = wire_cluster(build_cluster(resolved, draw_tokens(resolved)), "spray")
     gpu = gpu_grid(resolved.job)[0, 0, :, 0]
     src, dst = (ends.ravel() for ends in np.meshgrid(gpu, gpu, indexing="ij"))
     hops, share = wired.routes(src, dst, np.ones(len(src)))

@@ -2,7 +2,7 @@
 
 from mfabric_jax.apps.learning.environment import Drift, Recorded, RegionEnv, best_trajectory
 from mfabric_jax.apps.learning.judging import Evaluation, Scoreboard, evaluate_policies, scoreboard
-from mfabric_jax.apps.learning.training import Training, train
+from mfabric_jax.apps.learning.training import TrainingSettings, train
 
 __all__ = [
     "Drift",
@@ -10,7 +10,7 @@ __all__ = [
     "Recorded",
     "RegionEnv",
     "Scoreboard",
-    "Training",
+    "TrainingSettings",
     "best_trajectory",
     "evaluate_policies",
     "scoreboard",

@@ -18,15 +18,15 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Policy, settings_of
 from mfabric_jax.policies.circuit_search import ENOUGH
 from mfabric_jax.policies.network import PolicyNetwork
-from mfabric_jax.policies.relaxed import INACTIVE, drawn_to_whole, soft_circuits, softened_over
-from mfabric_jax.policies.samples import Samples, normalised, samples_of
+from mfabric_jax.policies.relaxed import INACTIVE, draw_to_whole, soft_circuits, softened_circuit_time
+from mfabric_jax.policies.samples import Samples, normalise, samples_of
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.policies.weighing import relative_delay
 from mfabric_jax.routing import Plan, degree_bound
-from mfabric_jax.routing.potentials import Potentials, descended
-from mfabric_jax.traffic.demand_families import misjudged
+from mfabric_jax.routing.potentials import Potentials, minimise
+from mfabric_jax.traffic.demand_families import noisy_forecast
 from mfabric_jax.traffic.samplers import drifting
-from mfabric_jax.traffic.scenarios import expected
+from mfabric_jax.traffic.scenarios import expected_demand
 
 TEMPERATURE = 0.03  # softness of the largest link time, in degree bounds
 UNDECIDED = 0.05  # softness of the choice to keep or change circuits, in degree bounds
@@ -53,48 +53,50 @@ def popularity(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
     return jnp.where(jnp.eye(len(demand), dtype=bool), 0, outer)
 
 
-def apart(forecast: Float[Array, "T S S"], demand: Float[Array, "T S S"]) -> Float[Array, ""]:
+def error_spread(forecast: Float[Array, "T S S"], demand: Float[Array, "T S S"]) -> Float[Array, ""]:
     """Return the standard deviation of the log errors, after removing each demand's common scale."""
     both = (forecast > 0) & (demand > 0)
     log = jnp.where(both, jnp.log(jnp.where(both, forecast, 1)) - jnp.log(jnp.where(both, demand, 1)), 0)
     many = both.sum((1, 2), keepdims=True).astype(demand.dtype)
-    rest = jnp.where(both, log - log.sum((1, 2), keepdims=True) / jnp.maximum(many, 1), 0)
-    return jnp.sqrt((rest**2).sum() / jnp.maximum(both.sum().astype(demand.dtype), 1))
+    residual = jnp.where(both, log - log.sum((1, 2), keepdims=True) / jnp.maximum(many, 1), 0)
+    return jnp.sqrt((residual**2).sum() / jnp.maximum(both.sum().astype(demand.dtype), 1))
 
 
-def predicted(key: Key[Array, ""], demands: Float[Array, "T+1 S S"]) -> tuple[Float[Array, "T S S"], Float[Array, ""]]:
+def predict_from_previous(
+    key: Key[Array, ""], demands: Float[Array, "T+1 S S"]
+) -> tuple[Float[Array, "T S S"], Float[Array, ""]]:
     """Predict every demand but the first from the previous one; return the forecasts and the size of their errors."""
     popular = jax.random.uniform(key, (), jnp.float32) < ONLY_POPULAR
     before = demands[:-1]
     guess = jnp.where(popular, jax.vmap(popularity)(before), before)
-    return guess, apart(guess, demands[1:])
+    return guess, error_spread(guess, demands[1:])
 
 
-def drawn_chain(
+def draw_chain(
     key: Key[Array, ""],
     region: Region,
     base: Float[Array, "S S"],
     recorded: Float[Array, "T+1 S S"] | None,
     steps: int,
     sigma: Float[Array, ""],
-    told: float,
+    noisy_share: float,
 ) -> Chain:
     """Draw a chain of `steps` that drifts around `base`, or take the `recorded` one.
 
     A fraction `told` of the chains has forecasts with errors `sigma`. The others predict each demand from the last.
     """
     keys = jax.random.split(key, 8)
-    part = [jax.random.uniform(one, (), jnp.float32) for one in keys[:6]]
+    part = [jax.random.uniform(entry, (), jnp.float32) for entry in keys[:6]]
     demands = base[None]
-    if steps > 1 or told < 1:
+    if steps > 1 or noisy_share < 1:
         demands = drifting(keys[6], base, steps + 1, skew=part[0], pairs=part[1], memory=0.5 + part[2] / 2)
         demands = demands if recorded is None else recorded
-        demands, (guess, error) = demands[1:], predicted(keys[7], demands)
-    noisy = jax.vmap(lambda key, one: misjudged(key, one, sigma))(jax.random.split(keys[7], steps), demands)
+        demands, (guess, error) = demands[1:], predict_from_previous(keys[7], demands)
+    noisy = jax.vmap(lambda key, entry: noisy_forecast(key, entry, sigma))(jax.random.split(keys[7], steps), demands)
     forecast = noisy
-    if told < 1:
-        is_told = part[3] < told
-        forecast, sigma = jnp.where(is_told, noisy, guess), jnp.where(is_told, sigma, error)
+    if noisy_share < 1:
+        is_noisy = part[3] < noisy_share
+        forecast, sigma = jnp.where(is_noisy, noisy, guess), jnp.where(is_noisy, sigma, error)
     bound = degree_bound(region, demands.mean(0))
     ratio = LEAST_DELAY * (MOST_DELAY / LEAST_DELAY) ** ((part[4] - AT_ONCE) / (1 - AT_ONCE))
     delay_s = jnp.where(part[4] < AT_ONCE, 0, ratio) * bound if steps > 1 else jnp.zeros((), jnp.float32)
@@ -117,42 +119,42 @@ def chain_time(model: PolicyNetwork, chain: Chain, strength: Float[Array, ""], s
     next step, with the gradient of the mixture. A chain of one step always takes the proposal.
     """
     region, degrees, patience = chain.region, chain.region.degrees, jnp.exp(_patience(model))
-    bound = jax.vmap(lambda one: degree_bound(region, one))(chain.demand)
+    bound = jax.vmap(lambda matrix: degree_bound(region, matrix))(chain.demand)
     safe = jnp.where(bound > 0, bound, 1)
     cost = jnp.maximum(jnp.asarray(region.delay_s, bound.dtype) - chain.hidden_s, 0) / safe
 
     def step(before, now):
         demand, forecast, cost = now
-        seen, spread = expected(forecast, chain.sigma)
+        seen, spread = expected_demand(forecast, chain.sigma)
         delay = relative_delay(region, seen, chain.hidden_s)
-        logits = model.logits(normalised(seen, region), degrees, spread, before, delay)
-        fresh = drawn_to_whole(soft_circuits(logits, degrees), strength)
+        logits = model.logits(normalise(seen, region), degrees, spread, before, delay)
+        fresh = draw_to_whole(soft_circuits(logits, degrees), strength)
         true = samples_of(demand[None], region)
-        turned = settled_time(true, fresh, share_steps)
+        changed_time = softened_sample_time(true, fresh, share_steps)
         if len(chain.demand) == 1:
-            return fresh, turned
-        kept = settled_time(true, before, share_steps)
+            return fresh, changed_time
+        kept = softened_sample_time(true, before, share_steps)
         likely = samples_of(seen[None], region)
-        saved = settled_time(likely, before, share_steps) - settled_time(likely, fresh, share_steps)
+        saved = softened_sample_time(likely, before, share_steps) - softened_sample_time(likely, fresh, share_steps)
         part = jax.nn.sigmoid((lax.stop_gradient(saved) * patience - cost) / UNDECIDED)
         hard = lax.stop_gradient((part > 0.5).astype(part.dtype) - part) + part
-        return hard * fresh + (1 - hard) * before, part * (turned + cost) + (1 - part) * kept
+        return hard * fresh + (1 - hard) * before, part * (changed_time + cost) + (1 - part) * kept
 
     start = uniform_circuits(degrees).astype(chain.demand.dtype)
     _, late = lax.scan(step, start, (chain.demand, chain.forecast, cost))
     return (late * bound).sum() / jnp.where(bound.sum() > 0, bound.sum(), 1)
 
 
-def settled_time(true: Samples, count: Float[Array, "S S"], steps: int) -> Float[Array, ""]:
+def softened_sample_time(true: Samples, count: Float[Array, "S S"], steps: int) -> Float[Array, ""]:
     """Return the softened time of one sample; its relay potentials take `steps` and are then held fixed."""
     width = count + jnp.asarray(INACTIVE, count.dtype)
-    return softened_over(true, width, settled(true, width, steps), TEMPERATURE, 1.0)
+    return softened_circuit_time(true, width, settle_potentials(true, width, steps), TEMPERATURE, 1.0)
 
 
-def settled(true: Samples, width: Float[Array, "S S"], steps: int) -> Potentials:
+def settle_potentials(true: Samples, width: Float[Array, "S S"], steps: int) -> Potentials:
     """Return the relay potentials [1 ...] of one sample after `steps`, without derivatives."""
     links, _ = true.links(true.pairs[0], lax.stop_gradient(width))
-    held, _ = descended(links.softened, true.cold[0], steps, enough=true.limit[0] * (1 + ENOUGH / 2))
+    held, _ = minimise(links.soft_time, true.cold[0], steps, enough=true.limit[0] * (1 + ENOUGH / 2))
     return lax.stop_gradient(held)[None]
 
 
@@ -161,7 +163,7 @@ def _patience(model: PolicyNetwork) -> Float[Array, ""]:
 
 
 # ----------------------------------------------------------------------------------------------------------- judging
-def served(policy: Policy, chain: Chain, key: Key[Array, ""], steps: int) -> Trajectory:
+def serve_chain(policy: Policy, chain: Chain, key: Key[Array, ""], steps: int) -> Trajectory:
     """Return the time of every step of the chain under a policy with whole circuits.
 
     The policy sees the forecast and the current circuits. The chain starts with uniform circuits. Relay shares take
@@ -169,12 +171,12 @@ def served(policy: Policy, chain: Chain, key: Key[Array, ""], steps: int) -> Tra
     """
     region = chain.region
     known = settings_of(policy)
-    told = {name: value for name, value in (("sigma", chain.sigma), ("hidden_s", chain.hidden_s)) if name in known}
+    settings = {name: value for name, value in (("sigma", chain.sigma), ("hidden_s", chain.hidden_s)) if name in known}
     delay_s = jnp.asarray(region.delay_s, chain.demand.dtype)
 
     def step(before, now):
         demand, forecast, key = now
-        plan = policy(forecast, region, previous=Plan(Circuits(before)), key=key, **told)
+        plan = policy(forecast, region, previous=Plan(Circuits(before)), key=key, **settings)
         count = plan.circuits.count.astype(before.dtype)
         late = over_bound(region, Circuits(count), demand, "relay", steps) * degree_bound(region, demand)
         paid = jnp.maximum(change_s(before, count, delay_s, 0.0) - chain.hidden_s, 0)
@@ -184,7 +186,9 @@ def served(policy: Policy, chain: Chain, key: Key[Array, ""], steps: int) -> Tra
     return lax.scan(step, uniform_circuits(region.degrees), (chain.demand, chain.forecast, keys))[1]
 
 
-def relative(chains: Chain, found: Trajectory) -> Float[Array, "B"]:
+def chain_time_over_bound(chains: Chain, trajectory: Trajectory) -> Float[Array, "B"]:
     """Return the seconds of every chain, changes included, over the sum of its degree bounds."""
-    bound = jax.vmap(lambda chain: jax.vmap(lambda one: degree_bound(chain.region, one))(chain.demand).sum())(chains)
-    return found.total_s / jnp.where(bound > 0, bound, 1)
+    bound = jax.vmap(lambda chain: jax.vmap(lambda demand: degree_bound(chain.region, demand))(chain.demand).sum())(
+        chains
+    )
+    return trajectory.total_s / jnp.where(bound > 0, bound, 1)

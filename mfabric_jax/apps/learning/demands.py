@@ -12,13 +12,13 @@ from mfabric_jax import traffic, workload
 from mfabric_jax.traffic.demand_families import (
     BROAD,
     FAMILIES,
-    drawn_each,
-    drawn_of,
-    folded,
+    draw_demands,
+    draw_family,
+    fold_to_servers,
     gate_trace,
     record_digests,
 )
-from mfabric_jax.traffic.generator import Shape, draw
+from mfabric_jax.traffic.generator import TrafficShape, draw
 from mfabric_jax.traffic.knobs import WORKLOADS
 from mfabric_jax.traffic.predictor import WINDOW
 from mfabric_jax.traffic.samplers import SPLITS, split_key, split_records
@@ -49,11 +49,13 @@ def pool(
     key, seed = split_key(jax.random.key(seed), split), seed_of(seed, split)
     random = np.random.default_rng(seed)
     parts = [*_from_families(servers, key), from_knobs(servers, seed)]
-    parts += [folded(traffic.measured(job, 1, 2, seed=seed).count, servers) for job in _measured_jobs(servers)]
+    parts += [
+        fold_to_servers(traffic.measured_tokens(job, 1, 2, seed=seed).count, servers) for job in _foldable_jobs(servers)
+    ]
     if trace is not None:
         count = gate_trace(trace, records).count
         chosen = count[split_records(len(count), split)]
-        parts.append(folded(chosen if len(chosen) else count[split_records(len(count), "train")], servers))
+        parts.append(fold_to_servers(chosen if len(chosen) else count[split_records(len(count), "train")], servers))
     return np.concatenate([part[random.permutation(len(part))[:POOL]] for part in parts])
 
 
@@ -63,10 +65,10 @@ def windows(
     """Return all runs of `steps` consecutive records in a recording's split, for every layer and micro-batch."""
     every = gate_trace(trace, records).count
     count = every[split_records(len(every), split)]
-    demands = folded(count, servers).reshape(len(count), -1, servers, servers)
+    demands = fold_to_servers(count, servers).reshape(len(count), -1, servers, servers)
     starts = range(len(count) - steps + 1)
-    found = [demands[start : start + steps].swapaxes(0, 1) for start in starts]
-    return np.concatenate(found) if found else np.zeros((0, steps, servers, servers), np.float32)
+    runs = [demands[start : start + steps].swapaxes(0, 1) for start in starts]
+    return np.concatenate(runs) if runs else np.zeros((0, steps, servers, servers), np.float32)
 
 
 def records_of(trace: str, records: tuple[int, int] | None, split: str) -> tuple[int, int]:
@@ -80,7 +82,7 @@ def seed_of(seed: int, split: str) -> int:
     return seed + OTHER_SEEDS * SPLITS.index(split)
 
 
-def learned_from(trace: str | None, records: tuple[int, int] | None) -> dict[str, Any]:
+def learned_records(trace: str | None, records: tuple[int, int] | None) -> dict[str, Any]:
     """Return the trace's first and last record for training, validation and tests; {} without a trace.
 
     "digests" identifies the records of training and validation.
@@ -94,28 +96,28 @@ def learned_from(trace: str | None, records: tuple[int, int] | None) -> dict[str
         chosen = numbers[where]
         return [chosen[0], chosen[-1]] if chosen else None
 
-    found = {"records": ends(train), "validation": ends(validation), "held_out": ends(test)}
-    return found | {"digests": list(digests[: validation.stop])}
+    ranges = {"records": ends(train), "validation": ends(validation), "held_out": ends(test)}
+    return ranges | {"digests": list(digests[: validation.stop])}
 
 
 def _from_families(servers: int, key: jax.Array) -> list[np.ndarray]:
     keys = jax.random.split(key, POOL * len(FAMILIES))
-    usual = drawn_each(keys, jnp.arange(len(keys)) % len(FAMILIES), servers)
+    usual = draw_demands(keys, jnp.arange(len(keys)) % len(FAMILIES), servers)
     parts = [np.asarray(usual)[first :: len(FAMILIES)] for first in range(len(FAMILIES))]
     for family in BROAD.values():
-        some = [drawn_of(keys[first : first + AT_ONCE], family, servers) for first in range(0, POOL, AT_ONCE)]
+        some = [draw_family(keys[first : first + AT_ONCE], family, servers) for first in range(0, POOL, AT_ONCE)]
         parts.append(np.concatenate(some))
     return parts
 
 
-def _measured_jobs(servers: int) -> list[workload.Workload]:
+def _foldable_jobs(servers: int) -> list[workload.Workload]:
     return [job for job in map(workload.get, FOLDED) if job.ep % servers == 0]
 
 
 def from_knobs(servers: int, seed: int) -> np.ndarray:
-    shape = Shape(layers=4, micro_batches=1, ranks=servers, experts=4 * servers, selections=4096)
+    shape = TrafficShape(layers=4, micro_batches=1, ranks=servers, experts=4 * servers, selections=4096)
     runs = [dataclasses.replace(knobs, row_noise=0.3) for knobs in WORKLOADS.values()]
-    return np.concatenate([folded(draw(shape, knobs, seed, np.arange(4)), servers) for knobs in runs])
+    return np.concatenate([fold_to_servers(draw(shape, knobs, seed, np.arange(4)), servers) for knobs in runs])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,25 +131,25 @@ class HeldOut:
     error: float = 0.0  # standard deviation of the log errors of `predicted`, measured on other demands
 
 
-def held_out(
+def held_out_demands(
     servers: int, samples: int, seed: int, trace: str | None, records: tuple[int, int] | None
 ) -> list[HeldOut]:
     """Return the held-out workloads: "drawn" (all `FAMILIES` in turn), "tables" (measured shares) and "trace".
 
     "tables" needs a measured model whose ranks fold to the servers; "trace" needs a trace.
     """
-    workloads = [_drawn(servers, samples, seed)]
-    if jobs := _measured_jobs(servers):
-        count = traffic.measured(jobs[-1], ITERATIONS, 2, DRIFT, seed_of(seed, "test")).count
+    workloads = [_family_demands(servers, samples, seed)]
+    if jobs := _foldable_jobs(servers):
+        count = traffic.measured_tokens(jobs[-1], ITERATIONS, 2, DRIFT, seed_of(seed, "test")).count
         workloads.append(_with_past("tables", traffic.Tokens(count, "tables"), 1, servers, samples, seed))
     if trace is not None:
         workloads.append(_with_past("trace", gate_trace(trace, records), WINDOW, servers, samples, seed))
     return workloads
 
 
-def _drawn(servers: int, samples: int, seed: int) -> HeldOut:
+def _family_demands(servers: int, samples: int, seed: int) -> HeldOut:
     keys = jax.random.split(split_key(jax.random.key(seed), "test"), samples + MEAN_OF)
-    demand = np.asarray(drawn_each(keys, jnp.arange(len(keys)) % len(FAMILIES), servers))
+    demand = np.asarray(draw_demands(keys, jnp.arange(len(keys)) % len(FAMILIES), servers))
     total = demand.sum(axis=(1, 2), keepdims=True)  # 0 if a sparse demand has no pair at all
     share = np.divide(demand, total, out=np.zeros_like(demand), where=total > 0)
     return HeldOut("drawn", demand[:samples], None, share[samples:].mean(axis=0))
@@ -157,9 +159,9 @@ def _with_past(name: str, tokens: traffic.Tokens, skipped: int, servers: int, sa
     """Return samples of the iterations after the first `skipped`."""
     count = tokens.count
     skipped = min(skipped, len(count) - 1)
-    true, guess = (folded(x[skipped:], servers) for x in (count, traffic.predicted(tokens)))
+    true, guess = (fold_to_servers(x[skipped:], servers) for x in (count, traffic.predict_selections(tokens)))
     mixed = np.random.default_rng(seed).permutation(len(true))
     chosen, others = mixed[:samples], mixed[samples:]
     error = error_of(guess[others], true[others]) if len(others) else 0.0
-    mean = folded(count[: max(skipped, 1)], servers).mean(axis=0)
+    mean = fold_to_servers(count[: max(skipped, 1)], servers).mean(axis=0)
     return HeldOut(name, true[chosen], guess[chosen], mean, error)

@@ -26,7 +26,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, of_type, one_of, positive, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.region import circuits_anew, legality
-from mfabric_jax.policies import Policy, rounded, uniform
+from mfabric_jax.policies import Policy, round_scores, uniform
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
 from mfabric_jax.routing.demand import demands_between_servers
 from mfabric_jax.support.arrays import counts, floats, floats_or_nan
@@ -119,23 +119,23 @@ class Drift(eqx.Module):
 
     def first(self, key, servers: int, dtype):
         walk, hot, key = jax.random.split(key, 3)
-        place = jax.random.randint(hot, (), 0, servers, jnp.int32)
-        return self.next(key, (jax.random.normal(walk, (servers + 1, servers), dtype), place))
+        hot_server = jax.random.randint(hot, (), 0, servers, jnp.int32)
+        return self.next(key, (jax.random.normal(walk, (servers + 1, servers), dtype), hot_server))
 
     def next(self, key, state):
-        walks, place = state  # walks: one of receivers, then those of pairs
+        walks, hot_server = state  # walks: one of receivers, then those of pairs
         servers, dtype = walks.shape[1], walks.dtype
         walk, chance = jax.random.split(key)
-        at = {field.name: jnp.asarray(getattr(self, field.name), dtype) for field in dataclasses.fields(self)}
+        values = {field.name: jnp.asarray(getattr(self, field.name), dtype) for field in dataclasses.fields(self)}
         fresh = jax.random.normal(walk, walks.shape, dtype)
-        walks = at["memory"] * walks + jnp.sqrt(1 - at["memory"] ** 2) * fresh
+        walks = values["memory"] * walks + jnp.sqrt(1 - values["memory"] ** 2) * fresh
         moved, to, burst = jax.random.uniform(chance, (3,), dtype)
-        place = jnp.where(moved < at["moves"], (to * servers).astype(jnp.int32), place)
-        hot = (jnp.arange(servers, dtype=jnp.int32) == place).astype(dtype)
-        logits = (at["skew"] * walks[0] + at["heat"] * hot)[None, :] + at["pairs"] * walks[1:]
-        size = at["bytes_per_server"] * jnp.where(burst < at["burst"], at["burst_times"], 1)
+        hot_server = jnp.where(moved < values["moves"], (to * servers).astype(jnp.int32), hot_server)
+        hot = (jnp.arange(servers, dtype=jnp.int32) == hot_server).astype(dtype)
+        logits = (values["skew"] * walks[0] + values["heat"] * hot)[None, :] + values["pairs"] * walks[1:]
+        size = values["bytes_per_server"] * jnp.where(burst < values["burst"], values["burst_times"], 1)
         share = jax.nn.softmax(jnp.where(jnp.eye(servers, dtype=bool), -jnp.inf, logits), axis=1)
-        return (walks, place), size * share
+        return (walks, hot_server), size * share
 
 
 class Recorded(eqx.Module):
@@ -151,12 +151,12 @@ class Recorded(eqx.Module):
     def first(self, key, servers: int, dtype):
         if self.demands.shape[1] != servers:
             raise InputError(f"demands must be of the region's {servers} servers, got {list(self.demands.shape)}.")
-        at = jax.random.randint(key, (), 0, len(self.demands), jnp.int32)
-        return at, self.demands[at].astype(dtype)
+        step = jax.random.randint(key, (), 0, len(self.demands), jnp.int32)
+        return step, self.demands[step].astype(dtype)
 
     def next(self, key, state):
-        at = (state + 1) % len(self.demands)
-        return at, self.demands[at]
+        step = (state + 1) % len(self.demands)
+        return step, self.demands[step]
 
 
 # ---------------------------------------------------------------------------------------------------- the environment
@@ -242,7 +242,7 @@ class RegionEnv:
         seen = seen if self.ahead else seen.at[-1].set(demand)
         count = uniform(None, params.region).circuits.count
         state = State(jnp.zeros((), jnp.int32), count, seen, demand, source)
-        return self.observed(state, params), state
+        return self.observation(state, params), state
 
     def step(self, key, state: State, action, params: Params | None = None):
         """Return (observation, state, reward, done, info) after one step.
@@ -251,12 +251,12 @@ class RegionEnv:
         `action_space`; traced numbers are clipped instead.
         """
         params = params or self.default_params
-        return self._step(key, state, self._checked(action, params), params)
+        return self._step(key, state, self._check_action(action, params), params)
 
     def step_env(self, key, state: State, action, params: Params | None = None):
         """Take a `step` without the reset at the end of an episode."""
         params = params or self.default_params
-        return self._step_env(key, state, self._checked(action, params), params)
+        return self._step_env(key, state, self._check_action(action, params), params)
 
     def action_space(self, params: Params | None = None) -> Dict | Discrete:
         if self.policies is not None:
@@ -269,7 +269,7 @@ class RegionEnv:
         shapes = {"demand": (self.history, servers, servers), "circuits": (servers, servers), "step": ()}
         return Dict({name: Box(0.0, 1.0, shape, self.dtype) for name, shape in shapes.items()})
 
-    def observed(self, state: State, params: Params) -> dict[str, Array]:
+    def observation(self, state: State, params: Params) -> dict[str, Array]:
         most, degree = state.seen.max(), params.region.degrees.max().astype(self.dtype)
         return {
             "demand": state.seen / jnp.where(most > 0, most, 1),
@@ -288,7 +288,7 @@ class RegionEnv:
     @functools.partial(jax.jit, static_argnums=0)
     def _step_env(self, key, state: State, action, params: Params):
         region, choose, draw = params.region, *jax.random.split(key)
-        count, exchange, paid = self._served(choose, state, action, params)
+        count, exchange, paid = self._serve_demand(choose, state, action, params)
         bound = degree_bound(region, state.demand)
         reward = jnp.where(bound > 0, -(exchange + paid) / jnp.where(bound > 0, bound, 1), 0)
         source, demand = params.source.next(draw, state.source)
@@ -298,11 +298,11 @@ class RegionEnv:
         done = after.step >= jnp.asarray(params.steps, jnp.int32)
         info = {"exchange_s": exchange, "paid_s": paid, "bound_s": bound, "changed": jnp.any(count != state.count)}
         info["discount"] = jnp.where(done, 0, 1).astype(self.dtype)
-        return self.observed(after, params), after, reward, done, info
+        return self.observation(after, params), after, reward, done, info
 
-    def _checked(self, action, params: Params):
+    def _check_action(self, action, params: Params):
         if self.policies is not None:
-            return _numbered("action", action, len(self.policies))
+            return _check_number("action", action, len(self.policies))
         if not isinstance(action, Mapping) or set(action) != {"scores", "change"}:
             got = f"the keys {sorted(map(str, action))}" if isinstance(action, Mapping) else type(action).__name__
             raise InputError(f"action must be a dict of scores and change, unless policies are set, got {got}.")
@@ -310,26 +310,26 @@ class RegionEnv:
         if scores is None or scores.shape != shape:
             raise InputError(f"scores of an action must be numbers {list(shape)}, got {_form(action['scores'])}.")
         scores = floats("scores of an action", scores, NO_NAN)
-        return {"scores": scores, "change": _numbered("change of an action", action["change"], 1)}
+        return {"scores": scores, "change": _check_number("change of an action", action["change"], 1)}
 
-    def _served(self, key, state: State, action, params: Params):
+    def _serve_demand(self, key, state: State, action, params: Params):
         """Return the circuits after the step, the seconds of its all-to-all, and those of waiting for the switch."""
         region = params.region
         if self.policies is None:
             scores = action["scores"]
             fresh = circuits_of(scores, region)
             plan = Plan(Circuits(jnp.where(action["change"] > 0, fresh, state.count)))
-            count, exchange, paid = self._timed(plan, state, params)
+            count, exchange, paid = self._time_plan(plan, state, params)
             return count, jnp.where(jnp.isnan(scores).any(), jnp.nan, exchange), paid
         before = Plan(Circuits(state.count))
         plans = [policy(state.seen[-1], region, previous=before, key=key) for policy in self.policies]
         if all(plan.schedule is None for plan in plans):  # only the chosen plan needs timing
             every = jnp.stack([state.count, *(plan.circuits.count.astype(state.count.dtype) for plan in plans)])
-            return self._timed(Plan(Circuits(every[action])), state, params)
-        each = [self._timed(plan, state, params) for plan in (before, *plans)]
+            return self._time_plan(Plan(Circuits(every[action])), state, params)
+        each = [self._time_plan(plan, state, params) for plan in (before, *plans)]
         return jax.tree.map(lambda *x: jnp.stack(x)[action], *each)
 
-    def _timed(self, plan: Plan, state: State, params: Params):
+    def _time_plan(self, plan: Plan, state: State, params: Params):
         costs = params.region.delay_s, params.each_s, params.hidden_s
         delay_s, each_s, hidden_s = (jnp.asarray(part, self.dtype) for part in costs)
         count, schedule = plan.circuits.count.astype(state.count.dtype), plan.schedule
@@ -355,7 +355,7 @@ def _form(value: Any) -> str:
     return f"{array.dtype} {list(array.shape)}" if array.shape or isinstance(array, Tracer) else str(value)
 
 
-def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
+def _check_number(field: str, value: Any, most: int) -> Int[Array, ""]:
     number = _array(value)
     real, known = number is None or jnp.issubdtype(number.dtype, jnp.inexact), not isinstance(number, Tracer)
     if number is None or number.shape or real or (known and not 0 <= int(number) <= most):
@@ -365,7 +365,7 @@ def _numbered(field: str, value: Any, most: int) -> Int[Array, ""]:
 
 def circuits_of(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
     """Return the circuits of a score action: `policies.rounded` of scores clipped to 0..1; traced NaN counts as 0."""
-    return rounded(jnp.nan_to_num(jnp.clip(floats("scores", scores, NO_NAN), 0, 1)), region)
+    return round_scores(jnp.nan_to_num(jnp.clip(floats("scores", scores, NO_NAN), 0, 1)), region)
 
 
 WITHOUT_SHARES = ("unsplit", "best-path", "split")
@@ -427,7 +427,7 @@ def best_trajectory(
     each = floats_or_nan("each_s", each_s, NOT_NEGATIVE, demands.dtype)
     if not callable(routing):
         one_of("routing", routing, WITHOUT_SHARES)
-    legal = jnp.array([legality(Circuits(one), region.optical_degree) for one in candidates])
+    legal = jnp.array([legality(Circuits(candidate), region.optical_degree) for candidate in candidates])
     every = jnp.concatenate([before[None], candidates.astype(before.dtype)])
     best = _best(demands, region, every, jnp.broadcast_to(hidden, (steps,)), each, routing)
     unknown = jnp.isnan(legal).any() | jnp.isnan(each) | jnp.isnan(hidden).any()
@@ -444,21 +444,21 @@ def _best(demands, region: Region, circuits: Int[Array, "N S S"], hidden_s, each
         return fluid_lower_bound(region, Circuits(count), demand, routing=routing)
 
     def changes(before, after):
-        return jax.vmap(lambda one, other: change_s(one, other, delay_s, each_s))(before, after)
+        return jax.vmap(lambda old, new: change_s(old, new, delay_s, each_s))(before, after)
 
-    def from_one(before):
+    def changes_from(before):
         return changes(jnp.broadcast_to(before, circuits.shape), circuits)
 
-    every_change = lax.map(from_one, circuits)  # [from to]
+    every_change = lax.map(changes_from, circuits)  # [from to]
 
     def ahead(total, now):
         demand, hidden = now
-        ways = total[:, None] + jnp.maximum(every_change - hidden, 0)
-        return ways.min(0) + jax.vmap(lambda count: seconds(count, demand))(circuits), ways.argmin(0)
+        totals = total[:, None] + jnp.maximum(every_change - hidden, 0)
+        return totals.min(0) + jax.vmap(lambda count: seconds(count, demand))(circuits), totals.argmin(0)
 
     begun = jnp.full(len(circuits), jnp.inf, demands.dtype).at[0].set(0)
     total, came = lax.scan(ahead, begun, (demands, hidden_s))
-    chosen = lax.scan(lambda at, came: (came[at], at), total.argmin(), came, reverse=True)[1]
+    chosen = lax.scan(lambda current, came: (came[current], current), total.argmin(), came, reverse=True)[1]
     count = circuits[chosen]
     before = jnp.concatenate([circuits[:1], count[:-1]])
     exchange, paid = jax.vmap(seconds)(count, demands), jnp.maximum(changes(before, count) - hidden_s, 0)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from mfabric_jax.circuit_schedules.ending import ended
+from mfabric_jax.circuit_schedules.ending import schedule_end_s
 from mfabric_jax.circuit_schedules.planned import scheduler_named
 from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
@@ -14,20 +14,23 @@ SCHEDULED = "scheduled"  # takes the place of a routing in rows
 
 
 def schedules_over_bound(
-    name: str, region: Region, seen: Float[Array, "N S S"], true: Float[Array, "N S S"], turn: float
+    name: str, region: Region, seen: Float[Array, "N S S"], true: Float[Array, "N S S"], relative_delay: float
 ) -> Float[np.ndarray, "N"]:
     """Return the times of schedules over the degree bound; 1 without demand.
 
     Schedules are planned for `seen` and carry `true`. `turn` is the reconfiguration delay over the degree bound of
     `true`; the first reconfiguration is charged too.
     """
-    scheduler, bounds = scheduler_named(name), np.asarray(jax.vmap(lambda one: degree_bound(region, one))(true), float)
-    found = np.ones(len(true))
-    for at, (bound, guess, demand) in enumerate(zip(bounds, np.asarray(seen), np.asarray(true), strict=True)):
+    scheduler, bounds = (
+        scheduler_named(name),
+        np.asarray(jax.vmap(lambda matrix: degree_bound(region, matrix))(true), float),
+    )
+    times = np.ones(len(true))
+    for index, (bound, guess, demand) in enumerate(zip(bounds, np.asarray(seen), np.asarray(true), strict=True)):
         if bound:
-            there = jax.tree.map(np.asarray, Region(**_fields(region) | {"delay_s": turn * bound}))
-            found[at] = ended(there, scheduler(guess, there).checked(there), demand) / bound
-    return found
+            there = jax.tree.map(np.asarray, Region(**_fields(region) | {"delay_s": relative_delay * bound}))
+            times[index] = schedule_end_s(there, scheduler(guess, there).check_region(there), demand) / bound
+    return times
 
 
 def _fields(region: Region) -> dict:

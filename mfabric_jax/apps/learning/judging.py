@@ -19,15 +19,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mfabric_jax import policies
-from mfabric_jax.apps.learning.demands import MEAN_OF, HeldOut, held_out
+from mfabric_jax.apps.learning.demands import MEAN_OF, HeldOut, held_out_demands
 from mfabric_jax.apps.learning.judged_schedules import SCHEDULED, schedules_over_bound
 from mfabric_jax.case.policies import ROUTINGS, check_name
 from mfabric_jax.checks import (
     InputError,
+    check_list,
     check_together,
     check_unread,
     distinct,
-    listed,
     names,
     not_negative,
     one_of,
@@ -41,7 +41,14 @@ from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.region import part_times
-from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn_each, folded, gate_trace, misjudged_each
+from mfabric_jax.traffic.demand_families import (
+    FAMILIES,
+    check_folds,
+    draw_demands,
+    fold_to_servers,
+    gate_trace,
+    noisy_forecasts,
+)
 from mfabric_jax.traffic.scenarios import likely_demands
 
 RECORDED = "recorded"
@@ -93,13 +100,13 @@ def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, r
     if name == SAMPLED and routing == "relay":
         return policies.get(name, share_steps=0, risk=risk)  # shares are planned later, for the true demand
     steps = {} if routing == PLANNED else {"share_steps": 0}  # shares are planned later here too
-    policy = policies.suited(name, routing="unsplit" if routing == "unsplit" else "split", **steps)
+    policy = policies.get_suitable(name, routing="unsplit" if routing == "unsplit" else "split", **steps)
     if name == STATIC:
         return jax.tree_util.Partial(policy, mean=mean)
     return jax.tree_util.Partial(policy, sigma=jnp.asarray(sigma)) if takes_sigma(policy) else policy
 
 
-def decided_for(name: str, routing: str) -> str:
+def decision_routing(name: str, routing: str) -> str:
     """Return the routing that the policy optimises for; several judged routings may share one plan."""
     own_shares = name == SAMPLED or (routing == PLANNED and takes_sigma(policies.get(name)))
     return routing if own_shares or routing == "unsplit" else "split"
@@ -123,7 +130,7 @@ def legal(name: str, plans: Plan, region: Region) -> Plan:
 
 def scenarios_of(forecast: Forecast, many: int, seed: int = 0) -> Float[Array, "N K S S"]:
     keys = jax.random.split(jax.random.key(seed), len(forecast.seen))
-    return jax.vmap(lambda key, one: likely_demands(key, one, forecast.sigma, many))(keys, forecast.seen)
+    return jax.vmap(lambda key, demand: likely_demands(key, demand, forecast.sigma, many))(keys, forecast.seen)
 
 
 def plans_from(forecast: Forecast, region: Region, name: str, routing: str, many: int, risk: str = "mean") -> Plan:
@@ -135,7 +142,7 @@ def plans_from(forecast: Forecast, region: Region, name: str, routing: str, many
     return Plan(plans.circuits, plans.shares if name != SAMPLED or routing == PLANNED else None)
 
 
-def known_to(name: str, forecast: Forecast) -> Float[Array, "N S S"]:
+def known_demand(name: str, forecast: Forecast) -> Float[Array, "N S S"]:
     """Return the demand for which relay shares are planned if the policy returns none."""
     return jnp.broadcast_to(forecast.mean, forecast.seen.shape) if name == STATIC else forecast.seen
 
@@ -145,9 +152,9 @@ def summary_of(times: np.ndarray, reference: np.ndarray, seed: int) -> dict[str,
     times, gain = times.astype(float), (reference - times).astype(float)
     low, high = interval(times, seed)
     gain_low, gain_high = interval(gain, seed)
-    found = {"over_bound": times.mean(), "low": low, "high": high, "p90": np.quantile(times, 0.9)}
-    found |= {"gain": gain.mean(), "gain_low": gain_low, "gain_high": gain_high}
-    return {name: float(value) for name, value in found.items()}
+    summary = {"over_bound": times.mean(), "low": low, "high": high, "p90": np.quantile(times, 0.9)}
+    summary |= {"gain": gain.mean(), "gain_low": gain_low, "gain_high": gain_high}
+    return {name: float(value) for name, value in summary.items()}
 
 
 def interval(values: np.ndarray, seed: int) -> tuple[float, float]:
@@ -159,7 +166,7 @@ def interval(values: np.ndarray, seed: int) -> tuple[float, float]:
 # ---------------------------------------------------------------------------------------------------- settings
 def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
     for field in ("policies", sizes, "routings", "sigmas"):
-        distinct(field, listed(field, getattr(config, field)))
+        distinct(field, check_list(field, getattr(config, field)))
     for servers in getattr(config, sizes):
         whole(sizes, servers, at_least=2)
     for sigma in config.sigmas:
@@ -171,7 +178,7 @@ def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
     part("relay_efficiency", config.relay_efficiency)
     whole("seed", config.seed, at_least=0)
     for name in config.policies:
-        policies.tried(name, getattr(config, sizes), config.optical_degree, routing="split")
+        policies.get_checked(name, getattr(config, sizes), config.optical_degree, routing="split")
     if config.trace is not None:
         check_folds(sizes, getattr(config, sizes))
         policies.check_unseen(config.policies, config.trace, config.records, getattr(config, "axes", None))
@@ -223,16 +230,18 @@ class Scoreboard(OnRegions):
     """float32 or float64."""
 
     def __post_init__(self):
-        for name in listed("workloads", self.scored):
+        for name in check_list("workloads", self.scored_workloads):
             one_of("workloads", name, (*FAMILIES, RECORDED))
-        distinct("workloads", self.scored)
-        if RECORDED in self.scored and self.trace is None:
+        distinct("workloads", self.scored_workloads)
+        if RECORDED in self.scored_workloads and self.trace is None:
             raise InputError("workloads 'recorded' needs trace, the recording.")
         for field in ("trace", "records", "axes"):
-            if getattr(self, field) is not None and RECORDED not in self.scored:
-                given = ", ".join(self.scored)
-                raise InputError(f"{field} needs the workload 'recorded'; workloads do not name it, got {given}.")
-        for name in listed("routings", self.routings):
+            if getattr(self, field) is not None and RECORDED not in self.scored_workloads:
+                scored_names = ", ".join(self.scored_workloads)
+                raise InputError(
+                    f"{field} needs the workload 'recorded'; workloads do not name it, got {scored_names}."
+                )
+        for name in check_list("routings", self.routings):
             one_of("routings", name, ROUTINGS)
         _check(self, "servers", "instances")
         not_negative("optimum_s", self.optimum_s)
@@ -240,14 +249,14 @@ class Scoreboard(OnRegions):
         one_of("dtype", self.dtype, DTYPES)
 
     @property
-    def scored(self) -> tuple[str, ...]:
+    def scored_workloads(self) -> tuple[str, ...]:
         if self.workloads is not None:
             return self.workloads
         return tuple(FAMILIES) if self.trace is None else (*FAMILIES, RECORDED)
 
     @property
     def rows(self) -> int:
-        axes = (self.policies, self.scored, self.servers, self.routings, self.sigmas)
+        axes = (self.policies, self.scored_workloads, self.servers, self.routings, self.sigmas)
         return math.prod(len(axis) for axis in axes)
 
     def region(self, servers: int) -> Region:
@@ -258,13 +267,13 @@ class Scoreboard(OnRegions):
         return Region(servers, gbps, degree, nics, relay_efficiency=efficiency)
 
     def effective(self) -> dict[str, Any]:
-        given = dataclasses.asdict(self) | {"workloads": self.scored}
-        return {"command": "policies bench"} | given | provenance(self.dtype)
+        settings = dataclasses.asdict(self) | {"workloads": self.scored_workloads}
+        return {"command": "policies bench"} | settings | provenance(self.dtype)
 
 
-def scored_demand(config: Scoreboard) -> list[HeldOut]:
+def scoreboard_demands(config: Scoreboard) -> list[HeldOut]:
     scored = []
-    for servers, workload in itertools.product(config.servers, config.scored):
+    for servers, workload in itertools.product(config.servers, config.scored_workloads):
         true, others = (jnp.asarray(part, config.dtype) for part in _demands(config, workload, servers))
         scored.append(HeldOut(workload, true, None, others.mean(axis=0)))
     return scored
@@ -274,10 +283,10 @@ def _demands(config: Scoreboard, workload: str, servers: int):
     """Return demands of the workload, and others for the mean (the same if a recording has no more)."""
     if workload != RECORDED:
         keys = jax.random.split(jax.random.key(config.seed), config.instances + MEAN_OF)
-        every = drawn_each(keys, np.full(len(keys), list(FAMILIES).index(workload)), servers)
+        every = draw_demands(keys, np.full(len(keys), list(FAMILIES).index(workload)), servers)
         return every[: config.instances], every[config.instances :]
     assert config.trace is not None
-    every = folded(gate_trace(config.trace, config.records, config.axes).count, servers)
+    every = fold_to_servers(gate_trace(config.trace, config.records, config.axes).count, servers)
     mixed = np.random.default_rng(config.seed).permutation(len(every))
     chosen, others = np.sort(mixed[: config.instances]), mixed[config.instances :]
     return every[chosen], every[others if len(others) else chosen]
@@ -290,15 +299,15 @@ def scoreboard(config: Scoreboard, *, progress: Callable[[str], None] | None = N
     `max_min_mean` is of max-min fair flows (None under relay routing). `of_optimum` and `of_optimum_p90` are relative
     to the `proved` optima. `decisions_per_s` is for one batch of all demands, without `compile_s`.
     """
-    tell, cases = progress or (lambda said: None), list(itertools.product(config.policies, config.sigmas))
-    for number, (held, routing) in enumerate(itertools.product(scored_demand(config), config.routings)):
+    tell, cases = progress or (lambda message: None), list(itertools.product(config.policies, config.sigmas))
+    for number, (held, routing) in enumerate(itertools.product(scoreboard_demands(config), config.routings)):
         if not (left := cases[max(0, start - number * len(cases)) :]):
             continue
-        place = f"{len(held.mean)} servers, {held.name}, {routing}"
+        where = f"{len(held.mean)} servers, {held.name}, {routing}"
         forecasts = {forecast.sigma: forecast for forecast in forecasts_of(config, held)}
-        optimum = _optima(config, held, routing, lambda done, place=place: tell(f"{place}, optimum {done}"))
+        optimum = _optima(config, held, routing, lambda done, where=where: tell(f"{where}, optimum {done}"))
         for name, sigma in left:
-            tell(f"{place}, {name}")
+            tell(f"{where}, {name}")
             yield _row(config, name, held, routing, forecasts[sigma], optimum)
 
 
@@ -306,7 +315,9 @@ def _row(config: Scoreboard, name: str, held: HeldOut, routing: str, forecast: F
     servers, seen, sigma = len(held.mean), forecast.seen, forecast.sigma
     region = config.region(servers)
     keys = jax.random.split(jax.random.key(config.seed + 2), len(seen))
-    plans, compile_s, decide_s = _timed(decide, plan_for(name, routing, forecast.mean, sigma), region, seen, keys)
+    plans, compile_s, decide_s = _measure_time(
+        decide, plan_for(name, routing, forecast.mean, sigma), region, seen, keys
+    )
     count = legal(name, plans, region).circuits.count
     bound, over, max_min = (np.asarray(x, np.float64) for x in _carry(region, count, jnp.asarray(held.demand), routing))
     some = bound > 0
@@ -323,10 +334,10 @@ def _of(measure: Callable, values: np.ndarray) -> float | None:
     return float(measure(values)) if len(values) else None
 
 
-def _timed(work: Callable, *given) -> tuple[Any, float, float]:
+def _measure_time(work: Callable, *arguments) -> tuple[Any, float, float]:
     marks = [time.perf_counter()]
     for _ in range(2):
-        result = jax.block_until_ready(work(*given))
+        result = jax.block_until_ready(work(*arguments))
         marks.append(time.perf_counter())
     first, again = np.diff(marks)
     return result, max(first - again, 0.0), again
@@ -336,7 +347,7 @@ def _timed(work: Callable, *given) -> tuple[Any, float, float]:
 def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: str):
     """Return the degree bound [N] s, and the times [N] over it of paced and of max-min fair flows (not for relay)."""
 
-    def one(count, demand):
+    def carry_demand(count, demand):
         circuits, bound = Circuits(count), degree_bound(region, demand)
         over = over_bound(region, circuits, demand, routing, RELAY_STEPS)
         if routing == "relay":
@@ -344,7 +355,7 @@ def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: s
         fair = jnp.maximum(*part_times(region, circuits, demand, routing=routing))  # the circuits are known to be legal
         return bound, over, fair / jnp.where(bound > 0, bound, 1)
 
-    return jax.vmap(one)(count, true)
+    return jax.vmap(carry_demand)(count, true)
 
 
 def _optima(config: Scoreboard, held: HeldOut, routing: str, tell: Callable[[int], None]) -> np.ndarray:
@@ -389,7 +400,7 @@ class Evaluation(OnRegions):
     """Reconfiguration delay of the schedulers' switch, over the degree bound of a demand."""
 
     def __post_init__(self):
-        for name in distinct("schedules", listed("schedules", self.schedules)) if self.schedules else ():
+        for name in distinct("schedules", check_list("schedules", self.schedules)) if self.schedules else ():
             check_name(name, "scheduler")
         not_negative("turn", self.turn)
         names("routings", self.routings, (*ROUTED, PLANNED))
@@ -429,7 +440,7 @@ def evaluate_policies(
     each += [(SCHEDULED, config.schedules)] if config.schedules else []
     for servers in config.sizes:
         region = config.region(servers)
-        for held in held_out(servers, config.samples, config.seed, config.trace, config.records):
+        for held in held_out_demands(servers, config.samples, config.seed, config.trace, config.records):
             for forecast in forecasts_of(config, held):
                 plans = functools.cache(functools.partial(plans_from, forecast, region, many=config.scenarios))
                 for routing, judged in each:
@@ -438,19 +449,19 @@ def evaluate_policies(
                         continue
                     if progress:
                         progress(f"{held.name}, {servers} servers, forecast {forecast.name}, {routing}")
-                    place = {"workload": held.name, "servers": servers, "forecast": forecast.name, "routing": routing}
+                    labels = {"workload": held.name, "servers": servers, "forecast": forecast.name, "routing": routing}
                     times = functools.partial(_over, config, region, held, forecast, routing, plans)
                     reference = times(REFERENCE)
                     for name in left:
                         summary = summary_of(times(name), reference, config.seed)
-                        yield place | {"policy": name, "samples": len(forecast.seen)} | summary
+                        yield labels | {"policy": name, "samples": len(forecast.seen)} | summary
 
 
 def forecasts_of(config: Scoreboard | Evaluation, held: HeldOut) -> Iterator[Forecast]:
     true, mean = jnp.asarray(held.demand), jnp.asarray(held.mean)
     for sigma in config.sigmas:
         keys = jax.random.split(jax.random.key(config.seed + 1), len(true))  # every sigma scales the same noise
-        yield Forecast(f"{sigma:g}", misjudged_each(keys, true, sigma), sigma, mean)
+        yield Forecast(f"{sigma:g}", noisy_forecasts(keys, true, sigma), sigma, mean)
     if held.predicted is not None:
         yield Forecast("predicted", jnp.asarray(held.predicted), held.error, mean)
 
@@ -459,7 +470,7 @@ def _over(config: Evaluation, region: Region, held: HeldOut, forecast: Forecast,
     if routing == SCHEDULED and name != REFERENCE:
         return schedules_over_bound(name, region, forecast.seen, held.demand, config.turn)
     routing = "split" if routing == SCHEDULED else routing
-    plan, known = plans(name, decided_for(name, routing)), known_to(name, forecast)
+    plan, known = plans(name, decision_routing(name, routing)), known_demand(name, forecast)
     return times_over_bound(region, plan, jnp.asarray(held.demand), known, routing, config.share_steps)
 
 

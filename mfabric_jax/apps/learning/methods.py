@@ -17,14 +17,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key
 
-from mfabric_jax.apps.learning.chains import Chain, relative, served
+from mfabric_jax.apps.learning.chains import Chain, chain_time_over_bound, serve_chain
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.policies.network import PolicyNetwork
-from mfabric_jax.policies.samples import normalised
+from mfabric_jax.policies.samples import normalise
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.policies.weighing import relative_delay
 from mfabric_jax.routing import Plan
-from mfabric_jax.traffic.scenarios import expected
+from mfabric_jax.traffic.scenarios import expected_demand
 
 METHODS = ("gradient", "reinforce", "evolution")
 OF_LOGITS = 0.3  # standard deviation of the noise on logits
@@ -33,10 +33,10 @@ PAIRS = 8  # pairs of opposite weight changes that one step of evolution tries
 Slopes = tuple[Float[Array, ""], Any]
 
 
-def reinforced(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:
+def reinforce(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:
     """Return the mean time of the batch over its degree bounds, and slopes in a tree like the model."""
     keys = jax.random.split(key, len(batch.demand))
-    late, advantage, before = jax.vmap(lambda chain, key: _tried(model, chain, key, steps))(batch, keys)
+    late, advantage, before = jax.vmap(lambda chain, key: _try_noise(model, chain, key, steps))(batch, keys)
 
     def likely(model: PolicyNetwork):
         score = jax.vmap(lambda chain, key, before: _score(model, chain, key, before))(batch, keys, before)
@@ -45,14 +45,14 @@ def reinforced(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: i
     return late.mean(), eqx.filter_grad(likely)(model)
 
 
-def _tried(model: PolicyNetwork, chain: Chain, key, steps: int):
+def _try_noise(model: PolicyNetwork, chain: Chain, key, steps: int):
     """Return the time with noise, half its excess over that with opposite noise, and circuits before each step."""
 
-    def signed(sign):
-        found = served(_whole(model, sign), chain, key, steps)
-        return _over(chain, found), found.count
+    def serve_with_sign(sign):
+        trajectory = serve_chain(_whole(model, sign), chain, key, steps)
+        return _over(chain, trajectory), trajectory.count
 
-    (late, again), (count, _) = lax.map(signed, jnp.asarray([1, -1], jnp.float32))
+    (late, again), (count, _) = lax.map(serve_with_sign, jnp.asarray([1, -1], jnp.float32))
     start = uniform_circuits(chain.region.degrees)[None].astype(count.dtype)
     return late, (late - again) / 2, jnp.concatenate([start, count[:-1]])
 
@@ -62,7 +62,9 @@ def _whole(model: PolicyNetwork, sign: Float[Array, ""] | None = None) -> Callab
 
     def policy(demand, region, *, previous, key, sigma=0.0, hidden_s=0.0):
         noise = 0.0 if sign is None else sign * _noise(key, len(demand))
-        count = model.chosen(demand, region, previous.circuits.count, sigma=sigma, hidden_s=hidden_s, noise=noise)
+        count = model.choose_circuits(
+            demand, region, previous.circuits.count, sigma=sigma, hidden_s=hidden_s, noise=noise
+        )
         return Plan(Circuits(count))
 
     return policy
@@ -76,35 +78,39 @@ def _noise(key, servers: int) -> Float[Array, "S S"]:
 def _score(model: PolicyNetwork, chain: Chain, key, before) -> Float[Array, ""]:
     """Return a score whose gradient is that of the log probability of the drawn noise."""
 
-    def one(given):
-        forecast, key, before = given
-        seen, spread = expected(forecast, chain.sigma)
+    def step_score(inputs):
+        forecast, key, before = inputs
+        seen, spread = expected_demand(forecast, chain.sigma)
         delay = relative_delay(chain.region, seen, chain.hidden_s)
-        logits = model.logits(normalised(seen, chain.region), chain.region.degrees, spread, before, delay)
+        logits = model.logits(normalise(seen, chain.region), chain.region.degrees, spread, before, delay)
         return (logits * _noise(key, len(forecast))).sum() / (2 * OF_LOGITS**2)  # each pair's noise appears twice
 
     keys = jax.random.split(key, len(chain.demand))
-    return lax.map(one, (chain.forecast, keys, before)).sum()  # XLA for CPUs fails on these products under two `vmap`
+    return lax.map(
+        step_score, (chain.forecast, keys, before)
+    ).sum()  # XLA for CPUs fails on these products under two `vmap`
 
 
-def evolved(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:
+def evolve(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:
     """Return the same as `reinforced`, from opposite pairs of weight changes; all pairs see the same batch."""
-    weights, rest = eqx.partition(model, eqx.is_inexact_array)
+    weights, static = eqx.partition(model, eqx.is_inexact_array)
     flat, back = jax.flatten_util.ravel_pytree(weights)
 
     def late(flat):
-        policy = eqx.combine(back(flat), rest)
+        policy = eqx.combine(back(flat), static)
         keys = jax.random.split(jax.random.key(0), len(batch.demand))
-        return jax.vmap(lambda chain, key: _over(chain, served(_whole(policy), chain, key, steps)))(batch, keys).mean()
+        return jax.vmap(lambda chain, key: _over(chain, serve_chain(_whole(policy), chain, key, steps)))(
+            batch, keys
+        ).mean()
 
     def pair(key):
         away = OF_WEIGHTS * jax.random.normal(key, flat.shape, flat.dtype)
-        one, other = lax.map(late, jnp.stack([flat + away, flat - away]))
-        return (one + other) / 2, (one - other) / 2 * away / OF_WEIGHTS**2
+        plus, minus = lax.map(late, jnp.stack([flat + away, flat - away]))
+        return (plus + minus) / 2, (plus - minus) / 2 * away / OF_WEIGHTS**2
 
     times, slopes = lax.map(pair, jax.random.split(key, PAIRS))
     return times.mean(), back(slopes.mean(0))
 
 
-def _over(chain: Chain, found) -> Float[Array, ""]:
-    return relative(jax.tree.map(lambda x: x[None], chain), jax.tree.map(lambda x: x[None], found))[0]
+def _over(chain: Chain, trajectory) -> Float[Array, ""]:
+    return chain_time_over_bound(jax.tree.map(lambda x: x[None], chain), jax.tree.map(lambda x: x[None], trajectory))[0]

@@ -25,10 +25,17 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from mfabric_jax.apps.learning.chains import Chain, chain_time, drawn_chain, relative, served, settled
-from mfabric_jax.apps.learning.demands import learned_from, pool, records_of, windows
+from mfabric_jax.apps.learning.chains import (
+    Chain,
+    chain_time,
+    chain_time_over_bound,
+    draw_chain,
+    serve_chain,
+    settle_potentials,
+)
+from mfabric_jax.apps.learning.demands import learned_records, pool, records_of, windows
 from mfabric_jax.apps.learning.judging import over_bound, takes_sigma
-from mfabric_jax.apps.learning.methods import METHODS, evolved, reinforced
+from mfabric_jax.apps.learning.methods import METHODS, evolve, reinforce
 from mfabric_jax.checks import InputError, check_together, distinct, not_negative, one_of, positive, whole
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import policy_file
@@ -37,12 +44,12 @@ from mfabric_jax.policies.index_rule import Index
 from mfabric_jax.policies.learned import KINDS, Trained, load, save
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.relaxed import softened_time, width_of
-from mfabric_jax.policies.samples import normalised, samples_of
+from mfabric_jax.policies.samples import normalise, samples_of
 from mfabric_jax.routing.potentials import Potentials
 from mfabric_jax.support.atomic import check_folder, check_place
 from mfabric_jax.support.text_files import mapping_in
-from mfabric_jax.traffic.demand_families import check_folds, misjudged
-from mfabric_jax.traffic.scenarios import expected
+from mfabric_jax.traffic.demand_families import check_folds, noisy_forecast
+from mfabric_jax.traffic.scenarios import expected_demand
 
 CHECKPOINT, METRICS, TRAINED_POLICY = "checkpoint", "metrics.jsonl", "trained.policy"
 HELD_OUT_STEPS = 60  # gradient steps towards shares on held-out demand
@@ -65,7 +72,7 @@ Line = dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainingSettings:
     """Settings of a run. Raise `InputError` if a value is out of range."""
 
     kind: str = "network"
@@ -124,7 +131,7 @@ class Training:
         if self.kind == "index" and (self.objective != OBJECTIVES[0] or self.method != METHODS[0]):
             raise InputError("objective and method apply only to a network; an index has its own, got kind 'index'.")
         if self.start is not None:
-            _started(self)
+            _start_network(self)
         if self.kind == "network" and self.routing != "relay":
             raise InputError(f"routing must be relay for a network, got {self.routing!r}; an index learns the others.")
         every = ("steps", "batch", "depth", "chain", "share_steps", "log_every", "checkpoint_every")
@@ -152,7 +159,7 @@ class Training:
         """All-to-alls of a chain."""
         return self.chain if self.objective == "iteration" else 1
 
-    def of_programs(self) -> "Training":
+    def of_programs(self) -> "TrainingSettings":
         """Return the settings that compiled programs depend on: seed, recording and files do not matter."""
         return dataclasses.replace(self, seed=0, trace=None, records=None, log_every=1, checkpoint_every=1)
 
@@ -165,7 +172,7 @@ class Lesson(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("config", "servers"))
-def lessons(key: PRNGKeyArray, pool: Float[Array, "N S S"], config: Training, servers: int) -> Lesson:
+def lessons(key: PRNGKeyArray, pool: Float[Array, "N S S"], config: TrainingSettings, servers: int) -> Lesson:
     """Draw demands from the pool with permuted servers, each in its own region."""
     return jax.vmap(lambda key: _lesson(key, pool, config, servers))(jax.random.split(key, config.batch))
 
@@ -175,12 +182,12 @@ def chains_of(
     key: PRNGKeyArray,
     pool: Float[Array, "N S S"],
     recorded: Float[Array, "N T S S"] | None,
-    config: Training,
+    config: TrainingSettings,
     servers: int,
 ) -> Chain:
     """Draw chains around the demands of lessons; half of them come from the recording, if there is one."""
 
-    def one(key):
+    def chain_for_key(key):
         first, *keys = jax.random.split(key, 5)
         lesson = _lesson(first, pool, config, servers)
         if config.objective == "all-to-all":
@@ -189,15 +196,15 @@ def chains_of(
         if recorded is not None:
             order = jax.random.permutation(keys[0], servers)
             taken = recorded[jax.random.randint(keys[1], (), 0, len(recorded))][:, order][:, :, order]
-        told = TOLD, config.length
-        chain = drawn_chain(keys[2], lesson.region, lesson.demand, None, told[1], lesson.sigma, told[0])
+        share_length = TOLD, config.length
+        chain = draw_chain(keys[2], lesson.region, lesson.demand, None, share_length[1], lesson.sigma, share_length[0])
         if taken is None:
             return chain
-        other = drawn_chain(keys[2], lesson.region, lesson.demand, taken, told[1], lesson.sigma, told[0])
+        other = draw_chain(keys[2], lesson.region, lesson.demand, taken, share_length[1], lesson.sigma, share_length[0])
         use = _part(keys[3]) < RECORDED_PART
         return jax.tree.map(lambda a, b: jnp.where(use, a, b), other, chain)
 
-    return jax.vmap(one)(jax.random.split(key, config.batch))
+    return jax.vmap(chain_for_key)(jax.random.split(key, config.batch))
 
 
 def single(lesson: Lesson) -> Chain:
@@ -206,15 +213,15 @@ def single(lesson: Lesson) -> Chain:
     return Chain(free, lesson.demand[None], lesson.forecast[None], lesson.sigma, jnp.zeros((), jnp.float32))
 
 
-def _lesson(key: PRNGKeyArray, pool, config: Training, servers: int) -> Lesson:
+def _lesson(key: PRNGKeyArray, pool, config: TrainingSettings, servers: int) -> Lesson:
     keys = jax.random.split(key, 5)
     order = jax.random.permutation(keys[0], servers)
     demand = pool[jax.random.randint(keys[1], (), 0, len(pool))][order][:, order]
     sigma = config.noise * jnp.maximum((_part(keys[2]) - CERTAIN) / (1 - CERTAIN), 0)
-    return Lesson(_region(keys[3], config, servers), demand, misjudged(keys[4], demand, sigma), sigma)
+    return Lesson(_region(keys[3], config, servers), demand, noisy_forecast(keys[4], demand, sigma), sigma)
 
 
-def _region(key: PRNGKeyArray, config: Training, servers: int) -> Region:
+def _region(key: PRNGKeyArray, config: TrainingSettings, servers: int) -> Region:
     """Return a region with the configured NICs at efficiency 1, or with a fraction `varied` a random one.
 
     A random region has 2 to 8 OCS NICs (some servers one less), 1 to 4 EPS NICs, and an efficiency of 0.6 to 1.
@@ -243,13 +250,13 @@ class NetworkState(NamedTuple):
     moments: optax.OptState
 
 
-def first_network(config: Training) -> NetworkState:
+def first_network(config: TrainingSettings) -> NetworkState:
     weighs = config.objective != "all-to-all"
-    model = _started(config) or PolicyNetwork(config.width, config.depth, weighs, key=jax.random.key(config.seed))
+    model = _start_network(config) or PolicyNetwork(config.width, config.depth, weighs, key=jax.random.key(config.seed))
     return NetworkState(model, _adam(config).init(eqx.filter(model, eqx.is_array)))
 
 
-def _started(config: Training) -> PolicyNetwork | None:
+def _start_network(config: TrainingSettings) -> PolicyNetwork | None:
     if config.start is None:
         return None
     model = load(config.start).model
@@ -265,11 +272,11 @@ def _started(config: Training) -> PolicyNetwork | None:
 
 @eqx.filter_jit
 def network_step(
-    state: NetworkState, batch: Lesson, step: Int[Array, ""], config: Training
+    state: NetworkState, batch: Lesson, step: Int[Array, ""], config: TrainingSettings
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
     """Take one step of Adam on `mean_time`, returned as "time"."""
     strength = _strength(step, config)
-    held = jax.vmap(lambda lesson: settled_for(state.model, lesson, strength, config.share_steps))(batch)
+    held = jax.vmap(lambda lesson: settle_lesson(state.model, lesson, strength, config.share_steps))(batch)
     time, slope = eqx.filter_value_and_grad(mean_time)(state.model, batch, held, strength)
     with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
         change, moments = _adam(config).update(slope, state.moments)
@@ -278,32 +285,32 @@ def network_step(
 
 @eqx.filter_jit
 def chain_step(
-    state: NetworkState, batch: Chain, step: Int[Array, ""], key: PRNGKeyArray, config: Training
+    state: NetworkState, batch: Chain, step: Int[Array, ""], key: PRNGKeyArray, config: TrainingSettings
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
     """Take one step of Adam on the mean time of chains by the configured method; `key` draws its trials."""
     strength = _strength(step, config)
     if config.method == "gradient":
 
         def mean(model):
-            return jax.vmap(lambda one: chain_time(model, one, strength, config.share_steps))(batch).mean()
+            return jax.vmap(lambda chain: chain_time(model, chain, strength, config.share_steps))(batch).mean()
 
         time, slope = eqx.filter_value_and_grad(mean)(state.model)
     else:
-        trial = reinforced if config.method == "reinforce" else evolved
+        trial = reinforce if config.method == "reinforce" else evolve
         time, slope = trial(state.model, batch, key, config.share_steps)
     with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
         change, moments = _adam(config).update(slope, state.moments)
     return NetworkState(eqx.apply_updates(state.model, change), moments), {"time": time}
 
 
-def _strength(step: Int[Array, ""], config: Training) -> Float[Array, ""]:
+def _strength(step: Int[Array, ""], config: TrainingSettings) -> Float[Array, ""]:
     """Return how far circuits are drawn to whole numbers; 1 for a network that was trained before."""
     if config.start is not None:
         return jnp.ones((), jnp.float32)
     return jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
 
 
-def _adam(config: Training) -> optax.GradientTransformation:
+def _adam(config: TrainingSettings) -> optax.GradientTransformation:
     rate = optax.cosine_decay_schedule(config.learning_rate, config.steps, LAST_RATE)
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
 
@@ -313,22 +320,22 @@ def mean_time(
 ) -> Float[Array, ""]:
     """Return the mean softened time, over the degree bound, of true demands on the circuits for their forecasts."""
 
-    def one(lesson: Lesson, potentials):
+    def lesson_time(lesson: Lesson, potentials):
         true = samples_of(lesson.demand[None], lesson.region)
         return softened_time(true, _logits(model, lesson), potentials, TEMPERATURE, strength, tail=1.0)
 
-    return jax.vmap(one)(batch, potentials).mean()
+    return jax.vmap(lesson_time)(batch, potentials).mean()
 
 
-def settled_for(model: PolicyNetwork, lesson: Lesson, strength: Float[Array, ""], steps: int) -> Potentials:
+def settle_lesson(model: PolicyNetwork, lesson: Lesson, strength: Float[Array, ""], steps: int) -> Potentials:
     """Return the relay potentials [1 ...] for the true demand after `steps`, without derivatives."""
     true = samples_of(lesson.demand[None], lesson.region)
-    return settled(true, width_of(true, _logits(model, lesson), strength), steps)
+    return settle_potentials(true, width_of(true, _logits(model, lesson), strength), steps)
 
 
 def _logits(model: PolicyNetwork, lesson: Lesson) -> Float[Array, "S S"]:
-    seen, spread = expected(lesson.forecast, lesson.sigma)
-    return model.logits(normalised(seen, lesson.region), lesson.region.degrees, spread)
+    seen, spread = expected_demand(lesson.forecast, lesson.sigma)
+    return model.logits(normalise(seen, lesson.region), lesson.region.degrees, spread)
 
 
 class IndexState(NamedTuple):
@@ -342,20 +349,20 @@ def first_index() -> IndexState:
     return IndexState(jnp.asarray(NEXT, jnp.float32), jnp.full(len(NEXT), FIRST_SPREAD, jnp.float32))
 
 
-def rule_at(place: Float[Array, "5"]) -> Index:
+def rule_at(point: Float[Array, "5"]) -> Index:
     """Return the index rule at unbounded coordinates; exponentials and sigmoids keep each number in its range."""
-    offset, power, larger, spread, relief = place
+    offset, power, larger, spread, relief = point
     return Index(jnp.exp(offset), jnp.exp(power), jax.nn.sigmoid(larger), jax.nn.sigmoid(spread), jnp.exp(relief))
 
 
 @functools.partial(jax.jit, static_argnames="config")
 def index_step(
-    state: IndexState, batch: Lesson, key: PRNGKeyArray, config: Training
+    state: IndexState, batch: Lesson, key: PRNGKeyArray, config: TrainingSettings
 ) -> tuple[IndexState, dict[str, Float[Array, ""]]]:
     """Take one cross-entropy step; all sampled rules see the same batch."""
     away = jax.random.normal(key, (TRIED, len(NEXT)), jnp.float32).at[0].set(0)
     places = state.centre[None] + state.spread[None] * away
-    times = jax.vmap(lambda place: mean_rule_time(rule_at(place), batch, config))(places)
+    times = jax.vmap(lambda point: mean_rule_time(rule_at(point), batch, config))(places)
     best = places[jnp.argsort(times)[:BEST]]
     centre = state.centre + MOVE * (best.mean(0) - state.centre)
     spread = jnp.maximum(state.spread + MOVE * (best.std(0) - state.spread), LEAST_SPREAD)
@@ -365,25 +372,27 @@ def index_step(
     }
 
 
-def mean_rule_time(rule: Index, batch: Lesson, config: Training) -> Float[Array, ""]:
-    def one(lesson: Lesson):
+def mean_rule_time(rule: Index, batch: Lesson, config: TrainingSettings) -> Float[Array, ""]:
+    def lesson_time(lesson: Lesson):
         circuits = rule(lesson.forecast, lesson.region).circuits
         return over_bound(lesson.region, circuits, lesson.demand, config.routing, config.share_steps)
 
-    return jax.vmap(one)(batch).mean()
+    return jax.vmap(lesson_time)(batch).mean()
 
 
 State = NetworkState | IndexState
 
 
 # --------------------------------------------------------------------------------------------------------- runs
-class Run(NamedTuple):
+class TrainingProgress(NamedTuple):
     state: State
     best: PolicyNetwork | Index  # by time on held-out demand
     least: Float[Array, ""]  # its time
 
 
-def train(config: Training, folder: str | Path, progress: Callable[[int, Line], None] | None = None) -> list[Line]:
+def train(
+    config: TrainingSettings, folder: str | Path, progress: Callable[[int, Line], None] | None = None
+) -> list[Line]:
     """Train from the last checkpoint in the folder, or from the start; return all lines of metrics.
 
     - `progress`: called with the number of finished steps and the last line, at the start and after every step.
@@ -396,11 +405,11 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
     check_folder(folder)
     for name in (CHECKPOINT, METRICS, TRAINED_POLICY):
         check_place("file", folder / name, "set out to another folder")
-    run, step, lines = resumed(config, record, folder)
+    run, step, lines = resume_run(config, record, folder)
     pools, others = _pools(config, "train"), _pools(config, "validation")
     chained = config.objective != "all-to-all" or config.method != "gradient"
     if not lines:
-        run, held_out = _judged(run, config, others)
+        run, held_out = _judge_run(run, config, others)
         lines.append({"step": 0} | held_out)
     seen: list[dict[str, jax.Array]] = []
     same = config.of_programs()
@@ -430,7 +439,7 @@ def train(config: Training, folder: str | Path, progress: Callable[[int, Line], 
             seen = []
             _check_finite(lines[-1], run, config)
         if ends:
-            run, held_out = _judged(run, config, others)
+            run, held_out = _judge_run(run, config, others)
             lines[-1] |= held_out
             _keep(record, folder, run, step, lines)
     return lines
@@ -440,14 +449,14 @@ def _fold(seed: int, step: int) -> PRNGKeyArray:
     return jax.random.fold_in(jax.random.key(seed), step)
 
 
-class Pool(NamedTuple):
+class DemandPool(NamedTuple):
     single: Float[Array, "N S S"]
     recorded: Float[Array, "W T+1 S S"] | None  # consecutive records, one more than a chain has steps
 
 
-def _pools(config: Training, split: str) -> dict[int, Pool]:
+def _pools(config: TrainingSettings, split: str) -> dict[int, DemandPool]:
     return {
-        servers: Pool(
+        servers: DemandPool(
             jnp.asarray(pool(servers, config.seed, config.trace, config.records, split=split)),
             _windows(config, split, servers),
         )
@@ -455,24 +464,24 @@ def _pools(config: Training, split: str) -> dict[int, Pool]:
     }
 
 
-def _windows(config: Training, split: str, servers: int) -> jax.Array | None:
+def _windows(config: TrainingSettings, split: str, servers: int) -> jax.Array | None:
     if config.trace is None or config.objective == "all-to-all":
         return None
-    found = windows(config.trace, config.records, split, servers, config.length + 1)
-    if not len(found):
+    chains = windows(config.trace, config.records, split, servers, config.length + 1)
+    if not len(chains):
         held, every = records_of(config.trace, config.records, split)
         raise InputError(
             f"trace must have {config.length + 1} consecutive records in its {split} split, got {held} of {every} "
             "there; take a longer recording or a shorter chain."
         )
-    return jnp.asarray(found[np.random.default_rng(config.seed).permutation(len(found))[:WINDOWS]])
+    return jnp.asarray(chains[np.random.default_rng(config.seed).permutation(len(chains))[:WINDOWS]])
 
 
 def model_of(state: State) -> PolicyNetwork | Index:
     return state.model if isinstance(state, NetworkState) else rule_at(state.centre)
 
 
-def _check_finite(line: Line, run: Run, config: Training) -> None:
+def _check_finite(line: Line, run: TrainingProgress, config: TrainingSettings) -> None:
     broken = [name for name, value in line.items() if not math.isfinite(value)]
     weights = jax.tree.leaves(eqx.filter(run.state, eqx.is_inexact_array))
     broken += [] if all(bool(jnp.isfinite(x).all()) for x in weights) else ["a weight"]
@@ -485,8 +494,10 @@ def _line(step: int, seen: list[dict[str, jax.Array]]) -> Line:
     return {"step": step} | {name: float(np.mean([float(parts[name]) for parts in seen])) for name in seen[0]}
 
 
-def _judged(run: Run, config: Training, pools: dict[int, Pool]) -> tuple[Run, Line]:
-    model, found = model_of(run.state), {}
+def _judge_run(
+    run: TrainingProgress, config: TrainingSettings, pools: dict[int, DemandPool]
+) -> tuple[TrainingProgress, Line]:
+    model, line = model_of(run.state), {}
     for servers, pooled in pools.items():
         key = _fold(config.seed, BEHIND - servers)
         usual = dataclasses.replace(config.of_programs(), batch=HELD_OUT, varied=0.0)
@@ -494,42 +505,42 @@ def _judged(run: Run, config: Training, pools: dict[int, Pool]) -> tuple[Run, Li
             times = _times(model, lessons(key, pooled.single, usual, servers), config.routing)
         else:
             times = _chain_times(model, chains_of(key, *pooled, usual, servers))
-        found[f"held_out_{servers}"] = float(times.mean())
-    least = jnp.asarray(np.mean([*found.values()]), jnp.float32)
+        line[f"held_out_{servers}"] = float(times.mean())
+    least = jnp.asarray(np.mean([*line.values()]), jnp.float32)
     better = bool(least < run.least)
-    return (run._replace(best=model, least=least) if better else run), found
+    return (run._replace(best=model, least=least) if better else run), line
 
 
 @eqx.filter_jit
 def _times(model: PolicyNetwork | Index, batch: Lesson, routing: str) -> Float[Array, "B"]:
     policy = Trained(model, {})
 
-    def one(lesson: Lesson):
+    def lesson_time(lesson: Lesson):
         settings: dict[str, Any] = {"sigma": lesson.sigma} if takes_sigma(policy) else {}
         plan = policy(lesson.forecast, lesson.region, **settings)
         return over_bound(lesson.region, plan.circuits, lesson.demand, routing, HELD_OUT_STEPS)
 
-    return jax.vmap(one)(batch)
+    return jax.vmap(lesson_time)(batch)
 
 
 @eqx.filter_jit
 def _chain_times(model: PolicyNetwork, batch: Chain) -> Float[Array, "B"]:
     policy = functools.partial(model, share_steps=0)  # shares are those of the true demand
     keys = jax.random.split(jax.random.key(0), len(batch.demand))
-    found = jax.vmap(lambda chain, key: served(policy, chain, key, HELD_OUT_STEPS))(batch, keys)
-    return relative(batch, found)
+    trajectories = jax.vmap(lambda chain, key: serve_chain(policy, chain, key, HELD_OUT_STEPS))(batch, keys)
+    return chain_time_over_bound(batch, trajectories)
 
 
-def first_run(config: Training) -> Run:
+def first_run(config: TrainingSettings) -> TrainingProgress:
     state = first_index() if config.kind == "index" else first_network(config)
-    return Run(state, model_of(state), jnp.asarray(np.inf, jnp.float32))
+    return TrainingProgress(state, model_of(state), jnp.asarray(np.inf, jnp.float32))
 
 
-def record_of(config: Training) -> dict[str, Any]:
-    return dataclasses.asdict(config) | {"learned_from": learned_from(config.trace, config.records)}
+def record_of(config: TrainingSettings) -> dict[str, Any]:
+    return dataclasses.asdict(config) | {"learned_from": learned_records(config.trace, config.records)}
 
 
-def _keep(record: dict[str, Any], folder: Path, run: Run, step: int, lines: list[Line]) -> None:
+def _keep(record: dict[str, Any], folder: Path, run: TrainingProgress, step: int, lines: list[Line]) -> None:
     text = "".join(json.dumps(line) + "\n" for line in lines)
     policy_file.replace(folder / METRICS, text.encode())  # written first, so that a checkpoint is never ahead of it
     header = {"kind": CHECKPOINT, "step": step, "configuration": record}
@@ -537,7 +548,9 @@ def _keep(record: dict[str, Any], folder: Path, run: Run, step: int, lines: list
     save(folder / TRAINED_POLICY, run.best, record)
 
 
-def resumed(config: Training, record: dict[str, Any], folder: Path) -> tuple[Run, int, list[Line]]:
+def resume_run(
+    config: TrainingSettings, record: dict[str, Any], folder: Path
+) -> tuple[TrainingProgress, int, list[Line]]:
     """Return the run, its step and its metrics. Raise `InputError` if the folder's run has another `record`."""
     if not (folder / CHECKPOINT).exists():
         return first_run(config), 0, []

@@ -18,7 +18,7 @@ import numpy as np
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.text_files import value_in
-from mfabric_jax.support.unpacking import check_archive, check_size, unpacked
+from mfabric_jax.support.unpacking import check_archive, check_size, unpack
 from mfabric_jax.support.unread import name_unread
 from mfabric_jax.traffic.recording import AXES, COUNTS, DESTINATION, Recording, Sources, Targets, axes_of, counts_in
 from mfabric_jax.traffic.tokens import summable
@@ -28,7 +28,7 @@ NAMES = "axes"  # entry of a file that names the axes of its array
 MOST_EXPERTS = 2**16
 
 
-def arranged(path: object, count: np.ndarray, names: Sequence[str]) -> np.ndarray:
+def arrange_axes(path: object, count: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """Return counts with all five axes: iteration, layer, micro-batch, source, expert (or destination)."""
     if len(names) != count.ndim or 0 in count.shape:
         raise InputError(
@@ -104,7 +104,7 @@ def _logical(path: pathlib.Path, count: np.ndarray, arrays: Mapping[str, np.ndar
     return added
 
 
-def _filled(path: pathlib.Path, count: np.ndarray) -> tuple[np.ndarray, str]:
+def _drop_empty(path: pathlib.Path, count: np.ndarray) -> tuple[np.ndarray, str]:
     """Counts [pass, layer, expert] without empty passes and layers, and a note on what was removed."""
     count = count.reshape((-1, *count.shape[-2:]))
     passes, layers = (count != 0).any(axis=(1, 2)), (count != 0).any(axis=(0, 2))
@@ -130,7 +130,7 @@ _MEMO = ("PUT", "LONG_BINPUT")  # operations that address the pickle's memo
 
 
 class _LeftOut:
-    def __new__(cls, *given: Any, **named: Any) -> "_LeftOut":
+    def __new__(cls, *args: Any, **named: Any) -> "_LeftOut":
         return super().__new__(cls)
 
     def __setstate__(self, state: Any) -> None:
@@ -154,7 +154,7 @@ class _Reader(pickle.Unpickler):
         if (module, name) == ("collections", "OrderedDict"):
             return collections.OrderedDict
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return self._rebuilt
+            return self._rebuild_tensor
         if module == "torch" and name.endswith("Storage"):
             return name.removesuffix("Storage")
         return _LeftOut
@@ -166,7 +166,7 @@ class _Reader(pickle.Unpickler):
             self._storages[key] = (values.astype("<u4") << 16).view("<f4") if kind == _HALF else values
         return self._storages[key]
 
-    def _rebuilt(self, storage: np.ndarray, offset: int, size: tuple, stride: tuple, *rest: Any) -> np.ndarray:
+    def _rebuild_tensor(self, storage: np.ndarray, offset: int, size: tuple, stride: tuple, *unused: Any) -> np.ndarray:
         last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         if min(size, default=1) < 0 or min(stride, default=1) < 0 or offset < 0:
             raise ValueError("sizes")
@@ -232,7 +232,7 @@ def load_arrays(path: pathlib.Path) -> Mapping[str, np.ndarray]:
     A plain `.npy` is memory-mapped, so that only the used records are read. Raise `InputError` for an unreadable file
     or content that is not an array.
     """
-    loaded = _loaded(path)
+    loaded = _load(path)
     if isinstance(loaded, np.ndarray):
         return {next((key for key in _FORMATS if key in path.name), COUNTS): loaded}
     if not isinstance(loaded, dict):
@@ -250,13 +250,13 @@ def load_arrays(path: pathlib.Path) -> Mapping[str, np.ndarray]:
 
 def load_ranks(folder: pathlib.Path, files: Sequence[pathlib.Path]) -> Mapping[str, np.ndarray]:
     """Return the counts of a serving engine, summed over the files of its ranks."""
-    dumps = [_loaded(file) for file in files]
+    dumps = [_load(file) for file in files]
     if not all(isinstance(dump, dict) and RECORDS in dump for dump in dumps):
         raise InputError(f"trace folder {folder} must hold one recording; name one of its .pt files.")
     return _of_passes(folder, dumps)
 
 
-def _loaded(path: pathlib.Path) -> Any:
+def _load(path: pathlib.Path) -> Any:
     what = {".pt": "file of torch.save (since torch 1.6)", ".json": "JSON file of lists of equal lengths"}
     try:
         if path.suffix == ".pt":
@@ -264,7 +264,7 @@ def _loaded(path: pathlib.Path) -> Any:
         if path.suffix == ".json":
             return _of_json(path, value_in(path.read_bytes(), repr(str(path)), "counts"))
         if path.suffix == ".xz":
-            loaded = np.load(io.BytesIO(unpacked(path, path.read_bytes())), allow_pickle=False)
+            loaded = np.load(io.BytesIO(unpack(path, path.read_bytes())), allow_pickle=False)
         elif zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 check_archive(path, archive)
@@ -312,13 +312,13 @@ def array_recording(path: pathlib.Path, arrays: Mapping[str, np.ndarray], axes: 
     else:
         names = _usual_axes(path, count.shape, known)
         if known.buffered:
-            count, origin = _filled(path, _logical(path, count, arrays))
+            count, origin = _drop_empty(path, _logical(path, count, arrays))
             names = _LOADS[-1]
     if SLICE in names:
         names = tuple(name for name in names if name != SLICE)
         count = add_slices(summable(f"tokens of trace {path}", count))
     facts = kinds(names)
-    count = arranged(path, count, names)
+    count = arrange_axes(path, count, names)
     experts = count.shape[-1] if facts["targets"] is Targets.EXPERTS else None
     name_unread(repr(str(path)), f"entries beside {key}", beside)
     return Recording(count, np.arange(len(count)), str(path), known.words, experts=experts, origin=origin, **facts)

@@ -12,7 +12,7 @@ from mfabric_jax.case import Case, load
 from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError, names
 from mfabric_jax.evaluate.resolving.resolve import resolve
-from mfabric_jax.evaluate.resolving.resolved import BANDWIDTHS, PUBLISHED, Calibrated
+from mfabric_jax.evaluate.resolving.resolved import BANDWIDTHS, PUBLISHED, CalibrationFit
 from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.evaluate.solving import problem_at, solve, times_of
 from mfabric_jax.support.atomic import replacing
@@ -23,7 +23,7 @@ RANGE = (1e-2, 1e2)  # searched range of achieved over peak FLOP/s
 
 def calibrate(
     case: Case | None = None, models: Sequence[str] = tuple(PUBLISHED), *, progress: Callable | None = None
-) -> dict[str, Calibrated]:
+) -> dict[str, CalibrationFit]:
     """Return each model's achieved over peak FLOP/s that brings fat-tree times closest to the published ratios.
 
     - `case`: all other settings (None: preset paper); its model, fabric and bandwidth are ignored.
@@ -41,18 +41,18 @@ def calibrate(
     names("models", tuple(models), PUBLISHED)
     base = load(preset="paper") if case is None else case
     assert isinstance(base, Case)
-    return {name: _calibrated(base, name, progress) for name in models}
+    return {name: _calibrate_model(base, name, progress) for name in models}
 
 
-def _calibrated(case: Case, model: str, progress: Callable | None) -> Calibrated:
+def _calibrate_model(case: Case, model: str, progress: Callable | None) -> CalibrationFit:
     there = case.with_({"model.name": model, "network.fabric": "fat-tree", "compute.efficiency": 1.0})
-    one = problem_at(resolve(there), BANDWIDTHS)
-    solved = solve(one)
+    problem = problem_at(resolve(there), BANDWIDTHS)
+    solved = solve(problem)
     wanted = np.log(np.asarray(PUBLISHED[model][:-1]) / PUBLISHED[model][-1])
-    whole = one.resolved.block_seconds(one.workload, 1.0)
+    whole = problem.resolved.block_seconds(problem.workload, 1.0)
 
     def times(efficiency: np.ndarray):
-        each = [times_of(one, solved, jax.tree.map(lambda x, by=by: x / by, whole)) for by in efficiency.tolist()]
+        each = [times_of(problem, solved, jax.tree.map(lambda x, by=by: x / by, whole)) for by in efficiency.tolist()]
         mean = jax.tree.map(lambda *x: np.stack(x).mean(axis=1), *each)
         return mean.iteration_s, mean.compute_s[:, -1]
 
@@ -68,27 +68,27 @@ def _calibrated(case: Case, model: str, progress: Callable | None) -> Calibrated
         progress(model)
     ratios = ratios[best, :-1]
     residuals = ratios / np.exp(wanted) - 1
-    return Calibrated(float(tried[best]), float(compute_s[best]), _floats(ratios), _floats(residuals))
+    return CalibrationFit(float(tried[best]), float(compute_s[best]), _floats(ratios), _floats(residuals))
 
 
 def _floats(values: np.ndarray) -> tuple[float, ...]:
     return tuple(round(float(value), 5) for value in values)
 
 
-def calibration_rows(found: dict[str, Calibrated]) -> list[dict[str, Any]]:
+def calibration_rows(calibrations: dict[str, CalibrationFit]) -> list[dict[str, Any]]:
     """Return a row per model and bandwidth: fitted and published time, relative to 800 Gbps."""
     return [
         {
             "model": model,
             "nic_gbps": gbps,
-            "fitted": one.ratios[at],
-            "published": PUBLISHED[model][at] / PUBLISHED[model][-1],
-            "off": one.residuals[at],
-            "efficiency": one.efficiency,
-            "compute_s": one.compute_s,
+            "fitted": calibration.ratios[index],
+            "published": PUBLISHED[model][index] / PUBLISHED[model][-1],
+            "off": calibration.residuals[index],
+            "efficiency": calibration.efficiency,
+            "compute_s": calibration.compute_s,
         }
-        for model, one in found.items()
-        for at, gbps in enumerate(BANDWIDTHS[:-1])
+        for model, calibration in calibrations.items()
+        for index, gbps in enumerate(BANDWIDTHS[:-1])
     ]
 
 
@@ -102,12 +102,15 @@ def check_calibration(path: str | Path) -> Path:
     return path
 
 
-def write_calibration(found: dict[str, Calibrated], case: Case, path: str | Path) -> Path:
+def write_calibration(calibrations: dict[str, CalibrationFit], case: Case, path: str | Path) -> Path:
     """Write a calibration and its assumptions as JSON; return the path."""
     path = check_calibration(path)
-    told = provenance(case.run.dtype)
-    same = {path: str(value) for path, value in flat(case).items()} | {name: told[name] for name in ("version", "jax")}
-    kept = {"models": {name: one._asdict() for name, one in found.items()}, "configuration": same}
+    facts = provenance(case.run.dtype)
+    same = {path: str(value) for path, value in flat(case).items()} | {name: facts[name] for name in ("version", "jax")}
+    kept = {
+        "models": {name: calibration._asdict() for name, calibration in calibrations.items()},
+        "configuration": same,
+    }
     with replacing(path) as (part,):
         part.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return path

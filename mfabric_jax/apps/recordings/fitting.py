@@ -13,7 +13,7 @@ import numpy as np
 from mfabric_jax import checks
 from mfabric_jax.apps.recordings import statistics
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic.generator import Normals, Shape, base_popularity, draw, normals
+from mfabric_jax.traffic.generator import Normals, TrafficShape, base_popularity, draw, normals
 from mfabric_jax.traffic.knobs import POPULARITIES, Knobs, Popularity
 from mfabric_jax.traffic.recording import Recording, Sources
 from mfabric_jax.traffic.tokens import Tokens
@@ -39,7 +39,7 @@ EXPLAINED = 0.5  # part of the amplitude's change that a phase must explain
 
 
 @dataclasses.dataclass(frozen=True)
-class Fit:
+class TrafficFit:
     """Fitted `knobs`, and the statistics (`moments_of`) of the recording and of the fitted traffic by name."""
 
     knobs: Knobs
@@ -59,7 +59,7 @@ class Fit:
         ]
 
 
-def fit(recording: Recording | Tokens, iterations: int | None = None) -> Fit:
+def fit(recording: Recording | Tokens, iterations: int | None = None) -> TrafficFit:
     """Return knobs whose traffic has the statistics of the recording; one iteration stands for one record.
 
     - `iterations`: number to generate for `Fit.fitted`, with another seed (default: as recorded).
@@ -78,7 +78,7 @@ def fit(recording: Recording | Tokens, iterations: int | None = None) -> Fit:
     rounded: dict[str, Any] = {field: float(f"{v:.6g}") if isinstance(v, float) else v for field, v in values}
     knobs = Knobs(**rounded)
     made = draw(target.shape, knobs, SEED + TRIED[1], np.arange(wanted))
-    return Fit(knobs, target.recorded, statistics.moments_of(made, target.pairs))
+    return TrafficFit(knobs, target.recorded, statistics.moments_of(made, target.pairs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class _Target:
 
     count: np.ndarray
     pairs: bool
-    shape: Shape
+    shape: TrafficShape
     recorded: dict[str, float]
     normals: Normals
 
@@ -100,7 +100,7 @@ class _Target:
         pairs = not isinstance(recording, Recording) or recording.sources is Sources.RANKS
         selections = max(round(float(count.sum(axis=-1, dtype=np.float64).mean())), 1)
         layers, batches, ranks, experts = count.shape[1:]
-        shape = Shape(layers, batches, ranks, experts, selections)
+        shape = TrafficShape(layers, batches, ranks, experts, selections)
         return cls(count, pairs, shape, statistics.moments_of(count, pairs), functools.cache(normals))
 
     def start(self) -> Knobs:
@@ -112,10 +112,10 @@ class _Target:
         even = any(self.recorded.get(off, 1) < self.recorded.get(by_chance, 0) / 2 for off, by_chance in chance)
         return Knobs(distinct=max(int(1 / most), 1), sampled=whole and not even)
 
-    def tried(self, knobs: Knobs, pooled: bool = False) -> dict[str, float]:
+    def try_knobs(self, knobs: Knobs, pooled: bool = False) -> dict[str, float]:
         few, many = TRIED
         number = min(max(TRIED_COUNTS // math.prod(self.shape[:4]), few), many)
-        at = np.linspace(0, len(self.count) - 1, number).astype(int) if knobs.has_phase else np.arange(number)
+        iterations = np.linspace(0, len(self.count) - 1, number).astype(int) if knobs.has_phase else np.arange(number)
         loose = dataclasses.replace(knobs, drift=knobs.drift_spread, persistence=0.0)
         shape = self.shape
         if pooled:  # noise that is drawn anew per micro-batch averages out in their sum
@@ -124,14 +124,14 @@ class _Target:
             micro_drift = knobs.micro_drift / math.sqrt(batches)
             loose = dataclasses.replace(loose, row_noise=row_noise, micro_drift=micro_drift)
             shape = shape._replace(micro_batches=1, selections=shape.selections * batches)
-        made = [draw(shape, loose, SEED + n, at[n : n + 1], self.normals) for n in range(number)]
+        made = [draw(shape, loose, SEED + n, iterations[n : n + 1], self.normals) for n in range(number)]
         return statistics.moments_of(np.concatenate(made), self.pairs)
 
     def popularity(self, knobs: Knobs, again: bool = False) -> Knobs:
         sparse = statistics.ZERO in self.recorded and self.recorded[statistics.ZERO] > 0
         most = 1 - max(knobs.distinct, 1) / self.shape.experts
 
-        def made(family: Popularity, point: Sequence[float]) -> Knobs:
+        def knobs_at(family: Popularity, point: Sequence[float]) -> Knobs:
             skew, spread, sparsity = point
             return dataclasses.replace(
                 knobs, popularity=family, skew=skew, layer_spread=spread, sparsity=sparsity if sparse else 0.0
@@ -147,13 +147,13 @@ class _Target:
         for family in families:
 
             def error(point: Sequence[float], family: Popularity = family) -> float:
-                return self._popularity_error(self.tried(made(family, point), pooled=True))
+                return self._popularity_error(self.try_knobs(knobs_at(family, point), pooled=True))
 
             start = min((point for point in starts if point[2] <= most), key=error)
             best, least = _descend(error, start, steps, [(0, 8), (0, 1), (0, most if sparse else 0)])
             fits.append((least, family, best))
         _, family, best = min(fits)
-        return made(family, best)
+        return knobs_at(family, best)
 
     def _popularity_error(self, tried: dict[str, float]) -> float:
         # Chance decides which experts share a rank, so pairs have less weight.
@@ -191,27 +191,27 @@ class _Target:
     def noise(self, knobs: Knobs) -> Knobs:
         if statistics.ROWS in self.recorded and self.recorded[statistics.ROWS] > self.recorded[statistics.ROWS_CHANCE]:
             knobs = dataclasses.replace(knobs, row_shared=self._row_shared())
-            knobs = self._solved(knobs, "row_noise", statistics.ROWS)
+            knobs = self._solve_knob(knobs, "row_noise", statistics.ROWS)
         if statistics.MICRO in self.recorded:
-            knobs = self._solved(knobs, "micro_drift", statistics.MICRO)
+            knobs = self._solve_knob(knobs, "micro_drift", statistics.MICRO)
         return knobs
 
-    def _solved(self, knobs: Knobs, field: str, statistic: str) -> Knobs:
+    def _solve_knob(self, knobs: Knobs, field: str, statistic: str) -> Knobs:
         """Find the value of a noise knob. Independent noise adds in squares: f(x) is about sqrt(f(0)^2 + (k x)^2)."""
         wanted = self.recorded[statistic]
 
-        def moved(value: float) -> Knobs:
+        def knobs_with(value: float) -> Knobs:
             return dataclasses.replace(knobs, **{field: value})
 
-        least = self.tried(moved(0.0))[statistic]
+        least = self.try_knobs(knobs_with(0.0))[statistic]
         if least >= wanted:
-            return moved(0.0)
+            return knobs_with(0.0)
         value = 0.1
         for _ in range(NOISE_ROUNDS):
-            above = self.tried(moved(value))[statistic] ** 2 - least**2
+            above = self.try_knobs(knobs_with(value))[statistic] ** 2 - least**2
             step = math.sqrt((wanted**2 - least**2) / above) if above > 0 else 2
             value = min(value * step, LARGEST_NOISE)
-        return moved(value)
+        return knobs_with(value)
 
     def _row_shared(self) -> float:
         """Compare the noise of single micro-batches with that of their sum, in which unshared noise averages out."""
@@ -236,17 +236,19 @@ class _Target:
         last = len(self.count) - 1 - max(wanted)
         number = min(TRIED_RECORDS, last + 1)
         starts = np.linspace(0, last, number).astype(int) if knobs.has_phase else np.arange(number)
-        at = np.unique(np.concatenate([starts, *(starts + lag for lag in wanted)]))
+        iterations = np.unique(np.concatenate([starts, *(starts + lag for lag in wanted)]))
 
         def error(point: Sequence[float]) -> float:
             tried = _drifting(knobs, self.shape.experts, point)
             if tried is None:
                 return math.inf
-            load = draw(single, dataclasses.replace(tried, row_noise=pooled), SEED, at, self.normals)
+            load = draw(single, dataclasses.replace(tried, row_noise=pooled), SEED, iterations, self.normals)
             load = load.sum(axis=(2, 3), dtype=np.float64)
             off = []
             for lag, value in wanted.items():
-                both = np.stack([load[np.searchsorted(at, starts)], load[np.searchsorted(at, starts + lag)]])
+                both = np.stack(
+                    [load[np.searchsorted(iterations, starts)], load[np.searchsorted(iterations, starts + lag)]]
+                )
                 got = float(np.nanmean(statistics.correlation(both, 1)))
                 off.append(_apart(1 - got, 1 - value))
             return sum(off) / len(off)
@@ -276,14 +278,14 @@ def _drifting(knobs: Knobs, experts: int, point: Sequence[float]) -> Knobs | Non
     return dataclasses.replace(knobs, skew=math.sqrt(skew) / unit, drift=drift, persistence=keep, jitter=jitter)
 
 
-def _decay(seen: np.ndarray, at: np.ndarray, length: int) -> dict[str, float]:
+def _decay(seen: np.ndarray, iterations: np.ndarray, length: int) -> dict[str, float]:
     """Start, floor and half-life of the amplitudes `seen` at iterations `at`; empty if they hardly change."""
     if np.ptp(seen) < LEAST_PHASE * seen.mean():
         return {}
     change = float(np.abs(seen - seen.mean()).sum())
     phases = []
     for half_life in np.geomspace(length / (2 * PARTS_OF_RUN), length / 2, 20):
-        columns = np.stack([np.ones_like(at), 2.0 ** (-at / half_life)], axis=1)
+        columns = np.stack([np.ones_like(iterations), 2.0 ** (-iterations / half_life)], axis=1)
         (floor, above), *_ = np.linalg.lstsq(columns, seen, rcond=None)
         floor, start = max(floor, 0.0), max(floor + above, 0.0)
         off = np.abs(floor + (start - floor) * columns[:, 1] - seen).sum()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax.apps.recordings.statistics import target_loads
-from mfabric_jax.traffic.predictor import REGISTRY, ahead, total_variation
+from mfabric_jax.traffic.predictor import REGISTRY, predict_shares, total_variation
 from mfabric_jax.traffic.recording import Recording
 
 HORIZONS = (1, 2, 5, 10, 20, 50, 100)  # records
@@ -38,14 +38,16 @@ def foresight_rows(recording: Recording) -> list[dict[str, Any]]:
         return []
     steps = np.unique(np.diff(recording.number))
     names, trials = _affordable(len(horizons), *load.shape[1:])
-    at = np.unique(np.linspace(max(horizons), last, min(trials, last - max(horizons) + 1)).round().astype(int))
-    filled = (load[at] > 0).any(axis=-1)
+    trial_records = np.unique(
+        np.linspace(max(horizons), last, min(trials, last - max(horizons) + 1)).round().astype(int)
+    )
+    filled = (load[trial_records] > 0).any(axis=-1)
     known = jnp.asarray(load, jnp.result_type(float))
     rows = []
     for name in names:
         for horizon in horizons:
-            shares = ahead(known[:, :, None], jnp.asarray(at), REGISTRY[name], horizon)[:, :, 0]
-            missed = np.asarray(total_variation(shares, known[at]))[filled]
+            shares = predict_shares(known[:, :, None], jnp.asarray(trial_records), REGISTRY[name], horizon)[:, :, 0]
+            missed = np.asarray(total_variation(shares, known[trial_records]))[filled]
             error = round(float(missed.mean()), DIGITS) if filled.any() else None
             iterations = int(horizon * steps[0]) if len(steps) == 1 else None
             rows.append({"predictor": name, "records": horizon, "iterations": iterations, "error": error})
@@ -62,7 +64,7 @@ def _affordable(horizons: int, layers: int, targets: int) -> tuple[list[str], in
     return names, min(trials, most)
 
 
-def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def rank_predictors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the predictors from best to worst at the shortest horizon; ties go to the simplest.
 
     - `error`, `over_even`: at the shortest horizon.
@@ -95,7 +97,7 @@ def ranked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(ranking, key=lambda row: round(row["error"], 4))
 
 
-def balanced(rows: list[dict[str, Any]]) -> bool:
+def is_balanced(rows: list[dict[str, Any]]) -> bool:
     """Whether even shares already match the truth, so that there is nothing to predict."""
     return all(row["error"] < _BALANCED for row in rows if row["predictor"] == KNOWS_NOTHING)
 

@@ -15,7 +15,7 @@ from mfabric_jax.apps.recordings.arrays import load_arrays
 from mfabric_jax.apps.recordings.tables import csv_lines
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.atomic import replacing
-from mfabric_jax.support.text_files import parsed_json
+from mfabric_jax.support.text_files import parse_json
 from mfabric_jax.support.unread import name_unread
 from mfabric_jax.traffic.recording import Recording, Sources, Targets
 from mfabric_jax.traffic.tokens import Tokens
@@ -132,7 +132,7 @@ def weight_matrix(path: pathlib.Path) -> Recording:
     one record and one layer; the combine goes the opposite way. Raise `InputError` for any other content.
     """
     try:
-        matrix = np.array(parsed_json(path.read_text(encoding="utf-8")))
+        matrix = np.array(parse_json(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"weight matrix {path} must be one nested list of whole numbers.") from error
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype.kind not in "iu" or matrix.min() < 0:

@@ -15,7 +15,7 @@ import numpy as np
 
 from mfabric_jax.apps.recordings.arrays import add_slices
 from mfabric_jax.checks import InputError
-from mfabric_jax.support.text_files import parsed_json
+from mfabric_jax.support.text_files import parse_json
 from mfabric_jax.support.unpacking import check_size
 from mfabric_jax.support.unread import name_unread
 from mfabric_jax.traffic.recording import Recording
@@ -171,7 +171,7 @@ def _passes(file: pathlib.Path, experts: int | None, parts: list[int]) -> Iterat
                     continue
                 names = fields.decode(text)
                 if len(KEY.findall(text)) != len(names):
-                    parsed_json(text)  # refuses a repeated key
+                    parse_json(text)  # refuses a repeated key
                 if where.decode(text) == _Where():
                     unread |= dict.fromkeys(names)
                     yield _pass(line.decode(text), experts, parts)
@@ -196,6 +196,6 @@ def _tokens_for(indices: np.ndarray, experts: int, groups: int) -> np.ndarray:
     """Tokens with an expert in each of `groups` groups of neighbouring experts [groups]. Experts beyond the last are
     refused later."""
     chosen = np.zeros((len(indices), groups), bool)
-    at = np.minimum(indices // (experts // groups), groups - 1)
-    np.put_along_axis(chosen, at, True, axis=1)
+    group = np.minimum(indices // (experts // groups), groups - 1)
+    np.put_along_axis(chosen, group, True, axis=1)
     return chosen.sum(axis=0)

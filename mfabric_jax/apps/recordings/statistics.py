@@ -220,11 +220,11 @@ def _ranks(recording: Recording) -> int | None:
     return sources if recording.sources is Sources.RANKS and targets % sources == 0 else None
 
 
-def _of_pairs(recording: Recording, matrix: np.ndarray, asked: int | None) -> dict[str, np.ndarray]:
+def _of_pairs(recording: Recording, matrix: np.ndarray, ranks_per_server: int | None) -> dict[str, np.ndarray]:
     ranks = matrix.shape[-1]
-    per_server = ranks_in_server(recording) if asked is None else asked
+    per_server = ranks_in_server(recording) if ranks_per_server is None else ranks_per_server
     columns = {"own_rank_share": locality(matrix)}
-    if asked is not None or (ranks % per_server == 0 and ranks > per_server):
+    if ranks_per_server is not None or (ranks % per_server == 0 and ranks > per_server):
         columns["server_share"] = locality(matrix, per_server)
     if ranks > 1:
         traffic = pair_traffic(matrix)
@@ -275,7 +275,7 @@ def target_loads(recording: Recording) -> np.ndarray:
     return source_rows(recording.tokens().count).sum(axis=2)
 
 
-def sent_selections(recording: Recording, ranks: int | None = None) -> tuple[str, str, np.ndarray] | None:
+def selection_matrix(recording: Recording, ranks: int | None = None) -> tuple[str, str, np.ndarray] | None:
     """Return the names of rows and columns, and selections [layer, row, column] summed over records.
 
     They are from rank to rank if source ranks divide the experts, else from source to expert. None without sources.

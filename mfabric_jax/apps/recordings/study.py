@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.apps.recordings import statistics
-from mfabric_jax.apps.recordings.foresight import KNOWS_NOTHING, REPEATS, balanced, foresight_rows, ranked
+from mfabric_jax.apps.recordings.foresight import KNOWS_NOTHING, REPEATS, foresight_rows, is_balanced, rank_predictors
 from mfabric_jax.case import Case
 from mfabric_jax.case.layers import preset_layers
 from mfabric_jax.checks import InputError, whole
@@ -58,7 +58,9 @@ class TraceStudy:
     @property
     def designs(self) -> dict[str, Case]:
         """The compared networks by name, from the preset `designs`."""
-        return {one.name: self.case.with_(dict(one.stated)) for one in preset_layers("designs")[-1].variants}
+        return {
+            variant.name: self.case.with_(dict(variant.stated)) for variant in preset_layers("designs")[-1].variants
+        }
 
 
 class Studied(NamedTuple):
@@ -97,7 +99,7 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
     """
     tell, case = progress or (lambda what: None), config.case
     some = _spread(recording, case.run.iterations)
-    tokens = some.fitted(config.job, case.run.iterations)
+    tokens = some.fit(config.job, case.run.iterations)
     names, problems, left_out = [], [], {}
     for name, design in config.designs.items():
         try:
@@ -109,14 +111,14 @@ def trace_study(recording: Recording, config: TraceStudy, progress: Callable[[st
         raise InputError(next(iter(left_out.values())))
     rows: list[dict[str, Any]] = []
     with ThreadPoolExecutor(WORKERS) as pool:
-        for name, found in zip(names, pool.map(rows_of, problems), strict=True):
-            rows += [{"design": name} | row for row in found]
+        for name, design_rows in zip(names, pool.map(rows_of, problems), strict=True):
+            rows += [{"design": name} | row for row in design_rows]
             tell(name)
     seen = foresight_rows(recording)
     tell("predictors")
     numbers = some.number.tolist()
     return Studied(
-        recording, config.job, _relative(rows), seen, ranked(seen), left_out, numbers, config.ranks_per_server
+        recording, config.job, _relative(rows), seen, rank_predictors(seen), left_out, numbers, config.ranks_per_server
     )
 
 
@@ -154,10 +156,10 @@ SHARE, CIRCUITS, AHEAD, HELD, UNKNOWN = (
 def answers(study: Studied) -> dict[str, list[str]]:
     """Return the answers, as sentences by question, and what the recording cannot tell."""
     return {
-        SHARE: [*_share(study), *_computed(study), *_rests_on(study)],
+        SHARE: [*_share(study), *_compute_sources(study), *_rests_on(study)],
         CIRCUITS: [*_circuits(study), *_rests_on(study)],
         AHEAD: _ahead(study),
-        HELD: _held(study),
+        HELD: _contents(study),
         UNKNOWN: unknown(study) or ["Nothing that these answers depend on."],
     }
 
@@ -172,7 +174,7 @@ def _share(study: Studied) -> list[str]:
     ]
 
 
-def _computed(study: Studied) -> list[str]:
+def _compute_sources(study: Studied) -> list[str]:
     return [
         f"Computation: {source}." for source in dict.fromkeys(row.get("compute_source") for row in study.rows) if source
     ]
@@ -254,7 +256,7 @@ def _price(row: dict[str, Any], tree: dict[str, Any], ratio: float) -> str:
 def _ahead(study: Studied) -> list[str]:
     if not study.ranking:
         return ["A single record has no history to predict from: record several iterations."]
-    if balanced(study.foresight):
+    if is_balanced(study.foresight):
         return ["Loads are even: there is nothing to predict."]
     best = study.ranking[0]
     spans = sorted({(row["records"], row["iterations"]) for row in study.foresight})
@@ -292,7 +294,7 @@ def _reach(study: Studied, row: dict[str, Any], last: tuple[int, int | None]) ->
     return f"{reach}; better than repeating the last iteration up to {_span(longest)} ahead{beyond}"
 
 
-def _held(study: Studied) -> list[str]:
+def _contents(study: Studied) -> list[str]:
     ranks, per_server = study.ranks, study.ranks_in_server
     rows = statistics.statistics_by_layer(study.recording, ranks, per_server if ranks else None)
     lines = []

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax.apps.recordings.arrays import MOST_EXPERTS, arranged, kinds
+from mfabric_jax.apps.recordings.arrays import MOST_EXPERTS, arrange_axes, kinds
 from mfabric_jax.checks import InputError
 from mfabric_jax.support import unpacking
-from mfabric_jax.support.extras import PARQUET, needed
+from mfabric_jax.support.extras import PARQUET, load_extra
 from mfabric_jax.traffic.recording import AXES, Recording
 
 COUNT = "tokens"
@@ -45,15 +45,15 @@ def load_table(path: pathlib.Path) -> Recording:
         most = f"must have experts below {MOST_EXPERTS} and at most {MOST_CELLS} cells"
         raise InputError(f"trace {path} {most}, got {' x '.join(map(str, shape))} ({', '.join(axes)}).")
     unpacking.check_size(path, math.prod(shape) * table[COUNT].itemsize)
-    place = np.ravel_multi_index((*(index for _, index in places), experts), shape)
-    order = np.argsort(place, kind="stable")
-    if (again := np.flatnonzero(np.diff(place[order]) == 0)).size:
+    flat_index = np.ravel_multi_index((*(index for _, index in places), experts), shape)
+    order = np.argsort(flat_index, kind="stable")
+    if (again := np.flatnonzero(np.diff(flat_index[order]) == 0)).size:
         line = int(order[again[0] + 1]) + 2
         raise InputError(f"line {line} of trace {path} repeats the {', '.join(axes)} of an earlier line.")
     count = np.zeros(shape, table[COUNT].dtype)
-    count.ravel()[place] = table[COUNT]
+    count.ravel()[flat_index] = table[COUNT]
     number = places[axes.index("iteration")][0] if "iteration" in axes else np.zeros(1, int)
-    return Recording(arranged(path, count, axes), number, str(path), "table of expert loads", **kinds(axes))
+    return Recording(arrange_axes(path, count, axes), number, str(path), "table of expert loads", **kinds(axes))
 
 
 def _numbers(path: pathlib.Path, name: str, column: Sequence[Any]) -> np.ndarray:
@@ -74,7 +74,7 @@ def _numbers(path: pathlib.Path, name: str, column: Sequence[Any]) -> np.ndarray
 
 def csv_lines(path: pathlib.Path, strict: bool = False) -> list[list[str]]:
     try:
-        text = unpacking.unpacked(path, path.read_bytes()).decode("utf-8-sig")
+        text = unpacking.unpack(path, path.read_bytes()).decode("utf-8-sig")
         return list(csv.reader(io.StringIO(text, newline=""), strict=strict))
     except InputError:
         raise
@@ -92,7 +92,7 @@ def _csv(path: pathlib.Path) -> tuple[list[str], Sequence[Any]]:
 
 
 def _parquet(path: pathlib.Path) -> tuple[list[str], Sequence[Any]]:
-    parquet = needed("store", "reading .parquet", PARQUET)
+    parquet = load_extra("store", "reading .parquet", PARQUET)
     try:
         table = parquet.read_parquet(path, path)
         return table.column_names, [column.to_numpy() for column in table.columns]

@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
-from mfabric_jax.support.text_files import parsed_json
+from mfabric_jax.support.text_files import parse_json
 from mfabric_jax.support.unread import name_unread
 
 GIVE = (
@@ -74,7 +74,7 @@ class Requests:
     def __len__(self) -> int:
         return len(self.arrival_s)
 
-    def kept(self, which: np.ndarray) -> "Requests":
+    def select(self, which: np.ndarray) -> "Requests":
         """Return the requests that a mask or an index selects."""
         return Requests(self.arrival_s[which], self.prompt[which], self.fresh[which], self.answer[which], self.left_out)
 
@@ -93,14 +93,14 @@ def poisson(rate: float, count: int, prompt: float, fresh: float, answer: float,
     return Requests(np.cumsum(gaps), tokens[0], tokens[1], tokens[2])
 
 
-def stretched(requests: Requests, rate: float) -> Requests:
+def stretch_to_rate(requests: Requests, rate: float) -> Requests:
     """Return the requests with arrival times scaled to a mean rate [requests/s]."""
     if not 0 < requests.rate < math.inf:
         raise InputError("serving.load.rate needs requests at two or more times to scale, and the trace has one.")
     return dataclasses.replace(requests, arrival_s=requests.arrival_s * (requests.rate / rate))
 
 
-def repeated(requests: Requests, times: int) -> Requests:
+def repeat_requests(requests: Requests, times: int) -> Requests:
     """Return the requests repeated `times` times. The mean gap between requests separates the runs; `fresh` tokens are
     those of the first run."""
     if times == 1:
@@ -112,7 +112,7 @@ def repeated(requests: Requests, times: int) -> Requests:
 
 
 # -------------------------------------------------------------------------------------------------------------- readers
-class Row(NamedTuple):
+class LogRow(NamedTuple):
     """A line of a log: line number, time in the log's unit (of a date: seconds), prompt and answer tokens, and the
     names of the prompt's blocks."""
 
@@ -133,13 +133,13 @@ def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: i
     requests, or a log whose unit or block size is ambiguous.
     """
     named = repr(str(path))
-    rows: list[Row] = []
+    rows: list[LogRow] = []
     left_out = 0
     unread: dict[str, None] = {}
     try:
         with open(path, encoding="utf-8-sig", newline="") as opened:
-            form, found = _rows(opened, named, unread)
-            for row in found:
+            form, log_rows = _rows(opened, named, unread)
+            for row in log_rows:
                 if row.prompt and row.answer:
                     rows.append(row)
                 else:
@@ -163,7 +163,7 @@ def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: i
     return Requests(arrival_s, prompt, _fresh(rows, form, block, named), answer, left_out)
 
 
-def _rows(lines: Iterator[str], named: str, unread: dict[str, None]) -> tuple[Form, Iterator[Row]]:
+def _rows(lines: Iterator[str], named: str, unread: dict[str, None]) -> tuple[Form, Iterator[LogRow]]:
     """The format of a log and its rows; other columns are added to `unread`."""
     first = next(lines, "")
     if first.lstrip().startswith("{"):
@@ -184,7 +184,7 @@ def _rows(lines: Iterator[str], named: str, unread: dict[str, None]) -> tuple[Fo
 
 def _table(
     lines: Iterator[str], named: str, columns: list[str], names: tuple[str, ...], moment: Callable[[str, str], float]
-) -> Iterator[Row]:
+) -> Iterator[LogRow]:
     places = [columns.index(name) for name in names]
     for number, cells in enumerate(csv.reader(lines), start=2):
         if not cells:
@@ -192,8 +192,8 @@ def _table(
         where = f"{named}, line {number}"
         if len(cells) != len(columns):
             raise InputError(f"{where} must have {len(columns)} columns, as its header has, got {len(cells)}.")
-        when, prompt, answer = (cells[place].strip() for place in places)
-        yield Row(
+        when, prompt, answer = (cells[index].strip() for index in places)
+        yield LogRow(
             number,
             moment(f"{where}: {names[0]}", when),
             _tokens(f"{where}: {names[1]}", prompt),
@@ -201,26 +201,26 @@ def _table(
         )
 
 
-def _objects(lines: Iterator[str], named: str, form: Form, unread: dict[str, None]) -> Iterator[Row]:
+def _objects(lines: Iterator[str], named: str, form: Form, unread: dict[str, None]) -> Iterator[LogRow]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         where = f"{named}, line {number}"
         try:
-            table = parsed_json(line)
+            table = parse_json(line)
         except ValueError as error:
             raise InputError(f"{where} is not JSON ({error}); {GIVE}.") from None
         if not isinstance(table, dict) or not set(form.columns) <= set(table):
             raise InputError(f"{where} must be an object with {', '.join(form.columns)}, got {line.strip()!r:.80}.")
         if bool(CHAT & set(table)) != (form is BAILIAN):
-            one, other = ("none of", "has some") if form is BAILIAN else ("one of", "has none")
-            raise InputError(f"{where} has {one} {', '.join(sorted(CHAT))}, line 1 {other}: separate the two logs.")
+            wanted, other = ("none of", "has some") if form is BAILIAN else ("one of", "has none")
+            raise InputError(f"{where} has {wanted} {', '.join(sorted(CHAT))}, line 1 {other}: separate the two logs.")
         unread.update(dict.fromkeys(name for name in table if name not in BESIDE))
         when, prompt, answer = (table[name] for name in form.columns)
         blocks = table.get("hash_ids", [])
         if not isinstance(blocks, list) or not all(isinstance(block, int | str) for block in blocks):
             raise InputError(f"{where}: hash_ids must be a list of names of blocks, got {blocks!r:.80}.")
-        yield Row(
+        yield LogRow(
             number,
             _seconds(f"{where}: timestamp", when),
             whole(f"{where}: input_length", prompt, at_least=0),
@@ -246,12 +246,12 @@ def _second(field: str, text: str) -> float:
 
 def _moment(field: str, text: str) -> float:
     """Seconds since 1970 of a date and time, in UTC unless it states a zone."""
-    found = MOMENT.fullmatch(text)
+    parts = MOMENT.fullmatch(text)
     try:
-        if found is None:
+        if parts is None:
             raise ValueError
-        moment = datetime.datetime.fromisoformat(found[1] + (found[3] or "Z").replace("Z", "+00:00"))
-        return moment.timestamp() + float(found[2] or 0)
+        moment = datetime.datetime.fromisoformat(parts[1] + (parts[3] or "Z").replace("Z", "+00:00"))
+        return moment.timestamp() + float(parts[2] or 0)
     except ValueError:
         raise InputError(
             f"{field} must be a date and a time, as in 2023-11-16 18:15:46.68, got {text!r:.80}."
@@ -278,9 +278,9 @@ def _second_of(time: Float[np.ndarray, "R"], form: Form, stated: str | None, nam
         return UNITS[one_of("serving.load.unit", stated, UNITS)]
     other = _other_unit(time, form)
     if other is not None:
-        one, two = (f"in {unit} ({_rate(time, unit):.3g} requests/s)" for unit in (form.unit, other))
+        first, two = (f"in {unit} ({_rate(time, unit):.3g} requests/s)" for unit in (form.unit, other))
         raise InputError(
-            f"timestamps of {named} may be {one}, as in logs of {form.name}, or {two}; state serving.load.unit, "
+            f"timestamps of {named} may be {first}, as in logs of {form.name}, or {two}; state serving.load.unit, "
             f"{form.unit} or {other}."
         )
     return UNITS[form.unit]
@@ -306,7 +306,7 @@ def _rate(time: Float[np.ndarray, "R"], unit: str) -> float:
     return (len(time) - 1) / (float(time[-1] - time[0]) * UNITS[unit])
 
 
-def _fresh(rows: list[Row], form: Form, stated: int | None, named: str) -> Float[np.ndarray, "R"]:
+def _fresh(rows: list[LogRow], form: Form, stated: int | None, named: str) -> Float[np.ndarray, "R"]:
     """Tokens of each prompt that no cache holds, at least 1: the last token is always computed."""
     seen: set[Any] = set()
     cached = []
@@ -328,7 +328,7 @@ def _fresh(rows: list[Row], form: Form, stated: int | None, named: str) -> Float
     return every[first]
 
 
-def _blocks(rows: list[Row], form: Form, stated: int | None, named: str) -> list[int]:
+def _blocks(rows: list[LogRow], form: Form, stated: int | None, named: str) -> list[int]:
     """Block sizes that agree with every prompt's number of blocks, counting an incomplete last block or not."""
     having = [row for row in rows if row.blocks]
     prompt, count = (np.array(each) for each in zip(*((row.prompt, len(row.blocks)) for row in having), strict=True))
@@ -347,15 +347,15 @@ def _blocks(rows: list[Row], form: Form, stated: int | None, named: str) -> list
         return [stated]
     if form.block is not None and (-(-prompt // form.block) == count).all():
         return [form.block]
-    found = [size for size in BLOCKS if agrees(size).all()]
-    if not found:
+    sizes = [size for size in BLOCKS if agrees(size).all()]
+    if not sizes:
         ends = (having[int(np.argmax(each))] for each in (prompt / count, (count - 1) / prompt))
-        said = ", and line ".join(
+        lines = ", and line ".join(
             f"{row.line}: {row.prompt} tokens have {len(row.blocks)} hash_ids"
             for row in sorted(ends, key=lambda row: row.line)
         )
         raise InputError(
-            f"{named}, line {said}: no power of 2 tokens per block agrees; state serving.load.block, or correct the "
+            f"{named}, line {lines}: no power of 2 tokens per block agrees; state serving.load.block, or correct the "
             "lines."
         )
-    return found
+    return sizes

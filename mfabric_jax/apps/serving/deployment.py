@@ -9,17 +9,17 @@ import numpy as np
 from mfabric_jax import units
 from mfabric_jax.apps.serving import step as parts
 from mfabric_jax.apps.serving.families import Family, family
-from mfabric_jax.apps.serving.group import Crossing, Group, check_links, crossing_of, group_of, lanes_of
-from mfabric_jax.apps.serving.loads import busiest_over_mean, loaded, slots_of
-from mfabric_jax.apps.serving.step import Model, Rates, Step, Wires
+from mfabric_jax.apps.serving.group import Crossing, ServingGroup, check_links, crossing_of, group_of, lanes_of
+from mfabric_jax.apps.serving.loads import busiest_over_mean, place_experts, slots_of
+from mfabric_jax.apps.serving.step import ServingModel, ServingRates, StepSeconds, Wires
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import model_of
 from mfabric_jax.evaluate.rows.costs import MILLION, SECONDS_AN_HOUR, Bill, bill_of
 from mfabric_jax.support.array_module import array_module
-from mfabric_jax.traffic.generator import base_popularity, layer_shares, measured_words, to_shares
+from mfabric_jax.traffic.generator import base_popularity, layer_shares, shares_description, to_shares
 from mfabric_jax.traffic.knobs import Knobs
-from mfabric_jax.traffic.recording import recorded
+from mfabric_jax.traffic.recording import recorded_tokens
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.models import Architecture
 
@@ -28,17 +28,17 @@ TRANSFER = 0.925  # part of a NIC that transfers in pages of 64 KiB reach (arXiv
 DECODES_WITH, PREFILLS_WITH = "deepep-low-latency", "deepep-normal"  # kernels, unless stated
 
 
-class Taken(NamedTuple):
+class ExpertShares(NamedTuple):
     """How often each expert is selected: `shares` [L E] of selections (None: equal), and their origin in `words`."""
 
     shares: np.ndarray | None
     words: str
 
 
-EVEN = Taken(None, "balanced")
+EVEN = ExpertShares(None, "balanced")
 
 
-class Numbers(NamedTuple):
+class StepInputs(NamedTuple):
     """Inputs of a step's arithmetic: numbers or arrays (NumPy's or JAX's) that broadcast."""
 
     batch: Any
@@ -52,7 +52,7 @@ class Decoding(NamedTuple):
     """A decoding step, its `requests` per GPU, and seconds from token to token: `tpot_s` as set, and with
     communication hidden (`overlapped_s`) or not (`serial_s`)."""
 
-    step: Step
+    step: StepSeconds
     tpot_s: Any
     overlapped_s: Any
     serial_s: Any
@@ -65,27 +65,27 @@ class Decoding(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Pool:
+class GpuPool:
     """The GPUs of one group on a fabric.
 
     - `model`: on these GPUs; `family`: kernels that send tokens; `crossing`: how copies cross the fabric.
     - `precision`, `combined`: number formats of dispatch and combine; `taken`: how often experts are selected.
     """
 
-    model: Model
-    group: Group
+    model: ServingModel
+    group: ServingGroup
     family: Family
     crossing: Crossing
     precision: str
     combined: str
-    taken: Taken = EVEN
+    taken: ExpertShares = EVEN
 
     def wires(self, nic_gbps: Any) -> Wires:
         """Return the kernels on NICs of this bandwidth."""
         hidden = self.model.of.hidden
         sizes = (
-            self.family.sent_bytes(hidden, self.precision),
-            self.family.sent_bytes(hidden, self.combined, combine=True),
+            self.family.wire_bytes(hidden, self.precision),
+            self.family.wire_bytes(hidden, self.combined, combine=True),
         )
         beyond = self.group.domains > 1
         speeds = units.gbps(nic_gbps), self.group.inside_Bps(nic_gbps)
@@ -94,7 +94,7 @@ class Pool:
     def uneven(self) -> tuple[float, float]:
         """Return the load of the busiest GPU over the mean (mean over layers): as placed, and with experts in order."""
         model = self.model
-        in_order = loaded(model.of, model.gpus, model.load.slots, self.taken.shares, placed=False)
+        in_order = place_experts(model.of, model.gpus, model.load.slots, self.taken.shares, placed=False)
         return busiest_over_mean(model.load), busiest_over_mean(in_order)
 
     @functools.cached_property
@@ -124,8 +124,8 @@ class Deployment:
     """A serving case and its two pools, `decode` and `prefill`."""
 
     case: Case
-    decode: Pool
-    prefill: Pool
+    decode: GpuPool
+    prefill: GpuPool
 
     def __repr__(self) -> str:
         serving, name = self.case.serving, type(self).__name__
@@ -135,11 +135,11 @@ class Deployment:
 
     # ---------------------------------------------------------------------------------------------------------- seconds
     @property
-    def numbers(self) -> Numbers:
+    def numbers(self) -> StepInputs:
         """The inputs of a step that the case states."""
         serving = self.case.serving
         drafts, nic_gbps = serving.drafts, self.case.network.nic_gbps
-        return Numbers(serving.batch, serving.context, nic_gbps, drafts.accepted, serving.host_s)
+        return StepInputs(serving.batch, serving.context, nic_gbps, drafts.accepted, serving.host_s)
 
     @property
     def overlap(self) -> bool:
@@ -152,17 +152,17 @@ class Deployment:
         own = self.case.serving.prefill.overlap
         return self.overlap if own is None else own
 
-    def rates(self, how: str = "usual") -> Rates:
+    def rates(self, how: str = "usual") -> ServingRates:
         return parts.rates(self.decode.group.gpu, self.case.serving.formats.weights, how)
 
-    def decoding(self, numbers: Numbers, how: str = "usual") -> Decoding:
+    def decoding(self, numbers: StepInputs, how: str = "usual") -> Decoding:
         """Return a decoding step. It is pure arithmetic in `numbers`, so it is differentiable and takes arrays."""
         serving, pool, rate = self.case.serving, self.decode, self.rates(how)
         wires, checked, batch = pool.wires(numbers.nic_gbps), 1 + serving.drafts.tokens, array_module(*numbers).asarray
         tokens = batch(numbers.batch, float)
         both = 2 * tokens if self.overlap else tokens
 
-        def of(some: Any, requests: Any) -> parts.Parts:
+        def of(some: Any, requests: Any) -> parts.LayerSeconds:
             attention = parts.attention_s(pool.model, rate, some, requests, numbers.context)
             split = parts.split_s(
                 pool.model, wires.inside_Bps, wires.family.dispatch.nvlink, wires.family.dispatch.alpha_s, some
@@ -171,16 +171,20 @@ class Deployment:
 
         requests, each = both / checked, 1 / (1 + numbers.accepted)
         halves = of(both / 2, requests / 2), of(both, requests)
-        step = parts.timed(pool.model, wires, *halves, numbers.host_s, overlap=self.overlap)
-        one = of(requests, requests)  # the drafting block (MTP): a further token of every request, nothing hidden
-        joined = parts.joined_s(pool.model, rate, requests)
-        drafted = serving.drafts.tokens * (joined + one.computed_s + one.sent_s + one.head_s)
+        step = parts.step_seconds(pool.model, wires, *halves, numbers.host_s, overlap=self.overlap)
+        draft_parts = of(
+            requests, requests
+        )  # the drafting block (MTP): a further token of every request, nothing hidden
+        joined = parts.joining_s(pool.model, rate, requests)
+        drafted = serving.drafts.tokens * (
+            joined + draft_parts.compute_s + draft_parts.communication_s + draft_parts.head_s
+        )
         set_s, overlapped_s, serial_s = (
             (each_s + drafted) * each for each_s in (step.step_s, step.overlapped_s, step.serial_s)
         )
         return Decoding(step, set_s, overlapped_s, serial_s, requests)
 
-    def judged_s(self, numbers: Numbers) -> Any:
+    def tpot_for_limit_s(self, numbers: StepInputs) -> Any:
         """Return the seconds from token to token to compare with a limit: the band's slow end, or as predicted
         (`by_of`)."""
         return slower(self.case, "tpot") * self.decoding(numbers).tpot_s
@@ -212,21 +216,25 @@ class Deployment:
             return "latency" if step.latency_s > sent / 2 else "network"
         return longest
 
-    def prefilling(self, nic_gbps: Any, how: str = "usual") -> Step:
+    def prefilling(self, nic_gbps: Any, how: str = "usual") -> StepSeconds:
         """Return a prefill pass over two micro-batches (or one)."""
         serving, pool, rate = self.case.serving, self.prefill, self.rates(how)
         wires = pool.wires(nic_gbps)
 
-        def of(tokens: float) -> parts.Parts:
+        def of(tokens: float) -> parts.LayerSeconds:
             attention = parts.prompt_attention_s(pool.model, rate, tokens, self.prompt)
             split = parts.split_s(pool.model, wires.inside_Bps, wires.family.dispatch.nvlink, 0.0, tokens)
-            one = parts.layers_s(pool.model, rate, wires, np.asarray(tokens, float), attention + split)
-            return one._replace(head_s=one.head_s * 0.0)  # only the last token of a prompt needs the head
+            layer_parts = parts.layers_s(pool.model, rate, wires, np.asarray(tokens, float), attention + split)
+            return layer_parts._replace(
+                head_s=layer_parts.head_s * 0.0
+            )  # only the last token of a prompt needs the head
 
         both = self.pass_tokens
-        return parts.timed(pool.model, wires, of(both / 2), of(both), serving.host_s, overlap=self.prefill_overlap)
+        return parts.step_seconds(
+            pool.model, wires, of(both / 2), of(both), serving.host_s, overlap=self.prefill_overlap
+        )
 
-    def judged_pass_s(self, nic_gbps: Any) -> Any:
+    def pass_for_limit_s(self, nic_gbps: Any) -> Any:
         """Return the seconds of a prefill pass to compare with a limit, as in `judged_s`."""
         return slower(self.case, "prefill") * self.prefilling(nic_gbps).step_s
 
@@ -261,7 +269,7 @@ class Deployment:
         return passes * pass_s + self.transfer_s(nic_gbps)
 
     # ----------------------------------------------------------------------------------------------------------- memory
-    def weight_bytes(self, pool: Pool) -> float:
+    def weight_bytes(self, pool: GpuPool) -> float:
         """Return the weights of a GPU [B]: attention (split by tp), dense and shared FFNs, its experts, router,
         embedding and head. A drafting block adds one block with experts and the product that joins two tokens'
         vectors."""
@@ -316,8 +324,8 @@ class Deployment:
 
     def prefill_share(self, decoding: Decoding, nic_gbps: Any) -> Any:
         """Return the prefill GPUs per decoding GPU, for answers of the stated length."""
-        asked = decoding.tokens_per_s / self.case.serving.answer * self.fresh
-        return asked * self.prefilling(nic_gbps).step_s / self.pass_tokens
+        prompt_tokens_per_s = decoding.tokens_per_s / self.case.serving.answer * self.fresh
+        return prompt_tokens_per_s * self.prefilling(nic_gbps).step_s / self.pass_tokens
 
     def per_million(self, decoding: Decoding, nic_gbps: Any) -> tuple[Any, Any]:
         """Return dollars and joules per million answer tokens, for both pools together; None: not known."""
@@ -365,13 +373,13 @@ def deployment(case: Case) -> Deployment:
     return Deployment(case, decode, prefill_pool(case, model))
 
 
-def prefill_pool(case: Case, model: Architecture) -> Pool:
+def prefill_pool(case: Case, model: Architecture) -> GpuPool:
     """Return the prefill pool of a case."""
     serving = case.serving
     return _pool(case, model, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
 
 
-def kernels_of(group: Group, stated: str | None, usual: str) -> Family:
+def kernels_of(group: ServingGroup, stated: str | None, usual: str) -> Family:
     """Return the stated kernels. Default: `usual`, or NVLink kernels for a group inside a domain larger than a
     server."""
     wide = group.domains == 1 and group.shape.gpus_per_server > group.gpu.gpus_per_server
@@ -387,36 +395,38 @@ def check_size(case: Case, gpus: int, kernels: str | None, usual: str) -> None:
         raise Misfit(f"serving.tp must divide the GPUs of a server and serving.ep, got {tp}.")
 
 
-def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual: str) -> Pool:
+def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual: str) -> GpuPool:
     serving, group = case.serving, group_of(case, gpus)
     sending = kernels_of(group, kernels, usual)
     slots = slots_of(model, gpus, serving.redundant_experts if gpus == serving.ep else None)
-    taken = taken_of(case, model)
-    load = loaded(model, gpus, slots, taken.shares, domains=group.domains, placed=serving.eplb)
-    return pool_of(case, taken, Model(model, load), group, sending, crossing_of(group, sending, load))
+    taken = expert_shares_of(case, model)
+    load = place_experts(model, gpus, slots, taken.shares, domains=group.domains, placed=serving.eplb)
+    return pool_of(case, taken, ServingModel(model, load), group, sending, crossing_of(group, sending, load))
 
 
-def pool_of(case: Case, taken: Taken, model: Model, group: Group, sending: Family, crossing: Crossing) -> Pool:
+def pool_of(
+    case: Case, taken: ExpertShares, model: ServingModel, group: ServingGroup, sending: Family, crossing: Crossing
+) -> GpuPool:
     """Return a pool with the number formats of a case."""
     formats, drafting = case.serving.formats, case.serving.drafts.tokens > 0
     served = dataclasses.replace(
         model, tp=case.serving.tp, weights=formats.weights, cache=formats.cache, drafting=drafting
     )
-    return Pool(served, group, sending, crossing, formats.dispatch, formats.combine, taken)
+    return GpuPool(served, group, sending, crossing, formats.dispatch, formats.combine, taken)
 
 
-def taken_of(case: Case, model: Architecture) -> Taken:
+def expert_shares_of(case: Case, model: Architecture) -> ExpertShares:
     """Return how often experts are selected, by `serving.experts`. Raise `InputError` for a trace that is not named or
     does not fit."""
     how, layers, seed = case.serving.experts, len(model.moe_blocks), case.run.seed
     if how == "balanced":
         return EVEN
     if how == "measured":
-        return Taken(layer_shares(model, layers, seed)[0].mean(axis=1), f"measured: {measured_words(model)}")
-    return _generated(case, model) if how == "generated" else _traced(case, model)
+        return ExpertShares(layer_shares(model, layers, seed)[0].mean(axis=1), f"measured: {shares_description(model)}")
+    return _generated_shares(case, model) if how == "generated" else _trace_shares(case, model)
 
 
-def _generated(case: Case, model: Architecture) -> Taken:
+def _generated_shares(case: Case, model: Architecture) -> ExpertShares:
     source: Any = case.traffic.source
     if source.name != "generated":
         raise InputError(
@@ -425,14 +435,14 @@ def _generated(case: Case, model: Architecture) -> Taken:
         )
     layers, knobs = len(model.moe_blocks), Knobs(skew=source.skew)
     each = [base_popularity(knobs, layers, model.experts, case.run.seed, layer) for layer in range(layers)]
-    return Taken(to_shares(np.array(each)), f"generated, skew {source.skew:g}")
+    return ExpertShares(to_shares(np.array(each)), f"generated, skew {source.skew:g}")
 
 
-def _traced(case: Case, model: Architecture) -> Taken:
+def _trace_shares(case: Case, model: Architecture) -> ExpertShares:
     source: Any = case.traffic.source
     if source.name != "trace" or source.path is None:
         raise InputError("serving.experts trace needs traffic.trace.path, recorded routing (--trace PATH).")
-    one = Workload.of(model.name, architecture=model, dp=1, tp=1, pp=1, ep=1, gpus=1, gpus_per_server=1)
-    tokens = recorded(one, source.path, source.records, None, source.axes)
+    job = Workload.of(model.name, architecture=model, dp=1, tp=1, pp=1, ep=1, gpus=1, gpus_per_server=1)
+    tokens = recorded_tokens(job, source.path, source.records, None, source.axes)
     count = tokens.count.sum(axis=(0, 2, 3), dtype=float)
-    return Taken(count[count.any(axis=1)], tokens.source)  # layers without tokens are left out
+    return ExpertShares(count[count.any(axis=1)], tokens.source)  # layers without tokens are left out

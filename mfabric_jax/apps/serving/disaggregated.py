@@ -21,16 +21,16 @@ from mfabric_jax.apps.serving.deployment import (
     DECODES_WITH,
     Decoding,
     Deployment,
-    Numbers,
-    Pool,
+    GpuPool,
+    StepInputs,
+    expert_shares_of,
     kernels_of,
     pool_of,
     prefill_pool,
-    taken_of,
 )
-from mfabric_jax.apps.serving.group import Crossing, Group, crossed, group_of, lanes_of
-from mfabric_jax.apps.serving.loads import SURE, Copies, Load, loaded, reached_groups, slots_of
-from mfabric_jax.apps.serving.step import Model, Step
+from mfabric_jax.apps.serving.group import Crossing, ServingGroup, crossing_of_copies, group_of, lanes_of
+from mfabric_jax.apps.serving.loads import SURE, Copies, ExpertLoad, group_chances, place_experts, slots_of
+from mfabric_jax.apps.serving.step import ServingModel, StepSeconds
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import model_of
@@ -59,7 +59,7 @@ class Stages(NamedTuple):
         xp = array_module(*self)
         return xp.maximum(xp.maximum(self.attention_s, self.experts_s), xp.maximum(self.out_s, self.back_s))
 
-    def needed(self):
+    def fewest_micro_batches(self):
         """Return the fewest micro-batches that keep the slower set of GPUs busy, at most `MOST_MICRO_BATCHES`."""
         xp = array_module(*self)
         busy = xp.maximum(self.attention_s, self.experts_s)
@@ -91,7 +91,7 @@ class Split(Deployment):
         return self.counts[0] / sum(self.counts)
 
     # ---------------------------------------------------------------------------------------------------------- seconds
-    def stages(self, numbers: Numbers, tokens: Any, how: str = "usual") -> Stages:
+    def stages(self, numbers: StepInputs, tokens: Any, how: str = "usual") -> Stages:
         """Return the stages of a micro-batch with `tokens` per attention GPU."""
         pool, rate = self.decode, self.rates(how)
         wires, model = pool.wires(numbers.nic_gbps), pool.model
@@ -102,11 +102,11 @@ class Split(Deployment):
         )
         out_s = wires.call_s(tokens, combine=False)
         back_s = wires._replace(crossing=self.back).call_s(tokens, combine=True)
-        slowed = functools.partial(_slowed, sent_s=out_s + back_s, cores=wires.family.cores)
+        slowed = functools.partial(_computation_s, sent_s=out_s + back_s, cores=wires.family.cores)
         own = self._attention_s(numbers, rate, wires, tokens) + _beside_s(model, rate, tokens)
         return Stages(slowed(own), out_s, slowed(computed), back_s)
 
-    def _attention_s(self, numbers: Numbers, rate: parts.Rates, wires: parts.Wires, tokens: Any) -> Any:
+    def _attention_s(self, numbers: StepInputs, rate: parts.ServingRates, wires: parts.Wires, tokens: Any) -> Any:
         model, kernel = self.decode.model, wires.family.dispatch
         requests = tokens / (1 + self.case.serving.drafts.tokens)
         split = parts.split_s(model, wires.inside_Bps, kernel.nvlink, kernel.alpha_s, tokens)
@@ -115,7 +115,7 @@ class Split(Deployment):
     def micro_batches(self, stages: Stages) -> Any:
         """Return the case's micro-batches, else the fewest that keep GPUs busy."""
         stated = self.case.serving.split.micro_batches
-        return stages.needed() if stated is None else stated
+        return stages.fewest_micro_batches() if stated is None else stated
 
     def steady(self) -> "Split":
         """Return the deployment with the micro-batches of the case's own batch, fixed for all batches."""
@@ -133,7 +133,7 @@ class Split(Deployment):
         serving = self.case.serving
         return requests * (1 + serving.drafts.tokens) / serving.split.micro_batches
 
-    def decoding(self, numbers: Numbers, how: str = "usual") -> Decoding:
+    def decoding(self, numbers: StepInputs, how: str = "usual") -> Decoding:
         """Return a decoding step of all micro-batches, in a steady state. `tpot_s`, `overlapped_s` and `serial_s` are
         equal, since nothing else can be hidden."""
         pool, rate, serving = self.decode, self.rates(how), self.case.serving
@@ -144,17 +144,17 @@ class Split(Deployment):
         dense = self._attention_s(numbers, rate, wires, tokens) + parts.norms_s(model, rate, tokens)
         dense = dense + parts.ffn_s(model, rate, tokens, model.of.dense_hidden)
         head = parts.head_s(model, rate, tokens)
-        rest = count * (model.dense_layers * dense + head) + numbers.host_s
+        outside_moe_s = count * (model.dense_layers * dense + head) + numbers.host_s
         layer = stages.layer_s(count)
         drafted = 0.0
         if drafts:
-            one = tokens / (1 + drafts)
-            beside = parts.joined_s(model, rate, one) + parts.head_s(model, rate, one)
-            drafted = drafts * (self.stages(numbers, one, how).layer_s(count) + count * beside)
-        step_s = moe * layer + rest
+            requests = tokens / (1 + drafts)
+            beside = parts.joining_s(model, rate, requests) + parts.head_s(model, rate, requests)
+            drafted = drafts * (self.stages(numbers, requests, how).layer_s(count) + count * beside)
+        step_s = moe * layer + outside_moe_s
         beside = _beside_s(model, rate, tokens)
-        step = Step(
-            *(step_s, step_s, moe * count * stages.alone_s + rest),
+        step = StepSeconds(
+            *(step_s, step_s, moe * count * stages.alone_s + outside_moe_s),
             *(stages.attention_s - beside, stages.experts_s, beside, stages.out_s, stages.back_s),
             self._latency_s(wires, tokens),
             moe * (layer - count * array_module(*stages).maximum(stages.attention_s, stages.experts_s)),
@@ -177,7 +177,7 @@ class Split(Deployment):
         return "attention" if float(stages.attention_s) == float(stages.slowest_s) else "experts"
 
     # ----------------------------------------------------------------------------------------------------------- memory
-    def weight_bytes(self, pool: Pool) -> float:
+    def weight_bytes(self, pool: GpuPool) -> float:
         """Return the weights [B] of a prefill GPU, or of an attention GPU for the decoding pool."""
         return super().weight_bytes(pool) - (0.0 if pool is self.prefill else self.expert_bytes)
 
@@ -203,8 +203,8 @@ class Split(Deployment):
         """Return the `SPLIT` that a row of a split deployment adds."""
         stages, (attention, experts) = _stages_of(decoding), self.counts
         count = int(self.micro_batches(stages))
-        found = attention, experts, count, float(stages.layer_s(count)), float(units.to_gigabytes(self.expert_bytes))
-        return dict(zip(SPLIT, found, strict=True))
+        values = attention, experts, count, float(stages.layer_s(count)), float(units.to_gigabytes(self.expert_bytes))
+        return dict(zip(SPLIT, values, strict=True))
 
 
 def _stages_of(decoding: Decoding) -> Stages:
@@ -213,23 +213,23 @@ def _stages_of(decoding: Decoding) -> Stages:
     return Stages(step.attention_s + step.beside_s, step.dispatch_s, step.experts_s, step.combine_s)
 
 
-def _slowed(computed_s: Any, sent_s: Any, cores: float) -> Any:
+def _computation_s(computed_s: Any, sent_s: Any, cores: float) -> Any:
     """Seconds of computation, which lacks the cores that kernels use while other micro-batches are being sent."""
     return computed_s + cores * array_module(computed_s).minimum(sent_s, computed_s / (1 - cores))
 
 
-def _beside_s(model: Model, rate: parts.Rates, tokens: Any) -> Any:
+def _beside_s(model: ServingModel, rate: parts.ServingRates, tokens: Any) -> Any:
     """Seconds of the norms and router of an MoE layer."""
     return parts.norms_s(model, rate, tokens) + parts.router_s(model, rate, tokens)
 
 
-def stated(case: Case) -> bool:
+def is_split(case: Case) -> bool:
     """Whether a case splits its decoding GPUs. Raise `Misfit` if it states only one of the two numbers."""
     split = case.serving.split
-    given = [split.attention_gpus is not None, split.expert_gpus is not None]
-    if any(given) and not all(given):
+    present = [split.attention_gpus is not None, split.expert_gpus is not None]
+    if any(present) and not all(present):
         raise Misfit("serving.split.attention_gpus and serving.split.expert_gpus go together; state both or neither.")
-    return all(given)
+    return all(present)
 
 
 def split_deployment(case: Case) -> Split:
@@ -242,24 +242,24 @@ def split_deployment(case: Case) -> Split:
     if attention % serving.tp or group.shape.gpus_per_server % serving.tp:
         raise Misfit(f"serving.tp must divide the GPUs of a server and of attention, got {serving.tp}.")
     slots = slots_of(model, experts, serving.redundant_experts)
-    taken = taken_of(case, model)
-    load = loaded(model, experts, slots, taken.shares, placed=serving.eplb)
+    taken = expert_shares_of(case, model)
+    load = place_experts(model, experts, slots, taken.shares, placed=serving.eplb)
     group_seen = lanes_of(group, family, SIZES)
     copies = copies_between(load, family.copies, attention, group_seen)
-    pool = pool_of(case, taken, Model(model, load), group, family, crossed(group_seen, copies))
-    return Split(case, pool, prefill_pool(case, model), crossed(group_seen, returned(copies)))
+    pool = pool_of(case, taken, ServingModel(model, load), group, family, crossing_of_copies(group_seen, copies))
+    return Split(case, pool, prefill_pool(case, model), crossing_of_copies(group_seen, copies_back(copies)))
 
 
-def copies_between(load: Load, rule: str, attention: int, group: Group) -> Copies:
+def copies_between(load: ExpertLoad, rule: str, attention: int, group: ServingGroup) -> Copies:
     """Return the copies per token of each attention GPU on their way to the experts.
 
     Attention GPUs come first in the group. Raise `Misfit` if kernels send once per server and a server holds GPUs of
     both kinds.
     """
-    per_domain, gpus, layers = group.shape.gpus_per_server, group.shape.gpus, len(load.taken)
+    per_domain, gpus, layers = group.shape.gpus_per_server, group.shape.gpus, len(load.slot_chances)
     domain = np.arange(gpus) // per_domain
     here, rows = domain[:, None] == domain, load.per_gpu()
-    to_gpu = rows if rule == "expert" else reached_groups(load, load.gpus)
+    to_gpu = rows if rule == "expert" else group_chances(load, load.gpus)
     direct = np.zeros((layers, gpus, gpus))
     direct[:, :attention, attention:] = to_gpu[:, None]
     if rule != "server" or group.domains == 1:
@@ -269,11 +269,11 @@ def copies_between(load: Load, rule: str, attention: int, group: Group) -> Copie
             f"serving.split.attention_gpus must fill servers of {per_domain} GPUs if kernels send once per server, got "
             f"{attention}."
         )
-    place = np.arange(gpus) % per_domain
-    to_domain = reached_groups(load, load.gpus // per_domain)
+    position = np.arange(gpus) % per_domain
+    to_domain = group_chances(load, load.gpus // per_domain)
     between = np.zeros_like(direct)
     between[:, :attention, attention:] = np.where(
-        place[:attention, None] == place[attention:], np.repeat(to_domain, per_domain, axis=1)[:, None], 0.0
+        position[:attention, None] == position[attention:], np.repeat(to_domain, per_domain, axis=1)[:, None], 0.0
     )
     # an expert GPU receives tokens from the GPU at its position in every attention server, and forwards them
     onward = np.zeros_like(direct)
@@ -286,9 +286,9 @@ def _inside(copies: np.ndarray, per_domain: int) -> np.ndarray:
     layers, gpus, _ = copies.shape
     domains = gpus // per_domain
     blocks = copies.reshape(layers, domains, per_domain, domains, per_domain)
-    return np.stack([blocks[:, one, :, one] for one in range(domains)], axis=1)
+    return np.stack([blocks[:, domain, :, domain] for domain in range(domains)], axis=1)
 
 
-def returned(copies: Copies) -> Copies:
+def copies_back(copies: Copies) -> Copies:
     """Return the same copies in the opposite direction."""
     return copies._replace(between=copies.between.swapaxes(-1, -2), inside=copies.inside.swapaxes(-1, -2))

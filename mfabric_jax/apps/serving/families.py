@@ -20,7 +20,7 @@ REACH = ("any", "domain")
 INSIDE = ("nvlink", "nic")
 
 
-class Kernel(NamedTuple):
+class TransferKernel(NamedTuple):
     """One call of a kernel: latency and rates.
 
     - Latency is `alpha_s`, plus `peer_s` per GPU of the group, plus `beyond_s` if the group is larger than a domain.
@@ -47,14 +47,14 @@ class Family(NamedTuple):
 
     name: str
     copies: str
-    dispatch: Kernel
-    combine: Kernel
+    dispatch: TransferKernel
+    combine: TransferKernel
     reach: str = "any"
     inside: str = "nvlink"
     header_bytes: float = 0.0
     cores: float = 0.0
 
-    def sent_bytes(self, hidden: int, precision: str, *, combine: bool = False) -> float:
+    def wire_bytes(self, hidden: int, precision: str, *, combine: bool = False) -> float:
         """Return the bytes of one copy of a token on the wire."""
         vector = hidden * WIRE[one_of("precision", precision, WIRE)]
         return vector if combine else vector + self.header_bytes
@@ -65,20 +65,20 @@ OF_MESSAGES = {"nic_message_ns": "nic_message_s", "nvlink_message_ns": "nvlink_m
 
 
 @functools.cache
-def known() -> dict[str, Family]:
+def package_families() -> dict[str, Family]:
     """Return the package's families by name."""
     text = (resources.files("mfabric_jax.apps.serving") / "families.toml").read_text(encoding="utf-8")
-    tables, found = tomllib.loads(text), {}
+    tables, families = tomllib.loads(text), {}
     for name, table in tables.items():
         below = tables.get(table.get("like", ""), {})
-        found[name] = _family(name, below | {key: value for key, value in table.items() if key != "like"})
-    return found
+        families[name] = _family(name, below | {key: value for key, value in table.items() if key != "like"})
+    return families
 
 
 def family(name: str) -> Family:
     """Return a family of kernels by name, or from a .toml or .json file with the fields of `families.toml`."""
     if not name.endswith((".toml", ".json")):
-        return known()[one_of("serving.kernels", name, [*known(), "FILE.toml or FILE.json"])]
+        return package_families()[one_of("serving.kernels", name, [*package_families(), "FILE.toml or FILE.json"])]
     try:
         return _family(Path(name).stem, read_mapping(Path(name), "kernels of dispatch and combine"))
     except InputError as mistake:
@@ -92,16 +92,16 @@ def _family(name: str, table: dict[str, Any]) -> Family:
         one_of("field of kernels", field, (*words, *numbers, "dispatch", "combine"))
     if "copies" not in table or "dispatch" not in table:
         raise InputError("kernels need copies (expert, gpu or server) and a table dispatch.")
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         field: one_of(field, table[field], allowed) for field, allowed in words.items() if field in table
     }
-    said |= {field: check(field, number(field, table[field])) for field, check in numbers.items() if field in table}
+    fields |= {field: check(field, number(field, table[field])) for field, check in numbers.items() if field in table}
     dispatch = _mapping("dispatch", table["dispatch"])
     combine = _mapping("combine", table.get("combine", {"like": "dispatch"}))
     if "like" in combine:
         one_of("combine.like", combine["like"], ("dispatch",))
         combine = dispatch | {field: value for field, value in combine.items() if field != "like"}
-    return Family(name=name, dispatch=_kernel("dispatch", dispatch), combine=_kernel("combine", combine), **said)
+    return Family(name=name, dispatch=_kernel("dispatch", dispatch), combine=_kernel("combine", combine), **fields)
 
 
 def _mapping(field: str, value: Any) -> dict[str, Any]:
@@ -110,18 +110,18 @@ def _mapping(field: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _kernel(where: str, table: dict[str, Any]) -> Kernel:
-    found = {}
+def _kernel(where: str, table: dict[str, Any]) -> TransferKernel:
+    amounts = {}
     for field, value in table.items():
         one_of(f"field of {where}", field, (*UNITS, *OF_MESSAGES, "nic", "nvlink"))
-        given = number(f"{where}.{field}", value)
+        amount = number(f"{where}.{field}", value)
         if field in UNITS:
-            found[UNITS[field]] = units.us(not_negative(f"{where}.{field}", given))
+            amounts[UNITS[field]] = units.us(not_negative(f"{where}.{field}", amount))
         elif field in OF_MESSAGES:
-            found[OF_MESSAGES[field]] = units.ns(not_negative(f"{where}.{field}", given))
+            amounts[OF_MESSAGES[field]] = units.ns(not_negative(f"{where}.{field}", amount))
         else:
-            found[field] = part(f"{where}.{field}", positive(f"{where}.{field}", given))
-    return Kernel(**found)
+            amounts[field] = part(f"{where}.{field}", positive(f"{where}.{field}", amount))
+    return TransferKernel(**amounts)
 
 
 def _below_one(field: str, value: float) -> float:

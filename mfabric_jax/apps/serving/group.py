@@ -13,21 +13,21 @@ from jaxtyping import Float
 
 from mfabric_jax import fabric, policies
 from mfabric_jax.apps.serving.families import Family
-from mfabric_jax.apps.serving.loads import Copies, Load, copies_of
+from mfabric_jax.apps.serving.loads import Copies, ExpertLoad, copies_of
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
-from mfabric_jax.evaluate.asking import asked_of
+from mfabric_jax.evaluate.asking import region_functions
 from mfabric_jax.evaluate.links import unit_on_host
 from mfabric_jax.evaluate.resolving import limits
 from mfabric_jax.evaluate.resolving.resolve import STAYING, gpu_of, hardware_of
 from mfabric_jax.evaluate.resolving.resolved import Hardware
 from mfabric_jax.evaluate.solver import Question
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.fabric.site import Site
+from mfabric_jax.fabric.site import FabricSite
 from mfabric_jax.policies.reads import ALONE
-from mfabric_jax.policies.wirings import ALL_TO_ALLS, wired_as
-from mfabric_jax.routing.fixed import fixed_times_now, inside_times_now, wired
-from mfabric_jax.routing.graphs import ways_on_links
+from mfabric_jax.policies.wirings import ALL_TO_ALLS, wire_group
+from mfabric_jax.routing.fixed import add_paths, fixed_times_now, inside_times_now
+from mfabric_jax.routing.graphs import paths_on_links
 from mfabric_jax.support.array_module import array_module
 from mfabric_jax.support.host_arrays import once_each_row
 from mfabric_jax.traffic.dispatch import server_bytes
@@ -35,7 +35,7 @@ from mfabric_jax.workload import Gpu
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class GroupShape:
     """The size of a cluster with one group, in the terms in which fabrics read a job."""
 
     gpus: int
@@ -63,19 +63,19 @@ class Shape:
         return self.gpus_per_server
 
 
-class Group(NamedTuple):
+class ServingGroup(NamedTuple):
     """The GPUs of an expert-parallel group on the fabric `on` of a case."""
 
     on: Fabric
     hardware: Hardware
-    shape: Shape
+    shape: GroupShape
 
     @property
     def gpu(self) -> Gpu:
         return self.hardware.server
 
     @property
-    def site(self) -> Site:
+    def site(self) -> FabricSite:
         return self.hardware.site_of(self.shape)
 
     @property
@@ -99,14 +99,14 @@ def check_network(case: Case) -> None:
     limits.check_network(case, fabric.get(case.network.fabric), 0)  # room for a group is checked with its size
 
 
-def check_links(group: Group) -> None:
+def check_links(group: ServingGroup) -> None:
     """Raise `Misfit` if the fabric cannot connect the servers of a group."""
     if group.domains > 1:
         network = group.hardware.case.network
         group.on.group(group.site, network.nic_gbps)
 
 
-def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:
+def group_of(case: Case, gpus: int, named: str = "serving.ep") -> ServingGroup:
     """Return the group of `gpus` GPUs of a case. `named`: the setting to name in errors.
 
     Raise `Misfit` if the GPUs do not fill servers or domains.
@@ -120,8 +120,8 @@ def group_of(case: Case, gpus: int, named: str = "serving.ep") -> Group:
     used = min(gpus, size) if not on.leaves_spares else on.used_of(gpu, gpus, gpus, 1)
     if gpus % used:
         raise Misfit(f"{named} must fill domains of {used} GPUs on {on.name}, got {gpus}.")
-    shape = Shape(gpus, used)
-    return Group(on, hardware_of(case, shape.servers, LEAST_TIERS, STAYING), shape)
+    shape = GroupShape(gpus, used)
+    return ServingGroup(on, hardware_of(case, shape.servers, LEAST_TIERS, STAYING), shape)
 
 
 def _larger_domain(gpu: Gpu, gpus: int) -> str:
@@ -145,20 +145,20 @@ class Crossing(NamedTuple):
 USUAL_LINKS = 4  # of a path in the clusters where kernels were measured: up and down two tiers
 
 
-def crossing_of(group: Group, family: Family, load: Load) -> Crossing:
+def crossing_of(group: ServingGroup, family: Family, load: ExpertLoad) -> Crossing:
     """Return how copies cross a group with a family's kernels. Raise `Misfit` for kernels that need a single domain."""
     group = lanes_of(group, family)
-    return crossed(group, copies_of(load, family.copies, group.shape.gpus_per_server))
+    return crossing_of_copies(group, copies_of(load, family.copies, group.shape.gpus_per_server))
 
 
-def lanes_of(group: Group, family: Family, named: str = "serving.ep") -> Group:
+def lanes_of(group: ServingGroup, family: Family, named: str = "serving.ep") -> ServingGroup:
     """Return the group as kernels see it: every GPU is a server of its own if pairs inside a domain use NICs.
 
     Raise `Misfit` for kernels that need a single domain.
     """
     if family.inside == "nic":
         alone = dataclasses.replace(group.hardware, server_nics=1)
-        return group._replace(hardware=alone, shape=Shape(group.shape.gpus, 1))
+        return group._replace(hardware=alone, shape=GroupShape(group.shape.gpus, 1))
     if family.reach == "domain" and group.domains > 1:
         raise Misfit(
             f"serving.kernels {family.name} work inside one domain of {group.shape.gpus_per_server} GPUs on "
@@ -167,7 +167,7 @@ def lanes_of(group: Group, family: Family, named: str = "serving.ep") -> Group:
     return group
 
 
-def crossed(group: Group, copies: Copies) -> Crossing:
+def crossing_of_copies(group: ServingGroup, copies: Copies) -> Crossing:
     """Return how long copies take to cross a group."""
     case = group.hardware.case
     inside = once_each_row(lambda each: inside_times_now(each, 1.0), copies.inside).mean()
@@ -177,31 +177,33 @@ def crossed(group: Group, copies: Copies) -> Crossing:
     return Crossing(float(_between(group, copies).mean()), float(inside), extra + case.network.alpha_s)
 
 
-def _between(group: Group, copies: Copies) -> Float[np.ndarray, "L"]:
+def _between(group: ServingGroup, copies: Copies) -> Float[np.ndarray, "L"]:
     case: Any = group.hardware.case
     links: Any = group.on.group(group.site, case.network.nic_gbps)
     per_server = group.shape.gpus_per_server
     if links.reconfigures:
         return _on_circuits(links, case, server_bytes(copies.between, per_server))
     if links.shares_links:
-        ways = ways_on_links(links, group.shape, case.network.paths.name, case.run.seed)  # type: ignore[arg-type]
+        paths = paths_on_links(links, group.shape, case.network.paths.name, case.run.seed)  # type: ignore[arg-type]
         unit = unit_on_host(links)
-        return once_each_row(lambda each: ways.times_now(unit, each), copies.between)
+        return once_each_row(lambda each: paths.times_now(unit, each), copies.between)
     if not links.joined and links.mesh is not None:
-        links = wired(links)  # type: ignore[arg-type]
+        links = add_paths(links)  # type: ignore[arg-type]
     elif not links.joined:
         mean, wiring = server_bytes(copies.between, per_server).mean(0), group.hardware.own(group.on.name).wiring
-        links = wired_as(wiring, links, group.shape.servers, mean, ALL_TO_ALLS)  # type: ignore[arg-type]
+        links = wire_group(wiring, links, group.shape.servers, mean, ALL_TO_ALLS)  # type: ignore[arg-type]
     unit = unit_on_host(links)
     return once_each_row(lambda each: fixed_times_now(unit, each, per_server), copies.between)
 
 
 def _on_circuits(region: Any, case: Any, demand: Float[np.ndarray, "L S S"]) -> Float[np.ndarray, "L"]:
     unit = unit_on_host(region)
-    policy = policies.suited(case.circuits.policy, routing=case.circuits.routing, names=case.network.acos.topologies)
-    policy = policies.for_demand_alone(policy) if policies.knows_place(case.circuits.policy) else policy
-    asked = asked_of(unit, policy, ALONE, case.circuits.routing, 0.0, case.run.dtype)
+    policy = policies.get_suitable(
+        case.circuits.policy, routing=case.circuits.routing, names=case.network.acos.topologies
+    )
+    policy = policies.for_demand_alone(policy) if policies.may_use_previous(case.circuits.policy) else policy
+    solver = region_functions(unit, policy, ALONE, case.circuits.routing, 0.0, case.run.dtype)
     demand = demand * (1.0 - np.eye(demand.shape[-1]))
-    count = asked.choose(Question(demand.mean(0, keepdims=True)))
-    seconds = asked.seconds(np.broadcast_to(count, (len(demand), *count.shape[1:])), demand)
+    count = solver.choose(Question(demand.mean(0, keepdims=True)))
+    seconds = solver.seconds(np.broadcast_to(count, (len(demand), *count.shape[1:])), demand)
     return np.max(np.stack(seconds), axis=0)

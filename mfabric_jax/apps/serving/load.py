@@ -13,11 +13,20 @@ from jaxtyping import Bool, Float
 
 from mfabric_jax import units
 from mfabric_jax.apps.serving import step as parts
-from mfabric_jax.apps.serving.arrivals import Requests, poisson, read_arrivals, repeated, stretched
+from mfabric_jax.apps.serving.arrivals import Requests, poisson, read_arrivals, repeat_requests, stretch_to_rate
 from mfabric_jax.apps.serving.columns import LOADED
 from mfabric_jax.apps.serving.deployment import PASS, TRANSFER, Deployment
 from mfabric_jax.apps.serving.loads import SURE
-from mfabric_jax.apps.serving.queueing import Decode, Late, Limits, Prefill, Table, Timeline, Wire, simulate
+from mfabric_jax.apps.serving.queueing import (
+    DecodePool,
+    Late,
+    Limits,
+    LookupTable,
+    PrefillPool,
+    Timeline,
+    Wire,
+    simulate,
+)
 from mfabric_jax.case import Case
 from mfabric_jax.evaluate.rows.costs import MILLION
 
@@ -29,7 +38,7 @@ SHOWN_PAIRS = 3
 FILLED = 0.8  # part to which passes are filled when the number of prefill groups is not stated
 
 
-def stated(case: Case) -> bool:
+def has_load(case: Case) -> bool:
     """Whether a case states a load."""
     return case.serving.load.rate is not None or case.serving.load.arrivals is not None
 
@@ -41,8 +50,8 @@ def requests_of(deployed: Deployment) -> Requests:
         assert load.rate is not None, "a load has a rate or a trace"
         count = load.requests * load.repeat
         return poisson(load.rate, count, deployed.prompt, deployed.fresh, case.serving.answer, case.run.seed)
-    found = read_arrivals(load.arrivals, load.requests, load.unit, load.block)
-    return repeated(found if load.rate is None else stretched(found, load.rate), load.repeat)
+    requests = read_arrivals(load.arrivals, load.requests, load.unit, load.block)
+    return repeat_requests(requests if load.rate is None else stretch_to_rate(requests, load.rate), load.repeat)
 
 
 # ---------------------------------------------------------------------------------------------------------------- pools
@@ -50,7 +59,7 @@ def _decode_groups(case: Case) -> int:
     return case.serving.load.decode_groups or 1
 
 
-def decode_pool(deployed: Deployment, requests: Requests) -> Decode:
+def decode_pool(deployed: Deployment, requests: Requests) -> DecodePool:
     """Return the decoding pool; a GPU holds the requests of `serving.batch`, if its memory does."""
     deployed = deployed.steady()
     model, numbers = deployed.decode.model, deployed.numbers
@@ -62,15 +71,15 @@ def decode_pool(deployed: Deployment, requests: Requests) -> Decode:
     held = np.geomspace(1 / count, max(most, 2 / count), GRID[0])
     context = np.geomspace(requests.prompt.min(), (requests.prompt + requests.answer).max(), GRID[1])
     batch = deployed.batch_of(held / model.tp)
-    judged_s = deployed.judged_s(numbers._replace(batch=batch[:, None], context=context[None]))
+    judged_s = deployed.tpot_for_limit_s(numbers._replace(batch=batch[:, None], context=context[None]))
     tokens = 1 + numbers.accepted
-    step = Table(held, context, np.broadcast_to(judged_s * tokens, (len(held), len(context))))
-    return Decode(
+    step = LookupTable(held, context, np.broadcast_to(judged_s * tokens, (len(held), len(context))))
+    return DecodePool(
         _decode_groups(deployed.case), count, most, room, each, float(deployed.request_bytes(1.0)) - each, step, tokens
     )
 
 
-def prefill_pool(deployed: Deployment, requests: Requests, groups: int | None = None) -> Prefill:
+def prefill_pool(deployed: Deployment, requests: Requests, groups: int | None = None) -> PrefillPool:
     """Return the prefill pool.
 
     - `groups`: by default as stated, else the fewest that keep up with `FILLED` passes. They have to keep up with
@@ -83,20 +92,20 @@ def prefill_pool(deployed: Deployment, requests: Requests, groups: int | None = 
     tokens = np.unique(np.geomspace(min(LEAST_PASS, most), most, PASSES[0]).round())
     seconds = [[_pass_s(deployed, int(some), int(prompt)) for prompt in prompts] for some in tokens]
     taken = tokens * model.tp * (2 if deployed.prefill_overlap else 1)
-    table = Table(taken, prompts, np.array(seconds))
+    table = LookupTable(taken, prompts, np.array(seconds))
     groups = groups or case.serving.load.prefill_groups or _keeping_up(deployed, requests)
-    return Prefill(groups, deployed.prefill.group.shape.gpus // model.tp, float(taken[-1]), table)
+    return PrefillPool(groups, deployed.prefill.group.shape.gpus // model.tp, float(taken[-1]), table)
 
 
 def _pass_s(deployed: Deployment, tokens: int, prompt: int) -> float:
     case = deployed.case.with_({"serving.prefill.tokens": tokens, "serving.prompt": prompt})
-    return float(dataclasses.replace(deployed, case=case).judged_pass_s(case.network.nic_gbps))
+    return float(dataclasses.replace(deployed, case=case).pass_for_limit_s(case.network.nic_gbps))
 
 
 def _keeping_up(deployed: Deployment, requests: Requests) -> int:
     served = _decode_groups(deployed.case) * capacity(deployed, requests)
-    asked = min(served / requests.answer.mean(), requests.rate) * requests.fresh.mean()
-    return max(1, math.ceil(asked / (FILLED * prefill_capacity(deployed, requests))))
+    prompt_tokens_per_s = min(served / requests.answer.mean(), requests.rate) * requests.fresh.mean()
+    return max(1, math.ceil(prompt_tokens_per_s / (FILLED * prefill_capacity(deployed, requests))))
 
 
 def mean_context(requests: Requests) -> float:
@@ -118,12 +127,12 @@ def capacity(deployed: Deployment, requests: Requests) -> float:
     held = min(float(deployed.decoding(numbers).requests), float(deployed.most_requests(context)))
     gpus = deployed.decode.group.shape.gpus
     if case.serving.tpot_ms is None:
-        return gpus * held / float(deployed.judged_s(numbers))
+        return gpus * held / float(deployed.tpot_for_limit_s(numbers))
     steady, limit_s = deployed.steady(), float(units.ms(case.serving.tpot_ms))
     low, high = 0.0, held
     for _ in range(2):  # the second pass is between the neighbours of the best point
         some = np.linspace(low, high, POINTS + 1)[1:]
-        seconds = np.asarray(steady.judged_s(numbers._replace(batch=deployed.batch_of(some)))) + 0 * some
+        seconds = np.asarray(steady.tpot_for_limit_s(numbers._replace(batch=deployed.batch_of(some)))) + 0 * some
         rate = np.where(seconds <= limit_s, some / seconds, 0.0)
         best = int(rate.argmax())
         if not rate[best]:  # all are late: take the best rate of all
@@ -146,7 +155,7 @@ def wire_of(deployed: Deployment) -> Wire:
 
 
 # -------------------------------------------------------------------------------------------------------------- results
-class Outcome(NamedTuple):
+class LoadOutcome(NamedTuple):
     """Requests, pools and events of a simulated load.
 
     - `first`: number of the first request that counts; earlier ones warm up the pools.
@@ -154,8 +163,8 @@ class Outcome(NamedTuple):
     """
 
     requests: Requests
-    prefill: Prefill
-    decode: Decode
+    prefill: PrefillPool
+    decode: DecodePool
     wire: Wire
     timeline: Timeline
     refused: int
@@ -184,7 +193,7 @@ class Outcome(NamedTuple):
         return (self.timeline.end_s - self.timeline.first_s) / further
 
 
-class Asked(NamedTuple):
+class AdmittedLoad(NamedTuple):
     """The load of a deployment: `requests` that fit its memory, how many it refuses (`refused_late` of them after the
     warm-up), and the number of the first request that counts."""
 
@@ -194,59 +203,59 @@ class Asked(NamedTuple):
     first: int
 
 
-def asked_of(deployed: Deployment) -> Asked | None:
+def admitted_load(deployed: Deployment) -> AdmittedLoad | None:
     """Return the case's load; None if no request fits the memory. Raise `InputError` for an unreadable log."""
     requests = requests_of(deployed)
     decode = decode_pool(deployed, requests)
-    fits = decode.reserved(requests) <= decode.room
+    fits = decode.reserved_bytes(requests) <= decode.room
     if not fits.any():
         return None
-    kept = requests.kept(fits)
+    kept = requests.select(fits)
     first = int(deployed.case.serving.load.warmup * len(kept))
     since = int(np.flatnonzero(fits)[first])
-    return Asked(kept, int((~fits).sum()), int((~fits[since:]).sum()), first)
+    return AdmittedLoad(kept, int((~fits).sum()), int((~fits[since:]).sum()), first)
 
 
-def limits_of(case: Case, asked: Asked) -> Limits:
+def limits_of(case: Case, load: AdmittedLoad) -> Limits:
     """Return the limits of requests, and how many `serving.load.keep` allows to be late. Refused requests are late."""
     (late_s, slow_s), keep = _limits_s(case), case.serving.load.keep
-    counted = len(asked.requests) - asked.first + asked.refused_late
+    counted = len(load.requests) - load.first + load.refused_late
     about = int(counted * (1 - keep)) + 1
     most = next(late for late in range(about, -1, -1) if (counted - late) / counted >= keep)
-    return Limits(late_s, slow_s, asked.first, most - asked.refused_late)
+    return Limits(late_s, slow_s, load.first, most - load.refused_late)
 
 
-def run_load(deployed: Deployment) -> Outcome | None:
+def run_load(deployed: Deployment) -> LoadOutcome | None:
     """Simulate the case's load on its deployment; return None if no request fits the memory.
 
     Raise `InputError` for an unreadable log.
     """
-    asked = asked_of(deployed)
-    return None if asked is None else outcome_of(deployed, asked)
+    load = admitted_load(deployed)
+    return None if load is None else outcome_of(deployed, load)
 
 
-def outcome_of(deployed: Deployment, asked: Asked, late: Late | None = None) -> Outcome | None:
+def outcome_of(deployed: Deployment, load: AdmittedLoad, late: Late | None = None) -> LoadOutcome | None:
     """Simulate a load on a deployment; return None as soon as too many requests are `late`."""
-    requests = asked.requests
+    requests = load.requests
     prefill, decode, wire = prefill_pool(deployed, requests), decode_pool(deployed, requests), wire_of(deployed)
     timeline = simulate(requests, prefill, decode, wire, late)
     if timeline is None:
         return None
-    return Outcome(requests, prefill, decode, wire, timeline, asked.refused, asked.first, asked.refused_late)
+    return LoadOutcome(requests, prefill, decode, wire, timeline, load.refused, load.first, load.refused_late)
 
 
-def columns(deployed: Deployment, outcome: Outcome | None = None) -> dict[str, Any]:
+def columns(deployed: Deployment, outcome: LoadOutcome | None = None) -> dict[str, Any]:
     """Return the `LOADED` of a row; all None if the case states no load or no request fits the memory.
 
     - `outcome`: of the load, if known already.
     """
-    if outcome is None and stated(deployed.case):
+    if outcome is None and has_load(deployed.case):
         outcome = run_load(deployed)
     if outcome is None:
         return dict.fromkeys(LOADED)
-    found = _of_requests(deployed, outcome) | _of_pools(deployed, outcome) | _of_transfers(outcome)
-    found |= _of_capacity(deployed, outcome)
-    return {name: found[name] for name in LOADED}
+    figures = _of_requests(deployed, outcome) | _of_pools(deployed, outcome) | _of_transfers(outcome)
+    figures |= _of_capacity(deployed, outcome)
+    return {name: figures[name] for name in LOADED}
 
 
 def _limits(case: Case) -> tuple[float | None, float | None]:
@@ -261,13 +270,13 @@ def _limits_s(case: Case) -> tuple[float, float]:
     return late_s, slow_s
 
 
-def in_time(case: Case, outcome: Outcome) -> tuple[Bool[np.ndarray, "R"], Bool[np.ndarray, "R"]]:
+def in_time(case: Case, outcome: LoadOutcome) -> tuple[Bool[np.ndarray, "R"], Bool[np.ndarray, "R"]]:
     """Return which requests meet the limit to the first token, and which that from token to token."""
     late_s, slow_s = _limits_s(case)
     return outcome.ttft_s <= late_s, ~(outcome.tpot_s > slow_s)
 
 
-def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
+def _of_requests(deployed: Deployment, outcome: LoadOutcome) -> dict[str, Any]:
     case, (begin, end) = deployed.case, outcome.window
     ttft, tpot, e2e = (values[outcome.first :] for values in (outcome.ttft_s, outcome.tpot_s, outcome.e2e_s))
     limited = any(limit is not None for limit in _limits(case))
@@ -279,7 +288,7 @@ def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
         """Events per second in the window, without its first moment."""
         return float(((moments > begin) & (moments <= end)).sum()) / (end - begin) if end > begin else None
 
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "load_requests_per_s": per_s(outcome.requests.arrival_s),
         "requests_per_s": per_s(ends),
         "goodput_per_s": per_s(ends[good]) if limited else None,
@@ -293,27 +302,27 @@ def _of_requests(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
     }
     for what, values in (("ttft", ttft), ("tpot", tpot[~np.isnan(tpot)]), ("e2e", e2e)):
         for name, part in QUANTILES.items():
-            found[f"load_{what}_{name}_s"] = float(np.quantile(values, part)) if len(values) else None
-    return found
+            figures[f"load_{what}_{name}_s"] = float(np.quantile(values, part)) if len(values) else None
+    return figures
 
 
-def _of_capacity(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
+def _of_capacity(deployed: Deployment, outcome: LoadOutcome) -> dict[str, Any]:
     """Demand over capacity of the pools, and dollars per million tokens at this load, idle GPUs included."""
     requests, decode, prefill = outcome.requests, outcome.decode, outcome.prefill
     most = decode.groups * capacity(deployed, requests)
     read = prefill.groups * prefill_capacity(deployed, requests)
-    asked = requests.rate * float(requests.answer.mean())
+    answer_tokens_per_s = requests.rate * float(requests.answer.mean())
     each = [(deployed.decode, decode.groups), (deployed.prefill, prefill.groups)]
     per_s = [
         None if (usd := pool.per_gpu[0]) is None else usd * groups * pool.group.shape.gpus for pool, groups in each
     ]
     dollars = None if None in per_s else sum(per_s)  # type: ignore[arg-type]
-    known = not math.isinf(asked)
+    known = not math.isinf(answer_tokens_per_s)
     return {
-        "load_tokens_per_s": asked if known else None,
-        "decode_load": asked / most if known else None,
+        "load_tokens_per_s": answer_tokens_per_s if known else None,
+        "decode_load": answer_tokens_per_s / most if known else None,
         "prefill_load": requests.rate * float(requests.fresh.mean()) / read if known else None,
-        "load_usd_per_million_tokens": None if dollars is None else MILLION * dollars / min(asked, most),
+        "load_usd_per_million_tokens": None if dollars is None else MILLION * dollars / min(answer_tokens_per_s, most),
     }
 
 
@@ -325,30 +334,30 @@ def mean_present(begin: np.ndarray, end: np.ndarray, window: tuple[float, float]
     return float((inside * weight).sum() / (window[1] - window[0]))
 
 
-def _of_pools(deployed: Deployment, outcome: Outcome) -> dict[str, Any]:
-    times, window, asked = outcome.timeline, outcome.window, outcome.requests
+def _of_pools(deployed: Deployment, outcome: LoadOutcome) -> dict[str, Any]:
+    times, window, requests = outcome.timeline, outcome.window, outcome.requests
     prefill, decode = outcome.prefill, outcome.decode
     gpus = {"prefill": deployed.prefill.group.shape.gpus, "decode": deployed.decode.group.shape.gpus}
     passes, steps = times.passes.T, times.steps.T
-    found = {
-        "prefill_queue": mean_present(asked.arrival_s, times.begun_s, window),
+    figures = {
+        "prefill_queue": mean_present(requests.arrival_s, times.begun_s, window),
         "decode_queue": mean_present(times.prefilled_s, times.sent_s, window),
-        "decode_limit": "memory" if decode.most * decode.reserved(asked).mean() > decode.room else "batch",
+        "decode_limit": "memory" if decode.most * decode.reserved_bytes(requests).mean() > decode.room else "batch",
         "prefill_busy": mean_present(passes[0], passes[1], window, 1 / prefill.groups),
         "prefill_filled": float(passes[2].mean()) / (prefill.units * prefill.unit_tokens),
         "decode_busy": mean_present(steps[0], steps[1], window, 1 / decode.groups),
         "decode_requests": mean_present(steps[0], steps[1], window, steps[2]),
     }
     count = decode.groups * gpus["decode"]
-    held = found["decode_requests"]
-    return found | {
+    held = figures["decode_requests"]
+    return figures | {
         "decode_requests": None if held is None else held / count,
         "load_prefill_gpus": prefill.groups * gpus["prefill"],
         "load_decode_gpus": count,
     }
 
 
-def _of_transfers(outcome: Outcome) -> dict[str, Any]:
+def _of_transfers(outcome: LoadOutcome) -> dict[str, Any]:
     times, sizes = outcome.timeline, outcome.wire.sizes(outcome.requests)
     seconds = (times.landed_s - times.sent_s)[outcome.first :]
     slower = seconds / (sizes[outcome.first :] / outcome.wire.port_Bps)
@@ -365,12 +374,12 @@ def _of_transfers(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _pairs(outcome: Outcome) -> int:
+def _pairs(outcome: LoadOutcome) -> int:
     prefill, decode = outcome.prefill, outcome.decode
     return prefill.groups * prefill.units * decode.groups * decode.units
 
 
-def hot_pairs(outcome: Outcome, count: int = SHOWN_PAIRS) -> list[tuple[int, int, float]]:
+def hot_pairs(outcome: LoadOutcome, count: int = SHOWN_PAIRS) -> list[tuple[int, int, float]]:
     """Return the pairs of prefill and decoding units with the most bytes between them, and these bytes. A unit is a
     GPU, or the GPUs that split attention."""
     times, sizes = outcome.timeline, outcome.wire.sizes(outcome.requests)

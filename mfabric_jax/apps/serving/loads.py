@@ -16,13 +16,13 @@ from jaxtyping import Float, Int
 
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.traffic.dispatch import SURE, GroupLimit, chances
-from mfabric_jax.traffic.generator import capped
-from mfabric_jax.traffic.placement import Room, contiguous, hierarchical
+from mfabric_jax.traffic.generator import cap_rows
+from mfabric_jax.traffic.placement import SlotLayout, contiguous, hierarchical
 from mfabric_jax.workload.models import Architecture
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Load:
+class ExpertLoad:
     """Experts of every layer and how often tokens select them.
 
     - `selected` [L E]: probability that a token goes to each expert; `expert` [L P]: the expert in each slot.
@@ -45,13 +45,13 @@ class Load:
         return np.stack([np.bincount(row, minlength=self.selected.shape[1]) for row in self.expert])
 
     @functools.cached_property
-    def taken(self) -> Float[np.ndarray, "L P"]:
+    def slot_chances(self) -> Float[np.ndarray, "L P"]:
         """Probability that a token goes to each slot."""
         return np.take_along_axis(self.selected / self.copies, self.expert, axis=1)
 
     def per_gpu(self) -> Float[np.ndarray, "L N"]:
         """Return the expected selections of a token for each GPU."""
-        return self.taken.reshape(len(self.taken), self.gpus, self.slots).sum(2)
+        return self.slot_chances.reshape(len(self.slot_chances), self.gpus, self.slots).sum(2)
 
 
 def slots_of(model: Architecture, gpus: int, redundant: int | None) -> int:
@@ -68,7 +68,7 @@ def slots_of(model: Architecture, gpus: int, redundant: int | None) -> int:
     return (model.experts + redundant) // gpus
 
 
-def loaded(
+def place_experts(
     model: Architecture,
     gpus: int,
     slots: int,
@@ -76,7 +76,7 @@ def loaded(
     *,
     domains: int = 1,
     placed: bool = True,
-) -> Load:
+) -> ExpertLoad:
     """Place experts in slots; return the load.
 
     - `shares` [L E]: of all selections, by layer; None: all experts are selected equally often, and one layer stands
@@ -88,11 +88,11 @@ def loaded(
     limit = _limit(model)
     each = np.ones((1, model.experts)) if shares is None else np.asarray(shares, float)
     selected = np.stack([_at_most_once(share / share.sum(), model.top_k) for share in each])
-    room = Room(gpus, gpus // domains, gpus * slots, model.expert_groups)
+    room = SlotLayout(gpus, gpus // domains, gpus * slots, model.expert_groups)
     alike = room.slots == model.experts and np.ptp(selected) < SURE
-    place = hierarchical if placed and not alike else contiguous
-    expert = np.stack([place(row[None], room) for row in selected])
-    return Load(selected, expert, slots, model.top_k, limit)
+    rule = hierarchical if placed and not alike else contiguous
+    expert = np.stack([rule(row[None], room) for row in selected])
+    return ExpertLoad(selected, expert, slots, model.top_k, limit)
 
 
 def _limit(model: Architecture) -> GroupLimit:
@@ -107,16 +107,16 @@ def _limit(model: Architecture) -> GroupLimit:
 
 def _at_most_once(share: Float[np.ndarray, "E"], top_k: int) -> Float[np.ndarray, "E"]:
     """Expected selections of a token for each expert, in proportion to shares, but at most 1 per expert."""
-    return capped(share, 1 / top_k) * top_k
+    return cap_rows(share, 1 / top_k) * top_k
 
 
-def busiest_over_mean(load: Load) -> float:
+def busiest_over_mean(load: ExpertLoad) -> float:
     """Return the selections of the busiest GPU over the mean, averaged over layers."""
     each = load.per_gpu()
     return float((each.max(1) / each.mean(1)).mean())
 
 
-def reached_groups(load: Load, groups: int) -> Float[np.ndarray, "L groups"]:
+def group_chances(load: ExpertLoad, groups: int) -> Float[np.ndarray, "L groups"]:
     """Return the probability that a token has an expert in each of `groups` equal groups of neighbouring GPUs."""
     layers, experts = load.selected.shape
     group = np.arange(load.expert.shape[1]) * groups // load.expert.shape[1]
@@ -124,11 +124,11 @@ def reached_groups(load: Load, groups: int) -> Float[np.ndarray, "L groups"]:
     np.add.at(part, (np.arange(layers)[:, None], group, load.expert), 1.0)
     part /= load.copies[:, None]
     chance = _chances(load)[:, None]
-    every, missed = (_allowed(1 - chance, taken, load) for taken in (chance, chance * (1 - part)))
+    every, missed = (_allowed_chance(1 - chance, taken, load) for taken in (chance, chance * (1 - part)))
     return 1 - missed / every
 
 
-def _chances(load: Load) -> Float[np.ndarray, "L E"]:
+def _chances(load: ExpertLoad) -> Float[np.ndarray, "L E"]:
     """The chance of each expert alone. If all are selected equally often, any equal chances give the same result."""
     if np.ptp(load.selected) < SURE:
         return load.selected
@@ -136,8 +136,8 @@ def _chances(load: Load) -> Float[np.ndarray, "L E"]:
     return chances(sure, load.top_k, load.limit)[0]
 
 
-def _allowed(
-    left: Float[np.ndarray, "... E"], taken: Float[np.ndarray, "... E"], load: Load
+def _allowed_chance(
+    left: Float[np.ndarray, "... E"], taken: Float[np.ndarray, "... E"], load: ExpertLoad
 ) -> Float[np.ndarray, "..."]:
     """Total chance of all sets of experts that a gate allows, if each expert alone is `left` or `taken`."""
     groups, most = load.limit
@@ -170,19 +170,19 @@ class Copies(NamedTuple):
     rows: Float[np.ndarray, "L N"]
 
 
-def copies_of(load: Load, rule: str, per_domain: int) -> Copies:
+def copies_of(load: ExpertLoad, rule: str, per_domain: int) -> Copies:
     """Return the copies of tokens under a rule of `families.COPIES`. `per_domain`: GPUs that NVLink connects."""
-    layers, gpus = len(load.taken), load.gpus
+    layers, gpus = len(load.slot_chances), load.gpus
     domains, rows = gpus // per_domain, load.per_gpu()
-    domain, place = np.divmod(np.arange(gpus), per_domain)
+    domain, position = np.divmod(np.arange(gpus), per_domain)
     here = domain[:, None] == domain
-    to_gpu = rows if rule == "expert" else reached_groups(load, gpus)
+    to_gpu = rows if rule == "expert" else group_chances(load, gpus)
     direct = np.broadcast_to(to_gpu[:, None], (layers, gpus, gpus)) * (1 - np.eye(gpus))
     if rule != "server":
-        inside = np.stack([direct[:, domain == one][:, :, domain == one] for one in range(domains)], axis=1)
+        inside = np.stack([direct[:, domain == index][:, :, domain == index] for index in range(domains)], axis=1)
         return Copies(np.where(here, 0.0, direct), inside, rows)
-    to_domain = reached_groups(load, domains)
-    same_place = (place[:, None] == place) & ~here
+    to_domain = group_chances(load, domains)
+    same_place = (position[:, None] == position) & ~here
     between = np.where(same_place, to_domain[:, domain][:, None], 0.0)
     # a GPU receives the tokens of the GPUs at its position in all domains, and forwards them with its own
     forwarded = domains * to_gpu.reshape(layers, domains, 1, per_domain) * (1 - np.eye(per_domain))

@@ -20,13 +20,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mfabric_jax.apps.serving.arrivals import Requests
-from mfabric_jax.apps.serving.transfers import Transfers
+from mfabric_jax.apps.serving.transfers import KvTransfers
 from mfabric_jax.support.progress import EVERY_S, bar
 
 EACH = 256  # requests between two progress reports
 
 
-class Table:
+class LookupTable:
     """A table of `values` [X Y] at ascending `x` [X] and `y` [Y]: linear between points, constant outside."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray, values: Float[np.ndarray, "X Y"]):
@@ -56,7 +56,7 @@ def _between(points: list[float], value: float) -> tuple[int, float]:
     return i, (value - points[i]) / (points[i + 1] - points[i])
 
 
-class Prefill(NamedTuple):
+class PrefillPool(NamedTuple):
     """The prefill pool: `groups` of `units`; a unit takes `unit_tokens` per pass.
 
     - `pass_s`: seconds of a pass, of the busiest unit's tokens and the mean prompt.
@@ -78,7 +78,7 @@ class Prefill(NamedTuple):
         return np.array(each)[kind.ravel()]
 
 
-class Decode(NamedTuple):
+class DecodePool(NamedTuple):
     """The decoding pool: `groups` of `units`.
 
     - `most`, `room`: requests and bytes that a unit holds.
@@ -96,7 +96,7 @@ class Decode(NamedTuple):
     step_s: Callable[[float, float], float]
     step_tokens: float = 1.0
 
-    def reserved(self, requests: Requests) -> Float[np.ndarray, "R"]:
+    def reserved_bytes(self, requests: Requests) -> Float[np.ndarray, "R"]:
         """Return the bytes of each request with its whole answer [R]."""
         return self.request + self.token * (requests.prompt + requests.answer)
 
@@ -151,31 +151,31 @@ class Late:
 
     def too_many(self, done: list[int], first_s: np.ndarray, end_s: np.ndarray) -> bool:
         """Count the requests that end now; return whether more are late than allowed."""
-        for one in done:
-            if one >= self.limits.first:
-                further = self._further[one]
-                slow = further > 0 and (end_s[one] - first_s[one]) / further > self.limits.tpot_s
-                waited = first_s[one] - self._arrival[one] > self.limits.ttft_s
+        for request in done:
+            if request >= self.limits.first:
+                further = self._further[request]
+                slow = further > 0 and (end_s[request] - first_s[request]) / further > self.limits.tpot_s
+                waited = first_s[request] - self._arrival[request] > self.limits.ttft_s
                 self.slow, self.waited = self.slow + bool(slow), self.waited + bool(waited)
                 self.either += bool(slow or waited)
         return self.either > self.limits.most
 
 
 def simulate(
-    requests: Requests, prefill: Prefill, decode: Decode, wire: Wire, late: Late | None = None
+    requests: Requests, prefill: PrefillPool, decode: DecodePool, wire: Wire, late: Late | None = None
 ) -> Timeline | None:
     """Return the events of every request from arrival to last token; None as soon as too many are `late`.
 
     Every request must fit into the room of a unit (`Decode.reserved`).
     """
-    if not (decode.reserved(requests) <= decode.room).all() or decode.most < 1:
+    if not (decode.reserved_bytes(requests) <= decode.room).all() or decode.most < 1:
         raise ValueError("a request is larger than the room of a unit")
     moments = np.full((6, len(requests)), math.nan)
     front = _Front(prefill, requests, moments)
     back = _Back(decode, requests, moments)
-    transfers, sizes = Transfers(wire.port_Bps), wire.sizes(requests).tolist()
+    transfers, sizes = KvTransfers(wire.port_Bps), wire.sizes(requests).tolist()
     arrivals, next_one, ready = requests.arrival_s.tolist(), 0, deque()
-    told = _Told("requests through both pools", len(arrivals))
+    progress = _Progress("requests through both pools", len(arrivals))
     while True:
         arrival = arrivals[next_one] if next_one < len(arrivals) else math.inf
         now = min(arrival, front.next_end_s(), back.next_end_s(), transfers.next_end_s())
@@ -184,44 +184,44 @@ def simulate(
         while next_one < len(arrivals) and arrivals[next_one] <= now:
             front.waiting.append(next_one)
             next_one += 1
-        ready.extend(front.ended(now))
-        done = back.ended(now)
+        ready.extend(front.take_finished(now))
+        done = back.take_finished(now)
         if late is not None and late.too_many(done, moments[4], moments[5]):
-            told.close()
+            progress.close()
             return None
-        told.update(len(done))
-        for one in transfers.ended(now):
-            back.join(now, one)
+        progress.update(len(done))
+        for request in transfers.take_finished(now):
+            back.join(now, request)
         while ready and (unit := back.reserve(now, ready[0])) is not None:
-            one = ready.popleft()
-            transfers.begin(now, one, front.unit[one], unit, sizes[one])
+            request = ready.popleft()
+            transfers.begin(now, request, front.unit[request], unit, sizes[request])
         transfers.settle(now)
         front.start(now)
         back.start(now)
-    told.close()
+    progress.close()
     passes, steps = np.array(front.passes).reshape(-1, 3), np.array(back.steps).reshape(-1, 3)
     return Timeline._make([*moments, np.array(front.unit), np.array(back.unit), passes, steps])
 
 
-def prefilled_s(requests: Requests, prefill: Prefill) -> Float[np.ndarray, "R"]:
+def prefill_end_s(requests: Requests, prefill: PrefillPool) -> Float[np.ndarray, "R"]:
     """Return when the prefill of every request ends [s], as in `simulate`: decoding never delays it."""
     moments = np.full((2, len(requests)), math.nan)
     front, arrivals, next_one = _Front(prefill, requests, moments), requests.arrival_s.tolist(), 0
-    told = _Told("requests through prefill", len(arrivals))
+    progress = _Progress("requests through prefill", len(arrivals))
     while True:
         arrival = arrivals[next_one] if next_one < len(arrivals) else math.inf
         now = min(arrival, front.next_end_s())
         if now == math.inf:
-            told.close()
+            progress.close()
             return moments[1]
         while next_one < len(arrivals) and arrivals[next_one] <= now:
             front.waiting.append(next_one)
             next_one += 1
-        told.update(len(front.ended(now)))
+        progress.update(len(front.take_finished(now)))
         front.start(now)
 
 
-class _Told:
+class _Progress:
     """Progress of requests, reported every `EACH` of them; a bar appears only in long simulations."""
 
     def __init__(self, what: str, total: int):
@@ -242,7 +242,7 @@ class _Told:
 class _Front:
     """State of the prefill pool."""
 
-    def __init__(self, pool: Prefill, requests: Requests, moments: np.ndarray):
+    def __init__(self, pool: PrefillPool, requests: Requests, moments: np.ndarray):
         self._pool, self._prompt, self._left = pool, requests.prompt.tolist(), requests.fresh.tolist()
         self._begun, self._prefilled = moments[0], moments[1]
         self.waiting: deque[int] = deque()
@@ -255,7 +255,7 @@ class _Front:
     def next_end_s(self) -> float:
         return self._ends[0][0] if self._ends else math.inf
 
-    def ended(self, now_s: float) -> list[int]:
+    def take_finished(self, now_s: float) -> list[int]:
         """End the passes that are over; return the requests whose prefill ends with them."""
         done = []
         while self._ends and self._ends[0][0] <= now_s:
@@ -276,21 +276,21 @@ class _Front:
         pool = self._pool
         used, taken, finished, kept = [0.0] * pool.units, [], [], []
 
-        def take(one: int, unit: int) -> None:
-            tokens = max(0.0, min(self._left[one], pool.unit_tokens - used[unit]))
+        def take(request: int, unit: int) -> None:
+            tokens = max(0.0, min(self._left[request], pool.unit_tokens - used[unit]))
             used[unit] += tokens
-            self._left[one] -= tokens
-            taken.append((tokens, self._prompt[one]))
-            (kept if self._left[one] else finished).append(one)
+            self._left[request] -= tokens
+            taken.append((tokens, self._prompt[request]))
+            (kept if self._left[request] else finished).append(request)
 
-        for one in self._kept[group]:
-            take(one, self.unit[one] % pool.units)
+        for request in self._kept[group]:
+            take(request, self.unit[request] % pool.units)
         emptiest = [(tokens, unit) for unit, tokens in enumerate(used)]
         heapq.heapify(emptiest)
         while self.waiting and emptiest[0][0] < pool.unit_tokens:
-            one, unit = self.waiting.popleft(), emptiest[0][1]
-            self.unit[one], self._begun[one] = group * pool.units + unit, now_s
-            take(one, unit)
+            request, unit = self.waiting.popleft(), emptiest[0][1]
+            self.unit[request], self._begun[request] = group * pool.units + unit, now_s
+            take(request, unit)
             heapq.heapreplace(emptiest, (used[unit], unit))
         self._kept[group] = kept
         tokens = sum(each for each, _ in taken)
@@ -315,10 +315,10 @@ class _Group:
 class _Back:
     """State of the decoding pool."""
 
-    def __init__(self, pool: Decode, requests: Requests, moments: np.ndarray):
+    def __init__(self, pool: DecodePool, requests: Requests, moments: np.ndarray):
         self._pool, self._prompt = pool, requests.prompt.tolist()
         self._steps = np.ceil(requests.answer / pool.step_tokens).astype(int).tolist()
-        self._size = pool.reserved(requests).tolist()
+        self._size = pool.reserved_bytes(requests).tolist()
         self._sent, self._landed, self._first, self._end = moments[2:]
         self.unit = [-1] * len(requests)
         self.steps: list[tuple[float, float, int]] = []
@@ -328,21 +328,21 @@ class _Back:
         self._ends: list[tuple[float, int]] = []
         self._count, self._used, self._version = [0] * units, [0.0] * units, [0] * units
         order = sorted(range(units), key=lambda unit: (unit % pool.units, unit))  # groups take turns
-        self._place = {unit: place for place, unit in enumerate(order)}
-        self._emptiest = [(0.0, place, unit, 0) for place, unit in enumerate(order)]
+        self._place = {unit: position for position, unit in enumerate(order)}
+        self._emptiest = [(0.0, position, unit, 0) for position, unit in enumerate(order)]
 
     def next_end_s(self) -> float:
         return self._ends[0][0] if self._ends else math.inf
 
-    def reserve(self, now_s: float, one: int) -> int | None:
+    def reserve(self, now_s: float, request: int) -> int | None:
         """Reserve room for a request on the emptiest unit; return the unit, or None if it has no room."""
         while self._emptiest[0][3] != self._version[self._emptiest[0][2]]:
             heapq.heappop(self._emptiest)
         unit, pool = self._emptiest[0][2], self._pool
-        if self._count[unit] >= pool.most or self._used[unit] + self._size[one] > pool.room:
+        if self._count[unit] >= pool.most or self._used[unit] + self._size[request] > pool.room:
             return None
-        self.unit[one], self._sent[one] = unit, now_s
-        self._change(unit, 1, self._size[one])
+        self.unit[request], self._sent[request] = unit, now_s
+        self._change(unit, 1, self._size[request])
         return unit
 
     def _change(self, unit: int, count: int, size: float) -> None:
@@ -352,12 +352,12 @@ class _Back:
         full = max(self._count[unit] / self._pool.most, self._used[unit] / self._pool.room)
         heapq.heappush(self._emptiest, (full, self._place[unit], unit, self._version[unit]))
 
-    def join(self, now_s: float, one: int) -> None:
+    def join(self, now_s: float, request: int) -> None:
         """Add a request, whose keys and values have arrived, to its group's next step."""
-        self._landed[one] = now_s
-        self._groups[self.unit[one] // self._pool.units].joined.append(one)
+        self._landed[request] = now_s
+        self._groups[self.unit[request] // self._pool.units].joined.append(request)
 
-    def ended(self, now_s: float) -> list[int]:
+    def take_finished(self, now_s: float) -> list[int]:
         """End the steps that are over; return the requests that end with them."""
         done = []
         while self._ends and self._ends[0][0] <= now_s:
@@ -367,11 +367,11 @@ class _Back:
             group.context += self._pool.step_tokens * group.active
             finished = group.finishing.pop(group.step, ())
             done += finished
-            for one in finished:
-                self._end[one] = now_s
+            for request in finished:
+                self._end[request] = now_s
                 group.active -= 1
-                group.context -= self._prompt[one] + self._pool.step_tokens * self._steps[one]
-                self._change(self.unit[one], -1, -self._size[one])
+                group.context -= self._prompt[request] + self._pool.step_tokens * self._steps[request]
+                self._change(self.unit[request], -1, -self._size[request])
             group.step += 1
             self._idle.add(number)
         return done
@@ -380,9 +380,9 @@ class _Back:
         """Start a step on every idle group that has requests."""
         for number in sorted(self._idle):
             group, units = self._groups[number], self._pool.units
-            for one in group.joined:
-                group.context += self._prompt[one]
-                group.finishing.setdefault(group.step + self._steps[one] - 1, []).append(one)
+            for request in group.joined:
+                group.context += self._prompt[request]
+                group.finishing.setdefault(group.step + self._steps[request] - 1, []).append(request)
             group.active += len(group.joined)
             group.started, group.joined = group.joined, []
             if group.active:

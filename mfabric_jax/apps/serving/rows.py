@@ -19,13 +19,13 @@ from mfabric_jax.apps.serving.deployment import (
     prompt_of,
 )
 from mfabric_jax.apps.serving.disaggregated import Split, split_deployment
-from mfabric_jax.apps.serving.disaggregated import stated as split_stated
+from mfabric_jax.apps.serving.disaggregated import is_split as split_stated
 from mfabric_jax.apps.serving.group import check_network, group_of
 from mfabric_jax.apps.serving.sizing import Reader, batches_of, best_of, decode_choices, fewest, ways_of
 from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED, band
 from mfabric_jax.case import Case, Cases
 from mfabric_jax.case import cases as several
-from mfabric_jax.case.paths import named_files
+from mfabric_jax.case.paths import files_of_case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import gpu_of
 from mfabric_jax.evaluate.rows.costs import bill_of, unknown_parts
@@ -50,20 +50,20 @@ def serve(
     each other setting that differs between cases, named by its path. Raise `InputError` and `Misfit` as `deployment`
     does.
     """
-    asked = several(cases)
-    every = list(asked)
-    arriving, splitting = any(map(load.stated, every)), any(map(split_stated, every))
+    case_set = several(cases)
+    every = list(case_set)
+    arriving, splitting = any(map(load.has_load, every)), any(map(split_stated, every))
     for case in every:
         check_case(case)
     for case in every[start:]:
-        deployed = known(case)
+        deployed = cached_deployment(case)
         progress(f"{deployed.decode.model.of.name} on {case.network.fabric}, ep {case.serving.ep}")
         member, outcome = next(best_members(deployed, [Reader.of(deployed)], progress))
         row = full_row(member, outcome, arriving=arriving, splitting=splitting)
-        yield row | asked.differences(case, SHOWN)
+        yield row | case_set.differences(case, SHOWN)
 
 
-Member = tuple[Deployment, load.Outcome | None]
+Member = tuple[Deployment, load.LoadOutcome | None]
 
 
 def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Callable[[str], None]) -> Iterator[Member]:
@@ -75,8 +75,8 @@ def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Call
     """
     case = deployed.case
     if case.serving.tpot_ms is None:
-        yield deployed, load.run_load(deployed) if load.stated(case) else None
-    elif load.stated(case):
+        yield deployed, load.run_load(deployed) if load.has_load(case) else None
+    elif load.has_load(case):
         yield fewest(decode_choices(deployed), prefill, progress)
     else:
         batches = [batches_of(way, case.serving.context) for way in ways_of(deployed)]
@@ -84,11 +84,11 @@ def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Call
 
 
 def full_row(
-    deployed: Deployment, outcome: load.Outcome | None, *, arriving: bool, splitting: bool = False
+    deployed: Deployment, outcome: load.LoadOutcome | None, *, arriving: bool, splitting: bool = False
 ) -> dict[str, Any]:
     """Return `row_of`, with the columns of a split and of a load if some row has them."""
     case, row = deployed.case, row_of(deployed)
-    if load.stated(case) and case.serving.tpot_ms is not None:  # the load's contexts, not `serving.context`, must fit
+    if load.has_load(case) and case.serving.tpot_ms is not None:  # the load's contexts, not `serving.context`, must fit
         fits = outcome is not None and deployed.prefill_fits
         row |= {"fits": fits, "bound_by": deployed.slowest(deployed.decoding(deployed.numbers)) if fits else "memory"}
     row |= _split_columns(deployed) if splitting else {}
@@ -109,7 +109,7 @@ def _split_columns(deployed: Deployment) -> dict[str, Any]:
     return deployed.columns(deployed.decoding(deployed.numbers))
 
 
-@cached_by_files(named_files, maxsize=64)
+@cached_by_files(files_of_case, maxsize=64)
 def _of_shape(case: Case) -> Deployment:
     return split_deployment(case) if split_stated(case) else deployment(case)
 
@@ -127,7 +127,7 @@ SHAPED = {"serving.batch": 1.0, "serving.context": 1.0, "serving.drafts.accepted
 SHAPED |= {"serving.overlap": None, "serving.prefill.overlap": None, "serving.prefill.tokens": None}
 
 
-def known(case: Case) -> Deployment:
+def cached_deployment(case: Case) -> Deployment:
     """Return the `deployment` of a case, cached over settings that only enter the arithmetic of a step."""
     prompt = prompt_of(case)
     return dataclasses.replace(_of_shape(case.with_(SHAPED | {"serving.prompt": prompt})), case=case)
@@ -252,8 +252,8 @@ def _batch_limit(deployed: Deployment, most: float) -> str | None:
     return "memory" if float(more.requests) > most else "time"
 
 
-def effective(asked: Cases) -> dict[str, Any]:
+def effective(cases: Cases) -> dict[str, Any]:
     """Return the stated settings of cases with their sources, and all resolved settings."""
-    said = side_by_side([block.case for block in asked.blocks], asked)
-    found = {"stated": dict(asked.stated), "resolved": said, "sources": dict(asked.sources)}
-    return found | {"varied": list(asked.varied)} | provenance("float64")
+    resolved = side_by_side([block.case for block in cases.blocks], cases)
+    facts = {"stated": dict(cases.stated), "resolved": resolved, "sources": dict(cases.sources)}
+    return facts | {"varied": list(cases.varied)} | provenance("float64")

@@ -15,10 +15,10 @@ from mfabric_jax.apps.serving import load
 from mfabric_jax.apps.serving.deployment import DECODES_WITH, PREFILLS_WITH, check_size
 from mfabric_jax.apps.serving.group import check_network
 from mfabric_jax.apps.serving.loads import SURE
-from mfabric_jax.apps.serving.rows import SHOWN, best_members, full_row, known
+from mfabric_jax.apps.serving.rows import SHOWN, best_members, cached_deployment, full_row
 from mfabric_jax.apps.serving.sizing import Reader, silent
 from mfabric_jax.case import Case, Cases
-from mfabric_jax.case.paths import named_files
+from mfabric_jax.case.paths import files_of_case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.resolving.resolve import gpu_of, model_of
 from mfabric_jax.support.text_files import cached_by_files
@@ -27,7 +27,7 @@ PASSES = 1024, 2048, 4096, 8192  # tokens of a prefill micro-batch
 LEAST, MOST = 4, 320  # GPUs that share the experts
 
 
-@cached_by_files(named_files, maxsize=256)
+@cached_by_files(files_of_case, maxsize=256)
 def sizes_of(case: Case) -> tuple[int, ...]:
     """Return the group sizes to search for decoding, from 4 to 320 GPUs.
 
@@ -46,8 +46,8 @@ def sizes_of(case: Case) -> tuple[int, ...]:
 def _prefill_sizes(case: Case) -> tuple[int, ...]:
     """The group sizes to search for prefill, as in `sizes_of`."""
     most = model_of(case).architecture.experts
-    found = _with_room(case, case.serving.prefill.kernels, PREFILLS_WITH, most)
-    return found or _refuse(case, "serving.prefill.ep")
+    sizes = _with_room(case, case.serving.prefill.kernels, PREFILLS_WITH, most)
+    return sizes or _refuse(case, "serving.prefill.ep")
 
 
 def _refuse(case: Case, path: str) -> NoReturn:
@@ -78,7 +78,7 @@ def search(cases: Cases, *, start: int = 0, progress: Callable[[str], None] = si
     A row is the best deployment of its size. If a limit on the first token makes another prefill pool the cheapest, it
     has a row, too.
     """
-    arriving = any(map(load.stated, cases))
+    arriving = any(map(load.has_load, cases))
     for case in cases:
         sizes_of(case)  # raise errors before anything is solved
     each = ((case, size) for case in cases for size in sizes_of(case))
@@ -93,7 +93,9 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     progress(f"{case.model.name} on {case.network.fabric}, ep {size}")
     prefill = prefill_choices(_of_prefill(case, size))
-    deployed = known(case.with_({"serving.ep": size, "serving.prefill.ep": prefill[0].deployed.prefill.model.gpus}))
+    deployed = cached_deployment(
+        case.with_({"serving.ep": size, "serving.prefill.ep": prefill[0].deployed.prefill.model.gpus})
+    )
     for member, outcome in best_members(deployed, prefill, progress):
         yield full_row(member, outcome, arriving=arriving) | cases.differences(case, SHOWN)
 
@@ -103,7 +105,7 @@ def _of_prefill(case: Case, size: int) -> Case:
     return case.with_({"serving.ep": size if case.serving.redundant_experts is not None else sizes_of(case)[0]})
 
 
-@cached_by_files(named_files, maxsize=64)
+@cached_by_files(files_of_case, maxsize=64)
 def prefill_choices(case: Case) -> list[Reader]:
     """Return the prefill pools to search: open group sizes, tokens per pass and overlap whose weights fit the memory.
 
@@ -117,21 +119,21 @@ def prefill_choices(case: Case) -> list[Reader]:
     own = serving.overlap if serving.prefill.overlap is None else serving.prefill.overlap
     kept: list[Reader] = []
     for size in sizes:
-        deployed, some = known(case.with_({"serving.prefill.ep": size})), []
+        deployed, some = cached_deployment(case.with_({"serving.prefill.ep": size})), []
         for count, overlap in itertools.product(tokens, (True, False) if own is None else (own,)):
-            said = {"serving.prefill.ep": size, "serving.prefill.tokens": count, "serving.prefill.overlap": overlap}
-            one = dataclasses.replace(deployed, case=case.with_(said))
-            some += [Reader.of(one)] if one.prefill_fits else []
-        kept += [one for one in some if not any(_beats(other, one) for other in some)]
+            changes = {"serving.prefill.ep": size, "serving.prefill.tokens": count, "serving.prefill.overlap": overlap}
+            choice = dataclasses.replace(deployed, case=case.with_(changes))
+            some += [Reader.of(choice)] if choice.prefill_fits else []
+        kept += [choice for choice in some if not any(_beats(other, choice) for other in some)]
     if not kept:
-        return [Reader.of(known(case.with_({"serving.prefill.ep": sizes[-1]})))]
-    return sorted(kept, key=lambda one: one.read_s)
+        return [Reader.of(cached_deployment(case.with_({"serving.prefill.ep": sizes[-1]})))]
+    return sorted(kept, key=lambda choice: choice.read_s)
 
 
-def _beats(one: Reader, other: Reader) -> bool:
+def _beats(reader: Reader, other: Reader) -> bool:
     """Whether a pool is at least as good as another of its size in every respect, and better in one."""
-    timed = one.deployed.case.serving.load.ttft_ms is not None
-    each, than = ((pool.read_s, pool.lone_s) if timed else (pool.read_s,) for pool in (one, other))
+    timed = reader.deployed.case.serving.load.ttft_ms is not None
+    each, than = ((pool.read_s, pool.lone_s) if timed else (pool.read_s,) for pool in (reader, other))
     return each != than and all(mine <= theirs for mine, theirs in zip(each, than, strict=True))
 
 

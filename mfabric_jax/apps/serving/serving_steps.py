@@ -9,7 +9,7 @@ import numpy as np
 
 from mfabric_jax import units
 from mfabric_jax.apps.serving.families import WIRE
-from mfabric_jax.apps.serving.rows import known
+from mfabric_jax.apps.serving.rows import cached_deployment
 from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED, band
 from mfabric_jax.case import Case
 from mfabric_jax.checks import one_of
@@ -23,7 +23,7 @@ SERVER = 8  # GPUs to which `tokens_per_s` refers
 BEST_GROUPS = 4  # groups from which a token takes its experts in DeepEP's benchmark
 
 
-class Measured(NamedTuple):
+class MeasuredServing(NamedTuple):
     """One measurement. `what`: a call (`CALLS`), tpot or prefill; `batch`: tokens of a GPU in one micro-batch."""
 
     name: str
@@ -42,8 +42,8 @@ class Measured(NamedTuple):
     @property
     def case(self) -> Case:
         """The case that predicts this measurement."""
-        said = {"gpu.name": self.gpu, "network.fabric": "fat-tree", "serving.ep": self.ep}
-        return Case().with_(MODEL | said | dict(self.settings))
+        changes = {"gpu.name": self.gpu, "network.fabric": "fat-tree", "serving.ep": self.ep}
+        return Case().with_(MODEL | changes | dict(self.settings))
 
     @property
     def is_call(self) -> bool:
@@ -51,7 +51,7 @@ class Measured(NamedTuple):
         return self.what in CALLS
 
 
-def servings(names: Sequence[str] = ()) -> list[Measured]:
+def servings(names: Sequence[str] = ()) -> list[MeasuredServing]:
     """Return the measurements with these names, by default all. A benchmark's name stands for all of its rows.
 
     Raise `InputError` for an unknown name.
@@ -61,28 +61,28 @@ def servings(names: Sequence[str] = ()) -> list[Measured]:
     groups = {name: list(_calls(name, facts)) for name, facts in tables["calls"].items()}
     groups |= {name: [_step(name, facts)] for name, facts in tables["steps"].items()}
     rows = {row.name: row for some in groups.values() for row in some}
-    asked = [part for name in names for part in name.split(",")] or list(groups)
+    wanted = [part for name in names for part in name.split(",")] or list(groups)
     named = groups | {name: [row] for name, row in rows.items()}
-    chosen = [row for name in asked for row in named[one_of("row", name, named)]]
+    chosen = [row for name in wanted for row in named[one_of("row", name, named)]]
     return list({row.name: row for row in chosen}.values())
 
 
-def _calls(name: str, facts: Mapping[str, Any]) -> Iterator[Measured]:
+def _calls(name: str, facts: Mapping[str, Any]) -> Iterator[MeasuredServing]:
     rates = "gigabytes_per_s" in facts
     cells, dispatch = facts["gigabytes_per_s" if rates else "microseconds"], facts.get("dispatch", "fp8")
     several = len({tokens for _, tokens, *_ in cells}) > 1
     for ep, tokens, *printed in cells:
         for what, value in zip(CALLS, printed, strict=False):
             precision = dispatch if what == "dispatch" else "bf16"
-            place = f"{ep}-{tokens}" if several else f"{ep}"
-            yield Measured(
-                *(f"{name}-{place}-{what}", what, facts["gpu"], facts["kernels"], ep, float(tokens)),
+            label = f"{ep}-{tokens}" if several else f"{ep}"
+            yield MeasuredServing(
+                *(f"{name}-{label}-{what}", what, facts["gpu"], facts["kernels"], ep, float(tokens)),
                 _logical_s(facts, ep, tokens, precision, value) if rates else float(units.us(value)),
                 f"{value:g} {'GB/s' if rates else 'us'}",
                 _of_benchmark(facts, ep) | {"serving.batch": float(tokens), "serving.formats.dispatch": dispatch},
                 facts["source"],
                 facts.get("note", ""),
-                bool({f"{ep}", f"{place}-{what}"} & set(facts.get("constants", ()))),
+                bool({f"{ep}", f"{label}-{what}"} & set(facts.get("constants", ()))),
             )
 
 
@@ -94,66 +94,66 @@ def _logical_s(facts: Mapping[str, Any], ep: int, tokens: int, precision: str, r
 
 def _of_benchmark(facts: Mapping[str, Any], ep: int) -> dict[str, Any]:
     """Settings of a benchmark's case: network, kernels and experts."""
-    said = {"network.fabric": facts.get("fabric", "fat-tree"), "serving.kernels": facts["kernels"]}
+    changes = {"network.fabric": facts.get("fabric", "fat-tree"), "serving.kernels": facts["kernels"]}
     if "gpu_tbps" in facts:
-        said["network.gpu_tbps"] = facts["gpu_tbps"]
+        changes["network.gpu_tbps"] = facts["gpu_tbps"]
     if "experts_per_gpu" in facts:
-        said["model.experts"] = ep * facts["experts_per_gpu"]
+        changes["model.experts"] = ep * facts["experts_per_gpu"]
     groups = facts.get("groups", {}).get(str(ep), 1)
-    return said | {"model.expert_groups": groups, "model.top_groups": min(BEST_GROUPS, groups)}
+    return changes | {"model.expert_groups": groups, "model.top_groups": min(BEST_GROUPS, groups)}
 
 
-def _step(name: str, facts: Mapping[str, Any]) -> Measured:
+def _step(name: str, facts: Mapping[str, Any]) -> MeasuredServing:
     drafts, each_s = facts.get("drafts", {"tokens": 0, "accepted": 0.0}), facts["tokens_per_s"] / SERVER
-    said = {f"serving.drafts.{field}": value for field, value in drafts.items()}
-    said |= {"serving.context": float(facts["context"])}
+    changes = {f"serving.drafts.{field}": value for field, value in drafts.items()}
+    changes |= {"serving.context": float(facts["context"])}
     if facts["what"] == "prefill":
         batch, kernels = facts["requests"] * facts["context"] // 2, "serving.prefill.kernels"
-        said |= {"serving.prefill.tokens": batch}
+        changes |= {"serving.prefill.tokens": batch}
     else:
         batch, kernels = facts["requests"] * (1 + drafts["tokens"]) / 2, "serving.kernels"
-        said |= {"serving.batch": batch}
+        changes |= {"serving.batch": batch}
     tokens = 2 * batch if facts["what"] == "prefill" else facts["requests"]
-    return Measured(
+    return MeasuredServing(
         *(name, facts["what"], facts["gpu"], facts["kernels"], facts["ep"], float(batch), tokens / each_s),
         f"{facts['tokens_per_s']:,} tokens/s a server of {SERVER} GPUs",
-        said | {kernels: facts["kernels"]},
+        changes | {kernels: facts["kernels"]},
         *(facts["source"], facts["note"]),
     )
 
 
-def serving_rows(rows: Iterable[Measured]) -> Iterator[dict[str, Any]]:
+def serving_rows(rows: Iterable[MeasuredServing]) -> Iterator[dict[str, Any]]:
     """Yield each measurement with its prediction [s] and its error (predicted / measured - 1).
 
     Rows of steps also have the band (`step.band`) and whether the measurement is `inside` it. The rows that the band
     was made of are all inside.
     """
     most = {what: ends[1] for what, ends in MEASURED_OVER_PREDICTED.items()}
-    for one in rows:
-        predicted, low, high = _predicted(one)
+    for row in rows:
+        predicted, low, high = _prediction(row)
         yield {
-            **{"row": one.name, "what": one.what, "gpu": one.gpu, "kernels": one.kernels, "ep": one.ep},
-            **{"batch": one.batch, "predicted_s": predicted, "measured_s": one.measured_s},
-            **{"low_s": low, "high_s": high, "error": predicted / one.measured_s - 1},
-            "inside": None if low is None else one.measured_s >= low and _over(one, predicted) <= most[one.what],
-            **{"constant": one.constant, "counted": one.batch >= LEAST and not one.constant},
-            **{"printed": one.printed, "source": one.source, "note": one.note},
+            **{"row": row.name, "what": row.what, "gpu": row.gpu, "kernels": row.kernels, "ep": row.ep},
+            **{"batch": row.batch, "predicted_s": predicted, "measured_s": row.measured_s},
+            **{"low_s": low, "high_s": high, "error": predicted / row.measured_s - 1},
+            "inside": None if low is None else row.measured_s >= low and _over(row, predicted) <= most[row.what],
+            **{"constant": row.constant, "counted": row.batch >= LEAST and not row.constant},
+            **{"printed": row.printed, "source": row.source, "note": row.note},
         }
 
 
-def _over(one: Measured, predicted_s: float) -> float:
+def _over(row: MeasuredServing, predicted_s: float) -> float:
     """Measured over predicted time, rounded as `MEASURED_OVER_PREDICTED`."""
-    return round(one.measured_s / predicted_s, 2)
+    return round(row.measured_s / predicted_s, 2)
 
 
-def _predicted(one: Measured) -> tuple[float, float | None, float | None]:
+def _prediction(row: MeasuredServing) -> tuple[float, float | None, float | None]:
     """The predicted seconds, and the ends of the band."""
-    case = one.case
-    deployed, nic_gbps = known(case), case.network.nic_gbps
-    if one.is_call:
+    case = row.case
+    deployed, nic_gbps = cached_deployment(case), case.network.nic_gbps
+    if row.is_call:
         wires = deployed.decode.wires(nic_gbps)
-        return float(wires.call_s(one.batch, combine=one.what == "combine")), None, None
-    if one.what == "prefill":
+        return float(wires.call_s(row.batch, combine=row.what == "combine")), None, None
+    if row.what == "prefill":
         pass_s = float(deployed.prefilling(nic_gbps).step_s)
         return pass_s, *band(deployed.prefilling(nic_gbps, HOW[-1]), pass_s, "prefill")
     tpot_s = float(deployed.decoding(deployed.numbers).tpot_s)
@@ -163,20 +163,20 @@ def _predicted(one: Measured) -> tuple[float, float | None, float | None]:
 def serving_summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a row per family of kernels, and one for all: mean absolute and worst error of the calls that count."""
     calls = [row for row in rows if row["what"] in CALLS and row["counted"]]
-    names, found = list(dict.fromkeys(row["kernels"] for row in calls)), []
+    names, summary = list(dict.fromkeys(row["kernels"] for row in calls)), []
     for name in [*names, *(["all"] if len(names) > 1 else [])]:
         errors = np.array([row["error"] for row in calls if name in (row["kernels"], "all")])
         each = {"mean_error": float(np.abs(errors).mean()), "worst_error": float(errors[np.abs(errors).argmax()])}
-        found.append({"kernels": name, "rows": len(errors)} | each)
-    return found
+        summary.append({"kernels": name, "rows": len(errors)} | each)
+    return summary
 
 
 def serving_bands(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a row per kind of step: its rows, how many measurements lie inside the band, and the widest band as a
     ratio."""
-    found = []
+    bands = []
     for what in dict.fromkeys(row["what"] for row in rows if row["what"] not in CALLS):
         some = [row for row in rows if row["what"] == what]
         widest = max(row["high_s"] / row["low_s"] for row in some)
-        found.append({"what": what, "rows": len(some), "inside": sum(row["inside"] for row in some), "widest": widest})
-    return found
+        bands.append({"what": what, "rows": len(some), "inside": sum(row["inside"] for row in some), "widest": widest})
+    return bands

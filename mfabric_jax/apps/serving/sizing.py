@@ -28,9 +28,9 @@ from mfabric_jax import units
 from mfabric_jax.apps.serving import load as loads
 from mfabric_jax.apps.serving.deployment import Deployment, slower
 from mfabric_jax.apps.serving.disaggregated import Split
-from mfabric_jax.apps.serving.load import Asked, Outcome
+from mfabric_jax.apps.serving.load import AdmittedLoad, LoadOutcome
 from mfabric_jax.apps.serving.loads import SURE
-from mfabric_jax.apps.serving.queueing import Late, prefilled_s
+from mfabric_jax.apps.serving.queueing import Late, prefill_end_s
 
 MOST_BATCH = 8192  # largest batch of a search
 TOGETHER = 512  # batches evaluated at once: with uneven experts, each takes 130 kB of every array
@@ -56,7 +56,7 @@ class Batches(NamedTuple):
     batch: np.ndarray
     requests: np.ndarray
     tpot_s: np.ndarray
-    judged_s: np.ndarray
+    tpot_for_limit_s: np.ndarray
     step_s: np.ndarray
 
     def member(self, index: int) -> Deployment:
@@ -67,7 +67,7 @@ class Batches(NamedTuple):
     @property
     def in_time(self) -> np.ndarray:
         """Which batches meet `serving.tpot_ms` [B]."""
-        return self.judged_s <= units.ms(self.deployed.case.serving.tpot_ms)
+        return self.tpot_for_limit_s <= units.ms(self.deployed.case.serving.tpot_ms)
 
     @property
     def tokens_per_s(self) -> np.ndarray:
@@ -82,7 +82,7 @@ class Batches(NamedTuple):
     @property
     def most_in_time(self) -> float:
         """Tokens per second of a GPU in time. If all batches are late it is negative, and lower the later they are."""
-        return float(self.tokens_per_s[self.best] if self.in_time.any() else -self.judged_s[0])
+        return float(self.tokens_per_s[self.best] if self.in_time.any() else -self.tpot_for_limit_s[0])
 
 
 def ways_of(deployed: Deployment) -> list[Deployment]:
@@ -91,8 +91,8 @@ def ways_of(deployed: Deployment) -> list[Deployment]:
     either = overlap is None and not isinstance(deployed, Split)
     every = []
     for way in (True, False) if either else (overlap,):
-        said = {"serving.overlap": way, "serving.prefill.overlap": deployed.prefill_overlap}
-        every.append(dataclasses.replace(deployed, case=deployed.case.with_(said)))
+        changes = {"serving.overlap": way, "serving.prefill.overlap": deployed.prefill_overlap}
+        every.append(dataclasses.replace(deployed, case=deployed.case.with_(changes)))
     return every
 
 
@@ -103,15 +103,15 @@ def batches_of(deployed: Deployment, context: float, allowed: Sequence[float] | 
     """
     numbers = deployed.numbers._replace(context=context)
     every = np.arange(1, MOST_BATCH + 1, dtype=float) if allowed is None else np.array(sorted(allowed), float)
-    most, found = float(deployed.most_requests(context)), []
+    most, parts = float(deployed.most_requests(context)), []
     for first in range(0, len(every), TOGETHER):
         some = every[first : first + TOGETHER]
         decoding = deployed.decoding(numbers._replace(batch=some))
         step_s = decoding.step.step_s + 0 * some
-        found.append(np.stack([some, decoding.requests + 0 * some, decoding.tpot_s + 0 * some, step_s]))
-        if (found[-1][1] > most).all():
+        parts.append(np.stack([some, decoding.requests + 0 * some, decoding.tpot_s + 0 * some, step_s]))
+        if (parts[-1][1] > most).all():
             break
-    batch, requests, tpot_s, step_s = np.concatenate(found, axis=1)
+    batch, requests, tpot_s, step_s = np.concatenate(parts, axis=1)
     held = requests <= most
     held[0] = True
     factor = slower(deployed.case, "tpot")
@@ -131,14 +131,14 @@ def in_time(deployed: Deployment) -> Deployment:
 
 def with_prefill(deployed: Deployment, prefill: Deployment) -> Deployment:
     """Return the deployment with the prefill pool of another one."""
-    said = {
+    changes = {
         "serving.prefill.ep": prefill.prefill.model.gpus,
         "serving.prefill.tokens": prefill.case.serving.prefill.tokens,
         "serving.prefill.overlap": prefill.prefill_overlap,
     }
     if prefill.prefill is deployed.prefill:
-        said["serving.prefill.ep"] = deployed.case.serving.prefill.ep
-    return dataclasses.replace(deployed, case=deployed.case.with_(said), prefill=prefill.prefill)
+        changes["serving.prefill.ep"] = deployed.case.serving.prefill.ep
+    return dataclasses.replace(deployed, case=deployed.case.with_(changes), prefill=prefill.prefill)
 
 
 class Reader(NamedTuple):
@@ -176,8 +176,8 @@ def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deploy
             most.append(((-tokens.max(), pool.read_s), (i, best, j)))
             least.append(((1 / tokens.max() + per_answer * pool.read_s,), (i, best, j)))
     if not most:
-        own = max(decode, key=lambda one: one.most_in_time)
-        pool = min(prefill, key=lambda one: (max(0.0, one.lone_s - limit_s), one.read_s))
+        own = max(decode, key=lambda choice: choice.most_in_time)
+        pool = min(prefill, key=lambda choice: (max(0.0, choice.lone_s - limit_s), choice.read_s))
         return [with_prefill(own.member(own.best), pool.deployed)]
     chosen = dict.fromkeys((min(most)[1], min(least)[1]))
     return [with_prefill(decode[i].member(batch), prefill[j].deployed) for i, batch, j in chosen]
@@ -192,7 +192,7 @@ def decode_choices(deployed: Deployment) -> list[Batches]:
 
 def fewest(
     decode: Sequence[Batches], prefill: Sequence[Reader], progress: Says = silent
-) -> tuple[Deployment, Outcome | None]:
+) -> tuple[Deployment, LoadOutcome | None]:
     """Return the member with the fewest GPUs that keeps a load in time, and the outcome of the load.
 
     The space is the decoding batches (of one group size), the prefill pools, and the numbers of groups unless stated.
@@ -200,19 +200,19 @@ def fewest(
     groups as keep up. The outcome is None if the memory holds no request. Raise `InputError` for an unreadable log.
     """
     first = with_prefill(decode[0].member(decode[0].best), prefill[0].deployed)
-    asked = loads.asked_of(first)
-    if asked is None:
+    load = loads.admitted_load(first)
+    if load is None:
         return first, None
-    search = _Search(decode, prefill, asked)
+    search = _Search(decode, prefill, load)
     for tries, (member, late) in enumerate(search.members()):
         if tries == MOST_TRIES:
             break
         progress(f"ep {decode[0].deployed.decode.model.gpus}, {_gpus(member):,} GPUs, simulation {tries + 1}")
-        outcome = loads.outcome_of(member, asked, late)
+        outcome = loads.outcome_of(member, load, late)
         if outcome is not None:
             return member, outcome
     member = search.first()
-    return member, loads.outcome_of(member, asked)
+    return member, loads.outcome_of(member, load)
 
 
 def _gpus(member: Deployment) -> int:
@@ -225,10 +225,10 @@ def _gpus(member: Deployment) -> int:
 class _Search:
     """Members in the order of their GPUs, without those that provably cannot keep the load in time."""
 
-    def __init__(self, decode: Sequence[Batches], prefill: Sequence[Reader], asked: Asked):
-        self._decode, self._prefill, self._asked = decode, [pool.deployed for pool in prefill], asked
-        self._limits = loads.limits_of(decode[0].deployed.case, asked)
-        requests = asked.requests
+    def __init__(self, decode: Sequence[Batches], prefill: Sequence[Reader], load: AdmittedLoad):
+        self._decode, self._prefill, self._load = decode, [pool.deployed for pool in prefill], load
+        self._limits = loads.limits_of(decode[0].deployed.case, load)
+        requests = load.requests
         rate = 0.0 if math.isinf(requests.rate) else requests.rate
         self._answers = rate * float(requests.answer.mean())
         prompts = rate * float(requests.fresh.mean())
@@ -272,11 +272,13 @@ class _Search:
             prefill_least[size] = min(groups, prefill_least.get(size, groups))
         own = self._decode[0].deployed.decode.group.shape.gpus
 
-        def at(decode_groups: int, size: int, prefill_groups: int) -> tuple[int, int, int, int]:
+        def level(decode_groups: int, size: int, prefill_groups: int) -> tuple[int, int, int, int]:
             return decode_groups * own + prefill_groups * size, decode_groups, size, prefill_groups
 
         starts = [(decode_stated or decode_least, size, prefill_stated or n) for size, n in prefill_least.items()]
-        waiting = [at(*start) for start in starts if start[0] >= decode_least and start[2] >= prefill_least[start[1]]]
+        waiting = [
+            level(*start) for start in starts if start[0] >= decode_least and start[2] >= prefill_least[start[1]]
+        ]
         heapq.heapify(waiting)
         for _ in range(MOST_LEVELS):
             if not waiting:
@@ -284,14 +286,14 @@ class _Search:
             _, decode_groups, size, prefill_groups = heapq.heappop(waiting)
             yield decode_groups, size, prefill_groups
             if prefill_stated is None:
-                heapq.heappush(waiting, at(decode_groups, size, prefill_groups + 1))
+                heapq.heappush(waiting, level(decode_groups, size, prefill_groups + 1))
             if decode_stated is None and prefill_groups == (prefill_stated or prefill_least[size]):
-                heapq.heappush(waiting, at(decode_groups + 1, size, prefill_groups))
+                heapq.heappush(waiting, level(decode_groups + 1, size, prefill_groups))
 
     def _decode_least(self, i: int, batch: int) -> int:
         """The fewest groups that decode the load with a batch."""
         if (i, batch) not in self._decode_known:
-            each = loads.capacity(self._decode[i].member(batch), self._asked.requests)
+            each = loads.capacity(self._decode[i].member(batch), self._load.requests)
             self._decode_known[i, batch] = _enough(self._answers, each)
         return self._decode_known[i, batch]
 
@@ -306,16 +308,20 @@ class _Search:
         left, picks = list(range(smallest, len(own.batch))), [own.best, smallest, len(own.batch) - 1]
         while left:
             batch = next((pick for pick in picks if pick in left), left[len(left) // 2])
-            late = Late(self._limits, self._asked.requests)
+            late = Late(self._limits, self._load.requests)
             yield self._member(i, batch, j, decode_groups, prefill_groups), late
             waited, slow = (count > self._limits.most for count in (late.waited, late.slow))
-            left = [one for one in left if not (one == batch or (waited and one < batch) or (slow and one > batch))]
+            left = [
+                index
+                for index in left
+                if not (index == batch or (waited and index < batch) or (slow and index > batch))
+            ]
 
     # ---------------------------------------------------------------------------------------------------- lower bounds
     def _shortest(self, own: Batches) -> tuple[float, np.ndarray]:
         """Seconds of the shortest step, and which requests are slow from token to token even at that pace [R]."""
-        pool = loads.decode_pool(own.member(len(own.batch) - 1), self._asked.requests)
-        step_s, answer = SHORTER * pool.step_s.least, self._asked.requests.answer
+        pool = loads.decode_pool(own.member(len(own.batch) - 1), self._load.requests)
+        step_s, answer = SHORTER * pool.step_s.least, self._load.requests.answer
         seconds = (np.ceil(answer / pool.step_tokens) - 1) * step_s
         return step_s, seconds > self._limits.tpot_s * (answer - 1)
 
@@ -325,20 +331,20 @@ class _Search:
         limits, late = self._limits, self._slow[i]
         if not math.isinf(limits.ttft_s):
             wire = loads.wire_of(self._prefill[j])
-            sent_s = self._prefill_s(j, prefill_groups) + wire.sizes(self._asked.requests) / wire.port_Bps
+            sent_s = self._prefill_s(j, prefill_groups) + wire.sizes(self._load.requests) / wire.port_Bps
             late = late | (sent_s + self._step_s[i] > limits.ttft_s)
         return int(late[limits.first :].sum()) <= limits.most
 
     def _prefill_s(self, j: int, groups: int | None) -> np.ndarray:
         """Seconds from arrival to the end of prefill [R]."""
         if (j, groups) not in self._prefill_known:
-            requests = self._asked.requests
+            requests = self._load.requests
             pool = loads.prefill_pool(self._prefill[j], requests, groups or 1)
-            seconds = pool.alone_s(requests) if groups is None else prefilled_s(requests, pool) - requests.arrival_s
+            seconds = pool.alone_s(requests) if groups is None else prefill_end_s(requests, pool) - requests.arrival_s
             self._prefill_known[j, groups] = seconds
         return self._prefill_known[j, groups]
 
 
-def _enough(asked: float, each: float) -> int:
+def _enough(rate: float, each: float) -> int:
     """The number of groups for a demand, at least 1, if each has a capacity of `each`."""
-    return max(1, math.ceil(asked / each * (1 - SURE)))
+    return max(1, math.ceil(rate / each * (1 - SURE)))

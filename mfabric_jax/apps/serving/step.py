@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.apps.serving.families import Family, Kernel
+from mfabric_jax.apps.serving.families import Family, TransferKernel
 from mfabric_jax.apps.serving.group import Crossing
-from mfabric_jax.apps.serving.loads import SURE, Load
+from mfabric_jax.apps.serving.loads import SURE, ExpertLoad
 from mfabric_jax.checks import InputError
-from mfabric_jax.support.array_module import aligned, array_module
+from mfabric_jax.support.array_module import align_rank, array_module
 from mfabric_jax.workload import Gpu
-from mfabric_jax.workload.kernels import Rates as Measured
+from mfabric_jax.workload.kernels import KernelRates as Measured
 from mfabric_jax.workload.kernels import rates_of, table
 from mfabric_jax.workload.models import Architecture, GroupedQuery, Latent, Linear
 
@@ -39,7 +39,7 @@ ROUTER = 6  # passes over float32 logits, as in training
 STATE = 4.0  # bytes of an element of a linear attention's state
 
 
-class Rates(NamedTuple):
+class ServingRates(NamedTuple):
     """Rates that a GPU achieves.
 
     - `products`, `grouped`, `plain`, `attention` [FLOP/s]: matrix products, experts' grouped products, bf16 products,
@@ -58,11 +58,11 @@ class Rates(NamedTuple):
     prompts: Measured
 
 
-def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -> Rates:
+def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -> ServingRates:
     """Return the rates of a GPU by the table of measured kernels. `weights`: number format of the products."""
     if gpu.memory_Bps is None:
         raise InputError(f"serving needs gpu.memory_gigabytes_per_s, which is not known for {gpu.name}.")
-    found, number = rates_of(gpu, how, path), "bf16" if weights == "bf16" else "fp8"
+    kernel_rates, number = rates_of(gpu, how, path), "bf16" if weights == "bf16" else "fp8"
     faster = 1.0
     if weights == "nvfp4":
         if gpu.name not in table()["blackwell"]["gpus"]:
@@ -70,21 +70,21 @@ def rates(gpu: Gpu, weights: str, how: str = "usual", path: str | None = None) -
         faster = FP4_OVER_FP8
     memory, flops = DECODING
     typical = rates_of(gpu, "usual", path)
-    swing = found.memory_Bps / typical.memory_Bps, found.products["bf16"] / typical.products["bf16"]
-    return Rates(
-        products=faster * found.products[number],
-        grouped=faster * found.grouped[number],
-        plain=found.products["bf16"],
+    swing = kernel_rates.memory_Bps / typical.memory_Bps, kernel_rates.products["bf16"] / typical.products["bf16"]
+    return ServingRates(
+        products=faster * kernel_rates.products[number],
+        grouped=faster * kernel_rates.grouped[number],
+        plain=kernel_rates.products["bf16"],
         attention=min(1.0, flops * swing[1]) * gpu.bf16_flops,
-        memory_Bps=found.memory_Bps,
+        memory_Bps=kernel_rates.memory_Bps,
         cache_Bps=min(1.0, memory * swing[0]) * gpu.memory_Bps,
         launch_s=float(units.us(table()["launch"]["us"])),
-        prompts=found,
+        prompts=kernel_rates,
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
+class ServingModel:
     """A model on the GPUs of a group.
 
     - `tp`: GPUs that split attention; `weights`, `cache`: number formats.
@@ -92,7 +92,7 @@ class Model:
     """
 
     of: Architecture
-    load: Load
+    load: ExpertLoad
     tp: int = 1
     weights: str = "fp8"
     cache: str = "bf16"
@@ -120,20 +120,20 @@ def cache_elements(kind: Any) -> float:
     return 2 * kind.kv_heads * kind.head_dim if isinstance(kind, GroupedQuery) else 0.0
 
 
-def cache_bytes(model: Model) -> float:
+def cache_bytes(model: ServingModel) -> float:
     """Return the cached bytes per token, over all layers and all GPUs that split attention."""
     each = sum(share * cache_elements(kind) for kind, share in model.of.attention.shares)
     return (model.of.blocks + model.drafting) * each * WEIGHTS[model.cache]
 
 
-def state_bytes(model: Model) -> float:
+def state_bytes(model: ServingModel) -> float:
     """Return the bytes of a request's linear-attention states, over all layers; 0 if there are none."""
     kinds = ((kind, share) for kind, share in model.of.attention.shares if isinstance(kind, Linear))
     each = sum(share * kind.heads * kind.head_dim**2 * STATE for kind, share in kinds)
     return (model.of.blocks + model.drafting) * each
 
 
-def _core_s(kind: Any, model: Model, rate: Rates, tokens: Any, requests: Any, context: Any):
+def _core_s(kind: Any, model: ServingModel, rate: ServingRates, tokens: Any, requests: Any, context: Any):
     """Seconds of attention without projections, for `tokens` of a GPU's `requests`, each over its `context`."""
     xp = array_module(tokens, requests, context)
     split, size = model.tp, WEIGHTS[model.cache]
@@ -154,7 +154,7 @@ def _product_s(rate: float, memory: float, rows: Any, inner: float, outer: float
     return array_module(rows).maximum(2 * rows * inner * outer / rate, moved / memory)
 
 
-def _projections_s(model: Model, kind: Any, rate: Rates, tokens: Any):
+def _projections_s(model: ServingModel, kind: Any, rate: ServingRates, tokens: Any):
     """Seconds of the products around attention, which `tp` GPUs split, for the tokens of all of them."""
     products, rows = kind.products(model.of.hidden), model.tp * tokens
     shapes = [(inner, outer / model.tp) for inner, outer in products[:-1]]
@@ -162,7 +162,7 @@ def _projections_s(model: Model, kind: Any, rate: Rates, tokens: Any):
     return sum(_product_s(rate.products, rate.memory_Bps, rows, *shape, model.weight_bytes) for shape in shapes)
 
 
-def attention_s(model: Model, rate: Rates, tokens: Any, requests: Any, context: Any):
+def attention_s(model: ServingModel, rate: ServingRates, tokens: Any, requests: Any, context: Any):
     """Return the seconds of one layer's attention in decoding: projections, and attention over requests' caches."""
     total = KERNELS["attention"] * rate.launch_s
     for kind, share in model.of.attention.shares:
@@ -171,7 +171,7 @@ def attention_s(model: Model, rate: Rates, tokens: Any, requests: Any, context: 
     return total
 
 
-def prompt_attention_s(model: Model, rate: Rates, tokens: Any, prompt: Any):
+def prompt_attention_s(model: ServingModel, rate: ServingRates, tokens: Any, prompt: Any):
     """Return the seconds of one layer's attention over whole prompts."""
     total = KERNELS["attention"] * rate.launch_s
     for kind, share in model.of.attention.shares:
@@ -181,7 +181,7 @@ def prompt_attention_s(model: Model, rate: Rates, tokens: Any, prompt: Any):
     return total
 
 
-def split_s(model: Model, inside_Bps: Any, nvlink: float, alpha_s: float, tokens: Any):
+def split_s(model: ServingModel, inside_Bps: Any, nvlink: float, alpha_s: float, tokens: Any):
     """Return the seconds of NVLink collectives (reduce-scatter, all-gather) for attention split over `tp` GPUs."""
     if model.tp == 1:
         return 0.0 * tokens
@@ -190,18 +190,18 @@ def split_s(model: Model, inside_Bps: Any, nvlink: float, alpha_s: float, tokens
 
 
 # --------------------------------------------------------------------------------------------- experts and other layers
-def experts_s(model: Model, rate: Rates, tokens: Any):
+def experts_s(model: ServingModel, rate: ServingRates, tokens: Any):
     """Return the seconds of one layer's routed experts on the busiest GPU (mean over layers), for `tokens` per GPU."""
     xp, load = array_module(tokens), model.load
     every = load.gpus * xp.asarray(tokens, float)[..., None, None]
-    rows = every * aligned(_distinct(load.per_gpu()), every)
-    taken = _distinct(load.taken.reshape(len(load.taken), load.gpus, load.slots))
-    missed = xp.power(aligned(1 - np.minimum(taken, 1.0), every[..., None]), every[..., None])
+    rows = every * align_rank(_distinct(load.per_gpu()), every)
+    taken = _distinct(load.slot_chances.reshape(len(load.slot_chances), load.gpus, load.slots))
+    missed = xp.power(align_rank(1 - np.minimum(taken, 1.0), every[..., None]), every[..., None])
     active = (1 - missed).sum(-1)
     hidden, inner, total = model.of.hidden, model.of.expert_hidden, 0.0
-    for one, two in ((hidden, 2 * inner), (inner, hidden)):
-        moved = active * one * two * model.weight_bytes + ACTIVATION * rows * (one + two)
-        total = total + xp.maximum(2 * rows * one * two / rate.grouped, moved / rate.memory_Bps)
+    for in_width, out_width in ((hidden, 2 * inner), (inner, hidden)):
+        moved = active * in_width * out_width * model.weight_bytes + ACTIVATION * rows * (in_width + out_width)
+        total = total + xp.maximum(2 * rows * in_width * out_width / rate.grouped, moved / rate.memory_Bps)
     return total.max(-1).mean(-1) + KERNELS["experts"] * rate.launch_s
 
 
@@ -211,7 +211,7 @@ def _distinct(values: Any):
     return first if (abs(values - first) <= SURE * abs(first).max()).all() else values
 
 
-def ffn_s(model: Model, rate: Rates, tokens: Any, width: float):
+def ffn_s(model: ServingModel, rate: ServingRates, tokens: Any, width: float):
     """Return the seconds of a gated FFN of which every GPU has a copy; 0 if `width` is 0."""
     if not width:
         return 0.0 * tokens
@@ -221,23 +221,23 @@ def ffn_s(model: Model, rate: Rates, tokens: Any, width: float):
     return sum(each) + KERNELS["ffn"] * rate.launch_s
 
 
-def norms_s(model: Model, rate: Rates, tokens: Any):
+def norms_s(model: ServingModel, rate: ServingRates, tokens: Any):
     """Return the seconds of a layer's norms, residuals and casts."""
     return tokens * NORMS * model.of.hidden * ACTIVATION / rate.memory_Bps + KERNELS["layer"] * rate.launch_s
 
 
-def router_s(model: Model, rate: Rates, tokens: Any):
+def router_s(model: ServingModel, rate: ServingRates, tokens: Any):
     """Return the seconds of an MoE layer's router, without launches: the layer includes them."""
     product = _product_s(rate.plain, rate.memory_Bps, tokens, model.of.hidden, model.of.experts, ACTIVATION)
     return product + tokens * ROUTER * 4 * model.of.experts / rate.memory_Bps
 
 
-def joined_s(model: Model, rate: Rates, tokens: Any):
+def joining_s(model: ServingModel, rate: ServingRates, tokens: Any):
     """Return the seconds of the product that joins two tokens' vectors before a drafting block; every GPU has it."""
     return _product_s(rate.products, rate.memory_Bps, tokens, 2 * model.of.hidden, model.of.hidden, model.weight_bytes)
 
 
-def head_s(model: Model, rate: Rates, tokens: Any):
+def head_s(model: ServingModel, rate: ServingRates, tokens: Any):
     """Return the seconds of the output head, of which every GPU has a copy."""
     return _product_s(rate.plain, rate.memory_Bps, tokens, model.of.hidden, model.of.vocab, ACTIVATION)
 
@@ -264,7 +264,7 @@ class Wires(NamedTuple):
         kernel, size = (self.family.combine, self.combined) if combine else (self.family.dispatch, self.dispatched)
         return self.latency_s(kernel, tokens) + self.bytes_s(kernel, size, tokens)
 
-    def latency_s(self, kernel: Kernel, tokens: Any):
+    def latency_s(self, kernel: TransferKernel, tokens: Any):
         """Return the seconds of latency, increased if latency plus bytes are below the kernel's floor; 0 for a single
         GPU."""
         xp = array_module(tokens, self.nic_Bps)
@@ -274,7 +274,7 @@ class Wires(NamedTuple):
         before = kernel.before_s(self.gpus, beyond=self.beyond) + self.crossing.extra_s
         return xp.maximum(before, kernel.floor_s - self.bytes_s(kernel, size, tokens)) if kernel.floor_s else before
 
-    def bytes_s(self, kernel: Kernel, size: float, tokens: Any):
+    def bytes_s(self, kernel: TransferKernel, size: float, tokens: Any):
         """Return the seconds of the bytes: the longer of network and NVLinks, which transfer in parallel."""
         xp = array_module(tokens, self.nic_Bps)
         between = self.crossing.between * tokens * (size / (kernel.nic * self.nic_Bps) + kernel.nic_message_s)
@@ -283,7 +283,7 @@ class Wires(NamedTuple):
 
 
 # -------------------------------------------------------------------------------------------------------------- a step
-class Step(NamedTuple):
+class StepSeconds(NamedTuple):
     """Seconds of one decoding step (or prefill pass).
 
     - `step_s`: of the whole step, as set; `overlapped_s`: with communication hidden behind the other micro-batch;
@@ -310,7 +310,7 @@ class Step(NamedTuple):
 MEASURED_OVER_PREDICTED = {"tpot": (1.34, 1.37), "prefill": (1.5, 1.94)}
 
 
-class Ways(Protocol):
+class OverlapSeconds(Protocol):
     """Anything with seconds for both cases: communication hidden, and both micro-batches as one."""
 
     @property
@@ -319,7 +319,7 @@ class Ways(Protocol):
     def serial_s(self) -> Any: ...
 
 
-def band(fast: Ways, predicted_s: Any, what: str) -> tuple[float, float]:
+def band(fast: OverlapSeconds, predicted_s: Any, what: str) -> tuple[float, float]:
     """Return the ends of the band [s].
 
     The fast end is the shorter of overlapped and serial time with fast kernels. The slow end is the prediction times
@@ -329,7 +329,7 @@ def band(fast: Ways, predicted_s: Any, what: str) -> tuple[float, float]:
     return low, MEASURED_OVER_PREDICTED[what][1] * float(predicted_s)
 
 
-class Parts(NamedTuple):
+class LayerSeconds(NamedTuple):
     """Seconds of an MoE layer by part, of a dense layer, and of the output head."""
 
     attention_s: Any
@@ -341,18 +341,18 @@ class Parts(NamedTuple):
     head_s: Any
 
     @property
-    def computed_s(self):
+    def compute_s(self):
         return self.attention_s + self.experts_s + self.beside_s
 
     @property
-    def sent_s(self):
+    def communication_s(self):
         return self.dispatch_s + self.combine_s
 
 
-def layers_s(model: Model, rate: Rates, wires: Wires, tokens: Any, attention: Any) -> Parts:
+def layers_s(model: ServingModel, rate: ServingRates, wires: Wires, tokens: Any, attention: Any) -> LayerSeconds:
     """Return the seconds of layers for `tokens` of every GPU. `attention`: seconds of one layer's attention."""
     norms = norms_s(model, rate, tokens)
-    return Parts(
+    return LayerSeconds(
         attention,
         experts_s(model, rate, tokens),
         norms + router_s(model, rate, tokens) + ffn_s(model, rate, tokens, model.of.shared_hidden),
@@ -363,7 +363,9 @@ def layers_s(model: Model, rate: Rates, wires: Wires, tokens: Any, attention: An
     )
 
 
-def timed(model: Model, wires: Wires, half: Parts, whole: Parts, host_s: Any, *, overlap: bool) -> Step:
+def step_seconds(
+    model: ServingModel, wires: Wires, half: LayerSeconds, whole: LayerSeconds, host_s: Any, *, overlap: bool
+) -> StepSeconds:
     """Return the seconds of a step, by part.
 
     - `half`: parts of one of two micro-batches; `whole`: of both as one.
@@ -371,14 +373,14 @@ def timed(model: Model, wires: Wires, half: Parts, whole: Parts, host_s: Any, *,
     """
     xp, cores = array_module(half, host_s), wires.family.cores
     moe, dense = len(model.of.moe_blocks), model.dense_layers
-    sent = half.sent_s  # meanwhile computation lacks the cores that communication uses
-    computed = half.computed_s + cores * xp.minimum(sent, half.computed_s / (1 - cores))
+    sent = half.communication_s  # meanwhile computation lacks the cores that communication uses
+    computed = half.compute_s + cores * xp.minimum(sent, half.compute_s / (1 - cores))
     layer = xp.maximum(xp.maximum(2 * computed, 2 * sent), computed + sent)
     overlapped = moe * layer + dense * 2 * half.dense_s + 2 * half.head_s + host_s
-    serial = moe * (whole.computed_s + whole.sent_s) + dense * whole.dense_s + whole.head_s + host_s
-    shown, hidden = (half, moe * (layer - 2 * half.computed_s)) if overlap else (whole, moe * whole.sent_s)
+    serial = moe * (whole.compute_s + whole.communication_s) + dense * whole.dense_s + whole.head_s + host_s
+    shown, hidden = (half, moe * (layer - 2 * half.compute_s)) if overlap else (whole, moe * whole.communication_s)
     latency = sum(wires.latency_s(kernel, 0 * half.head_s) for kernel in (wires.family.dispatch, wires.family.combine))
-    return Step(
+    return StepSeconds(
         overlapped if overlap else serial,
         overlapped,
         serial,

@@ -20,7 +20,7 @@ class _Flow:
         self.rate, self.end_s = 0.0, math.inf
 
 
-class Transfers:
+class KvTransfers:
     """The transfers in flight. `port_Bps`: bandwidth of every NIC, per direction."""
 
     def __init__(self, port_Bps: float):
@@ -47,7 +47,7 @@ class Transfers:
             heapq.heappop(self._ends)
         return math.inf
 
-    def ended(self, now_s: float) -> list[int]:
+    def take_finished(self, now_s: float) -> list[int]:
         """Remove and return the transfers that have ended. Call `settle` afterwards."""
         done = []
         while self.next_end_s() <= now_s * (1 + SURE):
@@ -61,7 +61,7 @@ class Transfers:
     def settle(self, now_s: float) -> None:
         """Compute new rates for all transfers that a change affects."""
         while self._touched:
-            flows = self._joined(self._touched.pop())
+            flows = self._flows_sharing(self._touched.pop())
             for name, rate in self._fair(flows).items():
                 flow = self._flows[name]
                 if rate == flow.rate:
@@ -71,20 +71,20 @@ class Transfers:
                 flow.end_s = now_s + max(0.0, flow.left) / rate
                 heapq.heappush(self._ends, (flow.end_s, name))
 
-    def _joined(self, port: Port) -> list[int]:
+    def _flows_sharing(self, port: Port) -> list[int]:
         """All transfers that share NICs with those of a port, directly or through other transfers."""
-        found: dict[int, None] = {}
+        names: dict[int, None] = {}
         ports, seen = [port], {port}
         while ports:
             for name in self._at.get(ports.pop(), ()):
-                if name in found:
+                if name in names:
                     continue
-                found[name] = None
+                names[name] = None
                 new = [other for other in self._flows[name].ports if other not in seen]
                 seen.update(new)
                 ports += new
         self._touched -= seen
-        return list(found)
+        return list(names)
 
     def _fair(self, flows: list[int]) -> dict[int, float]:
         """Max-min fair rates by progressive filling: the port with the least capacity per transfer fills first."""

@@ -21,7 +21,14 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan
 from mfabric_jax.routing import degree_bound, relay_shares
 from mfabric_jax.routing.region import part_times
-from mfabric_jax.traffic.demand_families import FAMILIES, check_folds, drawn, folded, gate_trace, misjudged
+from mfabric_jax.traffic.demand_families import (
+    FAMILIES,
+    check_folds,
+    draw_demand,
+    fold_to_servers,
+    gate_trace,
+    noisy_forecast,
+)
 
 RECORDED = "recorded"
 DEMANDS = (*FAMILIES, RECORDED)
@@ -47,7 +54,7 @@ class AllToAllOf(eqx.Module):
         numbers = case["nic_gbps"], case["optical_degree"], case["electrical_nics"]
         region = Region(self.servers, *numbers, relay_efficiency=case["relay_efficiency"])
         demand = self._demand(case, keys[0])
-        seen = misjudged(keys[1], demand, case["sigma"])
+        seen = noisy_forecast(keys[1], demand, case["sigma"])
         plan = self.policy(seen, region, previous=None, key=keys[2])
         if self.routing == "relay":
             plan = Plan(plan.circuits, relay_shares(region, plan.circuits, demand, steps=RELAY_STEPS))
@@ -56,7 +63,7 @@ class AllToAllOf(eqx.Module):
         return {"seconds": seconds, "bound_s": bound, "over_bound": seconds / jnp.where(bound > 0, bound, 1)}
 
     def _demand(self, case: Mapping[str, Array], key: Array) -> Float[Array, "S S"]:
-        made = drawn(key, jnp.minimum(case["demand"], len(FAMILIES) - 1), self.servers).astype(self.dtype)
+        made = draw_demand(key, jnp.minimum(case["demand"], len(FAMILIES) - 1), self.servers).astype(self.dtype)
         read = self.pool[case["sample"] % len(self.pool)]
         demand = jnp.where(case["demand"] == len(FAMILIES), read, made)
         total = demand.sum()
@@ -95,16 +102,16 @@ class AllToAlls:
             raise InputError(
                 f"policy {code['policy']!r} cannot be swept on all-to-alls; allowed: any except {', '.join(ALONE)}."
             )
-        self.policy = self._tried(TRIED_DEGREE)
+        self.policy = self._make_policy(TRIED_DEGREE)
         if code["trace"] is not None:
             check_folds("servers", (code["servers"],))
             policies.check_unseen((code["policy"],), code["trace"], code["records"])
         elif code["records"] is not None:
             raise InputError("records selects records of a trace; state trace as well.")
 
-    def _tried(self, degree: int) -> policies.Policy:
+    def _make_policy(self, degree: int) -> policies.Policy:
         sizes, settings = (self.code["servers"],), {name: self.code[name] for name in ("rule", "routing")}
-        return policies.tried(self.code["policy"], sizes, degree, **settings)
+        return policies.get_checked(self.code["policy"], sizes, degree, **settings)
 
     def check(self, data: Mapping[str, np.ndarray]) -> None:
         """Raise InputError for a number that the region or the demand cannot have."""
@@ -122,12 +129,12 @@ class AllToAlls:
         if int((data["optical_degree"] + data["electrical_nics"]).min()) == 0:
             raise InputError("optical_degree and electrical_nics must not both be 0.")
         for degree in set(data["optical_degree"].tolist()):
-            self._tried(int(degree))
+            self._make_policy(int(degree))
 
     def effective(self) -> dict[str, Any]:
         return {**self.code, **self.data, "dtype": self.dtype}
 
-    def shown(self) -> dict[str, Any]:
+    def constant_columns(self) -> dict[str, Any]:
         """Return the settings that are columns even if they do not vary."""
         return {name: self.code[name] for name in ("servers", "policy", "routing")}
 
@@ -137,7 +144,7 @@ class AllToAlls:
         servers, trace = self.code["servers"], self.code["trace"]
         pool = np.zeros((1, servers, servers))
         if trace is not None:
-            pool = folded(gate_trace(trace, self.code["records"]).count, servers)
+            pool = fold_to_servers(gate_trace(trace, self.code["records"]).count, servers)
         return AllToAllOf(servers, self.code["routing"], self.dtype, self.policy, jnp.asarray(pool, self.dtype))
 
     def cases(self, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -148,5 +155,5 @@ class AllToAlls:
         self, data: Mapping[str, np.ndarray], most: int, before: Callable[[Estimate], None] | None = None
     ) -> dict[str, Any]:
         """Return the columns of results [N]. `most`: largest number of rows in one call."""
-        found = evaluate(self.function, self.cases(data), at_once=min(most, usual_at_once()), before=before)
-        return {name: found.arrays[name].astype(np.float64) for name in ("seconds", "bound_s", "over_bound")}
+        results = evaluate(self.function, self.cases(data), at_once=min(most, usual_at_once()), before=before)
+        return {name: results.arrays[name].astype(np.float64) for name in ("seconds", "bound_s", "over_bound")}

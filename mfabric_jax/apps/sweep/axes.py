@@ -36,21 +36,21 @@ def _kinds(hint: Any) -> list[type]:
     return [type(parts[0])] if origin is typing.Literal else [origin or hint]
 
 
-def axis_values(table: str, name: str, given: Any) -> Sequence:
+def axis_values(table: str, name: str, axis: Any) -> Sequence:
     """Return the values of an axis, or one draw of a range. Raise InputError for an empty or invalid axis."""
     if table == "fixed":
-        return (given,)
+        return (axis,)
     if table == "random":
-        check_form(f"random.{name}", given)
-        if "of" in given:
-            return given["of"]
-        check_range(f"random.{name}", **given)
-        return draw(name, given, 1, 0).tolist()
-    if not isinstance(given, list | tuple) or not given:
-        raise InputError(f"{table}.{name} must be a list of at least one value, got {given!r}.")
-    if table == "grid" and len({value if is_number(value) else repr(value) for value in given}) < len(given):
-        raise InputError(f"grid.{name} must not repeat a value, got {list(given)}.")
-    return given
+        check_form(f"random.{name}", axis)
+        if "of" in axis:
+            return axis["of"]
+        check_range(f"random.{name}", **axis)
+        return draw(name, axis, 1, 0).tolist()
+    if not isinstance(axis, list | tuple) or not axis:
+        raise InputError(f"{table}.{name} must be a list of at least one value, got {axis!r}.")
+    if table == "grid" and len({value if is_number(value) else repr(value) for value in axis}) < len(axis):
+        raise InputError(f"grid.{name} must not repeat a value, got {list(axis)}.")
+    return axis
 
 
 def columns(grid: Mapping, together: Mapping, random: Mapping, draws: int, draw_seed: int) -> dict[str, np.ndarray]:
@@ -61,19 +61,19 @@ def columns(grid: Mapping, together: Mapping, random: Mapping, draws: int, draw_
         got = " x ".join(map(str, shape))
         raise InputError(f"a sweep must have at most {MOST_CASES:,} configurations, got {got}.")
     axis_of = {name: axis for axis, name in enumerate(grid)} | dict.fromkeys(together, len(grid))
-    found = {}
+    arrays = {}
     for name, values in {**grid, **together}.items():
         along = _array(values).reshape([-1 if axis == axis_of[name] else 1 for axis in range(len(shape))])
-        found[name] = np.broadcast_to(along, shape).reshape(-1)
+        arrays[name] = np.broadcast_to(along, shape).reshape(-1)
     for name, spec in random.items():
         values = draw(name, spec, math.prod(shape), draw_seed)
-        found[name] = _array(spec["of"])[values] if "of" in spec else values
-    return found
+        arrays[name] = _array(spec["of"])[values] if "of" in spec else values
+    return arrays
 
 
 def _array(values: Sequence) -> np.ndarray:
     if all(is_number(value) for value in values):
         return np.asarray(values)
-    found = np.empty(len(values), object)
-    found[:] = [tuple(value) if isinstance(value, list) else value for value in values]
-    return found
+    array = np.empty(len(values), object)
+    array[:] = [tuple(value) if isinstance(value, list) else value for value in values]
+    return array

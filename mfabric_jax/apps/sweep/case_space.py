@@ -17,7 +17,7 @@ from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.rows.given_files import files_of
 from mfabric_jax.evaluate.rows.points import BANDWIDTH, PORTS, check_block
-from mfabric_jax.evaluate.rows.results import Results, effective
+from mfabric_jax.evaluate.rows.results import Results, record_of_cases
 from mfabric_jax.evaluate.sharded import Estimate
 
 ROWS_PER_FILE = 1024
@@ -38,23 +38,23 @@ class CasePart(NamedTuple):
 class CaseSpace:
     """Cases to sweep. If `sweep.impossible` is "leave-out", impossible cases are skipped and counted in `left_out`."""
 
-    asked: Cases
+    all_cases: Cases
 
     @property
     def dtype(self) -> str:
-        return max(block.case.run.dtype for block in self.asked.blocks)
+        return max(block.case.run.dtype for block in self.all_cases.blocks)
 
     @functools.cached_property
     def _possible(self) -> tuple[tuple[Block, ...], dict[str, int]]:
         """Blocks of the possible cases, and the number of impossible ones by reason."""
-        if self.asked.rules.get("impossible", REFUSE) == REFUSE:
-            return self.asked.blocks, {}
+        if self.all_cases.rules.get("impossible", REFUSE) == REFUSE:
+            return self.all_cases.blocks, {}
         left: dict[str, int] = {}
-        found = [block for one in self.asked.blocks if (block := _without(one, left))]
-        if not found:
+        possible = [block for original in self.all_cases.blocks if (block := _drop_impossible(original, left))]
+        if not possible:
             why, rows = next(iter(left.items()))
             raise InputError(f"sweep.impossible is leave-out, but no case is possible; {rows} cases: {why}")
-        return tuple(found), left
+        return tuple(possible), left
 
     @property
     def left_out(self) -> dict[str, int]:
@@ -63,7 +63,7 @@ class CaseSpace:
 
     @functools.cached_property
     def cases(self) -> Cases:
-        return dataclasses.replace(self.asked, blocks=self._possible[0])
+        return dataclasses.replace(self.all_cases, blocks=self._possible[0])
 
     @property
     def count(self) -> int:
@@ -74,7 +74,7 @@ class CaseSpace:
         return tuple(self._parts())
 
     def _parts(self) -> Iterator[CasePart]:
-        size, first, number = self.asked.rules.get("rows_per_file") or ROWS_PER_FILE, 0, 0
+        size, first, number = self.all_cases.rules.get("rows_per_file") or ROWS_PER_FILE, 0, 0
         for block in self.cases.blocks:
             for start in range(0, len(block), size):
                 some = slice(start, start + size)
@@ -89,31 +89,37 @@ class CaseSpace:
         for block in self.cases.blocks:
             check_block(block)
 
-    def described(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Return what identifies this sweep in its folder."""
         held = hashlib.sha256()
         for block in self.cases.blocks:
             held.update(json.dumps([block.variant, flat(block.case), block.columns], default=str).encode())
-        variants = [{"name": one.name} | one.stated for one in self.asked.variants]
-        said = {"stated": _short(self._stated), "variants": variants, "random": dict(self.asked.random)}
-        return said | {"rules": dict(self.asked.rules), "cases": held.hexdigest()}
+        variants = [{"name": variant.name} | variant.stated for variant in self.all_cases.variants]
+        description = {
+            "stated": _short(self._stated_values),
+            "variants": variants,
+            "random": dict(self.all_cases.random),
+        }
+        return description | {"rules": dict(self.all_cases.rules), "cases": held.hexdigest()}
 
     @property
-    def _stated(self) -> dict[str, Any]:
+    def _stated_values(self) -> dict[str, Any]:
         """The stated values, with lists; for cases made in Python, their differences from the defaults."""
-        if self.asked.stated:
-            return dict(self.asked.stated)
-        found: dict[str, list[Any]] = {}
+        if self.all_cases.stated:
+            return dict(self.all_cases.stated)
+        distinct: dict[str, list[Any]] = {}
         for block in self.cases.blocks:
             for path, value in (differences(block.case) | dict(block.columns)).items():
-                some = found.setdefault(path, [])
-                some += [one for one in dict.fromkeys(value if path in block.columns else [value]) if one not in some]
-        return {path: some[0] if len(some) == 1 else some for path, some in found.items()}
+                some = distinct.setdefault(path, [])
+                some += [
+                    item for item in dict.fromkeys(value if path in block.columns else [value]) if item not in some
+                ]
+        return {path: some[0] if len(some) == 1 else some for path, some in distinct.items()}
 
     def files(self) -> dict[str, Path]:
         return files_of(self.cases)
 
-    def made(
+    def compute_part(
         self,
         part: CasePart,
         before: Callable[[Estimate], None] | None = None,
@@ -121,7 +127,7 @@ class CaseSpace:
     ) -> tuple[dict, dict]:
         """Compute a part: return the columns of its rows and the footer of its file."""
         some = dataclasses.replace(self.cases, blocks=(part.block,))
-        footer = {"command": "sweep", "part": part.number} | effective(some)
+        footer = {"command": "sweep", "part": part.number} | record_of_cases(some)
         if len(part.rows) > LISTED:
             footer["resolved"] |= {path: f"{len(part.rows)} values" for path in part.block.columns}
         return {INDEX: part.rows} | Results(some).columns(), footer
@@ -136,18 +142,18 @@ def _longer(value: Any) -> bool:
     return isinstance(value, list | tuple) and len(value) > LISTED
 
 
-def _without(block: Block, left: dict[str, int]) -> Block | None:
+def _drop_impossible(block: Block, left: dict[str, int]) -> Block | None:
     below = flat(block.case)
     tried = {path: block.columns[path] for path in DECISIVE if path in block.columns}
     rows = list(zip(*tried.values(), strict=True)) if tried else [()] * len(block)
-    said = {key: _fault(build(below | dict(zip(tried, key, strict=True)))) for key in dict.fromkeys(rows)}
+    faults = {key: _fault(build(below | dict(zip(tried, key, strict=True)))) for key in dict.fromkeys(rows)}
     for key in rows:
-        if why := said[key]:
+        if why := faults[key]:
             left[why] = left.get(why, 0) + 1
-    kept = [at for at, key in enumerate(rows) if not said[key]]
+    kept = [row for row, key in enumerate(rows) if not faults[key]]
     if not kept or len(kept) == len(block):
         return block if kept else None
-    columns = {path: tuple(column[at] for at in kept) for path, column in block.columns.items()}
+    columns = {path: tuple(column[row] for row in kept) for path, column in block.columns.items()}
     first = build(below | {path: column[0] for path, column in columns.items()})
     return Block(first, block.variant, columns)
 

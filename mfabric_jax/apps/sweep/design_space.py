@@ -43,7 +43,7 @@ class CodeGroup(NamedTuple):
     rows: np.ndarray
 
 
-class Part(NamedTuple):
+class SweepPart(NamedTuple):
     """The configurations of a group whose rows share a file."""
 
     number: int
@@ -81,23 +81,28 @@ class Sweep:
         if self.rows_per_shard is not None:
             whole("rows_per_shard", self.rows_per_shard)
         names: set[str] = set()
-        for table, given in (("fixed", self.fixed), ("grid", self.grid), ("list", self.list), ("random", self.random)):
-            self._check_table(table, given, names)
-            names |= set(given)
+        for table, settings in (
+            ("fixed", self.fixed),
+            ("grid", self.grid),
+            ("list", self.list),
+            ("random", self.random),
+        ):
+            self._check_table(table, settings, names)
+            names |= set(settings)
         if len({len(values) for values in self.list.values()}) > 1:
             got = ", ".join(f"{name} {len(values)}" for name, values in self.list.items())
             raise InputError(f"the lists of [list] are read side by side and must be equally long, got {got}.")
         for group in self.groups:
             self.program(group).check(self.data(group.rows))
 
-    def _check_table(self, table: str, given: Any, before: set[str]) -> None:
-        if not isinstance(given, Mapping):
-            raise InputError(f"{table} must be a table of settings, got {given!r}.")
-        for name in given:
+    def _check_table(self, table: str, settings: Any, before: set[str]) -> None:
+        if not isinstance(settings, Mapping):
+            raise InputError(f"{table} must be a table of settings, got {settings!r}.")
+        for name in settings:
             if name in before:
                 raise InputError(f"setting {name!r} must be in one of [fixed], [grid], [list], [random], got it twice.")
             setting = self._settings[one_of(f"setting of [{table}]", name, self._settings)]
-            values = axis_values(table, name, given[name])
+            values = axis_values(table, name, settings[name])
             for value in values:
                 check_value(table, name, value, setting)
 
@@ -121,25 +126,25 @@ class Sweep:
     @functools.cached_property
     def columns(self) -> dict[str, np.ndarray]:
         """The columns [N] of the settings that vary, axis by axis."""
-        found = columns(self.grid, self.list, self.random, self.draws, self.draw_seed)
-        for name, values in found.items():
+        varied = columns(self.grid, self.list, self.random, self.draws, self.draw_seed)
+        for name, values in varied.items():
             if self._settings[name].type is float and values.dtype.kind in "iu":
-                found[name] = values.astype(np.float64)
-        return found
+                varied[name] = values.astype(np.float64)
+        return varied
 
     def data(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return the input columns [N] of a program; fixed values are repeated."""
-        found = {}
+        inputs = {}
         for name, setting in self._settings.items():
             if setting.data:
                 fixed = self.fixed.get(name, setting.default)
-                found[name] = self.columns[name][rows] if name in self.columns else np.full(len(rows), fixed)
-        return found
+                inputs[name] = self.columns[name][rows] if name in self.columns else np.full(len(rows), fixed)
+        return inputs
 
     def check(self) -> None:
         """Do nothing: values are checked at construction."""
 
-    def described(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Return what identifies this sweep in its folder."""
         return dataclasses.asdict(self) | {"rows_per_shard": self.rows_per_shard or self.kind.ROWS_PER_SHARD}
 
@@ -147,7 +152,9 @@ class Sweep:
         named = {str(group.code.get(name)) for group in self.groups for name in (*OF_FILES, *file_settings())}
         return {name: Path(file_of(name)) for name in sorted(named)}
 
-    def made(self, part: "Part", before: Any = None, solved: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def compute_part(
+        self, part: "SweepPart", before: Any = None, solved: Any = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Compute a part: return the columns of its rows and the footer of its file."""
         program = self.program(part.group)
         results = program.rows(self.data(part.rows), self.full_part(part.group), before)
@@ -155,7 +162,7 @@ class Sweep:
         same = {name: np.full(len(part.rows), value, object) for name, value in program.shown().items()}
         settled = {name: same[name] for name in same.keys() & settings if not program.SETTINGS[name].data}
         varied = {name: "varies" for name in self.columns if program.SETTINGS[name].data}
-        footer = {"command": "sweep", "sweep": _short(self.described())} | provenance(self.dtype)
+        footer = {"command": "sweep", "sweep": _short(self.identity())} | provenance(self.dtype)
         footer |= {"group": program.effective() | varied, "part": part.number}
         return {INDEX: part.rows} | same | settings | settled | results, footer
 
@@ -175,13 +182,13 @@ class Sweep:
         )
 
     @functools.cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SweepPart, ...]:
         pieces = [
             (group, group.rows[start : start + self.full_part(group)])
             for group in self.groups
             for start in range(0, len(group.rows), self.full_part(group))
         ]
-        return tuple(Part(number, group, rows) for number, (group, rows) in enumerate(pieces))
+        return tuple(SweepPart(number, group, rows) for number, (group, rows) in enumerate(pieces))
 
     def full_part(self, group: CodeGroup) -> int:
         """Return the rows of each file of the group, except the last."""
@@ -198,19 +205,19 @@ def _short(sweep: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_sweep(path: str | Path) -> Sweep:
     """Read the design space of a .toml or .json file. Raise InputError if it is unreadable or has unknown keys."""
-    given = read_settings(path, "sweep settings")
+    content = read_settings(path, "sweep settings")
     with in_file(path):
-        for name in given:
+        for name in content:
             one_of("sweep setting", name, [field.name for field in dataclasses.fields(Sweep)])
-        return Sweep(**{name: _by_path(value) if name in TABLES else value for name, value in given.items()})
+        return Sweep(**{name: _by_path(value) if name in TABLES else value for name, value in content.items()})
 
 
 def _by_path(table: Any, prefix: str = "") -> Any:
     """Return nested tables as settings by dotted path; random axes stay tables."""
     if not isinstance(table, Mapping):
         return table
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in table.items():
         inner = isinstance(value, Mapping) and not {"of", "low", "high"} & set(value)
-        found |= _by_path(value, f"{prefix}{name}.") if inner else {prefix + name: value}
-    return found
+        settings |= _by_path(value, f"{prefix}{name}.") if inner else {prefix + name: value}
+    return settings

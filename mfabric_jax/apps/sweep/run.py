@@ -18,7 +18,7 @@ from mfabric_jax.evaluate.rows.given_files import digest
 from mfabric_jax.evaluate.sharded import Estimate, drop_programs_if_crowded
 from mfabric_jax.support.atomic import check_folder
 from mfabric_jax.support.columns import Columns
-from mfabric_jax.support.extras import needed
+from mfabric_jax.support.extras import load_extra
 from mfabric_jax.support.parts import MISSING, SweepFolder
 
 ENGINES = ("local", "ray")
@@ -36,7 +36,7 @@ class Progress(NamedTuple):
     """
 
     done: int
-    found: int
+    rows_found: int
     rows: int
     estimate: Estimate | None = None
     again: tuple[str, ...] = ()
@@ -74,17 +74,17 @@ def sweep(
         whole("workers", workers)
     check_dtype(config.dtype)
     config.check()
-    needed("store", "writing .parquet", "pyarrow")
+    load_extra("store", "writing .parquet", "pyarrow")
     check_folder(folder)
-    place = sweep_folder(config, Path(folder), columns)
-    claimed = place.claim()
+    store = sweep_folder(config, Path(folder), columns)
+    claimed = store.claim()
     mine = config.parts[first - 1 :: of]
-    faults = {part.number: fault for part in mine if (fault := place.fault(part.number))}
-    again = tuple(f"{place.part(number)} {fault}" for number, fault in faults.items() if fault != MISSING)
+    faults = {part.number: fault for part in mine if (fault := store.fault(part.number))}
+    again = tuple(f"{store.part(number)} {fault}" for number, fault in faults.items() if fault != MISSING)
     todo = [part for part in mine if part.number in faults]
     rows = sum(len(part.rows) for part in mine)
-    found = rows - sum(len(part.rows) for part in todo)
-    now = Progress(found, found, rows, None, again, len(mine), len(mine) - len(todo))
+    rows_found = rows - sum(len(part.rows) for part in todo)
+    now = Progress(rows_found, rows_found, rows, None, again, len(mine), len(mine) - len(todo))
 
     def tell(**changes) -> None:
         nonlocal now
@@ -92,29 +92,29 @@ def sweep(
         if progress:
             progress(now)
 
-    def finished(part: Any) -> None:
+    def finish_part(part: Any) -> None:
         tell(done=now.done + len(part.rows), solved=0)
 
     tell()
-    maker = Maker(config, place, [] if columns is None else [name for name in columns if columns[name].detail])
+    maker = Maker(config, store, [] if columns is None else [name for name in columns if columns[name].detail])
     try:
         if engine == "ray":
-            run_on_ray(maker, todo, workers, finished)
+            run_on_ray(maker, todo, workers, finish_part)
         else:
             for part in todo:
                 maker.make(part, lambda estimate: tell(estimate=estimate), lambda rows: tell(solved=now.solved + rows))
-                finished(part)
+                finish_part(part)
     except InputError:
         if claimed:
-            place.release()
+            store.release()
         raise
     if todo:
-        place.claim()
-        gone = [place.part(part.number).name for part in mine if place.fault(part.number)]
+        store.claim()
+        gone = [store.part(part.number).name for part in mine if store.fault(part.number)]
         if gone:
             why = f"{len(gone)} of {len(mine)} files, {gone[0]} first, were removed or changed while the sweep ran"
             raise InputError(f"{str(folder)!r} is incomplete: {why}; run the same command again.")
-    return [place.part(part.number) for part in mine]
+    return [store.part(part.number) for part in mine]
 
 
 def sweep_folder(config: Any, path: Path, columns: Columns | None = None) -> SweepFolder:
@@ -165,9 +165,9 @@ class Worker:
         self.maker.make(self.maker.config.parts[number])
 
 
-def run_on_ray(maker: Any, todo: Sequence[Any], workers: int | None, finished: Callable[[Any], None]) -> None:
+def run_on_ray(maker: Any, todo: Sequence[Any], workers: int | None, on_finished: Callable[[Any], None]) -> None:
     """Compute parts on Ray. Raise InputError if a part crashes several workers or cannot be written."""
-    ray = needed("cluster", "engine 'ray'", "ray")
+    ray = load_extra("cluster", "engine 'ray'", "ray")
     if not todo:
         return
     ours = not ray.is_initialized()
@@ -178,15 +178,15 @@ def run_on_ray(maker: Any, todo: Sequence[Any], workers: int | None, finished: C
         remote = ray.remote(num_gpus=1)(Worker) if gpus else ray.remote(num_cpus=1)(Worker)
         many = min(workers or gpus or int(ray.cluster_resources()["CPU"]), len(todo))
         settings = {name: jax.config.values[name] for name in OF_JAX}
-        if (asked := jax.config.values["jax_default_device"]) is not None:
-            settings["jax_default_device"] = asked if isinstance(asked, str) else asked.platform
-        _run(ray, lambda: remote.remote(maker, settings, allowed_code()), many, todo, finished)
+        if (device := jax.config.values["jax_default_device"]) is not None:
+            settings["jax_default_device"] = device if isinstance(device, str) else device.platform
+        _run(ray, lambda: remote.remote(maker, settings, allowed_code()), many, todo, on_finished)
     finally:
         if ours:
             ray.shutdown()
 
 
-def _run(ray: Any, start: Callable[[], Any], workers: int, todo: Sequence[Any], finished: Callable) -> None:
+def _run(ray: Any, start: Callable[[], Any], workers: int, todo: Sequence[Any], on_finished: Callable) -> None:
     waiting, running, lost = list(todo), {}, dict.fromkeys((part.number for part in todo), 0)
     idle = [start() for _ in range(workers)]
     while waiting or running:
@@ -208,4 +208,4 @@ def _run(ray: Any, start: Callable[[], Any], workers: int, todo: Sequence[Any], 
             raise (error.cause if isinstance(error.cause, InputError) else error) from None
         else:
             idle.append(worker)
-            finished(part)
+            on_finished(part)

@@ -26,7 +26,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError, not_negative, one_of, positive
 from mfabric_jax.evaluate.problem import DTYPES
 from mfabric_jax.fabric.transport import NONE, TRANSPORTS, Transport, get_transport
-from mfabric_jax.flows import FlowProblem, Outcome, completion_times, max_min_rates
+from mfabric_jax.flows import FlowProblem, SolveOutcome, completion_times, max_min_rates
 from mfabric_jax.support.text_files import read_mapping
 from mfabric_jax.support.unread import name_unread, say_unread
 
@@ -229,8 +229,8 @@ def _hosts_and_leaves(name: str, topology: str) -> tuple[int, Leaves | None]:
 
 
 def _radix(topology: str) -> int | None:
-    found = _THREE_TIERS.search(topology)
-    return max(2, int(found[1])) if found else None
+    match = _THREE_TIERS.search(topology)
+    return max(2, int(match[1])) if match else None
 
 
 def _short(value: Any) -> str:
@@ -293,10 +293,10 @@ def predict(run: PacketRun, dtype: str = "float64", transport: str | Transport =
     padding = (0, len(problem.weight) - flows)
     size, start = (np.pad(values, padding).astype(dtype) for values in (run.size, run.start))
     end = _completion(problem, jnp.asarray(size), jnp.asarray(start))
-    if end.outcome != Outcome.solved:
-        raise InputError(f"{run.name} cannot be predicted: {Outcome[end.outcome]}")
+    if end.outcome != SolveOutcome.solved:
+        raise InputError(f"{run.name} cannot be predicted: {SolveOutcome[end.outcome]}")
     finish, used = np.asarray(end.finish, np.float64)[:flows], transport_of(run, transport)
-    return Prediction(run, finish, finish if used == NONE else _corrected(run, used, dtype), used, dtype)
+    return Prediction(run, finish, finish if used == NONE else _correct_run(run, used, dtype), used, dtype)
 
 
 def transport_of(run: PacketRun, transport: str | Transport = NAMED) -> Transport:
@@ -305,14 +305,14 @@ def transport_of(run: PacketRun, transport: str | Transport = NAMED) -> Transpor
     return get_transport(transport)
 
 
-def _corrected(run: PacketRun, transport: Transport, dtype: str) -> np.ndarray:
+def _correct_run(run: PacketRun, transport: Transport, dtype: str) -> np.ndarray:
     used = replace(transport, payload_bytes=run.payload, header_bytes=run.header)
     problem = network(run, dtype, used.pacing)
     padding = (0, len(problem.weight) - len(run.size))
     size, start = np.pad(run.size, padding), np.pad(run.start, padding, "edge")
     history = rate_history(problem, size, start, ports_back(run, problem), used.acks)
     sent = RateHistory(*(values[: len(run.size)] for values in history))
-    return corrected(used, sent, run.links, run.link_delay_s, run.link_Bps)
+    return corrected_finish(used, sent, run.links, run.link_delay_s, run.link_Bps)
 
 
 def network(run: PacketRun, dtype: str, pacing: float = 1.0) -> FlowProblem:
@@ -321,9 +321,9 @@ def network(run: PacketRun, dtype: str, pacing: float = 1.0) -> FlowProblem:
     crossed = [_links(run, flow) for flow in range(len(run.size))]
     parallel = {link: count for links in crossed for link, count in links.items()}
     index = {link: number for number, link in enumerate(parallel)}
-    capacity = np.ones(_padded(len(index), _LINKS))
+    capacity = np.ones(_round_up(len(index), _LINKS))
     capacity[: len(index)] = np.array([*parallel.values()]) * run.goodput_Bps
-    hops = np.full((_padded(len(crossed), _FLOWS), _padded(max(map(len, crossed)), _HOPS)), -1, np.int32)
+    hops = np.full((_round_up(len(crossed), _FLOWS), _round_up(max(map(len, crossed)), _HOPS)), -1, np.int32)
     share = np.ones(hops.shape)
     for flow, links in enumerate(crossed):
         hops[flow, : len(links)] = [index[link] for link in links]
@@ -354,7 +354,7 @@ def _links(run: PacketRun, flow: int) -> dict[tuple, int]:
     return up | dict.fromkeys(spine, run.leaves.uplinks) | down
 
 
-def _padded(count: int, multiple: int) -> int:
+def _round_up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
@@ -405,7 +405,7 @@ def _rates(problem: FlowProblem, active, back, acks, rounds: int) -> Float[Array
     return lax.fori_loop(0, rounds, again, jnp.zeros_like(problem.weight))
 
 
-def corrected(
+def corrected_finish(
     transport: Transport, history: RateHistory, links: Int[np.ndarray, "F"], link_delay_s: float, line_Bps: float
 ) -> np.ndarray:
     """Return when each sender knows that its flow has arrived [F] s, with round trip, start-up and slow recovery. A

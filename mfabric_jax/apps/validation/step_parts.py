@@ -3,7 +3,7 @@
 import numpy as np
 
 from mfabric_jax.case import Case
-from mfabric_jax.evaluate.rows.timeline import shown_scenario, walked_through
+from mfabric_jax.evaluate.rows.timeline import problem_of_case, walk_problem
 from mfabric_jax.timing.passes import order_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, INPUT, WEIGHT
 
@@ -13,21 +13,21 @@ PARTS = ("forward_s", "backward_s", "weights_s", "overlapped_s", "bubble_s", "gr
 def step_parts(case: Case) -> dict[str, float]:
     """Return the seconds of each of `PARTS`, averaged over stages; they add up to the iteration. `layer_s`: median
     seconds of a block in a pair of passes; `exposed`: the fraction of it that no computation hides."""
-    one = shown_scenario(case, "parts of a step are")
-    walked, job = walked_through(one), one.workload
+    scenario = problem_of_case(case, "parts of a step are")
+    walked, job = walk_problem(scenario), scenario.workload
     order, slots = order_of(job), walked.slots
     alone = ~order.in_pairs & (order.chunk >= 0)
     begin, end = (np.asarray(side, np.float64) for side in (slots.begin.min(axis=-1), slots.end.max(axis=-1)))
     kinds = {"forward_s": (FORWARD,), "backward_s": (BACKWARD, INPUT), "weights_s": (WEIGHT,)}
-    found = {
+    seconds = {
         name: float(np.where(alone & np.isin(order.kind, some), end - begin, 0).sum(axis=1).mean())
         for name, some in kinds.items()
     }
     pairs = _pairs(order, begin, end)
-    found["overlapped_s"] = float(pairs.sum() / job.pp)
-    found |= {"gradients_s": float(np.mean(walked.reduce_s)), "optimizer_s": float(np.mean(walked.step_s))}
-    found["bubble_s"] = float(walked.ends.max()) - sum(found.values())
-    return {name: found[name] for name in PARTS} | _of_layer(job, walked, order, pairs)
+    seconds["overlapped_s"] = float(pairs.sum() / job.pp)
+    seconds |= {"gradients_s": float(np.mean(walked.reduce_s)), "optimizer_s": float(np.mean(walked.step_s))}
+    seconds["bubble_s"] = float(walked.ends.max()) - sum(seconds.values())
+    return {name: seconds[name] for name in PARTS} | _of_layer(job, walked, order, pairs)
 
 
 def _pairs(order, begin: np.ndarray, end: np.ndarray) -> np.ndarray:

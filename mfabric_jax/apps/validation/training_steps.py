@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.case import Case, cases
-from mfabric_jax.case.paths import stated
+from mfabric_jax.case.paths import read_statement
 from mfabric_jax.checks import one_of
 from mfabric_jax.evaluate.resolving.set_up import MEMORY
 from mfabric_jax.evaluate.rows.results import simulate
@@ -26,7 +26,7 @@ PARTS = ("compute_s", "tp_comm_s", "ep_comm_s", "dp_comm_s", "reconfig_s", "bubb
 FACTS = (*MEMORY, "mfu", *PARTS)
 
 
-class Training(NamedTuple):
+class MeasuredTraining(NamedTuple):
     """A model trained on GPUs. `job`: settings of a case below `job`; `measured_s`: None if only predicted."""
 
     name: str
@@ -46,72 +46,74 @@ class Training(NamedTuple):
     def case(self) -> Case:
         """The case of the training."""
         own = resources.files("mfabric_jax.apps.validation") / "models" / f"{self.model}.toml"
-        said = {"model.name": str(own) if own.is_file() else self.model, "gpu.name": self.gpu}
-        said |= {"model.recipe": self.recipe}
-        said |= {"network.fabric": self.fabric, "job.parallel.gpus": self.gpus, "network.nic_gbps": self.nic_gbps}
-        return Case().with_(CLUSTER | said | dict(stated({"job": dict(self.job)}, f"{self.name}: ")))
+        changes = {"model.name": str(own) if own.is_file() else self.model, "gpu.name": self.gpu}
+        changes |= {"model.recipe": self.recipe}
+        changes |= {"network.fabric": self.fabric, "job.parallel.gpus": self.gpus, "network.nic_gbps": self.nic_gbps}
+        return Case().with_(CLUSTER | changes | dict(read_statement({"job": dict(self.job)}, f"{self.name}: ")))
 
 
-def trainings(names: Sequence[str] = ()) -> list[Training]:
+def trainings(names: Sequence[str] = ()) -> list[MeasuredTraining]:
     """Return the trainings of these names, or all. Raise InputError for an unknown name."""
     text = (resources.files("mfabric_jax.apps.validation") / "trainings.toml").read_text(encoding="utf-8")
-    known = {name: Training(name, **facts) for name, facts in tomllib.loads(text).items()}
-    asked = [part for name in names for part in name.split(",")]
-    return [known[one_of("row", name, known)] for name in dict.fromkeys(asked or known)]
+    known = {name: MeasuredTraining(name, **facts) for name, facts in tomllib.loads(text).items()}
+    row_names = [part for name in names for part in name.split(",")]
+    return [known[one_of("row", name, known)] for name in dict.fromkeys(row_names or known)]
 
 
-def training_rows(rows: Iterable[Training]) -> Iterator[dict[str, Any]]:
+def training_rows(rows: Iterable[MeasuredTraining]) -> Iterator[dict[str, Any]]:
     """Yield a row per training: prediction [s], error (predicted / measured - 1), parts, memory and source."""
-    for one in rows:
-        (found,) = simulate(cases(one.case)).rows()
-        predicted, measured = found["iteration_s"], one.measured_s
+    for training in rows:
+        (result,) = simulate(cases(training.case)).rows()
+        predicted, measured = result["iteration_s"], training.measured_s
         yield {
-            **{"row": one.name, "model": one.model, "gpu": one.gpu, "gpus": one.gpus},
-            **{"predicted_s": predicted, "measured_s": measured, "low_s": found["low_s"], "high_s": found["high_s"]},
+            **{"row": training.name, "model": training.model, "gpu": training.gpu, "gpus": training.gpus},
+            **{"predicted_s": predicted, "measured_s": measured, "low_s": result["low_s"], "high_s": result["high_s"]},
             "error": None if measured is None else predicted / measured - 1,
-            "inside": None if measured is None else found["low_s"] <= measured <= found["high_s"],
-            **{name: found[name] for name in FACTS},
-            **{"printed": one.printed, "source": one.source, "note": one.note},
+            "inside": None if measured is None else result["low_s"] <= measured <= result["high_s"],
+            **{name: result[name] for name in FACTS},
+            **{"printed": training.printed, "source": training.source, "note": training.note},
         }
 
 
 def training_summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a row per GPU over its measured trainings: mean and worst absolute error, the fraction of measurements
     inside the band, and the band's mean width over the prediction."""
-    found = []
+    summaries = []
     for gpu in dict.fromkeys(row["gpu"] for row in rows):
         some = [row for row in rows if row["gpu"] == gpu and row["error"] is not None]
         if some:
             errors = np.array([row["error"] for row in some])
             width = np.mean([(row["high_s"] - row["low_s"]) / row["predicted_s"] for row in some])
-            found.append(
+            summaries.append(
                 {
                     **{"gpu": gpu, "rows": len(some), "mean_error": float(np.abs(errors).mean())},
                     "worst_error": float(errors[np.abs(errors).argmax()]),
                     **{"inside": float(np.mean([row["inside"] for row in some])), "band": float(width)},
                 }
             )
-    return found
+    return summaries
 
 
 def training_ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return ratios of two rows of one source (`RATIOS`): predicted, measured, and error (predicted / measured - 1).
     Ratios of missing rows are left out."""
-    known, found = {row["row"]: row for row in rows}, []
+    known, ratios = {row["row"]: row for row in rows}, []
     for what, pairs in RATIOS.items():
-        for one, other in pairs:
-            if one in known and other in known:
-                (p1, m1), (p2, m2) = ((known[name]["predicted_s"], known[name]["measured_s"]) for name in (one, other))
+        for numerator, other in pairs:
+            if numerator in known and other in known:
+                (p1, m1), (p2, m2) = (
+                    (known[name]["predicted_s"], known[name]["measured_s"]) for name in (numerator, other)
+                )
                 measured = None if m1 is None or m2 is None else m1 / m2
                 error = None if measured is None else p1 / p2 / measured - 1
-                words = {"ratio": what, "row": one, "over": other}
-                found.append(words | {"predicted": p1 / p2, "measured": measured, "error": error})
-    return found
+                words = {"ratio": what, "row": numerator, "over": other}
+                ratios.append(words | {"predicted": p1 / p2, "measured": measured, "error": error})
+    return ratios
 
 
-def _scaled(name: str, *gpus: str) -> tuple[tuple[str, str], ...]:
-    first, *rest = (name.format(count) for count in gpus)
-    return tuple((one, first) for one in rest)
+def _scaling_pairs(name: str, *gpus: str) -> tuple[tuple[str, str], ...]:
+    first, *others = (name.format(count) for count in gpus)
+    return tuple((other, first) for other in others)
 
 
 RATIOS = {
@@ -125,11 +127,11 @@ RATIOS = {
         ("gpt-oss-64-b300-ep64", "gpt-oss-64-b300-ep8"),
     ),
     "strong scaling": (
-        *_scaled("megascale-{}", "240", "480", "720", "960", "1440"),
-        *_scaled("megatron-{}", "240", "480", "720", "960", "1440"),
-        *_scaled("mixtral-8x22b-{}-1024", "128", "256", "512", "1024"),
-        *_scaled("qwen2-57b-{}-1024", "64", "128", "256", "512", "1024"),
-        *_scaled("g8t8-{}-1024", "128", "256", "512", "1024"),
+        *_scaling_pairs("megascale-{}", "240", "480", "720", "960", "1440"),
+        *_scaling_pairs("megatron-{}", "240", "480", "720", "960", "1440"),
+        *_scaling_pairs("mixtral-8x22b-{}-1024", "128", "256", "512", "1024"),
+        *_scaling_pairs("qwen2-57b-{}-1024", "64", "128", "256", "512", "1024"),
+        *_scaling_pairs("g8t8-{}-1024", "128", "256", "512", "1024"),
     ),
     "unfolded / folded": (
         ("mixtral-8x22b-128-unfolded", "mixtral-8x22b-128"),

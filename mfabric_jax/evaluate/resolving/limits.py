@@ -9,13 +9,13 @@ from mfabric_jax.case.paths import AUTO, Case, flat
 from mfabric_jax.case.policies import NO_SCHEDULE, bare, is_function
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.fabric.site import Site
+from mfabric_jax.fabric.site import FabricSite
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.recompute import again_of
 
 
-class Beside(NamedTuple):
+class CaseLimit(NamedTuple):
     """A limit: if `when` is true of the values by path, the value at `path` must be in `allowed`; `why`: the reason."""
 
     when: Callable[[dict[str, Any]], bool]
@@ -25,15 +25,15 @@ class Beside(NamedTuple):
 
 
 def _is(path: str, *values: Any) -> Callable[[dict[str, Any]], bool]:
-    return lambda at: at.get(path) in values
+    return lambda settings: settings.get(path) in values
 
 
 def _both(*tests: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bool]:
-    return lambda at: all(test(at) for test in tests)
+    return lambda settings: all(test(settings) for test in tests)
 
 
-def _sends_again(at: dict[str, Any]) -> bool:
-    return again_of(at["job.recompute"]).exchanges
+def _sends_again(settings: dict[str, Any]) -> bool:
+    return again_of(settings["job.recompute"]).exchanges
 
 
 WITHOUT_SENDING = ("none", "light", "attention", "parts without moe")
@@ -42,64 +42,69 @@ PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "ra
 ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.turn", "pays")
 PAYS_AGAIN = _both(PAYS, _sends_again)
 SHARED = _is("job.sharding", "gradients", "parameters")
-SCHEDULED = lambda at: at["circuits.schedule"] != NO_SCHEDULE  # noqa: E731
-OWN_SCHEDULER = lambda at: is_function(at["circuits.schedule"])  # noqa: E731
+SCHEDULED = lambda settings: settings["circuits.schedule"] != NO_SCHEDULE  # noqa: E731
+OWN_SCHEDULER = lambda settings: is_function(settings["circuits.schedule"])  # noqa: E731
 SCHEDULED_AGAIN = _both(SCHEDULED, _sends_again)
 ITS_SWITCHES = (("circuits.switches", 1), ("circuits.all_stop", True), ("circuits.directed", True))
 OF_CIRCUITS = (PAYS_AGAIN, SCHEDULED, SCHEDULED_AGAIN)
-SEVERAL = lambda at: at["run.replicas"] != 1  # noqa: E731
-ALIKE = lambda at: at["traffic.alike"] != "nothing"  # noqa: E731
-PHASED = lambda at: fabric.get(at["network.fabric"]).phases  # noqa: E731
+SEVERAL = lambda settings: settings["run.replicas"] != 1  # noqa: E731
+ALIKE = lambda settings: settings["traffic.alike"] != "nothing"  # noqa: E731
+PHASED = lambda settings: fabric.get(settings["network.fabric"]).phases  # noqa: E731
 PHASES = "circuits that serve one phase at a time"
 LIMITS = (
-    Beside(PHASED, "job.overlap_gradients", (False,), PHASES),
-    Beside(PHASED, "job.sharding", ("none", "optimizer"), PHASES),
-    Beside(PASSES, "circuits.partial", (False,), "job.overlap passes"),
-    Beside(ECMP, "circuits.routing", ("unsplit",), "single paths"),
-    Beside(ECMP, "network.oversubscription", (None, 1.0), "single paths"),
-    Beside(ECMP, "circuits.partial", (False,), "single paths, which reconfigure all circuits together"),
-    Beside(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
-    Beside(PAYS_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.turn pays, which models no recomputed all-to-alls"),
-    Beside(_both(RANK, _sends_again), "job.recompute", WITHOUT_SENDING, "compute.received.combine rank"),
-    Beside(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
-    Beside(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, because servers add up answers"),
-    Beside(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
-    Beside(_both(PASSES, _sends_again), "job.recompute", WITHOUT_SENDING, "job.overlap passes"),
-    Beside(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which would all be alike"),
-    Beside(ALIKE, "run.sample", (None, 0), "traffic.alike, which leaves one iteration"),
-    Beside(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
-    Beside(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
-    Beside(SCHEDULED, "circuits.turn", ("on-demand",), "circuits.schedule"),
-    Beside(SCHEDULED, "circuits.partial", (False,), "circuits.schedule (see circuits.all_stop)"),
-    Beside(SCHEDULED, "circuits.each_s", (0.0,), "circuits.schedule"),
-    Beside(SCHEDULED, "circuits.packets_wait", (False,), "circuits.schedule, whose packets never wait"),
-    Beside(SCHEDULED, "circuits.decision_s", (0.0,), "circuits.schedule"),
-    Beside(SCHEDULED, "circuits.routing", ("unsplit",), "circuits.schedule, which decides what circuits carry"),
-    Beside(SCHEDULED, "network.paths", ("spray",), "circuits.schedule"),
-    Beside(SCHEDULED, "job.overlap", ("none", "parts"), "circuits.schedule"),
-    Beside(SCHEDULED, "run.sample", (None,), "circuits.schedule"),
-    Beside(SCHEDULED_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.schedule"),
-    Beside(
+    CaseLimit(PHASED, "job.overlap_gradients", (False,), PHASES),
+    CaseLimit(PHASED, "job.sharding", ("none", "optimizer"), PHASES),
+    CaseLimit(PASSES, "circuits.partial", (False,), "job.overlap passes"),
+    CaseLimit(ECMP, "circuits.routing", ("unsplit",), "single paths"),
+    CaseLimit(ECMP, "network.oversubscription", (None, 1.0), "single paths"),
+    CaseLimit(ECMP, "circuits.partial", (False,), "single paths, which reconfigure all circuits together"),
+    CaseLimit(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
+    CaseLimit(
+        PAYS_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.turn pays, which models no recomputed all-to-alls"
+    ),
+    CaseLimit(_both(RANK, _sends_again), "job.recompute", WITHOUT_SENDING, "compute.received.combine rank"),
+    CaseLimit(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
+    CaseLimit(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, because servers add up answers"),
+    CaseLimit(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
+    CaseLimit(_both(PASSES, _sends_again), "job.recompute", WITHOUT_SENDING, "job.overlap passes"),
+    CaseLimit(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which would all be alike"),
+    CaseLimit(ALIKE, "run.sample", (None, 0), "traffic.alike, which leaves one iteration"),
+    CaseLimit(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
+    CaseLimit(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
+    CaseLimit(SCHEDULED, "circuits.turn", ("on-demand",), "circuits.schedule"),
+    CaseLimit(SCHEDULED, "circuits.partial", (False,), "circuits.schedule (see circuits.all_stop)"),
+    CaseLimit(SCHEDULED, "circuits.each_s", (0.0,), "circuits.schedule"),
+    CaseLimit(SCHEDULED, "circuits.packets_wait", (False,), "circuits.schedule, whose packets never wait"),
+    CaseLimit(SCHEDULED, "circuits.decision_s", (0.0,), "circuits.schedule"),
+    CaseLimit(SCHEDULED, "circuits.routing", ("unsplit",), "circuits.schedule, which decides what circuits carry"),
+    CaseLimit(SCHEDULED, "network.paths", ("spray",), "circuits.schedule"),
+    CaseLimit(SCHEDULED, "job.overlap", ("none", "parts"), "circuits.schedule"),
+    CaseLimit(SCHEDULED, "run.sample", (None,), "circuits.schedule"),
+    CaseLimit(SCHEDULED_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.schedule"),
+    CaseLimit(
         _both(SCHEDULED, _is("network.fabric", "acos")),
         "circuits.schedule",
         (NO_SCHEDULE,),
         "acos, whose graphs are fixed",
     ),
-    *(Beside(OWN_SCHEDULER, path, (usual,), "a scheduler of your own, which sets it") for path, usual in ITS_SWITCHES),
-    Beside(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
+    *(
+        CaseLimit(OWN_SCHEDULER, path, (usual,), "a scheduler of your own, which sets it")
+        for path, usual in ITS_SWITCHES
+    ),
+    CaseLimit(SHARED, "job.overlap_gradients", (False,), "job.sharding gradients or parameters, which overlap anyway"),
 )
 
 
 def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
     """Raise Misfit for values that exclude each other; `tree_nics`: NICs of the cluster on switch trees."""
-    at = flat(case)
-    if on.reconfigures and PASSES(at):
-        _check_passes(at)
+    settings = flat(case)
+    if on.reconfigures and PASSES(settings):
+        _check_passes(settings)
     for limit in LIMITS:
         if (limit.path.startswith("circuits.") or limit.when in OF_CIRCUITS) and not on.reconfigures:
             continue
-        if limit.when(at) and at.get(limit.path, limit.allowed[0]) not in limit.allowed:
-            refuse(limit.path, limit.allowed, limit.why, at[limit.path])
+        if limit.when(settings) and settings.get(limit.path, limit.allowed[0]) not in limit.allowed:
+            refuse(limit.path, limit.allowed, limit.why, settings[limit.path])
     if case.run.sample is not None and case.run.sample >= case.run.iterations:
         raise Misfit(f"run.sample must be below run.iterations ({case.run.iterations}), got {case.run.sample}.")
     check_network(case, on, tree_nics)
@@ -113,7 +118,7 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
         raise InputError(
             f"network.radix must be even (half of the ports go up) and at least 4, got {case.network.radix}."
         )
-    on.check_ratio(case.network.oversubscription, on.links(Site(network=case.network)))
+    on.check_ratio(case.network.oversubscription, on.links(FabricSite(network=case.network)))
     two = Tree(1, case.network.radix, tiers=2)
     if case.network.tiers == 2 and tree_nics > two.most_hosts and on.domain_gpus is None:
         raise Misfit(
@@ -155,27 +160,27 @@ BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # values that each command
 
 def check_beside(what: str, case: Case) -> None:
     """Raise Misfit for a value that `what` (a key of `BESIDE`) does not model."""
-    at = flat(case)
+    settings = flat(case)
     for path, allowed in BESIDE[what]:
         allowed = ON_GRAPHS.get(path, allowed) if case.network.fabric == GRAPH else allowed
-        if path in at and at[path] not in allowed:
-            refuse(path, allowed, what, at[path])
-    if what == "failures" and at["circuits.policy"] == "static":
+        if path in settings and settings[path] not in allowed:
+            refuse(path, allowed, what, settings[path])
+    if what == "failures" and settings["circuits.policy"] == "static":
         raise Misfit("circuits.policy must not be static beside failures: each failure chooses circuits anew.")
 
 
-def _check_passes(at: dict[str, Any]) -> None:
+def _check_passes(settings: dict[str, Any]) -> None:
     """Raise Misfit for circuit rules that do not work with overlapping passes."""
-    turn, length = at["circuits.turn"], at.get("circuits.span.length")
+    turn, length = settings["circuits.turn"], settings.get("circuits.span.length")
     if turn not in ("on-demand", "always", "span", "bound") or length in ("block", "stage"):
         refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", turn)
-    if bare(at["circuits.policy"]) in MORE_THAN_DEMAND and each_by_demand(at):
-        raise more_than_demand(at["circuits.policy"])
+    if bare(settings["circuits.policy"]) in MORE_THAN_DEMAND and each_by_demand(settings):
+        raise more_than_demand(settings["circuits.policy"])
 
 
-def each_by_demand(at: dict[str, Any]) -> bool:
+def each_by_demand(settings: dict[str, Any]) -> bool:
     """Whether a policy must choose by demand alone."""
-    return PASSES(at) and at["circuits.turn"] not in ("span", "bound")
+    return PASSES(settings) and settings["circuits.turn"] not in ("span", "bound")
 
 
 def more_than_demand(name: str) -> Misfit:

@@ -17,12 +17,12 @@ from mfabric_jax.case.paths import (
     Case,
     Statement,
     build,
+    files_of_case,
     flat,
     is_chosen,
-    layered,
-    named_files,
+    merge_statements,
+    read_statement,
     settings,
-    stated,
 )
 from mfabric_jax.case.policies import NAMES, ROUTINGS, check_name, name_of
 from mfabric_jax.checks import InputError, Misfit, in_file, one_of
@@ -35,16 +35,16 @@ from mfabric_jax.evaluate.resolving.limits import (
     refuse,
 )
 from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved, knobs_of, room_of
-from mfabric_jax.evaluate.resolving.traffic import drawn_loads
+from mfabric_jax.evaluate.resolving.traffic import draw_loads
 from mfabric_jax.fabric.design import Fabric
 from mfabric_jax.fabric.parts_list import get_ocs
-from mfabric_jax.fabric.site import DELAY_S, Site
+from mfabric_jax.fabric.site import DELAY_S, FabricSite
 from mfabric_jax.fabric.transport import get_transport
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.workload import Gpu, Workload, get_gpu
-from mfabric_jax.workload.catalog import Model, get_model
+from mfabric_jax.workload.catalog import NamedModel, get_model
 from mfabric_jax.workload.kernels import USUAL_DISPATCHER, shares_of
 from mfabric_jax.workload.parallel import BYTES
 from mfabric_jax.workload.recompute import again_of
@@ -63,11 +63,11 @@ DEGREE = "network.mfabric.optical_degree"
 FIT = "job.recompute", "fit"  # counts as open: a recipe may replace it
 
 
-class _Open:
+class _DraftCase:
     """Values of a case while they are resolved, with the reasons for filled ones."""
 
     def __init__(self, case: Case):
-        self.asked, self.values, self.why, self.recipe = case, flat(case), {}, "none"
+        self.original, self.values, self.why, self.recipe = case, flat(case), {}, "none"
         self.tiers_by_degree: tuple[int, ...] = ()
 
     def __getitem__(self, path: str) -> Any:
@@ -97,42 +97,42 @@ class _Open:
         return build({path: value for path, value in self.values.items() if value is not None})
 
 
-@cached_by_files(named_files, maxsize=4096)
+@cached_by_files(files_of_case, maxsize=4096)
 def resolve(case: Case) -> Resolved:
     """Return the case with every value resolved, its job, and the values that the engine reads.
 
     Raise InputError for an unknown name, Misfit for values that exclude each other.
     """
-    resolved = worked_out(case)
+    resolved = resolve_without_jax(case)
     _check_groups(resolved)
     return resolved
 
 
-@cached_by_files(named_files, maxsize=4096)
-def worked_out(case: Case) -> Resolved:
+@cached_by_files(files_of_case, maxsize=4096)
+def resolve_without_jax(case: Case) -> Resolved:
     """Resolve a case without JAX, so without the checks of a fabric's group and a policy's code."""
-    found = _Open(case)
-    gpu = _gpu(found)
+    draft = _DraftCase(case)
+    gpu = _gpu(draft)
     model = model_of(case)
     for field in OF_MODEL:
-        found.fill(f"model.{field}", getattr(model.architecture, field), f"model {model.label}")
-    _recipe(found, model)
-    _formats(found)
-    if found["job.mtp"]:
+        draft.fill(f"model.{field}", getattr(model.architecture, field), f"model {model.label}")
+    _recipe(draft, model)
+    _formats(draft)
+    if draft["job.mtp"]:
         model = _predicting(model)
     on = fabric.get(case.network.fabric)
-    job = _job(found, model, gpu, on)
+    job = _job(draft, model, gpu, on)
     can_work = round(job.servers * on.share_of(gpu, job.gpus_per_server) * on.gpus_of(gpu))
-    tree_nics = _ports(found, gpu, job.servers, job.servers_per_region, can_work, on)
-    _circuits(found, on, TURNING)
-    _tiers(found, on, job.servers, tree_nics)
-    if found["compute.rate"] == "measured":
-        found.fill("compute.measured.nic_gbps", found["network.nic_gbps"], "as the case")
-        found.fill("compute.measured.nic_use", found["network.nic_use"], "as the case")
-    whole = found.case
+    tree_nics = _ports(draft, gpu, job.servers, job.servers_per_region, can_work, on)
+    _circuits(draft, on, TURNING)
+    _tiers(draft, on, job.servers, tree_nics)
+    if draft["compute.rate"] == "measured":
+        draft.fill("compute.measured.nic_gbps", draft["network.nic_gbps"], "as the case")
+        draft.fill("compute.measured.nic_use", draft["network.nic_use"], "as the case")
+    whole = draft.case
     check_limits(whole, job, on, tree_nics)
-    hardware = _hardware(whole, gpu, found.tiers_by_degree)
-    resolved = Resolved(**hardware, job=job, why=found.why, asked=case, recipe=found.recipe)
+    hardware = _hardware(whole, gpu, draft.tiers_by_degree)
+    resolved = Resolved(**hardware, job=job, why=draft.why, original=case, recipe=draft.recipe)
     _check_values(resolved)
     return resolved
 
@@ -152,33 +152,33 @@ OF_GPU = {  # path: field of `Gpu`, and its unit
 }
 
 
-def _gpu(found: _Open) -> Gpu:
-    gpu = get_gpu(found["gpu.name"])
-    _domain(found)
-    given = {field: found[f"gpu.{name}"] for name, (field, _) in OF_GPU.items()}
-    si = {field: unit(given[field]) for field, unit in OF_GPU.values() if given[field] is not None}
+def _gpu(draft: _DraftCase) -> Gpu:
+    gpu = get_gpu(draft["gpu.name"])
+    _domain(draft)
+    changes = {field: draft[f"gpu.{name}"] for name, (field, _) in OF_GPU.items()}
+    si = {field: unit(changes[field]) for field, unit in OF_GPU.values() if changes[field] is not None}
     gpu = dataclasses.replace(gpu, **si)
     for name, (field, unit) in OF_GPU.items():
         value = getattr(gpu, field)
         value = value if value is None or isinstance(value, int) else value / unit(1)
-        found.fill(f"gpu.{name}", value, f"data sheet of {gpu.name}")
+        draft.fill(f"gpu.{name}", value, f"data sheet of {gpu.name}")
     return gpu
 
 
-def _domain(found: _Open) -> None:
+def _domain(draft: _DraftCase) -> None:
     """Take the scale-up domain from the fabric if it sets one."""
-    on = fabric.get(found["network.fabric"])
+    on = fabric.get(draft["network.fabric"])
     domains = on.about.domains
     if domains is None:
         return
     switches = domains.nvswitches
     if domains.stated is not None:
-        domain = domains.stated(found.__getitem__)
-        found.put("gpu.scale_up_gpus", domain.gpus, f"of {on.name}")
-        found.put("gpu.nvlink_gigabytes_per_s", float(units.to_gigabytes(domain.Bps)), f"of {on.name}")
+        domain = domains.stated(draft.__getitem__)
+        draft.put("gpu.scale_up_gpus", domain.gpus, f"of {on.name}")
+        draft.put("gpu.nvlink_gigabytes_per_s", float(units.to_gigabytes(domain.Bps)), f"of {on.name}")
         switches = domain.planes
     if switches is not None:
-        found.fill("gpu.nvswitches", switches, f"of {on.name}")
+        draft.fill("gpu.nvswitches", switches, f"of {on.name}")
 
 
 class Recipe(NamedTuple):
@@ -193,16 +193,18 @@ class Recipe(NamedTuple):
 def recipes(name: str) -> dict[str, Recipe]:
     """Return the recipes of the makers, or of the paper, by model."""
     text = (resources.files("mfabric_jax.workload") / "recipes" / f"{name}.toml").read_text("utf-8")
-    found: dict[str, Recipe] = {}
+    by_model: dict[str, Recipe] = {}
     for model, table in tomllib.loads(text).items():
-        below = found.get(table.pop("like", ""), Recipe("", {}, {}))
+        below = by_model.get(table.pop("like", ""), Recipe("", {}, {}))
         source, dimensions = table.pop("source", below.source), table.pop("dimensions", {})
-        statement = layered(below.statement, layered({}, stated({"job": table}, f"recipe {name}: ")))
-        found[model] = Recipe(source, statement, dimensions)
-    return found
+        statement = merge_statements(
+            below.statement, merge_statements({}, read_statement({"job": table}, f"recipe {name}: "))
+        )
+        by_model[model] = Recipe(source, statement, dimensions)
+    return by_model
 
 
-def recipe_of(name: str, model: Model) -> Recipe | None:
+def recipe_of(name: str, model: NamedModel) -> Recipe | None:
     """Return a model's recipe, found by name or by the dimensions in the model's file; None if there is none."""
     if name == "none":
         return None
@@ -210,30 +212,34 @@ def recipe_of(name: str, model: Model) -> Recipe | None:
     if model.known_as in known:
         return known[model.known_as]
     facts = {} if model.known_as else vars(model.architecture)
-    return next((one for one in known.values() if one.dimensions and one.dimensions.items() <= facts.items()), None)
+    return next(
+        (recipe for recipe in known.values() if recipe.dimensions and recipe.dimensions.items() <= facts.items()), None
+    )
 
 
-def _recipe(found: _Open, model: Model) -> None:
+def _recipe(draft: _DraftCase, model: NamedModel) -> None:
     if model.set_up:
         word = {name: value for name, value in model.set_up.items() if name == "precision"}
-        rest = {name: value for name, value in model.set_up.items() if name != "precision"}
-        found.take(layered(stated({"job": word}), stated({"job": rest})), f"file of {model.label}")
-    name = found["model.recipe"]
+        others = {name: value for name, value in model.set_up.items() if name != "precision"}
+        draft.take(
+            merge_statements(read_statement({"job": word}), read_statement({"job": others})), f"file of {model.label}"
+        )
+    name = draft["model.recipe"]
     recipe = recipe_of(name, model)
     if recipe is None:
         return
     statement = recipe.statement
     degrees = {path for path in statement if path.startswith("job.parallel.")}
-    found.recipe = recipe.source.partition(":")[0]
-    if clash := _clash(found, statement, degrees):
+    draft.recipe = recipe.source.partition(":")[0]
+    if clash := _clash(draft, statement, degrees):
         bound = degrees | {"job.layout", "job.interleaved.chunks"}
         bound |= {"job.schedule"} if statement.get("job.schedule") == "interleaved" else set()
         statement = {path: value for path, value in statement.items() if path not in bound}
-        found.why["recipe"], found.recipe = clash, f"{found.recipe}, other degrees"
-    found.take(statement, f"recipe {name} ({recipe.source.partition(',')[0]})")
+        draft.why["recipe"], draft.recipe = clash, f"{draft.recipe}, other degrees"
+    draft.take(statement, f"recipe {name} ({recipe.source.partition(',')[0]})")
 
 
-def _predicting(model: Model) -> Model:
+def _predicting(model: NamedModel) -> NamedModel:
     """The model with the blocks that predict further tokens after its own."""
     facts = model.architecture
     if not facts.next_tokens:
@@ -242,14 +248,14 @@ def _predicting(model: Model) -> Model:
     return model._replace(architecture=dataclasses.replace(facts, blocks=blocks))
 
 
-def _clash(found: _Open, statement: Statement, degrees: set[str]) -> str | None:
+def _clash(draft: _DraftCase, statement: Statement, degrees: set[str]) -> str | None:
     """Why the degrees of a recipe do not fit this job; None if they fit."""
     for path in degrees:
-        if found[path] not in (None, statement[path]):
-            return f"{path} is {found[path]}, not {statement[path]}"
+        if draft[path] not in (None, statement[path]):
+            return f"{path} is {draft[path]}, not {statement[path]}"
     folded = "job.parallel.etp" in degrees
     replica = math.prod(statement[path] for path in degrees if path != "job.parallel.tp" or not folded)
-    gpus = found["job.parallel.gpus"]
+    gpus = draft["job.parallel.gpus"]
     if gpus is not None and gpus % replica:
         return f"{gpus} GPUs are not a multiple of its {replica}"
     return None
@@ -268,54 +274,54 @@ USUAL = {
 }
 
 
-def _formats(found: _Open) -> None:
+def _formats(draft: _DraftCase) -> None:
     for path, value in USUAL.items():
-        found.fill(path, value, "usual")
-    if found["job.recompute"] != "fit":
-        again_of(found["job.recompute"], "job.recompute")
-    if found["job.schedule"] == "interleaved":
-        found.fill("job.interleaved.chunks", 2, "usual")
-    overlaps = SCHEDULES[found["job.schedule"]].overlap
-    found.fill("job.overlap", "passes" if overlaps else "none", f"usual under {found['job.schedule']}")
-    measured = found["compute.rate"] == "kernels"
-    usual = USUAL_DISPATCHER[found["job.dispatch"]]
-    found.fill("job.dispatcher", usual if measured else "ideal", f"usual for dispatch {found['job.dispatch']}")
-    if found["job.overlap"] == "passes":
-        cores = shares_of(1, found["job.dispatcher"]).cores
-        found.fill("job.passes.comm_cores", cores, f"of {found['job.dispatcher']}")
-    shared = found["job.sharding"] in ("gradients", "parameters")
-    whole = found["traffic.alike"] is not None and found["run.replicas"] == 1
-    if fabric.get(found["network.fabric"]).phases:
-        found.fill("job.overlap_gradients", False, "circuits of one phase at a time")
-    found.fill("job.overlap_gradients", not shared and whole, "on if gradients are reduced once")
+        draft.fill(path, value, "usual")
+    if draft["job.recompute"] != "fit":
+        again_of(draft["job.recompute"], "job.recompute")
+    if draft["job.schedule"] == "interleaved":
+        draft.fill("job.interleaved.chunks", 2, "usual")
+    overlaps = SCHEDULES[draft["job.schedule"]].overlap
+    draft.fill("job.overlap", "passes" if overlaps else "none", f"usual under {draft['job.schedule']}")
+    measured = draft["compute.rate"] == "kernels"
+    usual = USUAL_DISPATCHER[draft["job.dispatch"]]
+    draft.fill("job.dispatcher", usual if measured else "ideal", f"usual for dispatch {draft['job.dispatch']}")
+    if draft["job.overlap"] == "passes":
+        cores = shares_of(1, draft["job.dispatcher"]).cores
+        draft.fill("job.passes.comm_cores", cores, f"of {draft['job.dispatcher']}")
+    shared = draft["job.sharding"] in ("gradients", "parameters")
+    whole = draft["traffic.alike"] is not None and draft["run.replicas"] == 1
+    if fabric.get(draft["network.fabric"]).phases:
+        draft.fill("job.overlap_gradients", False, "circuits of one phase at a time")
+    draft.fill("job.overlap_gradients", not shared and whole, "on if gradients are reduced once")
 
 
-def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
-    chosen = _degrees(found, model, gpu)
+def _job(draft: _DraftCase, model: NamedModel, gpu: Gpu, on: Fabric) -> Workload:
+    chosen = _degrees(draft, model, gpu)
     why = chosen.why
     for name in ("tp", "pp", "ep", "dp"):
         path = f"job.parallel.{name}"
-        if found[path] is None:
-            found.fill(path, getattr(chosen, name), why)
+        if draft[path] is None:
+            draft.fill(path, getattr(chosen, name), why)
             why = f"with {path}" if why == chosen.why else why
-    degrees = {name: found[f"job.parallel.{name}"] for name in ("pp", "ep", "dp")} | {"tp": _of_experts(found)}
-    found.fill("job.parallel.etp", degrees["tp"], "as tp")
+    degrees = {name: draft[f"job.parallel.{name}"] for name in ("pp", "ep", "dp")} | {"tp": _of_experts(draft)}
+    draft.fill("job.parallel.etp", degrees["tp"], "as tp")
     product = degrees["tp"] * degrees["pp"] * degrees["ep"] * degrees["dp"]
-    found.fill("job.parallel.gpus", product, "dp x etp x pp x ep")
-    if found["job.recompute"] == "fit":
-        found.put("job.recompute", chosen.recompute, why)
-    _batch(found, degrees)
+    draft.fill("job.parallel.gpus", product, "dp x etp x pp x ep")
+    if draft["job.recompute"] == "fit":
+        draft.put("job.recompute", chosen.recompute, why)
+    _batch(draft, degrees)
     group = degrees["tp"] * degrees["ep"]
-    per_server = on.used_of(gpu, group, group * degrees["dp"], found["job.parallel.tp"])
+    per_server = on.used_of(gpu, group, group * degrees["dp"], draft["job.parallel.tp"])
     return Workload(
         **degrees,
-        **_shape(found),
+        **_shape(draft),
         model=model.label,
         architecture=model.architecture,
-        gpus=found["job.parallel.gpus"],
-        micro_batches=found[MICRO_BATCHES],
+        gpus=draft["job.parallel.gpus"],
+        micro_batches=draft[MICRO_BATCHES],
         gpus_per_server=per_server,
-        recompute=found["job.recompute"],
+        recompute=draft["job.recompute"],
         known_as=model.known_as,
     )
 
@@ -323,16 +329,16 @@ def _job(found: _Open, model: Model, gpu: Gpu, on: Fabric) -> Workload:
 CAST = 2.0  # bytes of a weight's two FP8 copies for matrix products: by rows and by columns
 
 
-def _shape(found: _Open) -> dict[str, Any]:
+def _shape(draft: _DraftCase) -> dict[str, Any]:
     """Fields of a `Workload` that do not depend on its degrees."""
-    said = {name: found[f"job.precision.{name}"] for name in BYTES}
-    size = {name: BYTES[name][value] if isinstance(value, str) else value for name, value in said.items()}
-    casts = found["job.precision.compute"] == "fp8"
-    casts_alone = casts and said["weights"] == "fp8"
-    capacity = found["job.capacity_factor"]
+    formats = {name: draft[f"job.precision.{name}"] for name in BYTES}
+    size = {name: BYTES[name][value] if isinstance(value, str) else value for name, value in formats.items()}
+    casts = draft["job.precision.compute"] == "fp8"
+    casts_alone = casts and formats["weights"] == "fp8"
+    capacity = draft["job.capacity_factor"]
     return {
-        "sequence": found["job.batch.sequence"],
-        "micro_batch": found["job.batch.micro_batch"],
+        "sequence": draft["job.batch.sequence"],
+        "micro_batch": draft["job.batch.micro_batch"],
         "dispatch_bytes": size["dispatch"],
         "combine_bytes": size["combine"],
         "grad_bytes": size["gradients"],
@@ -341,57 +347,57 @@ def _shape(found: _Open) -> dict[str, Any]:
         "weight_bytes": CAST * casts + (0.0 if casts_alone else size["weights"]),
         "gathered_bytes": size["weights"],
         "kept_bytes": size["kept"],
-        "schedule": found["job.schedule"],
-        "chunks": _chunks(found),
-        "overlap_passes": found["job.overlap"] == "passes",
-        "cp": found["job.parallel.cp"],
-        "folded": (found["job.parallel.tp"] or 1) // (_of_experts(found) or 1),
-        "tp_reduces": found["job.parallel.tp_reduces"],
-        "predicted": found["model.next_tokens"] if found["job.mtp"] else 0,
-        "layout_of_blocks": found["job.layout"],
-        "sequence_parallel": found["job.parallel.sequence"],
-        "sharding": found["job.sharding"],
-        "head": "known" if found["job.head"] else "left-out",
-        "optimizer_step": "known" if found["job.optimizer_step"] else "left-out",
-        "redundant_experts": _copies(found),
-        "dispatch": found["job.dispatch"],
-        "node_limit": found["job.per-server.node_limit"],
+        "schedule": draft["job.schedule"],
+        "chunks": _chunks(draft),
+        "overlap_passes": draft["job.overlap"] == "passes",
+        "cp": draft["job.parallel.cp"],
+        "folded": (draft["job.parallel.tp"] or 1) // (_of_experts(draft) or 1),
+        "tp_reduces": draft["job.parallel.tp_reduces"],
+        "predicted": draft["model.next_tokens"] if draft["job.mtp"] else 0,
+        "layout_of_blocks": draft["job.layout"],
+        "sequence_parallel": draft["job.parallel.sequence"],
+        "sharding": draft["job.sharding"],
+        "head": "known" if draft["job.head"] else "left-out",
+        "optimizer_step": "known" if draft["job.optimizer_step"] else "left-out",
+        "redundant_experts": _copies(draft),
+        "dispatch": draft["job.dispatch"],
+        "node_limit": draft["job.per-server.node_limit"],
         "capacity_factor": None if capacity == math.inf else capacity,
     }
 
 
-def _chunks(found: _Open) -> int:
-    return found["job.interleaved.chunks"] or SCHEDULES[found["job.schedule"]].chunks or 1
+def _chunks(draft: _DraftCase) -> int:
+    return draft["job.interleaved.chunks"] or SCHEDULES[draft["job.schedule"]].chunks or 1
 
 
-def _copies(found: _Open) -> int:
+def _copies(draft: _DraftCase) -> int:
     """Slots of a group beyond one per expert."""
-    if found["placement.rule"] != "given":
-        return found[f"placement.{found['placement.rule']}.redundant_experts"] or 0
-    if found["placement.given"] is None:
+    if draft["placement.rule"] != "given":
+        return draft[f"placement.{draft['placement.rule']}.redundant_experts"] or 0
+    if draft["placement.given"] is None:
         raise InputError("placement.given must name a .json file with the placement of experts.")
-    placement = traffic.read_placement(found["placement.given"])
+    placement = traffic.read_placement(draft["placement.given"])
     return placement.slots.shape[1] - placement.experts
 
 
-def _of_experts(found: _Open) -> Any:
+def _of_experts(draft: _DraftCase) -> Any:
     """Tensor-parallel degree inside experts."""
-    etp = found["job.parallel.etp"]
-    return found["job.parallel.tp"] if etp is None else etp
+    etp = draft["job.parallel.etp"]
+    return draft["job.parallel.tp"] if etp is None else etp
 
 
-def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
+def _degrees(draft: _DraftCase, model: NamedModel, gpu: Gpu) -> Candidate:
     """Degrees and recomputation: as stated, else the fastest per token that fit in memory."""
-    _check_degrees(found, model, gpu)
-    pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("pp", "ep", "dp", "gpus"))
-    tp = _of_experts(found)
+    _check_degrees(draft, model, gpu)
+    pp, ep, dp, gpus = (draft[f"job.parallel.{name}"] for name in ("pp", "ep", "dp", "gpus"))
+    tp = _of_experts(draft)
     if gpus is None and None not in (tp, pp, ep):
         replica = tp * pp * ep
         gpus = replica * (dp or max(1, GPUS // replica))
     elif gpus is None and dp is None:
         gpus = GPUS
-    batch = GLOBAL_BATCH if all(found[path] is None for path in BATCH) else found[GLOBAL]
-    recompute = found["job.recompute"]
+    batch = GLOBAL_BATCH if all(draft[path] is None for path in BATCH) else draft[GLOBAL]
+    recompute = draft["job.recompute"]
     return quickest(
         model.architecture,
         gpu,
@@ -400,27 +406,27 @@ def _degrees(found: _Open, model: Model, gpu: Gpu) -> Candidate:
         tp=tp,
         pp=pp,
         ep=ep,
-        global_batch=batch if found[MICRO_BATCHES] is None else None,
-        micro_batches=found[MICRO_BATCHES],
+        global_batch=batch if draft[MICRO_BATCHES] is None else None,
+        micro_batches=draft[MICRO_BATCHES],
         recompute=None if recompute == "fit" else recompute,
-        loads_of=functools.partial(drawn_loads, found.asked),
-        **_shape(found),
+        loads_of=functools.partial(draw_loads, draft.original),
+        **_shape(draft),
     )
 
 
-def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
+def _check_degrees(draft: _DraftCase, model: NamedModel, gpu: Gpu) -> None:
     """Raise Misfit for degrees that do not divide evenly, and name the nearest that do."""
-    tp, pp, ep, dp, gpus = (found[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
-    facts, servers, etp = model.architecture, gpu.gpus_per_server, found["job.parallel.etp"]
+    tp, pp, ep, dp, gpus = (draft[f"job.parallel.{name}"] for name in ("tp", "pp", "ep", "dp", "gpus"))
+    facts, servers, etp = model.architecture, gpu.gpus_per_server, draft["job.parallel.etp"]
     if etp is not None and tp is None:
         raise Misfit(f"job.parallel.etp must divide job.parallel.tp; state both, got etp {etp} alone.")
     if etp is not None and tp % etp:
         raise Misfit(f"job.parallel.etp must divide job.parallel.tp, got {etp} beside tp {tp}.")
     for name, degree, of, what in (("tp", tp, servers, "GPUs of a server"), ("ep", ep, facts.experts, "experts")):
         if degree is not None and of % degree:
-            near = _nearest(degree, [one for one in range(1, of + 1) if of % one == 0])
+            near = _nearest(degree, [divisor for divisor in range(1, of + 1) if of % divisor == 0])
             raise Misfit(f"job.parallel.{name} must divide the {of} {what}, got {degree}; {near}.")
-    if etp is not None and ep is not None and ep % (shared := found["job.parallel.cp"] * tp // etp):
+    if etp is not None and ep is not None and ep % (shared := draft["job.parallel.cp"] * tp // etp):
         ranks = f"cp x tp / etp = {shared}, the ranks that share tokens"
         raise Misfit(f"job.parallel.ep must be a multiple of {ranks}, got {ep}.")
     if pp is not None and pp > facts.blocks:
@@ -443,50 +449,50 @@ def _check_degrees(found: _Open, model: Model, gpu: Gpu) -> None:
 
 
 def _nearest(value: int, allowed: Sequence[int]) -> str:
-    below = [one for one in allowed if 0 < one < value][-1:]
-    near = [str(one) for one in [*below, *[one for one in allowed if one > value][:1]]]
+    below = [candidate for candidate in allowed if 0 < candidate < value][-1:]
+    near = [str(candidate) for candidate in [*below, *[candidate for candidate in allowed if candidate > value][:1]]]
     return f"the nearest {'are' if len(near) > 1 else 'is'} {' and '.join(near)}"
 
 
-def _disagree(found: _Open, said: str, takes: str) -> None:
-    micro_batches = found[MICRO_BATCHES]
-    raise Misfit(f"job.batch.{said} and micro_batches {micro_batches} do not agree: the former needs {takes}.")
+def _disagree(draft: _DraftCase, statement: str, takes: str) -> None:
+    micro_batches = draft[MICRO_BATCHES]
+    raise Misfit(f"job.batch.{statement} and micro_batches {micro_batches} do not agree: the former needs {takes}.")
 
 
-def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
-    micro_batch, pp = found["job.batch.micro_batch"], degrees["pp"]
-    cp = found["job.parallel.cp"] * (found["job.parallel.tp"] // degrees["tp"])  # EP ranks that share a sequence
+def _batch(draft: _DraftCase, degrees: Mapping[str, int]) -> None:
+    micro_batch, pp = draft["job.batch.micro_batch"], degrees["pp"]
+    cp = draft["job.parallel.cp"] * (draft["job.parallel.tp"] // degrees["tp"])  # EP ranks that share a sequence
     together = micro_batch * degrees["ep"] * degrees["dp"]  # sequences of one micro-batch of all EP ranks, times cp
-    order = SCHEDULES[found["job.schedule"]]
-    if (times := found[PER_STAGE]) is not None:
+    order = SCHEDULES[draft["job.schedule"]]
+    if (times := draft[PER_STAGE]) is not None:
         enough = times * pp * max(1, order.least)
-        found.fill(MICRO_BATCHES, enough, "per_stage x pp")
-        if found[MICRO_BATCHES] != enough:
-            _disagree(found, f"per_stage {times}", f"{enough}")
-    if (bubble := found[BUBBLE]) is not None:
-        enough = micro_batches_for(bubble, pp, _chunks(found), found["job.schedule"], found["job.overlap"] == "passes")
-        found.fill(MICRO_BATCHES, enough, f"a bubble of at most {bubble:g}")
-        if found[MICRO_BATCHES] < enough:
-            _disagree(found, f"bubble {bubble:g}", f"at least {enough}")
+        draft.fill(MICRO_BATCHES, enough, "per_stage x pp")
+        if draft[MICRO_BATCHES] != enough:
+            _disagree(draft, f"per_stage {times}", f"{enough}")
+    if (bubble := draft[BUBBLE]) is not None:
+        enough = micro_batches_for(bubble, pp, _chunks(draft), draft["job.schedule"], draft["job.overlap"] == "passes")
+        draft.fill(MICRO_BATCHES, enough, f"a bubble of at most {bubble:g}")
+        if draft[MICRO_BATCHES] < enough:
+            _disagree(draft, f"bubble {bubble:g}", f"at least {enough}")
     step, least = order.step(pp), max(1, order.least * pp)
-    if all(found[path] is None for path in BATCH):
+    if all(draft[path] is None for path in BATCH):
         wanted = GLOBAL_BATCH * cp / together
         micro_batches = max(step * max(1, round(wanted / step)), -(-least // step) * step)
-        found.fill(GLOBAL, micro_batches * together // cp, f"about {GLOBAL_BATCH:,} sequences")
-    batch, micro_batches = found[GLOBAL], found[MICRO_BATCHES]
+        draft.fill(GLOBAL, micro_batches * together // cp, f"about {GLOBAL_BATCH:,} sequences")
+    batch, micro_batches = draft[GLOBAL], draft[MICRO_BATCHES]
     if micro_batches is None:
-        one = together * step / cp
+        batch_step = together * step / cp
         if batch * cp % (together * step) or batch * cp // together < least:
-            below = max(int(batch // one), -(-least // step))
-            near = sorted({int(max(below, 1) * one), int((max(below, 0) + 1) * one)})
+            below = max(int(batch // batch_step), -(-least // step))
+            near = sorted({int(max(below, 1) * batch_step), int((max(below, 0) + 1) * batch_step)})
             raise Misfit(
-                f"job.batch.global_batch must be a multiple of {one:g} sequences (micro_batch {micro_batch} x ep "
+                f"job.batch.global_batch must be a multiple of {batch_step:g} sequences (micro_batch {micro_batch} x ep "
                 f"{degrees['ep']} x dp {degrees['dp']}{f' / cp {cp}' if cp > 1 else ''}, {step} at a time under "
-                f"{found['job.schedule']}), got {batch}; the nearest are {' and '.join(map(str, near))}."
+                f"{draft['job.schedule']}), got {batch}; the nearest are {' and '.join(map(str, near))}."
             )
-        found.fill(MICRO_BATCHES, batch * cp // together, "global_batch over micro_batch x ep x dp")
+        draft.fill(MICRO_BATCHES, batch * cp // together, "global_batch over micro_batch x ep x dp")
     elif batch is None:
-        found.fill(GLOBAL, micro_batches * together // cp, "micro_batches x micro_batch x ep x dp")
+        draft.fill(GLOBAL, micro_batches * together // cp, "micro_batches x micro_batch x ep x dp")
     elif batch * cp != micro_batches * together:
         raise Misfit(
             f"job.batch.global_batch {batch} and micro_batches {micro_batches} do not agree: micro_batch {micro_batch} "
@@ -494,24 +500,24 @@ def _batch(found: _Open, degrees: Mapping[str, int]) -> None:
         )
 
 
-def _ports(found: _Open, gpu: Gpu, servers: int, group: int, gpus: int, on: Fabric) -> int:
+def _ports(draft: _DraftCase, gpu: Gpu, servers: int, group: int, gpus: int, on: Fabric) -> int:
     """Fill the NICs of a server and their shares, and return how many NICs of the cluster are on switch trees.
 
     `servers`, `gpus`: of the cluster; `group`: servers of an expert-parallel group.
     """
-    found.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
-    found.fill("network.nics", on.about.nics, f"usual on {on.name}")
-    found.fill("network.nics", gpu.gpus_per_server, "one a GPU")
-    nics = found["network.nics"]
-    site = Site(network=found.case.network, servers=servers, servers_per_region=group, nics=nics)
+    draft.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
+    draft.fill("network.nics", on.about.nics, f"usual on {on.name}")
+    draft.fill("network.nics", gpu.gpus_per_server, "one a GPU")
+    nics = draft["network.nics"]
+    site = FabricSite(network=draft.case.network, servers=servers, servers_per_region=group, nics=nics)
     for name, value in on.fills(site).items():
-        found.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers in groups of {group:,}")
+        draft.fill(f"network.{on.name}.{name}", value, f"usual for {servers:,} servers in groups of {group:,}")
     varies = on.about.optics.degree_varies
-    if varies and nics < 2 and found[DEGREE] is None:
+    if varies and nics < 2 and draft[DEGREE] is None:
         raise Misfit(f"network.nics must be at least 2 on {on.name}, got {nics}.")
     electrical = max(1, nics // ELECTRICAL_SHARE)
-    found.fill(DEGREE, max(nics - electrical, 0), f"all except one in {ELECTRICAL_SHARE} NICs")
-    on_tree = nics - found[DEGREE]
+    draft.fill(DEGREE, max(nics - electrical, 0), f"all except one in {ELECTRICAL_SHARE} NICs")
+    on_tree = nics - draft[DEGREE]
     if varies and on_tree < 1:
         raise Misfit(
             f"network.mfabric.optical_degree must be below the {nics} NICs of a server (network.nics): gradients and "
@@ -526,76 +532,76 @@ TURNING = ("greedy", "unsplit")  # usual policy and routing of circuits chosen f
 STAYING = ("uniform", "split")  # usual policy and routing of circuits that stay: the mean demand is even
 
 
-def _circuits(found: _Open, on: Fabric, usual: tuple[str, str]) -> None:
+def _circuits(draft: _DraftCase, on: Fabric, usual: tuple[str, str]) -> None:
     for name, value in zip(("policy", "routing"), usual, strict=True):
-        found.fill(f"circuits.{name}", value, "usual")
+        draft.fill(f"circuits.{name}", value, "usual")
     if on.reconfigures and on.policy is not None:
-        found.put("circuits.policy", on.policy, f"of {on.name}")
-    name, prices = found["circuits.ocs"], found["network.prices"]
+        draft.put("circuits.policy", on.policy, f"of {on.name}")
+    name, prices = draft["circuits.ocs"], draft["network.prices"]
     if name is None:
-        found.fill("circuits.delay_s", DELAY_S, "usual")
+        draft.fill("circuits.delay_s", DELAY_S, "usual")
         return
     switch = get_ocs(name, prices)
-    if found["circuits.delay_s"] is None and switch.delay_s is None:
+    if draft["circuits.delay_s"] is None and switch.delay_s is None:
         raise InputError(f"circuits.ocs {name!r} has no reported delay; give circuits.delay_s.")
     if switch.delay_s is not None:
-        found.fill("circuits.delay_s", switch.delay_s[1], f"the slowest of {name}")
+        draft.fill("circuits.delay_s", switch.delay_s[1], f"the slowest of {name}")
 
 
-def _tree_room(found: _Open, on: Fabric) -> tuple[int | None, int, int]:
+def _tree_room(draft: _DraftCase, on: Fabric) -> tuple[int | None, int, int]:
     """How many NICs one switch and two tiers of a fabric connect, and over how many separate trees its NICs divide.
 
     One switch connects 0 if an oversubscribed tree needs uplinks, None without a tree.
     """
-    radix, network = found["network.radix"], found.case.network
-    at_edge = found["network.oversubscribed_at"] == "edge"
+    radix, network = draft["network.radix"], draft.case.network
+    at_edge = draft["network.oversubscribed_at"] == "edge"
     two = Tree(1, radix, tiers=2).most_hosts * at_edge
-    site = Site(network=network, nics=network.nics).with_network(radix=max(radix, LEAST_RADIX))
+    site = FabricSite(network=network, nics=network.nics).with_network(radix=max(radix, LEAST_RADIX))
     tree = on.links(site).tree
     if tree is None:
         return None, two, 1
-    full = (found["network.oversubscription"] or tree.oversubscription) == 1
+    full = (draft["network.oversubscription"] or tree.oversubscription) == 1
     return tree.radix * (full and at_edge), two, tree.parts
 
 
-def _tiers(found: _Open, on: Fabric, servers: int, tree_nics: int, least: int = 1) -> None:
+def _tiers(draft: _DraftCase, on: Fabric, servers: int, tree_nics: int, least: int = 1) -> None:
     """Fill the tiers of switch trees, at least `least`; raise Misfit if one stated switch is too small for all NICs."""
-    (one, two, trees), stated = _tree_room(found, on), found["network.tiers"]
+    (one_switch_nics, two_tier_nics, trees), stated = _tree_room(draft, on), draft["network.tiers"]
 
     def tiers_for(nics: int) -> int:
         each = -(-nics // trees)
-        fewest = 1 if each <= (one or 0) else 2 if each <= two else 3
+        fewest = 1 if each <= (one_switch_nics or 0) else 2 if each <= two_tier_nics else 3
         return max(least, fewest) if stated == "fewest" else stated
 
-    nics = found["network.nics"]
+    nics = draft["network.nics"]
     by_degree = range(nics + 1) if on.about.optics.degree_varies else ()
-    found.tiers_by_degree = tuple(tiers_for(servers * (nics - degree)) for degree in by_degree)
+    draft.tiers_by_degree = tuple(tiers_for(servers * (nics - degree)) for degree in by_degree)
     if stated == "fewest":
         of = f" on {trees} trees" if trees > 1 else ""
-        first = f"one switch has room for {one:,}, " if one else ""
-        why = f"{tree_nics:,} NICs{of}, {first}two tiers have room for {two:,}"
-        found.put("network.tiers", tiers_for(tree_nics), why)
-    elif stated == 1 and one == 0:
+        first = f"one switch has room for {one_switch_nics:,}, " if one_switch_nics else ""
+        why = f"{tree_nics:,} NICs{of}, {first}two tiers have room for {two_tier_nics:,}"
+        draft.put("network.tiers", tiers_for(tree_nics), why)
+    elif stated == 1 and one_switch_nics == 0:
         raise Misfit(f"network.tiers must be 2 or 3 on an oversubscribed {on.name}: one switch has no uplinks, got 1.")
-    elif stated == 1 and one is not None and tree_nics > one * trees:
+    elif stated == 1 and one_switch_nics is not None and tree_nics > one_switch_nics * trees:
         each = f" for each of {trees} trees" if trees > 1 else ""
-        ports = f"one switch of {one} ports{each}"
-        raise Misfit(f"network.tiers 1 has room for {one * trees:,} NICs, on {ports}, got {tree_nics:,}.")
+        ports = f"one switch of {one_switch_nics} ports{each}"
+        raise Misfit(f"network.tiers 1 has room for {one_switch_nics * trees:,} NICs, on {ports}, got {tree_nics:,}.")
 
 
-def model_of(case: Case) -> Model:
+def model_of(case: Case) -> NamedModel:
     """Return the model of a case, with the dimensions that the case states."""
-    said = flat(case)
-    changed = {field: value for field in OF_MODEL if (value := said[f"model.{field}"]) is not None}
+    values = flat(case)
+    changed = {field: value for field in OF_MODEL if (value := values[f"model.{field}"]) is not None}
     return get_model(case.model.name, changed)
 
 
 def gpu_of(case: Case) -> Gpu:
     """Return the GPU of a case, and its server."""
-    return _gpu(_Open(case))
+    return _gpu(_DraftCase(case))
 
 
-@cached_by_files(lambda case, *_, **__: named_files(case), maxsize=256)
+@cached_by_files(lambda case, *_, **__: files_of_case(case), maxsize=256)
 def hardware_of(case: Case, servers: int, least_tiers: int = 1, circuits: tuple[str, str] = TURNING) -> Hardware:
     """Return the GPUs and network of a case.
 
@@ -603,13 +609,13 @@ def hardware_of(case: Case, servers: int, least_tiers: int = 1, circuits: tuple[
 
     Raise InputError for an unknown name, Misfit for NICs that circuits and switches cannot divide.
     """
-    found, on = _Open(case), fabric.get(case.network.fabric)
-    gpu = _gpu(found)
-    tree_nics = _ports(found, gpu, servers, servers, servers * on.gpus_of(gpu), on)
-    _circuits(found, on, circuits)
-    _tiers(found, on, servers, tree_nics, least_tiers)
-    check_network(found.case, on, tree_nics)
-    return Hardware(**_hardware(found.case, gpu, found.tiers_by_degree), shares_network=least_tiers > 1)
+    draft, on = _DraftCase(case), fabric.get(case.network.fabric)
+    gpu = _gpu(draft)
+    tree_nics = _ports(draft, gpu, servers, servers, servers * on.gpus_of(gpu), on)
+    _circuits(draft, on, circuits)
+    _tiers(draft, on, servers, tree_nics, least_tiers)
+    check_network(draft.case, on, tree_nics)
+    return Hardware(**_hardware(draft.case, gpu, draft.tiers_by_degree), shares_network=least_tiers > 1)
 
 
 def _hardware(whole: Case, gpu: Gpu, tiers_by_degree: tuple[int, ...]) -> dict[str, Any]:
@@ -638,11 +644,11 @@ def _check_values(resolved: Resolved) -> None:
             raise InputError("traffic.trace needs a path: a file or folder of recorded routing, got none.")
         if source.axes is not None:
             traffic.axes_of(source.axes)
-    if resolved.scheduled:
+    if resolved.is_scheduled:
         check_name(case.circuits.schedule, "scheduler")
     if isinstance(case.circuits.policy, str):
         check_name(case.circuits.policy)
-    resolved.parts.prices.at("nic", case.network.nic_gbps)
+    resolved.parts.prices.price_of("nic", case.network.nic_gbps)
     resolved.server.peak(case.job.precision.compute)
     if source.name == "knobs":
         knobs_of(source)
@@ -650,7 +656,7 @@ def _check_values(resolved: Resolved) -> None:
     room_of(case, resolved.job)
     if rule.name == "given":
         with in_file(rule.value):
-            traffic.check_given(traffic.read_placement(rule.value), resolved.job)
+            traffic.check_placement_fits(traffic.read_placement(rule.value), resolved.job)
     one_of("circuits.routing", case.circuits.routing, ROUTINGS)
 
 
@@ -662,11 +668,11 @@ def _check_groups(resolved: Resolved) -> None:
     case, name, network = resolved.case, resolved.policy, resolved.case.network
     policies.suited(name, routing=resolved.routing)
     group: Any = resolved.fabric.group(resolved.site, network.nic_gbps)
-    if group.reconfigures and resolved.scheduled:
+    if group.reconfigures and resolved.is_scheduled:
         resolved.planner(group)
     elif group.reconfigures:
-        rest = {"routing": resolved.routing, "names": network.acos.topologies}
-        policies.tried(name, (group.servers,), int(group.optical_degree), **rest)
+        options = {"routing": resolved.routing, "names": network.acos.topologies}
+        policies.tried(name, (group.servers,), int(group.optical_degree), **options)
         policy, alone = resolved.circuits_policy(), each_by_demand(flat(case)) and name not in NAMES
         if alone and not policies.reads_of(policy, group).demand_alone:
             raise more_than_demand(name_of(name))

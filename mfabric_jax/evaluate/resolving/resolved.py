@@ -19,17 +19,25 @@ from mfabric_jax.case.paths import Case, flat
 from mfabric_jax.case.policies import BOUND, NO_SCHEDULE, name_of
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.fabric.design import Fabric
-from mfabric_jax.fabric.parts_list import Parts
-from mfabric_jax.fabric.site import ClusterShape, Site
+from mfabric_jax.fabric.parts_list import PartsTable
+from mfabric_jax.fabric.site import ClusterShape, FabricSite
 from mfabric_jax.fabric.transport import Transport
 from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.notebooks import html_table
 from mfabric_jax.traffic.knobs import WORKLOADS, Knobs
-from mfabric_jax.traffic.placement import Room
+from mfabric_jax.traffic.placement import SlotLayout
 from mfabric_jax.workload import Gpu, Workload, block_seconds
-from mfabric_jax.workload.compute import BlockSeconds, scaled
+from mfabric_jax.workload.compute import BlockSeconds, scale_seconds
 from mfabric_jax.workload.gpus import DEFAULT_GPU
-from mfabric_jax.workload.kernels import IDEAL, Shares, achieved_by_kernels, job_shares, kernel_seconds, rates_of, table
+from mfabric_jax.workload.kernels import (
+    IDEAL,
+    BandwidthShares,
+    achieved_by_kernels,
+    job_shares,
+    kernel_seconds,
+    rates_of,
+    table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +65,7 @@ PUBLISHED: dict[str, tuple[float, ...]] = {
 }
 
 
-class Calibrated(NamedTuple):
+class CalibrationFit(NamedTuple):
     """Fit of a model: `efficiency` over the default GPU's peak (may exceed 1), `compute_s`, and errors."""
 
     efficiency: float
@@ -67,10 +75,10 @@ class Calibrated(NamedTuple):
 
 
 @functools.cache
-def calibrated_under(name: str) -> dict[str, Calibrated]:
+def calibration_fits(name: str) -> dict[str, CalibrationFit]:
     """Return the fits by model that `mfabric calibrate` made under a preset (calibrations/NAME.json)."""
     file = resources.files("mfabric_jax.evaluate.resolving") / "calibrations" / f"{name}.json"
-    return {model: Calibrated(**fit) for model, fit in json.loads(file.read_text())["models"].items()}
+    return {model: CalibrationFit(**fit) for model, fit in json.loads(file.read_text())["models"].items()}
 
 
 HALF = 0.5  # of the peak, for a model without published times
@@ -125,17 +133,17 @@ class Hardware:
 
     @property
     def leaf_servers(self) -> int | None:
-        asked = self.case.network.leaf_servers
-        return None if asked == "most" else asked
+        stated = self.case.network.leaf_servers
+        return None if stated == "most" else stated
 
     def own(self, fabric: str) -> Any:
         """Return the settings of one fabric; None if it has none."""
         return own_settings(self.case, fabric)
 
-    def site_of(self, shape: ClusterShape) -> Site:
+    def site_of(self, shape: ClusterShape) -> FabricSite:
         """Return what the fabric is laid out for: servers of a shape with this hardware."""
         in_domains = self.fabric.domain_gpus is not None  # domains have a NIC for each GPU
-        return Site(
+        return FabricSite(
             network=self.case.network,
             servers=shape.servers,
             gpus_per_server=shape.gpus_per_server,
@@ -152,8 +160,8 @@ class Hardware:
         )
 
     @functools.cached_property
-    def parts(self) -> Parts:
-        return Parts.read(self.case.network.prices, self.case.circuits.ocs)
+    def parts(self) -> PartsTable:
+        return PartsTable.read(self.case.network.prices, self.case.circuits.ocs)
 
     def planner(self, region: Region) -> Planner:
         """Return the function that times a region's all-to-alls under the scheduler of the case.
@@ -183,12 +191,12 @@ class Resolved(Hardware):
 
     job: Workload
     why: Mapping[str, str] = dataclasses.field(hash=False, compare=False)
-    asked: Case = dataclasses.field(hash=False, compare=False)
+    original: Case = dataclasses.field(hash=False, compare=False)
     measured: float | None = None
     recipe: str = "none"
 
     @functools.cached_property
-    def site(self) -> Site:
+    def site(self) -> FabricSite:
         return self.site_of(self.job)
 
     def __repr__(self) -> str:
@@ -201,7 +209,7 @@ class Resolved(Hardware):
         return html_table(rows, f"{self.job.model} on {self.job.gpus:,} GPUs, {self.fabric.name}: filled values")
 
     @property
-    def scheduled(self) -> bool:
+    def is_scheduled(self) -> bool:
         """Whether circuits change during an all-to-all."""
         return self.case.circuits.schedule != NO_SCHEDULE
 
@@ -209,7 +217,7 @@ class Resolved(Hardware):
     def first(self) -> str:
         """Name of the rule in `timing.First`, or `SCHEDULE`."""
         turn: Any = self.case.circuits.turn
-        if self.scheduled:
+        if self.is_scheduled:
             return SCHEDULE
         if turn.name == "predict" and turn.predictor == "random":
             return "random"
@@ -237,18 +245,18 @@ class Resolved(Hardware):
         return self.plan_on == "past" and self.circuits_for in LONG
 
     @property
-    def calibrated(self) -> dict[str, Calibrated]:
+    def calibrations(self) -> dict[str, CalibrationFit]:
         """Fitted rates by model, under the assumptions of the case."""
         rate: Any = self.case.compute.rate
         of_gpu = self.server.name, self.case.job.precision.compute
-        return calibrated_under(rate.value) if rate.name == "calibrated" and of_gpu == (DEFAULT_GPU, "bf16") else {}
+        return calibration_fits(rate.value) if rate.name == "calibrated" and of_gpu == (DEFAULT_GPU, "bf16") else {}
 
-    def achieved(self, job: Workload) -> float:
+    def efficiency_of(self, job: Workload) -> float:
         rate: Any = self.case.compute.rate
         if rate.name == "kernels":
             return achieved_by_kernels(job, self.server, self._format, self.of_kernels(job))
         if rate.name == "calibrated":
-            known = self.calibrated.get(job.known_as)
+            known = self.calibrations.get(job.known_as)
             return HALF if known is None else known.efficiency
         if rate.name == "measured":
             if self.measured is None:
@@ -259,9 +267,9 @@ class Resolved(Hardware):
     def block_seconds(self, job: Workload, efficiency: float | None = None) -> BlockSeconds:
         """Return the seconds of a block; `efficiency` None: `achieved`."""
         if self.case.compute.rate.name == "kernels":
-            found = self.of_kernels(job)
-            return found if efficiency is None else scaled(found, self.achieved(job) / efficiency)
-        achieved = self.achieved(job) if efficiency is None else efficiency
+            seconds = self.of_kernels(job)
+            return seconds if efficiency is None else scale_seconds(seconds, self.efficiency_of(job) / efficiency)
+        achieved = self.efficiency_of(job) if efficiency is None else efficiency
         return block_seconds(job, self.server, achieved, self._format)
 
     @property
@@ -275,7 +283,7 @@ class Resolved(Hardware):
         launch_s = float(units.us(launch_us))
         return kernel_seconds(job, self.server, self._format, how, path=rate.table, launch_s=launch_s)
 
-    def shares(self, job: Workload, how: str = "usual") -> Shares:
+    def shares(self, job: Workload, how: str = "usual") -> BandwidthShares:
         """Return achieved over nominal bandwidth of communication."""
         case: Any = self.case
         if case.compute.rate.name != "kernels":
@@ -290,7 +298,7 @@ class Resolved(Hardware):
             return rates_of(self.server, path=rate.table).memory_Bps
         return self.server.memory_Bps or math.inf
 
-    def room(self, job: Workload) -> Room:
+    def room(self, job: Workload) -> SlotLayout:
         """Return `room_of` the case."""
         return room_of(self.case, job)
 
@@ -327,12 +335,12 @@ def knobs_of(source: Any) -> Knobs:
     return WORKLOADS[one_of("traffic.knobs", source.value, WORKLOADS)]
 
 
-def room_of(case: Case, job: Workload) -> Room:
+def room_of(case: Case, job: Workload) -> SlotLayout:
     """Return the slots of a group; raise InputError for a placement that the gate does not allow."""
     facts, rule = job.architecture, case.placement.rule
     limited = job.node_limit == "model" and facts.expert_groups > 1
     groups = getattr(rule, "groups", None) or (facts.expert_groups if limited else facts.experts)
-    room = Room(job.ep, job.ranks_per_server, job.expert_slots, groups)
+    room = SlotLayout(job.ep, job.ranks_per_server, job.expert_slots, groups)
     room.check(facts.experts)
     whole_groups = rule.name == "hierarchical" and groups == facts.expert_groups == room.servers
     if limited and rule.name != "contiguous" and not whole_groups:

@@ -9,9 +9,9 @@ from typing import Any
 from mfabric_jax.case import Case
 from mfabric_jax.case.paths import flat
 from mfabric_jax.checks import InputError
-from mfabric_jax.evaluate.resolving.resolve import worked_out
+from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
 from mfabric_jax.evaluate.resolving.resolved import Resolved
-from mfabric_jax.evaluate.resolving.traffic import drawn_loads
+from mfabric_jax.evaluate.resolving.traffic import draw_loads
 from mfabric_jax.support.columns import TRUTH, Column, Columns
 from mfabric_jax.traffic.dispatch import even_bytes
 from mfabric_jax.units import to_gigabytes
@@ -43,7 +43,7 @@ def memory_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
 
     None: unknown. The GPU's tokens are those of the timed traffic (`drawn_loads`).
     """
-    parts, has = fullest_stage(job, drawn_loads(settings.case, job))[1], settings.server.memory_bytes
+    parts, has = fullest_stage(job, draw_loads(settings.case, job))[1], settings.server.memory_bytes
     return {
         "memory_gb": float(to_gigabytes(parts.total)),
         "gpu_memory_gb": None if has is None else float(to_gigabytes(has)),
@@ -59,42 +59,51 @@ FIELDS = {  # field of a `Workload`: its path in a case
 }
 
 
-def found_words(resolved: Resolved) -> str | None:
+def search_words(resolved: Resolved) -> str | None:
     """Return a sentence on degrees chosen by search; None if the case states them."""
     job, why = resolved.job, resolved.why
-    if not any(_searched(resolved, name) for name in ("tp", "pp", "ep")):
+    if not any(_is_searched(resolved, name) for name in ("tp", "pp", "ep")):
         return None
-    found = [name for name in ("tp", "pp", "ep") if FIELDS[name] in why]
-    rest = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
-    left = "was" if len(found) == 1 else "were"
-    return f"{job.model}: {', '.join(found)} {left} open; the search chose {set_up_words(vars(job))}, {rest}."
+    open_degrees = [name for name in ("tp", "pp", "ep") if FIELDS[name] in why]
+    batch_words = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
+    left = "was" if len(open_degrees) == 1 else "were"
+    return f"{job.model}: {', '.join(open_degrees)} {left} open; the search chose {set_up_words(vars(job))}, {batch_words}."
 
 
 def wider_words(resolved: Resolved) -> str | None:
     """Return a sentence on degrees whose all-to-alls leave servers, if the search chose others."""
-    job, asked = resolved.job, resolved.asked
-    if not _searched(resolved, "ep") or job.servers_per_region > 1:
+    job, original = resolved.job, resolved.original
+    if not _is_searched(resolved, "ep") or job.servers_per_region > 1:
         return None
     experts = job.architecture.experts
-    every = [_tried(asked, {FIELDS["ep"]: ep}) for ep in range(job.ep + 1, experts + 1) if experts % ep == 0]
-    wide = [one for one in every if one and one.job.servers_per_region > 1 and too_large_words(one) is None]
+    every = [_try_changes(original, {FIELDS["ep"]: ep}) for ep in range(job.ep + 1, experts + 1) if experts % ep == 0]
+    wide = [
+        candidate
+        for candidate in every
+        if candidate and candidate.job.servers_per_region > 1 and too_large_words(candidate) is None
+    ]
     if not wide:
         return None
-    best = min(wide, key=lambda one: iteration_seconds(one.job, one.server).total / one.job.iteration_tokens).job
+    best = min(
+        wide,
+        key=lambda candidate: iteration_seconds(candidate.job, candidate.server).total / candidate.job.iteration_tokens,
+    ).job
     return (
         f"{job.model}: all-to-alls stay inside servers; fabrics differ only in cost and in other traffic between "
         f"servers, such as gradients. --ep {best.ep} lets all-to-alls leave servers ({set_up_words(vars(best))})."
     )
 
 
-def untried_words(resolved: Resolved) -> str | None:
+def schedule_words(resolved: Resolved) -> str | None:
     """Return a sentence on schedule and layout, which the search leaves as usual, and on flags that try others."""
     tried = {"job.schedule": ("1f1b", "interleaved"), "job.layout": ("even", "ends")}
     usual = {path: values for path, values in tried.items() if resolved.why.get(path) == "usual"}
-    if not _searched(resolved, "pp") or resolved.job.pp == 1 or not usual:
+    if not _is_searched(resolved, "pp") or resolved.job.pp == 1 or not usual:
         return None
-    job, asked = resolved.job, resolved.asked
-    while usual and not all(_tried(asked, dict(zip(usual, some, strict=True))) for some in product(*usual.values())):
+    job, original = resolved.job, resolved.original
+    while usual and not all(
+        _try_changes(original, dict(zip(usual, some, strict=True))) for some in product(*usual.values())
+    ):
         usual.popitem()
     more = "".join(f" --set {path}={','.join(values)}" for path, values in usual.items())
     schedule = flat(resolved.case)["job.schedule"]
@@ -102,13 +111,13 @@ def untried_words(resolved: Resolved) -> str | None:
     return f"{job.model}: {named} were not searched{f'; others may be quicker: add{more}' if more else ''}."
 
 
-def _searched(resolved: Resolved, name: str) -> bool:
+def _is_searched(resolved: Resolved, name: str) -> bool:
     return not resolved.why.get(FIELDS[name], "recipe").startswith(("recipe", "file"))
 
 
-def _tried(asked: Case, changes: Mapping[str, Any]) -> Resolved | None:
+def _try_changes(original: Case, changes: Mapping[str, Any]) -> Resolved | None:
     try:
-        return worked_out(asked.with_(dict(changes)))
+        return resolve_without_jax(original.with_(dict(changes)))
     except InputError:
         return None
 
@@ -116,8 +125,8 @@ def _tried(asked: Case, changes: Mapping[str, Any]) -> Resolved | None:
 def too_large_words(resolved: Resolved) -> str | None:
     """Return a sentence on what does not fit in memory and what would; None if all fits or memory is unknown."""
     job, server = resolved.job, resolved.server
-    said = memory_columns(resolved, job)
-    if said["fits"] is not False:
+    memory = memory_columns(resolved, job)
+    if memory["fits"] is not False:
         return None
 
     def again(changed: Mapping[str, Any]) -> Workload:
@@ -125,12 +134,14 @@ def too_large_words(resolved: Resolved) -> str | None:
         stated |= {"job.parallel.gpus": job.gpus} | {FIELDS[name]: value for name, value in changed.items()}
         etp = changed.get("tp", job.tp)
         stated |= {"job.parallel.tp": etp * job.folded, "job.parallel.etp": etp}
-        return worked_out(resolved.asked.with_(stated)).job
+        return resolve_without_jax(resolved.original.with_(stated)).job
 
-    loads_of = functools.partial(drawn_loads, resolved.case)
-    does = [remedy_words(one, job) for one in remedies(job, server, again, loads_of)]
+    loads_of = functools.partial(draw_loads, resolved.case)
+    does = [remedy_words(remedy, job) for remedy in remedies(job, server, again, loads_of)]
     kept = f"{HEADROOM:.0%} kept for buffers"
-    what = f"{job.model} needs {said['memory_gb']:,.0f} GB a GPU, which has {said['gpu_memory_gb']:,.0f} GB ({kept})"
+    what = (
+        f"{job.model} needs {memory['memory_gb']:,.0f} GB a GPU, which has {memory['gpu_memory_gb']:,.0f} GB ({kept})"
+    )
     return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."
 
 
@@ -142,7 +153,7 @@ def dispatcher_words(resolved: Resolved) -> str | None:
     job, dispatcher = resolved.job, resolved.case.job.dispatcher
     if dispatcher not in ONCE_A_SERVER or job.dispatch == COPIES or job.servers_per_region == 1:
         return None
-    before, after = (_between_servers(one) for one in (job, dataclasses.replace(job, dispatch=COPIES)))
+    before, after = (_between_servers(variant) for variant in (job, dataclasses.replace(job, dispatch=COPIES)))
     if not after < before:
         return None
     return (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.evaluate.resolving.resolved import Hardware, Resolved
-from mfabric_jax.fabric.parts_list import Parts
+from mfabric_jax.fabric.parts_list import PartsTable
 from mfabric_jax.fabric.registry import no_price, site_cost, site_watts
 from mfabric_jax.support.bands import HIGH, LOW, LOW_PORTS, LOW_PORTS_NETWORK, QUOTED
 from mfabric_jax.support.columns import Column, Columns
@@ -71,7 +71,7 @@ class Bill(NamedTuple):
     cluster_watts: Any
 
 
-def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = None, **ports: Any) -> Bill:
+def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: PartsTable | None = None, **ports: Any) -> Bill:
     """Return the bill of a cluster: GPUs in use, and idle GPUs that the job must pay for, whose watts do not count.
 
     A job pays for whole servers or domains, or for a part if it fills none (`Fabric.share_of`).
@@ -80,7 +80,7 @@ def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = N
     - `nic_gbps`, `ports` (fields of `Site` that override the settings): may be arrays.
     """
     parts, gpu, on = parts or settings.parts, settings.server, settings.fabric
-    built, share = on.built_of(gpu), on.share_of(gpu, job.gpus_per_server)
+    built, share = on.physical_gpus(gpu), on.share_of(gpu, job.gpus_per_server)
     site = dataclasses.replace(settings.site_of(job), gpus_per_server=built, **ports)
     site = site if on.domain_gpus is None else dataclasses.replace(site, nics=built)  # a NIC for each of its GPUs
     usd = multiply(site_cost(on, site, nic_gbps, parts.prices), share)
@@ -97,7 +97,7 @@ def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: Parts | None = N
     return Bill(usd, add(usd, gpu_usd, rest_usd), watts, add(watts, multiply(job.gpus, gpu.watts), rest_watts))
 
 
-def usd_of_gpu(settings: Hardware, parts: Parts | None = None) -> float | None:
+def usd_of_gpu(settings: Hardware, parts: PartsTable | None = None) -> float | None:
     """Return the dollars of a GPU, from its file or the price list; `parts`: another list."""
     parts, gpu = parts or settings.parts, settings.server
     listed = parts.gpus[gpu.name].usd if gpu.name in parts.gpus else None
@@ -150,7 +150,7 @@ def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> Row:
 def idle_spares(settings: Resolved, job: Workload) -> str | None:
     """Return a sentence on GPUs of scale-up domains that no group fills; None if there are none."""
     on, gpu = settings.fabric, settings.server
-    paid, size = on.paid_gpus(gpu, job), on.built_of(gpu)
+    paid, size = on.paid_gpus(gpu, job), on.physical_gpus(gpu)
     if round(paid, PLACES) == job.gpus:
         return None
     used = f"{job.model} uses {job.gpus:,} of {paid:,.12g} GPUs in {paid / size:,.12g} domains of {size}"
@@ -207,20 +207,20 @@ def _per(usd: Any, iteration_s: Any) -> Any:
 
 def columns_at_quotes(settings: Resolved, priced: Callable) -> Row:
     """Dollars of a million tokens, and of the network, at other prices that are quoted; None where there are none."""
-    found: Row = dict.fromkeys(QUOTED)
-    for column, parts in settings.parts.quoted(settings.server.name).items():
+    columns: Row = dict.fromkeys(QUOTED)
+    for column, parts in settings.parts.quote_variants(settings.server.name).items():
         bill, each = priced(parts)
-        found[column] = each["usd_per_million_tokens"]
+        columns[column] = each["usd_per_million_tokens"]
         if column == LOW_PORTS:
-            found[LOW_PORTS_NETWORK] = bill.network_usd
-    return found
+            columns[LOW_PORTS_NETWORK] = bill.network_usd
+    return columns
 
 
-def columns_on_panels(one: "Problem", turned: Any, priced: Callable) -> Row:
+def columns_on_panels(problem: "Problem", turned: Any, priced: Callable) -> Row:
     """Columns of dollars with patch panels in the place of a switch that never turned; None: it turned, or is none."""
-    if not one.fabric.reconfigures or one.fabric.about.optics.switches is None:
+    if not problem.fabric.reconfigures or problem.fabric.about.optics.switches is None:
         return dict.fromkeys(ON_PANELS)
     _, usd_of = priced(panels=True)
-    turned = (turned > 0) | (one.circuits_for not in ("all-to-all", "run"))  # other spans begin with a turn
+    turned = (turned > 0) | (problem.circuits_for not in ("all-to-all", "run"))  # other spans begin with a turn
     each = {column: usd_of[name] for column, name in ON_PANELS.items()}
     return {column: None if usd is None else np.where(turned, np.nan, usd) for column, usd in each.items()}

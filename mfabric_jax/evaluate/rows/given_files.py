@@ -9,10 +9,10 @@ from mfabric_jax.case.policies import file_of
 from mfabric_jax.support.text_files import cached_by_files
 
 
-def files_of(asked: Cases) -> dict[str, Path]:
+def files_of(cases: Cases) -> dict[str, Path]:
     """Return the existing files and folders that cases name, by that name."""
-    every = [flat(block.case) for block in asked.blocks]
-    named = {value for one in every for path in file_settings() if isinstance(value := one.get(path), str)}
+    every = [flat(block.case) for block in cases.blocks]
+    named = {value for values in every for path in file_settings() if isinstance(value := values.get(path), str)}
     paths = {name: Path(file_of(name)) for name in sorted(named)}
     return {name: path for name, path in paths.items() if path.exists()}
 

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from mfabric_jax.case import Block
-from mfabric_jax.case.paths import build, flat, named_files
+from mfabric_jax.case.paths import build, files_of_case, flat
 from mfabric_jax.evaluate.arranged import AT_ONCE, AllToAllsOf, inside_of
-from mfabric_jax.evaluate.flow_ends import Circuits, ends_at, flow_columns, slot_of
+from mfabric_jax.evaluate.flow_ends import ShownCircuits, ends_at, flow_columns, slot_of
 from mfabric_jax.evaluate.numbers import NetworkOf, Numbers
 from mfabric_jax.evaluate.problem import Problem, check_dtype, numbers_of, slowest_columns
 from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
@@ -28,17 +28,17 @@ from mfabric_jax.evaluate.rows.rows import (
     column_of,
     columns_of,
     compute_source,
-    listed_rows,
+    to_rows,
 )
 from mfabric_jax.evaluate.rules import TradeOff, trade_off_of
-from mfabric_jax.evaluate.solving import measured_efficiency, measured_under, problem_at
+from mfabric_jax.evaluate.solving import is_measured_under, problem_at, solve_efficiency
 from mfabric_jax.evaluate.times import time_iterations
-from mfabric_jax.routing.ends import Ends
+from mfabric_jax.routing.ends import FlowEnds
 from mfabric_jax.support.bands import OF_KERNELS, OF_LINKS, PROMPT, band_columns, is_of_band
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.workload import Workload
-from mfabric_jax.workload.compute import scaled
+from mfabric_jax.workload.compute import scale_seconds
 
 DRAWN = ("shares", "generated", "knobs")  # sources of traffic that depend on the seed
 DRAWN_AGAIN = 16  # blocks of at most this many rows draw their traffic `run.draws` times, larger ones once
@@ -66,7 +66,7 @@ class Shared:
             return self._known[key]
 
 
-class Solved(NamedTuple):
+class SolvedCases(NamedTuple):
     """Columns [C] of solved cases; `which` [C]: number of each case's all-to-alls, which cases may share.
 
     By that number, `over`: loads over the balanced load; `circuits`: the shown circuits.
@@ -75,7 +75,7 @@ class Solved(NamedTuple):
     which: np.ndarray
     columns: RowArrays
     over: dict[int, np.ndarray]
-    circuits: dict[int, Circuits]
+    circuits: dict[int, ShownCircuits]
 
 
 class Points:
@@ -118,45 +118,47 @@ class Points:
     def cases(self) -> RowArrays:
         """Return the numbers of all cases by path; open values are those of the first case."""
         usual = self.usual
-        found = {path: np.full(len(self.block), value) for path, value in usual.items()}
+        numbers = {path: np.full(len(self.block), value) for path, value in usual.items()}
         for path, column in self.block.columns.items():
-            if path in found:
-                found[path] = np.array([usual[path] if value is None else value for value in column])
+            if path in numbers:
+                numbers[path] = np.array([usual[path] if value is None else value for value in column])
         if self.case.compute.rate.name == "measured":
-            found[EFFICIENCY] = self._measured(found)
-        return found
+            numbers[EFFICIENCY] = self._efficiencies(numbers)
+        return numbers
 
-    def _measured(self, cases: RowArrays) -> np.ndarray:
+    def _efficiencies(self, cases: RowArrays) -> np.ndarray:
         """The rate of every case, solved once per measured iteration."""
-        names = [path for path in self.block.columns if path in cases and measured_under(self.block.case, path)]
+        names = [path for path in self.block.columns if path in cases and is_measured_under(self.block.case, path)]
         if not names:
             return cases[EFFICIENCY]
-        _, some, place = np.unique(
+        _, some, inverse = np.unique(
             np.stack([cases[name] for name in names], axis=1), axis=0, return_index=True, return_inverse=True
         )
         below = flat(self.block.case)
-        each = [build(below | {name: cases[name][at].item() for name in names}) for at in some]
-        return np.array([measured_efficiency(resolve(case).case) for case in each])[place.reshape(-1)]
+        each = [build(below | {name: cases[name][row].item() for name in names}) for row in some]
+        return np.array([solve_efficiency(resolve(case).case) for case in each])[inverse.reshape(-1)]
 
     def rows(self) -> list[Row]:
         """Return a row for every case."""
-        return listed_rows(self.columns())
+        return to_rows(self.columns())
 
     def columns(self) -> RowArrays:
         """Return the columns of the rows, each [N]; unknown numbers are nan."""
         cases = self.cases()
-        place, each = self._each_iteration(cases)
-        solved = self._solved(each, self._networks(each))
-        last = np.searchsorted(place, np.arange(len(self.block)), side="right") - 1  # the shown iteration of a row
+        row_numbers, each = self._each_iteration(cases)
+        solved = self._solve_cases(each, self._networks(each))
+        last = (
+            np.searchsorted(row_numbers, np.arange(len(self.block)), side="right") - 1
+        )  # the shown iteration of a row
         flows = self._flows(solved, last, {name: values[last] for name, values in each.items()})
-        mean = self._mean(solved, place)
+        mean = self._mean(solved, row_numbers)
         ports = {}
         if self.on.about.optics.degree_varies:
             degree, nics = cases[PORTS], np.asarray(self.resolved.server_nics)
             tiers = np.array(self.resolved.tiers_by_degree)[degree]
             ports = {"optical_degree": degree, "electrical_nics": nics - degree, "tiers": tiers}
-        rest = {"over": self._over_balanced(solved, place), "source": self._sources(cases)}
-        columns = columns_of(self.problem, mean, cases[BANDWIDTH], cases[EFFICIENCY], **rest, **ports)
+        details = {"over": self._over_balanced(solved, row_numbers), "source": self._sources(cases)}
+        columns = columns_of(self.problem, mean, cases[BANDWIDTH], cases[EFFICIENCY], **details, **ports)
         variants = {name: values for name, values in mean.items() if is_of_band(name)}
         columns |= band_columns(mean["iteration_s"], variants, self._other_draws())
         columns |= training_columns(self.problem.resolved, columns)
@@ -166,17 +168,17 @@ class Points:
         """Row number of every iteration that rows show, and the numbers of the iteration for every replica."""
         every, replicas = np.arange(len(self.problem.selections) // self.replicas), np.arange(self.replicas)
         sample = cases[SAMPLE][:, None]
-        place, iteration = np.nonzero((sample == AVERAGED) | (sample == every))
-        each = {name: np.tile(values[place], len(replicas)) for name, values in cases.items()}
-        return place, each | {SAMPLE: np.add.outer(len(every) * replicas, iteration).ravel()}
+        row_numbers, iteration = np.nonzero((sample == AVERAGED) | (sample == every))
+        each = {name: np.tile(values[row_numbers], len(replicas)) for name, values in cases.items()}
+        return row_numbers, each | {SAMPLE: np.add.outer(len(every) * replicas, iteration).ravel()}
 
-    def _mean(self, solved: Solved, place: np.ndarray) -> RowArrays:
+    def _mean(self, solved: SolvedCases, row_numbers: np.ndarray) -> RowArrays:
         """Mean over the iterations of every row [N]: seconds of the slowest replica, circuit changes of all."""
-        weight = 1 / np.bincount(place, minlength=len(self.block))
+        weight = 1 / np.bincount(row_numbers, minlength=len(self.block))
         changes = {name: x for name, x in solved.columns.items() if name in (*SWITCHING, RECONFIGURED)}
-        found = slowest_columns({n: x for n, x in solved.columns.items() if n not in changes}, self.replicas)
-        found |= {name: x.reshape(self.replicas, -1).mean(axis=0) for name, x in changes.items()}
-        return {name: np.bincount(place, values) * weight for name, values in found.items()}
+        columns = slowest_columns({n: x for n, x in solved.columns.items() if n not in changes}, self.replicas)
+        columns |= {name: x.reshape(self.replicas, -1).mean(axis=0) for name, x in changes.items()}
+        return {name: np.bincount(row_numbers, values) * weight for name, values in columns.items()}
 
     def _other_draws(self) -> list[np.ndarray]:
         """Seconds of every row with other draws of its traffic; unknown for more rows than `DRAWN_AGAIN`."""
@@ -190,25 +192,25 @@ class Points:
     def _with_seed(self, seed: int) -> np.ndarray:
         block = dataclasses.replace(self.block, case=self.block.case.with_({"run.seed": seed}))
         drawn = Points(block, shared=self.shared)
-        place, each = drawn._each_iteration(drawn.cases())
-        return drawn._mean(drawn._solved(each, {"": (drawn.problem.network, each)}), place)["iteration_s"]
+        row_numbers, each = drawn._each_iteration(drawn.cases())
+        return drawn._mean(drawn._solve_cases(each, {"": (drawn.problem.network, each)}), row_numbers)["iteration_s"]
 
-    def _flows(self, solved: Solved, rows: np.ndarray, cases: Numbers) -> RowArrays:
+    def _flows(self, solved: SolvedCases, rows: np.ndarray, cases: Numbers) -> RowArrays:
         """Columns of one dispatch (`flow_ends`) of cases `rows`; unknown beyond `MOST_KEYS` different all-to-alls."""
         which, network = solved.which[rows], self.problem.network
         every, first = np.unique(which, return_index=True)
-        found: dict[int, Ends | None] = dict.fromkeys(every.tolist())
+        ends: dict[int, FlowEnds | None] = dict.fromkeys(every.tolist())
         for key, row in zip(every.tolist(), first.tolist(), strict=True) if len(every) <= MOST_KEYS else ():
             case = {name: values[row] for name, values in cases.items()}
             where = network.group_at(case), self.problem.selections[int(case[SAMPLE])], self.problem.carry
-            found[key] = ends_at(self.problem, *where, solved.circuits.get(key))
-        columns = flow_columns([found[key] for key in which.tolist()], np.asarray(network.costs(cases)[0].nic_Bps))
+            ends[key] = ends_at(self.problem, *where, solved.circuits.get(key))
+        columns = flow_columns([ends[key] for key in which.tolist()], np.asarray(network.costs(cases)[0].nic_Bps))
         return {name: column_of(values) for name, values in columns.items()}
 
-    def _over_balanced(self, solved: Solved, place: np.ndarray) -> np.ndarray:
+    def _over_balanced(self, solved: SolvedCases, row_numbers: np.ndarray) -> np.ndarray:
         """The median load of every row's all-to-alls over the balanced one [N]."""
         median = functools.cache(lambda keys: float(np.median([solved.over[key] for key in keys])))
-        starts = np.flatnonzero(np.diff(place)) + 1
+        starts = np.flatnonzero(np.diff(row_numbers)) + 1
         each = np.split(solved.which.reshape(self.replicas, -1), starts, axis=1)
         return np.array([median(tuple(keys.ravel().tolist())) for keys in each])
 
@@ -226,28 +228,28 @@ class Points:
     def _networks(self, cases: RowArrays) -> Networks:
         """Networks and numbers: the usual (""), and by column of `bands` with slower or faster kernels and links."""
         resolved, network, job = self.resolved, self.problem.network, self.job
-        found = {"": (network, cases)}
+        networks = {"": (network, cases)}
         if resolved.case.compute.rate.name == "kernels":
             for how, column in OF_KERNELS.items():
-                at_peak = scaled(resolved.of_kernels(job, how), resolved.achieved(job))
-                found[column] = dataclasses.replace(network, peak_s=at_peak), cases
+                at_peak = scale_seconds(resolved.of_kernels(job, how), resolved.efficiency_of(job))
+                networks[column] = dataclasses.replace(network, peak_s=at_peak), cases
             for how, column in OF_LINKS.items():
-                found[column] = dataclasses.replace(network, shares=resolved.shares(job, how)), cases
+                networks[column] = dataclasses.replace(network, shares=resolved.shares(job, how)), cases
         alpha_s, usual_s, own_s = cases[ALPHA], cases[LINK_DELAY], self.problem.own_delay_s
         if alpha_s.any() or (own_s is not None and np.any(usual_s < own_s)):  # a variant without latency per message
             quick = {ALPHA: np.zeros_like(alpha_s)}
             if own_s is not None:
                 quick[LINK_DELAY] = np.minimum(usual_s, own_s)
-            found[PROMPT] = dataclasses.replace(network, own_delay_s=None), cases | quick
-        return found
+            networks[PROMPT] = dataclasses.replace(network, own_delay_s=None), cases | quick
+        return networks
 
-    def _solved(self, cases: RowArrays, networks: Networks) -> Solved:
+    def _solve_cases(self, cases: RowArrays, networks: Networks) -> SolvedCases:
         """Solve all cases [N], some all-to-alls at a time; cases that share all-to-alls share their solution."""
         costs = {column: network.costs(numbers) for column, (network, numbers) in networks.items()}
-        depends_on = np.stack([cases[name] for name in self.problem.network.solved_for], axis=1)
+        depends_on = np.stack([cases[name] for name in self.problem.network.input_paths], axis=1)
         _, first, which = np.unique(depends_on, axis=0, return_index=True, return_inverse=True)
         slot = slot_of(self.job)
-        found, shown = Solved(which.reshape(-1), {}, {}, {}), slot and slot.at
+        solved, shown = SolvedCases(which.reshape(-1), {}, {}, {}), slot and slot.position
         trade_off = trade_off_of(self.job, *costs[""], self.resolved.routing) if self.problem.weighs else None
         at_once = max(1, AT_ONCE // places(self.job).present.size)
         for some, loads_of in self._groups(cases, first, trade_off):
@@ -255,21 +257,21 @@ class Points:
                 iteration = cases[SAMPLE][first[keys]].astype(int)
                 loads = loads_of.loads(iteration, first[keys], shown)
                 loads = loads._replace(inside=self._inside[iteration])
-                rows = np.flatnonzero(np.isin(found.which, keys))
-                own = np.searchsorted(keys, found.which[rows])
+                rows = np.flatnonzero(np.isin(solved.which, keys))
+                own = np.searchsorted(keys, solved.which[rows])
                 times = {}
                 for column, each in costs.items():
                     rates, seconds = jax.tree.map(lambda x, rows=rows: x[rows], each)
                     times[column] = time_iterations(self.job, rates, seconds, loads, self.resolved.rules, own)
                 for name, values in _columns(self.job, loads, own, times).items():
-                    found.columns.setdefault(name, np.zeros(len(found.which)))[rows] = values
+                    solved.columns.setdefault(name, np.zeros(len(solved.which)))[rows] = values
                 over = over_balanced(self.job, np.asarray(loads.load), np.asarray(loads.balanced))
-                found.over.update(zip(keys.tolist(), over, strict=True))
+                solved.over.update(zip(keys.tolist(), over, strict=True))
                 if loads.count is not None and shown is not None:
-                    at = (slice(None), *shown)
-                    circuits = map(Circuits, loads.count, loads.optical[at], loads.electrical[at])
-                    found.circuits.update(zip(keys.tolist(), circuits, strict=True))
-        return found
+                    slot_index = (slice(None), *shown)
+                    circuits = map(ShownCircuits, loads.count, loads.optical[slot_index], loads.electrical[slot_index])
+                    solved.circuits.update(zip(keys.tolist(), circuits, strict=True))
+        return solved
 
     @functools.cached_property
     def _inside(self) -> np.ndarray:
@@ -284,9 +286,10 @@ class Points:
             return
         each = {name: values[first] for name, values in cases.items()}
         differ = PORTS if self.on.about.optics.degree_varies else BANDWIDTH
-        _, at, of_each = np.unique(each[differ], return_index=True, return_inverse=True)
+        _, first_rows, of_each = np.unique(each[differ], return_index=True, return_inverse=True)
         groups = [
-            self.problem.network.group_at({name: values[row] for name, values in each.items()}) for row in at.tolist()
+            self.problem.network.group_at({name: values[row] for name, values in each.items()})
+            for row in first_rows.tolist()
         ]
         _, distinct, number = np.unique([_beside_rates(g) for g in groups], return_index=True, return_inverse=True)
         for which, own in enumerate(distinct.tolist()):
@@ -317,17 +320,17 @@ def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.n
 
 def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[str, Any]) -> RowArrays:
     """Seconds and circuit changes of cases; `own`: which of `loads` each case has; `times`: by column of `Networks`."""
-    found = {name: getattr(times[""], name) for name in PARTS}
-    found |= {column: each.iteration_s for column, each in times.items() if column}
-    turns = np.asarray(loads.every_turn)
-    found[RECONFIGURED] = turns.reshape(len(turns), -1).any(axis=1).astype(float)[own]
+    columns = {name: getattr(times[""], name) for name in PARTS}
+    columns |= {column: each.iteration_s for column, each in times.items() if column}
+    turns = np.asarray(loads.reconfigurations)
+    columns[RECONFIGURED] = turns.reshape(len(turns), -1).any(axis=1).astype(float)[own]
     if loads.anew is not None:
         each = changes_of(job, np.asarray(loads.anew), turns)
-        found |= {name: column[own] for name, column in zip(SWITCHING, each, strict=True)}
-    return found
+        columns |= {name: column[own] for name, column in zip(SWITCHING, each, strict=True)}
+    return columns
 
 
-@cached_by_files(lambda resolved, tiers, variant: named_files(resolved.case), maxsize=4)
+@cached_by_files(lambda resolved, tiers, variant: files_of_case(resolved.case), maxsize=4)
 def _problem_of(resolved: Resolved, tiers: tuple[int, ...], variant: str) -> Problem:
     """`tiers`: `tiers_by_degree`, in which equal cases may differ."""
     return problem_at(resolved, (resolved.case.network.nic_gbps,), variant=variant)

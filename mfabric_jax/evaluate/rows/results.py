@@ -22,11 +22,11 @@ from mfabric_jax.evaluate.rows.points import BANDWIDTH, Points, Shared
 from mfabric_jax.evaluate.rows.rows import RowArrays, column_of
 from mfabric_jax.evaluate.sharded import drop_programs_if_crowded
 from mfabric_jax.fabric.cost import Prices
-from mfabric_jax.fabric.parts_list import own_prices, quoted_port
+from mfabric_jax.fabric.parts_list import own_prices, port_quote
 from mfabric_jax.flows.kernels import SHOWN as SIZES
 from mfabric_jax.flows.kernels import usual
 from mfabric_jax.support import columns, platforms
-from mfabric_jax.support.extras import needed
+from mfabric_jax.support.extras import load_extra
 from mfabric_jax.support.notebooks import Rows
 from mfabric_jax.support.origin import commit
 from mfabric_jax.support.progress import bar
@@ -59,12 +59,12 @@ class Results:
         if progress is True:
             with bar("simulate", "it", len(self.groups)) as shown:
                 return self.rows(lambda solved: shown.update())
-        found = dict(self.each(progress=progress or None))
-        return Rows(row for number in sorted(found) for row in found[number])
+        by_group = dict(self.each(progress=progress or None))
+        return Rows(row for number in sorted(by_group) for row in by_group[number])
 
     def frame(self, progress: Callable[[Any], None] | bool | None = None) -> Any:
         """Return the rows as a `pandas.DataFrame`; raise InputError if pandas is not installed."""
-        needed("notebook", "a data frame", "pandas")
+        load_extra("notebook", "a data frame", "pandas")
         return self.rows(progress).frame()
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class Results:
             rows = self.rows()
             names = dict.fromkeys(name for row in rows for name in row)
             return {name: column_of([row.get(name) for row in rows]) for name in names}
-        varied = self._varied(points.block)
+        varied = self._varied_columns(points.block)
         return points.columns() | {path: column_of(column) for path, column in varied.items()}
 
     def each(
@@ -89,28 +89,31 @@ class Results:
         """Yield (number, rows) of each of the `groups` that is not `done`, in order of completion."""
         drop_programs_if_crowded()
         left = [(number, points) for number, points in enumerate(self.groups) if number not in done]
-        left.sort(key=lambda one: one[1].work, reverse=True)  # longest first, so that the pool stays busy
+        left.sort(key=lambda item: item[1].work, reverse=True)  # longest first, so that the pool stays busy
         with ThreadPoolExecutor(self.workers) as pool:
             started = {pool.submit(points.rows): (number, points) for number, points in left}
             try:
                 for solved in as_completed(started):
                     number, points = started[solved]
-                    varied = self._varied(points.block)
+                    varied = self._varied_columns(points.block)
                     rows = enumerate(solved.result())
-                    yield number, [row | {path: column[at] for path, column in varied.items()} for at, row in rows]
+                    yield (
+                        number,
+                        [row | {path: column[index] for path, column in varied.items()} for index, row in rows],
+                    )
                     if progress:
                         progress(points.problem)
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
-    def _varied(self, block: Block) -> dict[str, Sequence[Any]]:
+    def _varied_columns(self, block: Block) -> dict[str, Sequence[Any]]:
         """Columns of the varied settings of a block; None for a setting that its cases do not read."""
         case = flat(block.case)
         shown = [path for path in self.cases.varied if path not in SHOWN]
-        said = {path: case.get(path) if reads_setting(path, case) else None for path in shown}
+        values = {path: case.get(path) if reads_setting(path, case) else None for path in shown}
         own = settings_in(case[POLICY]) if case[POLICY] is not None and reads_setting(POLICY, case) else {}
-        said |= {f"{POLICY}.{setting}": own.get(setting) for setting in self._of_policies}
-        return {path: block.columns.get(path, [value] * len(block)) for path, value in said.items()}
+        values |= {f"{POLICY}.{setting}": own.get(setting) for setting in self._of_policies}
+        return {path: block.columns.get(path, [value] * len(block)) for path, value in values.items()}
 
     @functools.cached_property
     def _of_policies(self) -> list[str]:
@@ -139,70 +142,82 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
     return results
 
 
-def effective(asked: Cases) -> dict[str, Any]:
+def record_of_cases(all_cases: Cases) -> dict[str, Any]:
     """Return what files of rows record of their cases: `described`, digests of named files, versions and device."""
-    case = asked.blocks[0].case
-    files = {name: digest(path) for name, path in files_of(asked).items()}
+    case = all_cases.blocks[0].case
+    files = {name: digest(path) for name, path in files_of(all_cases).items()}
     policy = resolve(case).policy_name
-    return described(asked) | {"files": files, "policy": policy} | provenance(case.run.dtype)
+    return describe_cases(all_cases) | {"files": files, "policy": policy} | provenance(case.run.dtype)
 
 
-def described(asked: Cases) -> dict[str, Any]:
+def describe_cases(all_cases: Cases) -> dict[str, Any]:
     """Return the stated and resolved settings (a list where cases differ), and `sources`, the layer of each."""
-    each = [resolve(block.case) for block in asked.blocks]
-    said = side_by_side([resolved.case for resolved in each], asked)
+    each = [resolve(block.case) for block in all_cases.blocks]
+    resolved_settings = side_by_side([resolved.case for resolved in each], all_cases)
     why = {path: text for resolved in each for path, text in resolved.why.items()}
-    found: dict[str, Any] = {"stated": dict(asked.stated) or differences(each[0].case), "resolved": said}
-    found |= {"sources": why | dict(asked.sources), "varied": list(asked.varied)}
-    found["not_known"] = not_known(asked) + at_quoted_ports(asked)
+    record: dict[str, Any] = {
+        "stated": dict(all_cases.stated) or differences(each[0].case),
+        "resolved": resolved_settings,
+    }
+    record |= {"sources": why | dict(all_cases.sources), "varied": list(all_cases.varied)}
+    record["not_known"] = not_known(all_cases) + at_quoted_ports(all_cases)
     files = dict.fromkeys(path for resolved in each if (path := resolved.case.network.prices) is not None)
-    found |= {"own_prices": {str(path): own_prices(path) for path in files}} if files else {}
-    found["variants"] = [{"name": one.name} | one.stated for one in asked.variants]
-    return found | {"random": dict(asked.random), "rules": dict(asked.rules)}
+    record |= {"own_prices": {str(path): own_prices(path) for path in files}} if files else {}
+    record["variants"] = [{"name": variant.name} | variant.stated for variant in all_cases.variants]
+    return record | {"random": dict(all_cases.random), "rules": dict(all_cases.rules)}
 
 
-def side_by_side(each: Sequence[Case], asked: Cases) -> dict[str, Any]:
+def side_by_side(each: Sequence[Case], all_cases: Cases) -> dict[str, Any]:
     """Return the settings of cases by path, a list where they differ; `each`: a case of every block."""
     values: dict[str, list[Any]] = {}
     for case in each:
         for path, value in flat(case).items():
             if value not in values.setdefault(path, []):
                 values[path].append(value)
-    for block in asked.blocks:
+    for block in all_cases.blocks:
         values |= {path: list(column) for path, column in block.columns.items()}
     return {path: some[0] if len(some) == 1 else some for path, some in values.items()}
 
 
-def not_known(asked: Cases) -> list[str]:
-    found: list[str] = []
-    for block in asked.blocks:
-        one = resolve(block.case)
-        found += filter(None, [idle_spares(one, one.job)])
-        found += unknown_parts(one, bill_of(one, one.job, one.case.network.nic_gbps))
-    return list(dict.fromkeys(found))
+def not_known(all_cases: Cases) -> list[str]:
+    sentences: list[str] = []
+    for block in all_cases.blocks:
+        resolved = resolve(block.case)
+        sentences += filter(None, [idle_spares(resolved, resolved.job)])
+        sentences += unknown_parts(resolved, bill_of(resolved, resolved.job, resolved.case.network.nic_gbps))
+    return list(dict.fromkeys(sentences))
 
 
-def at_quoted_ports(asked: Cases) -> list[str]:
+def at_quoted_ports(all_cases: Cases) -> list[str]:
     """Return a sentence on the cost of networks if switch ports cost the quoted instead of the listed price.
 
     It covers the first job alone. The list is empty if no fabric has ports at that bandwidth and price.
     """
-    quote = quoted_port()
-    listed = Prices().at("switch_port", quote.gbps)
-    gpus, found = 0, {}
-    for block in asked.blocks:
-        one = resolve(block.case)
-        prices, speeds = one.parts.prices, block.columns.get(BANDWIDTH, (block.case.network.nic_gbps,))
-        gpus = gpus or one.job.gpus
-        usual = quote.gbps in prices.gbps and prices.at("switch_port", quote.gbps) == listed
-        if not usual or quote.gbps not in speeds or one.job.gpus != gpus or one.fabric.name in found:
+    quote = port_quote()
+    listed = Prices().price_of("switch_port", quote.gbps)
+    gpus, costs_by_fabric = 0, {}
+    for block in all_cases.blocks:
+        resolved = resolve(block.case)
+        prices, speeds = resolved.parts.prices, block.columns.get(BANDWIDTH, (block.case.network.nic_gbps,))
+        gpus = gpus or resolved.job.gpus
+        usual = quote.gbps in prices.gbps and prices.price_of("switch_port", quote.gbps) == listed
+        if (
+            not usual
+            or quote.gbps not in speeds
+            or resolved.job.gpus != gpus
+            or resolved.fabric.name in costs_by_fabric
+        ):
             continue
-        millions = found[one.fabric.name] = []
+        millions = costs_by_fabric[resolved.fabric.name] = []
         for usd in (listed, *quote.usd):
-            other = dataclasses.replace(one.parts, prices=prices.with_port(quote.gbps, usd))
-            bill = bill_of(one, one.job, quote.gbps, other)
+            other = dataclasses.replace(resolved.parts, prices=prices.with_port(quote.gbps, usd))
+            bill = bill_of(resolved, resolved.job, quote.gbps, other)
             millions.append("" if bill.network_usd is None else f"{bill.network_usd / MILLION:.3g}")
-    each = [f"{name} {low} to {high} instead of {usual}" for name, (usual, low, high) in found.items() if low != high]
+    each = [
+        f"{name} {low} to {high} instead of {usual}"
+        for name, (usual, low, high) in costs_by_fabric.items()
+        if low != high
+    ]
     if not each:
         return []
     low, high = quote.usd

@@ -21,10 +21,10 @@ from mfabric_jax.evaluate.rows.costs import (
     columns_on_panels,
     costs,
 )
-from mfabric_jax.fabric.parts_list import Parts
+from mfabric_jax.fabric.parts_list import PartsTable
 from mfabric_jax.support.bands import BAND, PROMPT, VARIANTS
 from mfabric_jax.support.columns import TEXT, Column, Columns
-from mfabric_jax.traffic.dispatch import dropped_part, selections_of
+from mfabric_jax.traffic.dispatch import dropped_share, selections_of
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import iteration_flops
 from mfabric_jax.workload.parallel import DEGREES, PRECISIONS
@@ -137,7 +137,7 @@ PARTS = tuple(ITERATION)
 
 
 def columns_of(
-    one: "Problem",
+    problem: "Problem",
     mean: RowArrays,
     nic_gbps: np.ndarray,
     achieved: np.ndarray,
@@ -151,47 +151,47 @@ def columns_of(
     - `mean`: means over iterations of seconds, `SWITCHING`, `RECONFIGURED`, and `PROMPT` if messages have latency.
     - `achieved`: FLOP/s over the peak; `over`: `ep_over_balanced`; `source`: `compute_source`.
     """
-    settings, job = one.resolved, one.workload
+    settings, job = problem.resolved, problem.workload
     seconds, total = {name: mean[name] for name in PARTS}, mean["iteration_s"]
     latency = {"latency_s": total - mean.get(PROMPT, total)}
 
-    def priced(parts: Parts | None = None, **more: Any) -> tuple[Bill, Row]:
+    def price(parts: PartsTable | None = None, **more: Any) -> tuple[Bill, Row]:
         other = bill_of(settings, job, nic_gbps, parts, **ports, **more)
         return other, costs(settings, job, other, total, achieved)
 
     bill = bill_of(settings, job, nic_gbps, **ports)
     known = Bill(*(np.broadcast_to(np.nan if part is None else part, total.shape).astype(float) for part in bill))
-    columns = _named(one) | {"nic_gbps": nic_gbps, "gpus": job.gpus} | seconds | latency
-    columns |= judged(settings, job, seconds, known, achieved)
-    columns |= columns_at_quotes(settings, priced)
-    columns |= _switching(one, mean.get("circuit_changes"), mean.get("reconfigurations"), total)
-    columns |= columns_on_panels(one, mean[RECONFIGURED], priced)
-    columns |= {"ep_over_balanced": over} | _described(one, source)
-    replicas = len(one.every_replica)
+    columns = _name_columns(problem) | {"nic_gbps": nic_gbps, "gpus": job.gpus} | seconds | latency
+    columns |= share_columns(settings, job, seconds, known, achieved)
+    columns |= columns_at_quotes(settings, price)
+    columns |= _switching(problem, mean.get("circuit_changes"), mean.get("reconfigurations"), total)
+    columns |= columns_on_panels(problem, mean[RECONFIGURED], price)
+    columns |= {"ep_over_balanced": over} | _description_columns(problem, source)
+    replicas = len(problem.every_replica)
     columns |= {"replicas": replicas, "slowest_over_mean": total / mean["replica_s"] if replicas > 1 else 1.0}
-    return {name: filled(value, len(total)) for name, value in columns.items()}
+    return {name: fill_rows(value, len(total)) for name, value in columns.items()}
 
 
-def _named(one: "Problem") -> Row:
-    settings, on = one.resolved, one.fabric
+def _name_columns(problem: "Problem") -> Row:
+    settings, on = problem.resolved, problem.fabric
     schedule = settings.case.circuits.schedule if on.reconfigures else NO_SCHEDULE
     optical = on.reconfigures or on.about.optics.switches is not None
     bound = on.reconfigures and settings.first == BOUND
     policy = on.policy or (settings.policy_name if schedule == NO_SCHEDULE else "none")
     return {
-        "model": one.workload.model,
+        "model": problem.workload.model,
         "fabric": on.name,
-        "variant": one.variant,
+        "variant": problem.variant,
         "policy": BOUND if bound else policy,
         "schedule": schedule,
         "routing": "any" if bound else on.paths(settings.site).rule or settings.routing,
-        "circuits_for": one.circuits_for if on.reconfigures else "none",
-        "nic_use": one.group.nic_use,
+        "circuits_for": problem.circuits_for if on.reconfigures else "none",
+        "nic_use": problem.group.nic_use,
         "ocs": (settings.case.circuits.ocs or "unnamed") if optical else "none",
     }
 
 
-def judged(settings: Resolved, job: Workload, seconds: Row, bill: Bill, achieved: Any) -> Row:
+def share_columns(settings: Resolved, job: Workload, seconds: Row, bill: Bill, achieved: Any) -> Row:
     """Return shares, utilisation and cost of an iteration, as numbers or columns; `achieved`: FLOP/s over the peak."""
     total = seconds["iteration_s"]
     shares = {"ep_share": seconds["ep_comm_s"] / total, "bubble_share": seconds["bubble_s"] / total}
@@ -201,24 +201,24 @@ def judged(settings: Resolved, job: Workload, seconds: Row, bill: Bill, achieved
     return shares | costs(settings, job, bill, total, achieved)
 
 
-def _described(one: "Problem", source: np.ndarray) -> Row:
-    settings, job, received = one.resolved, one.workload, one.tokens
+def _description_columns(problem: "Problem", source: np.ndarray) -> Row:
+    settings, job, received = problem.resolved, problem.workload, problem.tokens
     case = settings.case
     if job.capacity_factor is not None:
-        received = dataclasses.replace(received, count=selections_of(job, one.sent))
+        received = dataclasses.replace(received, count=selections_of(job, problem.own_selections))
     return job_columns(settings, job) | {
         "recipe": settings.recipe,
         "rank_load_over_mean": float(np.median(received.rank_load_over_mean(job.ep))),
         "region_servers": job.servers_per_region,
-        "first": settings.first if one.group.reconfigures else "none",
-        "decision_s": one.decision_s,
+        "first": settings.first if problem.group.reconfigures else "none",
+        "decision_s": problem.decision_s,
         "expert_load": case.compute.experts.name,
         "placement": case.placement.rule.name,
         "dispatch": job.dispatch,
-        "dropped_share": dropped_part(job, one.tokens),
+        "dropped_share": dropped_share(job, problem.tokens),
         "compute_source": source,
-        "traffic": one.tokens.source,
-        "iterations": len(one.tokens.count),
+        "traffic": problem.tokens.source,
+        "iterations": len(problem.tokens.count),
         "dtype": case.run.dtype,
         **memory_columns(settings, job),
     }
@@ -228,8 +228,8 @@ def job_columns(settings: Resolved, job: Workload) -> Row:
     """Return the columns of the job: degrees, micro-batches, tokens and precision."""
     sent = job.dispatch_bytes, job.combine_bytes, job.grad_bytes
     known = {tuple(of.values()): name for name, of in PRECISIONS.items()}
-    found = {name: getattr(job, name) for name in (*DEGREES, "micro_batches", "micro_batch", "sequence")}
-    return found | {
+    degrees = {name: getattr(job, name) for name in (*DEGREES, "micro_batches", "micro_batch", "sequence")}
+    return degrees | {
         "tp": job.attention_tp,
         "etp": job.tp,
         "tokens_per_iteration": job.iteration_tokens,
@@ -248,13 +248,13 @@ def compute_source(settings: Resolved, job: Workload, achieved: float, measured_
         where = f"{rate.iteration_s:g} s on {rate.fabric} at {gbps:g} Gbps"
         above = ", which no GPU achieves: measured communication was faster" if achieved > 1 else ""
         return f"{gpu}, achieved {achieved:.1%} of {peak}, from a measured iteration of {where}{above}"
-    said = f"{gpu} at {achieved:.0%} of {peak}"
+    text = f"{gpu} at {achieved:.0%} of {peak}"
     if rate.name == "kernels":
         own = "" if rate.table is None else f" ({rate.table})"
-        return f"{said}, by kernels as they were measured{own}"
-    if job.known_as in settings.calibrated:
-        return f"{said}, calibrated to published fat-tree times (arXiv 2501.03905)"
-    return f"{said}, not calibrated"
+        return f"{text}, by kernels as they were measured{own}"
+    if job.known_as in settings.calibrations:
+        return f"{text}, calibrated to published fat-tree times (arXiv 2501.03905)"
+    return f"{text}, not calibrated"
 
 
 def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -264,10 +264,10 @@ def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.
     return groups * anew.sum(axis=(-4, *axes)), switch.sum(axis=axes).max(axis=-1)
 
 
-def _switching(one: "Problem", changes: Any, turns: Any, iteration_s: Any) -> Row:
+def _switching(problem: "Problem", changes: Any, turns: Any, iteration_s: Any) -> Row:
     """Columns of changed circuits, reconfigurations, and these over the switch's limit; None: unknown or fixed."""
-    switch = one.resolved.optical_switch if one.fabric.reconfigures else None
-    if one.resolved.first == BOUND:
+    switch = problem.resolved.optical_switch if problem.fabric.reconfigures else None
+    if problem.resolved.first == BOUND:
         changes = turns = None
     allowed = None if switch is None else switch.turns_per_s
     over = None if turns is None or allowed is None else turns / (iteration_s * allowed)
@@ -286,12 +286,12 @@ def column_of(values: Sequence[Any]) -> np.ndarray:
     return column
 
 
-def filled(value: Any, rows: int) -> np.ndarray:
+def fill_rows(value: Any, rows: int) -> np.ndarray:
     column = value if isinstance(value, np.ndarray) else column_of([value])
     return np.broadcast_to(column, rows)
 
 
-def listed_rows(columns: RowArrays) -> list[Row]:
+def to_rows(columns: RowArrays) -> list[Row]:
     """Return columns as row dicts of Python values; nan becomes None."""
     unknown = {name: column.dtype.kind == "f" and np.isnan(column).any() for name, column in columns.items()}
     each = {name: column.tolist() for name, column in columns.items()}

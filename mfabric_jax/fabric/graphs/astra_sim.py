@@ -42,8 +42,8 @@ def graph_data(text: str) -> GraphData:
                 pairs = [(name, switch) for name in names]
             else:
                 pairs = list(_ring(names) if kind == "Ring" else itertools.combinations(names, 2))
-            for one, other in pairs:
-                graph.both_ways(one, other, rate, delay_s, f"dimension {dimension}")
+            for first, other in pairs:
+                graph.both_ways(first, other, rate, delay_s, f"dimension {dimension}")
         inner *= count
     return graph
 
@@ -70,30 +70,30 @@ def _number(key: str, word: str) -> float:
 
 def _lists(text: str) -> dict[str, list[str]]:
     """The lists by key; of YAML, only `key: [a, b]` and `- a` below a key are read."""
-    found: dict[str, list[str]] = {}
+    lists: dict[str, list[str]] = {}
     key = ""
     for number, line in enumerate(text.splitlines(), 1):
         line = line.split("#")[0].strip()
         if not line or line in ("---", "..."):
             continue
         if line.startswith("- ") and key:
-            found[key].append(_word(line[2:]))
+            lists[key].append(_word(line[2:]))
             continue
         key, colon, value = line.partition(":")
         if not colon:
             raise InputError(f"line {number} must be KEY: [VALUE, ...], got {line!r:.80}.")
         key = one_of(f"line {number}: key", key.strip(), KEYS)
-        if key in found:
+        if key in lists:
             raise InputError(f"line {number}: {key} is there twice.")
-        found[key] = _flow_list(f"line {number}: {key}", value.strip())
-    return _equal(found)
+        lists[key] = _flow_list(f"line {number}: {key}", value.strip())
+    return _check_lengths(lists)
 
 
-def _flow_list(place: str, value: str) -> list[str]:
+def _flow_list(label: str, value: str) -> list[str]:
     if not value:
         return []
     if not (value.startswith("[") and value.endswith("]")):
-        raise InputError(f"{place} must be a list such as [ 8, 4 ], got {value!r:.80}.")
+        raise InputError(f"{label} must be a list such as [ 8, 4 ], got {value!r:.80}.")
     return [_word(word) for word in value[1:-1].split(",") if word.strip()]
 
 
@@ -101,13 +101,13 @@ def _word(text: str) -> str:
     return text.strip().strip("\"'")
 
 
-def _equal(found: dict[str, list[str]]) -> dict[str, list[str]]:
+def _check_lengths(lists: dict[str, list[str]]) -> dict[str, list[str]]:
     for key in KEYS:
-        if not found.get(key):
+        if not lists.get(key):
             raise InputError(f"{key} must be a list with a value for each dimension, but there is none.")
-        if len(found[key]) != len(found[KEYS[0]]):
+        if len(lists[key]) != len(lists[KEYS[0]]):
             raise InputError(
-                f"{key} must have a value for each of the {len(found[KEYS[0]])} dimensions in topology, got "
-                f"{len(found[key])}."
+                f"{key} must have a value for each of the {len(lists[KEYS[0]])} dimensions in topology, got "
+                f"{len(lists[key])}."
             )
-    return found
+    return lists

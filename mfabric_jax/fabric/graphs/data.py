@@ -36,10 +36,10 @@ class GraphData:
         link = {"source": source, "target": target, "capacity_bytes_per_s": capacity, "latency_s": latency_s}
         self._links.append(link | {"kind": kind})
 
-    def both_ways(self, one: str, other: str, capacity: float, latency_s: float, kind: str) -> None:
+    def both_ways(self, first: str, other: str, capacity: float, latency_s: float, kind: str) -> None:
         """Add a link in each direction, each with the whole capacity."""
-        self.one_way(one, other, capacity, latency_s, kind)
-        self.one_way(other, one, capacity, latency_s, kind)
+        self.one_way(first, other, capacity, latency_s, kind)
+        self.one_way(other, first, capacity, latency_s, kind)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -54,9 +54,9 @@ def check_many(what: str, count: int, most: int) -> None:
         raise InputError(f"{what} of a graph must be at most {most:,}, got {count:,} or more.")
 
 
-def whole_in(place: str, field: str, text: str, least: int, most: int) -> int:
+def whole_in(label: str, field: str, text: str, least: int, most: int) -> int:
     """Return the whole number in a word of a file. Raise `InputError` with its place, field and what is allowed."""
     value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
     if value is None or not least <= value <= most:
-        raise InputError(f"{place}: {field} must be a whole number from {least} to {most:,}, got {text!r:.80}.")
+        raise InputError(f"{label}: {field} must be a whole number from {least} to {most:,}, got {text!r:.80}.")
     return value

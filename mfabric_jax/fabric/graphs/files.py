@@ -9,7 +9,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.fabric.graph import graph_of
 from mfabric_jax.fabric.graphs import astra_sim, htsim, nccl, topology_text
 from mfabric_jax.fabric.graphs.data import GraphData
-from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.network import FabricGraph
 from mfabric_jax.support.text_files import mapping_in, read_text
 from mfabric_jax.support.unread import name_unread
 
@@ -26,7 +26,7 @@ YAML_KEY = re.compile(r"""^["']?([\w .-]+?)["']?\s*:(?=\s|$)""", re.MULTILINE)  
 INFRAGRAPH = {"devices", "instances"}
 
 
-def read_graph(path: str | Path) -> Network:
+def read_graph(path: str | Path) -> FabricGraph:
     """Read the graph of a file: node-link JSON of networkx, topology text of ns-3 or SimAI, htsim's `.topo`, network
     YAML of ASTRA-sim, or topology dumps of NCCL or RCCL.
 

@@ -38,7 +38,7 @@ def graph_data(text: str) -> GraphData:
     """Return the graph of a `.topo` file. Raise `InputError` with the wrong line, key and value."""
     header, tiers = _read(text)
     size = _sizes(header, tiers)
-    return _built(size, tiers)
+    return _build_graph(size, tiers)
 
 
 def _read(text: str) -> tuple[dict[str, int], list[Tier]]:
@@ -61,17 +61,17 @@ def _read(text: str) -> tuple[dict[str, int], list[Tier]]:
         if key in into:
             raise InputError(f"line {number}: {key} is there twice.")
         into[key] = value
-    return header, _checked(header, sections)
+    return header, _check_tiers(header, sections)
 
 
-def _pair(place: str, words: list[str]) -> tuple[str, int]:
-    key = one_of(f"{place}: key", words[0].lower(), KEYS)
+def _pair(label: str, words: list[str]) -> tuple[str, int]:
+    key = one_of(f"{label}: key", words[0].lower(), KEYS)
     if len(words) != 2:
-        raise InputError(f"{place}: {key} must have one value, got {len(words) - 1}.")
-    return key, whole_in(place, key, words[1], 0 if key in FROM_0 else 1, MOST_NODES)
+        raise InputError(f"{label}: {key} must have one value, got {len(words) - 1}.")
+    return key, whole_in(label, key, words[1], 0 if key in FROM_0 else 1, MOST_NODES)
 
 
-def _checked(header: dict[str, int], sections: dict[int, Tier]) -> list[Tier]:
+def _check_tiers(header: dict[str, int], sections: dict[int, Tier]) -> list[Tier]:
     for key in HEADER:
         if key not in header:
             raise InputError(f"the header has no {key}; it needs {', '.join(HEADER)}.")
@@ -134,7 +134,7 @@ def _check_ratio(nth: int, low: Tier, high: Tier) -> None:
         )
 
 
-def _built(size: _Sizes, tiers: list[Tier]) -> GraphData:
+def _build_graph(size: _Sizes, tiers: list[Tier]) -> GraphData:
     links = size.hosts + size.pods * size.aggs * (size.tors + size.cores)
     check_many("links", 2 * links, MOST_LINKS)
     graph = GraphData()

@@ -18,7 +18,7 @@ from mfabric_jax.fabric.design import NVSWITCH_GIGABYTES_PER_S
 from mfabric_jax.fabric.dragonfly import dragonfly_mesh
 from mfabric_jax.fabric.graphs.data import MOST_LINKS, MOST_NODES, check_many
 from mfabric_jax.fabric.grids import lines, rings
-from mfabric_jax.fabric.network import Network, network_of
+from mfabric_jax.fabric.network import FabricGraph, network_of
 from mfabric_jax.fabric.torus import near_cube
 from mfabric_jax.fabric.tree import Tree
 from mfabric_jax.fabric.twisted_torus import short_side
@@ -28,7 +28,7 @@ Nodes = list[tuple[str, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers:
+class GraphNumbers:
     """The numbers that define a generated graph; each kind of graph reads some of them (`KINDS`).
 
     - `gpus`: number of GPUs; `shape`: sizes of the dimensions of a torus or mesh; None: the usual ones for `gpus`.
@@ -74,23 +74,23 @@ class Numbers:
         return units.gbps(self.nic_gbps)
 
 
-def made(kind: str, numbers: Numbers) -> Network:
+def make_graph(kind: str, numbers: GraphNumbers) -> FabricGraph:
     """Return the graph of one of `KINDS`. Raise `InputError` if the numbers do not fit it."""
     return KINDS[one_of("kind of graph", kind, KINDS)].make(numbers)
 
 
 # -------------------------------------------------------------------------------------------------- trees of switches
-def leaf_spine(numbers: Numbers) -> Network:
+def leaf_spine(numbers: GraphNumbers) -> FabricGraph:
     """Return two tiers of switches above one NIC per GPU, in order; every leaf (edge) has a link to every spine."""
     return _on_tree(numbers, Tree(numbers.gpus, numbers.radix, 2, numbers.oversubscription))
 
 
-def fat_tree(numbers: Numbers) -> Network:
+def fat_tree(numbers: GraphNumbers) -> FabricGraph:
     """Return three tiers of switches above one NIC per GPU, in order; they are oversubscribed at the edge."""
     return _on_tree(numbers, Tree(numbers.gpus, numbers.radix, 3, numbers.oversubscription))
 
 
-def planes(numbers: Numbers) -> Network:
+def planes(numbers: GraphNumbers) -> FabricGraph:
     """Return separate leaf-spine trees, which meet only in GPUs (`split`) or NVSwitches.
 
     Sources: DeepSeek-V3 (arXiv 2505.09343), one NIC per plane; OpenAI's MRC (arXiv 2605.04333), split NICs.
@@ -114,8 +114,8 @@ def planes(numbers: Numbers) -> Network:
 
 
 def _on_tree(
-    numbers: Numbers, tree: Tree, gpu: np.ndarray | None = None, host: np.ndarray | None = None, width: float = 1.0
-) -> Network:
+    numbers: GraphNumbers, tree: Tree, gpu: np.ndarray | None = None, host: np.ndarray | None = None, width: float = 1.0
+) -> FabricGraph:
     """The graph with NICs of GPUs `gpu` at ports `host` of a tree [NICs]; None: in order. `width`: part of a NIC."""
     gpu = np.arange(numbers.gpus) if gpu is None else gpu
     host = gpu if host is None else host
@@ -131,7 +131,7 @@ def _on_tree(
     return _network(runs, [*nodes, *tree.switches])
 
 
-def _servers(numbers: Numbers) -> tuple[Nodes, list[Run]]:
+def _servers(numbers: GraphNumbers) -> tuple[Nodes, list[Run]]:
     """GPUs, the NVSwitch of each server if there is one, and the NICs behind it if they are pooled."""
     nodes: Nodes = [("gpu", numbers.gpus)]
     if numbers.gpus_per_server == 1 or not numbers.nvlink_gbps:
@@ -148,13 +148,13 @@ def _servers(numbers: Numbers) -> tuple[Nodes, list[Run]]:
     return nodes, runs
 
 
-def _nics(numbers: Numbers, gpu: np.ndarray, switch: np.ndarray, width: float = 1.0) -> list[Run]:
+def _nics(numbers: GraphNumbers, gpu: np.ndarray, switch: np.ndarray, width: float = 1.0) -> list[Run]:
     """Links of the NICs of GPUs `gpu` to `switch` [NICs]; `width`: part of a NIC."""
     pooled = numbers.gpus + numbers.servers if numbers.pooled else 0  # nodes before NICs
     return _both("nic", pooled + gpu, switch, np.full(len(gpu), numbers.port * width))
 
 
-def dragonfly(numbers: Numbers) -> Network:
+def dragonfly(numbers: GraphNumbers) -> FabricGraph:
     """Return routers behind servers, fully meshed in groups, with links between all groups (`fabric.dragonfly`)."""
     mesh = dragonfly_mesh(numbers.servers, numbers.gpus_per_server, valiant=False)
     nodes, runs = _servers(numbers)
@@ -173,27 +173,27 @@ def dragonfly(numbers: Numbers) -> Network:
 
 
 # ----------------------------------------------------------------------------------------------- links between GPUs
-def torus(numbers: Numbers) -> Network:
+def torus(numbers: GraphNumbers) -> FabricGraph:
     """Return links of neighbours in every dimension, and of the last with the first; a dimension of 2 has both."""
     return _network(_torus_runs(numbers, _shape(numbers)), [("gpu", numbers.gpus)])
 
 
-def twisted_torus(numbers: Numbers) -> Network:
+def twisted_torus(numbers: GraphNumbers) -> FabricGraph:
     """Return a torus whose rings of n close with a shift along those of 2n (`fabric.twisted_torus`), such as 4x4x8."""
     shape = _shape(numbers)
     return _network(_torus_runs(numbers, shape, short_side(shape)), [("gpu", numbers.gpus)])
 
 
-def _torus_runs(numbers: Numbers, shape: tuple[int, ...], twisted: int = 0) -> list[Run]:
+def _torus_runs(numbers: GraphNumbers, shape: tuple[int, ...], twisted: int = 0) -> list[Run]:
     runs = []
-    for axis, at, there in rings(shape, twisted):
-        ends = np.concatenate([[at, there], [there, at]], axis=1)
+    for axis, here, there in rings(shape, twisted):
+        ends = np.concatenate([[here, there], [there, here]], axis=1)
         pairs, count = np.unique(ends, axis=1, return_counts=True)
         runs.append((f"dimension {axis}", *pairs, numbers.port * count))
     return runs
 
 
-def full_mesh(numbers: Numbers) -> Network:
+def full_mesh(numbers: GraphNumbers) -> FabricGraph:
     """Return links of GPUs that differ in exactly one dimension; with several dimensions it is HyperX or UB-Mesh."""
     shape = (numbers.gpus,) if numbers.shape is None else numbers.shape
     check_many("links", numbers.gpus * sum(size - 1 for size in shape), MOST_LINKS)
@@ -201,7 +201,7 @@ def full_mesh(numbers: Numbers) -> Network:
     return _network(links, [("gpu", numbers.gpus)])
 
 
-def _shape(numbers: Numbers) -> tuple[int, ...]:
+def _shape(numbers: GraphNumbers) -> tuple[int, ...]:
     return near_cube(numbers.gpus) if numbers.shape is None else numbers.shape
 
 
@@ -209,7 +209,7 @@ def _both(kind: str, low: np.ndarray, high: np.ndarray, capacity: np.ndarray) ->
     return [(f"{kind} up", low, high, capacity), (f"{kind} down", high, low, capacity)]
 
 
-def _network(runs: list[Run], nodes: Nodes) -> Network:
+def _network(runs: list[Run], nodes: Nodes) -> FabricGraph:
     check_many("links", sum(len(run[1]) for run in runs), MOST_LINKS)
     return network_of(runs, nodes, LINK_DELAY_S)
 
@@ -218,7 +218,7 @@ def _network(runs: list[Run], nodes: Nodes) -> Network:
 class Kind:
     """The function that makes a kind of graph, and the numbers that it reads besides `gpus` and `nic_gbps`."""
 
-    make: Callable[[Numbers], Network]
+    make: Callable[[GraphNumbers], FabricGraph]
     reads: tuple[str, ...]
 
 

@@ -140,7 +140,7 @@ def _root(text: str) -> Element:
 
 def _unread(root: Element) -> list[str]:
     """Attributes that are unknown, or mean another path than here. Raise `InputError` for an unknown element."""
-    found, left = [], [root]
+    attributes, left = [], [root]
     while left:
         element = left.pop()
         for below in element:
@@ -148,18 +148,18 @@ def _unread(root: Element) -> list[str]:
                 allowed = ", ".join(INSIDE.get(element.tag, ())) or "none"
                 raise InputError(f"an element of {element.tag} must be {allowed}, got <{below.tag:.40}>.")
         known = KNOWN.get(element.tag, "").split()
-        found += [f"{name}={value!r:.40} of {element.tag}" for name, value in element.items() if name not in known]
+        attributes += [f"{name}={value!r:.40} of {element.tag}" for name, value in element.items() if name not in known]
         if element.tag in ("gpu", "net") and element.get("gdr", "1") != "1":
             gdr = f"gdr={element.get('gdr')!r:.40} of {element.tag}"
-            found.append(f"{gdr} (no GPUDirect: its bytes cross the memory of a CPU)")
+            attributes.append(f"{gdr} (no GPUDirect: its bytes cross the memory of a CPU)")
         if element.tag == "pci" and _speed(element) not in ("", *LANE):
-            found.append(f"link_speed={element.get('link_speed')!r:.40} of pci (taken as 8 GT/s, as in NCCL)")
+            attributes.append(f"link_speed={element.get('link_speed')!r:.40} of pci (taken as 8 GT/s, as in NCCL)")
         if element.tag == "cpu" and element.get("arch", "x86_64") not in ("x86_64", *ARCHS):
-            found.append(f"arch={element.get('arch')!r:.40} of cpu (taken as x86_64)")
+            attributes.append(f"arch={element.get('arch')!r:.40} of cpu (taken as x86_64)")
         if element.tag == "cpu" and _looks_known(element.get("vendor", INTEL)):
-            found.append(f"vendor={element.get('vendor')!r:.40} of cpu (CPUs are linked at {LOCAL:g} GB/s)")
+            attributes.append(f"vendor={element.get('vendor')!r:.40} of cpu (CPUs are linked at {LOCAL:g} GB/s)")
         left += element
-    return found
+    return attributes
 
 
 def _looks_known(vendor: str) -> bool:
@@ -180,9 +180,9 @@ def _read(dump: _Dump, root: Element) -> None:
         raise InputError("the dump has no gpu in a pci in a cpu.")
     _join_cpus(dump, cpus)
     _add_gpus(dump)
-    for one, other in dump.pcilinks:
-        if dump.pci[one] and dump.pci.get(other):
-            dump.graph.one_way(dump.pci[one], dump.pci[other], _Bps(LOCAL), 0.0, "pci")
+    for busid, other in dump.pcilinks:
+        if dump.pci[busid] and dump.pci.get(other):
+            dump.graph.one_way(dump.pci[busid], dump.pci[other], _Bps(LOCAL), 0.0, "pci")
 
 
 def _walk(dump: _Dump, on: tuple[str, int, str], element: Element) -> None:
@@ -210,7 +210,7 @@ def _below(dump: _Dump, switch: Element, name: str) -> Iterator[Element]:
     levels = _broadcom(switch)
     for child in switch.findall("pci"):
         if _is_switch(child) and any(
-            one and other for (one, _), (_, other) in zip(levels, _broadcom(child), strict=True)
+            upper and other for (upper, _), (_, other) in zip(levels, _broadcom(child), strict=True)
         ):
             _take(dump, child, name)
             yield from child.findall("pci")
@@ -272,14 +272,14 @@ def _add_pci(dump: _Dump, on: tuple[str, int, str], element: Element, above: str
 def _gpu_at(on: tuple[str, int, str], pci: Element, busid: str, above: str) -> _Gpu:
     server, nth, cpu = on
     gpu, *others = pci.findall("gpu")
-    place = f"gpu at {busid:.40}"
+    label = f"gpu at {busid:.40}"
     if others or gpu.get("mlopart", "-1") != "-1":
         raise InputError(
-            f"{place} must be one whole GPU; parts of a GPU (mlopart, or several gpu in a pci) are not read."
+            f"{label} must be one whole GPU; parts of a GPU (mlopart, or several gpu in a pci) are not read."
         )
-    dev, rank = whole_in(place, "dev", _attribute(gpu, "dev"), 0, MOST), gpu.get("rank", "-1")
-    told = None if rank == "-1" else whole_in(place, "rank", rank, 0, MOST)
-    return _Gpu(server, nth, dev, told, gpu, busid, above, _pci_rate(pci), cpu)
+    dev, rank = whole_in(label, "dev", _attribute(gpu, "dev"), 0, MOST), gpu.get("rank", "-1")
+    rank_number = None if rank == "-1" else whole_in(label, "rank", rank, 0, MOST)
+    return _Gpu(server, nth, dev, rank_number, gpu, busid, above, _pci_rate(pci), cpu)
 
 
 def _add_nic(dump: _Dump, server: str, nics: list[Element], above: str, rate: float, named: str) -> str:
@@ -295,29 +295,29 @@ def _add_ports(dump: _Dump, name: str, nics: list[Element]) -> None:
     for net in (net for nic in nics for net in nic.findall("net")):
         if "dev" not in net.attrib or net.get("net") == "0":
             continue
-        place = f"net {net.get('name', '')!r:.40}"
+        label = f"net {net.get('name', '')!r:.40}"
         speed = net.get("speed", "0")
-        mbps = (0 if speed == "-1" else whole_in(place, "speed", speed, 0, MOST)) or USUAL_MBPS
-        switch, delay_s = _switch_name(net, place), _latency_s(net, place)
+        mbps = (0 if speed == "-1" else whole_in(label, "speed", speed, 0, MOST)) or USUAL_MBPS
+        switch, delay_s = _switch_name(net, label), _latency_s(net, label)
         if not dump.graph.has(switch):
             dump.graph.node(switch, "switch")
         dump.graph.one_way(name, switch, units.mbps(mbps), delay_s, "network")
         dump.graph.one_way(switch, name, units.mbps(mbps), 0.0, "network")
 
 
-def _latency_s(net: Element, place: str) -> float:
+def _latency_s(net: Element, label: str) -> float:
     text = net.get("latency", "0")
     if not LATENCY.fullmatch(text) or float(text) > MOST_DELAY_US:
-        raise InputError(f"{place}: latency must be from 0 to {MOST_DELAY_US:g} us, got {text!r:.40}.")
+        raise InputError(f"{label}: latency must be from 0 to {MOST_DELAY_US:g} us, got {text!r:.40}.")
     return float(units.us(float(text)))
 
 
-def _switch_name(net: Element, place: str) -> str:
+def _switch_name(net: Element, label: str) -> str:
     """The name of the switch of NICs of equal plane and rail; -1: the dump gives no number."""
     words = []
     for field in ("plane", "rail"):
         if (text := net.get(field, "-1")) != "-1":
-            words.append(f"{field} {whole_in(place, field, text, 0, MOST)}")
+            words.append(f"{field} {whole_in(label, field, text, 0, MOST)}")
     return " ".join(words) or "network"
 
 
@@ -327,10 +327,10 @@ def _add_gpus(dump: _Dump) -> None:
     names = {gpu.busid: dump.graph.node(f"{gpu.server} gpu {gpu.dev}", "gpu") for gpu in order}
     links = {gpu.busid: _links_of(gpu) for gpu in order}
     hangs_on = {gpu.busid: _hangs_on(gpu, links[gpu.busid]) for gpu in order}
-    shared = Counter(place for places in hangs_on.values() for place in places)
+    shared = Counter(node for places in hangs_on.values() for node in places)
     for gpu in order:
         name = names[gpu.busid]
-        apart = any(shared[place] > 1 for place in hangs_on[gpu.busid])
+        apart = any(shared[node] > 1 for node in hangs_on[gpu.busid])
         _hang(dump, name, gpu.above, "pci", gpu.pci, apart)
         for target, kind, GBps in links[gpu.busid]:
             if kind == CPU:
@@ -367,28 +367,28 @@ def _in_job(gpus: list[_Gpu]) -> list[_Gpu]:
 
 def _links_of(gpu: _Gpu) -> list[tuple[str, str, float]]:
     """All non-PCI links of a GPU, summed per node at the other end: (PCI device if it is a GPU or "", class, GB/s)."""
-    place, GBps = f"gpu {gpu.dev}", defaultdict[tuple[str, str], float](float)
+    label, GBps = f"gpu {gpu.dev}", defaultdict[tuple[str, str], float](float)
     for link in (*gpu.element.findall("nvlink"), *gpu.element.findall("xgmi")):
-        count = whole_in(place, f"count of {link.tag}", link.get("count", "1"), 1, MOST)
+        count = whole_in(label, f"count of {link.tag}", link.get("count", "1"), 1, MOST)
         target, kind = _attribute(link, "target"), _attribute(link, "tclass")
-        each = _nvlink_rate(gpu, place) if link.tag == "nvlink" else _xgmi_rate(gpu, place)
+        each = _nvlink_rate(gpu, label) if link.tag == "nvlink" else _xgmi_rate(gpu, label)
         GBps[target if kind.startswith(GPUS) else "", kind] += count * each
     for link in gpu.element.findall("c2c"):
-        count = whole_in(place, "count of c2c", link.get("count", "1"), 1, MOST)
-        GBps["", CPU] += whole_in(place, "bw of c2c", _attribute(link, "bw"), 1, MOST) * count / MEGABYTES
+        count = whole_in(label, "count of c2c", link.get("count", "1"), 1, MOST)
+        GBps["", CPU] += whole_in(label, "bw of c2c", _attribute(link, "bw"), 1, MOST) * count / MEGABYTES
     return [(target, kind, rate) for (target, kind), rate in GBps.items()]
 
 
-def _nvlink_rate(gpu: _Gpu, place: str) -> float:
-    return _at_most(NVLINK, whole_in(place, "sm", _attribute(gpu.element, "sm"), min(NVLINK), MOST))
+def _nvlink_rate(gpu: _Gpu, label: str) -> float:
+    return _at_most(NVLINK, whole_in(label, "sm", _attribute(gpu.element, "sm"), min(NVLINK), MOST))
 
 
-def _xgmi_rate(gpu: _Gpu, place: str) -> float:
+def _xgmi_rate(gpu: _Gpu, label: str) -> float:
     gcn = _attribute(gpu.element, "gcn")
     begins = [known for known in XGMI if OLD_GCN.get(gcn, gcn).startswith(known)]
     if not begins:
         raise InputError(
-            f"{place}: gcn must begin with {', '.join(XGMI)}, whose xgmi rates are known, got {gcn!r:.40}."
+            f"{label}: gcn must begin with {', '.join(XGMI)}, whose xgmi rates are known, got {gcn!r:.40}."
         )
     return XGMI[begins[0]]
 
@@ -408,8 +408,8 @@ def _join_gpu(dump: _Dump, name: str, target: str | None, kind: str, GBps: float
 
 def _join_cpus(dump: _Dump, cpus: dict[str, list[tuple[str, Element]]]) -> None:
     for own in cpus.values():
-        for (one, element), (other, _) in combinations(own, 2):
-            dump.graph.both_ways(one, other, _Bps(_between_cpus(element)), 0.0, "cpu")
+        for (cpu, element), (other, _) in combinations(own, 2):
+            dump.graph.both_ways(cpu, other, _Bps(_between_cpus(element)), 0.0, "cpu")
 
 
 def _between_cpus(cpu: Element) -> float:

@@ -74,28 +74,28 @@ def _check_servers(header: dict[str, int], switches: int) -> None:
         raise InputError(f"gpus_per_server must divide the {gpus} nodes that are no switches, got {each}.")
 
 
-def _add_link(graph: GraphData, names: dict[int, str], place: str, row: Sequence[str], nv: set[int]) -> None:
+def _add_link(graph: GraphData, names: dict[int, str], label: str, row: Sequence[str], nv: set[int]) -> None:
     if len(row) != 5:
-        raise InputError(f"{place} must have 5 words (source target rate delay error), got {len(row)}.")
-    ends = [whole_in(place, field, row[at], 0, len(names) - 1) for at, field in enumerate(("source", "target"))]
+        raise InputError(f"{label} must have 5 words (source target rate delay error), got {len(row)}.")
+    ends = [whole_in(label, field, row[column], 0, len(names) - 1) for column, field in enumerate(("source", "target"))]
     if ends[0] == ends[1]:
-        raise InputError(f"{place}: source and target must differ, got {ends[0]} twice.")
+        raise InputError(f"{label}: source and target must differ, got {ends[0]} twice.")
     if not re.fullmatch(r"0+(\.0*)?", row[4]):
-        raise InputError(f"{place}: error must be 0, as losses are not simulated, got {row[4]!r:.80}.")
+        raise InputError(f"{label}: error must be 0, as losses are not simulated, got {row[4]!r:.80}.")
     kind = "nvswitch" if nv & set(ends) else "link"
-    graph.both_ways(names[ends[0]], names[ends[1]], _bytes_per_s(place, row[2]), _seconds(place, row[3]), kind)
+    graph.both_ways(names[ends[0]], names[ends[1]], _bytes_per_s(label, row[2]), _seconds(label, row[3]), kind)
 
 
-def _bytes_per_s(place: str, word: str) -> float:
-    found = RATE.fullmatch(word)
-    if not found:
-        raise InputError(f"{place}: rate must be a number and its unit, such as 400Gbps, got {word!r:.80}.")
-    value, prefix, unit = found.groups()
+def _bytes_per_s(label: str, word: str) -> float:
+    match = RATE.fullmatch(word)
+    if not match:
+        raise InputError(f"{label}: rate must be a number and its unit, such as 400Gbps, got {word!r:.80}.")
+    value, prefix, unit = match.groups()
     return RATES[prefix](float(value) * (8 if unit[0] == "B" else 1))
 
 
-def _seconds(place: str, word: str) -> float:
-    found = DELAY.fullmatch(word)
-    if not found:
-        raise InputError(f"{place}: delay must be a number and its unit, such as 0.0005ms, got {word!r:.80}.")
-    return DELAYS[found[2]](float(found[1]))
+def _seconds(label: str, word: str) -> float:
+    match = DELAY.fullmatch(word)
+    if not match:
+        raise InputError(f"{label}: delay must be a number and its unit, such as 0.0005ms, got {word!r:.80}.")
+    return DELAYS[match[2]](float(match[1]))

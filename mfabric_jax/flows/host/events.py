@@ -51,12 +51,12 @@ def run(s: Sharing, size, waiting: Waiting, heaps: Heaps, times: Times) -> int:
         until = s.now[0] + AT_ONE_TIME * abs(s.now[0])
         events += 1
         while least(clock) <= until:
-            flow, at = first(clock), least(clock)
+            flow, time = first(clock), least(clock)
             drop(clock, flow)
             if times.begin[flow] == np.inf:
-                _begin(s, size, waiting, times, flow, at, clock)
+                _begin(s, size, waiting, times, flow, time, clock)
             else:
-                _end(s, waiting, times, flow, at, clock)
+                _end(s, waiting, times, flow, time, clock)
         if s.counts[0]:
             refill(s, of_links, of_caps)
         _expect(s, clock)
@@ -65,8 +65,8 @@ def run(s: Sharing, size, waiting: Waiting, heaps: Heaps, times: Times) -> int:
 
 @compiled
 def _expect(s, clock):
-    for place in range(s.counts[CHANGED]):
-        flow = s.flows[place].changed
+    for index in range(s.counts[CHANGED]):
+        flow = s.flows[index].changed
         if s.flows[flow].rate > 0:
             put(clock, flow, s.now[0] + s.flows[flow].left / s.flows[flow].rate)
         else:
@@ -78,47 +78,47 @@ def _expect(s, clock):
 def _release(waiting, flow, clock):
     if waiting.ready[flow] <= waiting.start[flow]:
         waiting.last[flow] = -1
-    at = max(waiting.start[flow], waiting.ready[flow]) + waiting.lag[flow]
-    if at < np.inf:
-        put(clock, flow, at)
+    time = max(waiting.start[flow], waiting.ready[flow]) + waiting.lag[flow]
+    if time < np.inf:
+        put(clock, flow, time)
 
 
 @compiled
-def _begin(s, size, waiting, times, flow, at, clock):
-    times.begin[flow] = at
+def _begin(s, size, waiting, times, flow, time, clock):
+    times.begin[flow] = time
     s.now[1] = flow
-    s.flows[flow].left, s.flows[flow].since = size[flow], at
+    s.flows[flow].left, s.flows[flow].since = size[flow], time
     note(s.tape, BEGIN, flow, waiting.last[flow], 0.0, 0.0)
     crosses = s.flows[flow].first < s.flows[flow].end
     unlimited = s.flows[flow].weight > 0 and not crosses and s.flows[flow].cap == np.inf
     if size[flow] == 0 or (unlimited and size[flow] < np.inf):
         note(s.tape, AT_ONCE, flow, 0, 0.0, 0.0)
-        _ended(waiting, times, flow, at, clock)
+        _finish_flow(waiting, times, flow, time, clock)
     elif s.flows[flow].weight > 0 and crosses:
         enter(s, flow)
     elif s.flows[flow].weight > 0 and s.flows[flow].cap > 0 and size[flow] < np.inf:
         s.flows[flow].rate = s.flows[flow].cap
         note(s.tape, CAPPED, flow, 0, 0.0, 0.0)
-        put(clock, flow, at + size[flow] / s.flows[flow].cap)
+        put(clock, flow, time + size[flow] / s.flows[flow].cap)
 
 
 @compiled
-def _end(s, waiting, times, flow, at, clock):
+def _end(s, waiting, times, flow, time, clock):
     s.now[1] = len(s.flows) + flow
     note(s.tape, END, flow, 0, s.flows[flow].left, s.flows[flow].rate)
     times.holder[flow] = max(s.flows[flow].holder, -1)
     if s.flows[flow].first < s.flows[flow].end:
         leave(s, flow)
-    _ended(waiting, times, flow, at, clock)
+    _finish_flow(waiting, times, flow, time, clock)
 
 
 @compiled
-def _ended(waiting, times, flow, at, clock):
-    times.finish[flow] = at
-    for place in range(waiting.first[flow], waiting.first[flow + 1]):
-        then = waiting.then[place]
+def _finish_flow(waiting, times, flow, time, clock):
+    times.finish[flow] = time
+    for index in range(waiting.first[flow], waiting.first[flow + 1]):
+        then = waiting.then[index]
         waiting.waits[then] -= 1
-        if at >= waiting.ready[then]:
-            waiting.ready[then], waiting.last[then] = at, flow
+        if time >= waiting.ready[then]:
+            waiting.ready[then], waiting.last[then] = time, flow
         if waiting.waits[then] == 0:
             _release(waiting, then, clock)

@@ -16,7 +16,7 @@ class Heap(NamedTuple):
     """The first `size[0]` `entries` (`key`, `thing`) [N] are the heap; item n is at `place[n]`, or -1."""
 
     entries: np.ndarray
-    place: np.ndarray
+    position: np.ndarray
     size: np.ndarray
 
 
@@ -37,62 +37,62 @@ def first(heap):
 
 @compiled
 def put(heap, thing, key):
-    at = heap.place[thing]
-    if at < 0:
-        at = heap.size[0]
+    slot = heap.place[thing]
+    if slot < 0:
+        slot = heap.size[0]
         heap.size[0] += 1
-        _rise(heap, at, thing, key)
-    elif key <= heap.entries[at].key:
-        _rise(heap, at, thing, key)
+        _rise(heap, slot, thing, key)
+    elif key <= heap.entries[slot].key:
+        _rise(heap, slot, thing, key)
     else:
-        _sink(heap, at, thing, key)
+        _sink(heap, slot, thing, key)
 
 
 @compiled
 def drop(heap, thing):
-    at = heap.place[thing]
-    if at < 0:
+    slot = heap.place[thing]
+    if slot < 0:
         return
     heap.place[thing] = -1
     heap.size[0] -= 1
     last, key = heap.entries[heap.size[0]].thing, heap.entries[heap.size[0]].key
     if last == thing:
         return
-    if at and key < heap.entries[(at - 1) // 2].key:
-        _rise(heap, at, last, key)
+    if slot and key < heap.entries[(slot - 1) // 2].key:
+        _rise(heap, slot, last, key)
     else:
-        _sink(heap, at, last, key)
+        _sink(heap, slot, last, key)
 
 
 @compiled
-def _stand(heap, at, thing, key):
-    heap.entries[at].key, heap.entries[at].thing = key, thing
-    heap.place[thing] = at
+def _stand(heap, slot, thing, key):
+    heap.entries[slot].key, heap.entries[slot].thing = key, thing
+    heap.place[thing] = slot
 
 
 @compiled
-def _rise(heap, at, thing, key):
+def _rise(heap, slot, thing, key):
     entries = heap.entries
-    while at:
-        above = (at - 1) // 2
+    while slot:
+        above = (slot - 1) // 2
         if entries[above].key <= key:
             break
-        _stand(heap, at, entries[above].thing, entries[above].key)
-        at = above
-    _stand(heap, at, thing, key)
+        _stand(heap, slot, entries[above].thing, entries[above].key)
+        slot = above
+    _stand(heap, slot, thing, key)
 
 
 @compiled
-def _sink(heap, at, thing, key):
+def _sink(heap, slot, thing, key):
     entries = heap.entries
     while True:
-        below = 2 * at + 1
+        below = 2 * slot + 1
         if below >= heap.size[0]:
             break
         if below + 1 < heap.size[0] and entries[below + 1].key < entries[below].key:
             below += 1
         if key <= entries[below].key:
             break
-        _stand(heap, at, entries[below].thing, entries[below].key)
-        at = below
-    _stand(heap, at, thing, key)
+        _stand(heap, slot, entries[below].thing, entries[below].key)
+        slot = below
+    _stand(heap, slot, thing, key)

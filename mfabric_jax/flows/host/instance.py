@@ -8,8 +8,8 @@ import numpy as np
 from mfabric_jax.flows.host.events import Heaps, Times, Waiting, run
 from mfabric_jax.flows.host.heap import new_heap
 from mfabric_jax.flows.host.refilling import nothing_shared
-from mfabric_jax.flows.host.tape import Tape, new_tape, pulled, pushed
-from mfabric_jax.support.loops import kept, made_once
+from mfabric_jax.flows.host.tape import Tape, new_tape, pull_back, push_forward
+from mfabric_jax.support.loops import compile_loop, make_once
 
 
 class HostInstance(NamedTuple):
@@ -30,42 +30,44 @@ class HostInstance(NamedTuple):
     waits: np.ndarray
 
 
-@made_once
+@make_once
 def _programs() -> tuple[Callable[..., Any], ...]:
-    return kept(run), kept(pushed), kept(pulled)
+    return compile_loop(run), compile_loop(push_forward), compile_loop(pull_back)
 
 
-def run_instance(one: HostInstance) -> tuple[Times, int]:
-    return _run(one, new_tape(0, 0))
+def run_instance(instance: HostInstance) -> tuple[Times, int]:
+    return _run(instance, new_tape(0, 0))
 
 
-def _run(one: HostInstance, tape: Tape) -> tuple[Times, int]:
-    flows = len(one.weight)
-    sharing = nothing_shared(one.capacity, one.weight, one.cap, one.flow, one.link, one.share, tape)
+def _run(instance: HostInstance, tape: Tape) -> tuple[Times, int]:
+    flows = len(instance.weight)
+    sharing = nothing_shared(
+        instance.capacity, instance.weight, instance.cap, instance.flow, instance.link, instance.share, tape
+    )
     ready, last = np.full(flows, -np.inf), np.full(flows, -1, np.int32)
-    waiting = Waiting(one.start, one.lag, one.first, one.then, one.waits.copy(), ready, last)
+    waiting = Waiting(instance.start, instance.lag, instance.first, instance.then, instance.waits.copy(), ready, last)
     times = Times(np.full(flows, np.inf), np.full(flows, np.inf), np.full(flows, -1, np.int32))
-    heaps = Heaps(new_heap(flows), new_heap(len(one.capacity)), new_heap(flows))
+    heaps = Heaps(new_heap(flows), new_heap(len(instance.capacity)), new_heap(flows))
     events, _, _ = _programs()
-    return times, events(sharing, one.size, waiting, heaps, times)
+    return times, events(sharing, instance.size, waiting, heaps, times)
 
 
-def taped(one: HostInstance) -> Tape:
+def record_tape(instance: HostInstance) -> Tape:
     """Run twice and return the tape: the first run counts its entries, the second writes them."""
     counted = new_tape(0, 0)
-    _run(one, counted)
+    _run(instance, counted)
     tape = new_tape(*(int(length) for length in counted.length))
-    _run(one, tape)
+    _run(instance, tape)
     return tape
 
 
-def changes(one: HostInstance, d: tuple[np.ndarray, ...]) -> np.ndarray:
+def changes(instance: HostInstance, d: tuple[np.ndarray, ...]) -> np.ndarray:
     """Return the change of all begins and ends [2F] for changes of capacity, share, weight, cap, size, start, lag."""
     _, forward, _ = _programs()
-    return forward(taped(one), one.flow, one.share, one.weight, d)
+    return forward(record_tape(instance), instance.flow, instance.share, instance.weight, d)
 
 
-def counts(one: HostInstance, of_time: np.ndarray) -> tuple[np.ndarray, ...]:
+def counts(instance: HostInstance, of_time: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return the transpose of `changes`, applied to cotangents of begins and ends [2F]."""
     _, _, back = _programs()
-    return back(taped(one), one.flow, one.share, one.weight, len(one.capacity), of_time)
+    return back(record_tape(instance), instance.flow, instance.share, instance.weight, len(instance.capacity), of_time)

@@ -87,9 +87,9 @@ def enter(s, flow):
     """Begin a flow: add it to its links, rising from 0."""
     for hop in range(s.flows[flow].first, s.flows[flow].end):
         link = s.hops[hop].link
-        place = s.links[link].members
+        position = s.links[link].members
         s.links[link].members += 1
-        s.hops[s.links[link].first + place].member, s.hops[hop].place = hop, place
+        s.hops[s.links[link].first + position].member, s.hops[hop].place = hop, position
     s.flows[flow].rate, s.flows[flow].level, s.flows[flow].holder, s.flows[flow].since = 0.0, 0.0, -2, s.now[0]
     _rise(s, flow)
 
@@ -133,8 +133,8 @@ def _touch(s, link):
 def _sum(s, link):
     """Compute the sums over the link's flows anew; return the highest level of its fixed flows."""
     used, rising, risers, highest = 0.0, 0.0, 0, 0.0
-    for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
-        hop = s.hops[at].member
+    for slot in range(s.links[link].first, s.links[link].first + s.links[link].members):
+        hop = s.hops[slot].member
         flow = s.hops[hop].flow
         if s.flows[flow].state == RISING:
             rising += s.hops[hop].share * s.flows[flow].weight
@@ -225,8 +225,8 @@ def _room_ends(s, link):
 
 @compiled
 def _find_keys(s, links):
-    for at in range(s.counts[STALE]):
-        link = s.links[at].stale
+    for index in range(s.counts[STALE]):
+        link = s.links[index].stale
         s.links[link].asked = False
         key = _room_ends(s, link)
         if s.links[link].waits and s.links[link].held > 0:
@@ -241,8 +241,8 @@ def _find_keys(s, links):
 @compiled
 def refill(s, links, caps):
     """Update rates after flows entered and left, and list the flows that rose. `links`, `caps`: empty heaps."""
-    for at in range(s.counts[CHANGED]):
-        flow = s.flows[at].changed
+    for index in range(s.counts[CHANGED]):
+        flow = s.flows[index].changed
         if s.flows[flow].cap < np.inf:
             put(caps, flow, s.flows[flow].cap / s.flows[flow].weight)
     reached = 0.0
@@ -278,8 +278,8 @@ def _wake(s, link, caps):
         room = s.links[link].capacity - s.links[link].used - s.links[link].rising * level
     if room <= equal:
         return
-    for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
-        flow = s.hops[s.hops[at].member].flow
+    for slot in range(s.links[link].first, s.links[link].first + s.links[link].members):
+        flow = s.hops[s.hops[slot].member].flow
         if s.flows[flow].holder == link and s.flows[flow].state == FIXED:
             _rise_again(s, flow, caps)
 
@@ -294,8 +294,8 @@ def _fill(s, link, reached, caps):
     if level > expected * (1 + NEAR):
         return reached
     if highest > level * (1 + NEAR):
-        for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
-            flow = s.hops[s.hops[at].member].flow
+        for slot in range(s.links[link].first, s.links[link].first + s.links[link].members):
+            flow = s.hops[s.hops[slot].member].flow
             if s.flows[flow].state == FIXED and s.flows[flow].level > level * (1 + NEAR):
                 _rise_again(s, flow, caps)
         return level
@@ -303,8 +303,8 @@ def _fill(s, link, reached, caps):
     if s.links[link].held == 0:
         s.links[link].bound = 0.0
     s.links[link].bound += weights
-    for at in range(s.links[link].first, s.links[link].first + s.links[link].members):
-        hop = s.hops[at].member
+    for slot in range(s.links[link].first, s.links[link].first + s.links[link].members):
+        hop = s.hops[slot].member
         flow = s.hops[hop].flow
         rises = s.flows[flow].state == RISING
         note_member(s.tape, hop, rises, s.flows[flow].rate)
@@ -318,8 +318,8 @@ def _fill(s, link, reached, caps):
 
 @compiled
 def _finish(s):
-    for at in range(s.counts[CHANGED]):
-        s.flows[s.flows[at].changed].state = FIXED
-    for at in range(s.counts[TOUCHED]):
-        s.links[s.links[at].listed].touched = False
+    for index in range(s.counts[CHANGED]):
+        s.flows[s.flows[index].changed].state = FIXED
+    for index in range(s.counts[TOUCHED]):
+        s.links[s.links[index].listed].touched = False
     s.counts[TOUCHED] = 0

@@ -20,7 +20,10 @@ def latest_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
     """
     size, leaf, groups = _arrays(size, leaf, groups)
     if not np.isfinite(size).all() or np.isnan(leaf).any() or np.isnan(groups).any():
-        ends = [_ends(one[None], leaf, groups, NO_FLOW)[0] if _known(one, leaf, groups) else np.nan for one in size]
+        ends = [
+            _ends(instance[None], leaf, groups, NO_FLOW)[0] if _is_valid(instance, leaf, groups) else np.nan
+            for instance in size
+        ]
         return np.array(ends).reshape(len(size))
     return _ends(size, leaf, groups, NO_FLOW)
 
@@ -44,5 +47,5 @@ def _arrays(size: Any, leaf: Any, groups: Any) -> tuple[np.ndarray, np.ndarray, 
     return size, leaf, np.zeros((2, 0)) if groups is None else np.ascontiguousarray(groups, float)
 
 
-def _known(size: np.ndarray, leaf: np.ndarray, groups: np.ndarray) -> bool:
+def _is_valid(size: np.ndarray, leaf: np.ndarray, groups: np.ndarray) -> bool:
     return bool(np.isfinite(size).all() and not np.isnan(leaf).any() and not np.isnan(groups).any())

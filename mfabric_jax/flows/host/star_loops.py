@@ -19,7 +19,7 @@ WINDOW = 6  # ports, in the order of the event before, among which the next to f
 compiled = part_of_loops(FAST)
 
 
-class Star(NamedTuple):
+class StarState(NamedTuple):
     """One star: flows [N N], ports [2 N] (0: up, 1: down) and groups of ports [2 G].
 
     - `left` [N N]: bytes left (`NONE` without a flow); `has` [2 N N]: 1 where a flow runs, from either side.
@@ -44,13 +44,13 @@ class Star(NamedTuple):
 
 
 @compiled
-def _frozen(row, free, before, after):
+def _update_frozen(row, free, before, after):
     for q in range(len(row)):
         after[q] = before[q] + row[q] * free[q]
 
 
 @compiled
-def _left(row, free, before, after, level):
+def _update_room(row, free, before, after, level):
     for q in range(len(row)):
         after[q] = before[q] - level * (row[q] * free[q])
 
@@ -68,9 +68,9 @@ def _soonest(left, levels, level, step, slow, pace):
     """Subtract a step's bytes, at the old levels, from a source's flows; return the seconds until the next one ends."""
     low = NONE
     for j in range(len(left)):
-        rest = max(left[j] - step * min(level, levels[j]), 0.0)
-        left[j] = rest
-        low = min(low, rest * max(pace, slow[j]))
+        leftover = max(left[j] - step * min(level, levels[j]), 0.0)
+        left[j] = leftover
+        low = min(low, leftover * max(pace, slow[j]))
     return low
 
 
@@ -80,7 +80,7 @@ def ends_of_all(size, leaf, groups, each):
     `each` [B N N] receives the end of every flow; with the shape [0 0 0], of none.
     """
     n, racks = size.shape[1], groups.shape[1]
-    star = Star(
+    star = StarState(
         *(np.empty((n, n)), np.empty((2, n, n)), np.empty((2, n)), np.empty((2, n)), np.empty((2, n))),
         *(np.empty((2, n + 1, n)), np.empty((2, n + 1, n)), np.empty((2 * n, 2), np.int64), np.empty(2 * n)),
         *(np.zeros((2 * n + 1, 2), np.int64), np.empty((2, racks))),
@@ -199,42 +199,42 @@ def _fill(star, first, steps, hint):
     """
     every, racks = len(star.order), star.group_degree.shape[1]
     window = WINDOW + (len(star.left) // racks if racks else 0)  # ports of a group move together
-    many, at, begin, compared = _hinted(star, first, steps, hint), first, 0, 0 if steps else every
+    many, step, begin, compared = _reopen_ports(star, first, steps, hint), first, 0, 0 if steps else every
     while True:
-        end = many if at < compared else min(begin + window, many)
-        x, place, k = NONE, -1, begin
+        end = many if step < compared else min(begin + window, many)
+        x, lowest, k = NONE, -1, begin
         while k < end:
-            value = _share(star, at, hint[k, 0], hint[k, 1])
+            value = _share(star, step, hint[k, 0], hint[k, 1])
             if value < x:
-                x, place = value, k
+                x, lowest = value, k
             if value >= NONE:  # all its flows are frozen, so it no longer limits any
                 hint[k, 0], hint[k, 1] = hint[begin, 0], hint[begin, 1]
-                place = k if place == begin else place
+                lowest = k if lowest == begin else lowest
                 begin += 1
                 end = min(end + 1, many)
             k += 1
-        if place < 0 and begin < many:
+        if lowest < 0 and begin < many:
             continue
-        if place < 0 and (compared == every or not _overfull(star, at)):
-            return at
-        if place < 0 or (at > first and x < star.reached[at - 1] * (1 - NEAR)):
-            compared = every if place < 0 else max(compared, at + 1)
+        if lowest < 0 and (compared == every or not _is_overfull(star, step)):
+            return step
+        if lowest < 0 or (step > first and x < star.reached[step - 1] * (1 - NEAR)):
+            compared = every if lowest < 0 else max(compared, step + 1)
             back = first
-            while place >= 0 and back < at and star.reached[back] <= x:
+            while lowest >= 0 and back < step and star.reached[back] <= x:
                 back += 1
-            many, at, begin = _hinted(star, back, at, hint), back, 0
+            many, step, begin = _reopen_ports(star, back, step, hint), back, 0
             continue
-        _freeze(star, at, hint[place, 0], hint[place, 1], max(x, star.reached[at - 1]) if at > 0 else x)
-        hint[place, 0], hint[place, 1] = hint[begin, 0], hint[begin, 1]
+        _freeze(star, step, hint[lowest, 0], hint[lowest, 1], max(x, star.reached[step - 1]) if step > 0 else x)
+        hint[lowest, 0], hint[lowest, 1] = hint[begin, 0], hint[begin, 1]
         begin += 1
-        at += 1
+        step += 1
 
 
 @compiled
-def _hinted(star, back, at, hint):
+def _reopen_ports(star, back, step, hint):
     """Reopen the ports frozen in steps `back` to `at`; list all open ports in `hint`, and return their number."""
     many = 0
-    for k in range(back, at):
+    for k in range(back, step):
         hint[many, 0], hint[many, 1] = star.order[k, 0], star.order[k, 1]
         many += 1
     for s in range(2):
@@ -242,54 +242,54 @@ def _hinted(star, back, at, hint):
             if star.open[s, p] == 1.0:
                 hint[many, 0], hint[many, 1] = s, p
                 many += 1
-    for k in range(back, at):
+    for k in range(back, step):
         star.open[star.order[k, 0], star.order[k, 1]] = 1.0
     return many
 
 
 @compiled
-def _overfull(star, at):
+def _is_overfull(star, step):
     """Return whether a port or group whose flows are all frozen by others carries more than its capacity."""
     for s in range(2):
         for p in range(len(star.left)):
-            if star.open[s, p] == 1.0 and star.room[s, star.version[at, s], p] < -NEAR:
+            if star.open[s, p] == 1.0 and star.room[s, star.version[step, s], p] < -NEAR:
                 return True
         for r in range(star.group_degree.shape[1]):
-            if star.group_room[at, s, r] < -NEAR:
+            if star.group_room[step, s, r] < -NEAR:
                 return True
     return False
 
 
 @compiled
-def _share(star, at, side, port):
+def _share(star, step, side, port):
     """Return the level at which a port would be full, or `NONE` if all its flows are frozen."""
-    version, racks = star.version[at, side], star.group_degree.shape[1]
+    version, racks = star.version[step, side], star.group_degree.shape[1]
     count = star.degree[side, port] - star.frozen[side, version, port]
     if count <= 0.0:
         return NONE
     value = star.room[side, version, port] / count
     if racks:
         mine = port // (star.left.shape[0] // racks)
-        together = star.group_degree[side, mine] - star.group_frozen[at, side, mine]
-        value = min(value, star.group_room[at, side, mine] / together)
+        together = star.group_degree[side, mine] - star.group_frozen[step, side, mine]
+        value = min(value, star.group_room[step, side, mine] / together)
     return value
 
 
 @compiled
-def _freeze(star, at, side, port, level):
+def _freeze(star, step, side, port, level):
     other, racks = 1 - side, star.group_degree.shape[1]
-    own, theirs = star.version[at, side], star.version[at, other]
+    own, theirs = star.version[step, side], star.version[step, other]
     row, free = star.has[side, port], star.open[other]
-    _frozen(row, free, star.frozen[other, theirs], star.frozen[other, theirs + 1])
-    _left(row, free, star.room[other, theirs], star.room[other, theirs + 1], level)
-    star.order[at, 0], star.order[at, 1] = side, port
-    star.reached[at] = star.level[side, port] = level
+    _update_frozen(row, free, star.frozen[other, theirs], star.frozen[other, theirs + 1])
+    _update_room(row, free, star.room[other, theirs], star.room[other, theirs + 1], level)
+    star.order[step, 0], star.order[step, 1] = side, port
+    star.reached[step] = star.level[side, port] = level
     star.open[side, port] = 0.0
-    star.version[at + 1, side], star.version[at + 1, other] = own, theirs + 1
+    star.version[step + 1, side], star.version[step + 1, other] = own, theirs + 1
     if racks:
         share = star.left.shape[0] // racks
-        room, then = star.group_room[at], star.group_room[at + 1]
-        frozen, after = star.group_frozen[at], star.group_frozen[at + 1]
+        room, then = star.group_room[step], star.group_room[step + 1]
+        frozen, after = star.group_frozen[step], star.group_frozen[step + 1]
         for r in range(racks):
             total = _sum_of(row, free, r * share, (r + 1) * share)
             then[other, r] = room[other, r] - level * total

@@ -43,31 +43,31 @@ def new_tape(steps: int, members: int) -> Tape:
 
 @compiled
 def note(tape, what, first, second, value, other):
-    at = tape.length[0]
+    index = tape.length[0]
     tape.length[0] += 1
-    if at < len(tape.steps):
-        tape.steps[at, 0], tape.steps[at, 1], tape.steps[at, 2] = what, first, second
-        tape.values[at, 0], tape.values[at, 1] = value, other
+    if index < len(tape.steps):
+        tape.steps[index, 0], tape.steps[index, 1], tape.steps[index, 2] = what, first, second
+        tape.values[index, 0], tape.values[index, 1] = value, other
 
 
 @compiled
 def note_member(tape, hop, held, rate):
-    at = tape.length[1]
+    index = tape.length[1]
     tape.length[1] += 1
-    if at < len(tape.hop):
-        tape.hop[at], tape.held[at], tape.rate[at] = hop, held, rate
+    if index < len(tape.hop):
+        tape.hop[index], tape.held[index], tape.rate[index] = hop, held, rate
 
 
-def pushed(tape, hop_flow, share, weight, d):
+def push_forward(tape, hop_flow, share, weight, d):
     """Return the change of all begins and ends [2F] for changes `d` of capacity, share (by hop), weight, cap, size,
     start and lag."""
     d_capacity, d_share, d_weight, d_cap, d_size, d_start, d_lag = d
     flows = len(weight)
     time, left, since, rate = np.zeros(2 * flows), np.zeros(flows), np.zeros(flows), np.zeros(flows)
     member = 0
-    for at in range(len(tape.steps)):
-        what, first, second = tape.steps[at]
-        value, other = tape.values[at]
+    for step in range(len(tape.steps)):
+        what, first, second = tape.steps[step]
+        value, other = tape.values[step]
         if what == BEGIN:
             time[first] = (time[flows + second] if second >= 0 else d_start[first]) + d_lag[first]
             left[first], since[first], rate[first] = d_size[first], time[first], 0.0
@@ -83,30 +83,30 @@ def pushed(tape, hop_flow, share, weight, d):
         else:
             room, begin = d_capacity[first], member
             member += second
-            for one in range(begin, member):
-                hop = tape.hop[one]
+            for entry in range(begin, member):
+                hop = tape.hop[entry]
                 flow = hop_flow[hop]
-                if tape.held[one]:
+                if tape.held[entry]:
                     room -= value * (share[hop] * d_weight[flow] + d_share[hop] * weight[flow])
                 else:
-                    room -= share[hop] * rate[flow] + d_share[hop] * tape.rate[one]
-            for one in range(begin, member):
-                if tape.held[one]:
-                    flow = hop_flow[tape.hop[one]]
+                    room -= share[hop] * rate[flow] + d_share[hop] * tape.rate[entry]
+            for entry in range(begin, member):
+                if tape.held[entry]:
+                    flow = hop_flow[tape.hop[entry]]
                     rate[flow] = weight[flow] * room / other + value * d_weight[flow]
     return time
 
 
-def pulled(tape, hop_flow, share, weight, links, of_time):
+def pull_back(tape, hop_flow, share, weight, links, of_time):
     """Return the cotangents of each input for cotangents of begins and ends [2F]: the transpose of `pushed`."""
     flows, hops = len(weight), len(share)
     capacity, of_share, of_weight = np.zeros(links), np.zeros(hops), np.zeros(flows)
     cap, size, start, lag = np.zeros(flows), np.zeros(flows), np.zeros(flows), np.zeros(flows)
     time, left, since, rate = of_time.copy(), np.zeros(flows), np.zeros(flows), np.zeros(flows)
     member = len(tape.hop)
-    for at in range(len(tape.steps) - 1, -1, -1):
-        what, first, second = tape.steps[at]
-        value, other = tape.values[at]
+    for step in range(len(tape.steps) - 1, -1, -1):
+        what, first, second = tape.steps[step]
+        value, other = tape.values[step]
         if what == BEGIN:
             size[first] += left[first]
             whole = time[first] + since[first]
@@ -133,21 +133,21 @@ def pulled(tape, hop_flow, share, weight, links, of_time):
         else:
             end, member = member, member - second
             level = 0.0
-            for one in range(member, end):
-                if tape.held[one]:
-                    flow = hop_flow[tape.hop[one]]
+            for entry in range(member, end):
+                if tape.held[entry]:
+                    flow = hop_flow[tape.hop[entry]]
                     level += weight[flow] * rate[flow]
                     of_weight[flow] += value * rate[flow]
                     rate[flow] = 0.0
             level /= other
             capacity[first] += level
-            for one in range(member, end):
-                hop = tape.hop[one]
+            for entry in range(member, end):
+                hop = tape.hop[entry]
                 flow = hop_flow[hop]
-                if tape.held[one]:
+                if tape.held[entry]:
                     of_weight[flow] -= level * value * share[hop]
                     of_share[hop] -= level * value * weight[flow]
                 else:
                     rate[flow] -= level * share[hop]
-                    of_share[hop] -= level * tape.rate[one]
+                    of_share[hop] -= level * tape.rate[entry]
     return capacity, of_share, of_weight, cap, size, start, lag

@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from mfabric_jax.report import style
-from mfabric_jax.report.charts import LITERAL, Chart, Panel, placed
+from mfabric_jax.report.charts import LITERAL, Chart, Panel, drawable_panel
 from mfabric_jax.report.drawing import paper
 from mfabric_jax.report.grid import Point, front
 from mfabric_jax.report.numerals import number, percent
@@ -37,14 +37,14 @@ def handles(chart: Chart) -> list[Any]:
     joined: dict[style.Look, Any] = {
         curve.look: "-" if curve.joined else "" for panel in chart.panels for curve in panel.curves
     }
-    found: list[Any] = [
+    entries: list[Any] = [
         Line2D([], [], linestyle=joined[look], label=look.label, markersize=_SIZE, **_marker(look))
         if look in joined
         else Patch(facecolor=look.colour, edgecolor=style.FAINT, label=look.label)
         for look in chart.key
     ]
     stairs = Line2D([], [], color=style.FAINT, linewidth=5, alpha=0.35, label="Pareto front")
-    return [*found, *([stairs] if any(panel.stairs for panel in chart.panels) else [])]
+    return [*entries, *([stairs] if any(panel.stairs for panel in chart.panels) else [])]
 
 
 def figure(chart: Chart) -> Figure:
@@ -58,11 +58,11 @@ def figure(chart: Chart) -> Figure:
             draw_panel(axes, panel)
         paper.legend(made, every, len(panels), key)
         words = f"{chart.title}. {chart.note}".rstrip(". ")
-        made.suptitle(style.wrapped(words, made.get_figwidth()), fontsize=style.FONT)
+        made.suptitle(style.wrap_text(words, made.get_figwidth()), fontsize=style.FONT)
     return made
 
 
-def saved(build: Callable[..., Chart | Figure], data: int = 1) -> Callable[..., Path]:
+def picture_writer(build: Callable[..., Chart | Figure], data: int = 1) -> Callable[..., Path]:
     """Return a function that writes the figure of `build` in the package's style and returns the path.
 
     The path follows the first `data` arguments: `failures(rows, path)`, `region(demand, circuits, path, title)`. The
@@ -72,18 +72,18 @@ def saved(build: Callable[..., Chart | Figure], data: int = 1) -> Callable[..., 
     def draw(*arguments: Any, **named: Any) -> Path:
         *first, path = arguments[: data + 1]
 
-        def built() -> Figure:
+        def make_figure() -> Figure:
             drawing = build(*first, *arguments[data + 1 :], **named)
             return figure(drawing) if isinstance(drawing, Chart) else drawing
 
-        return paper.save(built, path)
+        return paper.save(make_figure, path)
 
     return draw
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw a panel on axes; `areas` needs the final layout, this does not."""
-    panel = placed(panel)
+    panel = drawable_panel(panel)
     axes.set_title(panel.title, loc="left")
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y, rotation_mode="anchor")
@@ -178,15 +178,15 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
     for bar in panel.bars:
         width = bar.end - bar.start
         edges = {"color": bar.look.colour, "edgecolor": style.FAINT, "linewidth": 0.5}
-        axes.barh(bar.place, width, _BAR, left=bar.start, **edges)
+        axes.barh(bar.row, width, _BAR, left=bar.start, **edges)
         if bar.text and width > letter * len(bar.text) * span:
             inside = {"ha": "center", "va": "center", "fontsize": small, "color": style.ink_on(bar.look.colour)}
-            axes.text(bar.start + width / 2, bar.place, bar.text, **inside)
-    for place, ends in panel.spread.items():
-        axes.plot(ends, [place + _BELOW] * 2, color=style.INK, linewidth=1.1, marker="|", markersize=0.8 * _SIZE)
-    for place, (end, text) in enumerate(panel.totals):
-        end = max((end, *panel.spread.get(place, ())))
-        axes.text(end + 0.012 * span, place, text, va="center", fontsize=small, fontweight="bold")
+            axes.text(bar.start + width / 2, bar.row, bar.text, **inside)
+    for row, ends in panel.spread.items():
+        axes.plot(ends, [row + _BELOW] * 2, color=style.INK, linewidth=1.1, marker="|", markersize=0.8 * _SIZE)
+    for row, (end, text) in enumerate(panel.totals):
+        end = max((end, *panel.spread.get(row, ())))
+        axes.text(end + 0.012 * span, row, text, va="center", fontsize=small, fontweight="bold")
     axes.set_yticks(range(len(panel.names)), list(panel.names))
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(panel.names) - 0.45, -0.55)
@@ -195,16 +195,16 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
 
 def areas(axes: Axes, panel: Panel) -> list[tuple[str, style.Box]]:
     """Return (tip, box in pixels) of each point and bar; the layout of the figure must be final."""
-    panel = placed(panel)
-    found: list[tuple[str, style.Box]] = []
+    panel = drawable_panel(panel)
+    boxes: list[tuple[str, style.Box]] = []
     for bar in panel.bars:
-        ends = axes.transData.transform([(bar.start, bar.place + _BAR / 2), (bar.end, bar.place - _BAR / 2)])
-        found.append((bar.tip, (*ends.mean(axis=0), *np.ptp(ends, axis=0))))
-    said: dict[Point, list[str]] = {}
+        ends = axes.transData.transform([(bar.start, bar.row + _BAR / 2), (bar.end, bar.row - _BAR / 2)])
+        boxes.append((bar.tip, (*ends.mean(axis=0), *np.ptp(ends, axis=0))))
+    texts: dict[Point, list[str]] = {}
     tips = [each for curve in panel.curves for each in zip(curve.points, curve.tips, strict=bool(curve.tips))]
     for point, tip in tips:
-        said.setdefault(_nearby(axes, point), []).append(tip)
+        texts.setdefault(_nearby(axes, point), []).append(tip)
     for point, _ in tips:
-        place = axes.transData.transform(point)
-        found.append(("\n".join(said[_nearby(axes, point)]), (*place, 2 * _SIZE, 2 * _SIZE)))
-    return found
+        centre = axes.transData.transform(point)
+        boxes.append(("\n".join(texts[_nearby(axes, point)]), (*centre, 2 * _SIZE, 2 * _SIZE)))
+    return boxes

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.report.compared import COMPARISONS, compared_charts
+from mfabric_jax.report.compared import COMPARISONS, comparison_charts
 from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.figures.circuits import region as region
 from mfabric_jax.report.figures.clusters import draw_fabric as draw_fabric
 from mfabric_jax.report.figures.groups import groups as groups
-from mfabric_jax.report.figures.measured import measured_times as measured_times
+from mfabric_jax.report.figures.measured import draw_measured_times as draw_measured_times
 from mfabric_jax.report.figures.networks import draw_graph as draw_graph
 from mfabric_jax.report.figures.serving import calls as calls
-from mfabric_jax.report.figures.serving import served as served
+from mfabric_jax.report.figures.serving import draw_serving as draw_serving
 from mfabric_jax.report.figures.studies import failures as failures
 from mfabric_jax.report.figures.studies import forecasts as forecasts
 from mfabric_jax.report.figures.studies import interleaving as interleaving
@@ -44,7 +44,7 @@ def save_all(
 
 def save_comparisons(rows: Rows, folder: str | Path) -> list[Path]:
     """Draw the charts of a comparison into a folder and return their paths."""
-    return [compared_picture(name, rows, Path(folder) / f"{name}.png") for name in compared_charts(rows)[0]]
+    return [draw_comparison(name, rows, Path(folder) / f"{name}.png") for name in comparison_charts(rows)[0]]
 
 
 def save_examples(
@@ -67,7 +67,7 @@ def save_examples(
     return written
 
 
-def compared_picture(name: str, rows: Rows, path: str | Path) -> Path:
+def draw_comparison(name: str, rows: Rows, path: str | Path) -> Path:
     """Draw the chart `name` (a key of `COMPARISONS`) of a comparison and return its path."""
     comparison = COMPARISONS[name]
     grid = arrange(rows, comparison.needs)

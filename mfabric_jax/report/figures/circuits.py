@@ -14,7 +14,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.drawing import paper
-from mfabric_jax.report.drawing.drawn import saved
+from mfabric_jax.report.drawing.drawn import picture_writer
 from mfabric_jax.report.figures.networks import draw_segments, places_on, write
 from mfabric_jax.report.numerals import bytes_unit, number, percent
 
@@ -25,7 +25,7 @@ _SMALLEST = 5.0  # points: smaller text is left out
 _MARK = 0.085  # radius of a number's disc
 
 
-def ring(
+def draw_ring(
     axes: Axes,
     centre: tuple[float, float],
     radius: float,
@@ -37,24 +37,31 @@ def ring(
     size, detailed = len(count), len(count) <= DETAILED
     disc = min(0.15, 0.16 * radius, 0.8 * math.pi * radius / size) if size > 2 else 0.15
     angle = (math.pi if size == 2 else math.pi / 2) - 2 * math.pi * np.arange(size) / size
-    place = np.array(centre) + (radius - disc) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    positions = np.array(centre) + (radius - disc) * np.stack([np.cos(angle), np.sin(angle)], axis=1)
     pairs = np.argwhere(np.triu(count))
-    paths, counts = [place[[i, j]] for i, j in pairs], [float(count[i, j]) for i, j in pairs]
+    paths, counts = [positions[[i, j]] for i, j in pairs], [float(count[i, j]) for i, j in pairs]
     thin = 1.1 if detailed else max(0.15, 0.8 * min(1.0, 70 * radius / max(len(paths), 1)))
     widths = [thin * min(1 + 0.5 * (n - 1), 4.0) for n in counts]
     draw_segments(axes, paths, [colour(i, j) for i, j in pairs], widths, zorder=3)
     if detailed and (size == 2 or radius > 0.6):
-        _marks(axes, paths, counts, [(x, y, 1.8 * disc, 1.8 * disc) for x, y in place])
-    axes.plot(*place.T, "o", color=style.INK, markersize=144 * disc if detailed else 3, markeredgewidth=0, zorder=5)
+        _marks(axes, paths, counts, [(x, y, 1.8 * disc, 1.8 * disc) for x, y in positions])
+    axes.plot(*positions.T, "o", color=style.INK, markersize=144 * disc if detailed else 3, markeredgewidth=0, zorder=5)
     longest = max(map(len, names))
     font = min(8.0, 72 * disc * 2 * 0.86 / (0.6 * longest), 72 * disc)
-    for (x, y), turn, name in zip(place, angle, names, strict=True) if detailed else ():
+    for (x, y), direction, name in zip(positions, angle, names, strict=True) if detailed else ():
         if font >= _SMALLEST:
             write(axes, x, y, name, font, color="white", zorder=6)
         elif longest > 3:
-            across, up = round(math.cos(turn)), round(math.sin(turn))
+            across, up = round(math.cos(direction)), round(math.sin(direction))
             sides = {"ha": ("center", "left", "right")[across], "va": ("center", "bottom", "top")[up]}
-            write(axes, x + 1.2 * disc * math.cos(turn), y + 1.2 * disc * math.sin(turn), name, style.FONT, **sides)
+            write(
+                axes,
+                x + 1.2 * disc * math.cos(direction),
+                y + 1.2 * disc * math.sin(direction),
+                name,
+                style.FONT,
+                **sides,
+            )
 
 
 def _marks(axes: Axes, paths: list, counts: list[float], taken: list[style.Box]) -> None:
@@ -81,7 +88,7 @@ def build_region(demand: Any, circuits: Any, title: str = "", servers: Sequence[
     figure = paper.blank(13.0, 6.3)
     left, right = figure.subplots(1, 2)
     _heat_map(figure, left, units.to_gigabytes(sent), names)
-    ring(right, (0.0, 0.0), 2.4, count, names)
+    draw_ring(right, (0.0, 0.0), 2.4, count, names)
     held, total = sent[(count + count.T) > 0].sum() / max(sent.sum(), 1.0), np.triu(count).sum()
     noun = "circuit" if total == 1 else "circuits"
     right.set_title(f"{number(total)} {noun}, {percent(held)} of the bytes between pairs with circuits")
@@ -115,4 +122,4 @@ def _heat_map(figure: Figure, axes: Axes, sent: np.ndarray, names: list[str]) ->
             write(axes, j, i, number(value), min(style.FONT, 112 / size), color=ink)
 
 
-region = saved(build_region, data=2)
+region = picture_writer(build_region, data=2)

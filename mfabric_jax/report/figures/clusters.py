@@ -20,7 +20,7 @@ from mfabric_jax.fabric import NAMES, get
 from mfabric_jax.fabric.acos import NAME as ACOS
 from mfabric_jax.report import style
 from mfabric_jax.report.drawing import paper
-from mfabric_jax.report.figures.circuits import CIRCUIT, DETAILED, ring
+from mfabric_jax.report.figures.circuits import CIRCUIT, DETAILED, draw_ring
 from mfabric_jax.report.figures.networks import (
     LINK,
     LinkHeat,
@@ -31,7 +31,7 @@ from mfabric_jax.report.figures.networks import (
     write,
 )
 from mfabric_jax.report.numerals import many, number
-from mfabric_jax.report.style import mixed
+from mfabric_jax.report.style import mix_with_white
 
 _LEFT, _NOTES, _WIDTH, _COLUMN = 0.25, 2.85, 7.2, 44  # inches of margin, notes, drawing; characters of a line of notes
 _NODE, _RISE, _PLUG = 0.25, 1.13, 0.24  # height of a node; distance of rows; distance of servers and optical switch
@@ -88,10 +88,10 @@ def _between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
 
 
 @dataclass
-class Row:
+class NodeRow:
     """A row of nodes: x of each node by number, x of the ellipses, and the width of a node."""
 
-    at: dict[int, float] = field(default_factory=dict)
+    positions: dict[int, float] = field(default_factory=dict)
     dots: list[float] = field(default_factory=list)
     width: float = 0.0
 
@@ -101,12 +101,12 @@ def few(items: Iterable[int], most: int) -> Tokens:
     return every if len(every) <= most + 1 else [*every[: most - 1], None, every[-1]]
 
 
-def climbed(tree: Any) -> int:
+def tier_count(tree: Any) -> int:
     """Return the number of switch tiers that paths reach: 1, 2 or 3; 0 without a tree."""
     return 0 if tree is None else 1 + (tree.edges_per_part > 1) + (tree.pods_per_part > 1)
 
 
-def joined(cluster: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+def tier_links(cluster: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return for each tier that paths reach the pairs [P 2] of a lower node and a switch, and the links of each pair.
 
     The lower nodes of the first tier are servers.
@@ -115,7 +115,7 @@ def joined(cluster: Any) -> list[tuple[np.ndarray, np.ndarray]]:
         return []
     network, tiers = cluster.network, []
     first = cluster.gpus + cluster.servers + np.cumsum([0, *(count for _, count in cluster.tree.switches)])
-    for tier, kind in enumerate(_KINDS[: climbed(cluster.tree)]):
+    for tier, kind in enumerate(_KINDS[: tier_count(cluster.tree)]):
         links = network.run(f"{kind} up")
         below = network.tail[links] - first[tier - 1] if tier else network.tail[links] // cluster.gpus_per_server
         ends = np.stack([below, network.head[links] - first[tier]], axis=1)
@@ -123,7 +123,7 @@ def joined(cluster: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     return tiers
 
 
-def layout(cluster: Any) -> tuple[float, list[Row], list[tuple[int, float, float]]]:
+def layout(cluster: Any) -> tuple[float, list[NodeRow], list[tuple[int, float, float]]]:
     """Return the width, the rows (servers, then switches by tier), and shown regions as (number, left, right)."""
     sections, numbers = [few(range(cluster.servers), _MOST)], [0]
     if cluster.regions is not None and len(cluster.regions) > 1:
@@ -134,17 +134,19 @@ def layout(cluster: Any) -> tuple[float, list[Row], list[tuple[int, float, float
     width = _WIDTH if cluster.tree or cluster.regions is not None else max(2.0, 0.5 * len(sections[0]))
     servers, spans = _row(sections, width)
     rows = [servers]
-    for pairs, _ in joined(cluster):
-        groups = dict.fromkeys(tuple(pairs[pairs[:, 0] == node, 1].tolist()) for node in rows[-1].at)
+    for pairs, _ in tier_links(cluster):
+        groups = dict.fromkeys(tuple(pairs[pairs[:, 0] == node, 1].tolist()) for node in rows[-1].positions)
         each = max(2, _MOST // len(groups))
         rows.append(
-            _row([_gapped(node for group in groups for node in few(group, each) if node is not None)], width)[0]
+            _row([_tokens_with_gaps(node for group in groups for node in few(group, each) if node is not None)], width)[
+                0
+            ]
         )
     regions = [(r, *span) for r, span in zip(numbers, spans, strict=True) if r >= 0]
     return width, rows, [] if cluster.regions is None else regions
 
 
-def _gapped(items: Iterable[int]) -> Tokens:
+def _tokens_with_gaps(items: Iterable[int]) -> Tokens:
     every = [item for item in few(sorted(set(items)), _MOST) if item is not None]
     tokens: Tokens = [every[0]]
     for item, following in pairwise(every):
@@ -152,10 +154,10 @@ def _gapped(items: Iterable[int]) -> Tokens:
     return tokens
 
 
-def _row(sections: list[Tokens], width: float) -> tuple[Row, list[tuple[float, float]]]:
+def _row(sections: list[Tokens], width: float) -> tuple[NodeRow, list[tuple[float, float]]]:
     slots = [sum(_DOTS if token is None else 1.0 for token in tokens) + _GAP for tokens in sections]
     unit = width / sum(slots)
-    row, spans, x = Row(width=min(0.6, 0.8 * unit)), [], 0.0
+    row, spans, x = NodeRow(width=min(0.6, 0.8 * unit)), [], 0.0
     for tokens, slot in zip(sections, slots, strict=True):
         spans.append((x + 0.1 * _GAP * unit, x + (slot - 0.1 * _GAP) * unit))
         inside = x + _GAP / 2 * unit
@@ -164,7 +166,7 @@ def _row(sections: list[Tokens], width: float) -> tuple[Row, list[tuple[float, f
             if token is None:
                 row.dots.append(inside + step / 2)
             else:
-                row.at[token] = inside + step / 2
+                row.positions[token] = inside + step / 2
             inside += step
         x += slot * unit
     return row, spans
@@ -202,7 +204,7 @@ class _Picture:
         self.axes.set_axis_off()
         for level, row in enumerate(self.rows):
             self._nodes(level, row)
-        for tier, (pairs, count) in enumerate(joined(self.cluster)):
+        for tier, (pairs, count) in enumerate(tier_links(self.cluster)):
             self._links(tier, pairs, count)
         for region, left, right in self.regions:
             self._region(region, left, right)
@@ -217,14 +219,14 @@ class _Picture:
         y += (0.17 * bool(head) + 0.145 * len(lines)) / 2
         self.axes.text(self.width + 0.3, y, head, va="top", fontsize=style.FONT - 0.5, fontweight="bold")
         for below, line in enumerate(lines):
-            place = self.width + 0.3, y - 0.17 * bool(head) - 0.145 * below
-            self.axes.text(*place, line, va="top", fontsize=style.FONT - 1.5, color="#444444")
+            position = self.width + 0.3, y - 0.17 * bool(head) - 0.145 * below
+            self.axes.text(*position, line, va="top", fontsize=style.FONT - 1.5, color="#444444")
 
-    def _nodes(self, number: int, row: Row) -> None:
-        base, font = self.level(number), min(8.0, 72 * 0.88 * row.width / (0.62 * len(f"{max(row.at)}")))
+    def _nodes(self, number: int, row: NodeRow) -> None:
+        base, font = self.level(number), min(8.0, 72 * 0.88 * row.width / (0.62 * len(f"{max(row.positions)}")))
         colour = _PACKET if number else style.FAINT
-        for node, x in row.at.items():
-            draw_box(self.axes, (x - row.width / 2, base), (row.width, _NODE), mixed(colour, 0.82), colour)
+        for node, x in row.positions.items():
+            draw_box(self.axes, (x - row.width / 2, base), (row.width, _NODE), mix_with_white(colour, 0.82), colour)
             if font >= 5:
                 write(self.axes, x, base + _NODE / 2 - 0.01, str(node), font)
         for middle in row.dots:
@@ -232,7 +234,7 @@ class _Picture:
             self.axes.plot(x, [base + _NODE / 2] * 3, "o", color=style.INK, markersize=2.4, markeredgewidth=0, zorder=5)
 
     def _links(self, tier: int, pairs: np.ndarray, count: np.ndarray) -> None:
-        below, above, lines, colours, widths = self.rows[tier].at, self.rows[tier + 1].at, [], [], []
+        below, above, lines, colours, widths = self.rows[tier].positions, self.rows[tier + 1].positions, [], [], []
         for (low, high), links in zip(pairs.tolist(), count.tolist(), strict=True):
             if low in below and high in above:
                 lines.append([(below[low], self.level(tier) + _NODE), (above[high], self.level(tier + 1))])
@@ -254,8 +256,10 @@ class _Picture:
     def _region(self, region: int, left: float, right: float) -> None:
         count, middle, width = self.cluster.regions[region], (left + right) / 2, right - left
         servers = range(region * len(count), (region + 1) * len(count))
-        draw_box(self.axes, (left, self.bottom), (width, self.panel), mixed(self.optical, 0.93), self.optical)
-        plugs = [x for server, x in self.rows[0].at.items() if server in servers and count[server - servers[0]].any()]
+        draw_box(self.axes, (left, self.bottom), (width, self.panel), mix_with_white(self.optical, 0.93), self.optical)
+        plugs = [
+            x for server, x in self.rows[0].positions.items() if server in servers and count[server - servers[0]].any()
+        ]
         lines = [[(x, self.level(0)), (x, self.bottom + self.panel)] for x in plugs]
         draw_segments(self.axes, lines, [self.optical] * len(lines), 1.5)
         words = many(int(np.triu(count).sum()), "circuit")
@@ -264,7 +268,7 @@ class _Picture:
         radius = min(width / 2 - 0.1, (self.panel - 0.2) / 2 - 0.07 if len(count) > 2 else 0.7)
         centre = (middle, self.bottom + 0.1 + self.panel / 2)
         colour = lambda i, j: self._circuit_colour(servers[i], servers[j])  # noqa: E731
-        ring(self.axes, centre, radius, count, [str(server) for server in servers], colour)
+        draw_ring(self.axes, centre, radius, count, [str(server) for server in servers], colour)
 
     def _circuit_colour(self, src: int, dst: int) -> str:
         if self.busy is None:
@@ -279,7 +283,7 @@ class _Picture:
         notes = [(self.level(0) + _NODE / 2, *self._of_servers())]
         if cluster.regions is not None:
             notes.append((self.bottom + self.panel / 2, *self._of_circuits()))
-        for tier, (_, count) in enumerate(joined(cluster)):
+        for tier, (_, count) in enumerate(tier_links(cluster)):
             notes.append((self.level(tier + 1) + _NODE / 2, *self._of_switches(tier)))
             planes = cluster.tree.planes if cluster.tree else 1
             words = [f"{many(int(count.sum()), 'link')} of {number(cluster.nic_gbps / planes)} Gbps"]
@@ -289,7 +293,7 @@ class _Picture:
                 words.append("a switch for each rail of these servers" if alone else "rails share edge switches")
             kind = ("nic", "edge", "pod")[tier]
             notes.append((self.level(tier + 1) - _RISE / 2, "", words + self._load(f"{kind} up", f"{kind} down")))
-        if cluster.tree is not None and (unused := cluster.tree.switches[climbed(cluster.tree) :]):
+        if cluster.tree is not None and (unused := cluster.tree.switches[tier_count(cluster.tree) :]):
             words = " and ".join(f"{count:,} {kind}" for kind, count in unused)
             top = self.level(len(self.rows) - 1) + _NODE + 0.42
             notes.append((top, "", ["above, on no path:", words]))
@@ -313,7 +317,7 @@ class _Picture:
         words += [f"on each of {tree.planes} planes"] if tree.planes > 1 else []
         if tier == 1 and tree.tiers == 3:
             words.append(f"{tree.edge_ports[0]} in each of {pods:,} pods" if pods > 1 else "in one pod")
-        if tier + 1 < climbed(tree):
+        if tier + 1 < tier_count(tree):
             up, down = tree.pod_ports if tier else tree.edge_ports
             words.append(f"{down} down + {up} up ports, {number(down / up)}:1{' oversubscribed' if down > up else ''}")
         else:

@@ -19,23 +19,23 @@ MOST_BOXES, MOST_AROUND = 24, 40
 
 
 @dataclass(frozen=True)
-class Shown:
+class DrawnNetwork:
     """The drawn part of a network: kind and name of each box, lines, and a sentence on what is left out."""
 
     kinds: list[str]
     names: list[str]
     pairs: list[Pair]
-    said: str = ""
+    note: str = ""
 
 
-def whole(network: Any, pairs: list[Pair]) -> Shown:
+def whole(network: Any, pairs: list[Pair]) -> DrawnNetwork:
     """Return the whole network, a box per node."""
     kinds = [kind for kind, count in network.nodes for _ in range(count)]
     names = [str(i) for _, count in network.nodes for i in range(count)]
-    return Shown(kinds, names if network.names is None else [str(name) for name in network.names], pairs)
+    return DrawnNetwork(kinds, names if network.names is None else [str(name) for name in network.names], pairs)
 
 
-def part_of(network: Any, pairs: list[Pair]) -> Shown:
+def part_of(network: Any, pairs: list[Pair]) -> DrawnNetwork:
     """Return boxes of equivalent nodes; if all nodes have one kind, the neighbourhood of the first node."""
     return around_first(network, pairs) if len(network.nodes) == 1 else in_classes(network, pairs)
 
@@ -46,22 +46,22 @@ def classes(network: Any, most: int = MOST_BOXES) -> np.ndarray:
     kind = np.repeat(np.arange(len(network.nodes)), [count for _, count in network.nodes])
     of_link = np.unique(kinds_of_links(network), return_inverse=True)[1] if len(network.tail) else np.zeros(0, int)
     _, rate = np.unique(network.capacity, return_inverse=True)
-    random, found = np.random.default_rng(0), kind
+    random, labels = np.random.default_rng(0), kind
     while True:
-        marks = found[:, None]
+        marks = labels[:, None]
         for here, there in ((network.tail, network.head), (network.head, network.tail)):
-            _, key = np.unique(np.stack([of_link, rate, found[there]]), axis=1, return_inverse=True)
+            _, key = np.unique(np.stack([of_link, rate, labels[there]]), axis=1, return_inverse=True)
             draw = random.integers(1, 1 << 62, int(key.max(initial=0)) + 1, np.int64)
             mark = np.zeros(network.size, np.int64)
             np.add.at(mark, here, draw[key.ravel()])  # a hash of all links of a node; sums wrap around
             marks = np.column_stack([marks, mark])
         _, first, finer = np.unique(marks, axis=0, return_index=True, return_inverse=True)
-        if len(first) > most or len(first) == found.max(initial=0) + 1:
-            return found
-        found = np.argsort(np.argsort(first))[finer.ravel()]
+        if len(first) > most or len(first) == labels.max(initial=0) + 1:
+            return labels
+        labels = np.argsort(np.argsort(first))[finer.ravel()]
 
 
-def in_classes(network: Any, pairs: list[Pair]) -> Shown:
+def in_classes(network: Any, pairs: list[Pair]) -> DrawnNetwork:
     of = classes(network)
     kind = np.repeat([kind for kind, _ in network.nodes], [count for _, count in network.nodes])
     count, first = np.bincount(of), np.unique(of, return_index=True)[1]
@@ -69,31 +69,33 @@ def in_classes(network: Any, pairs: list[Pair]) -> Shown:
     names = [f"{number:,} {name}" for number, name in zip(count.tolist(), kinds, strict=True)]
     some: dict[tuple[int, int, str, str], list[Pair]] = {}
     for pair in pairs:
-        one, other = (int(of[node]) for node in pair.ends)
-        if one > other:
-            one, other, pair = other, one, _turned(pair)
-        some.setdefault((one, other, pair.kind, pair.label), []).append(pair)
+        lower, other = (int(of[node]) for node in pair.ends)
+        if lower > other:
+            lower, other, pair = other, lower, _reverse_pair(pair)
+        some.setdefault((lower, other, pair.kind, pair.label), []).append(pair)
     between: dict[tuple[int, int], Pair] = {}
     own = []
-    for (one, other, link, label), every in sorted(some.items()):
-        each = [_each(of, every, end, int(count[end])) for end in (one, other)]
-        if one == other:
-            own.append(f"the {names[one]} are linked to {each[0]} others each ({link}, {label} Gbps)")
+    for (lower, other, link, label), every in sorted(some.items()):
+        each = [_each(of, every, end, int(count[end])) for end in (lower, other)]
+        if lower == other:
+            own.append(f"the {names[lower]} are linked to {each[0]} others each ({link}, {label} Gbps)")
             continue
-        there = between.setdefault((one, other), Pair((one, other), link))
+        there = between.setdefault((lower, other), Pair((lower, other), link))
         low, high = there.each or ("", "")
         there.each = f"{low}, {each[0]}".lstrip(", "), f"{high}, {each[1]}".lstrip(", ")
         there.gbps = [max(pair) for pair in zip(there.gbps, every[0].gbps, strict=True)]
-        there.ways.update(*(pair.ways for pair in every))
+        there.directions.update(*(pair.directions for pair in every))
         there.links += [number for pair in every for number in pair.links]
-    said = "a box: nodes with equal links; at its lines: number of neighbours of each node in the other box"
-    return Shown(kinds, names, list(between.values()), "; ".join([said, *own]))
+    note = "a box: nodes with equal links; at its lines: number of neighbours of each node in the other box"
+    return DrawnNetwork(kinds, names, list(between.values()), "; ".join([note, *own]))
 
 
-def _turned(pair: Pair) -> Pair:
+def _reverse_pair(pair: Pair) -> Pair:
     """The pair from its other end."""
-    one, other = pair.ends
-    return Pair((other, one), pair.kind, pair.gbps[::-1], {not way for way in pair.ways}, pair.links)
+    first, other = pair.ends
+    return Pair(
+        (other, first), pair.kind, pair.gbps[::-1], {not direction for direction in pair.directions}, pair.links
+    )
 
 
 def _each(of: np.ndarray, pairs: Sequence[Pair], end: int, nodes: int) -> str:
@@ -104,12 +106,12 @@ def _each(of: np.ndarray, pairs: Sequence[Pair], end: int, nodes: int) -> str:
 
 
 # ------------------------------------------------------------------------------------------ neighbourhood of one node
-def around_first(network: Any, pairs: list[Pair]) -> Shown:
+def around_first(network: Any, pairs: list[Pair]) -> DrawnNetwork:
     """Return the first node and those within as many links as the picture has room for, at least one."""
     near: dict[int, set[int]] = {}
     for pair in pairs:
-        for one, other in (pair.ends, pair.ends[::-1]):
-            near.setdefault(one, set()).add(other)
+        for end, other in (pair.ends, pair.ends[::-1]):
+            near.setdefault(end, set()).add(other)
     shown, links = {0}, 0
     while True:
         wider = shown.union(*(near.get(node, set()) for node in shown))
@@ -117,10 +119,14 @@ def around_first(network: Any, pairs: list[Pair]) -> Shown:
             break
         shown, links = wider, links + 1
     kept = sorted(shown)[: 2 * MOST_AROUND]
-    place = {node: number for number, node in enumerate(kept)}
-    inside = [pair for pair in pairs if all(node in place for node in pair.ends)]
-    moved = [Pair((place[a], place[b]), p.kind, p.gbps, p.ways, p.links) for p in inside for a, b in (p.ends,)]
+    indices = {node: number for number, node in enumerate(kept)}
+    inside = [pair for pair in pairs if all(node in indices for node in pair.ends)]
+    moved = [
+        Pair((indices[a], indices[b]), p.kind, p.gbps, p.directions, p.links) for p in inside for a, b in (p.ends,)
+    ]
     names = [str(node) if network.names is None else str(network.names[node]) for node in kept]
     reach = "a link" if links == 1 else f"{links} links"
     some = "" if len(kept) == len(shown) else f", the first {len(kept)} of {len(shown)}"
-    return Shown([network.nodes[0][0]] * len(kept), names, moved, f"only the nodes within {reach} of {names[0]}{some}")
+    return DrawnNetwork(
+        [network.nodes[0][0]] * len(kept), names, moved, f"only the nodes within {reach} of {names[0]}{some}"
+    )

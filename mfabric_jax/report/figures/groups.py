@@ -8,7 +8,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.drawing import drawn
-from mfabric_jax.report.grid import Rows, grouped
+from mfabric_jax.report.grid import Rows, group_rows
 
 MEAN, ERRORS = "_mean", {"_ci95": "95 % intervals of means", "_std": "standard deviations"}
 
@@ -25,15 +25,15 @@ def groups_chart(rows: Rows, by: Sequence[str]) -> Chart:
         got = f"{', '.join(by) or 'no group'} and {', '.join(means) or 'no mean'}"
         raise InputError(f"figure must have a column of numbers in by and a mean in measures, got {got}.")
     along = numbers[-1]
-    lines = grouped(rows, *(name for name in by if name != along))
+    lines = group_rows(rows, *(name for name in by if name != along))
     looks = style.distinct_looks([_label(key) for key in lines])
     ends = {mean: _error_of(rows, mean) for mean in means}
     panels = []
     for mean in means:
         curves = [_curve(some, along, mean, looks[_label(key)], ends[mean]) for key, some in lines.items()]
         panels.append(Panel("", along, mean.removesuffix(MEAN), curves))
-    said = [words for end, words in ERRORS.items() if end in ends.values()]
-    note = f"Vertical lines are {' and '.join(said)}." if said else ""
+    error_kinds = [words for end, words in ERRORS.items() if end in ends.values()]
+    note = f"Vertical lines are {' and '.join(error_kinds)}." if error_kinds else ""
     return Chart(f"Means of {', '.join(panel.y for panel in panels)}", note, list(looks.values()), panels)
 
 
@@ -53,4 +53,4 @@ def _label(key: tuple[Any, ...]) -> str:
     return ", ".join(map(str, key)) or "all"
 
 
-groups = drawn.saved(groups_chart)
+groups = drawn.picture_writer(groups_chart)

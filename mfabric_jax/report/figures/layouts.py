@@ -45,10 +45,12 @@ def layers(kinds: Sequence[str], pairs: Sequence[tuple[int, int]]) -> list[list[
         return None
     rows = [[node for node in graph if height[node] == level] for level in sorted(set(height.values()))]
     for sweep in range(_SWEEPS):
-        x = {node: (place + 0.5) / len(row) for row in rows for place, node in enumerate(row)}
+        x = {node: (index + 0.5) / len(row) for row in rows for index, node in enumerate(row)}
         for row in rows[:: 1 if sweep % 2 else -1]:
-            near = {node: [x[one] for one in graph[node] if height[one] != height[node]] for node in row}
+            near = {
+                node: [x[neighbour] for neighbour in graph[node] if height[neighbour] != height[node]] for node in row
+            }
             mean = {node: round(sum(own) / len(own), 9) if own else x[node] for node, own in near.items()}
             row.sort(key=lambda node, mean=mean: (mean[node], node))
-            x |= {node: (place + 0.5) / len(row) for place, node in enumerate(row)}
+            x |= {node: (index + 0.5) / len(row) for index, node in enumerate(row)}
     return rows

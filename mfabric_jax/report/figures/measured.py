@@ -35,7 +35,7 @@ class Fitted(Protocol):
     def seconds(self, size: Any) -> Any: ...
 
 
-def measured_times(fits: Sequence[Fitted], path: str | Path) -> Path:
+def draw_measured_times(fits: Sequence[Fitted], path: str | Path) -> Path:
     """Draw all measured times, and each fit over its range of sizes; return the path."""
     return paper.save(lambda: build_measured_times(fits), path)
 

@@ -26,11 +26,11 @@ from matplotlib.ticker import PercentFormatter
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.drawing import paper
-from mfabric_jax.report.figures.grouped import Shown, part_of, whole
-from mfabric_jax.report.figures.pairs import ENDPOINTS, Pair, joined_pairs, rates_of
+from mfabric_jax.report.figures.grouped import DrawnNetwork, part_of, whole
+from mfabric_jax.report.figures.pairs import ENDPOINTS, Pair, pairs_of, rates_of
 from mfabric_jax.report.numerals import number, percent
-from mfabric_jax.report.style import mixed
-from mfabric_jax.support.extras import needed
+from mfabric_jax.report.style import mix_with_white
+from mfabric_jax.support.extras import load_extra
 
 LINK = "#5F7488"
 _ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73)  # positions of a number along its line, best first
@@ -65,11 +65,11 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     if not network.size:
         raise InputError("network must have nodes to be drawn, got none.")
     busy = None if utilisation is None else LinkHeat(network, utilisation)
-    pairs = joined_pairs(network)
+    pairs = pairs_of(network)
     fits = network.size <= (MOST_NODES if len(network.nodes) > 1 else _NAMED) and len(pairs) <= MOST_LINES
     shown = whole(network, pairs) if fits else part_of(network, pairs)
     kinds, names, pairs, places = shown.kinds, shown.names, shown.pairs, places if fits else None
-    placed, layered = placed_boxes(kinds, names, [pair.ends for pair in pairs], places)
+    placed, layered = lay_out_boxes(kinds, names, [pair.ends for pair in pairs], places)
     paths = [_path(placed, *pair.ends, layered, places is not None) for pair in pairs]
     low, high = placed.corners(paths)
     broad, middle = high[0] - low[0], (low[0] + high[0]) / 2
@@ -85,8 +85,8 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     _draw_labels(axes, pairs, paths, placed)
     _draw_nodes(axes, kinds, names, placed)
     for line, text in enumerate(reversed(words)):
-        place = {"fontsize": style.FONT - 1.5, "ha": "center", "va": "bottom", "color": "#444444"}
-        axes.text(middle, low[1] + _LINE_HEIGHT * line, text, **place)
+        text_style = {"fontsize": style.FONT - 1.5, "ha": "center", "va": "bottom", "color": "#444444"}
+        axes.text(middle, low[1] + _LINE_HEIGHT * line, text, **text_style)
     if keys:
         where = {
             "bbox_to_anchor": (middle, low[1] + _LINE_HEIGHT * len(words) + 0.04),
@@ -101,12 +101,12 @@ def build_graph(network: Any, *, utilisation: Any = None, title: str = "", place
     return figure
 
 
-def _path(placed: Placed, one: int, other: int, layered: bool, bends: bool) -> np.ndarray:
+def _path(placed: Boxes, node: int, other: int, layered: bool, bends: bool) -> np.ndarray:
     """The points [points 2] of a line: straight, or curved around other boxes of its row."""
-    start, end = placed.place[one], placed.place[other]
+    start, end = placed.centres[node], placed.centres[other]
     run = end - start
     if (layered and start[1] == end[1]) or bends:
-        others = np.delete(placed.place, (one, other), axis=0) - start
+        others = np.delete(placed.centres, (node, other), axis=0) - start
         t = others @ run / (run @ run)
         aside = np.abs(others @ np.array([-run[1], run[0]])) / np.linalg.norm(run)
         if ((t > 0) & (t < 1) & (aside < 0.05)).any():
@@ -129,18 +129,18 @@ def _draw_lines(axes: Axes, pairs: Sequence[Pair], paths: list[np.ndarray], busy
     dashes = ["-" if max(pair.gbps) > 0 else (0, (3, 3)) for pair in pairs]
     draw_segments(axes, paths, colours, [crowd * width for width in thick], linestyles=dashes)
     for pair, path, colour in zip(pairs, paths, colours, strict=True):
-        if len(pair.ways) == 1:
+        if len(pair.directions) == 1:
             start, end = (
-                path[len(path) // 2 - 1 :][:2] if pair.ways == {False} else path[::-1][len(path) // 2 - 1 :][:2]
+                path[len(path) // 2 - 1 :][:2] if pair.directions == {False} else path[::-1][len(path) // 2 - 1 :][:2]
             )
             tip = start + 0.72 * (end - start) if len(path) == 2 else end
             arrow = {"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
             axes.annotate("", tip, start, arrowprops=arrow, zorder=2)
 
 
-def _draw_labels(axes: Axes, pairs: Sequence[Pair], paths: list[np.ndarray], placed: Placed) -> None:
+def _draw_labels(axes: Axes, pairs: Sequence[Pair], paths: list[np.ndarray], placed: Boxes) -> None:
     """Write Gbps in the middle of lines, if they differ and are few, and numbers of neighbours at the ends."""
-    taken = [(x, y, w, placed.height) for (x, y), w in zip(placed.place, placed.width, strict=True)]
+    taken = [(x, y, w, placed.height) for (x, y), w in zip(placed.centres, placed.width, strict=True)]
     rated = len(paths) <= _LABELLED and len(rates_of(pairs)) > 1
     for pair, path in zip(pairs, paths, strict=True):
         texts = [(pair.label, _ALONG)] if rated else []
@@ -157,10 +157,10 @@ def _draw_labels(axes: Axes, pairs: Sequence[Pair], paths: list[np.ndarray], pla
 
 
 @dataclass
-class Placed:
+class Boxes:
     """Boxes by centres [N 2] and widths [N]; without a font, dots without names; `upright`: vertical names."""
 
-    place: np.ndarray
+    centres: np.ndarray
     width: np.ndarray
     height: float
     font: float
@@ -169,15 +169,15 @@ class Placed:
     def corners(self, paths: Sequence[np.ndarray] = ()) -> tuple[np.ndarray, np.ndarray]:
         """Return the lower left and upper right corner of all boxes and lines, with margins and room for texts."""
         half = np.stack([self.width / 2, np.full(len(self.width), self.height / 2)], axis=1)
-        every = np.concatenate([self.place - half, self.place + half, *paths])
+        every = np.concatenate([self.centres - half, self.centres + half, *paths])
         low, high = every.min(axis=0) - _MARGIN, every.max(axis=0) + _MARGIN
         more = np.array([max(0.0, _NARROWEST - (high - low)[0]) / 2, 0.0])
         return low - more, high + more
 
 
-def placed_boxes(
+def lay_out_boxes(
     kinds: list[str], names: list[str], pairs: list[tuple[int, int]], places: np.ndarray | None = None
-) -> tuple[Placed, bool]:
+) -> tuple[Boxes, bool]:
     """Return boxes with the largest font that fits, and whether they stand in layers.
 
     `places` [N, 2 or 3]: positions, with the third dimension as depth; None: links decide.
@@ -190,7 +190,7 @@ def placed_boxes(
             flat = flat + own[:, 2:] * _DEPTH / (np.ptp(own[:, 2]) + 1)
         between = np.linalg.norm(flat[:, None] - flat[None], axis=2)
         return _spread(flat, names, ends, _STEP / between[between > 0].min(initial=1.0)), False
-    layouts = needed("plot", "drawing figures", "mfabric_jax.report.figures.layouts")
+    layouts = load_extra("plot", "drawing figures", "mfabric_jax.report.figures.layouts")
     if rows := layouts.layers(kinds, pairs):
         return _in_rows(rows, names), True
     return _spread(layouts.near_joined(len(kinds), pairs), names, ends), False
@@ -200,7 +200,7 @@ def _boxes(names: Sequence[str], font: float) -> tuple[np.ndarray, float]:
     return np.array([max(0.26, (0.62 * len(name) * font + 7) / 72) for name in names]), (1.3 * font + 5) / 72
 
 
-def _in_rows(rows: list[list[int]], names: list[str]) -> Placed:
+def _in_rows(rows: list[list[int]], names: list[str]) -> Boxes:
     longest = max(map(len, rows))
     for upright, font in product((False, True), _FONTS):
         width, height = _boxes(names, font)
@@ -213,16 +213,16 @@ def _in_rows(rows: list[list[int]], names: list[str]) -> Placed:
         font, step = 0.0, min(2 * _DOT, _WIDEST / longest)
         width, height = np.full(len(names), min(_DOT, 0.7 * step)), _DOT
     broad = max(longest * step, 3.5)
-    rise, place = height + min(1.6, max(0.75, broad / 9)), np.zeros((len(names), 2))
+    rise, centres = height + min(1.6, max(0.75, broad / 9)), np.zeros((len(names), 2))
     for level, row in enumerate(rows):
         own = len(row) * step
         reach = max(own, min(broad, own + 0.35 * broad)) if len(row) > 1 else own
-        place[row, 0] = reach * ((np.arange(len(row)) + 0.5) / len(row) - 0.5)
-        place[row, 1] = level * rise
-    return Placed(place, width, height, font, upright and font > 0)
+        centres[row, 0] = reach * ((np.arange(len(row)) + 0.5) / len(row) - 0.5)
+        centres[row, 1] = level * rise
+    return Boxes(centres, width, height, font, upright and font > 0)
 
 
-def _spread(free: np.ndarray, names: list[str], ends: np.ndarray, least: float = 0.0) -> Placed:
+def _spread(free: np.ndarray, names: list[str], ends: np.ndarray, least: float = 0.0) -> Boxes:
     along = np.linalg.norm(free[ends[:, 0]] - free[ends[:, 1]], axis=1) if len(ends) else np.ones(1)
     most = float((np.array([_WIDEST, _HIGHEST]) / np.maximum(np.ptp(free, axis=0), 0.001)).min())
     between = np.abs(free[:, None] - free[None])
@@ -232,10 +232,10 @@ def _spread(free: np.ndarray, names: list[str], ends: np.ndarray, least: float =
         while scale <= most:
             apart = (between[:, :, 0] * scale > np.add.outer(width, width) / 2) | (between[:, :, 1] * scale > height)
             if (apart | np.eye(len(names), dtype=bool)).all():
-                return Placed(free * scale, width, height, font)
+                return Boxes(free * scale, width, height, font)
             scale *= _LARGER
     width = np.full(len(names), _DOT)
-    return Placed(free * most, width, _DOT, 0.0)
+    return Boxes(free * most, width, _DOT, 0.0)
 
 
 # -- keys and texts
@@ -246,28 +246,32 @@ def _colour(kind: str, kinds: list[str]) -> str:
     return _COLOURS[kind] if kind in _COLOURS else _OTHERS[others.index(kind) % len(_OTHERS)]
 
 
-def _draw_nodes(axes: Axes, kinds: list[str], names: list[str], placed: Placed) -> None:
+def _draw_nodes(axes: Axes, kinds: list[str], names: list[str], placed: Boxes) -> None:
     height = placed.height
-    for (x, y), width, kind, name in zip(placed.place, placed.width, kinds, names, strict=True):
+    for (x, y), width, kind, name in zip(placed.centres, placed.width, kinds, names, strict=True):
         colour = _colour(kind, kinds)
-        fill = mixed(colour, 0.8) if placed.font else colour
+        fill = mix_with_white(colour, 0.8) if placed.font else colour
         draw_box(axes, (x - width / 2, y - height / 2), (width, height), fill, colour)
         if placed.font:
-            turned: dict[str, Any] = {"rotation": 90} if placed.upright else {"va": "center_baseline"}
-            write(axes, x, y, name, placed.font, parse_math=False, **turned)
+            rotation: dict[str, Any] = {"rotation": 90} if placed.upright else {"va": "center_baseline"}
+            write(axes, x, y, name, placed.font, parse_math=False, **rotation)
 
 
-def _keys(network: Any, shown: Shown, busy: LinkHeat | None) -> list[Any]:
+def _keys(network: Any, shown: DrawnNetwork, busy: LinkHeat | None) -> list[Any]:
     kinds, counted = shown.kinds, any(pair.each for pair in shown.pairs)  # names of boxes then show counts
     nodes = [
-        Patch(facecolor=mixed(_colour(kind, kinds), 0.8), edgecolor=_colour(kind, kinds), label=f"{count:,} {kind}")
+        Patch(
+            facecolor=mix_with_white(_colour(kind, kinds), 0.8),
+            edgecolor=_colour(kind, kinds),
+            label=f"{count:,} {kind}",
+        )
         for kind, count in network.nodes
     ]
     lines = [Line2D([], [], color=colour, label=kind) for kind, colour in _line_colours(shown.pairs).items()]
     return (nodes if len(nodes) > 1 and not counted else []) + (lines if len(lines) > 1 and busy is None else [])
 
 
-def _words(network: Any, shown: Shown, named: bool, broad: float) -> list[str]:
+def _words(network: Any, shown: DrawnNetwork, named: bool, broad: float) -> list[str]:
     pairs = shown.pairs
     rates, words = rates_of(pairs), f"{network.size:,} nodes, {len(network.tail):,} links"
     if len(rates) == 1:
@@ -277,7 +281,7 @@ def _words(network: Any, shown: Shown, named: bool, broad: float) -> list[str]:
         several = f"{number(rates[-1])} to {number(rates[0])}" if len(rates) > 5 else f"{', '.join(others)} and {last}"
         words += f"; {several} Gbps between linked nodes"
         words += " (numbers on lines)" if len(pairs) <= _LABELLED else " (thicker lines: more)"
-    words += f"; {shown.said}" if shown.said else ""
+    words += f"; {shown.note}" if shown.note else ""
     return wrap(words if named else words + "; no room for names", int((broad - 0.2) / 0.065))
 
 
@@ -325,7 +329,7 @@ class LinkHeat:
         return to_hex(self.colours(float(np.max(self.value[links], initial=0.0))))
 
     def pair(self, kind: str, numbers: Any) -> str:
-        starts = [self.network.run(f"{kind} {way}").start for way in ("up", "down")]
+        starts = [self.network.run(f"{kind} {direction}").start for direction in ("up", "down")]
         return self.of(np.concatenate([start + np.asarray(numbers) for start in starts]))
 
     def words(self, *kinds: str) -> str:

@@ -23,14 +23,14 @@ class Pair:
     ends: tuple[int, int]
     kind: str
     gbps: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    ways: set[bool] = field(default_factory=set)
+    directions: set[bool] = field(default_factory=set)
     links: list[int] = field(default_factory=list)
     each: tuple[str, str] | None = None
 
     @property
     def label(self) -> str:
         there, back = (number(gbps) for gbps in self.gbps)
-        both = len(self.ways) == 2 and there != back
+        both = len(self.directions) == 2 and there != back
         return f"{there}/{back}" if both else there if self.gbps[0] >= self.gbps[1] else back
 
 
@@ -39,17 +39,17 @@ def kinds_of_links(network: Any) -> list[str]:
     return [kind.removesuffix(" up").removesuffix(" down") for kind, count in network.links for _ in range(count)]
 
 
-def joined_pairs(network: Any) -> list[Pair]:
-    found: dict[tuple[int, int], Pair] = {}
+def pairs_of(network: Any) -> list[Pair]:
+    by_ends: dict[tuple[int, int], Pair] = {}
     kinds, gbps = kinds_of_links(network), units.to_gbps(network.capacity.astype(float)).tolist()
     for link, (tail, head) in enumerate(zip(network.tail.tolist(), network.head.tolist(), strict=True)):
         if tail != head:
             ends = min(tail, head), max(tail, head)
-            pair = found.setdefault(ends, Pair(ends, kinds[link]))
+            pair = by_ends.setdefault(ends, Pair(ends, kinds[link]))
             pair.gbps[tail > head] += gbps[link]
-            pair.ways.add(tail > head)
+            pair.directions.add(tail > head)
             pair.links.append(link)
-    return [found[ends] for ends in sorted(found)]
+    return [by_ends[ends] for ends in sorted(by_ends)]
 
 
 def rates_of(pairs: Sequence[Pair]) -> list[float]:

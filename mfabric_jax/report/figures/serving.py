@@ -11,7 +11,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.drawing import drawn, paper
-from mfabric_jax.report.grid import Rows, front, grouped, values_of, with_named_graphs
+from mfabric_jax.report.grid import Rows, front, group_rows, values_of, with_named_graphs
 from mfabric_jax.report.numerals import number, percent, usable
 
 PER_USER, PER_GPU, USD = "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens"
@@ -30,7 +30,7 @@ def of_serving(row: Mapping[str, Any]) -> bool:
     return {PER_USER, PER_GPU, LIMIT, "fits"} <= row.keys()
 
 
-def served_chart(rows: Rows) -> Chart:
+def serving_chart(rows: Rows) -> Chart:
     """Return a chart with a panel for each model, GPU and combination of settings.
 
     Each fabric shows the set-ups that fit and that none of its others beats. If all rows have one time limit, it shows
@@ -39,10 +39,10 @@ def served_chart(rows: Rows) -> Chart:
     return _chart("Serving: throughput", rows, PER_GPU)
 
 
-def served_charts(rows: Rows) -> list[Chart]:
+def serving_charts(rows: Rows) -> list[Chart]:
     """Return `served_chart`, and the same chart of dollars if any row has a price."""
     priced = [row for row in rows if usable(row[USD]) is not None]
-    return [served_chart(rows), *([_chart("Serving: cost", priced, USD)] if priced else [])]
+    return [serving_chart(rows), *([_chart("Serving: cost", priced, USD)] if priced else [])]
 
 
 def _chart(title: str, rows: Rows, name: str) -> Chart:
@@ -57,9 +57,9 @@ def _chart(title: str, rows: Rows, name: str) -> Chart:
     panels = []
     apart = [name for name in shown[0] if "." in name]  # settings that differ between rows
     sizes = sorted({row[EP] for row in shown}) if by_size else []
-    for (model, gpu, *others), own in grouped(shown, "model", "gpu", *apart).items():
+    for (model, gpu, *others), own in group_rows(shown, "model", "gpu", *apart).items():
         curves = []
-        for (fabric,), some in grouped(own, "fabric").items():
+        for (fabric,), some in group_rows(own, "fabric").items():
             known = sorted((row[x], row[name]) for row in some)
             points = known if by_size else sorted(_front(known, -1 if name == USD else 1))
             tips = [
@@ -95,9 +95,9 @@ def calls_chart(rows: Rows) -> Chart:
         raise InputError("the figure of kernels needs a row of dispatch or combine, got none.")
     looks, every = style.distinct_looks(values_of(known, "kernels")), sorted({row["ep"] for row in known})
     panels = []
-    for (what,), own in grouped(known, "what").items():
+    for (what,), own in group_rows(known, "what").items():
         curves = []
-        for (name, constant), some in grouped(own, "kernels", "constant").items():
+        for (name, constant), some in group_rows(own, "kernels", "constant").items():
             look = dataclasses.replace(looks[name], hollow=True) if constant else looks[name]
             points = [(every.index(row["ep"]), PERCENT * row["error"]) for row in some]
             curves.append(
@@ -118,6 +118,6 @@ def calls(rows: Rows, path: str | Path) -> Path:
     return paper.save(lambda: drawn.figure(calls_chart(rows)), path)
 
 
-def served(rows: Rows, path: str | Path) -> Path:
+def draw_serving(rows: Rows, path: str | Path) -> Path:
     """Draw rows of `mfabric serve` and return the path."""
-    return paper.save(lambda: drawn.figure(served_chart(rows)), path)
+    return paper.save(lambda: drawn.figure(serving_chart(rows)), path)

@@ -16,10 +16,10 @@ from mfabric_jax.report.charts import Bar, Chart, Curve, Panel
 from mfabric_jax.report.drawing import drawn, paper
 from mfabric_jax.report.grid import (
     Rows,
-    grouped,
+    group_rows,
     needs_values,
+    setting_label,
     telling_apart,
-    told_setting,
     values_of,
     with_named_graphs,
 )
@@ -43,14 +43,16 @@ def failures_chart(rows: Rows) -> Chart:
     rows = with_named_graphs(rows)
     fabrics = ["fabric"] if len({row.get("fabric") for row in rows}) > 1 else []
     apart = telling_apart(rows)
-    for key_of, own_rows in grouped(rows, "model", *fabrics, *apart).items():
+    for key_of, own_rows in group_rows(rows, "model", *fabrics, *apart).items():
         subject, settings = key_of[: 1 + len(fabrics)], key_of[1 + len(fabrics) :]
-        model = ", ".join([" on ".join(subject), *map(told_setting, apart, settings)])
+        model = ", ".join([" on ".join(subject), *map(setting_label, apart, settings)])
         known = {kinds.index(row["failure"]): row for row in own_rows}
-        slower = {place: row["slow_down"] or 0.0 for place, row in known.items()}
-        bars = [Bar(own, place, min(0.0, value), max(0.0, value), "") for place, value in slower.items()]
-        points = [(row["published"], place) for place, row in known.items() if row.get("published") is not None]
-        totals = [_beyond(known[place], span) if place in known else (0.0, _ABSENT) for place in range(len(kinds))]
+        slower = {position: row["slow_down"] or 0.0 for position, row in known.items()}
+        bars = [Bar(own, position, min(0.0, value), max(0.0, value), "") for position, value in slower.items()]
+        points = [(row["published"], position) for position, row in known.items() if row.get("published") is not None]
+        totals = [
+            _beyond(known[position], span) if position in known else (0.0, _ABSENT) for position in range(len(kinds))
+        ]
         curves = [Curve(published, points, joined=False)] if points else []
         panels.append(Panel(model, "", curves=curves, bars=bars, names=kinds, totals=totals, percent=True, reach=reach))
     key = [own, published] if any(panel.curves for panel in panels) else []
@@ -104,7 +106,7 @@ def forecasts_chart(rows: Rows) -> Chart:
         raise InputError("the figure of forecasts needs rows, got none.")
     looks = style.distinct_looks(values_of(rows, "policy"))
     panels = []
-    for (workload, servers, routing), here in grouped(rows, "workload", "servers", "routing").items():
+    for (workload, servers, routing), here in group_rows(rows, "workload", "servers", "routing").items():
         names = values_of(here, "forecast")
         curves = []
         for rank, (policy, look) in enumerate(looks.items()):
@@ -139,19 +141,19 @@ def build_interleaving(rows: Rows, title: str = "") -> Figure:
     if not rows:
         raise InputError("rows must hold at least one interval, got none.")
     ways, columns, jobs = (values_of(rows, key) for key in ("way", "when", "job"))
-    colours = {job: JOB_COLOURS[place % len(JOB_COLOURS)] for place, job in enumerate(jobs)}
+    colours = {job: JOB_COLOURS[index % len(JOB_COLOURS)] for index, job in enumerate(jobs)}
     figure = paper.blank(0.9 + _LINK_WIDE * len(columns), 1.1 + _LINK_HIGH * len(ways))
     if title:
         figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold")
     every = figure.subplots(len(ways), len(columns), squeeze=False, sharey=True)
-    cells = grouped(rows, "way", "when")
-    for (line, way), (place, when) in ((a, b) for a in enumerate(ways) for b in enumerate(columns)):
-        axes = every[line, place]
+    cells = group_rows(rows, "way", "when")
+    for (line, way), (index, when) in ((a, b) for a in enumerate(ways) for b in enumerate(columns)):
+        axes = every[line, index]
         _stack(axes, cells.get((way, when), []), colours)
         if not line:
             axes.set_title(when, loc="left")
-        if not place:
-            axes.set_ylabel(style.wrapped(WAYS.get(str(way), str(way)), 1.3))
+        if not index:
+            axes.set_ylabel(style.wrap_text(WAYS.get(str(way), str(way)), 1.3))
     for axes in every[-1]:
         axes.set_xlabel("time [s]")
     handles = [Patch(facecolor=colour, label=job) for job, colour in colours.items()]
@@ -165,7 +167,7 @@ def _stack(axes: Axes, rows: Sequence[Any], colours: dict[str, str]) -> None:
     axes.grid(axis="y")
     if not rows:
         return
-    of_job = grouped(rows, "job")
+    of_job = group_rows(rows, "job")
     first = next(iter(of_job.values()))
     edges = np.array([row["begin_s"] for row in first] + [first[-1]["end_s"]])
     base = np.zeros(len(first))
@@ -178,6 +180,6 @@ def _stack(axes: Axes, rows: Sequence[Any], colours: dict[str, str]) -> None:
 
 
 # Each draws rows into a file and returns the path: failures(rows, path).
-failures, training = drawn.saved(failures_chart), drawn.saved(training_chart)
-forecasts, interleaving = drawn.saved(forecasts_chart), drawn.saved(build_interleaving)
-steps, memory = drawn.saved(steps_chart), drawn.saved(memory_chart)
+failures, training = drawn.picture_writer(failures_chart), drawn.picture_writer(training_chart)
+forecasts, interleaving = drawn.picture_writer(forecasts_chart), drawn.picture_writer(build_interleaving)
+steps, memory = drawn.picture_writer(steps_chart), drawn.picture_writer(memory_chart)

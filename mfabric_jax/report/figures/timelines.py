@@ -20,7 +20,7 @@ from mfabric_jax import units
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.drawing import drawn, paper
-from mfabric_jax.report.drawing.drawn import saved
+from mfabric_jax.report.drawing.drawn import picture_writer
 from mfabric_jax.report.numerals import percent, time_unit
 from mfabric_jax.report.perfetto import PATH, in_lanes
 
@@ -45,7 +45,7 @@ def _canvas(segments: Segments, heights: Sequence[float], title: str) -> tuple[F
 
 def _key(figure: Figure, looks: Sequence[style.Look]) -> None:
     tight = {"columnspacing": 1.3, "handlelength": 1.5, "handletextpad": 0.5, "fontsize": style.FONT - 1}
-    patches = [Patch(facecolor=one.colour, label=one.label) for one in looks]
+    patches = [Patch(facecolor=look.colour, label=look.label) for look in looks]
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), **tight)
 
 
@@ -185,8 +185,8 @@ def close_up(segments: Segments) -> tuple[float, float]:
     """Return the begin and end of the close-up of a stage, around its middle start of a backward pass."""
     work = [segment for segment in segments if segment["track"] == "compute"] or list(segments)
     pairs = enumerate(itertools.pairwise(work), 1)
-    turns = [n for n, (a, b) in pairs if a.get("direction") == "forward" != b.get("direction")]
-    middle = turns[len(turns) // 2] if turns else len(work) // 2
+    backward_starts = [n for n, (a, b) in pairs if a.get("direction") == "forward" != b.get("direction")]
+    middle = backward_starts[len(backward_starts) // 2] if backward_starts else len(work) // 2
     return work[max(middle - AROUND, 0)]["start_s"], work[min(middle + AROUND, len(work)) - 1]["end_s"]
 
 
@@ -223,53 +223,53 @@ def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str]
 MOST_RANKS = 24
 _LANE = 0.24
 _COMMUNICATION = style.Look("Exposed communication", style.KINDS["all-to-all"].colour)
-_LATENCY = style.Look("Exposed latency", style.mixed(_COMMUNICATION.colour, 0.6))
+_LATENCY = style.Look("Exposed latency", style.mix_with_white(_COMMUNICATION.colour, 0.6))
 _COMPUTE = style.Look("Computation", style.KINDS["attention"].colour)
 _BESIDE = {"computation": _COMPUTE.colour, "latency": _LATENCY.colour, "lag": "#BBBBBB", "reconfiguration": "#332288"}
 _LINKS = ("#DDCC77", "#117733", "#44AA99", "#AA4499", "#999933", "#661100", "#6699CC", "#882255")
 
 
-def build_replayed(spans: Segments, held: Segments, title: str = "") -> Figure:
+def build_replayed(spans: Segments, parts: Segments, title: str = "") -> Figure:
     """Draw a replay: ranks over time, and below them the parts of the makespan.
 
     `spans`: as in `write_task_trace`; of many ranks some are shown, those on the critical path first. `held`: the parts
     of the makespan, rows of `what` and `holds_s`; empty: not drawn. Raise InputError if no span has a rank.
     """
-    ranks = sorted({one["rank"] for one in spans if one["rank"] >= 0})
+    ranks = sorted({span["rank"] for span in spans if span["rank"] >= 0})
     if not ranks:
         raise InputError("spans must hold at least one with a rank, got none.")
-    shown = shown_ranks(ranks, [one for one in spans if one["track"] == PATH])
+    shown = choose_ranks(ranks, [span for span in spans if span["track"] == PATH])
     if len(shown) < len(ranks):
         title = f"{title} ({len(shown)} of {len(ranks)} ranks)".strip()
     tall = _LANE * len(shown) + 0.4
-    parts_tall = 0.3 * len(held) + 0.3
-    figure = paper.blank(_WIDE, tall + 1.6 + (parts_tall + 0.8 if held else 0.0))
+    parts_tall = 0.3 * len(parts) + 0.3
+    figure = paper.blank(_WIDE, tall + 1.6 + (parts_tall + 0.8 if parts else 0.0))
     figure.suptitle(title, fontsize=style.FONT + 2, fontweight="bold")
-    if not held:
+    if not parts:
         _draw_ranks(figure.subplots(), spans, shown)
         return figure
     above, below = figure.subplots(2, height_ratios=[tall, parts_tall])
     _draw_ranks(above, spans, shown)
-    drawn.draw_panel(below, _held_panel(held))
+    drawn.draw_panel(below, _makespan_panel(parts))
     return figure
 
 
-def shown_ranks(ranks: Sequence[int], path: Segments) -> list[int]:
+def choose_ranks(ranks: Sequence[int], path: Segments) -> list[int]:
     """Return all ranks; if many, those that hold the critical path longest, and others at even distances."""
     if len(ranks) <= MOST_RANKS:
         return [*ranks]
     spent: dict[int, float] = {}
-    for one in path:
-        for rank in {one["args"]["rank"], one["args"].get("to")} & {*ranks}:
-            spent[rank] = spent.get(rank, 0.0) + one["end_s"] - one["begin_s"]
+    for span in path:
+        for rank in {span["args"]["rank"], span["args"].get("to")} & {*ranks}:
+            spent[rank] = spent.get(rank, 0.0) + span["end_s"] - span["begin_s"]
     first = sorted(spent, key=lambda rank: (-spent[rank], rank))[:MOST_RANKS]
     others = [rank for rank in ranks if rank not in first]
     places = np.linspace(0, len(others) - 1, MOST_RANKS - len(first)).round().astype(int)
-    return sorted([*first, *(others[place] for place in places)])
+    return sorted([*first, *(others[index] for index in places)])
 
 
 def _draw_ranks(axes: Axes, spans: Segments, shown: Sequence[int]) -> None:
-    end_s = max(one["end_s"] for one in spans)
+    end_s = max(span["end_s"] for span in spans)
     unit, factor = time_unit(end_s)
     row = {rank: line for line, rank in enumerate(shown)}
     moves, computes = ("send", "receive"), ("compute",)
@@ -277,14 +277,14 @@ def _draw_ranks(axes: Axes, spans: Segments, shown: Sequence[int]) -> None:
     for look, tracks, order, tall in drawn:
         hidden = "latency_s" if look is _COMMUNICATION else ""
         bars: dict[int, list[tuple[float, float]]] = {rank: [] for rank in shown}
-        for one in spans:
-            if one["rank"] in row and one["track"] in tracks:
-                begin = one["begin_s"] + one.get(hidden, 0.0)
-                bars[one["rank"]].append((begin * factor, (one["end_s"] - begin) * factor))
+        for span in spans:
+            if span["rank"] in row and span["track"] in tracks:
+                begin = span["begin_s"] + span.get(hidden, 0.0)
+                bars[span["rank"]].append((begin * factor, (span["end_s"] - begin) * factor))
         for rank, lengths in bars.items():
-            place = row[rank] - tall / 2, tall
-            axes.broken_barh(lengths, place, color=look.colour, linewidth=0, snap=False, zorder=order)
-    _draw_path(axes, [one for one in spans if one["track"] == PATH], row, factor)
+            extent = row[rank] - tall / 2, tall
+            axes.broken_barh(lengths, extent, color=look.colour, linewidth=0, snap=False, zorder=order)
+    _draw_path(axes, [span for span in spans if span["track"] == PATH], row, factor)
     axes.set_yticks(range(len(shown)), [f"rank {rank}" for rank in shown], fontsize=style.FONT - 2)
     axes.set(ylim=(len(shown) - 0.5, -0.5), xlim=(0, end_s * factor), xlabel=f"time [{unit}]")
     axes.tick_params(axis="y", length=0)
@@ -297,26 +297,30 @@ def _draw_ranks(axes: Axes, spans: Segments, shown: Sequence[int]) -> None:
 def _draw_path(axes: Axes, steps: Segments, row: Mapping[int, int], factor: float) -> None:
     x: list[float] = []
     y: list[float] = []
-    for one in sorted(steps, key=lambda one: one["begin_s"]):
-        rank, to = one["args"]["rank"], one["args"].get("to")
-        x += [one["begin_s"] * factor, one["end_s"] * factor]
+    for step in sorted(steps, key=lambda step: step["begin_s"]):
+        rank, to = step["args"]["rank"], step["args"].get("to")
+        x += [step["begin_s"] * factor, step["end_s"] * factor]
         y += [row.get(end, np.nan) for end in (rank, rank if to is None else to)]
     axes.plot(x, y, color=style.INK, linewidth=1.4, zorder=4, solid_joinstyle="round")
 
 
-def _held_panel(held: Segments) -> charts.Panel:
-    total, others = sum(part["holds_s"] for part in held), itertools.cycle(_LINKS)
+def _makespan_panel(parts: Segments) -> charts.Panel:
+    total, others = sum(part["holds_s"] for part in parts), itertools.cycle(_LINKS)
     unit, factor = time_unit(total)
-    ranked = sorted(held, key=lambda part: -abs(part["holds_s"]))
+    ranked = sorted(parts, key=lambda part: -abs(part["holds_s"]))
     bars, totals = [], []
-    for place, part in enumerate(ranked):
+    for row, part in enumerate(ranked):
         value = part["holds_s"] * factor
         look = style.Look(part["what"], _BESIDE.get(part["what"]) or next(others))
-        bars.append(charts.Bar(look, place, min(0.0, value), max(0.0, value), ""))
+        bars.append(charts.Bar(look, row, min(0.0, value), max(0.0, value), ""))
         totals.append((max(0.0, value), percent(part["holds_s"] / total)))
-    below = "; valid for tiny changes only" if any(part["holds_s"] < 0 for part in held) else ""
+    below = "; valid for tiny changes only" if any(part["holds_s"] < 0 for part in parts) else ""
     names = [part["what"] for part in ranked]
     return charts.Panel("", f"parts of the makespan [{unit}]{below}", bars=bars, names=names, totals=totals)
 
 
-block_timeline, gantt, replay_picture = saved(build_block), saved(build_iteration), saved(build_replayed, data=2)
+block_timeline, gantt, replay_picture = (
+    picture_writer(build_block),
+    picture_writer(build_iteration),
+    picture_writer(build_replayed, data=2),
+)

@@ -14,8 +14,8 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 from mfabric_jax.report.drawing import paper
-from mfabric_jax.report.drawing.drawn import saved
-from mfabric_jax.report.grid import Rows, grouped
+from mfabric_jax.report.drawing.drawn import picture_writer
+from mfabric_jax.report.grid import Rows, group_rows
 
 PANELS = 4
 _MANY = 12  # most readable ticks of an axis
@@ -23,7 +23,7 @@ _MANY = 12  # most readable ticks of an axis
 
 def spread(layers: int) -> list[int]:
     """Return the numbers of at most four layers, the first and last among them."""
-    return sorted({round(place) for place in np.linspace(0, layers - 1, min(layers, PANELS))})
+    return sorted({round(layer) for layer in np.linspace(0, layers - 1, min(layers, PANELS))})
 
 
 def build_load(load: Any, number: Any, title: str = "", target: str = "expert") -> Figure:
@@ -32,7 +32,7 @@ def build_load(load: Any, number: Any, title: str = "", target: str = "expert") 
     One iteration has one panel of all layers instead. `load` [iteration, layer, target]: selections. `number`
     [iteration]: labels of the iterations.
     """
-    load, number = _checked("load", load), [str(n) for n in np.asarray(number).tolist()]
+    load, number = _check_array("load", load), [str(n) for n in np.asarray(number).tolist()]
     if len(number) != len(load):
         raise InputError(f"number must name each of the {len(load)} iterations of load, got {len(number)}.")
     relative, meaning = _over_mean(load, (2,)), f"load of the {target} / mean"
@@ -45,12 +45,12 @@ def build_load(load: Any, number: Any, title: str = "", target: str = "expert") 
 
 def build_pairs(matrix: Any, title: str = "", source: str = "source rank", target: str = "destination rank") -> Figure:
     """Draw selections [layer, source, target] over the mean of their layer, a panel for each of at most four layers."""
-    relative = _over_mean(_checked("matrix", matrix), (1, 2))
+    relative = _over_mean(_check_array("matrix", matrix), (1, 2))
     pictures = {f"layer {layer}": relative[layer] for layer in spread(len(relative))}
     return _figure(pictures, title, "selections / mean", (source, target), None)
 
 
-def _checked(field: str, values: Any) -> np.ndarray:
+def _check_array(field: str, values: Any) -> np.ndarray:
     array = np.asarray(values, dtype=float)
     if array.ndim != 3 or 0 in array.shape or not np.all(np.isfinite(array) & (array >= 0)):
         raise InputError(f"{field} must have three non-empty axes and no negative numbers, got shape {array.shape}.")
@@ -91,7 +91,7 @@ def _figure(
 def _ticks(axis: Any, size: int, names: Sequence[str] | None) -> None:
     most = _MANY if names is None or max(map(len, names)) < 3 else _MANY // 2
     places = range(0, size, -(-size // most))
-    axis.set_ticks(list(places), [str(place) if names is None else names[place] for place in places])
+    axis.set_ticks(list(places), [str(tick) if names is None else names[tick] for tick in places])
 
 
 # -- over time: similarity of loads by distance in records, and errors of predictors
@@ -117,14 +117,14 @@ def drift_chart(rows: Rows, title: str = "") -> Chart:
 
 def foresight_chart(rows: Sequence[Mapping[str, Any]], title: str = "") -> Chart:
     """Return a chart of the error of each predictor by its horizon (rows of `recordings.foresight`)."""
-    looks = {name: PREDICTORS.get(name, style.Look(name, style.FAINT)) for (name,) in grouped(rows, "predictor")}
+    looks = {name: PREDICTORS.get(name, style.Look(name, style.FAINT)) for (name,) in group_rows(rows, "predictor")}
     curves = [
         Curve(looks[name], [(row["records"], row["error"]) for row in own])
-        for (name,), own in grouped(rows, "predictor").items()
+        for (name,), own in group_rows(rows, "predictor").items()
     ]
     panel = Panel("", "records ahead", "selections predicted for a wrong target", curves)
     return Chart(title, "", list(looks.values()), [panel])
 
 
-trace_load, trace_pairs = saved(build_load, data=2), saved(build_pairs)
-trace_drift, trace_foresight = saved(drift_chart), saved(foresight_chart)
+trace_load, trace_pairs = picture_writer(build_load, data=2), picture_writer(build_pairs)
+trace_drift, trace_foresight = picture_writer(drift_chart), picture_writer(foresight_chart)

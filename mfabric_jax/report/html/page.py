@@ -10,9 +10,9 @@ from typing import Any
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import numerals
-from mfabric_jax.report.grid import Rows, grouped, numeric, textual, values_in
+from mfabric_jax.report.grid import Rows, group_rows, numeric, textual, values_in
 from mfabric_jax.report.html import panels
-from mfabric_jax.report.html.panels import bullets, enumerated, tag, words
+from mfabric_jax.report.html.panels import bullets, join_names, tag, words
 from mfabric_jax.report.noticed import job_words, remarks
 from mfabric_jax.report.ranking import MOST_OF_PAGE, Ranking, not_ranked, rankings
 from mfabric_jax.report.tables import ranking_cells
@@ -58,7 +58,7 @@ def html_report(
 def check_page(path: str | Path, pictures: str | Path | None = None) -> None:
     """Raise InputError if the page could not be written to `path`, or if `pictures` holds no pictures."""
     if pictures is not None:
-        _found_in(pictures)
+        _pictures_in(pictures)
     check_file("report", path, EXTENSIONS)
 
 
@@ -89,10 +89,10 @@ def _page(
 ) -> str:
     title = _text(title or _title(rows, effective))
     unknown = tag("p", "No configuration is stored beside these rows.", class_="note")
-    sections = [_section(words(heading), bullets(said)) for heading, said in answers.items()]
+    sections = [_section(words(heading), bullets(sentences)) for heading, sentences in answers.items()]
     sections += [_section("Summary", summary(rows, effective)), _section("Charts", panels.section(rows, effective))]
     if folder is not None:
-        sections.append(_section("Pictures", tag("div", *map(_picture, _found_in(folder)), class_="pictures")))
+        sections.append(_section("Pictures", tag("div", *map(_picture, _pictures_in(folder)), class_="pictures")))
     sections.append(_section("Rows", _table(rows), class_="rows"))
     plain = lambda value: value.tolist() if hasattr(value, "tolist") else str(value)  # noqa: E731
     held = tag("pre", words(json.dumps(effective, indent=2, default=plain)))
@@ -131,8 +131,8 @@ def _file(name: str) -> str:
 def summary(rows: Rows, effective: Mapping[str, Any]) -> str:
     """Return the summary as HTML: a ranking per model, what rows contain, remarks, and how they were computed."""
     ranked = "".join(_ranking(model, ranking) for model, ranking in rankings(rows, effective, MOST_OF_PAGE).items())
-    told = [*own_prices(effective), *not_ranked(rows), *remarks(rows, effective), *effective.get("not_known", ())]
-    return ranked + _held(rows) + bullets(told) + _provenance(rows, effective)
+    sentences = [*own_prices(effective), *not_ranked(rows), *remarks(rows, effective), *effective.get("not_known", ())]
+    return ranked + _contents(rows) + bullets(sentences) + _provenance(rows, effective)
 
 
 def _ranking(model: str, ranking: Ranking) -> str:
@@ -151,14 +151,14 @@ def _ranking(model: str, ranking: Ranking) -> str:
     return heading + conclusion + tag("div", table, class_="wide") + bullets(ranking.remarks)
 
 
-def _held(rows: Rows) -> str:
+def _contents(rows: Rows) -> str:
     lines, varied = [], []
     if "model" in rows[0]:
-        jobs = {str(model): ", ".join(job_words(own)) for (model,), own in grouped(rows, "model").items() if model}
+        jobs = {str(model): ", ".join(job_words(own)) for (model,), own in group_rows(rows, "model").items() if model}
         lines = [tag("li", tag("strong", words(model)), words(f": {job}")) for model, job in jobs.items() if job]
     for name in textual(rows):
         if len(values := values_in(rows, name)) > 1:
-            varied.append(tag("li", tag("strong", words(name)), words(f": {enumerated(values)}")))
+            varied.append(tag("li", tag("strong", words(name)), words(f": {join_names(values)}")))
     jobs = tag("ul", *lines) if lines else ""
     names = tag("details", tag("summary", "Settings that differ between rows"), tag("ul", *varied)) if varied else ""
     return tag("p", f"{numerals.many(len(rows), 'row')} of {len(rows[0])} columns.") + jobs + names
@@ -166,12 +166,14 @@ def _held(rows: Rows) -> str:
 
 def own_prices(effective: Mapping[str, Any]) -> list[str]:
     """Return a sentence per price file: its values that differ from the usual prices."""
-    said = []
+    sentences = []
     for file, values in (effective.get("own_prices") or {}).items():
         each = [f"{name} {own} (usually {usual})" for name, (own, usual) in values.items()]
         more = f" and {len(each) - _MOST_PRICES} more" if len(each) > _MOST_PRICES else ""
-        said.append(f"Prices of {PurePath(file).name}: {', '.join(each[:_MOST_PRICES]) or 'the usual prices'}{more}.")
-    return said
+        sentences.append(
+            f"Prices of {PurePath(file).name}: {', '.join(each[:_MOST_PRICES]) or 'the usual prices'}{more}."
+        )
+    return sentences
 
 
 def _provenance(rows: Rows, effective: Mapping[str, Any]) -> str:
@@ -243,17 +245,17 @@ def _key(value: Any) -> tuple[type, Any]:
 # -- pictures of a folder
 
 
-def _found_in(folder: str | Path) -> list[Path]:
+def _pictures_in(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     if not os.path.isdir(folder):
         raise InputError(f"pictures {str(folder)!r} is not a folder; give one that holds .png or .svg files.")
     try:
-        found = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES and path.is_file())
+        pictures = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES and path.is_file())
     except OSError as error:
         raise _unread(folder, error) from error
-    if not found:
+    if not pictures:
         raise InputError(f"pictures {str(folder)!r} holds no .png or .svg file; give another folder.")
-    return found
+    return pictures
 
 
 def _picture(path: Path) -> str:

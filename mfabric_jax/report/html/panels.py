@@ -11,9 +11,9 @@ from typing import Any
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import charts, style
 from mfabric_jax.report.charts import Chart, Panel
-from mfabric_jax.report.compared import compared_charts
+from mfabric_jax.report.compared import comparison_charts
 from mfabric_jax.report.drawing import drawn, paper
-from mfabric_jax.report.figures.serving import of_serving, served_charts
+from mfabric_jax.report.figures.serving import of_serving, serving_charts
 from mfabric_jax.report.grid import TIME, Rows
 from mfabric_jax.report.varied import design_space, plainest, sensitivities, token_prices
 
@@ -43,9 +43,9 @@ _RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashs
 def section(rows: Rows, effective: Mapping[str, Any]) -> str:
     """Return HTML of every chart that the rows allow, then a sentence on each chart that they do not."""
     serves = of_serving(rows[0]) and any(row["fits"] for row in rows)
-    drawn, folded, why = (served_charts(rows), [], []) if serves else _of_cases(rows, effective)
+    drawn, folded, why = (serving_charts(rows), [], []) if serves else _of_cases(rows, effective)
     with paper.look(**_RC, **charts.LITERAL):
-        more = tag("details", tag("summary", _named(folded)), *map(_markup, folded)) if folded else ""
+        more = tag("details", tag("summary", _folded_title(folded)), *map(_markup, folded)) if folded else ""
         return "".join([*map(_markup, drawn), more, *(tag("p", words(sentence), class_="note") for sentence in why)])
 
 
@@ -53,10 +53,12 @@ def _of_cases(rows: Rows, effective: Mapping[str, Any]) -> tuple[list[Chart], li
     """Charts of comparisons and varied numbers, folded charts, and sentences on charts that are not drawn."""
     drawn, folded, why, compared = [], [], [], False
     try:
-        found, why = compared_charts(rows, _MOST_SERIES)
-        beside = [name for name in _BESIDE if name in found and not (name == "pareto" and "cluster_cost" not in found)]
-        drawn, compared = [chart for name, chart in found.items() if name not in beside], bool(found)
-        folded = [found[name] for name in beside]
+        by_name, why = comparison_charts(rows, _MOST_SERIES)
+        beside = [
+            name for name in _BESIDE if name in by_name and not (name == "pareto" and "cluster_cost" not in by_name)
+        ]
+        drawn, compared = [chart for name, chart in by_name.items() if name not in beside], bool(by_name)
+        folded = [by_name[name] for name in beside]
     except InputError as reason:
         if {TIME, "fabric"} <= rows[0].keys():
             why = [f"No charts of a comparison: {reason}"]
@@ -67,7 +69,7 @@ def _of_cases(rows: Rows, effective: Mapping[str, Any]) -> tuple[list[Chart], li
     return [*drawn, *varied[:_OPEN]] or [plainest(rows)], [*folded, *varied[_OPEN:]], why
 
 
-def _named(folded: Sequence[Chart]) -> str:
+def _folded_title(folded: Sequence[Chart]) -> str:
     return words("More charts: ", "; ".join(chart.title for chart in folded))
 
 
@@ -108,24 +110,24 @@ def _svg(panel: Panel, width: int) -> str:
         tips.append(tag("rect", tag("title", words(tip)), class_="mark", **box))
     written = io.StringIO()
     figure.savefig(written, format="svg", metadata={"Date": None})
-    inside = _themed(written.getvalue())
+    inside = _apply_theme(written.getvalue())
     return tag(
         "svg", inside, *tips, viewBox=f"0 0 {width} {height}", role="img", aria_label=panel.title, class_="panel"
     )
 
 
-def _themed(svg: str) -> str:
+def _apply_theme(svg: str) -> str:
     inside = svg[svg.index("</metadata>") + len("</metadata>") : svg.rindex("</svg>")]
     inside = re.sub(r"<!--.*?-->|<style.*?</style>", "", inside, flags=re.S)
-    inside = re.sub(r"<[^>]*>", lambda tag: _themed_tag(tag[0]), inside)  # texts between tags stay unchanged
+    inside = re.sub(r"<[^>]*>", lambda tag: _apply_theme_to_tag(tag[0]), inside)  # texts between tags stay unchanged
     return re.sub(r">\s*\n\s*<", "><", inside)
 
 
-def _themed_tag(text: str) -> str:
+def _apply_theme_to_tag(text: str) -> str:
     text = re.sub(r"font-family: [^;\"]*;? ?", "", text)
     text = re.sub(r' id="(?![mp][0-9a-f]{10}")[^"]*"| transform="rotate\(-0 [^"]*"', "", text)
     text = re.sub(r"(\d\.\d\d)\d+", r"\1", text)  # a hundredth of a pixel
-    text = re.sub(r"#[0-9a-f]{6}\b", lambda found: hue(found[0]), text)
+    text = re.sub(r"#[0-9a-f]{6}\b", lambda match: hue(match[0]), text)
     return re.sub(r"\s*\n\s*", " ", text)
 
 
@@ -146,13 +148,13 @@ def on_dark(colour: str) -> str:
     white, seen = 0.0, colour
     while contrast(seen, PAPER["dark"]) < _SEEN:
         white += 0.05
-        seen = style.mixed(colour, white)
+        seen = style.mix_with_white(colour, white)
     return seen
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(colour: str, other: str) -> float:
     """Return the contrast of two colours, 1 to 21 (WCAG 2.1)."""
-    darker, lighter = sorted((_luminance(one), _luminance(other)))
+    darker, lighter = sorted((_luminance(colour), _luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
@@ -184,7 +186,7 @@ def bullets(lines: Sequence[str]) -> str:
     return tag("ul", *(tag("li", words(line)) for line in lines)) if lines else ""
 
 
-def enumerated(names: Sequence[Any], last: str = "and") -> str:
+def join_names(names: Sequence[Any], last: str = "and") -> str:
     """Return "a, b and c"; a long list ends in "and 5 more"."""
     every = [str(name) for name in names]
     if len(every) > _MOST_NAMES:

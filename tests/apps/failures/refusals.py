@@ -1,11 +1,11 @@
 """Mistakes in failures, each answered with one sentence; see `tests/test_refusals.py`."""
 
-from mfabric_jax.apps.failures.iterations import failures_of, plans
+from mfabric_jax.apps.failures.iterations import failures_of, failures_of_cases
 from tests.evaluate.rows.refusals import LPT, PLACED
 from tests.small import small
 
 REFUSED = [
-    (lambda: plans(small(PLACED)), f"{LPT}.every must be 0 beside failures, got 2"),
+    (lambda: failures_of_cases(small(PLACED)), f"{LPT}.every must be 0 beside failures, got 2"),
     (lambda: failures_of(small({"circuits.policy": "static"})), "circuits.policy must not be static beside failures"),
     (lambda: failures_of(small({"circuits.schedule": "spectra"})), "circuits.schedule must be none beside"),
 ]

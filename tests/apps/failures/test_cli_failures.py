@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.commands.failures import lost_months
+from mfabric_jax.commands.failures import month_loss_lines
 from mfabric_jax.report import read_rows
 from tests.command_line import header, line_of, status
 
@@ -59,7 +59,7 @@ def test_a_month_is_one_use_of_nics():
         for use in ("own", "pooled")
         for kind in ("gpu", "link")
     ]
-    assert list(lost_months(rows, HOURS)) == [
+    assert list(month_loss_lines(rows, HOURS)) == [
         f"m on f, {use} NICs: 4 h of a month lost (0.55%) to 2 kinds of failures: 3.5 h because the job "
         "stops (half a checkpoint interval and the restart), 0.5 h because it runs slower."
         for use in ("own", "pooled")

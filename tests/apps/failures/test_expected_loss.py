@@ -12,7 +12,7 @@ from mfabric_jax.apps.failures import failures
 from mfabric_jax.apps.failures.failure_rows import Rate, expected_loss, read_rates
 from mfabric_jax.apps.failures.iterations import failures_of
 from mfabric_jax.apps.failures.months import months
-from mfabric_jax.commands.failures import priced_months
+from mfabric_jax.commands.failures import month_price_lines
 from mfabric_jax.fabric import NAMES
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.failures import KINDS, Hit
@@ -71,7 +71,7 @@ def on_fabric(name, **given):
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_how_many_there_are(name):
-    counted = on_fabric(name).counted
+    counted = on_fabric(name).cluster_parts
     for kind, count in (SAME | COUNTS[name]).items():
         if kind in COUNTS[name] or (kind not in ("electrical-nics", "controller") and not get(name).domain_gpus):
             assert counted.devices(kind) == count, kind
@@ -84,7 +84,7 @@ PASSIVE = ("fibre", "panel_port", "ocs_port", "scale_up_per_gpu", "co_packaged_p
 def test_as_many_parts_fail_as_the_bill_has(name):
     """NICs, transceivers and switch ports of the bill are those of the kinds that can fail; none is left out."""
     plan = on_fabric(name)
-    counted, job = plan.counted, plan.counted.job
+    counted, job = plan.cluster_parts, plan.cluster_parts.job
     bill = {}
     for row in site_table(counted.on, counted.site, 100, Prices()):
         bill[row["part"]] = bill.get(row["part"], 0) + job.servers * row["count"]
@@ -109,13 +109,13 @@ def test_all_kinds_are_there_or_absent_for_a_reason():
     for name in NAMES:
         plan = on_fabric(name)
         for kind in KINDS:
-            assert (plan.counted.devices(kind) > 0) or kind in plan.absent, (name, kind)
+            assert (plan.cluster_parts.devices(kind) > 0) or kind in plan.absent, (name, kind)
 
 
 def test_switches_that_serve_several_regions_are_as_many_as_are_bought():
     # 4 servers with 6 NICs: 24 ports a region; Polatis has 576, for 24 regions: 2 switches for 32.
     assert get_ocs("polatis").ports == 576
-    counted = on_fabric("mfabric", circuits_ocs="polatis").counted
+    counted = on_fabric("mfabric", circuits_ocs="polatis").cluster_parts
     assert (counted.devices("optical-switch"), counted.devices("controller")) == (2, 32)
 
 
@@ -126,13 +126,13 @@ FULL_AND_EMPTY = ("fat-tree", "rail-only", "multi-plane")
 @pytest.mark.parametrize("name", FULL_AND_EMPTY)
 def test_uplinks_of_partly_empty_switches_are_those_that_are_billed(name):
     # 8 servers, 64 NICs: as many links up, whether in two full switches, or one of every rail or plane.
-    counted = on_fabric(name, **EIGHT).counted
+    counted = on_fabric(name, **EIGHT).cluster_parts
     assert (counted.job.gpus, counted.devices("link")) == (64, 64)
 
 
 def test_the_share_of_an_edge_switch_that_a_link_takes():
     # 8 servers: two full switches of 32 NICs; a switch for each rail, with 8 NICs; 64 NICs on every plane.
-    uplinks = {name: on_fabric(name, **EIGHT).counted.switches.uplinks for name in FULL_AND_EMPTY}
+    uplinks = {name: on_fabric(name, **EIGHT).cluster_parts.switches.uplinks for name in FULL_AND_EMPTY}
     assert uplinks == {"fat-tree": 32, "rail-only": 8, "multi-plane": 64}
     left = [Hit("link", 0, 8, uplinks=8, spines=spines).links_left() for spines in (1, math.inf)]
     assert left == [7 / 8, 1]  # all NICs of a rail at one switch: its uplinks carry nothing
@@ -210,7 +210,7 @@ def test_dollars_of_a_month_by_hand():
 def test_failures_change_which_fabric_is_cheapest_and_that_is_said():
     cheap = a_row("gpu", fabric="cheap", lost_hours_per_month=98.0, remedy="repair")
     sure = a_row("gpu", fabric="sure", usd_per_million_tokens=0.52)
-    *_, said = priced_months([cheap, sure])
+    *_, said = month_price_lines([cheap, sure])
     assert said == (
         "Cheapest a million tokens with failures: m on sure, own NICs; if nothing fails, m on cheap, own NICs."
     )
@@ -245,7 +245,7 @@ def test_a_part_without_a_rate_fails_as_often_as_one_that_is_alike(tmp_path):
 def test_nvswitches_are_those_of_the_gpu(gpu, each, in_all):
     plan = failures_of(small({"gpu.name": gpu, "job.parallel.dp": 2, "network.fabric": "fat-tree"}))
     assert resolve(plan.case).case.gpu.nvswitches == each
-    assert plan.counted.devices("nvswitch") == in_all  # 18 of 72 GPUs: 64 of 256
+    assert plan.cluster_parts.devices("nvswitch") == in_all  # 18 of 72 GPUs: 64 of 256
 
 
 def test_gpus_without_nvswitches_and_of_an_unknown_number_say_so(tmp_path):
@@ -256,7 +256,7 @@ def test_gpus_without_nvswitches_and_of_an_unknown_number_say_so(tmp_path):
         plan = failures_of(small({"gpu.name": gpu, "network.fabric": "fat-tree"}))
         assert plan.absent["nvswitch"].startswith(said)
     asked = failures_of(small({"gpu.name": str(file), "gpu.nvswitches": 3, "network.fabric": "fat-tree"}))
-    assert asked.counted.devices("nvswitch") == 128 * 3
+    assert asked.cluster_parts.devices("nvswitch") == 128 * 3
 
 
 def test_files_of_rates(tmp_path):

@@ -13,15 +13,15 @@ import pytest
 from mfabric_jax import InputError, cases, resolve
 from mfabric_jax.apps.failures import failures
 from mfabric_jax.apps.failures.failure_rows import PUBLISHED
-from mfabric_jax.apps.failures.iterations import plans
+from mfabric_jax.apps.failures.iterations import failures_of_cases
 from mfabric_jax.evaluate.exchanges import exchanges_between
 from mfabric_jax.fabric.direct_links import DirectLinks
 from mfabric_jax.fabric.electrical import Electrical
-from mfabric_jax.fabric.failures import KINDS, PLANES, Degraded, degraded
+from mfabric_jax.fabric.failures import KINDS, PLANES, Degraded, degrade
 from mfabric_jax.fabric.region import Circuits, Region
 from mfabric_jax.policies import Plan, greedy, topoopt, uniform
-from mfabric_jax.policies.wirings import ALL_TO_ALLS, wired_as
-from mfabric_jax.routing.fixed import fixed_time, wired
+from mfabric_jax.policies.wirings import ALL_TO_ALLS, wire_group
+from mfabric_jax.routing.fixed import add_paths, fixed_time
 from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.timing import Iteration
 from mfabric_jax.timing.passes import Exchanges
@@ -111,7 +111,7 @@ FIELDS = ("optical", "electrical", "switch", "anew", "balanced")
 
 def test_the_stage_that_is_hit_takes_what_an_iteration_on_what_is_left_takes():
     one = scenario(base({"network.nics": 8}))
-    region, (tokens, *_) = group_numbers(one.group, "float64"), np.asarray(one.sent, float)
+    region, (tokens, *_) = group_numbers(one.group, "float64"), np.asarray(one.own_selections, float)
     degree = int(one.group.optical_degree)
 
     def solved(group):
@@ -136,8 +136,8 @@ def test_the_stage_that_is_hit_takes_what_an_iteration_on_what_is_left_takes():
 def test_work_that_moves_to_a_spare_server_by_hand():
     """A quarter of rank 2 (server 1) sits on a fifth server: all that it sends and receives, to its own server too."""
     one = scenario(base({DEGREE: 0, "network.nics": 2}))
-    job, (tokens, *_) = one.workload, np.asarray(one.sent, float)
-    got = module._solve_circuits(one, degraded(one.group, "gpu", server=1, gpus_per_rank=4), 0)
+    job, (tokens, *_) = one.workload, np.asarray(one.own_selections, float)
+    got = module._solve_circuits(one, degrade(one.group, "gpu", server=1, gpus_per_rank=4), 0)
     port = np.full(5, 2.0)  # at unit bandwidth
     sits = [[(rank // 2, 1.0)] for rank in range(8)]
     sits[2] = [(4, 0.25), (1, 0.75)]
@@ -303,11 +303,11 @@ def test_mistakes_get_a_sentence_at_once(monkeypatch):
         ({"circuits.policy": "static"}, "circuits.policy must not be static beside failures"),
         ({"placement.longest-processing-time.every": 2}, "every must be 0 beside failures, got 2."),
     ):
-        check_refused(re.escape(sentence), plans, base(changes))
+        check_refused(re.escape(sentence), failures_of_cases, base(changes))
     for name, allowed in (("iteration", ""), ("stage", "busiest, "), ("server", "")):
         said = f"failures.{name} must be {allowed}a whole number at least 0"
         check_refused(said, base, {f"failures.{name}": -1})
-    (plan,) = plans(base({"circuits.routing": "split"}))
+    (plan,) = failures_of_cases(base({"circuits.routing": "split"}))
     assert "electrical-nics (relaying then is modelled only for routing unsplit)" in plan.notes[0]
     timed_as(monkeypatch, [1, 1], [2, 2])
     with configured(jax_enable_x64=False), pytest.raises(InputError, match=r"^dtype float64 needs jax\.config\.update"):
@@ -327,7 +327,7 @@ def on(fabric, changes=None, model=MODEL, kinds=None):
 
 def seconds(kind, *, rails=False, radix=4, job=JOB, **group):
     sizes = {"servers": job.servers_per_region, "ranks_per_server": job.ranks_per_server, "gpus_per_rank": job.tp}
-    return degraded(Electrical(to_gbps(1.0), 8, **group), kind, radix=radix, nvswitches=6, rails=rails, **sizes)
+    return degrade(Electrical(to_gbps(1.0), 8, **group), kind, radix=radix, nvswitches=6, rails=rails, **sizes)
 
 
 def all_to_all_s(left, demand):
@@ -404,12 +404,12 @@ def test_the_healthy_cluster_is_that_of_compare():
 
 def test_a_nic_of_a_patch_panel_is_wired_around_and_a_spare_takes_all_circuits():
     demand = jnp.ones((4, 4)) * (1 - jnp.eye(4))
-    whole = wired(DirectLinks(4, to_gbps(1.0), 4, panels=True), topoopt(demand, Region(4, 1.0, 4)).circuits.count)
+    whole = add_paths(DirectLinks(4, to_gbps(1.0), 4, panels=True), topoopt(demand, Region(4, 1.0, 4)).circuits.count)
     kinds = ("gpu", "server", "optical-nic")
-    left = {kind: degraded(whole, kind).group for kind in kinds}
+    left = {kind: degrade(whole, kind).group for kind in kinds}
     for kind in ("gpu", "server"):
         assert left[kind] is whole
-    again = wired_as("demand", left["optical-nic"], 4, demand, ALL_TO_ALLS)
+    again = wire_group("demand", left["optical-nic"], 4, demand, ALL_TO_ALLS)
     before, after = (group.mesh.count for group in (whole, again))
     assert after[0].sum() == before[0].sum() - 1
     assert (after.sum(axis=1) <= 4).all()
@@ -419,7 +419,7 @@ def test_a_nic_of_a_patch_panel_is_wired_around_and_a_spare_takes_all_circuits()
 def test_kinds_that_a_fabric_lacks_are_said_and_those_that_none_has_are_refused():
     def asked(fabrics, kinds=None):
         given = {} if kinds is None else {"failures.kinds": kinds}
-        return plans(cases(small(given, "llama-moe"), {"network.fabric": fabrics}))
+        return failures_of_cases(cases(small(given, "llama-moe"), {"network.fabric": fabrics}))
 
     notes = [note for plan in asked(["fat-tree", "torus", "mfabric"]) for note in plan.notes]
     assert notes[0] == (
@@ -440,8 +440,10 @@ def test_kinds_that_a_fabric_lacks_are_said_and_those_that_none_has_are_refused(
         (["electrical-nics"], ["mfabric-cpo"], "'electrical-nics' exists on none .*no circuit leads to a server"),
     ):
         check_refused(said, asked, fabrics, kinds)
-    check_refused("server must be below the 1 servers of a region", plans, on("nvl72", {"failures.server": 1}))
-    check_refused("nvswitches must be at least 2", plans, on("fat-tree", {"gpu.nvswitches": 1}))
+    check_refused(
+        "server must be below the 1 servers of a region", failures_of_cases, on("nvl72", {"failures.server": 1})
+    )
+    check_refused("nvswitches must be at least 2", failures_of_cases, on("fat-tree", {"gpu.nvswitches": 1}))
 
 
 def test_scale_up_domains_by_hand():
@@ -488,7 +490,9 @@ def test_oversubscription_of_a_tree_is_that_of_compare():
     assert link["devices"] == 64  # 128 NICs
     assert spine["slow_down"] >= link["slow_down"] > 0
     check_refused(
-        "network.oversubscription must be auto or 1 on torus", plans, on("torus", {"network.oversubscription": 2.0})
+        "network.oversubscription must be auto or 1 on torus",
+        failures_of_cases,
+        on("torus", {"network.oversubscription": 2.0}),
     )
 
 

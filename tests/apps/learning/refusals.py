@@ -5,7 +5,15 @@ import functools
 import jax
 import numpy as np
 
-from mfabric_jax.apps.learning import Drift, Evaluation, Recorded, RegionEnv, Scoreboard, Training, best_trajectory
+from mfabric_jax.apps.learning import (
+    Drift,
+    Evaluation,
+    Recorded,
+    RegionEnv,
+    Scoreboard,
+    TrainingSettings,
+    best_trajectory,
+)
 from mfabric_jax.apps.learning.environment import Params
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
@@ -21,10 +29,13 @@ def acted(env, action):
 
 
 REFUSED = [
-    (functools.partial(Training, routing="split"), "routing must be relay for a network, got 'split'"),
-    (functools.partial(Training, sizes=()), "sizes must name at least one and none twice, got []"),
-    (functools.partial(Training, varied=1.1), "varied must be at most 1, got 1.1"),
-    (functools.partial(Training, checkpoint_every=75), "checkpoint_every must be a multiple of log_every 50, got 75"),
+    (functools.partial(TrainingSettings, routing="split"), "routing must be relay for a network, got 'split'"),
+    (functools.partial(TrainingSettings, sizes=()), "sizes must name at least one and none twice, got []"),
+    (functools.partial(TrainingSettings, varied=1.1), "varied must be at most 1, got 1.1"),
+    (
+        functools.partial(TrainingSettings, checkpoint_every=75),
+        "checkpoint_every must be a multiple of log_every 50, got 75",
+    ),
     (functools.partial(Scoreboard, policies=("gredy",)), "policy 'gredy' is unknown (did you mean 'greedy'?)"),
     (functools.partial(Scoreboard, workloads=("cold",)), "workloads 'cold' is unknown"),
     (functools.partial(Scoreboard, workloads=("recorded",)), "workloads 'recorded' needs trace, the recording"),

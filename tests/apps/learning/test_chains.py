@@ -10,12 +10,19 @@ import numpy as np
 import pytest
 
 from mfabric_jax import policies
-from mfabric_jax.apps.learning import Training, demands, methods, train, training
-from mfabric_jax.apps.learning.chains import Chain, apart, chain_time, popularity, relative, served
+from mfabric_jax.apps.learning import TrainingSettings, demands, methods, train, training
+from mfabric_jax.apps.learning.chains import (
+    Chain,
+    chain_time,
+    chain_time_over_bound,
+    error_spread,
+    popularity,
+    serve_chain,
+)
 from mfabric_jax.apps.learning.judging import over_bound
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.network import PolicyNetwork
-from mfabric_jax.policies.weighing import DESCENT, RESTING, weighed
+from mfabric_jax.policies.weighing import DESCENT, RESTING, weigh_circuits
 from mfabric_jax.routing import degree_bound, fluid_lower_bound, relay_shares
 from mfabric_jax.routing.relay import Plan
 from tests.mistakes import check_refused
@@ -45,7 +52,7 @@ def chain_of(delay_s=0.0, hidden_s=0.0, seed=0):
 @eqx.filter_jit
 def both(chain, steps=40):
     greedy = policies.get("greedy", rule="next")
-    return served(greedy, chain, jax.random.key(0), steps), served(EVEN, chain, jax.random.key(0), steps)
+    return serve_chain(greedy, chain, jax.random.key(0), steps), serve_chain(EVEN, chain, jax.random.key(0), steps)
 
 
 def test_what_a_chain_takes_is_what_plain_steps_take():
@@ -65,12 +72,12 @@ def test_what_a_chain_takes_is_what_plain_steps_take():
     assert not still.changed.any()
     assert (still.paid_s == 0).all()
     batch, times = (jax.tree.map(lambda x: jnp.asarray(x)[None], given) for given in (chain, found))
-    assert float(relative(batch, times)[0]) == pytest.approx(float(found.total_s) / bound, rel=1e-5)
+    assert float(chain_time_over_bound(batch, times)[0]) == pytest.approx(float(found.total_s) / bound, rel=1e-5)
 
 
 @eqx.filter_jit
 def chosen(proposal, demand, where, previous, delay):
-    return weighed(proposal, demand, where, previous=previous, sigma=0.0, delay=delay)
+    return weigh_circuits(proposal, demand, where, previous=previous, sigma=0.0, delay=delay)
 
 
 def test_circuits_change_where_the_saving_is_above_the_delay():
@@ -128,7 +135,7 @@ def test_what_comes_before_moves_the_time_of_what_follows():
 def test_predictions_and_their_errors():
     demand = jnp.asarray(np.random.default_rng(0).lognormal(0, 1, (50, SERVERS, SERVERS)) * OFF, jnp.float32)
     noise = np.exp(0.4 * np.random.default_rng(1).normal(size=demand.shape))
-    found = apart(demand * jnp.asarray(7 * noise, jnp.float32), demand)
+    found = error_spread(demand * jnp.asarray(7 * noise, jnp.float32), demand)
     assert float(found) == pytest.approx(0.4 * np.sqrt(11 / 12), rel=0.08)
     outer = jnp.asarray(np.outer([1, 2, 3, 4], [4, 3, 2, 1]) * 1.0, jnp.float32)
     np.testing.assert_allclose(popularity(outer), np.asarray(outer) * OFF, rtol=1e-6)
@@ -144,8 +151,8 @@ def test_the_score_of_reinforce_is_the_slope_of_a_logarithm_of_probability():
 
     def logits(shift, step):
         moved = eqx.tree_at(lambda one: one.lift.bias, network, network.lift.bias + shift)
-        seen, spread = methods.expected(chain.forecast[step], chain.sigma)
-        need = methods.normalised(seen, chain.region)
+        seen, spread = methods.expected_demand(chain.forecast[step], chain.sigma)
+        need = methods.normalise(seen, chain.region)
         return moved.logits(need, chain.region.degrees, spread, before[step], 0.0)
 
     def density(shift):
@@ -166,15 +173,20 @@ def test_a_training_by_trials_moves_weights_and_says_what_it_held_out(tmp_path, 
     monkeypatch.setattr(demands, "BROAD", {})
     monkeypatch.setattr(training, "HELD_OUT", 8)  # as a batch: both are drawn by one program
     own = {"sizes": (6,), "batch": 8, "varied": 0.0, "optical_degree": 3, "electrical_nics": 1}
-    config = Training(**TINY | own, objective=objective, method=method)
+    config = TrainingSettings(**TINY | own, objective=objective, method=method)
     lines = train(config, tmp_path / "run")
     assert [line["step"] for line in lines] == [0, 1, 2]
     assert lines[-1]["held_out_6"] >= 1 - 1e-5
-    first, last = training.first_run(config), training.resumed(config, training.record_of(config), tmp_path / "run")[0]
+    first, last = (
+        training.first_run(config),
+        training.resume_run(config, training.record_of(config), tmp_path / "run")[0],
+    )
     moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (first.best, last.state.model)), strict=True)]
     assert max(moved) > 1e-4
     path = str(tmp_path / "run" / training.TRAINED_POLICY)
     again = training.first_network(dataclasses.replace(config, start=path)).model
     for kept, begun in zip(*map(jax.tree.leaves, (policies.load(path).model, again)), strict=True):
         np.testing.assert_array_equal(kept, begun)
-    check_refused("start must have width 4 and depth 1, got 3 and 1", Training, **TINY | {"width": 4}, start=path)
+    check_refused(
+        "start must have width 4 and depth 1, got 3 and 1", TrainingSettings, **TINY | {"width": 4}, start=path
+    )

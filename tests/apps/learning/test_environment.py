@@ -15,7 +15,7 @@ from jax import lax
 
 from mfabric_jax.apps.learning import Drift, Recorded, RegionEnv, best_trajectory
 from mfabric_jax.apps.learning.environment import Box, Dict, Discrete, Params, circuits_of
-from mfabric_jax.circuit_schedules import Schedule, schedule_time
+from mfabric_jax.circuit_schedules import CircuitSchedule, schedule_time
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies import Plan, greedy, uniform
 from mfabric_jax.routing import all_to_all_time
@@ -328,7 +328,7 @@ def test_no_sequence_of_candidates_is_faster_than_the_best():
 def test_a_plan_with_a_schedule_is_timed_by_it_and_leaves_no_circuits(first_free):
     where = Region(4, 400.0, 2, 2, delay_s=1e-3)
     there = np.roll(np.eye(4, dtype=int), 1, axis=1)
-    schedule = Schedule(np.stack([2 * there, 2 * there.T]), np.full(2, 2e-3), first_free=first_free)
+    schedule = CircuitSchedule(np.stack([2 * there, 2 * there.T]), np.full(2, 2e-3), first_free=first_free)
 
     def turning(demand, region, *, previous=None, key=None):
         return Plan.of_schedule(schedule)

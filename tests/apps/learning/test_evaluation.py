@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from mfabric_jax import policies
-from mfabric_jax.apps.learning import Evaluation, Scoreboard, Training, demands, evaluate_policies
-from mfabric_jax.apps.learning.demands import held_out, learned_from, pool
+from mfabric_jax.apps.learning import Evaluation, Scoreboard, TrainingSettings, demands, evaluate_policies
+from mfabric_jax.apps.learning.demands import held_out_demands, learned_records, pool
 from mfabric_jax.apps.learning.judging import interval, legal, over_bound, plan_over_bound
 from mfabric_jax.apps.learning.training import lessons
 from mfabric_jax.checks import InputError
-from mfabric_jax.circuit_schedules import Schedule, get, schedule_time
+from mfabric_jax.circuit_schedules import CircuitSchedule, get, schedule_time
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies.index_rule import Index
 from mfabric_jax.policies.learned import load, save
@@ -36,7 +36,7 @@ def rows():
 
 @functools.cache
 def workload(name):
-    return next(one for one in held_out(4, 7, CONFIG.seed, None, None) if one.name == name)
+    return next(one for one in held_out_demands(4, 7, CONFIG.seed, None, None) if one.name == name)
 
 
 @pytest.mark.parametrize(("name", "forecast"), [("drawn", "0"), ("tables", "predicted")])
@@ -97,7 +97,7 @@ def test_no_policy_was_trained_on_what_it_is_judged_by(monkeypatch):
     held = [spread(workload(name).demand) for name in ("drawn", "tables")]
     for step in range(20):
         key = jax.random.fold_in(jax.random.key(CONFIG.seed), step)
-        learned = spread(lessons(key, pooled, Training(seed=CONFIG.seed), 4).demand)
+        learned = spread(lessons(key, pooled, TrainingSettings(seed=CONFIG.seed), 4).demand)
         assert all(np.abs(one[:, None] - learned[None]).max(axis=2).min() > 1e-6 for one in held)
     assert len(workload("drawn").demand) == len(FAMILIES)
 
@@ -107,7 +107,7 @@ def trained(tmp_path):
     """A trace of ten records, and a policy that was trained on it with no records named."""
     count = np.random.default_rng(0).integers(0, 99, (10, 1, 1, 16, 32))
     trace = save_tokens(Recording(count, np.arange(100, 200, 10), "", ""), tmp_path / "run.npz")
-    record = {"trace": str(trace), "records": None, "learned_from": learned_from(str(trace), None)}
+    record = {"trace": str(trace), "records": None, "learned_from": learned_records(str(trace), None)}
     return count, trace, str(save(tmp_path / "seen.policy", Index(), record))
 
 
@@ -178,6 +178,6 @@ def test_schedules_are_judged_by_what_direct_calls_give():
 
 
 def test_a_policy_that_answers_with_schedules_is_told_where_they_are_judged():
-    kept = Schedule(np.zeros((1, 4, 4), int), [1.0])
+    kept = CircuitSchedule(np.zeros((1, 4, 4), int), [1.0])
     with pytest.raises(InputError, match="returns a schedule: see schedules"):
         legal("own", jax.tree.map(lambda x: jnp.asarray(x)[None], Plan.of_schedule(kept)), CONFIG.region(4))

@@ -11,7 +11,7 @@ import pytest
 
 from mfabric_jax import policies
 from mfabric_jax.apps.learning import Scoreboard, scoreboard
-from mfabric_jax.apps.learning.judging import forecasts_of, scored_demand
+from mfabric_jax.apps.learning.judging import forecasts_of, scoreboard_demands
 from mfabric_jax.evaluate.links import RELAY_STEPS
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.report.tables import scoreboard_table
@@ -36,9 +36,11 @@ def only_of(cell, sigma):
 @functools.cache
 def over(name, workload, routing, sigma):
     """Paced time over the degree bound, one instance after the other."""
-    cell = next(cell for cell in scored_demand(CONFIG) if cell.name == workload)
+    cell = next(cell for cell in scoreboard_demands(CONFIG) if cell.name == workload)
     region, found = CONFIG.region(4), []
-    chooses = policies.get("static", mean=cell.mean) if name == "static" else policies.suited(name, routing=routing)
+    chooses = (
+        policies.get("static", mean=cell.mean) if name == "static" else policies.get_suitable(name, routing=routing)
+    )
     forecast = only_of(cell, sigma)
     for true, seen in zip(cell.demand, forecast, strict=True):
         chosen = chooses(seen, region, key=jax.random.key(0))
@@ -69,8 +71,8 @@ def test_rows_are_what_direct_calls_give_with_optima_where_demand_is_known(rows)
 
 
 def test_a_forecast_that_errs_is_not_the_demand_and_neither_is_the_mean():
-    again, more = scored_demand(CONFIG), scored_demand(Scoreboard(**SETTINGS | {"instances": 5}))
-    for cell, same, other in zip(scored_demand(CONFIG), again, more, strict=True):
+    again, more = scoreboard_demands(CONFIG), scoreboard_demands(Scoreboard(**SETTINGS | {"instances": 5}))
+    for cell, same, other in zip(scoreboard_demands(CONFIG), again, more, strict=True):
         np.testing.assert_array_equal(only_of(cell, 0.0), cell.demand)
         error = np.log(np.asarray(only_of(cell, 0.5) / cell.demand)[:, ~np.eye(4, dtype=bool)])
         assert 0.3 < error.std() < 0.7
@@ -85,7 +87,7 @@ def test_the_recording_is_a_workload_and_its_mean_is_that_of_other_demands(tmp_p
     np.save(tmp_path / "tokens.npy", tokens)
     settings = {"policies": ("uniform",), "workloads": ("recorded",), "servers": (4,), "routings": ("split",)}
     recorded = functools.partial(Scoreboard, **settings, trace=str(tmp_path / "tokens.npy"))
-    (cell,) = scored_demand(recorded(instances=4))
+    (cell,) = scoreboard_demands(recorded(instances=4))
     assert cell.demand.shape == (4, 4, 4)
     every = (tokens / tokens.sum(-1, keepdims=True)).reshape(3, 4, 4, 4, 8).sum((2, 4))
     every, true = (x / x[:, :1, 1:2] for x in (every, np.asarray(cell.demand, float)))
@@ -93,7 +95,7 @@ def test_the_recording_is_a_workload_and_its_mean_is_that_of_other_demands(tmp_p
     assert all(np.isclose(every[:, off], one[off], rtol=1e-4).all(1).any() for one in true)
     (row,) = scoreboard(recorded(instances=4))
     assert row["workload"] == "recorded"
-    everything, most = (scored_demand(recorded(instances=n))[0] for n in (72, 60))  # 3 records of 24 layers
+    everything, most = (scoreboard_demands(recorded(instances=n))[0] for n in (72, 60))  # 3 records of 24 layers
     np.testing.assert_allclose(72 * everything.mean, most.demand.sum(0) + 12 * most.mean, rtol=1e-5)
 
 
@@ -103,8 +105,8 @@ def test_axes_say_what_a_recorded_array_holds(tmp_path):
     np.save(tmp_path / "usual.npy", tokens.transpose(2, 0, 1)[:, None, None])
     settings = {"policies": ("uniform",), "workloads": ("recorded",), "servers": (4,), "instances": 4}
     transposed = {"trace": str(tmp_path / "swapped.npy"), "axes": "source,expert,iteration"}
-    (swapped,) = scored_demand(Scoreboard(**settings, **transposed))
-    (usual,) = scored_demand(Scoreboard(**settings, trace=str(tmp_path / "usual.npy")))
+    (swapped,) = scoreboard_demands(Scoreboard(**settings, **transposed))
+    (usual,) = scoreboard_demands(Scoreboard(**settings, trace=str(tmp_path / "usual.npy")))
     np.testing.assert_array_equal(swapped.demand, usual.demand)
 
 
@@ -128,4 +130,4 @@ def test_rows_of_every_combination_say_what_was_run_and_float32_gives_nearly_the
     single = dataclasses.replace(CONFIG, **small, dtype="float32")
     want = only(rows, policy="greedy-next", workload="dense", routing="unsplit", sigma=0.0)
     np.testing.assert_allclose(next(scoreboard(single))["mean"], want["mean"], rtol=1e-4)
-    assert scored_demand(single)[0].demand.dtype == jnp.float32
+    assert scoreboard_demands(single)[0].demand.dtype == jnp.float32

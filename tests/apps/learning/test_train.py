@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.learning import Training, demands, train, training
+from mfabric_jax.apps.learning import TrainingSettings, demands, train, training
 from mfabric_jax.apps.learning.training import lessons
 from mfabric_jax.checks import InputError
 from mfabric_jax.policies import load, policy_file
@@ -37,7 +37,7 @@ def runs(tmp_path_factory):
 
 
 def _runs(folder):
-    whole = train(Training(**TINY), folder / "whole")
+    whole = train(TrainingSettings(**TINY), folder / "whole")
 
     def stop(step, line):
         if step == 4:
@@ -46,10 +46,10 @@ def _runs(folder):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(Training(**TINY), folder / "stopped", stop)
+        train(TrainingSettings(**TINY), folder / "stopped", stop)
     assert load(folder / "stopped" / training.TRAINED_POLICY).configuration["steps"] == TINY["steps"]
     resumed = []
-    lines = train(Training(**TINY), folder / "stopped", lambda step, line: resumed.append(step))
+    lines = train(TrainingSettings(**TINY), folder / "stopped", lambda step, line: resumed.append(step))
     return folder, whole, lines, resumed
 
 
@@ -66,7 +66,7 @@ def test_a_stopped_run_ends_as_one_that_was_left_alone_and_what_was_trained_is_a
     assert all(line.get(name, 1) >= 1 - 1e-5 for line in lines for name in ("time", "held_out_4"))
     trained = load(folder / "whole" / training.TRAINED_POLICY)
     assert trained.configuration["width"] == 3
-    first = training.first_run(Training(**TINY))
+    first = training.first_run(TrainingSettings(**TINY))
     run = policy_file.read(folder / "whole" / training.CHECKPOINT).leaves(first)
     moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (first.best, run.state.model)), strict=True)]
     assert max(moved) > 1e-3
@@ -80,16 +80,16 @@ def test_a_run_of_another_configuration_is_left_alone(runs):
     with pytest.raises(
         InputError, match=r"seed must be 0, as in the run in .*whole, or out must be another folder; got 1\."
     ):
-        train(Training(**TINY, seed=1), folder / "whole")
+        train(TrainingSettings(**TINY, seed=1), folder / "whole")
     (folder / "torn").mkdir()
     trained = (folder / "whole" / training.TRAINED_POLICY).read_bytes()
     contents = ((before[:-1], "is damaged"), (trained, "is not a checkpoint"), (before, "metrics .* cannot be read"))
     for content, sentence in contents:
         (folder / "torn" / training.CHECKPOINT).write_bytes(content)
-        check_refused(sentence, train, Training(**TINY), folder / "torn")
+        check_refused(sentence, train, TrainingSettings(**TINY), folder / "torn")
     for line in ("[1]", '{"step": "x"}', "[" * 9999):  # metrics that are none
         (folder / "torn" / training.METRICS).write_text(line + "\n")
-        check_refused("metrics .* cannot be read", train, Training(**TINY), folder / "torn")
+        check_refused("metrics .* cannot be read", train, TrainingSettings(**TINY), folder / "torn")
 
 
 def test_weights_that_are_no_numbers_are_not_kept(tmp_path, monkeypatch):
@@ -97,7 +97,7 @@ def test_weights_that_are_no_numbers_are_not_kept(tmp_path, monkeypatch):
         return jax.tree.map(lambda x: x * jnp.asarray(jnp.nan, x.dtype), state), {"time": jnp.ones(())}
 
     monkeypatch.setattr(training, "index_step", diverged)
-    check_refused("a weight is not finite at step 1", train, Training(**INDEX), tmp_path)
+    check_refused("a weight is not finite at step 1", train, TrainingSettings(**INDEX), tmp_path)
     assert not (tmp_path / training.TRAINED_POLICY).exists()
 
 
@@ -115,7 +115,7 @@ def test_what_is_held_out_is_not_learned_from(tmp_path):
 def test_a_run_says_what_it_learned_from_and_does_not_go_on_with_another_trace(tmp_path):
     count = np.random.default_rng(0).integers(1, 99, (5, 2, 1, 16, 32))
     np.save(tmp_path / "tokens.npy", count)
-    config = Training(**INDEX | {"steps": 1}, trace=str(tmp_path / "tokens.npy"))
+    config = TrainingSettings(**INDEX | {"steps": 1}, trace=str(tmp_path / "tokens.npy"))
     train(config, tmp_path / "run")
     learned = load(tmp_path / "run" / training.TRAINED_POLICY).configuration["learned_from"]
     assert [learned[part] for part in ("records", "validation", "held_out")] == [[0, 3], [4, 4], None]
@@ -128,7 +128,7 @@ def test_a_run_says_what_it_learned_from_and_does_not_go_on_with_another_trace(t
 def test_an_index_moves_towards_the_rules_that_did_best(monkeypatch):
     # The "time" of a rule is how far its offset is from 3: a few steps bring the centre there.
     monkeypatch.setattr(training, "mean_rule_time", lambda rule, batch, config: jnp.abs(jnp.log(rule.offset / 3)))
-    config, state = Training(**TINY), training.first_index()
+    config, state = TrainingSettings(**TINY), training.first_index()
     for step in range(25):
         state, _ = training.index_step(state, (), jax.random.key(step), config)
     assert float(training.rule_at(state.centre).offset) == pytest.approx(3, rel=0.1)
@@ -146,7 +146,7 @@ def test_a_pool_has_as_many_of_every_family(few_families):
 
 
 def test_lessons_are_what_the_configuration_says():
-    config = Training(batch=400, noise=0.8, varied=0.5)
+    config = TrainingSettings(batch=400, noise=0.8, varied=0.5)
     batch = lessons(jax.random.key(0), jnp.asarray(np.arange(32.0, dtype=np.float32).reshape(2, 4, 4)), config, 4)
     off = ~np.eye(4, dtype=bool)
     error = np.log(np.maximum(batch.forecast, 1e-9) / np.maximum(batch.demand, 1e-9))
@@ -163,7 +163,7 @@ def test_lessons_are_what_the_configuration_says():
 @pytest.fixture(scope="module")
 def lesson_batch():
     """A network whose scores count, and lessons of heavy pairs that nothing else tells."""
-    config = Training(**TINY | {"batch": 8, "steps": 60, "learning_rate": 0.01, "noise": 0.5, "width": 6})
+    config = TrainingSettings(**TINY | {"batch": 8, "steps": 60, "learning_rate": 0.01, "noise": 0.5, "width": 6})
     pool = np.random.default_rng(0).pareto(1.2, (8, 6, 6)).astype(np.float32) * ~np.eye(6, dtype=bool)
     return config, lessons(jax.random.key(3), jnp.asarray(pool), config, 6), training.first_network(config)
 
@@ -202,12 +202,12 @@ def test_what_cannot_be_written_is_found_before_the_first_step(tmp_path, monkeyp
     for name in (training.CHECKPOINT, training.METRICS, training.TRAINED_POLICY):
         folder = tmp_path / name
         (folder / name).mkdir(parents=True)
-        check_refused(f"file .*{name}' is a folder; set out to another folder", train, Training(**TINY), folder)
+        check_refused(f"file .*{name}' is a folder; set out to another folder", train, TrainingSettings(**TINY), folder)
     (tmp_path / "file").touch()
-    check_refused(r"cannot write into .*file' \(File exists\)", train, Training(**TINY), tmp_path / "file")
+    check_refused(r"cannot write into .*file' \(File exists\)", train, TrainingSettings(**TINY), tmp_path / "file")
 
     def full(path, content):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(type(tmp_path), "write_bytes", full)
-    check_refused("No space left on device", train, Training(**TINY), tmp_path / "new")
+    check_refused("No space left on device", train, TrainingSettings(**TINY), tmp_path / "new")

@@ -63,7 +63,10 @@ REFUSED = [
     (text("run.npy", np.ones((4, 8)), axes="expert,expert"), "name expert (or destination), and no axis twice"),
     (text("run.npy", np.ones((4, 8)), axes="iteration,layer,expert"), "axes [iteration, layer, expert]", "[4, 8]"),
     (text("run.jsonl", [GOOD], axes="layer,expert"), "axes are for a file that is one array (.npy, .npz"),
-    (lambda: traffic.recorded(FOUR, MADE, axes="layer,expert"), "this recording has its own, got 'layer,expert'"),
+    (
+        lambda: traffic.recorded_tokens(FOUR, MADE, axes="layer,expert"),
+        "this recording has its own, got 'layer,expert'",
+    ),
     (arrays(tokens=np.ones((3, 2, 8))), "got shape (3, 2, 8); name other axes by --axes iteration,layer,expert"),
     (arrays(logical_count=np.ones(4)), "[layer, expert] or [iteration, layer, expert], none empty, got shape (4,)"),
     (arrays(weight=np.ones((1, 2, 4))), "must have the axes [layer, expert], none empty, got shape (1, 2, 4)"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.recordings.foresight import balanced, foresight_rows, ranked
+from mfabric_jax.apps.recordings.foresight import foresight_rows, is_balanced, rank_predictors
 from mfabric_jax.traffic.recording import Recording
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -31,7 +31,7 @@ def errors(rows, name):
 
 def test_loads_that_never_change_are_repeated_for_ever():
     rows = rows_of(np.broadcast_to(RNG.pareto(1.0, SHAPE[1:]), SHAPE))
-    first, *others = ranked(rows)
+    first, *others = rank_predictors(rows)
     assert (first["predictor"], first["error"], first["works_to"], first["reaches_end"]) == (
         "previous-iteration",
         0,
@@ -41,15 +41,15 @@ def test_loads_that_never_change_are_repeated_for_ever():
     assert {row["beats_repeating_to"] for row in others} == {0}  # nothing is better than right
     assert {row["beats_repeating_from"] for row in others} == {None}
     late = [{"predictor": name, "records": n, "error": e} for name, row in LATE.items() for n, e in row.items()]
-    found = {row["predictor"]: row["beats_repeating_from"] for row in ranked(late)}
+    found = {row["predictor"]: row["beats_repeating_from"] for row in rank_predictors(late)}
     assert found == {"uniform": None, "previous-iteration": None, "moving-average": 10, "transition": None}
-    assert ranked(rows)[-1]["predictor"] in ("uniform", "previous-layer")
+    assert rank_predictors(rows)[-1]["predictor"] in ("uniform", "previous-layer")
 
 
 def test_loads_drawn_anew_are_best_foreseen_by_their_mean():
     mean = np.array([8, 4, 2, 1, 1, 1, 1, 1.0])
     rows = rows_of(RNG.gamma(4 * np.broadcast_to(mean, SHAPE)))
-    best = ranked(rows)[0]
+    best = rank_predictors(rows)[0]
     assert (best["predictor"], best["works_to"], best["beats_repeating_to"]) == ("moving-average", 20, 20)
     near, *_, far = errors(rows, "moving-average").values()
     assert far == pytest.approx(near, rel=0.1)  # nothing is forgotten: no horizon is worse
@@ -57,17 +57,17 @@ def test_loads_drawn_anew_are_best_foreseen_by_their_mean():
 
 def test_drawn_anew_around_even_shares_nothing_beats_these():
     rows = rows_of(RNG.gamma(4.0, size=SHAPE))
-    best = ranked(rows)[0]
+    best = rank_predictors(rows)[0]
     assert (best["predictor"], best["works_to"]) == ("uniform", 0)
-    assert not balanced(rows)
-    assert balanced(rows_of(np.ones(SHAPE)))
+    assert not is_balanced(rows)
+    assert is_balanced(rows_of(np.ones(SHAPE)))
 
 
 def test_a_pattern_that_turns_is_foreseen_no_further_than_it_lasts():
     turn = np.arange(SHAPE[0]) // 4 % 8  # a hot expert, the next one every four iterations
     load = np.broadcast_to(1 + 20.0 * (np.arange(8) == turn[:, None])[:, None], SHAPE)
     rows = rows_of(load, number=10 * np.arange(SHAPE[0]))
-    found = {row["predictor"]: row for row in ranked(rows)}
+    found = {row["predictor"]: row for row in rank_predictors(rows)}
     assert [row["iterations"] for row in rows if row["predictor"] == "uniform"] == [10, 20, 50, 100, 200]
     # Layers are alike, so the one before in the same iteration tells all but the first.
     assert found["previous-layer"]["over_even"] < 0.5
@@ -83,7 +83,7 @@ def test_short_recordings():
     load = np.zeros(SHAPE)
     assert rows_of(load) == []
     assert rows_of(RNG.pareto(1.0, (1, 2, 4))) == []
-    assert ranked([]) == []
+    assert rank_predictors([]) == []
     two = rows_of(RNG.pareto(1.0, (2, 2, 4)), number=[3, 7])
     assert {(row["records"], row["iterations"]) for row in two} == {(1, 4)}
     load[:, 0], load[:, 1, :4] = 1, 1  # the third layer is empty and counts nowhere

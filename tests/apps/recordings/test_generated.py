@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 
 from mfabric_jax.apps.recordings import statistics
-from mfabric_jax.traffic.generator import Shape, draw
+from mfabric_jax.traffic.generator import TrafficShape, draw
 from mfabric_jax.traffic.tokens import max_over_mean
 from tests.traffic.test_generator import BASE
 
-SHAPE = Shape(layers=6, micro_batches=3, ranks=4, experts=16, selections=10_000)
+SHAPE = TrafficShape(layers=6, micro_batches=3, ranks=4, experts=16, selections=10_000)
 
 
 def seen(iterations=40, **moved):

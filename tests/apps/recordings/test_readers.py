@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mfabric_jax.apps.recordings import save_weight_matrix
-from mfabric_jax.apps.recordings.arrays import arranged
+from mfabric_jax.apps.recordings.arrays import arrange_axes
 from mfabric_jax.support.unread import Unread
-from mfabric_jax.traffic import Tokens, open_trace, recorded, save_tokens
+from mfabric_jax.traffic import Tokens, open_trace, recorded_tokens, save_tokens
 from mfabric_jax.traffic.recording import AXES, Sources, Targets, axes_of
 from mfabric_jax.workload import RankLayout, get
 from tests.mistakes import refused
@@ -38,7 +38,7 @@ def test_every_order_of_any_axes(order, left_out):
     kept = [name for name in AXES if name not in left_out]
     shuffled = np.einsum(count, [*map(kept.index, kept)], [*map(kept.index, names)])
     want = count[tuple(np.newaxis if name in left_out else slice(None) for name in AXES)]
-    np.testing.assert_array_equal(arranged("run", shuffled, axes_of(",".join(names))), want)
+    np.testing.assert_array_equal(arrange_axes("run", shuffled, axes_of(",".join(names))), want)
 
 
 def test_axes_are_named_by_the_caller_or_in_the_file(tmp_path):
@@ -52,7 +52,9 @@ def test_axes_are_named_by_the_caller_or_in_the_file(tmp_path):
         found = only(tmp_path / name, **options)
         np.testing.assert_array_equal(found.count, FULL)
         assert (found.sources, found.targets, found.experts) == (Sources.RANKS, Targets.EXPERTS, 8)
-    np.testing.assert_array_equal(recorded(job(ep=4, experts=8), tmp_path / "run.npz").count.shape, (3, 2, 2, 4, 8))
+    np.testing.assert_array_equal(
+        recorded_tokens(job(ep=4, experts=8), tmp_path / "run.npz").count.shape, (3, 2, 2, 4, 8)
+    )
     # What stands in the file gives way to what is asked for.
     other = only(tmp_path / "run.npz", axes="iteration,source,layer,expert,micro-batch")
     np.testing.assert_array_equal(other.count, shuffled.transpose(0, 2, 4, 1, 3))
@@ -97,7 +99,7 @@ def test_tables_of_all_columns_and_of_few(tmp_path):
     found = only(tmp_path / "few.csv")
     assert found.count[0, :, 0, 0].tolist() == [[1.5, 0, 2], [0, 4, 0]]
     assert found.sources is Sources.UNKNOWN
-    assert recorded(job(ep=2, experts=4), tmp_path / "few.csv").count[0, 0, 0, 0].tolist() == pytest.approx(
+    assert recorded_tokens(job(ep=2, experts=4), tmp_path / "few.csv").count[0, 0, 0, 0].tolist() == pytest.approx(
         [16 * 1.5 / 3.5, 0, 16 * 2 / 3.5, 0]  # expert 3 was never chosen
     )
 
@@ -123,7 +125,7 @@ def test_slices_of_a_tp_group_are_added_up(tmp_path):
         assert found.axes == {"iteration": 1, "layer": 1, "micro-batch": 1, "source rank": 2, "expert": 4}
         want = [[0 + 64, 1 + 81, 4 + 100, 9 + 121], [16 + 144, 25 + 169, 36 + 196, 49 + 225]]
         assert found.count[0, 0, 0].tolist() == want
-        fitted = recorded(TWO_RANKS, path).count
+        fitted = recorded_tokens(TWO_RANKS, path).count
         np.testing.assert_allclose(fitted[0, 1, 0, 0], np.array([64, 82, 104, 130]) * 16 / 380, rtol=1e-12)
     np.savez(file, num_global_tokens_per_expert=np.tile(slices[:1], (3, 1, 1)))  # equal slices are copies
     np.testing.assert_array_equal(only(file).count[0, 0, 0], slices[0])
@@ -139,7 +141,7 @@ def test_expert_counts_are_spread_over_all_sources(tmp_path):
     np.savez(file, logical_count=count)
     assert only(file).axes == {"iteration": 3, "layer": 2, "micro-batch": 1, "expert": 8}
     assert only(file).sources is Sources.UNKNOWN
-    got = recorded(job(ep=4, experts=4), file, records=(1, 2))
+    got = recorded_tokens(job(ep=4, experts=4), file, records=(1, 2))
     assert got.count.shape == (2, 2, 1, 4, 4)
     for iteration, layer, rank in np.ndindex(2, 2, 4):
         load = count[iteration + 1, layer].reshape(4, 2).sum(axis=1)
@@ -152,7 +154,7 @@ def test_expert_counts_are_spread_over_all_sources(tmp_path):
     np.save(tmp_path / "eplb_weight.npy", weight)
     for name in ("weight.npz", "eplb_weight.npy"):
         assert only(tmp_path / name).axes == {"iteration": 1, "layer": 3, "micro-batch": 1, "expert": 2}
-        got = recorded(job(ep=2, experts=2, layers=3), tmp_path / name).count
+        got = recorded_tokens(job(ep=2, experts=2, layers=3), tmp_path / name).count
         assert got[0, :, 0, 1].tolist() == [[4, 12], [8, 8], [0, 16]]
 
 
@@ -241,8 +243,8 @@ def test_what_is_saved_is_read_back(tmp_path):
         np.testing.assert_array_equal(found.count, tokens.count)
         assert (found.count.dtype, found.origin) == (dtype, tokens.source)
         assert os.listdir(tmp_path / "new") == ["run.npz"]
-        fitted = recorded(TWO_RANKS, path)
-        np.testing.assert_array_equal(fitted.count, tokens.scaled_to(TWO_RANKS).count)
+        fitted = recorded_tokens(TWO_RANKS, path)
+        np.testing.assert_array_equal(fitted.count, tokens.scale_to(TWO_RANKS).count)
         assert fitted.source == f"recorded {path} (made up, seed 2), records 0 to 2"
         with np.load(path) as arrays:
             assert json.loads(str(arrays["meta"])) == META
@@ -279,11 +281,11 @@ def test_a_weight_matrix_is_spread_over_the_experts_of_each_rank(tmp_path):
     file = write_matrix(tmp_path / "weight_matrix.txt", [[8192, 24576], [32768, 0]])
     found = only(file)
     assert (found.targets, found.axes["source rank"], found.axes["destination rank"]) == (Targets.RANKS, 2, 2)
-    got = recorded(TWO_RANKS, file)
+    got = recorded_tokens(TWO_RANKS, file)
     assert got.count.shape == (1, 2, 1, 2, 4)
     for layer in (0, 1):
         assert got.count[0, layer, 0].tolist() == [[2, 2, 6, 6], [8, 8, 0, 0]]
-    assert recorded(job(ep=2, experts=2), file).count[0, 0, 0].tolist() == [[4, 12], [16, 0]]
+    assert recorded_tokens(job(ep=2, experts=2), file).count[0, 0, 0].tolist() == [[4, 12], [16, 0]]
 
 
 def test_what_is_written_is_read_the_same(tmp_path):
@@ -319,7 +321,7 @@ def test_olmoe_counts_have_a_row_per_domain(tmp_path):
     assert (big.name, small.name) == ("olmoe", "mistral")
     assert small.axes == {"iteration": 1, "layer": 3, "micro-batch": 1, "text domain": 2, "expert": 4}
     np.testing.assert_array_equal(big.count[0, 2, 0, 1], counts["olmoe_topk"][1, 2])
-    got = recorded(job(ep=4, experts=4, layers=4), tmp_path)  # mistral, of as many experts
+    got = recorded_tokens(job(ep=4, experts=4, layers=4), tmp_path)  # mistral, of as many experts
     assert got.count.shape == (1, 4, 1, 4, 4)
     for layer, rank in np.ndindex(4, 4):
         row = counts["mistral_topk"][rank % 2, layer % 3]
@@ -332,8 +334,8 @@ def test_one_of_several_recordings_is_named(tmp_path):
     counts = write_olmoe(tmp_path)
     row = counts["olmoe_topk"][0, 0].reshape(4, 2).sum(axis=1)
     for path in (tmp_path / "olmoe", tmp_path / "olmoe_mixtral_expert_counts.npz" / "olmoe"):
-        np.testing.assert_allclose(recorded(TWO_RANKS, path).count[0, 0, 0, 0], row * 16 / row.sum(), rtol=1e-12)
-    assert recorded(job(ep=2, experts=8), tmp_path).source.count(" olmoe, ") == 1
+        np.testing.assert_allclose(recorded_tokens(TWO_RANKS, path).count[0, 0, 0, 0], row * 16 / row.sum(), rtol=1e-12)
+    assert recorded_tokens(job(ep=2, experts=8), tmp_path).source.count(" olmoe, ") == 1
     said = unread(tmp_path, job(ep=2, experts=2))  # either would do
     assert said == (
         f"trace {tmp_path} holds several recordings; name one for 2 experts, got: {tmp_path / 'olmoe'} (8 experts), "
@@ -351,27 +353,27 @@ def test_laer_tokens_are_of_positions_in_groups_of_4(tmp_path):
         assert (found.name, found.experts) == ("m-e8k2", 8)
         for iteration, layer, rank in np.ndindex(3, 2, 8):
             assert found.count[iteration, layer, rank // 4, 0, rank % 4] == 100 * iteration + 10 * layer + rank
-    got = recorded(job(ep=2, experts=8), file, records=(2, 2)).count  # a position has experts 2k, 2k + 1
+    got = recorded_tokens(job(ep=2, experts=8), file, records=(2, 2)).count  # a position has experts 2k, 2k + 1
     assert got.shape == (1, 2, 2, 2, 8)
     row = np.repeat([214, 215, 216, 217], 2) * 16 / (2 * 862)
     np.testing.assert_allclose(got[0, 1, 1], [row, row], rtol=1e-12)
-    np.testing.assert_allclose(recorded(TWO_RANKS, file).count[0, 0, 0, 0], [0, 16 / 6, 32 / 6, 8], rtol=1e-12)
+    np.testing.assert_allclose(recorded_tokens(TWO_RANKS, file).count[0, 0, 0, 0], [0, 16 / 6, 32 / 6, 8], rtol=1e-12)
 
 
 def test_laer_of_several_models(tmp_path):
     file = write_laer(tmp_path / "token_analysis.csv", laer_rows("a-e16k4") + laer_rows("b-e8k2"))
     assert [found.name for found in open_trace(tmp_path)] == ["a-e16k4", "b-e8k2"]
-    assert " b-e8k2, records 0 to 2, sources not recorded" in recorded(job(ep=2, experts=8), tmp_path).source
+    assert " b-e8k2, records 0 to 2, sources not recorded" in recorded_tokens(job(ep=2, experts=8), tmp_path).source
     assert only(tmp_path / "a-e16k4").experts == 16
     write_laer(file, laer_rows("nameless"))  # of unknown experts
-    assert recorded(job(ep=2, experts=8), file).count.shape == (3, 2, 2, 2, 8)
+    assert recorded_tokens(job(ep=2, experts=8), file).count.shape == (3, 2, 2, 2, 8)
 
 
 def test_the_published_folders_fit_models(shared_data):
-    olmoe = recorded(get("mixtral-8x7b"), shared_data / "olmoe_routing")
+    olmoe = recorded_tokens(get("mixtral-8x7b"), shared_data / "olmoe_routing")
     assert olmoe.count.shape[3:] == (8, 8)
     assert "mistral" in olmoe.source
-    laer = recorded(get("mixtral-8x7b"), shared_data / "laer_moe", iterations=2)
+    laer = recorded_tokens(get("mixtral-8x7b"), shared_data / "laer_moe", iterations=2)
     assert laer.count.shape == (2, 32, 8, 8, 8)
     assert "mixtral-8x7b-e8k2" in laer.source
     for tokens in (olmoe, laer):
@@ -411,7 +413,7 @@ def test_every_degree_is_read_in_its_order(tmp_path, order):
     np.testing.assert_array_equal(found.count, want)
     assert found.words == f"recorded {tmp_path} (tp 2, ep 4, dp 3, pp 2), records 0 to 0"
     if order == "tp-ep-dp-pp":  # as a job of these degrees has it: 16 selections a row
-        np.testing.assert_allclose(recorded(of(degrees, layers=4), tmp_path).count, want * 16 / 10, rtol=1e-12)
+        np.testing.assert_allclose(recorded_tokens(of(degrees, layers=4), tmp_path).count, want * 16 / 10, rtol=1e-12)
 
 
 def test_a_server_of_8_gpus_holds_the_ranks_that_the_layout_leaves_it():
@@ -435,7 +437,7 @@ def test_layers_count_from_the_first_of_the_model_or_of_the_stage(tmp_path):
             write_lines(tmp_path / folder / f"{rank}.jsonl", *lines)
         counts.append(open_trace(tmp_path / folder, RankLayout(pp=2))[0].count[0, :, 0, 0])
     np.testing.assert_array_equal(counts, [np.eye(4)] * 2)
-    assert recorded(of(degrees, layers=4), tmp_path / "stage").count.shape == (1, 4, 1, 1, EXPERTS)
+    assert recorded_tokens(of(degrees, layers=4), tmp_path / "stage").count.shape == (1, 4, 1, 1, EXPERTS)
     # Two chunks on each stage: layers 0 and 2 on the first, 1 and 3 on the second.
     (tmp_path / "chunks").mkdir()
     lines = [line(0, layer, layer % 2, [[layer]]) for layer in range(4)]
@@ -445,7 +447,7 @@ def test_layers_count_from_the_first_of_the_model_or_of_the_stage(tmp_path):
 
 def test_one_group_of_a_larger_job_is_enough(tmp_path):
     write_job(tmp_path, {"ep": 4}, lambda layer, tp, ep, dp, pp: [[ep]] * EXPERTS)
-    alone = recorded(of({"ep": 4, "dp": 4}), tmp_path)
+    alone = recorded_tokens(of({"ep": 4, "dp": 4}), tmp_path)
     np.testing.assert_array_equal(alone.count[0, 0, 0, :, :4], 16 * np.eye(4))
 
 

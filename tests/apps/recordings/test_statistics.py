@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mfabric_jax.apps.recordings import fit, statistics
-from mfabric_jax.apps.recordings.fitting import Fit
+from mfabric_jax.apps.recordings.fitting import TrafficFit
 from mfabric_jax.traffic import Knobs, Recording, Tokens, open_trace
-from mfabric_jax.traffic.generator import Shape, draw
+from mfabric_jax.traffic.generator import TrafficShape, draw
 from mfabric_jax.traffic.recording import Sources, Targets
 from mfabric_jax.traffic.tokens import max_over_mean
 
@@ -144,13 +144,13 @@ def test_drift_over_the_lags_that_fit():
 
 def test_what_is_sent_from_where_to_where():
     count = some((2, 3, 2, 4, 8))
-    rows, columns, matrix = statistics.sent_selections(recording(count))
+    rows, columns, matrix = statistics.selection_matrix(recording(count))
     assert (rows, columns, matrix.shape) == ("source rank", "destination rank", (3, 4, 4))
     np.testing.assert_array_equal(matrix[1, 2, 3], count[:, 1, :, 2, 6:].sum())
-    assert statistics.sent_selections(recording(count), 2)[2].shape == (3, 2, 2)
-    rows, columns, matrix = statistics.sent_selections(recording(count, Sources.DOMAINS))
+    assert statistics.selection_matrix(recording(count), 2)[2].shape == (3, 2, 2)
+    rows, columns, matrix = statistics.selection_matrix(recording(count, Sources.DOMAINS))
     assert (rows, columns, matrix.shape) == ("text domain", "expert", (3, 4, 8))
-    assert statistics.sent_selections(recording(count[:, :, :, :1], Sources.UNKNOWN)) is None
+    assert statistics.selection_matrix(recording(count[:, :, :, :1], Sources.UNKNOWN)) is None
 
 
 # -------------------------------------------------------------------------------- against the numbers beside the traces
@@ -245,11 +245,11 @@ TRUTH = Knobs(
     jitter=0.03,
     sampled=True,
 )
-SHAPE = Shape(layers=16, micro_batches=2, ranks=4, experts=16, selections=20_000)
+SHAPE = TrafficShape(layers=16, micro_batches=2, ranks=4, experts=16, selections=20_000)
 
 
 @pytest.fixture(scope="module")
-def found() -> Fit:
+def found() -> TrafficFit:
     return fit(Tokens(draw(SHAPE, TRUTH, 77, np.arange(40)), "made"))
 
 
@@ -287,7 +287,7 @@ def test_even_traffic_stays_even():
 
 
 def test_without_sources_load_and_drift_are_fitted():
-    shape = Shape(layers=8, micro_batches=2, ranks=1, experts=4, selections=50_000)
+    shape = TrafficShape(layers=8, micro_batches=2, ranks=1, experts=4, selections=50_000)
     count = draw(shape, Knobs(skew=0.5, layer_spread=0.3, micro_drift=0.1, sampled=True), 5, np.arange(4))
     recording = Recording(
         count, np.arange(4), "run", "made up", sources=Sources.UNKNOWN, targets=Targets.RANKS, experts=8
@@ -330,7 +330,7 @@ def test_moments_by_hand():
 @pytest.mark.slow
 def test_a_real_recording_within_what_is_documented(shared_data):
     (whole,) = open_trace(shared_data / "smartmoe_gate_trace")
-    chosen = whole.chosen((2011, 5001))
+    chosen = whole.select((2011, 5001))
     every = np.arange(0, 300, 60)
     got = fit(dataclasses.replace(chosen, count=chosen.count[every], number=chosen.number[every]))
     published = json.loads((shared_data / "trace_statistics.json").read_text())["smartmoe_gate_trace"]

@@ -108,7 +108,7 @@ def test_designs_differ_in_the_network_and_in_circuits_alone():
     for design in found.values():
         differs = {path for path, value in flat(design).items() if value != flat(case).get(path)}
         assert {path.rpartition(".")[0] for path in differs} <= {"network", "circuits"}
-        assert resolve(design).achieved(JOB) == 0.3
+        assert resolve(design).efficiency_of(JOB) == 0.3
     cases, _ = read("traces study", ["run.npz", "--model", "qwen-moe"], traces_study.Options, traces_study.BELOW)
     assert [case.run.iterations for case in cases] == [2]
 

@@ -6,11 +6,11 @@ import random
 import numpy as np
 
 from mfabric_jax.apps.serving import deployment
-from mfabric_jax.apps.serving.deployment import Pool
-from mfabric_jax.apps.serving.families import Family, Kernel
+from mfabric_jax.apps.serving.deployment import GpuPool
+from mfabric_jax.apps.serving.families import Family, TransferKernel
 from mfabric_jax.apps.serving.group import crossing_of, group_of
-from mfabric_jax.apps.serving.loads import loaded
-from mfabric_jax.apps.serving.step import Model
+from mfabric_jax.apps.serving.loads import place_experts
+from mfabric_jax.apps.serving.step import ServingModel
 from mfabric_jax.case import Case
 from mfabric_jax.workload.catalog import get_model
 from tests.oracles import serving as plain
@@ -55,7 +55,7 @@ def gpu_of(name, weights):
 
 
 def kernel(draw):
-    return Kernel(
+    return TransferKernel(
         alpha_s=draw.uniform(0, 20e-6),
         peer_s=draw.choice((0.0, 0.2e-6)),
         beyond_s=draw.choice((0.0, 30e-6)),
@@ -116,9 +116,9 @@ def drawn(seed):
     )
     architecture = get_model(name, facts).architecture
     group = group_of(case, gpus)
-    load = loaded(architecture, gpus, slots, shares, domains=group.domains)
-    model = Model(architecture, load, 1, weights, cache, drafting=drafts[0] > 0)
-    pool = Pool(model, group, family, crossing_of(group, family, load), sent, combined)
+    load = place_experts(architecture, gpus, slots, shares, domains=group.domains)
+    model = ServingModel(architecture, load, 1, weights, cache, drafting=drafts[0] > 0)
+    pool = GpuPool(model, group, family, crossing_of(group, family, load), sent, combined)
     deployed = dataclasses.replace(deployment(case), decode=pool)
     return deployed, deployed.numbers, asked(deployed, MODELS[name], facts, (groups, most))
 

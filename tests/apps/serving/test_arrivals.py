@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.serving.arrivals import poisson, read_arrivals, stretched
+from mfabric_jax.apps.serving.arrivals import poisson, read_arrivals, stretch_to_rate
 from mfabric_jax.checks import InputError
 from tests.mistakes import refused
 
@@ -182,7 +182,7 @@ def test_drawn_gaps_scale_with_the_rate_and_times_of_a_trace_stretch(tmp_path):
     assert slow.rate == pytest.approx(2, rel=0.15)
     assert (slow.prompt[0], slow.fresh[0], slow.answer[0]) == (100, 80, 10)
     trace = read(tmp_path, "azure.csv", AZURE)
-    assert stretched(trace, 50.0).rate == pytest.approx(50)
+    assert stretch_to_rate(trace, 50.0).rate == pytest.approx(50)
 
 
 REFUSED = {
@@ -211,7 +211,7 @@ def test_a_missing_file_and_a_trace_of_one_moment_are_refused(tmp_path):
     assert "cannot read" in refused(read_arrivals, tmp_path / "none.csv", 5)
     assert "cannot read" in refused(read_arrivals, "a\0b.csv", 5)
     once = read(tmp_path, "once.csv", "\n".join(AZURE.splitlines()[:2]))
-    assert "at two or more times" in refused(stretched, once, 4.0)
+    assert "at two or more times" in refused(stretch_to_rate, once, 4.0)
 
 
 @pytest.mark.filterwarnings("ignore::mfabric_jax.support.unread.Unread")

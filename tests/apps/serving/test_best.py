@@ -7,7 +7,7 @@ import pytest
 
 from mfabric_jax.apps.serving import cheapest, fastest, in_time, load, search, serve
 from mfabric_jax.apps.serving.load import mean_context, requests_of
-from mfabric_jax.apps.serving.rows import full_row, known
+from mfabric_jax.apps.serving.rows import cached_deployment, full_row
 from mfabric_jax.apps.serving.sizing import Reader, batches_of, best_of, fewest
 from mfabric_jax.case import Case, cases
 
@@ -39,16 +39,18 @@ class Drawn:
         pools = [*itertools.product((8, 16), (1024, 4096), (True, False))]
         self.pools = draw.sample(pools, draw.randint(1, 2))
         self.asked = BASE | {"serving.by": draw.choice(("predicted", "high")), "run.seed": seed}
-        member = known(Case().with_(self.asked | self.settings(*(draw.choice(some) for some in self.axes()))))
+        member = cached_deployment(
+            Case().with_(self.asked | self.settings(*(draw.choice(some) for some in self.axes())))
+        )
         reader, numbers = Reader.of(member), member.numbers._replace(context=320.0)
-        step_s = float(member.judged_s(numbers))
+        step_s = float(member.tpot_for_limit_s(numbers))
         self.asked["serving.tpot_ms"] = 1000 * step_s * draw.uniform(0.97, 1.1)
         least_ms = 1000 * (reader.lone_s + step_s)
         self.asked["serving.load.ttft_ms"] = draw.choice((None, least_ms * draw.uniform(0.98, 2)))
         self.groups = [(None,), (None,)]
         if loaded:
             rates = float(member.decode.model.gpus * member.decoding(numbers).requests / step_s / 40)
-            rates = min(rates, self.pools[0][0] * member.pass_tokens / float(member.judged_pass_s(400.0)) / 300)
+            rates = min(rates, self.pools[0][0] * member.pass_tokens / float(member.pass_for_limit_s(400.0)) / 300)
             self.asked |= {"serving.load.rate": rates * draw.uniform(0.5, 1.95), "serving.load.requests": 120}
             self.asked["serving.load.keep"] = draw.choice((0.7, 0.9, 0.99))
             self.groups = [(draw.choice(GROUPS),) if draw.random() < 0.2 else GROUPS for _ in range(2)]
@@ -74,8 +76,8 @@ class Drawn:
         for *chosen, decode_groups, prefill_groups in itertools.product(*self.axes(), *self.groups):
             said, groups = self.settings(*chosen), (decode_groups, prefill_groups)
             said |= dict(zip(("serving.load.decode_groups", "serving.load.prefill_groups"), groups, strict=True))
-            deployed = known(Case().with_(self.asked | said))
-            if load.stated(deployed.case):
+            deployed = cached_deployment(Case().with_(self.asked | said))
+            if load.has_load(deployed.case):
                 yield load.columns(deployed) | {"fits": deployed.prefill_fits}
             else:
                 yield full_row(deployed, None, arriving=False)
@@ -84,13 +86,13 @@ class Drawn:
         """A row for the best of every size."""
         for ep in self.sizes:
             case = Case().with_(self.asked | {"serving.ep": ep, "serving.prefill.ep": self.pools[0][0]})
-            deployed, loaded = known(case), load.stated(case)
+            deployed, loaded = cached_deployment(case), load.has_load(case)
             context = mean_context(requests_of(deployed)) if loaded else case.serving.context
             decode = []
             for way in self.ways:
-                own = known(case.with_({"serving.overlap": way}))
+                own = cached_deployment(case.with_({"serving.overlap": way}))
                 decode.append(batches_of(own, context, self.batches))
-            prefill = [Reader.of(known(case.with_(self.pool(*pool)))) for pool in self.pools]
+            prefill = [Reader.of(cached_deployment(case.with_(self.pool(*pool)))) for pool in self.pools]
             chosen = [fewest(decode, prefill)] if loaded else [(one, None) for one in best_of(decode, prefill)]
             for member, outcome in chosen:
                 yield full_row(member, outcome, arriving=loaded)

@@ -8,12 +8,12 @@ import pytest
 
 from mfabric_jax.apps.serving import rows as serving_rows
 from mfabric_jax.apps.serving import serve, sizing
-from mfabric_jax.apps.serving.rows import known, row_of
+from mfabric_jax.apps.serving.rows import cached_deployment, row_of
 from mfabric_jax.apps.serving.sizing import MOST_BATCH, in_time
 from mfabric_jax.case import Case, cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import serve_said
-from mfabric_jax.report.figures.serving import served_chart, served_charts
+from mfabric_jax.report.figures.serving import serving_chart, serving_charts
 from tests.command_line import mistake, status
 
 pytestmark = pytest.mark.usefixtures("as_users_have_it")
@@ -43,7 +43,7 @@ def case(**settings):
 
 
 def test_columns_are_always_there():
-    assert list(row_of(known(case()))) == [*ALWAYS, *MEASURED]
+    assert list(row_of(cached_deployment(case()))) == [*ALWAYS, *MEASURED]
 
 
 def test_the_command_writes_a_row_for_each_case_and_goes_on_where_it_stopped(tmp_path, capsys, monkeypatch):
@@ -85,12 +85,12 @@ def test_a_picture_shows_speed_beside_throughput(tmp_path):
 
 def test_within_a_time_the_batch_is_the_best_that_fits(monkeypatch):
     asked = case(serving__ep=72, serving__context=2000.0, serving__tpot_ms=50.0, serving__by="predicted")
-    found = in_time(known(asked))
+    found = in_time(cached_deployment(asked))
     batch = float(found.case.serving.batch)
     assert 1 < batch < MOST_BATCH
 
     def row(tokens):
-        return row_of(known(case(serving__ep=72, serving__context=2000.0, serving__batch=float(tokens))))
+        return row_of(cached_deployment(case(serving__ep=72, serving__context=2000.0, serving__batch=float(tokens))))
 
     assert row(batch)["tpot_s"] <= 0.05
     assert row(batch)["fits"]
@@ -101,21 +101,21 @@ def test_within_a_time_the_batch_is_the_best_that_fits(monkeypatch):
     (given,) = serve(asked)
     assert given["batch"] == batch
     monkeypatch.setattr(sizing, "TOGETHER", 7)
-    assert in_time(known(asked)) == found
-    late = in_time(known(case(serving__tpot_ms=0.1)))
+    assert in_time(cached_deployment(asked)) == found
+    late = in_time(cached_deployment(case(serving__tpot_ms=0.1)))
     assert float(late.case.serving.batch) == 1
 
 
 def test_numbers_are_not_worked_out_again_for_other_batches():
     rows = list(serve([case(serving__batch=b) for b in (1.0, 64.0)]))
-    alone = [row_of(known(case(serving__batch=b))) for b in (1.0, 64.0)]
+    alone = [row_of(cached_deployment(case(serving__batch=b))) for b in (1.0, 64.0)]
     assert rows == alone
     assert rows[0]["tpot_s"] < rows[1]["tpot_s"]
 
 
 def test_costs_are_of_both_pools():
     """Dollars and joules of a GPU in a second, times GPUs that prefill beside it, over its tokens a second."""
-    served = known(case(serving__ep=72))
+    served = cached_deployment(case(serving__ep=72))
     row, (dollars, joules) = row_of(served), served.per_gpu()
     pools = 1 + row["prefill_gpus"]
     assert row["usd_per_million_tokens"] == pytest.approx(1e6 * dollars * pools / row["tokens_per_s_per_gpu"])
@@ -123,13 +123,13 @@ def test_costs_are_of_both_pools():
     # an answer of 1,024 tokens needs a prompt of 4,096, which takes a pass of 16,384 so many GPU seconds
     each = row["tokens_per_s_per_gpu"] / 1024 * 4096 / row["prefill_tokens_per_s_per_gpu"]
     assert row["prefill_gpus"] == pytest.approx(each)
-    cached = row_of(known(case(serving__ep=72, serving__prefill__cached=0.5)))
+    cached = row_of(cached_deployment(case(serving__ep=72, serving__prefill__cached=0.5)))
     assert cached["prefill_gpus"] == pytest.approx(each / 2)
 
 
 def test_uneven_experts_slow_a_step_and_placement_helps():
     even, placed, plain = (
-        row_of(known(case(serving__ep=16, **changes)))
+        row_of(cached_deployment(case(serving__ep=16, **changes)))
         for changes in (
             {},
             {"serving__experts": "measured"},
@@ -148,7 +148,7 @@ def test_what_binds_a_step():
         "experts": case(serving__ep=16, serving__batch=32.0, serving__context=100.0, network__nic_gbps=800.0),
         "memory": case(serving__ep=8, serving__batch=512.0, serving__context=60000.0),
     }
-    found = {name: row_of(known(one)) for name, one in bound.items()}
+    found = {name: row_of(cached_deployment(one)) for name, one in bound.items()}
     assert {name: row["bound_by"] for name, row in found.items()} == {name: name for name in bound}
     assert not found["memory"]["fits"]
     assert np.isfinite(found["memory"]["tpot_s"])
@@ -156,7 +156,7 @@ def test_what_binds_a_step():
 
 def test_the_band_holds_the_step_also_where_one_micro_batch_is_quicker(capsys):
     """Few tokens on few GPUs: two micro-batches read all weights of experts twice."""
-    row = row_of(known(case(serving__ep=16, serving__batch=4.0)))
+    row = row_of(cached_deployment(case(serving__ep=16, serving__batch=4.0)))
     assert row["serial_s"] < row["tpot_s"] == row["overlapped_s"]
     assert row["tpot_low_s"] < row["serial_s"]
     assert row["tpot_s"] < row["tpot_high_s"]
@@ -168,8 +168,8 @@ def test_the_band_holds_the_step_also_where_one_micro_batch_is_quicker(capsys):
 
 def test_what_keeps_the_batch_from_being_larger():
     """Memory, or the next token would be late; nothing where the batch is stated."""
-    assert row_of(known(case()))["batch_limit"] is None
-    full, late = (row_of(in_time(known(case(serving__tpot_ms=limit)))) for limit in (1000.0, 45.0))
+    assert row_of(cached_deployment(case()))["batch_limit"] is None
+    full, late = (row_of(in_time(cached_deployment(case(serving__tpot_ms=limit)))) for limit in (1000.0, 45.0))
     assert (full["batch_limit"], late["batch_limit"]) == ("memory", "time")
     assert full["requests"] <= full["most_requests"] < full["requests"] + 2
     assert late["requests"] + 2 < late["most_requests"]
@@ -184,7 +184,7 @@ def test_settings_that_differ_tell_rows_apart(capsys):
     rows = list(serve(asked))
     found = {(row["serving.formats.weights"], row["serving.prompt"]) for row in rows}
     assert found == {("fp8", 99), ("fp8", 999), ("bf16", 99), ("bf16", 999)}
-    titles = [panel.title for panel in served_chart(rows).panels]
+    titles = [panel.title for panel in serving_chart(rows).panels]
     assert len(titles) == len(set(titles)) == 4
     assert all(title.startswith("deepseek-v3 on H100-SXM, serving.") for title in titles)
     words = *WORDS, "--fabric", "fat-tree", "--tpot-ms", "50", "--set", "serving.formats.weights=fp8,bf16"
@@ -195,7 +195,7 @@ def test_settings_that_differ_tell_rows_apart(capsys):
 
 
 def test_prefill_that_does_not_fit_is_said(capsys):
-    row = row_of(known(case(serving__ep=64, serving__batch=32.0, serving__prefill__ep=8)))
+    row = row_of(cached_deployment(case(serving__ep=64, serving__batch=32.0, serving__prefill__ep=8)))
     assert row["requests"] < row["most_requests"]
     assert row["prefill_memory_gb"] > row["gpu_memory_gb"]
     assert (row["fits"], row["bound_by"]) == (False, "memory")
@@ -328,13 +328,13 @@ def test_the_picture_of_a_search_is_by_size():
     names = "ep", "tpot_s", "tokens_per_s_per_gpu"
     rows = [alike | dict(zip(names, size, strict=True)) | {"usd_per_million_tokens": None} for size in sizes]
     rows = [row | {"tokens_per_s_per_user": 1 / row["tpot_s"]} for row in rows]
-    (panel,) = served_chart(rows).panels
+    (panel,) = serving_chart(rows).panels
     assert (panel.columns, panel.curves[0].points) == (["8", "16", "32"], [(0, 900.0), (1, 800.0), (2, 1000.0)])
     several = [row | {"tpot_limit_s": row["tpot_s"]} for row in rows]
-    (panel,) = served_chart(several).panels
+    (panel,) = serving_chart(several).panels
     assert not panel.columns
     assert [y for _, y in panel.curves[0].points] == [2000.0, 1000.0]
-    priced = served_charts([row | {"usd_per_million_tokens": 1000 / row["tokens_per_s_per_gpu"]} for row in several])
+    priced = serving_charts([row | {"usd_per_million_tokens": 1000 / row["tokens_per_s_per_gpu"]} for row in several])
     assert [y for _, y in priced[1].panels[0].curves[0].points] == [0.5, 1.0]
 
 
@@ -386,7 +386,7 @@ def test_what_a_fabric_refuses_is_refused_before_any_row(capsys, monkeypatch, wo
 def test_the_cheapest_row_is_sought_among_all_rows(capsys):
     """Of sizes, the one that decodes the most on a fabric may cost more than a smaller one elsewhere."""
     dear = {"usd_per_million_tokens": 0.3, "tokens_per_s_per_gpu": 9.0}
-    row = row_of(known(case(serving__ep=32, serving__batch=8.0))) | dear
+    row = row_of(cached_deployment(case(serving__ep=32, serving__batch=8.0))) | dear
     least = row | {"usd_per_million_tokens": 0.1, "tokens_per_s_per_gpu": 1.0, "ep": 8}
     said = next(serve_said.of_rows([row], [row, least]))
     assert said.startswith("Cheapest row that fits and has a price: ")

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.serving.loads import busiest_over_mean, copies_of, loaded, reached_groups, slots_of
-from mfabric_jax.traffic.dispatch import GroupLimit, evenly_reached
+from mfabric_jax.apps.serving.loads import busiest_over_mean, copies_of, group_chances, place_experts, slots_of
+from mfabric_jax.traffic.dispatch import GroupLimit, even_reach_probabilities
 from mfabric_jax.workload.catalog import get_model
 from mfabric_jax.workload.models import DEEPSEEK_V3
 from tests.mistakes import refused
@@ -64,7 +64,7 @@ def whole(copies, per_server):
 @pytest.mark.parametrize("rule", ["expert", "gpu", "server"])
 @pytest.mark.parametrize(("experts", "top_k", "groups", "gpus", "per_server"), SMALL)
 def test_copies_are_the_mean_over_all_choices(rule, experts, top_k, groups, gpus, per_server):
-    load = loaded(model(experts, top_k, groups), gpus, experts // gpus, None)
+    load = place_experts(model(experts, top_k, groups), gpus, experts // gpus, None)
     every, expected = choices(experts, top_k, groups), np.zeros((gpus, gpus))
     gpu_of = [e // (experts // gpus) for e in range(experts)]
     for chosen in every:
@@ -75,7 +75,7 @@ def test_copies_are_the_mean_over_all_choices(rule, experts, top_k, groups, gpus
 
 
 def test_two_experts_on_one_gpu_are_two_copies_for_kernels_that_send_to_experts():
-    load = loaded(model(4, 4), 2, 2, None)  # every token goes to all 4 experts, 2 of them on each GPU
+    load = place_experts(model(4, 4), 2, 2, None)  # every token goes to all 4 experts, 2 of them on each GPU
     copies = {rule: copies_of(load, rule, 1).between[0] for rule in ("expert", "gpu", "server")}
     assert copies["expert"].tolist() == [[0, 2], [2, 0]]
     assert copies["gpu"].tolist() == copies["server"].tolist() == [[0, 1], [1, 0]]
@@ -83,7 +83,7 @@ def test_two_experts_on_one_gpu_are_two_copies_for_kernels_that_send_to_experts(
 
 
 def test_rows_are_selections():
-    load = loaded(model(8, 3), 4, 2, None)
+    load = place_experts(model(8, 3), 4, 2, None)
     for rule in ("expert", "gpu", "server"):
         assert copies_of(load, rule, 2).rows == pytest.approx(np.full((1, 4), 3 / 4))
 
@@ -92,13 +92,13 @@ def test_rows_are_selections():
 def test_a_copy_gets_its_part_of_an_experts_selections():
     """Shares 3, 1, 1, 1 of 2 choices: nobody takes an expert twice, so the first is always taken and the others get the
     rest, a third each. Six slots on three GPUs: two copies of the first, and one more of an other."""
-    load = loaded(model(4, 2), 3, 2, np.array([[9.0, 1.0, 1.0, 1.0]]))
-    assert sorted(load.taken[0].tolist()) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3])
+    load = place_experts(model(4, 2), 3, 2, np.array([[9.0, 1.0, 1.0, 1.0]]))
+    assert sorted(load.slot_chances[0].tolist()) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3])
     assert load.per_gpu().sum() == pytest.approx(2)
-    plain = loaded(model(4, 2), 2, 2, np.array([[9.0, 1.0, 1.0, 1.0]]), placed=False)
-    assert plain.taken[0] == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3])
+    plain = place_experts(model(4, 2), 2, 2, np.array([[9.0, 1.0, 1.0, 1.0]]), placed=False)
+    assert plain.slot_chances[0] == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3])
     assert plain.per_gpu()[0] == pytest.approx([4 / 3, 2 / 3])
-    placed = loaded(model(4, 2), 2, 2, np.array([[9.0, 1.0, 1.0, 1.0]]))
+    placed = place_experts(model(4, 2), 2, 2, np.array([[9.0, 1.0, 1.0, 1.0]]))
     assert placed.per_gpu()[0].max() == pytest.approx(
         4 / 3
     )  # an expert that all tokens take is not split without copies
@@ -115,7 +115,7 @@ UNEVEN_COPIES = [  # experts, of which each token takes, of groups at most, GPUs
 
 @pytest.mark.parametrize(("experts", "top_k", "groups", "gpus", "slots", "domains"), UNEVEN_COPIES)
 def test_a_token_reaches_gpus_by_one_copy_of_each_of_its_experts(experts, top_k, groups, gpus, slots, domains):
-    load = loaded(model(experts, top_k, groups), gpus, slots, None, domains=domains)
+    load = place_experts(model(experts, top_k, groups), gpus, slots, None, domains=domains)
     every, reached, rows = choices(experts, top_k, groups), np.zeros(gpus), np.zeros(gpus)
     held = [[slot // slots for slot, own in enumerate(load.expert[0]) if own == e] for e in range(experts)]
     assert min(map(len, held)) < max(map(len, held))  # some experts have more copies than others
@@ -124,7 +124,7 @@ def test_a_token_reaches_gpus_by_one_copy_of_each_of_its_experts(experts, top_k,
         for copies in each:
             reached[list(set(copies))] += 1 / len(each) / len(every)
             np.add.at(rows, list(copies), 1 / len(each) / len(every))
-    assert reached_groups(load, gpus)[0] == pytest.approx(reached, rel=1e-12)
+    assert group_chances(load, gpus)[0] == pytest.approx(reached, rel=1e-12)
     assert load.per_gpu()[0] == pytest.approx(rows, rel=1e-12)
 
 
@@ -133,7 +133,7 @@ def test_even_experts_are_as_even_as_their_copies_allow(gpus, over):
     """DeepSeek-V3's 256 experts. 320 GPUs of one slot: a lone expert takes 1 / 256 of all, 320 / 256 of the mean. 72 of
     4: 224 experts alone and 64 halves leave a GPU with 4 whole ones, of 256 / 72 on average. 192 of 2: 128 alone, 256
     halves, 128 GPUs with one of each, of 4 / 3 on average."""
-    load = loaded(DEEPSEEK_V3, gpus, slots_of(DEEPSEEK_V3, gpus, None), None)
+    load = place_experts(DEEPSEEK_V3, gpus, slots_of(DEEPSEEK_V3, gpus, None), None)
     assert busiest_over_mean(load) == pytest.approx(over, rel=1e-12)
     assert copies_of(load, "expert", 1).rows.max() * gpus / 8 == pytest.approx(over, rel=1e-12)
     assert copies_of(load, "expert", 1).between[0].sum(0).max() / (gpus - 1) * gpus / 8 == pytest.approx(over)
@@ -149,14 +149,18 @@ def test_slots_are_as_few_as_fill_gpus_or_as_many_as_are_asked():
 def test_copies_stay_in_the_groups_of_their_gate_where_servers_divide_them():
     """DeepSeek-V3 on 4 servers of 8 GPUs, 288 slots for 256 experts. A token's 8 experts lie in 4 of 8 groups at most;
     each server holds 2 groups with all their copies: as many servers are reached as without copies."""
-    alone = reached_groups(loaded(DEEPSEEK_V3, 32, 9, None, domains=4), 4).sum()
-    assert alone == pytest.approx(reached_groups(loaded(DEEPSEEK_V3, 32, 8, None, domains=4), 4).sum(), rel=1e-12)
-    assert alone == pytest.approx(sum(evenly_reached(256, 8, 4, GroupLimit(8, 4))), rel=1e-12)
-    apart = reached_groups(loaded(DEEPSEEK_V3, 33, 8, None, domains=3), 3).sum()  # 3 servers do not divide 8 groups
+    alone = group_chances(place_experts(DEEPSEEK_V3, 32, 9, None, domains=4), 4).sum()
+    assert alone == pytest.approx(group_chances(place_experts(DEEPSEEK_V3, 32, 8, None, domains=4), 4).sum(), rel=1e-12)
+    assert alone == pytest.approx(sum(even_reach_probabilities(256, 8, 4, GroupLimit(8, 4))), rel=1e-12)
+    apart = group_chances(
+        place_experts(DEEPSEEK_V3, 33, 8, None, domains=3), 3
+    ).sum()  # 3 servers do not divide 8 groups
     assert alone < 4 * (1 - math.comb(192, 8) / math.comb(256, 8))
     assert apart > 0.9 * 3
 
 
 def test_groups_that_leave_no_room_for_a_token_are_refused():
-    assert "model.expert_groups must divide the 8 experts, got 3" in refused(loaded, model(8, 2, (3, 2)), 4, 2, None)
-    assert "model.top_groups must leave a token room" in refused(loaded, model(8, 3, (4, 1)), 4, 2, None)
+    assert "model.expert_groups must divide the 8 experts, got 3" in refused(
+        place_experts, model(8, 2, (3, 2)), 4, 2, None
+    )
+    assert "model.top_groups must leave a token room" in refused(place_experts, model(8, 3, (4, 1)), 4, 2, None)

@@ -8,7 +8,7 @@ import pytest
 from mfabric_jax.apps.serving import deployment, load
 from mfabric_jax.apps.serving.columns import SPLIT
 from mfabric_jax.apps.serving.disaggregated import MOST_MICRO_BATCHES, Stages, split_deployment
-from mfabric_jax.apps.serving.rows import known, serve
+from mfabric_jax.apps.serving.rows import cached_deployment, serve
 from mfabric_jax.case import Case
 from tests.mistakes import refused
 
@@ -56,14 +56,14 @@ def test_published_conditions_hold():
     layers = 60
     for fixed, sent in ((10.0, 1.0), (10.0, 4.9), (10.0, 5.1), (10.0, 9.9)):
         stages = Stages(fixed, sent, fixed, sent)
-        count = int(stages.needed())
+        count = int(stages.fewest_micro_batches())
         assert count == math.ceil(2 * (1 + sent / fixed)) == (3 if sent < fixed / 2 else 4)
         total = 2 * fixed + 2 * sent + fixed * (count * layers - 1)
         assert iterations(stages, count, layers, 1)[0] == pytest.approx(total)
         each = layers * float(stages.layer_s(count))
         assert 2 * fixed + 2 * sent + count * fixed * (layers - 1) <= each == count * fixed * layers
         assert stages.layer_s(2) > 2 * fixed  # too few leave both idle
-    assert Stages(1.0, 9.0, 1.0, 9.0).needed() == MOST_MICRO_BATCHES
+    assert Stages(1.0, 9.0, 1.0, 9.0).fewest_micro_batches() == MOST_MICRO_BATCHES
 
 
 @pytest.mark.parametrize(("attention", "experts", "copies"), [(8, 8, 8), (16, 8, 16), (8, 16, 8), (24, 16, 12)])
@@ -106,11 +106,11 @@ def test_step_3_sends_in_its_budget(tmp_path):
 def test_without_latency_and_bytes_the_slower_gpus_set_the_pace(tmp_path):
     case = split_case(16, 16, network__nic_gbps=1e8, serving__kernels=plain_kernels(tmp_path, "expert"))
     for count in (2, 3):
-        deployed = known(case.with_({"serving.split.micro_batches": count}))
+        deployed = cached_deployment(case.with_({"serving.split.micro_batches": count}))
         stages = deployed.stages(deployed.numbers, np.array(128.0))
         busy = max(float(stages.attention_s), float(stages.experts_s))
         assert float(stages.layer_s(count)) == pytest.approx(count * busy, rel=1e-3)
-    alone = known(case.with_({"serving.split.micro_batches": 1}))
+    alone = cached_deployment(case.with_({"serving.split.micro_batches": 1}))
     step = alone.decoding(alone.numbers).step
     assert float(step.step_s) == pytest.approx(float(step.serial_s))
 
@@ -159,7 +159,7 @@ def test_a_load_is_served_by_attention_gpus():
     case = split_case(16, 16, serving__batch=32.0, serving__answer=100, serving__load__rate=20.0)
     row = next(serve(case.with_({"serving.load.requests": 500})))
     assert row["load_decode_gpus"] == 32
-    deployed = known(case)
+    deployed = cached_deployment(case)
     pool = load.decode_pool(deployed, load.requests_of(deployed))
     assert (pool.units, pool.most) == (16, 96)
     assert pool.step_s(96, 4096) == pytest.approx(float(deployed.decoding(deployed.numbers).tpot_s), rel=0.005)

@@ -7,11 +7,11 @@ import pytest
 
 from mfabric_jax.apps.serving import deployment, family
 from mfabric_jax.apps.serving.group import crossing_of, group_of
-from mfabric_jax.apps.serving.loads import copies_of, loaded
+from mfabric_jax.apps.serving.loads import copies_of, place_experts
 from mfabric_jax.apps.serving.rows import row_of
 from mfabric_jax.case import Case, fabrics
 from mfabric_jax.fabric.graph import graph_text
-from mfabric_jax.fabric.graphs.made import Numbers, made
+from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 from tests.evaluate.rows.test_wirings import WIRINGS
 from tests.mistakes import refused
 from tests.oracles import serving as plain
@@ -64,7 +64,7 @@ def test_an_even_all_to_all_on_a_clos_is_bound_by_nics(fabric, ep):
 def test_grids_of_single_gpus_as_others_measured_them(tmp_path, kind, bound):
     """4 x 4 x 4 GPUs: 3 hops of 6 links, or 2.25 of 9 (github.com/junsunchoi/booksim2, experiments/README.md)."""
     file = tmp_path / "grid.json"
-    file.write_text(graph_text(made(kind, Numbers(gpus=64, shape=(4, 4, 4), gpus_per_server=1))))
+    file.write_text(graph_text(make_graph(kind, GraphNumbers(gpus=64, shape=(4, 4, 4), gpus_per_server=1))))
     assert between("graph", 64, network__graph=str(file), gpu__gpus_per_server=1) == pytest.approx(bound, rel=1e-9)
 
 
@@ -77,7 +77,7 @@ def skewed(fabric, gpus, seed, rule="expert", per_server=2):
     said = case(fabric, gpus, gpu__gpus_per_server=per_server, **facts, **plain.PLANE)
     group = group_of(said, gpus)
     facts = deployment(said).decode.model.of
-    load = loaded(facts, gpus, 2, drawn.dirichlet(np.full(2 * gpus, 0.7))[None], placed=False)
+    load = place_experts(facts, gpus, 2, drawn.dirichlet(np.full(2 * gpus, 0.7))[None], placed=False)
     flows = copies_of(load, rule, per_server).between[0]
     pairs = {(a, b): flows[a, b] for a, b in itertools.permutations(range(gpus), 2) if flows[a, b]}
     return crossing_of(group, family("ideal"), load).between, pairs
@@ -138,7 +138,7 @@ def test_every_fabric_serves(fabric):
 
 def test_a_graph_of_ones_own_serves_as_the_tree_that_it_is(tmp_path):
     file = tmp_path / "leaf-spine.json"
-    file.write_text(graph_text(made("leaf-spine", Numbers(gpus=64, radix=16))))
+    file.write_text(graph_text(make_graph("leaf-spine", GraphNumbers(gpus=64, radix=16))))
     graph = row_of(deployment(case("graph", 64, network__graph=str(file))))
     tree = row_of(deployment(case("fat-tree", 64)))
     for name in ("dispatch_s", "combine_s", "tpot_s"):

@@ -10,9 +10,9 @@ import pytest
 from mfabric_jax.apps.serving import load, queueing
 from mfabric_jax.apps.serving.arrivals import Requests, poisson
 from mfabric_jax.apps.serving.columns import LOADED
-from mfabric_jax.apps.serving.queueing import Decode, Prefill, Table, Wire, simulate
-from mfabric_jax.apps.serving.rows import known, serve
-from mfabric_jax.apps.serving.transfers import Transfers
+from mfabric_jax.apps.serving.queueing import DecodePool, LookupTable, PrefillPool, Wire, simulate
+from mfabric_jax.apps.serving.rows import cached_deployment, serve
+from mfabric_jax.apps.serving.transfers import KvTransfers
 from mfabric_jax.case import Case
 from tests.oracles.max_min import max_min
 
@@ -24,9 +24,9 @@ def requests_at(*rows):
 
 def plain_pools(prefill_groups=1, units=2, most=2, room=1000.0, step_tokens=1.0):
     """A pass takes 1 s and 0.01 s a token of its busiest unit, a step 0.1 s and 0.1 s a request of a unit."""
-    prefill = Prefill(prefill_groups, units, 100.0, lambda tokens, prompt: 1 + tokens / 100)
+    prefill = PrefillPool(prefill_groups, units, 100.0, lambda tokens, prompt: 1 + tokens / 100)
     step = lambda held, context: 0.1 + held / 10  # noqa: E731
-    return prefill, Decode(1, units, most, room, 0.0, 1.0, step, step_tokens), Wire(100.0, 0.0, 1.0)
+    return prefill, DecodePool(1, units, most, room, 0.0, 1.0, step, step_tokens), Wire(100.0, 0.0, 1.0)
 
 
 def test_three_requests_by_hand():
@@ -67,8 +67,8 @@ def test_waits_of_one_group_are_those_of_a_queue_with_equal_service():
     """M/D/1 (Pollaczek-Khinchine): a mean wait of rho D / (2 (1 - rho))."""
     service, rho, count, parts = 0.5, 0.7, 60000, 30
     asked = poisson(rho / service, count, 10, 10, 1, seed=5)
-    prefill = Prefill(1, 1, 10.0, lambda tokens, prompt: service)
-    decode = Decode(1, 1, count, 1e9, 0.0, 1.0, lambda held, context: 1e-3)
+    prefill = PrefillPool(1, 1, 10.0, lambda tokens, prompt: service)
+    decode = DecodePool(1, 1, count, 1e9, 0.0, 1.0, lambda held, context: 1e-3)
     times = simulate(asked, prefill, decode, Wire(1e9, 0.0, 1.0))
     waits = (times.begun_s - asked.arrival_s).reshape(parts, -1).mean(1)
     error = waits.std() / np.sqrt(parts - 1)
@@ -103,10 +103,10 @@ def test_transfers_are_max_min_fair_at_every_moment():
 
 
 def _ends(start, sender, receiver, size):
-    transfers, ends, begun = Transfers(7.0), np.zeros(len(start)), 0
+    transfers, ends, begun = KvTransfers(7.0), np.zeros(len(start)), 0
     while (done := transfers.next_end_s()) < np.inf or begun < len(start):
         now = min(done, start[begun] if begun < len(start) else np.inf)
-        ends[transfers.ended(now)] = now
+        ends[transfers.take_finished(now)] = now
         while begun < len(start) and start[begun] <= now:
             transfers.begin(now, begun, sender[begun], receiver[begun], size[begun])
             begun += 1
@@ -133,7 +133,7 @@ def _plainly(start, sender, receiver, size):
 
 
 def test_a_table_is_exact_at_its_points_and_linear_between():
-    table = Table(np.array([1.0, 2, 4]), np.array([10.0, 20]), np.array([[1.0, 2], [3, 5], [4, 8]]))
+    table = LookupTable(np.array([1.0, 2, 4]), np.array([10.0, 20]), np.array([[1.0, 2], [3, 5], [4, 8]]))
     assert [table(1, 10), table(4, 20), table(2, 20)] == [1, 8, 5]
     assert table(3, 15) == pytest.approx((3 + 5 + 4 + 8) / 4)
     assert (table(0, 0), table(9, 99)) == (1, 8)
@@ -153,7 +153,7 @@ CASE = Case().with_(
 
 
 def test_tables_follow_the_steps_that_they_stand_for():
-    deployed = known(CASE)
+    deployed = cached_deployment(CASE)
     asked = load.requests_of(deployed)
     decode, prefill = load.decode_pool(deployed, asked), load.prefill_pool(deployed, asked)
     for held, context in itertools.product((0.4, 3.3, 27.7, 79.0), (4100.0, 4250.0)):
@@ -164,7 +164,7 @@ def test_tables_follow_the_steps_that_they_stand_for():
 
 def test_a_light_load_sees_what_an_empty_deployment_gives():
     row = next(serve(CASE.with_({"serving.load.rate": 0.05, "serving.load.requests": 200})))
-    deployed = known(CASE)
+    deployed = cached_deployment(CASE)
     passes, one = deployed.prefilling(400.0).step_s / 4, deployed.numbers._replace(batch=np.array(1 / 64))
     step = float(deployed.decoding(one).tpot_s)
     assert row["load_tpot_p50_s"] == pytest.approx(step, rel=0.01)
@@ -190,7 +190,7 @@ def test_open_groups_that_prefill_keep_up_with_what_arrives_or_with_what_decodes
     most = next(serve(CASE))["prefill_gpus"] / 0.8  # of full groups that decode
     assert groups(10_000.0) == pytest.approx(most, abs=1)
     each_s = 32 * next(serve(CASE))["prefill_tokens_per_s_per_gpu"] / 4096
-    arriving = load.requests_of(known(CASE.with_({"serving.load.rate": 90.0}))).rate
+    arriving = load.requests_of(cached_deployment(CASE.with_({"serving.load.rate": 90.0}))).rate
     assert groups(90.0) == np.ceil(arriving / (0.8 * each_s))
     assert groups(5.0) == 1
 
@@ -200,7 +200,9 @@ def test_a_log_is_read_with_the_stated_unit_and_size_of_blocks(tmp_path):
     line = '{{"timestamp": {}, "input_length": 48, "output_length": 9, "hash_ids": [0, 1, {}]}}\n'
     trace.write_text("".join(line.format(at, 2 + at) for at in range(3)), encoding="utf-8")
     log = {"arrivals": str(trace), "rate": None, "unit": "s", "block": 16}
-    asked = load.requests_of(known(CASE.with_({f"serving.load.{name}": value for name, value in log.items()})))
+    asked = load.requests_of(
+        cached_deployment(CASE.with_({f"serving.load.{name}": value for name, value in log.items()}))
+    )
     assert asked.arrival_s.tolist() == [0, 1, 2]
     assert asked.fresh.tolist() == [48, 16, 16]
 
@@ -234,7 +236,7 @@ def test_hot_pairs_are_those_between_which_most_bytes_travel():
     asked = requests_at((0, 50, 50, 1), (1, 10, 10, 1), (9, 30, 30, 1), (20, 35, 35, 1))
     pools = plain_pools()
     timeline = simulate(asked, *pools)
-    outcome = load.Outcome(asked, *pools, timeline, 0, 0)
+    outcome = load.LoadOutcome(asked, *pools, timeline, 0, 0)
     total = {}
     for sender, receiver, size in zip(timeline.sender, timeline.receiver, asked.prompt, strict=True):
         total[sender, receiver] = total.get((sender, receiver), 0) + size
@@ -245,8 +247,8 @@ def test_hot_pairs_are_those_between_which_most_bytes_travel():
 def test_only_a_case_with_a_load_has_its_columns():
     without = CASE.with_({"serving.load.rate": None})
     assert not set(LOADED) & set(next(serve(without)))
-    assert load.columns(known(without)) == dict.fromkeys(LOADED)
-    grouped = dataclasses.replace(known(CASE), case=CASE.with_({"serving.load.decode_groups": 2}))
+    assert load.columns(cached_deployment(without)) == dict.fromkeys(LOADED)
+    grouped = dataclasses.replace(cached_deployment(CASE), case=CASE.with_({"serving.load.decode_groups": 2}))
     assert load.columns(grouped)["load_decode_gpus"] == 64
 
 
@@ -279,8 +281,8 @@ def test_many_requests_are_told_as_they_end(monkeypatch):
 
     monkeypatch.setattr(queueing, "bar", lambda what, unit, total, **form: told.append((what, total)) or Bar())
     requests = poisson(100.0, 1000, 512, 512, 8, 1)
-    prefill = Prefill(1, 8, 4096.0, lambda tokens, prompt: 0.1)
-    decode = Decode(1, 8, 64, 1e12, 0.0, 1.0, lambda held, context: 0.01)
+    prefill = PrefillPool(1, 8, 4096.0, lambda tokens, prompt: 0.1)
+    decode = DecodePool(1, 8, 64, 1e12, 0.0, 1.0, lambda held, context: 0.01)
     simulate(requests, prefill, decode, Wire(1e9, 0.0, 1.0))
-    queueing.prefilled_s(requests, prefill)
+    queueing.prefill_end_s(requests, prefill)
     assert told == [("requests through both pools", 1000), 1000, ("requests through prefill", 1000), 1000]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mfabric_jax.apps.serving import deployment, family
-from mfabric_jax.apps.serving.families import known
+from mfabric_jax.apps.serving.families import package_families
 from mfabric_jax.case import Case
 from tests.mistakes import refused
 
@@ -101,13 +101,13 @@ def test_a_file_of_ones_own_is_a_family(tmp_path):
     assert (own.name, own.copies, own.cores, own.reach) == ("mine", "gpu", 0, "any")
     assert own.dispatch.alpha_s == own.combine.alpha_s == 7e-6
     assert (own.dispatch.nic, own.combine.nic, own.combine.nvlink) == (0.5, 0.25, 1)
-    assert own.sent_bytes(128, "fp8") == 128 + 4 + 8
-    assert own.sent_bytes(128, "bf16", combine=True) == 256
+    assert own.wire_bytes(128, "fp8") == 128 + 4 + 8
+    assert own.wire_bytes(128, "bf16", combine=True) == 256
     served = deployment(Case().with_(SERVED | {"serving.kernels": str(file)}))
     assert served.decode.family == own
 
 
 def test_the_first_release_differs_from_the_second_inside_servers_alone():
-    first, second = known()["deepep-low-latency-rdma"], known()["deepep-low-latency"]
+    first, second = package_families()["deepep-low-latency-rdma"], package_families()["deepep-low-latency"]
     assert (first.inside, second.inside) == ("nic", "nvlink")
     assert first._replace(name="", inside="") == second._replace(name="", inside="")

@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from mfabric_jax.apps.serving import cheapest, fastest, in_time, search
-from mfabric_jax.apps.serving.rows import known, serve
+from mfabric_jax.apps.serving.rows import cached_deployment, serve
 from mfabric_jax.apps.serving.search import sizes_of
 from mfabric_jax.case import Case, cases
 from tests.command_line import status
@@ -40,7 +40,7 @@ def test_prefill_takes_the_size_that_is_fastest_of_those_that_hold_the_weights()
     (size,) = {row["prefill_ep"] for row in search(cases(CASE))}
     seconds = {}
     for ep in sizes_of(CASE):
-        deployed = known(CASE.with_({"serving.ep": ep}))
+        deployed = cached_deployment(CASE.with_({"serving.ep": ep}))
         if deployed.prefill_bytes < 80e9:
             seconds[ep] = float(deployed.prefilling(400.0).step_s)
     assert size == min(seconds, key=seconds.get)

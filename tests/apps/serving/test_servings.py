@@ -10,7 +10,7 @@ import pytest
 from mfabric_jax import cli
 from mfabric_jax.apps.serving import family
 from mfabric_jax.apps.serving import serving_steps as steps
-from mfabric_jax.apps.serving.rows import known
+from mfabric_jax.apps.serving.rows import cached_deployment
 from mfabric_jax.apps.serving.serving_steps import CALLS, serving_bands, serving_rows, serving_summary, servings
 from mfabric_jax.apps.serving.step import MEASURED_OVER_PREDICTED
 from mfabric_jax.checks import InputError
@@ -162,7 +162,7 @@ def test_rows_that_gave_a_constant_or_are_latency_alone_are_not_counted(rows):
 
 def test_what_sgl_ran_fits_its_memory():
     for name in ("sglang-decode-72", "sglang-decode-72-drafts", "deepseek-decode-128"):
-        deployed = known(EVERY[name].case)
+        deployed = cached_deployment(EVERY[name].case)
         assert float(deployed.decoding(deployed.numbers).requests) <= deployed.most_requests(deployed.numbers.context)
 
 

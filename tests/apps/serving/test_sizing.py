@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.apps.serving import cheapest, fastest, in_time, serve
-from mfabric_jax.apps.serving.arrivals import Requests, repeated
+from mfabric_jax.apps.serving.arrivals import Requests, repeat_requests
 from mfabric_jax.case import Case
 
 CASE = Case().with_(
@@ -58,8 +58,8 @@ def test_dollars_at_a_load_are_of_all_gpus_over_what_they_serve():
 
 def test_runs_of_a_log_follow_each_other():
     once = Requests(*np.array([[0, 9, 9, 2], [3, 5, 1, 4], [4, 5, 5, 4]], float).T, left_out=1)
-    twice = repeated(once, 2)
+    twice = repeat_requests(once, 2)
     assert twice.arrival_s.tolist() == [0, 3, 4, 6, 9, 10]
     assert twice.fresh.tolist() == [9, 1, 5, 9, 1, 5]
     assert (twice.rate, twice.left_out) == (once.rate, 2)
-    assert repeated(once, 1) is once
+    assert repeat_requests(once, 1) is once

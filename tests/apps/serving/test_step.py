@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from mfabric_jax.apps.serving import deployment, family
-from mfabric_jax.apps.serving.deployment import Numbers
+from mfabric_jax.apps.serving.deployment import StepInputs
 from mfabric_jax.apps.serving.group import Crossing
-from mfabric_jax.apps.serving.loads import loaded
-from mfabric_jax.apps.serving.step import Model, Parts, Wires, timed
+from mfabric_jax.apps.serving.loads import place_experts
+from mfabric_jax.apps.serving.step import LayerSeconds, ServingModel, Wires, step_seconds
 from mfabric_jax.case import Case
 from mfabric_jax.workload.catalog import get_model
 
@@ -117,13 +117,13 @@ def test_the_bound_of_deepseeks_authors():
     """arXiv 2505.09343: 32 tokens to 9 experts, 1 byte there and 2 back of 7,000 elements, at 50 GB/s: 120.96 us; 61
     layers of two micro-batches 14.76 ms, 67 tokens a second; at 900 GB/s 0.82 ms."""
     facts = get_model("deepseek-v3", {"dense_blocks": 0}).architecture
-    model = Model(facts, loaded(facts, 256, 1, None))
+    model = ServingModel(facts, place_experts(facts, 256, 1, None))
 
     def step_s(rate):
         wires = Wires(family("ideal"), Crossing(9.0, 0.0), 256, True, 7000.0, 14000.0, rate, np.inf)
         sent = [wires.call_s(32.0, combine=way) for way in (False, True)]
-        alone = Parts(0.0, 0.0, 0.0, *sent, 0.0, 0.0)
-        return sum(sent), timed(model, wires, alone, alone, 0.0, overlap=True).step_s
+        alone = LayerSeconds(0.0, 0.0, 0.0, *sent, 0.0, 0.0)
+        return sum(sent), step_seconds(model, wires, alone, alone, 0.0, overlap=True).step_s
 
     call, step = step_s(50e9)
     assert call == pytest.approx(120.96e-6, rel=1e-12)
@@ -202,12 +202,12 @@ def test_arrays_are_steps_side_by_side():
         np.array([100.0, 4096.0, 65536.0]),
         np.array([100.0, 400.0, 800.0]),
     )
-    numbers = Numbers(batch[:, None], context[None], rate[None, ::-1], 0.5, 0.0)
+    numbers = StepInputs(batch[:, None], context[None], rate[None, ::-1], 0.5, 0.0)
     together = case.decoding(numbers)
     traced = jax.jit(lambda numbers: case.decoding(numbers).tpot_s)(jax.tree.map(jnp.asarray, numbers))
     assert together.tpot_s.shape == traced.shape == (3, 3)
     for i, j in itertools.product(range(3), range(3)):
-        alone = case.decoding(Numbers(batch[i], context[j], rate[::-1][j], 0.5, 0.0)).tpot_s
+        alone = case.decoding(StepInputs(batch[i], context[j], rate[::-1][j], 0.5, 0.0)).tpot_s
         assert together.tpot_s[i, j] == pytest.approx(float(alone), rel=1e-14)
         assert float(traced[i, j]) == pytest.approx(float(alone), rel=1e-12)
 

@@ -1,12 +1,12 @@
 """Mistakes in design spaces: of cases, of single all-to-alls, and of how they are run."""
 
 from mfabric_jax.apps.sweep import Sweep, read_sweep, sweep
-from mfabric_jax.case.layers import layers_of, merged
+from mfabric_jax.case.layers import layers_of, merge_layers
 
 
 def cases(**file):
     """A file of cases."""
-    return lambda: merged(layers_of({"preset": "paper"} | file, "space.toml", typed=True))
+    return lambda: merge_layers(layers_of({"preset": "paper"} | file, "space.toml", typed=True))
 
 
 def random(**axes):

@@ -11,8 +11,8 @@ from mfabric_jax import Case, InputError, cases, simulate
 from mfabric_jax.apps.sweep import sweep
 from mfabric_jax.apps.sweep.case_space import CaseSpace
 from mfabric_jax.case import grid
-from mfabric_jax.case.layers import layers_of, merged
-from mfabric_jax.report import Asked, query, read_rows
+from mfabric_jax.case.layers import layers_of, merge_layers
+from mfabric_jax.report import QueryOptions, query, read_rows
 from mfabric_jax.report.query import without_values
 from mfabric_jax.support.parts import CONFIG, SweepFolder
 from tests.apps.sweep.test_sweep_folder import rows_of
@@ -32,7 +32,7 @@ def space(axes, changes=None, model=MODEL, **rules):
 
 def said(text, preset="paper"):
     """The cases of a file."""
-    return merged(layers_of({"preset": preset} | text, "space.toml", typed=True))
+    return merge_layers(layers_of({"preset": preset} | text, "space.toml", typed=True))
 
 
 def assert_rows_of_simulate(asked, folder):
@@ -99,9 +99,9 @@ def test_what_no_gpu_can_do_has_no_price_in_a_sweep_either(tmp_path):
     rates = [0.5, 1.5, *np.linspace(0.1, 0.4, 16).tolist()]
     sweep(space({EFFICIENCY: rates}), tmp_path)
     can, *_ = rows_of(tmp_path)
-    front, _ = query([tmp_path], Asked(where=["compute.efficiency >= 0.5"], pareto=["usd_per_million_tokens"]))
+    front, _ = query([tmp_path], QueryOptions(where=["compute.efficiency >= 0.5"], pareto=["usd_per_million_tokens"]))
     assert front == [can]
-    asked = Asked(pareto=["usd_per_million_tokens", "iteration_s"])
+    asked = QueryOptions(pareto=["usd_per_million_tokens", "iteration_s"])
     assert without_values([tmp_path], asked) == "1 of 18 rows have no usd_per_million_tokens and are on no front."
 
 
@@ -120,11 +120,11 @@ def test_many_cases_are_columns_of_few(monkeypatch):
     }
     asked = CaseSpace(said(file))
     assert asked.count == 3 * 1100
-    assert len(json.dumps(asked.described())) < 10_000
+    assert len(json.dumps(asked.identity())) < 10_000
     assert asked.files() == {}
     assert [len(part.rows) for part in asked.parts] == [1024, 1024, 152, 1024, 76]
     assert len(built) < 40 + 3_300  # those with which ends are tried; one each to look for ports too many
-    assert pickle.loads(pickle.dumps(asked)).described() == asked.described()  # as workers get it
+    assert pickle.loads(pickle.dumps(asked)).described() == asked.identity()  # as workers get it
 
 
 def test_values_are_drawn_in_their_range_and_do_not_disturb_each_other():
@@ -211,7 +211,7 @@ def test_another_sweep_is_refused(tmp_path):
     sweep(asked, folder)
     change = r"stated\.network\.nic_gbps was \[100\.0, 200\.0\], now \[100\.0, 400\.0\]"
     check_refused(rf"holds another sweep: {change}; give another folder", sweep, other, folder)
-    few = CaseSpace(dataclasses.replace(asked.asked, rules={"rows_per_file": 5}))
+    few = CaseSpace(dataclasses.replace(asked.all_cases, rules={"rows_per_file": 5}))
     check_refused(r"holds another sweep: rules\.rows_per_file was None, now 5; give", sweep, few, folder)
 
 
@@ -230,7 +230,7 @@ def test_what_differs_between_two_sweeps_is_said_by_path_and_shortly(tmp_path):
 
 def test_long_lists_stay_out_of_folders_and_still_tell_sweeps_apart():
     many = np.linspace(100, 800, 1001).tolist()
-    one, two = (space({GBPS: some}).described() for some in (many, [*many[:-1], 799.0]))
+    one, two = (space({GBPS: some}).identity() for some in (many, [*many[:-1], 799.0]))
     assert one["stated"][GBPS] == two["stated"][GBPS] == "1001 values"
     assert one["cases"] != two["cases"]
     assert len(json.dumps(one)) < 5000

@@ -18,7 +18,7 @@ import mfabric_jax
 from mfabric_jax.apps.sweep import Sweep, read_sweep, sweep
 from mfabric_jax.apps.sweep.axes import columns
 from mfabric_jax.checks import InputError
-from mfabric_jax.report import Asked, query, read_rows
+from mfabric_jax.report import QueryOptions, query, read_rows
 from mfabric_jax.report.query import notes
 from mfabric_jax.support.parts import CONFIG
 from tests.mistakes import check_refused
@@ -69,7 +69,7 @@ def test_damaged_and_misplaced_files_are_refused_and_made_again(whole, copied):
 
     def refused(fault):
         for path in (copied, file):
-            check_refused(f"{FILES[1]}' .*{fault}", query, [path], Asked())
+            check_refused(f"{FILES[1]}' .*{fault}", query, [path], QueryOptions())
         check_refused(f"{FILES[1]}' .*{fault}", read_rows, file)
         told = []
         assert sweep(exchanges(), copied, progress=told.append)[1] == file
@@ -80,10 +80,10 @@ def test_damaged_and_misplaced_files_are_refused_and_made_again(whole, copied):
     shutil.copy(whole / FILES[0], file)
     refused(f"holds the rows of {FILES[0]}")
     file.write_bytes(good[:-100])
-    check_refused(f"{FILES[1]}'", query, [copied], Asked())
+    check_refused(f"{FILES[1]}'", query, [copied], QueryOptions())
     for place in [*range(0, len(good), 41), good.index(b'"sha256": "') + 20]:
         file.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
-        check_refused(f"{FILES[1]}'", query, [copied], Asked())
+        check_refused(f"{FILES[1]}'", query, [copied], QueryOptions())
     refused("is damaged")
 
 
@@ -100,7 +100,9 @@ def test_files_of_another_sweep_are_refused_and_others_are_not_its_rows(whole, c
     (copied / CONFIG).write_text(json.dumps(config))
     sweep(exchanges(fixed={"demand": "hot"}), tmp_path / "other")
     shutil.copy(tmp_path / "other" / FILES[1], copied)
-    check_refused(rf"{FILES[1]}' belongs to another sweep; run its folder's sweep again", query, [copied], Asked())
+    check_refused(
+        rf"{FILES[1]}' belongs to another sweep; run its folder's sweep again", query, [copied], QueryOptions()
+    )
     (copied / CONFIG).unlink()
     check_refused(f"holds {FILES[1]} of another sweep; give another folder", sweep, exchanges(), copied)
     assert "cannot be checked" in notes([copied])[0]
@@ -164,7 +166,7 @@ def test_a_folder_that_cannot_be_written_or_is_of_another_sweep(copied, tmp_path
         with pytest.raises(InputError, match=r"holds another sweep: version was .*, now '999'; give another folder"):
             sweep(exchanges(), copied)
     (copied / CONFIG).write_text("{")
-    for call in (lambda: sweep(exchanges(), copied), lambda: query([copied], Asked())):
+    for call in (lambda: sweep(exchanges(), copied), lambda: query([copied], QueryOptions())):
         check_refused(r"sweep.json' is not JSON \(.*\); delete it and run the sweep again", call)
     mine = tmp_path / "mine.py"  # a policy that has changed is another sweep
     head = "from mfabric_jax import policies\n\ndef mine(demand, region, *, previous=None, key=None):\n"
@@ -193,7 +195,7 @@ def test_a_folder_is_released_where_its_sweep_is_refused_before_any_row(tmp_path
 @pytest.mark.parametrize("parts", [-1, 1.5, "3", 10**12, None])
 def test_a_folder_of_so_many_files(parts, copied):
     (copied / CONFIG).write_text(json.dumps({"parts": parts}))
-    check_refused("parts must be .*; delete it and run the sweep again", query, [copied], Asked())
+    check_refused("parts must be .*; delete it and run the sweep again", query, [copied], QueryOptions())
 
 
 @pytest.mark.slow
@@ -232,7 +234,7 @@ def exchanges(**tables):
 
 def rows_of(folder):
     """All rows, in order of the configurations."""
-    return query([folder], Asked(sort="configuration"))[0]
+    return query([folder], QueryOptions(sort="configuration"))[0]
 
 
 def test_a_grid_with_lists_is_every_combination_and_every_row_is_in_one_part():

@@ -21,7 +21,7 @@ from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.fabric.cost import PARTS as NAMES
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.graph import graph_text
-from mfabric_jax.fabric.graphs.made import Numbers, made
+from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 from mfabric_jax.fabric.registry import site_table
 
 JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 2, "job.parallel.ep": 16}
@@ -77,7 +77,7 @@ def cases(name, folder):
     """The named fabric and its graph as cases, and GPUs."""
     kind, named, numbers = TABLE[name]
     gpus = numbers.get("gpus") or int(np.prod(numbers["shape"]))
-    network = made(kind, Numbers(**numbers | {"gpus": gpus}))
+    network = make_graph(kind, GraphNumbers(**numbers | {"gpus": gpus}))
     alone = ALONE if "shape" in numbers else {}
     if "shape" in numbers:
         alone = alone | {"job.parallel.pp": 1 if kind in RINGS else 2}

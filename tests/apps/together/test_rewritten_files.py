@@ -7,7 +7,7 @@ import pytest
 from mfabric_jax.apps.failures.failure_rows import read_rates
 from mfabric_jax.apps.graphs.replay import replays
 from mfabric_jax.apps.serving.arrivals import read_arrivals
-from mfabric_jax.apps.serving.rows import known
+from mfabric_jax.apps.serving.rows import cached_deployment
 from mfabric_jax.case import Case
 from mfabric_jax.evaluate.resolving.resolve import hardware_of
 from tests.evaluate.rows.test_rewritten_files import price, read_again
@@ -28,7 +28,7 @@ def task(size):
 
 def served_usd(path):
     case = Case().with_(SERVED | {"network.prices": str(path)})
-    return known(case).decode.bill.cluster_usd, hardware_of(case, 1).parts.gpus["H100-SXM"].usd
+    return cached_deployment(case).decode.bill.cluster_usd, hardware_of(case, 1).parts.gpus["H100-SXM"].usd
 
 
 KINDS = {  # the name of a file, two contents, and what a public call says of it
@@ -37,7 +37,9 @@ KINDS = {  # the name of a file, two contents, and what a public call says of it
         "kernels.toml",
         family(6),
         family(9),
-        lambda path: known(Case().with_(SERVED | {"serving.kernels": str(path)})).decode.family.dispatch.alpha_s,
+        lambda path: (
+            cached_deployment(Case().with_(SERVED | {"serving.kernels": str(path)})).decode.family.dispatch.alpha_s
+        ),
     ),
     "rates of failures": (
         "rates.toml",

@@ -124,10 +124,10 @@ def test_verdicts_on_other_figures_stay(ours, tmp_path):
 
 
 def test_which_figures_there_are_and_are_asked_for(ours, capsys):
-    assert list(paper.chosen([])) == list(paper.chosen(["all"])) == list(FIGURES)
-    assert paper.chosen(["wolves", "sheep", "wolves"]) == {"sheep": "many_sheep", "wolves": "many_wolves"}
-    assert paper.chosen(["many_sheep", "lost-bees"]) == {"sheep": "many_sheep", "lost-bees": "lost_bees"}
-    assert list(paper.chosen(["all", "lost_bees"])) == [*FIGURES, "lost-bees"]
+    assert list(paper.choose_figures([])) == list(paper.choose_figures(["all"])) == list(FIGURES)
+    assert paper.choose_figures(["wolves", "sheep", "wolves"]) == {"sheep": "many_sheep", "wolves": "many_wolves"}
+    assert paper.choose_figures(["many_sheep", "lost-bees"]) == {"sheep": "many_sheep", "lost-bees": "lost_bees"}
+    assert list(paper.choose_figures(["all", "lost_bees"])) == [*FIGURES, "lost-bees"]
     assert status("reproduce", "--list") == 0
     all_of_them, by_name = (part.splitlines()[1:] for part in capsys.readouterr().out.split("\n\n"))
     assert [line.split()[0] for line in (*all_of_them, *by_name)] == [*FIGURES, "dead-birds", "lost-bees"]
@@ -166,7 +166,7 @@ def test_processes_at_once_share_the_cores(tmp_path, monkeypatch):
     said = "os.environ.get('NPROC'), os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'], os.getpgrp() == os.getpid()"
     for jobs, share in ((1, None), (3, "2"), (8, "1")):
         commands = {f"n{number}": [sys.executable, "-Sc", f"import os; print({said})"] for number in range(jobs)}
-        ends = list(paper.each(commands, lambda name: tmp_path / name, 8))  # eight could run at once
+        ends = list(paper.run_each(commands, lambda name: tmp_path / name, 8))  # eight could run at once
         assert {end.status for end in ends} == {0}
         assert {(tmp_path / f"{name}.txt").read_text() for name in commands} == {f"{share} mine True\n"}
 
@@ -196,7 +196,7 @@ def test_processes_that_are_left_are_interrupted(tmp_path, interrupts, terminate
     commands = {"a": [sys.executable, "-c", after], "b": [sys.executable, "-c", textwrap.dedent(code)]}
     kept, before = signal.signal(signal.SIGINT, interrupts), signal.getsignal(signal.SIGTERM)
     try:
-        ends = paper.each(commands, lambda name: out / name, 2)
+        ends = paper.run_each(commands, lambda name: out / name, 2)
         assert next(ends)[:2] == ("a", 0)
         if terminated:
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()

@@ -12,7 +12,7 @@ from mfabric_jax.apps.validation.step_parts import step_parts
 from mfabric_jax.apps.validation.training_steps import CLUSTER, PARTS, RATIOS, training_ratios, training_summary
 from mfabric_jax.evaluate.resolving.set_up import memory_columns
 from mfabric_jax.report import remarks
-from mfabric_jax.report.measured_errors import measured_errors, measured_ratios, measured_words
+from mfabric_jax.report.measured_errors import accuracy_words, errors_by_gpu, ratio_errors
 from mfabric_jax.report.tables import trainings as table
 from mfabric_jax.workload.gpus import GPUS
 from tests.measured_errors import errors_in, ratios_in
@@ -163,13 +163,13 @@ def test_an_unknown_row_is_named():
 
 
 def test_measured_errors_of_gpus_are_said():
-    found = measured_errors()
+    found = errors_by_gpu()
     assert {gpu: one.steps for gpu, one in found.items()} == Counter(
         one.gpu for one in EVERY.values() if one.measured_s is not None
     )
     (row,) = training_rows([EVERY["gpt-oss-64-b300-ep8"]])  # the only step of its GPU in EP 8
     assert abs(found["B300-HGX"].worst) >= abs(row["error"]) - 0.002
-    said = measured_words(["H200-SXM", "A100-80GB-SXM", "H200-SXM"])
+    said = accuracy_words(["H200-SXM", "A100-80GB-SXM", "H200-SXM"])
     less = f"{-found['H200-SXM'].mean:.1%} less than the one step measured"
     assert said.endswith(f": H200-SXM {less}; no step of A100-80GB-SXM was measured.")
     assert said.startswith("Predicted time against measured training steps, routed evenly (mfabric validate training, ")
@@ -182,21 +182,21 @@ def test_measured_errors_of_gpus_are_said():
     ]
     rows[0]["compute_source"] += " they were measured"
     for told in ({"resolved": {"gpu.name": "H200-SXM"}}, {"resolved": {"gpu.name": ["H200-SXM"]}}):
-        assert measured_words(["H200-SXM"]) in remarks(rows, told)
-    assert measured_words(["B200-HGX"]) in remarks([rows[0] | {"gpu.name": "B200-HGX"}], {})
+        assert accuracy_words(["H200-SXM"]) in remarks(rows, told)
+    assert accuracy_words(["B200-HGX"]) in remarks([rows[0] | {"gpu.name": "B200-HGX"}], {})
     skewed = [rows[0] | {"gpu.name": "B200-HGX", "rank_load_over_mean": load} for load in (1.591, 1.0, 1.2)]
     for some, over in ((skewed, "1.00 to 1.59"), (skewed[:1], "1.59")):
-        words = f"{measured_words(['B200-HGX'])} In these rows the busiest rank receives {over} times the mean."
+        words = f"{accuracy_words(['B200-HGX'])} In these rows the busiest rank receives {over} times the mean."
         assert words in remarks(some, {})
 
 
 @pytest.mark.slow
 def test_measured_errors_are_those_of_a_run_now():
     rows = list(training_rows(EVERY.values()))
-    ratios, of_now = measured_ratios(), ratios_in(rows)
+    ratios, of_now = ratio_errors(), ratios_in(rows)
     assert ratios.count == of_now.count
     assert ratios.nine_in_ten == pytest.approx(of_now.nine_in_ten, abs=0.002)
     for gpu, one in errors_in(rows).items():
-        kept = measured_errors()[gpu]
+        kept = errors_by_gpu()[gpu]
         assert kept.steps == one.steps
         assert (kept.mean, kept.worst) == pytest.approx((one.mean, one.worst), abs=0.002), gpu

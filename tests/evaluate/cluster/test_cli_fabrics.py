@@ -84,7 +84,7 @@ def test_a_cluster_on_a_graph_of_one_s_own(capsys, tmp_path):
 
 def test_a_graph_that_does_not_fit(capsys, tmp_path):
     graph = tmp_path / "own.json"
-    graph.write_text(graph_text(cluster("fat-tree", 2, 400.0).sprayed))
+    graph.write_text(graph_text(cluster("fat-tree", 2, 400.0).pooled_network))
     output = mistake(capsys, *CLUSTER, "--graph", str(graph))
     assert output.startswith(f"graph {str(graph)!r} has 16 endpoints (gpu or host nodes; there are ")
 
@@ -99,7 +99,7 @@ def test_draw_every_fabric_and_a_graph(capsys, tmp_path):
         assert "<svg" in out.read_text()
     assert sorted(path.stem for path in tmp_path.iterdir()) == sorted(NAMES)
     graph, out = tmp_path / "own.json", tmp_path / "own.png"
-    graph.write_text(graph_text(cluster("fat-tree", 2, 400.0).sprayed))
+    graph.write_text(graph_text(cluster("fat-tree", 2, 400.0).pooled_network))
     assert status("draw", str(graph), "--out", str(out)) == 0
     assert out.read_bytes().startswith(b"\x89PNG")
     assert capsys.readouterr().out == f"{out}\n"

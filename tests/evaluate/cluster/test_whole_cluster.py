@@ -22,7 +22,7 @@ from mfabric_jax.fabric import get
 from mfabric_jax.fabric.parts_list import get_ocs
 from mfabric_jax.flows import completion, max_min
 from mfabric_jax.routing.transfers import link_bytes
-from mfabric_jax.traffic import measured, region_bytes
+from mfabric_jax.traffic import measured_tokens, region_bytes
 from mfabric_jax.traffic.training import expert_flows
 from tests.mistakes import check_refused
 from tests.oracles.greedy import greedy
@@ -115,7 +115,7 @@ def test_a_seed_repeats():
 def expert_bytes():
     """[stage rank rank] of the one replica, a loop over layers and micro-batches of the tokens that are drawn."""
     job = resolve(config()).job
-    tokens = measured(job, iterations=1, drift=0.0).count[0]
+    tokens = measured_tokens(job, iterations=1, drift=0.0).count[0]
     sent = np.zeros((job.pp, 16, 16))
     for stage in range(job.pp):
         for layer in job.stage_layers(stage):
@@ -148,7 +148,7 @@ def test_experts_alone_end_with_the_busiest_port_or_circuits(monkeypatch):
 
 
 def tokens_of(job, seed=0):
-    return measured(job, iterations=min(job.dp, 2), drift=0.0, seed=seed).count
+    return measured_tokens(job, iterations=min(job.dp, 2), drift=0.0, seed=seed).count
 
 
 JOBS = [("llama-moe", 16), ("mixtral-8x7b", 32), ("qwen-moe", 16)]
@@ -215,7 +215,7 @@ def test_settings_reach_the_fabric_and_the_job():
     assert made.tree.edge_ports == (4, 12)
     paths = {"network.radix": 16, "network.oversubscription": 3, "network.oversubscribed_at": "aggregation"}
     made, _ = built(config("fat-tree", paths))
-    assert (made.tree.oversubscription, made.tree.at, made.tree.edge_ports) == (3, "aggregation", (8, 8))
+    assert (made.tree.oversubscription, made.tree.oversubscribed_at, made.tree.edge_ports) == (3, "aggregation", (8, 8))
     made, _ = built(config("mfabric-cpo"))  # groups that share a domain have no circuits
     assert (made.regions.shape, len(made.circuits.src)) == ((4, 1, 1), 0)
 

@@ -42,7 +42,7 @@ def test_no_circuits_beat_it(seed):
 
 def test_it_is_the_degree_bound_of_every_all_to_all():
     one = scenario(drawn(0).with_({"circuits.turn": "bound"}))
-    sent = dispatched_bytes(one.workload, one.sent[0])
+    sent = dispatched_bytes(one.workload, one.own_selections[0])
     demand = np.asarray(server_bytes(sent, one.workload.ranks_per_server))
     where = places(one.workload)
     layer, micro_batch = where.pick(*demand.shape[:2])

@@ -14,11 +14,11 @@ import mfabric_jax
 from mfabric_jax import Case, InputError, all_to_all_time, cases, load, resolve, simulate
 from mfabric_jax.case.paths import flat
 from mfabric_jax.evaluate import evaluate, example_timeline, grid, iteration_of
-from mfabric_jax.evaluate.forecasts import SIGMA, errors_so_far, planned_on, predicted_tokens
+from mfabric_jax.evaluate.forecasts import SIGMA, errors_so_far, planning_selections, predict_tokens
 from mfabric_jax.evaluate.problem import measured_decision_s
-from mfabric_jax.evaluate.resolving.resolved import calibrated_under
+from mfabric_jax.evaluate.resolving.resolved import calibration_fits
 from mfabric_jax.evaluate.rows.costs import ON_PANELS
-from mfabric_jax.evaluate.rows.results import effective
+from mfabric_jax.evaluate.rows.results import record_of_cases
 from mfabric_jax.evaluate.rows.timeline import examples
 from mfabric_jax.evaluate.solving import solve_between
 from mfabric_jax.fabric import Circuits, Region
@@ -30,7 +30,7 @@ from mfabric_jax.support import programs
 from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.support.origin import commit
 from mfabric_jax.timing import exchanges, iterate, rates_of
-from mfabric_jax.traffic import measured, recorded, server_bytes
+from mfabric_jax.traffic import measured_tokens, recorded_tokens, server_bytes
 from mfabric_jax.workload import block_seconds, get, get_gpu
 from tests.small import JOB, MODEL, configured, row, rows, scenario, several, small
 
@@ -89,7 +89,7 @@ def test_a_row_says_its_job():
 
 def test_calibrated_rates_above_the_peak_are_not_paid_for():
     one = row(small(TREE | {"compute.calibrated": "paper"}, "llama-moe"))
-    assert one["achieved_over_peak"] == calibrated_under("paper")["llama-moe"].efficiency > 1
+    assert one["achieved_over_peak"] == calibration_fits("paper")["llama-moe"].efficiency > 1
     assert [one[name] for name in ("usd_per_million_tokens", "joules_per_million_tokens")] == [None, None]
     assert one["perf_per_cluster_dollar"] is None
     assert one["cluster_cost_usd"] > 0
@@ -181,7 +181,7 @@ def test_a_function_is_a_policy():
     mine, other = (small(SKEWED | {"circuits.policy": policy}) for policy in (chained, "topoopt"))
     own, named = row(mine), row(other)
     assert own | {"policy": "topoopt"} == named
-    assert own["policy"] == effective(cases(mine))["policy"] == "chained"
+    assert own["policy"] == record_of_cases(cases(mine))["policy"] == "chained"
     assert row(small(SKEWED))["ep_comm_s"] != own["ep_comm_s"]
 
 
@@ -225,7 +225,7 @@ def test_numbers_of_a_fabric_are_data():
 def test_effective_holds_every_resolved_value(monkeypatch):
     given = {"run.seed": 3, "traffic.shares.drift": 0.5}
     asked = load(preset="paper", changes={"model.name": MODEL, "run.dtype": "float64"} | given)
-    got = effective(cases(asked))
+    got = record_of_cases(cases(asked))
     assert got["resolved"] == flat(resolve(asked).case)
     assert all(got["resolved"][path] == value for path, value in given.items())
     assert got["sources"]["job.parallel.tp"] == "recipe paper (arXiv 2501.03905)"
@@ -234,10 +234,10 @@ def test_effective_holds_every_resolved_value(monkeypatch):
     with monkeypatch.context() as without_git:
         without_git.setenv("PATH", "")
         commit.cache_clear()
-        assert effective(cases(asked))["commit"] is None
+        assert record_of_cases(cases(asked))["commit"] is None
     commit.cache_clear()  # what this process has of the commit, later tests read
     assert got["commit"] is None or len(got["commit"].removesuffix("+changes")) == 40
-    varied = effective(cases(asked, {"network.nic_gbps": [100, 400]}))
+    varied = record_of_cases(cases(asked, {"network.nic_gbps": [100, 400]}))
     assert (varied["resolved"]["network.nic_gbps"], varied["varied"]) == ([100, 400], ["network.nic_gbps"])
 
 
@@ -436,29 +436,29 @@ def test_every_span_has_its_row_and_a_fixed_fabric_has_none():
 
 def test_the_past_is_the_iteration_before_and_is_not_timed():
     job = resolve(small()).job
-    every = measured(job, iterations=3, micro_batches=4, seed=0, drift=0.4).count
+    every = measured_tokens(job, iterations=3, micro_batches=4, seed=0, drift=0.4).count
     stage, run = (scenario(small(DRIFT | span(length))) for length in SPANS)
     for one in (stage, run):
         np.testing.assert_array_equal(one.tokens.count, every[1:])
-    np.testing.assert_array_equal(planned_on(stage), every[:2])
-    np.testing.assert_array_equal(planned_on(run), every[:1])
+    np.testing.assert_array_equal(planning_selections(stage), every[:2])
+    np.testing.assert_array_equal(planning_selections(run), every[:1])
     stage, run = (scenario(small(DRIFT | span(length) | KNOWN)) for length in SPANS)
     np.testing.assert_array_equal(stage.tokens.count, every[:2])
     for one in (stage, run):
-        np.testing.assert_array_equal(planned_on(one), every[:2])
+        np.testing.assert_array_equal(planning_selections(one), every[:2])
     for alone in (small(DRIFT), small(DRIFT | TREE)):
         np.testing.assert_array_equal(scenario(alone).tokens.count, every[:2])
 
 
 def test_errors_are_those_of_predictions_so_far():
     job = resolve(small()).job
-    tokens = measured(job, iterations=5, micro_batches=2, seed=1, drift=0.5)
-    found = errors_so_far(tokens.count, predicted_tokens(tokens, "previous-iteration"), job)
+    tokens = measured_tokens(job, iterations=5, micro_batches=2, seed=1, drift=0.5)
+    found = errors_so_far(tokens.count, predict_tokens(tokens, "previous-iteration"), job)
     assert found[0] == found[1] == SIGMA
     assert (found[2:] > 0.3).all()
     np.testing.assert_allclose(errors_so_far(tokens.count, tokens.count, job)[2:], 0, atol=1e-6)
-    calm = measured(job, iterations=5, micro_batches=2, seed=1, drift=0.01)
-    assert errors_so_far(calm.count, predicted_tokens(calm, "previous-iteration"), job)[-1] < found[-1]
+    calm = measured_tokens(job, iterations=5, micro_batches=2, seed=1, drift=0.01)
+    assert errors_so_far(calm.count, predict_tokens(calm, "previous-iteration"), job)[-1] < found[-1]
 
 
 def test_a_decision_is_timed_without_its_compilation():
@@ -493,7 +493,7 @@ def seconds(demand):
 
 def test_time_over_balanced_is_the_busiest_rank_over_the_mean(folder):
     workload = get("qwen-moe-ep16")
-    tokens = recorded(workload, folder, RECORDS)
+    tokens = recorded_tokens(workload, folder, RECORDS)
     count = np.asarray(tokens.count[::EVERY], float)  # every layer and micro-batch
     assert count.shape[:4] == (3, workload.moe_layers, 4, 16)
     demand = count.reshape(-1, BATCH, 16, 16, count.shape[-1] // 16).sum(axis=-1)  # one byte a selection

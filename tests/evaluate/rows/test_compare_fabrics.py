@@ -9,7 +9,7 @@ import pytest
 from mfabric_jax import load, resolve, simulate, units
 from mfabric_jax.case import cases
 from mfabric_jax.case.fabrics import NAMES as EVERY
-from mfabric_jax.evaluate.links import acknowledged
+from mfabric_jax.evaluate.links import with_acks
 from mfabric_jax.evaluate.rows.points import DRAWN_AGAIN
 from mfabric_jax.evaluate.whole_cluster import solve_cluster
 from mfabric_jax.fabric import Prices, Region, cluster_cost
@@ -17,7 +17,7 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.fabric.transport import Transport, get_transport
 from mfabric_jax.policies import topoopt
-from mfabric_jax.policies.wirings import Sent, rings_of, sent_by
+from mfabric_jax.policies.wirings import Sent, bytes_sent, rings_of
 from mfabric_jax.routing.fixed import single_part_times, spray_time
 from mfabric_jax.routing.shortest import Routes
 from mfabric_jax.routing.transfers import transfer, under
@@ -331,10 +331,10 @@ def test_sends_between_stages_have_their_direction_to_themselves(own):
 def test_acknowledgements_of_uneven_all_to_alls_by_hand():
     # Two servers of one rank. Rank 0 sends 8 bytes and gets 2 back: over its port up 8 + 0.1 x 2, down 2 + 0.1 x 8.
     demand = np.array([[0.0, 8.0], [2.0, 0.0]])
-    np.testing.assert_allclose(acknowledged(demand, 0.1), [[0, 8.2], [2.8, 0]], rtol=1e-12)
-    assert acknowledged(demand, 0.0) is demand
+    np.testing.assert_allclose(with_acks(demand, 0.1), [[0, 8.2], [2.8, 0]], rtol=1e-12)
+    assert with_acks(demand, 0.0) is demand
     ports = Electrical(nic_gbps=units.to_gbps(1.0), nics=1)
-    assert float(spray_time(ports, acknowledged(demand, 0.1), 1)) == pytest.approx(8.2, rel=1e-12)
+    assert float(spray_time(ports, with_acks(demand, 0.1), 1)) == pytest.approx(8.2, rel=1e-12)
 
 
 def test_a_transport_decides_goodput():
@@ -451,17 +451,17 @@ def test_rings_and_matchings_share_the_nics_by_bytes():
     job, demand = one.workload, np.asarray(one.mean_demand, float)
     # By hand: 4 all-to-alls of 8 blocks a stage, 2 micro-batches; what the four servers send each other.
     away = (demand.sum() - np.trace(demand)) / 4
-    np.testing.assert_allclose(sent_by(job, demand).all_to_alls, away * 4 * 8 * 2, rtol=1e-12)
+    np.testing.assert_allclose(bytes_sent(job, demand).all_to_alls, away * 4 * 8 * 2, rtol=1e-12)
     # Gradients of a stage around 32 servers, those of a server's 2 experts around 8 replicas.
     model = job.architecture
     dense, expert = 8 * (model.attention_params + model.gate_params) * 2, 8 * 2 * model.expert_params * 2
-    np.testing.assert_allclose(sent_by(job, demand).gradients, 2 * dense * 31 / 32 + 2 * expert * 7 / 8, rtol=1e-6)
+    np.testing.assert_allclose(bytes_sent(job, demand).gradients, 2 * dense * 31 / 32 + 2 * expert * 7 / 8, rtol=1e-6)
     # Weights of 2 bytes gathered for two micro-batches, forward and backward, and gradients scattered: thrice as much.
     # Blocks computed again send their forward all-to-alls again.
     again = dataclasses.replace(job, sharding="parameters", recompute="block")
-    np.testing.assert_allclose(sent_by(again, demand).gradients, 3 * sent_by(job, demand).gradients, rtol=1e-12)
-    np.testing.assert_allclose(sent_by(again, demand).all_to_alls, away * 6 * 8 * 2, rtol=1e-12)
-    rings = rings_of(6, sent_by(job, demand))
+    np.testing.assert_allclose(bytes_sent(again, demand).gradients, 3 * bytes_sent(job, demand).gradients, rtol=1e-12)
+    np.testing.assert_allclose(bytes_sent(again, demand).all_to_alls, away * 6 * 8 * 2, rtol=1e-12)
+    rings = rings_of(6, bytes_sent(job, demand))
     count = one.group.mesh.count
     assert (count.sum(axis=1) <= 6).all()
     assert one.group.ring_nics == 2 * rings

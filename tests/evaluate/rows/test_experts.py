@@ -11,8 +11,8 @@ from mfabric_jax.evaluate import example_timeline, iteration_of
 from mfabric_jax.evaluate.resolving.traffic import traffic_of
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.timing.passes import places
-from mfabric_jax.traffic.placement import copied_experts
-from mfabric_jax.traffic.placement_files import Placement, write_placement
+from mfabric_jax.traffic.placement import expert_moves
+from mfabric_jax.traffic.placement_files import ExpertPlacement, write_placement
 from mfabric_jax.workload import fullest_stage, iteration_bytes
 from mfabric_jax.workload.compute import block_seconds
 from mfabric_jax.workload.gpus import get_gpu
@@ -42,12 +42,14 @@ def test_copies_balance_ranks_and_nothing_moves_when_placed_once():
 
 def test_a_given_placement_is_that_of_the_rule_which_made_it(tmp_path):
     made = scenario(small(PLACED | {f"{RULE}.loads": 0}))
-    path = write_placement(Placement(made.tokens.slots[0]), tmp_path / "placement.json")
+    path = write_placement(ExpertPlacement(made.tokens.slots[0]), tmp_path / "placement.json")
     given = scenario(small(UNEVEN | {"placement.given": str(path)}))
     assert given.workload == made.workload
     np.testing.assert_array_equal(given.tokens.slots, made.tokens.slots)
     np.testing.assert_array_equal(given.tokens.count, made.tokens.count)
-    write_placement(Placement(made.tokens.slots[0, :1]), path)  # one layer stands for all, and the file is read again
+    write_placement(
+        ExpertPlacement(made.tokens.slots[0, :1]), path
+    )  # one layer stands for all, and the file is read again
     alike = scenario(small(UNEVEN | {"placement.given": str(path)})).tokens.slots
     np.testing.assert_array_equal(alike, np.broadcast_to(made.tokens.slots[:1, :1], alike.shape))
 
@@ -56,7 +58,7 @@ def test_what_moves_takes_the_time_of_its_bytes_by_hand():
     """Ranks with NICs of their own, two a server here: the fullest port decides, of NICs and of NVSwitches."""
     one, found = scenario(small(AGAIN)), row(small(AGAIN))
     job = one.workload
-    copied = copied_experts(one.tokens.slots, one.resolved.room(job), 2)
+    copied = expert_moves(one.tokens.slots, one.resolved.room(job), 2)
     size = 3 * job.architecture.hidden * job.architecture.expert_hidden * (2 + 12 / job.dp)
     server = np.arange(job.ep) // job.ranks_per_server
     away = server[:, None] != server

@@ -14,7 +14,9 @@ FABRICS = ("fat-tree", "oversub-fat-tree", "multi-plane", "rail-optimized", "top
 def last_s(case):
     """When the last byte of the shown dispatch is through, as the engine has it."""
     one = scenario(case)
-    return float(solve(one).load[(one.shown, *slot_of(one.workload).at)]) / float(one.rates(one.bandwidths[0]).nic_Bps)
+    return float(solve(one).load[(one.shown_iteration, *slot_of(one.workload).position)]) / float(
+        one.rates(one.bandwidths[0]).nic_Bps
+    )
 
 
 @pytest.mark.parametrize("fabric", FABRICS)

@@ -8,12 +8,12 @@ import pytest
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.resolving.resolve import resolve
-from mfabric_jax.fabric import degraded
+from mfabric_jax.fabric import degrade
 from mfabric_jax.fabric.graph import graph_text
-from mfabric_jax.fabric.graph_failures import broken_links, graph_devices, lacking, waiting
+from mfabric_jax.fabric.graph_failures import absent_parts, broken_links, graph_devices, wait_reason
 from mfabric_jax.fabric.graph_file import GraphFile, own_graph
-from mfabric_jax.fabric.graphs.made import Numbers, made
-from mfabric_jax.routing.graphs import rated, ways_on_links
+from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
+from mfabric_jax.routing.graphs import add_rates, paths_on_links
 
 JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 1, "job.parallel.ep": 16}
 QUICK = {"run.iterations": 1, "job.batch.micro_batches": 2, "network.fabric": "graph"}
@@ -25,7 +25,7 @@ def drawings(folder):
     def make(kind="leaf-spine", **numbers):
         numbers = {"gpus": 16, "radix": 8, "gpus_per_server": 4} | numbers
         file = folder / "drawn.json"
-        file.write_text(graph_text(made(kind, Numbers(**numbers))))
+        file.write_text(graph_text(make_graph(kind, GraphNumbers(**numbers))))
         sizes = {"job.parallel.gpus": 16, "gpu.gpus_per_server": numbers["gpus_per_server"]}
         return GraphFile(str(file)), Case().with_(JOB | QUICK | sizes | {"network.graph": str(file)})
 
@@ -64,14 +64,17 @@ def test_which_links_break(drawn):
 def test_a_nic_that_is_split_loses_one_of_its_links(drawn):
     """16 GPUs of one NIC on four planes; each server of 4 at its own leaf: 12 bytes leave each GPU, 3 on each plane."""
     whole, case = drawn("planes", planes=4, split=True)
-    assert lacking(whole)["plane-link"] == "its NICs are on one plane"
+    assert absent_parts(whole)["plane-link"] == "its NICs are on one plane"
     case = case.with_({"network.nic_gbps": 400.0})
     resolved = resolve(case)
     group = resolved.fabric.group(resolved.site, 400.0)
-    assert (group.planes, lacking(group.of)["plane"]) == (4, "a graph does not say which of its switches form a plane")
-    left = degraded(group, "plane-link", server=1, gpu=4).group
+    assert (group.planes, absent_parts(group.of)["plane"]) == (
+        4,
+        "a graph does not say which of its switches form a plane",
+    )
+    left = degrade(group, "plane-link", server=1, gpu=4).group
     assert len(left.of.failed) == 2
-    after = ways_on_links(rated(left, resolved.job, "spray"), resolved.job, "spray").times_now(
+    after = paths_on_links(add_rates(left, resolved.job, "spray"), resolved.job, "spray").times_now(
         left, np.ones((1, 16, 16))
     )
     assert after[0] == pytest.approx(12 / 3 * 4 / group.nic_Bps, rel=1e-9)  # three links of a quarter NIC each
@@ -84,33 +87,33 @@ def test_what_is_left_carries_all(drawn, kind, load):
     resolved = resolve(case)
     group = resolved.fabric.group(resolved.site, 400.0)
     even = np.ones((1, 16, 16))
-    assert ways_on_links(group, resolved.job, "spray").times_now(group, even)[0] == pytest.approx(12 / group.nic_Bps)
-    left = degraded(group, kind, server=1, gpu=4).group
-    after = ways_on_links(rated(left, resolved.job, "spray"), resolved.job, "spray").times_now(left, even)
+    assert paths_on_links(group, resolved.job, "spray").times_now(group, even)[0] == pytest.approx(12 / group.nic_Bps)
+    left = degrade(group, kind, server=1, gpu=4).group
+    after = paths_on_links(add_rates(left, resolved.job, "spray"), resolved.job, "spray").times_now(left, even)
     assert after[0] == pytest.approx(load / group.nic_Bps, rel=1e-9)
 
 
 def test_what_cuts_gpus_off_stops_the_job_until_the_repair(drawn):
     asked, _ = drawn()
-    assert lacking(asked)["electrical-nics"] == "then gpu 0 cannot reach gpu 4"
-    assert waiting(asked, "server", 0) == "a graph has no spare server, so the job waits for the repair"
-    assert waiting(asked, "electrical-nic", 0) is None
+    assert absent_parts(asked)["electrical-nics"] == "then gpu 0 cannot reach gpu 4"
+    assert wait_reason(asked, "server", 0) == "a graph has no spare server, so the job waits for the repair"
+    assert wait_reason(asked, "electrical-nic", 0) is None
     assert (
-        waiting(asked._replace(relay="no"), "electrical-nic", 0) is not None
+        wait_reason(asked._replace(relay="no"), "electrical-nic", 0) is not None
     )  # its NVSwitch leads to GPUs that do not forward
     alone, case = drawn(gpus_per_server=1)
-    assert waiting(alone, "electrical-nic", 3).startswith("then gpu 0 cannot reach gpu 3")
-    assert lacking(alone)["nvswitch"] == "it has no nvswitch"
+    assert wait_reason(alone, "electrical-nic", 3).startswith("then gpu 0 cannot reach gpu 3")
+    assert absent_parts(alone)["nvswitch"] == "it has no nvswitch"
     resolved = resolve(case)
     group = resolved.fabric.group(resolved.site, 400.0)
-    assert degraded(group, "electrical-nic", gpu=3).waits == waiting(alone, "electrical-nic", 3)
+    assert degrade(group, "electrical-nic", gpu=3).waits == wait_reason(alone, "electrical-nic", 3)
 
 
 def test_graphs_without_switches_lose_links_between_gpus(drawn):
     asked, _ = drawn("torus", shape=(4, 4), gpus_per_server=1)
     assert names(asked, broken_links(asked, "link", 0)) == ["gpu 0 -> gpu 1", "gpu 1 -> gpu 0"]
-    assert lacking(asked)["switch"] == "it has no switch behind its NICs"
-    assert "link" not in lacking(asked)
+    assert absent_parts(asked)["switch"] == "it has no switch behind its NICs"
+    assert "link" not in absent_parts(asked)
 
 
 def test_ranks_of_a_server_stay_on_one_nvswitch(drawn, tmp_path):

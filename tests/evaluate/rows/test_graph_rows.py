@@ -13,7 +13,7 @@ import pytest
 from mfabric_jax.case import Case
 from mfabric_jax.evaluate import simulate
 from mfabric_jax.fabric.graph import graph_text
-from mfabric_jax.fabric.graphs.made import Numbers, made
+from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 
 JOB = {"model.name": "llama-moe", "job.parallel.tp": 1, "job.parallel.pp": 2, "job.parallel.ep": 16}
 QUICK = {"run.iterations": 1, "job.batch.micro_batches": 2, "run.dtype": "float64"}
@@ -28,7 +28,7 @@ def rows(tmp_path):
 
     def both(kind, named, settings=None, **numbers):
         file = tmp_path / "own.json"
-        network = made(kind, Numbers(**numbers))
+        network = make_graph(kind, GraphNumbers(**numbers))
         case = Case().with_(JOB | QUICK | {"job.parallel.gpus": numbers["gpus"]} | (settings or {}))
         delay_s = np.full(len(network.tail), case.network.link_delay_s)
         file.write_text(graph_text(dataclasses.replace(network, delay_s=delay_s)))

@@ -8,12 +8,12 @@ import pytest
 from mfabric_jax import Case, cases, resolve, simulate
 from mfabric_jax.evaluate.experts import busy_of_blocks
 from mfabric_jax.evaluate.resolving.set_up import memory_columns, too_large_words
-from mfabric_jax.evaluate.resolving.traffic import drawn_loads, traffic_of
+from mfabric_jax.evaluate.resolving.traffic import draw_loads, traffic_of
 from mfabric_jax.workload import fullest_stage, get, get_gpu, memory_of
-from mfabric_jax.workload.memory import Load
+from mfabric_jax.workload.memory import RankLoad
 from mfabric_jax.workload.set_ups import quickest, remedies
 
-LOADS = (Load(1.5, 2.0), Load())
+LOADS = (RankLoad(1.5, 2.0), RankLoad())
 TOKEN = 1  # a tile: no rounding
 SKEWED = {"model.name": "mixtral-8x7b", "model.recipe": "none", "gpu.name": "H100-SXM", "network.fabric": "fat-tree"}
 SKEWED |= {"traffic.source": "generated", "traffic.generated.skew": 0.8, "compute.received.tile": TOKEN}
@@ -47,7 +47,7 @@ def test_memory_and_time_take_the_same_load(more):
         most = job.capacity_factor * kept.sum(axis=2).mean(axis=-1, keepdims=True)[:, :, None]
         kept = kept * np.minimum(1, most / kept.sum(axis=2, keepdims=True))
     of_rank = kept.sum(axis=2).reshape(*kept.shape[:2], job.ep, -1).sum(axis=-1) / job.selections  # [L P R]
-    loads = drawn_loads(resolved.case, job)
+    loads = draw_loads(resolved.case, job)
     blocks = [list(job.stage_layers(stage)) for stage in range(job.pp)]
     for load, mine in zip(loads, blocks, strict=True):
         sums = [sum(of_rank[layer, :, rank].mean() for layer in mine) / len(mine) for rank in range(job.ep)]
@@ -56,7 +56,7 @@ def test_memory_and_time_take_the_same_load(more):
     busy = busy_of_blocks(job, kept, TOKEN)  # [P Q L]: of any rank, for which time waits
     for load, each in zip(loads, busy, strict=True):
         assert load.kept <= each.mean() <= load.block
-    (row,) = simulate(cases(resolved.asked)).rows()
+    (row,) = simulate(cases(resolved.original)).rows()
     assert row["memory_gb"] == pytest.approx(fullest_stage(job, loads)[1].total / 1e9)
     assert row["memory_gb"] == memory_columns(resolved, job)["memory_gb"]
     assert (row["memory_inner_gb"] > fullest_stage(job)[1].inner / 1e9) == (max(loads)[0] > 1)
@@ -71,7 +71,7 @@ def test_balanced_experts_and_traffic_without_skew_need_the_memory_of_an_even_lo
 
 
 def test_what_is_searched_and_advised_fits_under_the_load_of_its_traffic():
-    loads_of = lambda job: (Load(3.0, 3.0),) * job.pp  # noqa: E731
+    loads_of = lambda job: (RankLoad(3.0, 3.0),) * job.pp  # noqa: E731
     stated = {"gpus": 64, "micro_batches": 16, "micro_batch": 4, "recompute": None}
     found, heavy = (
         quickest(get("mixtral-8x7b").architecture, get_gpu("H100-SXM"), **stated, **how)

@@ -5,7 +5,7 @@ import pytest
 
 from mfabric_jax import cases, resolve, simulate
 from mfabric_jax.evaluate.rows.costs import bill_of, unknown_parts
-from mfabric_jax.evaluate.rows.rows import changes_of, judged
+from mfabric_jax.evaluate.rows.rows import changes_of, share_columns
 from mfabric_jax.report.ranking import rankings
 from mfabric_jax.report.tables import comparison
 from mfabric_jax.workload import get
@@ -72,7 +72,7 @@ def test_an_iteration_pays_its_time_and_its_energy(tmp_path):
     tokens = 16 * 16 * 4 * 8 * 4096
     assert job.iteration_tokens == tokens
     found, _ = bill("mfabric", prices)
-    row = judged(settings(prices), job, {"iteration_s": 2.0, "ep_comm_s": 0.5, "bubble_s": 1.0}, found, 0.5)
+    row = share_columns(settings(prices), job, {"iteration_s": 2.0, "ep_comm_s": 0.5, "bubble_s": 1.0}, found, 0.5)
     joules = found.cluster_watts * 2.0 * 1.5
     usd = found.cluster_usd * 2.0 / (5 * 8766 * 3600) + joules / 3.6e6 * 0.1
     assert row["joules_per_iteration"] == pytest.approx(joules, rel=1e-12)
@@ -87,11 +87,11 @@ def test_an_iteration_pays_its_time_and_its_energy(tmp_path):
 def test_what_is_above_the_peak_costs_nothing_that_is_known():
     """A GPU that computes above its peak is none that anybody could pay for; the network stays what it is."""
     found, job = bill("mfabric")[0], get("llama-moe")
-    below, above = (judged(settings(), job, SECONDS, found, rate) for rate in (1.0, 1.01))
+    below, above = (share_columns(settings(), job, SECONDS, found, rate) for rate in (1.0, 1.01))
     assert None not in below.values()
     assert {name for name, value in above.items() if value is None} == set(OF_GPUS)
     assert above["perf_per_dollar"] == below["perf_per_dollar"]
-    columns = judged(settings(), job, SECONDS, found, np.array([1.0, 1.01]))
+    columns = share_columns(settings(), job, SECONDS, found, np.array([1.0, 1.01]))
     for name in OF_GPUS:
         assert columns[name][0] == below[name]
         assert np.isnan(columns[name][1])
@@ -100,7 +100,7 @@ def test_what_is_above_the_peak_costs_nothing_that_is_known():
 def test_the_cheapest_network_is_not_the_cheapest_cluster():
     # TopoOpt takes 39 % more time for less than a quarter of the fat-tree's network dollars.
     judge = {
-        name: judged(settings(), get("llama-moe"), SECONDS | {"iteration_s": s}, bill(name)[0], 0.5)
+        name: share_columns(settings(), get("llama-moe"), SECONDS | {"iteration_s": s}, bill(name)[0], 0.5)
         for name, s in {"fat-tree": 1.0, "topoopt": 1.39, "mfabric": 1.05}.items()
     }
 

@@ -19,7 +19,7 @@ def test_panels_in_the_place_of_switches_by_hand():
     ports = {
         part: PATCH_PANEL.counts.get(part, 0) - REGIONAL_OCS.counts.get(part, 0) for part in ("ocs_port", "panel_port")
     }
-    less = one["gpus"] // 8 * 6 * sum(count * prices.at(part, 100.0) for part, count in ports.items())
+    less = one["gpus"] // 8 * 6 * sum(count * prices.price_of(part, 100.0) for part, count in ports.items())
     assert less < 0
     assert one["panel_network_cost_usd"] == pytest.approx(one["network_cost_usd"] + less)
     assert one["panel_usd_per_million_tokens"] < one["usd_per_million_tokens"]

@@ -9,9 +9,9 @@ from mfabric_jax.evaluate import simulate, solve_cluster
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graph_file import own_graph
-from mfabric_jax.fabric.graphs.made import Numbers, made
-from mfabric_jax.fabric.own_graph import said_of_graph
-from mfabric_jax.routing.graphs import rated, ways_on_links
+from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
+from mfabric_jax.fabric.own_graph import describe_graph
+from mfabric_jax.routing.graphs import add_rates, paths_on_links
 from tests.command_line import mistake
 from tests.mistakes import refused
 
@@ -24,7 +24,7 @@ def graphs(folder):
 
     def case(kind, settings=None, **numbers):
         file = folder / f"{kind}.json"
-        file.write_text(graph_text(made(kind, Numbers(**numbers))))
+        file.write_text(graph_text(make_graph(kind, GraphNumbers(**numbers))))
         of_graph = {"network.fabric": "graph", "network.graph": str(file), "job.parallel.gpus": numbers["gpus"]}
         return Case().with_(JOB | QUICK | of_graph | (settings or {}))
 
@@ -38,7 +38,7 @@ def on_graph(tmp_path):
 
 def sentences(case):
     resolved = resolve(case)
-    return said_of_graph(resolved.case.network, resolved.server.nvlink)
+    return describe_graph(resolved.case.network, resolved.server.nvlink)
 
 
 def group_of(case):
@@ -60,9 +60,9 @@ def test_full_mesh_takes_n_over_size_units(on_graph):
     # 16 ranks in a 4x4 mesh, one byte a pair: every link carries 16 / 4 bytes.
     group, job = group_of(on_graph("full-mesh", {"gpu.gpus_per_server": 1}, gpus=16, shape=(4, 4)))
     assert (group.nics, own_graph(group.of).longest) == (6, 2)
-    (seconds,) = ways_on_links(group, job, "spray").times_now(group, np.ones((1, 16, 16)))
+    (seconds,) = paths_on_links(group, job, "spray").times_now(group, np.ones((1, 16, 16)))
     assert seconds == pytest.approx(4 / group.nic_Bps)
-    drawn = ways_on_links(group, job, "ecmp", seed=1)
+    drawn = paths_on_links(group, job, "ecmp", seed=1)
     assert {share for part in drawn.parts for share in part.share.ravel()} == {1.0}
 
 
@@ -72,7 +72,7 @@ def test_rings_and_sends_get_what_the_busiest_link_leaves(on_graph):
     numbers = {"gpus": 24, "radix": 16, "oversubscription": 3, "gpus_per_server": 4}
     settings = {"gpu.gpus_per_server": 4, "job.parallel.pp": 2, "job.parallel.ep": 4, "job.parallel.dp": 3}
     group, job = group_of(on_graph("leaf-spine", settings, **numbers))
-    found = rated(group, job, "spray")
+    found = add_rates(group, job, "spray")
     assert (found.ring_nics, found.stage_nics) == (pytest.approx(4), pytest.approx(4 / 3))
 
 
@@ -106,7 +106,7 @@ def test_files_of_graphs_stand_among_fabrics(on_graph, capsys, monkeypatch, tmp_
 
 def test_groups_in_one_server_send_nothing_over_the_graph(on_graph):
     group, job = group_of(on_graph("leaf-spine", {"job.parallel.ep": 8}, gpus=16))
-    assert ways_on_links(group, job, "spray").times_now(group, np.ones((2, 8, 8))).tolist() == [0, 0]
+    assert paths_on_links(group, job, "spray").times_now(group, np.ones((2, 8, 8))).tolist() == [0, 0]
 
 
 def test_rows_and_clusters_ask_whether_gpus_forward(on_graph):
@@ -142,7 +142,7 @@ def test_ranks_are_on_the_gpus_of_a_file(on_graph, tmp_path):
     placed = case.with_({"network.on-graph.ranks": str(file)})
     for one, times in ((case, 1), (placed, 3)):
         group, job = group_of(one)
-        assert ways_on_links(group, job, "spray").times_now(group, np.ones((1, 2, 2)))[0] * group.nic_Bps == (
+        assert paths_on_links(group, job, "spray").times_now(group, np.ones((1, 2, 2)))[0] * group.nic_Bps == (
             pytest.approx(times)
         )
     solved = solve_cluster(placed)

@@ -11,9 +11,9 @@ from mfabric_jax import Case, cases, load, report, resolve, simulate, workload
 from mfabric_jax.case import presets
 from mfabric_jax.evaluate import solving
 from mfabric_jax.evaluate.problem import problem_of
-from mfabric_jax.evaluate.resolving.resolved import PUBLISHED, calibrated_under
+from mfabric_jax.evaluate.resolving.resolved import PUBLISHED, calibration_fits
 from mfabric_jax.evaluate.rows.points import DRAWN_AGAIN
-from mfabric_jax.evaluate.rows.results import effective
+from mfabric_jax.evaluate.rows.results import record_of_cases
 from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.traffic import from_knobs, workload_knobs
 from tests.mistakes import refused as refused_by
@@ -27,7 +27,7 @@ TOOK, KNOWN = "compute.measured.iteration_s", "compute.efficiency"
 def rate(case):
     """What the GPU achieves."""
     one = problem_at(resolve(case), (case.network.nic_gbps,))
-    return one.resolved.achieved(one.workload)
+    return one.resolved.efficiency_of(one.workload)
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_what_was_measured_elsewhere_is_solved_once(monkeypatch):
     there = {TOOK: 1.2 * row(small(ON))["iteration_s"], "compute.measured.nic_gbps": 100.0}
     case, solved = small({"network.fabric": "mfabric"} | there), []
     monkeypatch.setattr(solving, "achieved_in", lambda *given: solved.append(given) or 0.4)
-    cleared = vars(solving.measured_efficiency)["cache_clear"]
+    cleared = vars(solving.solve_efficiency)["cache_clear"]
     cleared()
     axes = {"circuits.delay_s": [0.001 * at for at in range(DRAWN_AGAIN)], "network.nic_gbps": [100, 200]}
     many = simulate(cases(case, axes)).rows()
@@ -148,7 +148,7 @@ def test_rows_of_a_file(tiny, tmp_path):
     job = resolve(case.with_({"job.batch.micro_batches": 6})).job
     needs = workload.fullest_stage(job)[1].total / 1e9
     assert (rows[0]["memory_gb"], rows[0]["gpu_memory_gb"], rows[0]["fits"]) == (pytest.approx(needs), 80, True)
-    report.write_rows(rows, tmp_path / "rows.csv", effective(asked))
+    report.write_rows(rows, tmp_path / "rows.csv", record_of_cases(asked))
     kept = json.loads(next(tmp_path.glob("*.json")).read_text())
     assert kept["resolved"]["model.name"] == tiny
     assert kept["resolved"]["job.batch.micro_batches"] == [6, 4]
@@ -183,7 +183,7 @@ JOB = resolve(small()).job
 
 
 def test_what_ships_covers_all_published_models_closely():
-    for found in map(calibrated_under, ("paper", "released", "today")):
+    for found in map(calibration_fits, ("paper", "released", "today")):
         assert set(found) == set(PUBLISHED)
         for one in found.values():
             assert max(map(abs, one.residuals)) < 0.05
@@ -193,7 +193,7 @@ def test_what_ships_covers_all_published_models_closely():
 def achieved(case, model="qwen-moe"):
     """Achieved over the peak of the GPU."""
     resolved = resolve(case.with_({"model.name": model}))
-    return resolved.achieved(resolved.job)
+    return resolved.efficiency_of(resolved.job)
 
 
 def test_each_preset_has_the_rates_of_its_own_assumptions():
@@ -201,7 +201,7 @@ def test_each_preset_has_the_rates_of_its_own_assumptions():
     for preset, name in assumed.items():
         one = load(preset=preset)
         one = one if isinstance(one, Case) else next(iter(one))
-        assert achieved(one) == calibrated_under(name)["qwen-moe"].efficiency
+        assert achieved(one) == calibration_fits(name)["qwen-moe"].efficiency
     assert achieved(load(preset="paper"), "deepseek-r1") == 0.5  # no times were published
     assert achieved(load(preset="paper").with_({"compute.efficiency": 0.5})) == 0.5
     assert 0.4 < achieved(Case()) < 0.7  # by kernels

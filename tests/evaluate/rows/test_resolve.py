@@ -9,8 +9,8 @@ import pytest
 from mfabric_jax import Case, InputError, cases, load, resolve, simulate
 from mfabric_jax.case.paths import flat
 from mfabric_jax.evaluate import example_timeline, iteration_of
-from mfabric_jax.evaluate.resolving.resolve import worked_out
-from mfabric_jax.evaluate.resolving.set_up import memory_columns, too_large_words, untried_words, wider_words
+from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
+from mfabric_jax.evaluate.resolving.set_up import memory_columns, schedule_words, too_large_words, wider_words
 from mfabric_jax.evaluate.rows.points import Points
 from mfabric_jax.fabric import NAMES
 from mfabric_jax.workload import get
@@ -43,7 +43,7 @@ def test_what_is_open_is_filled_and_said_why():
     assert all(asked.get(path) in (None, "fit", "fewest") for path in found.why)
     assert found.why["network.nics"] == "one a GPU"
     assert found.why["job.parallel.tp"].startswith("recipe makers")
-    assert found.asked == Case()
+    assert found.original == Case()
 
 
 def test_what_is_open_of_a_fabric_is_filled_for_its_servers():
@@ -263,18 +263,18 @@ def found(model, changes=None):
     """On a fat-tree, its degrees left open."""
     given = {"model.name": model, "model.recipe": "none", "network.fabric": "fat-tree", "job.parallel.gpus": 1024}
     given |= {"compute.experts": "balanced"}
-    return worked_out(Case().with_(given | (changes or {})))
+    return resolve_without_jax(Case().with_(given | (changes or {})))
 
 
 def test_what_the_search_left_as_usual_is_said_with_settings_that_work():
     both = "--set job.schedule=1f1b,interleaved --set job.layout=even,ends"
-    said = untried_words(found("mixtral-8x22b"))
+    said = schedule_words(found("mixtral-8x22b"))
     assert said.startswith("mixtral-8x22b: schedule (1f1b) and layout (even) were not searched")
     assert said.endswith(f"add {both}.")
-    said = untried_words(found("mixtral-8x22b", {"job.layout": "ends"}))
+    said = schedule_words(found("mixtral-8x22b", {"job.layout": "ends"}))
     assert said.endswith("add --set job.schedule=1f1b,interleaved.")
     for quiet in ({"job.parallel.pp": 8}, {"job.schedule": "gpipe", "job.layout": "ends"}, {"model.recipe": "makers"}):
-        assert untried_words(found("mixtral-8x22b", quiet)) is None
+        assert schedule_words(found("mixtral-8x22b", quiet)) is None
 
 
 def test_the_quickest_degrees_that_leave_servers_are_named_where_those_found_do_not():

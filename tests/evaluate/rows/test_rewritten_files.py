@@ -13,10 +13,10 @@ from mfabric_jax.case.paths import Leaf, file_settings, settings
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.rows.costs import bill_of
 from mfabric_jax.evaluate.rows.given_files import digest
-from mfabric_jax.evaluate.solving import measured_efficiency
+from mfabric_jax.evaluate.solving import solve_efficiency
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graph_file import GraphFile, own_graph
-from mfabric_jax.fabric.graphs.made import Numbers, made
+from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 from mfabric_jax.policies.own import load_function
 from mfabric_jax.support.text_files import HASHED, stamp
 from tests.small import model_file, scenario, small
@@ -35,7 +35,7 @@ def kernels(share):
 
 
 def graph(radix):
-    return graph_text(made("leaf-spine", Numbers(gpus=16, radix=radix)))
+    return graph_text(make_graph("leaf-spine", GraphNumbers(gpus=16, radix=radix)))
 
 
 def placement(first):
@@ -60,7 +60,7 @@ def attention_s(path):
 
 def achieved(path):
     said = {"network.fabric": "fat-tree", "compute.measured.fabric": "fat-tree", "compute.measured.iteration_s": 10.0}
-    return measured_efficiency(resolve(small(HERE | said | {"network.transport": str(path)})).case)
+    return solve_efficiency(resolve(small(HERE | said | {"network.transport": str(path)})).case)
 
 
 def longest_path(path):

@@ -8,7 +8,7 @@ from mfabric_jax import resolve
 from mfabric_jax.case import Case
 from mfabric_jax.evaluate.solving import problem_at
 from mfabric_jax.evaluate.whole_cluster import example_cluster
-from mfabric_jax.fabric.failures import degraded
+from mfabric_jax.fabric.failures import degrade
 from mfabric_jax.policies.wirings import ALL_TO_ALLS, Sent, circuits_over_stage, stage_circuits
 from tests.small import row, small
 
@@ -45,9 +45,9 @@ def test_a_lost_nic_takes_a_matching_where_there_is_one_and_else_a_ring():
     mixed, rings = (group_of(on(wiring, "mixtral-8x7b")) for wiring in ("totient-perms", "rings"))
     assert mixed.nics > mixed.ring_nics
     assert rings.nics == rings.ring_nics == 6
-    left = degraded(mixed, "optical-nic", server=1)
+    left = degrade(mixed, "optical-nic", server=1)
     assert (left.group.nics[1], left.eps_left) == (mixed.nics - 1, 1.0)
-    left = degraded(rings, "optical-nic", server=1)
+    left = degrade(rings, "optical-nic", server=1)
     assert left.eps_left == 4 / 6
     assert left.group.mesh.count.sum() == rings.mesh.count.sum() - 2
 

@@ -1,5 +1,5 @@
 """Export an iteration as a graph of tasks."""
 
-from mfabric_jax.apps.graphs.export.exported import exported_iteration, timed_iteration
+from mfabric_jax.apps.graphs.export.exported import export_iteration, time_iteration
 
-__all__ = ["exported_iteration", "timed_iteration"]
+__all__ = ["export_iteration", "time_iteration"]

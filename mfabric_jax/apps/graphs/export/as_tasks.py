@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mfabric_jax.apps.graphs.export.block_tasks import Replica, ReplicaTasks
-from mfabric_jax.apps.graphs.export.site_tasks import DP, EndTasks, Ready, Reduced, Site
+from mfabric_jax.apps.graphs.export.site_tasks import DP, EndTasks, Ready, Reduced, StageGroup
 from mfabric_jax.apps.graphs.tasks.graph import TaskColumns, TaskKind
 from mfabric_jax.flows.flows import flows_of
 from mfabric_jax.support.rings import onward
@@ -48,8 +48,8 @@ def iteration_tasks(
     - `receives`: receiving a message is a separate task.
     - `collectives`: gradients and tensor-parallel all-reduces are collectives, not messages; needs all replicas.
     """
-    asked = {"barriers": barriers, "receives": receives, "collectives": collectives}
-    return _Writer(workload, replicas, ends, rates, rules, **asked).written()
+    options = {"barriers": barriers, "receives": receives, "collectives": collectives}
+    return _Writer(workload, replicas, ends, rates, rules, **options).write()
 
 
 class _Writer:
@@ -67,10 +67,10 @@ class _Writer:
         self.tasks = EndTasks(self.grid.size, named, barriers, receives=receives)
         self.of_stages = stages * every  # groups: regions, stages, all
 
-    def written(self) -> TaskColumns:
+    def write(self) -> TaskColumns:
         ran = [self._replica(number) for number in range(len(self.replicas))]
-        over = [self._reduced(stage, ran) for stage in range(self.workload.pp)]
-        moved_s = max(float(one.walked.moved_s) for one in self.replicas)
+        over = [self._reduce_gradients(stage, ran) for stage in range(self.workload.pp)]
+        moved_s = max(float(replica.walked.moved_s) for replica in self.replicas)
         if moved_s > 0:
             every = self.grid.ravel()
             group = self.of_stages + self.workload.pp
@@ -86,17 +86,17 @@ class _Writer:
         ran.add_passes()
         return ran
 
-    def _site(self, stage: int, number: int) -> Site:
+    def _site(self, stage: int, number: int) -> StageGroup:
         ends = self.grid[stage, number]
         group = stage * len(self.replicas) + number
         reduced = None
         if self.collectives and self.ends.ranks < 1:
             members = ends.reshape(-1, self.workload.attention_tp)
             size = self.workload.folded * pp_bytes(self.workload)
-            reduced = Reduced(np.repeat(self.tasks.grouped(members), members.shape[1]), size)
-        return Site(self.tasks, ends, group, reduced)
+            reduced = Reduced(np.repeat(self.tasks.add_groups(members), members.shape[1]), size)
+        return StageGroup(self.tasks, ends, group, reduced)
 
-    def _reduced(self, stage: int, ran: list[ReplicaTasks]) -> Ready:
+    def _reduce_gradients(self, stage: int, ran: list[ReplicaTasks]) -> Ready:
         tasks = self.tasks
         ends = self.grid[stage].ravel()
         step_s = float(self.replicas[0].walked.step_s[stage])
@@ -108,20 +108,20 @@ class _Writer:
         collectives = self._collectives(stage, sums, len(last)) if self.collectives else []
         inside_s = 0.0 if collectives and self.ends.per_server > 1 else inside_s
         before = np.zeros((0, len(ends)), np.int64)
-        through = [one.through[stage] for one in ran]
-        for at in last:
-            ready = through if at is None else [one.blocks[stage, *at] for one in ran]
+        through = [item.through[stage] for item in ran]
+        for slot in last:
+            ready = through if slot is None else [item.blocks[stage, *slot] for item in ran]
             group = self.of_stages + stage
             name = "gradients are ready"
             waits = [tasks.gather(ends, [_beside_each_other(ready)], group, name), before]
             if inside_s > 0:
                 waits = [tasks.add(TaskKind.COMPUTE, ends, "gradients inside servers", waits, seconds=inside_s)]
             if self.collectives:
-                for one in collectives:
-                    waits = [tasks.all_reduce(ends, waits, one, "gradients", DP)]
+                for item in collectives:
+                    waits = [tasks.all_reduce(ends, waits, item, "gradients", DP)]
             else:
                 waits = self._ring(ends, waits, ring.between / self.ends.per_server / len(last))
-            before = np.concatenate([np.atleast_2d(one) for one in waits])
+            before = np.concatenate([np.atleast_2d(item) for item in waits])
         ready = np.concatenate([before, _beside_each_other(through)])
         if step_s <= 0:
             return ready
@@ -132,13 +132,13 @@ class _Writer:
         grid = self.grid[stage].reshape(len(self.replicas), -1, slices)
         dense = grid.transpose(2, 0, 1).reshape(slices, -1)
         experts = grid.transpose(1, 2, 0).reshape(-1, len(self.replicas))
-        found = []
+        reductions = []
         for members, size in ((dense, sums.dense / slices), (experts, sums.expert * self.ends.ranks)):
             if members.shape[1] > 1 and size > 0:
                 group = np.empty(self.grid.size, np.int64)
-                group[members] = self.tasks.grouped(members)[:, None]
-                found.append(Reduced(group[self.grid[stage].ravel()], size / parts))
-        return found
+                group[members] = self.tasks.add_groups(members)[:, None]
+                reductions.append(Reduced(group[self.grid[stage].ravel()], size / parts))
+        return reductions
 
     def _ring(self, ends: np.ndarray, waits: list, size: float) -> list:
         servers = len(ends) // self.ends.per_server
@@ -156,5 +156,5 @@ class _Writer:
 
 def _beside_each_other(every: list[Ready]) -> Ready:
     """Tasks of R replicas, each [K N], side by side [K, R N]; a replica with fewer tasks repeats its last."""
-    most = max(len(one) for one in every)
-    return np.concatenate([np.concatenate([one, *[one[-1:]] * (most - len(one))]) for one in every], axis=1)
+    most = max(len(ready) for ready in every)
+    return np.concatenate([np.concatenate([ready, *[ready[-1:]] * (most - len(ready))]) for ready in every], axis=1)

@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.apps.graphs.export.site_tasks import PP, Ready, Site
+from mfabric_jax.apps.graphs.export.site_tasks import PP, Ready, StageGroup
 from mfabric_jax.apps.graphs.tasks.graph import TaskKind
 from mfabric_jax.flows.flows import Flows, flows_of
 from mfabric_jax.timing import blocks as ops
 from mfabric_jax.timing.blocks import FLAGS, SECONDS, Rules, in_float64
 from mfabric_jax.timing.iteration import Walked
 from mfabric_jax.timing.passes import order_of
-from mfabric_jax.timing.timeline import merged_units
+from mfabric_jax.timing.timeline import units_in_order
 from mfabric_jax.timing.trace import DIRECTIONS, Computed, Place
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.schedules import FORWARD
@@ -41,7 +41,13 @@ class ReplicaTasks:
     """
 
     def __init__(
-        self, workload: Workload, replica: Replica, sites: list[Site], rules: Rules, decision_s: float, passed: float
+        self,
+        workload: Workload,
+        replica: Replica,
+        sites: list[StageGroup],
+        rules: Rules,
+        decision_s: float,
+        passed: float,
     ):
         self.order = order_of(workload)
         self.sites = sites
@@ -57,17 +63,17 @@ class ReplicaTasks:
 
     def add_passes(self) -> None:
         order = self.order
-        for first, second in merged_units(order).T:
+        for first, second in units_in_order(order).T:
             stage = int(order.stage[first])
             numbers = range(first, second + 1)
             passes = [(stage, int(order.position[n])) for n in numbers]
             if order.chunk[passes[0]] >= 0:
-                ready = np.concatenate([self.through[stage], *map(self._arrived, numbers)])
+                ready = np.concatenate([self.through[stage], *map(self._add_input, numbers)])
                 self.through[stage] = self._unit(passes, ready)
                 for _, q in passes:
                     self._ended[stage * order.kind.shape[1] + q] = self.through[stage]
 
-    def _arrived(self, n: int) -> Ready:
+    def _add_input(self, n: int) -> Ready:
         site = self.sites[self.order.stage[n]]
         need = self.order.needs[n]
         if need < 0:
@@ -81,8 +87,8 @@ class ReplicaTasks:
         name = f"{self._name((self.order.stage[n], self.order.position[n]))}: input"
         return site.tasks.send(np.concatenate([src, site.ends]), [self._ended[need]], sent, name, PP)[1][None]
 
-    def _name(self, at: tuple[int, int]) -> str:
-        return f"{DIRECTIONS[int(self.order.kind[at])]} {self.order.micro_batch[at]}"
+    def _name(self, slot: tuple[int, int]) -> str:
+        return f"{DIRECTIONS[int(self.order.kind[slot])]} {self.order.micro_batch[slot]}"
 
     def _unit(self, passes: list[tuple[int, int]], ready: Ready) -> Ready:
         """Add a pass, or two that run together."""
@@ -93,64 +99,66 @@ class ReplicaTasks:
             steps = [(0, *step) for step in ops.alone(ops.kind_of(self.order, passes[0]), self.rules.recompute)]
         else:
             steps = ops.pair(self.rules.recompute, self.rules.delayed)
-        for place in range(self.walked.blocks.present.shape[2]):
-            lanes = self._block(site, steps, [(*one, place) for one in passes], lanes)
-            self.blocks[*passes[-1], place] = lanes.weights
+        for block in range(self.walked.blocks.present.shape[2]):
+            lanes = self._block(site, steps, [(*slot, block) for slot in passes], lanes)
+            self.blocks[*passes[-1], block] = lanes.weights
         if single:
             return lanes.free
         through = np.unique(np.concatenate([lanes.free, *lanes.ready]), axis=0)
         return site.tasks.add(TaskKind.MARKER, site.ends, "both passes have ended", through)[None]
 
-    def _block(self, site: Site, steps: Sequence, blocks: list[Place], lanes: Lanes) -> Lanes:
+    def _block(self, site: StageGroup, steps: Sequence, blocks: list[Place], lanes: Lanes) -> Lanes:
         """Add one block of every pass; `steps`: (index of the pass, run, operation)."""
         ready, free, weights = lanes
         known = [None] * len(blocks)
         single = len(blocks) == 1
         ready, own = list(ready), self.walked.blocks
         for whose, _, op in steps:
-            at, now = blocks[whose], ready[whose]
-            if not own.present[at]:
+            slot, now = blocks[whose], ready[whose]
+            if not own.present[slot]:
                 continue
-            backward = self.order.kind[at[:2]] != FORWARD
-            block = f"{self._name(at[:2])}, block {own.present.shape[2] - 1 - at[2] if backward else at[2]}"
+            backward = self.order.kind[slot[:2]] != FORWARD
+            block = f"{self._name(slot[:2])}, block {own.present.shape[2] - 1 - slot[2] if backward else slot[2]}"
             if isinstance(op, ops.Decide):
-                if self._flag(at, "switch", 0, 1) and self._flag(at, "asks", 0, 1):
+                if self._flag(slot, "switch", 0, 1) and self._flag(slot, "asks", 0, 1):
                     known[whose] = site.after_all([now], self.decision_s, f"{block}: circuits are known")
-            elif isinstance(op, ops.Turn):
-                if self._flag(at, "switch", op.which):
-                    told = [site.quiet, known[whose] if self._flag(at, "asks", op.which) else None]
-                    site.turn(told, float(self.walked.table.seconds[(*at, SECONDS["delay", op.which])]))
+            elif isinstance(op, ops.Reconfigure):
+                if self._flag(slot, "switch", op.which):
+                    waits = [site.quiet, known[whose] if self._flag(slot, "asks", op.which) else None]
+                    site.reconfigure(waits, float(self.walked.table.seconds[(*slot, SECONDS["delay", op.which])]))
             elif isinstance(op, ops.Send):
-                if own.moe[at]:
+                if own.moe[slot]:
                     name = f"{block}: {op.label}"
-                    counts_s = self.computed.counted(op, at)
+                    counts_s = self.computed.counts_seconds(op, slot)
                     before = now if single or site.quiet is None else _both(now, site.quiet[None])
                     if not single and counts_s > 0:
                         free = site.compute(_both(free, now), counts_s, f"{name}, the last rank")
-                    sent = self.sent(at, op.which)
-                    inside_s = float(own.inside_s[(*at, op.which)])
+                    sent = self.sent(slot, op.which)
+                    inside_s = float(own.inside_s[(*slot, op.which)])
                     sent = sent.back() if (op.which == 1) != op.again else sent
-                    asked = {"lag": counts_s, "packets_wait": self.rules.eps_waits}
-                    ready[whose] = site.all_to_all(before, sent, inside_s, name, **asked)
+                    options = {"lag": counts_s, "packets_wait": self.rules.eps_waits}
+                    ready[whose] = site.all_to_all(before, sent, inside_s, name, **options)
             elif not single and getattr(op, "off", False):
-                weights = free = self._compute(site, op, at, free, block)
+                weights = free = self._compute(site, op, slot, free, block)
             else:
                 before = now if single else _both(free, now)
-                after = self._compute(site, op, at, before, block)
+                after = self._compute(site, op, slot, before, block)
                 if after is not before:
                     ready[whose] = free = after
         return Lanes(ready, ready[0], ready[0]) if single else Lanes(ready, free, weights)
 
-    def _flag(self, at: Place, name: str, *which: int) -> bool:
+    def _flag(self, slot: Place, name: str, *which: int) -> bool:
         """Whether the clock sets the flag for any of a block's all-to-alls `which`."""
-        return any(self.walked.table.flags[(*at, FLAGS[name, one])] for one in which)
+        return any(self.walked.table.flags[(*slot, FLAGS[name, exchange])] for exchange in which)
 
-    def _compute(self, site: Site, op: ops.Work | ops.Beside, at: Place, ready: Ready, block: str) -> Ready:
-        reduces = isinstance(op, ops.Work) and op.kind == "tp"
-        for _, _, label, seconds in self.computed.parts(op, at):
+    def _compute(
+        self, site: StageGroup, op: ops.BlockWork | ops.OtherSeconds, slot: Place, ready: Ready, block: str
+    ) -> Ready:
+        reduces = isinstance(op, ops.BlockWork) and op.kind == "tp"
+        for _, _, label, seconds in self.computed.parts(op, slot):
             ready = (site.tensor_parallel if reduces else site.compute)(ready, seconds, f"{block}: {label}")
         return ready
 
 
-def _both(one: Ready, two: Ready) -> Ready:
-    return one if one is two else np.concatenate([one, two])
+def _both(first: Ready, second: Ready) -> Ready:
+    return first if first is second else np.concatenate([first, second])

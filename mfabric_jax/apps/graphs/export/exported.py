@@ -11,17 +11,17 @@ from mfabric_jax.apps.graphs.export.contention import over_ports
 from mfabric_jax.apps.graphs.export.iteration_tasks import IterationGraph, iteration_graph, usual_ends
 from mfabric_jax.apps.graphs.export.site_tasks import TRAFFIC
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind
-from mfabric_jax.apps.graphs.tasks.lowering import lowered
+from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
 from mfabric_jax.case import Case
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.problem import check_dtype
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.solving import problem_at
-from mfabric_jax.flows import Outcome
+from mfabric_jax.flows import SolveOutcome
 from mfabric_jax.workload import Workload
 
 
-def exported_iteration(
+def export_iteration(
     case: Case,
     ends: str | None = None,
     *,
@@ -46,15 +46,15 @@ def exported_iteration(
     Example: `exported_iteration(Case().with_({"network.fabric": "fat-tree"})).graph.tasks`.
     """
     check_dtype(case.run.dtype)
-    asked = {"barriers": barriers, "receives": receives, "collectives": collectives}
-    return iteration_graph(problem_at(resolve(case), (case.network.nic_gbps,)), ends, **asked)
+    options = {"barriers": barriers, "receives": receives, "collectives": collectives}
+    return iteration_graph(problem_at(resolve(case), (case.network.nic_gbps,)), ends, **options)
 
 
 def check_timed(case: Case, ends: str | None, *, collectives: bool = False) -> None:
     """Raise `InputError`, before any computation, if `timed_iteration` would refuse the graph."""
-    found = resolve(case)
-    group = found.fabric.group(found.site, case.network.nic_gbps)
-    _check_ends(group, found.job, usual_ends(group) if ends is None else ends, collectives=collectives)
+    resolved = resolve(case)
+    group = resolved.fabric.group(resolved.site, case.network.nic_gbps)
+    _check_ends(group, resolved.job, usual_ends(group) if ends is None else ends, collectives=collectives)
 
 
 def _check_ends(group: Any, job: Workload, ends: str, *, collectives: bool) -> None:
@@ -80,7 +80,7 @@ class TimedIteration(NamedTuple):
     solve_s: float
 
 
-def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIteration:
+def time_iteration(iteration: IterationGraph, contention: str = "all") -> TimedIteration:
     """Time the graph on the fabric of `compare`: exact max-min sharing of ports under ideal spraying.
 
     - `contention`: which of expert (EP), pipeline (PP) and data parallel traffic (DP) share links: "none", as in
@@ -88,34 +88,38 @@ def timed_iteration(one: IterationGraph, contention: str = "all") -> TimedIterat
 
     Raise `InputError` if ends are not those between which `compare` solves all-to-alls.
     """
-    reduced = bool(one.graph.of(TaskKind.COLLECTIVE, Op.ALL_REDUCE).any())
-    _check_ends(one.one.group, one.one.workload, one.ends, collectives=reduced)
-    began, dtype = time.perf_counter(), one.one.resolved.case.run.dtype
-    flows = lowered(one.graph, lanes="free")
-    capacity, routed = over_ports(one, flows, contention)
-    found = jax.block_until_ready(routed.completion(routed.problem(capacity, dtype)))
-    if found.outcome != Outcome.solved:
-        raise InputError(f"the iteration does not end: {Outcome[found.outcome]}")
-    finish = np.asarray(found.finish, float)[: one.graph.tasks]
+    reduced = bool(iteration.graph.of(TaskKind.COLLECTIVE, Op.ALL_REDUCE).any())
+    _check_ends(iteration.problem.group, iteration.problem.workload, iteration.ends, collectives=reduced)
+    began, dtype = time.perf_counter(), iteration.problem.resolved.case.run.dtype
+    flows = lower_tasks(iteration.graph, lanes="free")
+    capacity, routed = over_ports(iteration, flows, contention)
+    completion = jax.block_until_ready(routed.completion(routed.problem(capacity, dtype)))
+    if completion.outcome != SolveOutcome.solved:
+        raise InputError(f"the iteration does not end: {SolveOutcome[completion.outcome]}")
+    finish = np.asarray(completion.finish, float)[: iteration.graph.tasks]
     took = time.perf_counter() - began
-    return TimedIteration(float(finish.max()), finish, flows.flows, int(found.events), took)
+    return TimedIteration(float(finish.max()), finish, flows.flows, int(completion.events), took)
 
 
-def graph_contents(one: IterationGraph) -> list[dict[str, Any]]:
+def graph_contents(iteration: IterationGraph) -> list[dict[str, Any]]:
     """Return rows `what`, `tasks`, `gigabytes` of the graph: computations, messages by kind of traffic, waits."""
-    sends, rows = one.graph.of(TaskKind.SEND), []
+    sends, rows = iteration.graph.of(TaskKind.SEND), []
     for kind, name in enumerate(TRAFFIC[1:], 1):
-        some = sends & (one.traffic == kind)
+        some = sends & (iteration.traffic == kind)
         rows.append((f"messages, {name}", some))
-        if kind == 1 and one.private.any():
-            rows.append(("of these on circuits", some & one.private))
-    rows.insert(0, ("computations", one.graph.of(TaskKind.COMPUTE)))
-    rows.append(("received", one.graph.of(TaskKind.RECV)))
-    rows.append(("all-reduces", one.graph.of(TaskKind.COLLECTIVE, Op.ALL_REDUCE)))
-    waits = one.graph.of(TaskKind.COLLECTIVE, Op.BARRIER) | one.graph.of(TaskKind.MARKER)
+        if kind == 1 and iteration.private.any():
+            rows.append(("of these on circuits", some & iteration.private))
+    rows.insert(0, ("computations", iteration.graph.of(TaskKind.COMPUTE)))
+    rows.append(("received", iteration.graph.of(TaskKind.RECV)))
+    rows.append(("all-reduces", iteration.graph.of(TaskKind.COLLECTIVE, Op.ALL_REDUCE)))
+    waits = iteration.graph.of(TaskKind.COLLECTIVE, Op.BARRIER) | iteration.graph.of(TaskKind.MARKER)
     rows.append(("barriers and markers", waits))
     return [
-        {"what": what, "tasks": int(some.sum()), "gigabytes": units.to_gigabytes(float(one.graph.bytes[some].sum()))}
+        {
+            "what": what,
+            "tasks": int(some.sum()),
+            "gigabytes": units.to_gigabytes(float(iteration.graph.bytes[some].sum())),
+        }
         for what, some in rows
         if some.any()
     ]

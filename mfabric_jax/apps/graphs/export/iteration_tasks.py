@@ -22,7 +22,7 @@ from mfabric_jax.evaluate.solving import solve_between
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.flows.flows import Flows, flows_of
 from mfabric_jax.routing import Plan, relay_shares
-from mfabric_jax.routing.region import Ways, ways_of
+from mfabric_jax.routing.region import RegionMessages, messages_of
 from mfabric_jax.timing.iteration import walk_alone
 from mfabric_jax.timing.passes import Exchanges, places
 from mfabric_jax.traffic import dispatched_bytes
@@ -33,69 +33,71 @@ from mfabric_jax.workload import Workload
 AT_ONCE = 256  # all-to-alls solved together
 
 
-class AllToAlls:
+class ReplicaAllToAlls:
     """The solved all-to-alls of one iteration of one replica, with their circuits, for NICs of `nic_Bps`."""
 
-    def __init__(self, one: Problem, found: Exchanges, nic_Bps: float, ends: str, per_server: int):
-        job, where = one.workload, places(one.workload)
-        tokens = jnp.asarray(one.sent[one.shown], one.resolved.case.run.dtype)
-        demand = between_ends(job, one.group, np.asarray(dispatched_bytes(job, tokens), np.float64), ends)
+    def __init__(self, problem: Problem, exchanges: Exchanges, nic_Bps: float, ends: str, per_server: int):
+        job, where = problem.workload, places(problem.workload)
+        tokens = jnp.asarray(problem.own_selections[problem.shown_iteration], problem.resolved.case.run.dtype)
+        demand = between_ends(job, problem.group, np.asarray(dispatched_bytes(job, tokens), np.float64), ends)
         layer, micro_batch = where.pick(*tokens.shape[:2])
         self.demand, self.number = demand.reshape(-1, *demand.shape[2:]), layer * tokens.shape[1] + micro_batch
         self.backward, self.ratio = where.backward, job.combine_bytes / job.dispatch_bytes
         self.nic_Bps, self.per_server, self.slices = nic_Bps, per_server, job.tp if ends == "gpu" else 1
-        self.count = None if found.count is None else np.asarray(found.count)
+        self.count = None if exchanges.count is None else np.asarray(exchanges.count)
         self.ways: tuple[np.ndarray, ...] | None = None
         if self.count is not None and ends == "server":
             moe = np.broadcast_to((where.layer >= 0)[..., None], self.count.shape[:4])
-            self.which, self.ways = self._ways(one, moe)
+            self.which, self.ways = self._distinct_paths(problem, moe)
 
-    def sent(self, at: tuple[int, int, int], which: int) -> Flows:
+    def flows_at(self, slot: tuple[int, int, int], which: int) -> Flows:
         """Return the flows of all-to-all `which` (0, 1) of a block, from source to destination as in dispatch.
 
         Combine has its own element size.
         """
-        combine = bool(self.backward[at]) != bool(which)
+        combine = bool(self.backward[slot]) != bool(which)
         scale = self.ratio if combine else 1.0
         if self.ways is None:
-            return self._direct(at, which, scale)
-        optical, optical_rate, electrical, rest = (part[self.which[(*at, which)]] for part in self.ways)
+            return self._direct(slot, which, scale)
+        optical, optical_rate, electrical, electrical_rate = (part[self.which[(*slot, which)]] for part in self.ways)
         way, src, dst = np.nonzero(np.stack([optical, electrical]))
-        size, rate = (np.stack(both)[way, src, dst] for both in ((optical, electrical), (optical_rate, rest)))
+        size, rate = (
+            np.stack(both)[way, src, dst] for both in ((optical, electrical), (optical_rate, electrical_rate))
+        )
         task = np.array([CIRCUITS, PACKETS])[way]
         return flows_of(src, dst, size * scale, cap=rate * self.nic_Bps, task=task)
 
-    def _direct(self, at: tuple[int, int, int], which: int, scale: float) -> Flows:
-        demand = self.demand[self.number[at]] * scale
+    def _direct(self, slot: tuple[int, int, int], which: int, scale: float) -> Flows:
+        demand = self.demand[self.number[slot]] * scale
         src, dst = np.nonzero(demand)
         server = src // self.per_server, dst // self.per_server
-        circuits = np.zeros(len(src)) if self.count is None else self.count[(*at, which)][server]
+        circuits = np.zeros(len(src)) if self.count is None else self.count[(*slot, which)][server]
         cap = np.where(circuits > 0, circuits * self.nic_Bps / self.slices, np.inf)
         return flows_of(src, dst, demand[src, dst], cap=cap, task=np.where(circuits > 0, CIRCUITS, PACKETS))
 
-    def _ways(self, one: Problem, moe: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    def _distinct_paths(self, problem: Problem, moe: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         """Index [P Q L 2] of each all-to-all among the N different ones, and the `Ways` of these [N S S]."""
         assert self.count is not None
         number = np.broadcast_to(self.number[..., None], moe.shape)[moe]
-        asked = np.concatenate([number[:, None], self.count[moe].reshape(len(number), -1)], axis=1)
-        every, index = np.unique(asked, axis=0, return_inverse=True)
+        keys = np.concatenate([number[:, None], self.count[moe].reshape(len(number), -1)], axis=1)
+        every, index = np.unique(keys, axis=0, return_inverse=True)
         which = np.full(moe.shape, -1)
         which[moe] = index.ravel()
-        dtype, servers = one.resolved.case.run.dtype, self.count.shape[-1]
-        unit = at_unit_bandwidth(jax.tree.map(jnp.asarray, one.group), dtype)
+        dtype, servers = problem.resolved.case.run.dtype, self.count.shape[-1]
+        unit = at_unit_bandwidth(jax.tree.map(jnp.asarray, problem.group), dtype)
         count = jnp.asarray(every[:, 1:].reshape(-1, servers, servers))
-        found = _every_way(unit, count, jnp.asarray(self.demand[every[:, 0]], dtype), one.resolved.routing)
-        return which, tuple(np.asarray(part, np.float64) for part in found)
+        paths = _all_paths(unit, count, jnp.asarray(self.demand[every[:, 0]], dtype), problem.resolved.routing)
+        return which, tuple(np.asarray(part, np.float64) for part in paths)
 
 
 @eqx.filter_jit
-def _every_way(region: Any, count, demand, routing: str) -> Ways:
-    def one(given):
-        circuits, demand = Circuits(given[0]), given[1]
+def _all_paths(region: Any, count, demand, routing: str) -> RegionMessages:
+    def paths_of_row(row):
+        circuits, demand = Circuits(row[0]), row[1]
         shares = relay_shares(region, circuits, demand, steps=RELAY_STEPS) if routing == "relay" else None
-        return ways_of(region, Plan(circuits, shares), demand, routing=routing)
+        return messages_of(region, Plan(circuits, shares), demand, routing=routing)
 
-    return lax.map(one, (count, demand), batch_size=min(AT_ONCE, len(demand)))
+    return lax.map(paths_of_row, (count, demand), batch_size=min(AT_ONCE, len(demand)))
 
 
 def between_ends(job: Workload, group: Any, demand: np.ndarray, ends: str) -> np.ndarray:
@@ -122,7 +124,7 @@ class IterationGraph:
     - `traffic` [T]: index into `site_tasks.TRAFFIC`. `cap` [T]: bytes/s. `private` [T]: mask of messages on circuits.
     """
 
-    one: Problem
+    problem: Problem
     ends: str
     layout: EndLayout
     graph: TaskGraph
@@ -133,7 +135,7 @@ class IterationGraph:
 
 
 def iteration_graph(
-    one: Problem,
+    problem: Problem,
     ends: str | None = None,
     *,
     barriers: str = "collective",
@@ -144,43 +146,43 @@ def iteration_graph(
 
     Parameters are those of `exported_iteration`. Raise `InputError` for settings that have no such graph.
     """
-    check_exportable(one)
-    ends = usual_ends(one.group) if ends is None else one_of("ends", ends, ENDS)
-    if one.group.reconfigures and ends != "server" and one.resolved.routing != "unsplit":
-        raise InputError(f"circuits.routing must be unsplit between ends {ends!r}, got {one.resolved.routing}.")
+    check_exportable(problem)
+    ends = usual_ends(problem.group) if ends is None else one_of("ends", ends, ENDS)
+    if problem.group.reconfigures and ends != "server" and problem.resolved.routing != "unsplit":
+        raise InputError(f"circuits.routing must be unsplit between ends {ends!r}, got {problem.resolved.routing}.")
     if collectives:
-        _check_whole(one)
+        _check_whole(problem)
     one_of("barriers", barriers, BARRIERS)
-    rates = jax.tree.map(float, one.rates(one.bandwidths[0]))
-    layout = _layout(one.workload, ends)
-    solved, replicas = _solved(one), []
-    for found, replica in zip(solved, one.each_replica, strict=True):
+    rates = jax.tree.map(float, problem.rates(problem.bandwidths[0]))
+    layout = _layout(problem.workload, ends)
+    solved, replicas = _solve_replicas(problem), []
+    for exchanges, replica in zip(solved, problem.each_replica, strict=True):
         replicas.append(
             Replica(
-                walk_alone(one.workload, rates, found, one.seconds, one.resolved.rules),
-                AllToAlls(replica, found, float(rates.nic_Bps), ends, layout.per_server).sent,
+                walk_alone(problem.workload, rates, exchanges, problem.seconds, problem.resolved.rules),
+                ReplicaAllToAlls(replica, exchanges, float(rates.nic_Bps), ends, layout.per_server).flows_at,
             )
         )
-    asked = {"barriers": barriers, "receives": receives, "collectives": collectives}
-    columns = iteration_tasks(one.workload, replicas, layout, rates, one.resolved.rules, **asked)
+    options = {"barriers": barriers, "receives": receives, "collectives": collectives}
+    columns = iteration_tasks(problem.workload, replicas, layout, rates, problem.resolved.rules, **options)
     took = max(float(replica.walked.ends.max() + replica.walked.moved_s) for replica in replicas)
     more = columns.column("traffic").astype(np.int8), columns.column("cap"), columns.column("private").astype(bool)
-    return IterationGraph(one, ends, layout, columns.graph(), *more, took)
+    return IterationGraph(problem, ends, layout, columns.graph(), *more, took)
 
 
-def check_exportable(one: Problem) -> None:
-    settings, job, group = one.resolved, one.workload, one.group
+def check_exportable(problem: Problem) -> None:
+    settings, job, group = problem.resolved, problem.workload, problem.group
     check_beside("an iteration as a graph", settings.case)
     if settings.carried_by.acks_back:
         raise InputError(f"network.payload must be goodput in an iteration as a graph, got {settings.carried_by.name}.")
     if group.forwards:
-        raise InputError(f"an iteration as a graph needs a switch tree or mfabric, got {one.fabric.name}.")
+        raise InputError(f"an iteration as a graph needs a switch tree or mfabric, got {problem.fabric.name}.")
     if job.tp * job.ep < job.gpus_per_server:
         raise InputError(f"tp x ep must fill a server of {job.gpus_per_server} GPUs, got {job.tp} x {job.ep}.")
 
 
-def _check_whole(one: Problem) -> None:
-    job, replicas = one.workload, len(one.every_replica)
+def _check_whole(problem: Problem) -> None:
+    job, replicas = problem.workload, len(problem.every_replica)
     if replicas < job.dp:
         raise InputError(f"collectives needs all {job.dp} replicas: run.replicas must be all, got {replicas}.")
     if job.order.copies > 1 or job.redundant_experts:
@@ -197,11 +199,11 @@ def _layout(job: Workload, ends: str) -> EndLayout:
     return EndLayout(job.servers_per_region * per_server, per_server, job.ranks_per_server / per_server)
 
 
-def _solved(one: Problem) -> list[Exchanges]:
-    between, inside = solve_between(one), inside_of(one)
-    if one.weighs:
+def _solve_replicas(problem: Problem) -> list[Exchanges]:
+    between, inside = solve_between(problem), inside_of(problem)
+    if problem.weighs:
         between = jax.tree.map(lambda x: x[0], between)
-    every = len(one.every_replica)
+    every = len(problem.every_replica)
     iterations = len(inside) // every
-    shown = [replica * iterations + one.shown for replica in range(every)]
-    return [jax.tree.map(lambda x, at=at: x[at], between)._replace(inside=inside[at]) for at in shown]
+    shown = [replica * iterations + problem.shown_iteration for replica in range(every)]
+    return [jax.tree.map(lambda x, index=index: x[index], between)._replace(inside=inside[index]) for index in shown]

@@ -41,11 +41,11 @@ class EndTasks(TaskColumns):
         Without barriers an end waits only for its own tasks, unless `all_wait`.
         """
         if self.barriers == "marker":
-            one = self.add(TaskKind.MARKER, -1, name)
-            self.wait(one, *(np.reshape(each, (-1, 1)) for each in waits))
-            return np.broadcast_to(one, ends.shape)
+            marker = self.add(TaskKind.MARKER, -1, name)
+            self.wait(marker, *(np.reshape(each, (-1, 1)) for each in waits))
+            return np.broadcast_to(marker, ends.shape)
         if self.barriers == "collective" or all_wait:
-            match = self.matched(1)
+            match = self.add_matches(1)
             return self.add(TaskKind.COLLECTIVE, ends, name, waits, op=Op.BARRIER, group=group, match=match)
         return self.add(TaskKind.MARKER, ends, name, waits)
 
@@ -57,22 +57,28 @@ class EndTasks(TaskColumns):
         Both are the same unless `receives`.
         """
         src, dst = ends[sent.src], ends[sent.dst]
-        match = self.matched(len(src)) if self.receives else -1
-        rest = {"cap": sent.cap, "private": sent.task == CIRCUITS, "traffic": traffic, "lag": lag}
-        sending = self.add(TaskKind.SEND, src, name, waits, peer=dst, match=match, bytes=sent.size, **rest)
+        match = self.add_matches(len(src)) if self.receives else -1
+        values = {"cap": sent.cap, "private": sent.task == CIRCUITS, "traffic": traffic, "lag": lag}
+        sending = self.add(TaskKind.SEND, src, name, waits, peer=dst, match=match, bytes=sent.size, **values)
         if not self.receives:
             return sending, sending
         return sending, self.add(TaskKind.RECV, dst, name, peer=src, match=match, bytes=sent.size)
 
-    def all_reduce(self, ends: np.ndarray, waits: list, one: Reduced, name: str, traffic: int) -> np.ndarray:
+    def all_reduce(self, ends: np.ndarray, waits: list, reduction: Reduced, name: str, traffic: int) -> np.ndarray:
         """Add an all-reduce in each group of ends, and return its tasks [N]."""
-        _, place = np.unique(one.group, return_inverse=True)
-        match = self.matched(place.max() + 1)[place]
-        rest = {"op": Op.ALL_REDUCE, "group": one.group, "match": match, "bytes": one.bytes, "traffic": traffic}
-        return self.add(TaskKind.COLLECTIVE, ends, name, waits, **rest)
+        _, index = np.unique(reduction.group, return_inverse=True)
+        match = self.add_matches(index.max() + 1)[index]
+        values = {
+            "op": Op.ALL_REDUCE,
+            "group": reduction.group,
+            "match": match,
+            "bytes": reduction.bytes,
+            "traffic": traffic,
+        }
+        return self.add(TaskKind.COLLECTIVE, ends, name, waits, **values)
 
 
-class Site:
+class StageGroup:
     """One expert-parallel group in one pipeline stage.
 
     - `reduced`: the collective of tensor-parallel all-reduces; None: they are seconds.
@@ -110,10 +116,10 @@ class Site:
         later = self.tasks.add(TaskKind.MARKER, -1, name, [over[:1]], lag=seconds)
         return np.broadcast_to(later, self.ends.shape)
 
-    def turn(self, told: list, delay_s: float) -> None:
+    def reconfigure(self, waits: list, delay_s: float) -> None:
         """Reconfigure the switch once all given tasks have ended."""
-        told = [one for one in told if one is not None]
-        self.turned = self.after_all(told, delay_s, "the switch reconfigures") if told else None
+        waits = [wait for wait in waits if wait is not None]
+        self.turned = self.after_all(waits, delay_s, "the switch reconfigures") if waits else None
 
     def all_to_all(
         self, ready: Ready, sent: Flows, inside_s: float, name: str, *, lag: float, packets_wait: bool
@@ -122,12 +128,12 @@ class Site:
         tasks, parts, here = self.tasks, [], [ready]
         behind = [ready] if self.turned is None else [ready, self.turned]
         for private in (False, True):
-            one = sent.only((sent.task == CIRCUITS) == private)
-            if len(one.src):
-                waits = [each[..., one.src] for each in (behind if private or packets_wait else [ready])]
-                begun, ended = tasks.send(self.ends, waits, one, name, EP, lag)
-                parts += [(begun, one.src)]
-                parts += [(ended, one.dst)] if tasks.receives or tasks.barriers == "none" else []
+            flows = sent.only((sent.task == CIRCUITS) == private)
+            if len(flows.src):
+                waits = [each[..., flows.src] for each in (behind if private or packets_wait else [ready])]
+                begun, ended = tasks.send(self.ends, waits, flows, name, EP, lag)
+                parts += [(begun, flows.src)]
+                parts += [(ended, flows.dst)] if tasks.receives or tasks.barriers == "none" else []
         if inside_s > 0:
             waits = behind if packets_wait else [ready]
             name_inside = f"{name} inside servers"

@@ -46,7 +46,7 @@ class Circle:
         if not len(self.begin_s) == len(self.end_s) == len(self.rate):
             raise InputError("begin_s, end_s and rate of a circle must have the same length.")
 
-    def sampled(self, ticks: int) -> np.ndarray:
+    def mean_rates(self, ticks: int) -> np.ndarray:
         """Return the mean rate [ticks] in each of `ticks` equal parts of the perimeter."""
         tick = self.period_s / ticks
         edge = np.arange(ticks + 1) * tick
@@ -70,7 +70,7 @@ class Rotations(NamedTuple):
     shift_s: tuple[float, ...]
 
 
-def unified_ticks(periods_s: Sequence[float], tick_s: float) -> list[int]:
+def common_ticks(periods_s: Sequence[float], tick_s: float) -> list[int]:
     """Return the ticks of each iteration, 1 or more. Their least common multiple, the unified circle, has at most
     16,384 ticks.
     """
@@ -95,10 +95,12 @@ def _above(demand) -> float:
 
 def _link(circles: Sequence[Circle], capacity: float, tick_s: float) -> _Link:
     positive("capacity", capacity)
-    periods = unified_ticks([circle.period_s for circle in circles], tick_s)
+    periods = common_ticks([circle.period_s for circle in circles], tick_s)
     around = math.lcm(*periods)
     cut = zip(circles, periods, strict=True)
-    return _Link([np.tile(one.sampled(ticks) / capacity, around // ticks) for one, ticks in cut], periods)
+    return _Link(
+        [np.tile(job_circle.mean_rates(ticks) / capacity, around // ticks) for job_circle, ticks in cut], periods
+    )
 
 
 def rotations(circles: Sequence[Circle], capacity: float, tick_s: float = 0.001) -> Rotations:
@@ -112,14 +114,14 @@ def rotations(circles: Sequence[Circle], capacity: float, tick_s: float = 0.001)
     if excess >= before - GAIN:
         excess, turns = before, [0] * len(circles)
     cut = zip(circles, link.periods, turns, strict=True)
-    return Rotations(1 - excess, 1 - before, tuple(turn * (one.period_s / ticks) for one, ticks, turn in cut))
+    return Rotations(1 - excess, 1 - before, tuple(turn * (circle.period_s / ticks) for circle, ticks, turn in cut))
 
 
 def score_of(circles: Sequence[Circle], capacity: float, shift_s: Sequence[float], tick_s: float = 0.001) -> float:
     """Return the score of a link with shifts rounded to ticks: 1 if demand never exceeds capacity."""
     link = _link(circles, capacity, tick_s)
     cut = zip(circles, link.periods, shift_s, strict=True)
-    return 1 - link.excess([round(shift / one.period_s * ticks) for one, ticks, shift in cut])
+    return 1 - link.excess([round(shift / circle.period_s * ticks) for circle, ticks, shift in cut])
 
 
 def _best_turns(link: _Link) -> list[int]:
@@ -127,7 +129,7 @@ def _best_turns(link: _Link) -> list[int]:
     jobs = range(len(link.demand))
     best, least = [0] * len(jobs), np.inf
     for order in itertools.islice(itertools.permutations(jobs), 1 if len(jobs) < 3 else ORDERS):
-        turns, excess = _turned(link, order)
+        turns, excess = _turns_in_order(link, order)
         if excess < least - GAIN:
             best, least = turns, excess
         if least < GAIN:
@@ -135,31 +137,31 @@ def _best_turns(link: _Link) -> list[int]:
     return [(turn - best[0]) % period for turn, period in zip(best, link.periods, strict=True)]
 
 
-def _turned(link: _Link, order: Sequence[int]) -> tuple[list[int], float]:
+def _turns_in_order(link: _Link, order: Sequence[int]) -> tuple[list[int], float]:
     turns, placed = [0] * len(order), link.demand[order[0]]
     for job in order[1:]:
-        turns[job] = _turn(placed, link.demand[job], link.periods[job])
+        turns[job] = _least_excess_turn(placed, link.demand[job], link.periods[job])
         placed = placed + np.roll(link.demand[job], turns[job])
     excess, last = _above(placed), np.inf
     while excess < last - GAIN:
         last = excess
         for job in order[1:]:
-            rest = placed - np.roll(link.demand[job], turns[job])
-            turns[job] = _turn(rest, link.demand[job], link.periods[job])
-            placed = rest + np.roll(link.demand[job], turns[job])
+            others = placed - np.roll(link.demand[job], turns[job])
+            turns[job] = _least_excess_turn(others, link.demand[job], link.periods[job])
+            placed = others + np.roll(link.demand[job], turns[job])
         excess = _above(placed)
     return turns, excess
 
 
-def _turn(rest: np.ndarray, own: np.ndarray, period: int) -> int:
+def _least_excess_turn(others: np.ndarray, own: np.ndarray, period: int) -> int:
     """The rotation of a job with the least excess beside the other jobs; ties go to the smallest."""
     excess, every, some = np.empty(period), np.arange(period), max(1, AT_ONCE // period)
     # Both repeat: compare one iteration of the job with every stretch of its length in the demand of the others.
-    room, own = rest.reshape(-1, period) - 1, own[:period]
+    room, own = others.reshape(-1, period) - 1, own[:period]
     for first in range(0, period, some):
         turned = own[(every - every[first : first + some, None]) % period]
         above = sum(np.maximum(turned + row, 0).sum(axis=1) for row in room)
-        excess[first : first + some] = above / len(rest)
+        excess[first : first + some] = above / len(others)
     return int(np.flatnonzero(excess <= excess.min() + GAIN)[0])
 
 
@@ -196,7 +198,7 @@ def time_shifts(
         known[like] = fits[name] = known.get(like) or rotations(list(of.values()), capacity, tick_s)
     group, kept, passed = list(range(len(jobs))), {}, []
     alike: set[frozenset[int]] = set()
-    for name in sorted(fits, key=lambda one: fits[one].before):
+    for name in sorted(fits, key=lambda label: fits[label].before):
         members = list(shared[name][1])
         if frozenset(members) in alike:
             continue
@@ -205,7 +207,7 @@ def time_shifts(
             passed.append(name)
             continue
         joined = {group[job] for job in members}
-        group = [group[members[0]] if one in joined else one for one in group]
+        group = [group[members[0]] if label in joined else label for label in group]
         kept[name] = dict(zip(members, fits[name].shift_s, strict=True))
     shift = _walk(jobs, kept)
     scores = [

@@ -10,7 +10,7 @@ import numpy as np
 from mfabric_jax.apps.graphs.jobs.iterations import Scene
 from mfabric_jax.apps.graphs.jobs.jobs_file import SharedJobs
 from mfabric_jax.apps.graphs.jobs.outcome import JobsOutcome, common_part, job_rows, run_jobs, slowdown_bound, way_row
-from mfabric_jax.apps.graphs.jobs.placed import best_placed, scene_from
+from mfabric_jax.apps.graphs.jobs.placed import best_placement, scene_from
 from mfabric_jax.apps.graphs.jobs.ways import WAYS, JobsStudy
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows import FlowProblem, max_min_rates
@@ -29,8 +29,8 @@ def compare_jobs(shared: SharedJobs, study: JobsStudy | None = None) -> JobsComp
     study = study or JobsStudy()
     scene = scene_from(shared)
     if study.placements:
-        scene = best_placed(shared, scene, study.placements, study.seed, study.tick_s)
-    arrival_s, factor = drawn_runs(scene, study)
+        scene = best_placement(shared, scene, study.placements, study.seed, study.tick_s)
+    arrival_s, factor = draw_runs(scene, study)
     if study.skip >= min(scene.iterations):
         raise InputError(f"skip must be below the iterations of every job, {min(scene.iterations)}, got {study.skip}.")
     outcomes = {way: run_jobs(scene, way, WAYS[way](scene, study), arrival_s, factor) for way in study.ways}
@@ -45,7 +45,7 @@ def compare_jobs(shared: SharedJobs, study: JobsStudy | None = None) -> JobsComp
     return JobsCompared(scene, outcomes, [row for own in rows.values() for row in own], ways)
 
 
-def drawn_runs(scene: Scene, study: JobsStudy) -> tuple[np.ndarray, list[np.ndarray]]:
+def draw_runs(scene: Scene, study: JobsStudy) -> tuple[np.ndarray, list[np.ndarray]]:
     """Draw the arrivals [B J] and, for each job, the factors [B N] on the computation of its iterations."""
     draw = np.random.default_rng(study.seed)
     arrival_s = np.array([scene.arrival_s], float)
@@ -53,7 +53,7 @@ def drawn_runs(scene: Scene, study: JobsStudy) -> tuple[np.ndarray, list[np.ndar
         arrival_s = arrival_s + draw.uniform(size=(study.draws, len(scene.names))) * scene.alone_s
     runs = len(arrival_s)
     factor = [1 + study.jitter * draw.standard_normal((runs, count)) for count in scene.iterations]
-    return arrival_s, [np.maximum(one, 0) for one in factor]
+    return arrival_s, [np.maximum(factors, 0) for factors in factor]
 
 
 # -- each job's share of a link over time: rates are solved again between successive events of a window
@@ -123,7 +123,7 @@ def _windows(scene: Scene, outcome: JobsOutcome, iterations: int) -> dict[str, t
 
 def _rates(scene: Scene, routed: Routed, flow: np.ndarray, active: np.ndarray) -> np.ndarray:
     hops, share = routed.routes.hops[flow], routed.routes.share[flow]
-    intervals, flows = (1 << (count - 1).bit_length() for count in (max(1, one) for one in active.shape))
+    intervals, flows = (1 << (count - 1).bit_length() for count in (max(1, size) for size in active.shape))
     weight = np.zeros((intervals, flows))
     weight[: len(active), : len(flow)] = routed.flows.weight[flow] * active
     every, part = np.full((flows, hops.shape[1]), -1, np.int32), np.ones((flows, hops.shape[1]))

@@ -14,7 +14,7 @@ from mfabric_jax.apps.graphs.jobs.cassini import Circle, Mltcp
 from mfabric_jax.flows import completion_times
 from mfabric_jax.flows.dependencies import run_order
 from mfabric_jax.flows.flows import flows_of
-from mfabric_jax.routing.shortest import Routes, stacked
+from mfabric_jax.routing.shortest import Routes, stack_routes
 from mfabric_jax.routing.transfers import Routed
 from mfabric_jax.support.platforms import cores
 
@@ -41,7 +41,7 @@ def pattern_of(phases: Sequence[tuple[float, Routes, np.ndarray]]) -> Routed:
         ends = flows or [compute]
     end, size = np.array(connection, np.int64), np.array(size, float)
     flows = flows_of(end, end, size, lag=np.array(lag, float), task=end, after=np.array(after, np.int64))
-    return Routed(flows, stacked(parts, len(size)))
+    return Routed(flows, stack_routes(parts, len(size)))
 
 
 def _links_crossed(routes: Routes) -> list[tuple[bytes, int]]:
@@ -54,7 +54,7 @@ def _links_crossed(routes: Routes) -> list[tuple[bytes, int]]:
     return keys
 
 
-def sent_before(pattern: Routed) -> tuple[np.ndarray, np.ndarray]:
+def bytes_before(pattern: Routed) -> tuple[np.ndarray, np.ndarray]:
     """Return, for each flow's connection [F], the bytes sent before the flow starts and the bytes of the iteration."""
     flows = pattern.flows
     before, total = np.zeros(flows.flows), np.zeros(flows.task.max(initial=0) + 1)
@@ -66,20 +66,20 @@ def sent_before(pattern: Routed) -> tuple[np.ndarray, np.ndarray]:
 
 def in_pieces(pattern: Routed, rule: Mltcp) -> Routed:
     """Split every flow with bytes into a chain of pieces, and weight them by the rule."""
-    flows, (before, total) = pattern.flows, sent_before(pattern)
+    flows, (before, total) = pattern.flows, bytes_before(pattern)
     count = np.where(flows.size > 0, rule.pieces, 1)
     old = np.repeat(np.arange(len(count)), count)
     last = np.cumsum(count) - 1
     first = last - count + 1
-    place = np.arange(len(old)) - first[old]
-    weight = rule.piece_weights(before, flows.size, total)[old, np.minimum(place, rule.pieces - 1)]
-    chain = np.flatnonzero(place > 0)
+    piece = np.arange(len(old)) - first[old]
+    weight = rule.piece_weights(before, flows.size, total)[old, np.minimum(piece, rule.pieces - 1)]
+    chain = np.flatnonzero(piece > 0)
     after = [np.stack([last[flows.after[:, 0]], first[flows.after[:, 1]]], 1), np.stack([chain - 1, chain], 1)]
     pieces = flows_of(
         flows.src[old],
         flows.dst[old],
         flows.size[old] / count[old],
-        lag=np.where(place > 0, 0, flows.lag[old]),
+        lag=np.where(piece > 0, 0, flows.lag[old]),
         weight=np.where(flows.size[old] > 0, flows.weight[old] * weight, 1),
         task=flows.task[old],
         after=np.concatenate(after),
@@ -110,19 +110,19 @@ class Repeated(NamedTuple):
         return np.split(value, np.cumsum(self.iterations)[:-1], axis=-1)
 
 
-def repeated(patterns: Sequence[Routed], iterations: Sequence[int], arrival_s: Sequence[float]) -> Repeated:
+def repeat_patterns(patterns: Sequence[Routed], iterations: Sequence[int], arrival_s: Sequence[float]) -> Repeated:
     """Repeat each job's pattern from its arrival on, one iteration after another."""
     columns: dict[str, list[np.ndarray]] = {}
     after, rows, ends, base = [], [], [], 0
     for job, (pattern, times, arrival) in enumerate(zip(patterns, iterations, arrival_s, strict=True)):
-        one, routes = _with_end(pattern)
-        count, roots = one.flows, np.setdiff1d(np.arange(one.flows), one.after[:, 1])
+        flows, routes = _with_end(pattern)
+        count, roots = flows.flows, np.setdiff1d(np.arange(flows.flows), flows.after[:, 1])
         turn = base + np.arange(times)[:, None] * count  # [N 1]
-        after.append((one.after[None] + turn[:, :, None]).reshape(-1, 2))
+        after.append((flows.after[None] + turn[:, :, None]).reshape(-1, 2))
         after.append(np.stack(np.broadcast_arrays(turn[:-1] + count - 1, turn[1:] + roots), -1).reshape(-1, 2))
         first, start = np.zeros(count, bool), np.zeros((times, count))
         first[roots], start[:1, roots] = True, arrival
-        own = {name: np.tile(getattr(one, name), times) for name in ("src", "dst", "size", "lag", "weight")}
+        own = {name: np.tile(getattr(flows, name), times) for name in ("src", "dst", "size", "lag", "weight")}
         own |= {"start": start.ravel(), "task": np.full(times * count, job), "first": np.tile(first, times)}
         for name, column in (own | {"iteration": np.repeat(np.arange(times), count)}).items():
             columns.setdefault(name, []).append(column)
@@ -131,7 +131,7 @@ def repeated(patterns: Sequence[Routed], iterations: Sequence[int], arrival_s: S
         base += times * count
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
     first, iteration = joined.pop("first"), joined.pop("iteration")
-    routed = Routed(flows_of(**joined, after=np.concatenate(after)), stacked(rows, base))
+    routed = Routed(flows_of(**joined, after=np.concatenate(after)), stack_routes(rows, base))
     return Repeated(routed, iteration, first, np.concatenate(ends), np.asarray(iterations, np.int64))
 
 
@@ -160,17 +160,17 @@ def solve_jobs(jobs: Repeated, capacity: np.ndarray, **variants: np.ndarray) -> 
     `variants`: `start` or `lag` that replace those of the flows: [F], or [B F] for B runs.
     """
     flows, problem = jobs.routed.flows, jobs.routed.problem(capacity, float)
-    runs = max([1, *(len(one) for one in variants.values() if one.ndim == 2)])
+    runs = max([1, *(len(variant) for variant in variants.values() if variant.ndim == 2)])
     terms = [np.asarray(variants.get(name, getattr(flows, name)), float) for name in ("start", "lag")]
     start, lag = (np.broadcast_to(term, (runs, flows.flows)) for term in terms)
 
-    def run(one: int) -> tuple[np.ndarray, np.ndarray]:
-        done = completion_times(problem, flows.size, start[one], flows.after, lag[one], engine="host")
+    def run(index: int) -> tuple[np.ndarray, np.ndarray]:
+        done = completion_times(problem, flows.size, start[index], flows.after, lag[index], engine="host")
         return np.asarray(done.begin, float), np.asarray(done.finish, float)
 
     with ThreadPoolExecutor(cores()) as pool:
         begin, finish = (np.stack(part) for part in zip(*pool.map(run, range(runs)), strict=True))
-    several = any(one.ndim == 2 for one in variants.values())
+    several = any(variant.ndim == 2 for variant in variants.values())
     return JobTimes(begin, finish) if several else JobTimes(begin[0], finish[0])
 
 
@@ -227,7 +227,7 @@ def scene_of(
         hops, share = pattern.routes
         moved = np.where(hops >= 0, hops + job * count, -1)
         apart.append(pattern._replace(routes=Routes(moved, share)))
-    alone = repeated(apart, [ALONE] * jobs, [0.0] * jobs)
+    alone = repeat_patterns(apart, [ALONE] * jobs, [0.0] * jobs)
     done = solve_jobs(alone, np.tile(capacity, jobs))
     ends = done.finish[alone.end].reshape(jobs, ALONE)
     busy = []

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from mfabric_jax.case import Case
 from mfabric_jax.case.fabrics import GRAPH
-from mfabric_jax.case.layers import file_layers, layers_of, merged
+from mfabric_jax.case.layers import file_layers, layers_of, merge_layers
 from mfabric_jax.case.own_code import read_settings
 from mfabric_jax.case.paths import differences
-from mfabric_jax.checks import InputError, listed, not_negative, number, one_of, positive, whole
+from mfabric_jax.checks import InputError, check_list, not_negative, number, one_of, positive, whole
 
 DEFAULT = Case()
 
@@ -133,11 +133,11 @@ def read_jobs(path: str | Path) -> SharedJobs:
 
 
 def jobs_of(table: Mapping[str, Any]) -> SharedJobs:
-    _known("", table, OF_FILE)
-    links = _known("links", table.get("links", {}), None)
+    _check_table("", table, OF_FILE)
+    links = _check_table("links", table.get("links", {}), None)
     fabric = _fabric(table["fabric"]) if "fabric" in table else None
     usual = whole("iterations", table.get("iterations", ITERATIONS), at_least=2)
-    jobs = tuple(_job(n, one, usual) for n, one in enumerate(listed("jobs", table.get("jobs", ()))))
+    jobs = tuple(_job(n, job, usual) for n, job in enumerate(check_list("jobs", table.get("jobs", ()))))
     gbps = {name: positive(f"{name} of links", number(f"{name} of links", value)) for name, value in links.items()}
     return SharedJobs(jobs=jobs, links=gbps, fabric=fabric)
 
@@ -152,33 +152,35 @@ def contents(shared: SharedJobs) -> dict[str, Any]:
 
 
 def _fabric(table: Any) -> FabricTable:
-    table = _known("fabric", table, OF_FABRIC)
+    table = _check_table("fabric", table, OF_FABRIC)
     return FabricTable(**table | {"case": case_of("fabric", table.get("case", {}))})
 
 
-def case_of(named: str, given: Any) -> Case:
+def case_of(named: str, source: Any) -> Case:
     """Return the case of a file, given by name, or of a table of settings. Raise `InputError` for several cases."""
-    if not isinstance(given, str | Mapping):
-        raise InputError(f"case of {named} must be the name of a file, or a table of settings, got {given!r:.80}.")
-    cases = merged(file_layers(given) if isinstance(given, str) else layers_of(given, f"case of {named}", typed=True))
+    if not isinstance(source, str | Mapping):
+        raise InputError(f"case of {named} must be the name of a file, or a table of settings, got {source!r:.80}.")
+    cases = merge_layers(
+        file_layers(source) if isinstance(source, str) else layers_of(source, f"case of {named}", typed=True)
+    )
     if len(cases) > 1:
         apart = ", ".join(cases.varied) or "variants"
         raise InputError(f"case of {named} must be one case, got {len(cases)} that differ in {apart}.")
     return cases.blocks[0].case
 
 
-def _job(place: int, job: Any, iterations: int) -> TrainingJob:
-    named = job.get("name", f"job {place}") if isinstance(job, Mapping) else f"job {place}"
-    job = _known(_text(f"name of job {place}", named), job, OF_JOB)
+def _job(index: int, job: Any, iterations: int) -> TrainingJob:
+    named = job.get("name", f"job {index}") if isinstance(job, Mapping) else f"job {index}"
+    job = _check_table(_text(f"name of job {index}", named), job, OF_JOB)
     for kind, others in BESIDE.items():
         if kind in job and (beside := [other for other in others if other in job]):
             raise InputError(f"{named} must not give {beside[0]} beside {kind}.")
     one_phase = {key: value for key, value in job.items() if key in OF_PHASE}
-    phases = listed(f"phases of {named}", job.get("phases", [one_phase]))
-    servers = listed(f"servers of {named}", job.get("servers", ()))
+    phases = check_list(f"phases of {named}", job.get("phases", [one_phase]))
+    servers = check_list(f"servers of {named}", job.get("servers", ()))
     return TrainingJob(
         name=named,
-        phases=tuple(_phase(f"phase {n} of {named}", one) for n, one in enumerate(phases)),
+        phases=tuple(_phase(f"phase {n} of {named}", phase) for n, phase in enumerate(phases)),
         iterations=whole(f"iterations of {named}", job.get("iterations", iterations), at_least=2),
         arrival_s=_amount("arrival_s", named, job),
         servers=tuple(whole(f"servers of {named}", server, at_least=0) for server in servers),
@@ -188,9 +190,9 @@ def _job(place: int, job: Any, iterations: int) -> TrainingJob:
 
 
 def _phase(named: str, phase: Any) -> JobPhase:
-    phase = _known(named, phase, OF_PHASE)
-    links = listed(f"links of {named}", phase.get("links", ()))
-    flows = links if links and all(isinstance(one, list | tuple) for one in links) else [links] if links else []
+    phase = _check_table(named, phase, OF_PHASE)
+    links = check_list(f"links of {named}", phase.get("links", ()))
+    flows = links if links and all(isinstance(entry, list | tuple) for entry in links) else [links] if links else []
     if not all(isinstance(link, str) for flow in flows for link in flow) or not all(flows):
         raise InputError(f"links of {named} must be names of links, or lists of them, got {links!r:.80}.")
     traffic: Any = one_of(f"traffic of {named}", phase.get("traffic", "ring"), ("ring", "all-to-all"))
@@ -209,7 +211,7 @@ def _text(named: str, value: Any) -> str:
     return value
 
 
-def _known(named: str, table: Any, allowed: tuple[str, ...] | None) -> dict[str, Any]:
+def _check_table(named: str, table: Any, allowed: tuple[str, ...] | None) -> dict[str, Any]:
     if not isinstance(table, Mapping):
         raise InputError(f"{named} must be a table, got {table!r:.80}.")
     for field in table:

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mfabric_jax.apps.graphs.jobs.iterations import Repeated, Scene, repeated, solve_jobs
-from mfabric_jax.apps.graphs.jobs.ways import Handled, held_to_turns, iteration_times, job_starts, shifted
+from mfabric_jax.apps.graphs.jobs.iterations import Repeated, Scene, repeat_patterns, solve_jobs
+from mfabric_jax.apps.graphs.jobs.ways import Handled, hold_to_turns, iteration_times, job_starts, shifted_starts
 
 HALVINGS = 200  # bisection steps for a Lagrange multiplier
 
@@ -25,15 +25,15 @@ def run_jobs(
     scene: Scene, way: str, handled: Handled, arrival_s: np.ndarray, factor: Sequence[np.ndarray]
 ) -> JobsOutcome:
     """Run all jobs together. `arrival_s` [B J]; `factor` [B N] of each job scales the computation of its iterations."""
-    flows = repeated(handled.patterns, scene.iterations, scene.arrival_s)
-    start_s = arrival_s if handled.shift_s is None else shifted(scene, handled.shift_s, arrival_s)
+    flows = repeat_patterns(handled.patterns, scene.iterations, scene.arrival_s)
+    start_s = arrival_s if handled.shift_s is None else shifted_starts(scene, handled.shift_s, arrival_s)
     lag = np.tile(flows.routed.flows.lag, (len(start_s), 1))
     for job, own in enumerate(factor):
         mine = flows.job == job
         lag[:, mine] *= own[:, flows.iteration[mine]]
     start = job_starts(flows, start_s)
     if handled.shift_s is not None and handled.adjust:
-        done = held_to_turns(flows, scene, handled, start, lag)
+        done = hold_to_turns(flows, scene, handled, start, lag)
     else:
         done = solve_jobs(flows, scene.capacity, start=start, lag=lag)
     times = iteration_times(flows, done.finish, start_s)

@@ -11,21 +11,21 @@ from mfabric_jax.apps.graphs.jobs.cassini import time_shifts
 from mfabric_jax.apps.graphs.jobs.iterations import Scene, pattern_of, scene_of
 from mfabric_jax.apps.graphs.jobs.jobs_file import FabricTable, JobPhase, SharedJobs, TrainingJob
 from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks
-from mfabric_jax.apps.graphs.tasks.lowering import GUESSED_GBPS, lowered
+from mfabric_jax.apps.graphs.tasks.lowering import GUESSED_GBPS, lower_tasks
 from mfabric_jax.case import Case
-from mfabric_jax.case.paths import named_files
+from mfabric_jax.case.paths import files_of_case
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate import simulate
 from mfabric_jax.evaluate.resolving.resolve import gpu_of, hardware_of
-from mfabric_jax.evaluate.whole_cluster import chosen_circuits, formed_cluster, plain_servers
-from mfabric_jax.fabric import Network, read_graph
+from mfabric_jax.evaluate.whole_cluster import choose_circuits, form_cluster, plain_servers
+from mfabric_jax.fabric import FabricGraph, read_graph
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.network import network_of
 from mfabric_jax.fabric.relays import relays_of
 from mfabric_jax.flows.flows import Flows, flows_of
-from mfabric_jax.routing.shortest import Routes, stacked
-from mfabric_jax.routing.transfers import Routed, Wired, latency, wired_cluster, wired_graph
+from mfabric_jax.routing.shortest import Routes, stack_routes
+from mfabric_jax.routing.transfers import Routed, Wired, latency, wire_cluster, wire_graph
 from mfabric_jax.support.rings import onward
 from mfabric_jax.support.text_files import cached_by_files
 
@@ -34,7 +34,7 @@ from mfabric_jax.support.text_files import cached_by_files
 DTYPE = "float32"  # precision of the demand for which circuits are chosen
 
 
-class Place(NamedTuple):
+class WiredFabric(NamedTuple):
     """The links of a fabric. Endpoints are numbered server by server; a server's endpoints are its GPUs or itself."""
 
     wired: Wired
@@ -54,14 +54,16 @@ def endpoints_of(table: FabricTable) -> int:
     return 1 if table.own else fabric.get(table.case.network.fabric).gpus_of(gpu_of(table.case))
 
 
-def place_of(table: FabricTable, demand: np.ndarray) -> Place:
+def wire_fabric(table: FabricTable, demand: np.ndarray) -> WiredFabric:
     """Build the fabric. Circuits are chosen for `demand` [S S], the bytes of all jobs between servers."""
     paths = table.case.network.paths.name
     if table.own:
         network = _racks(table) if table.graph is None else read_graph(table.graph)
-        return Place(wired_graph(network, paths, forward=relays_of(network, table.case.network.on_graph.relay).forward))
+        return WiredFabric(
+            wire_graph(network, paths, forward=relays_of(network, table.case.network.on_graph.relay).forward)
+        )
     cluster = _cluster(table, demand)
-    return Place(wired_cluster(cluster, paths), cluster.gpus_per_server)
+    return WiredFabric(wire_cluster(cluster, paths), cluster.gpus_per_server)
 
 
 def _cluster(table: FabricTable, demand: np.ndarray) -> Cluster:
@@ -71,12 +73,12 @@ def _cluster(table: FabricTable, demand: np.ndarray) -> Cluster:
         raise Misfit("network.payload must be goodput beside several jobs, got transport.")
 
     def choose(degree: int, policy: str | None = None) -> np.ndarray:
-        return chosen_circuits(hardware.case, shape.regions(demand), degree, DTYPE, policy)
+        return choose_circuits(hardware.case, shape.regions(demand), degree, DTYPE, policy)
 
-    return formed_cluster(hardware, shape, choose)
+    return form_cluster(hardware, shape, choose)
 
 
-def _racks(table: FabricTable) -> Network:
+def _racks(table: FabricTable) -> FabricGraph:
     of_case, host = table.case.network, np.arange(table.servers)
     racks = -(-table.servers // table.rack)
     rack, core = table.servers + host // table.rack, table.servers + racks
@@ -93,7 +95,7 @@ def _racks(table: FabricTable) -> Network:
 NO_TIME = 10**9  # gigabytes/s of an NVSwitch that takes practically no time
 
 
-def pattern_of_graph(graph: Flows, endpoint: np.ndarray, place: Place) -> Routed:
+def pattern_of_graph(graph: Flows, endpoint: np.ndarray, wired_fabric: WiredFabric) -> Routed:
     """Return one iteration of a job from its flows; `endpoint` [ranks] is the endpoint of each rank.
 
     Flows within an endpoint take no time. All flows from one rank to another are one connection. Raise `InputError` for
@@ -105,7 +107,7 @@ def pattern_of_graph(graph: Flows, endpoint: np.ndarray, place: Place) -> Routed
         raise InputError(f"start of flow {np.argmax(wrong)} must be 0, since it waits for flows that repeat.")
     src, dst = (np.where(graph.transfers, endpoint[end], -1) for end in (graph.src, graph.dst))
     away = np.flatnonzero(graph.transfers & (src != dst) & (graph.bytes > 0))
-    routes = stacked([(away, place.route(src[away], dst[away]))] if len(away) else [], graph.flows)
+    routes = stack_routes([(away, wired_fabric.route(src[away], dst[away]))] if len(away) else [], graph.flows)
     size = np.zeros(graph.flows)
     size[away] = graph.size[away]
     _, connection = np.unique(np.stack([graph.src, graph.dst], axis=1), axis=0, return_inverse=True)
@@ -126,9 +128,9 @@ def runs_of_ranks(named: str, ranks: int, servers: tuple[int, ...]) -> tuple[np.
     return np.repeat(np.array(servers, np.int64), each), np.tile(np.arange(each), len(servers))
 
 
-def late(flows: Flows, endpoint: np.ndarray, place: Place) -> Flows:
+def with_latency(flows: Flows, endpoint: np.ndarray, wired_fabric: WiredFabric) -> Flows:
     """Add the latency of the links that each message crosses; `endpoint` [ranks] is the endpoint of each rank."""
-    if not place.wired.network.delay_s.any():
+    if not wired_fabric.wired.network.delay_s.any():
         return flows
 
     def latency_s(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
@@ -136,13 +138,13 @@ def late(flows: Flows, endpoint: np.ndarray, place: Place) -> Flows:
         src, dst = (endpoint[end] for end in np.divmod(pairs, len(endpoint)))
         away, delay_s = np.flatnonzero(src != dst), np.zeros(len(pairs))
         if len(away):
-            delay_s[away] = latency(place.wired.network, place.route(src[away], dst[away]))
+            delay_s[away] = latency(wired_fabric.wired.network, wired_fabric.route(src[away], dst[away]))
         return delay_s[which]
 
-    return flows.delayed(latency_s)
+    return flows.add_latency(latency_s)
 
 
-@cached_by_files(named_files, maxsize=1024)
+@cached_by_files(files_of_case, maxsize=1024)
 def model_phase(case: Case) -> tuple[float, float]:
     """Divide the case's iteration in `simulate` into seconds without NICs and bytes that keep a NIC busy for the rest.
 
@@ -161,17 +163,17 @@ def scene_from(shared: SharedJobs) -> Scene:
         patterns = [_over_links(job, links) for job in shared.jobs]
     else:
         moves, demand = [_moves(job, shared.fabric) for job in shared.jobs], np.zeros((servers_of(shared.fabric),) * 2)
-        for one in moves:
-            one.add_to(demand)
-        place = place_of(shared.fabric, demand)
-        network = place.wired.network
+        for move in moves:
+            move.add_to(demand)
+        wired_fabric = wire_fabric(shared.fabric, demand)
+        network = wired_fabric.wired.network
         links, capacity = [network.link_name(link) for link in range(len(network.tail))], network.capacity
-        patterns = [one.pattern(place) for one in moves]
+        patterns = [move.pattern(wired_fabric) for move in moves]
     names, iterations, arrival_s = zip(*((job.name, job.iterations, job.arrival_s) for job in shared.jobs), strict=True)
     return scene_of(names, patterns, iterations, arrival_s, links, capacity)
 
 
-def best_placed(shared: SharedJobs, scene: Scene, drawn: int, seed: int, tick_s: float) -> Scene:
+def best_placement(shared: SharedJobs, scene: Scene, drawn: int, seed: int, tick_s: float) -> Scene:
     """Return the scene with the best CASSINI score among `scene` and `drawn` random placements.
 
     A placement keeps each job's number of servers, shares no server between jobs and lists servers in rising order.
@@ -188,7 +190,7 @@ def best_placed(shared: SharedJobs, scene: Scene, drawn: int, seed: int, tick_s:
         placed = zip(shared.jobs, order, strict=True)
         jobs = tuple(dataclasses.replace(job, servers=tuple(sorted(own.tolist()))) for job, own in placed)
         scenes.append(scene_from(dataclasses.replace(shared, jobs=jobs)))
-    scores = [time_shifts(one.alone_s.tolist(), one.circles(), tick_s).score for one in scenes]
+    scores = [time_shifts(candidate.alone_s.tolist(), candidate.circles(), tick_s).score for candidate in scenes]
     return scenes[int(np.argmax(scores))]
 
 
@@ -220,14 +222,14 @@ class _PhaseMoves(NamedTuple):
         for _, src, dst, size in self.phases:
             np.add.at(demand, (src, dst), size)
 
-    def pattern(self, place: Place) -> Routed:
+    def pattern(self, wired_fabric: WiredFabric) -> Routed:
         """Return the pattern in which each endpoint sends an equal part to its counterpart on the other server."""
-        each = np.arange(place.per_server)
+        each = np.arange(wired_fabric.per_server)
         flows = []
         for seconds, src, dst, size in self.phases:
-            ends = ((server[:, None] * place.per_server + each).ravel() for server in (src, dst))
-            routes = place.route(*ends)
-            flows.append((seconds, routes, np.full(len(routes.hops), size / place.per_server)))
+            ends = ((server[:, None] * wired_fabric.per_server + each).ravel() for server in (src, dst))
+            routes = wired_fabric.route(*ends)
+            flows.append((seconds, routes, np.full(len(routes.hops), size / wired_fabric.per_server)))
         return pattern_of(flows)
 
 
@@ -243,10 +245,10 @@ class _GraphMoves(NamedTuple):
         src, dst = (self.server[end[moves]] for end in (self.flows.src, self.flows.dst))
         np.add.at(demand, (src, dst), np.where(src == dst, 0, self.flows.size[moves]))
 
-    def pattern(self, place: Place) -> Routed:
+    def pattern(self, wired_fabric: WiredFabric) -> Routed:
         """Return the pattern with a server's ranks spread over its endpoints; ranks may share an endpoint."""
-        endpoint = self.server * place.per_server + self.turn % place.per_server
-        return pattern_of_graph(late(self.flows, endpoint, place), endpoint, place)
+        endpoint = self.server * wired_fabric.per_server + self.turn % wired_fabric.per_server
+        return pattern_of_graph(with_latency(self.flows, endpoint, wired_fabric), endpoint, wired_fabric)
 
 
 def _moves(job: TrainingJob, table: FabricTable) -> _PhaseMoves | _GraphMoves:
@@ -256,7 +258,7 @@ def _moves(job: TrainingJob, table: FabricTable) -> _PhaseMoves | _GraphMoves:
     if job.graph is not None:
         graph, gbps = read_tasks(job.graph), GUESSED_GBPS if table.graph is not None else table.case.network.nic_gbps
         server, turn = runs_of_ranks(job.name, graph.ranks, job.servers)
-        return _GraphMoves(lowered(graph, server=server, lane_gbps=gbps), server, turn)
+        return _GraphMoves(lower_tasks(graph, server=server, lane_gbps=gbps), server, turn)
     phases, payload = [], 1.0 if table.own else hardware_of(table.case, table.servers).goodput
     for phase in _phases(job, endpoints_of(table) * payload):
         own = np.array(job.servers if phase.gigabytes else (), np.int64)

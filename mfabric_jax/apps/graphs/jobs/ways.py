@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mfabric_jax.apps.graphs.jobs.cassini import Mltcp, Shifts, time_shifts
-from mfabric_jax.apps.graphs.jobs.iterations import JobTimes, Repeated, Scene, in_pieces, repeated, solve_jobs
+from mfabric_jax.apps.graphs.jobs.iterations import JobTimes, Repeated, Scene, in_pieces, repeat_patterns, solve_jobs
 from mfabric_jax.checks import InputError, check_unread, names, not_negative, positive, whole
 from mfabric_jax.routing.transfers import Routed
 
@@ -111,11 +111,11 @@ def _best(scene: Scene, study: JobsStudy) -> Handled:
     """Coordinate search for the best shifts under fair sharing, from the best of no shifts, CASSINI's and MLTCP's."""
     jobs = len(scene.names)
     count = np.minimum(scene.iterations, np.ceil(JUDGED * scene.alone_s.max() / scene.alone_s)).astype(int)
-    flows = repeated(scene.patterns, count.tolist(), scene.arrival_s)
+    flows = repeat_patterns(scene.patterns, count.tolist(), scene.arrival_s)
     tried = np.arange(study.steps) / study.steps
 
     def judge(shifts: np.ndarray) -> np.ndarray:
-        at_s = shifted(scene, shifts, np.array([scene.arrival_s]))
+        at_s = shifted_starts(scene, shifts, np.array([scene.arrival_s]))
         done = solve_jobs(flows, scene.capacity, start=job_starts(flows, at_s))
         times = iteration_times(flows, done.finish, at_s)
         return np.mean([own.mean(axis=1) / alone for own, alone in zip(times, scene.alone_s, strict=True)], axis=0)
@@ -137,7 +137,7 @@ def _best(scene: Scene, study: JobsStudy) -> Handled:
 
 
 def _where_mltcp_ends(scene: Scene, study: JobsStudy) -> np.ndarray:
-    flows = repeated(_mltcp(scene, study).patterns, scene.iterations, scene.arrival_s)
+    flows = repeat_patterns(_mltcp(scene, study).patterns, scene.iterations, scene.arrival_s)
     ends = flows.of_jobs(solve_jobs(flows, scene.capacity).finish[flows.end])
     until = min(float(own[-1]) for own in ends)
     # The last end of each job before the first job is done; for a job without one, its first end.
@@ -153,7 +153,7 @@ WAYS: dict[str, Callable[[Scene, JobsStudy], Handled]] = {
 }
 
 
-def shifted(scene: Scene, shift_s: np.ndarray, arrival_s: np.ndarray) -> np.ndarray:
+def shifted_starts(scene: Scene, shift_s: np.ndarray, arrival_s: np.ndarray) -> np.ndarray:
     """Return the starts of jobs [B J]: the first turn after arrival. Turns begin at `shift_s`, one iteration apart."""
     return arrival_s + np.mod(shift_s - arrival_s, scene.alone_s)
 
@@ -177,7 +177,7 @@ def iteration_times(flows: Repeated, finish: np.ndarray, at_s: np.ndarray) -> li
 # the turns of all jobs move with it. Every wait changes only what comes later; the run is repeated after each.
 
 
-def held_to_turns(flows: Repeated, scene: Scene, handled: Handled, start: np.ndarray, lag: np.ndarray) -> JobTimes:
+def hold_to_turns(flows: Repeated, scene: Scene, handled: Handled, start: np.ndarray, lag: np.ndarray) -> JobTimes:
     """Return the times of all flows if iterations wait for their turns; `start`, `lag` are [B F].
 
     A job's turns are its shift plus multiples of its iteration time alone.

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 CarriedOf = Callable[[np.ndarray, bool], "Carried"]
 
 
-class Part(NamedTuple):
+class RegionSchedule(NamedTuple):
     """The schedule of one all-to-all on its `servers` [s] in one region."""
 
     servers: np.ndarray
     plan: "Carried"
 
     @property
-    def used(self) -> list[int]:
+    def used_spans(self) -> list[int]:
         """Indices of the spans of each switch up to its last span that carries bytes."""
         spans, some = self.plan.spans, self.plan.part.any((1, 2))
-        last = {spans[one].switch: one for one in np.flatnonzero(some).tolist()}
-        return [one for one, span in enumerate(spans) if one <= last.get(span.switch, -1)]
+        last = {spans[index].switch: index for index in np.flatnonzero(some).tolist()}
+        return [index for index, span in enumerate(spans) if index <= last.get(span.switch, -1)]
 
-    def shown(self, *, last: bool) -> np.ndarray:
+    def end_circuits(self, *, last: bool) -> np.ndarray:
         """Return the circuits [s s] of all switches in their first configurations, or in their last ones."""
-        used = [self.plan.spans[one] for one in self.used if not self.plan.spans[one].kept]
+        used = [self.plan.spans[index] for index in self.used_spans if not self.plan.spans[index].kept]
         of_switch = {span.switch: span.circuits for span in (used if last else reversed(used))}
         return sum(of_switch.values(), np.zeros((len(self.servers),) * 2, int))
 
@@ -48,14 +48,16 @@ class Scheduled(NamedTuple):
     circuits: list[np.ndarray]
 
 
-def planned(phases: Phases, size: int, carried: Callable[[int], CarriedOf], *, known: bool) -> list[list[Part]]:
+def find_schedules(
+    phases: Phases, size: int, carried: Callable[[int], CarriedOf], *, known: bool
+) -> list[list[RegionSchedule]]:
     """Return the schedules of every all-to-all inside regions of `size` servers.
 
     `carried` returns the scheduler for a number of servers; `known`: the demand is known in advance.
     """
     of_size: dict[int, CarriedOf] = {}
     before: dict[tuple[int, bytes], Carried] = {}
-    found: list[list[Part]] = []
+    schedules: list[list[RegionSchedule]] = []
     for demand in phases.demand:
         parts, servers = [], np.flatnonzero(at_work(demand))
         for region in np.unique(servers // size):
@@ -64,29 +66,34 @@ def planned(phases: Phases, size: int, carried: Callable[[int], CarriedOf], *, k
             if (count, own.tobytes()) not in before:
                 plan = of_size.get(count) or of_size.setdefault(count, carried(count))
                 before[count, own.tobytes()] = plan(own, known)
-            parts.append(Part(mine, before[count, own.tobytes()]))
-        found.append(parts)
-    return found
+            parts.append(RegionSchedule(mine, before[count, own.tobytes()]))
+        schedules.append(parts)
+    return schedules
 
 
 def on_schedules(
-    flows: Flows, phases: Phases, parts: list[list[Part]], ends: tuple[np.ndarray, np.ndarray], delay_s: float, **how
+    flows: Flows,
+    phases: Phases,
+    parts: list[list[RegionSchedule]],
+    ends: tuple[np.ndarray, np.ndarray],
+    delay_s: float,
+    **how,
 ) -> Scheduled:
     """Return the graph in which all-to-alls follow their schedules. `ends`: source and destination server of flows [F].
 
     `ahead`: the switch sets the first configuration of a `first_free` schedule as soon as the earlier all-to-alls have
     ended; else everything that the all-to-all waits for must have ended, too.
     """
-    own = _Laid(flows, phases, ends, delay_s, **how)
+    own = _ScheduleLayout(flows, phases, ends, delay_s, **how)
     for every in parts:  # a run begins with the circuits that it ends with
         for part in every:
             own.set(part)
     for phase, every in enumerate(parts):
         own.lay(phase, every)
-    return own.done()
+    return own.assemble()
 
 
-class _Laid:
+class _ScheduleLayout:
     def __init__(self, flows: Flows, phases: Phases, ends, delay_s: float, *, ahead: bool):
         self.flows, self.of, self.ends, self.delay_s, self.ahead = flows, phases.of, ends, delay_s, ahead
         self.number = flows.flows
@@ -102,9 +109,9 @@ class _Laid:
         self.after = flows.after
         self.outside = self.of[self.after[:, 0]] != self.of[self.after[:, 1]]
 
-    def set(self, part: Part) -> None:
+    def set(self, part: RegionSchedule) -> None:
         """Remember the last circuits of the servers of a part."""
-        for server, rows in self._rows(part.shown(last=True), part.servers):
+        for server, rows in self._rows(part.end_circuits(last=True), part.servers):
             self.own[server] = rows
 
     def _rows(self, circuits: np.ndarray, servers: np.ndarray):
@@ -120,18 +127,18 @@ class _Laid:
         usual = USUAL | {"src": -1, "dst": -1, "size": 0.0, "cap": 1.0, "wiring": 0} | columns
         for name, values in self.columns.items():
             values.append(usual[name])
-        self.pairs.extend((int(one), self.number) for one in waits_for)
+        self.pairs.extend((int(flow), self.number) for flow in waits_for)
         self.number += 1
         return self.number - 1
 
-    def lay(self, phase: int, parts: list[Part]) -> None:
+    def lay(self, phase: int, parts: list[RegionSchedule]) -> None:
         members = np.flatnonzero(self.of == phase)
         waits = self._waits(phase, members)
         for part in parts:
             before = sorted({user for server in part.servers.tolist() for user in self.users.get(server, ())})
-            through = [self._add(np.flatnonzero(self.of == one), task=TURN) for one in before]
-            begin = self._add([*waits, *through, *self._turned(part, waits, through)], task=SHOWN)
-            self._pieces(part, members, self._shown(part, begin))
+            through = [self._add(np.flatnonzero(self.of == earlier), task=TURN) for earlier in before]
+            begin = self._add([*waits, *through, *self._add_reconfiguration(part, waits, through)], task=SHOWN)
+            self._add_pieces(part, members, self._add_span_markers(part, begin))
             self.set(part)
             for server in part.servers.tolist():
                 self.users[server] = [phase]
@@ -140,7 +147,10 @@ class _Laid:
         """Flows that the all-to-all waits for, and markers with the starts and lags of its first flows."""
         into = self.of[self.after[:, 1]] == phase
         inside = np.isin(members, self.after[into & ~self.outside, 1])
-        return [*self.after[into & self.outside, 0].tolist(), *(self._may_begin(int(one)) for one in members[~inside])]
+        return [
+            *self.after[into & self.outside, 0].tolist(),
+            *(self._may_begin(int(flow)) for flow in members[~inside]),
+        ]
 
     def _may_begin(self, flow: int) -> int:
         if flow not in self.ready:
@@ -149,44 +159,44 @@ class _Laid:
             self.ready[flow] = self._add(waits, task=self.flows.task[flow], **when)
         return self.ready[flow]
 
-    def _turned(self, part: Part, waits: list[int], through: list[int]) -> list[int]:
-        first = self._rows(part.shown(last=False), part.servers)
+    def _add_reconfiguration(self, part: RegionSchedule, waits: list[int], through: list[int]) -> list[int]:
+        first = self._rows(part.end_circuits(last=False), part.servers)
         if not part.plan.first_free or all((self.own[server] == rows).all() for server, rows in first):
             return []
         return [self._add([*through, *([] if self.ahead else waits)], lag=self.delay_s, task=TURN)]
 
-    def _shown(self, part: Part, begin: int) -> dict[int, int]:
+    def _add_span_markers(self, part: RegionSchedule, begin: int) -> dict[int, int]:
         """Add a marker for the begin of each span in use."""
         last: dict[int, tuple[int, float]] = {}  # of each switch: the previous configuration's marker and seconds
         begins = {}
-        for one in part.used:
-            span = part.plan.spans[one]
+        for index in part.used_spans:
+            span = part.plan.spans[index]
             before, seconds = last.get(span.switch, (begin, 0.0))
             if seconds:
                 before = self._add([before], lag=seconds, task=SHOWN)
                 last[span.switch] = before, 0.0
-            begins[one] = before
+            begins[index] = before
             if not span.kept:
-                begins[one] = self._add([before], lag=span.turn_s, task=TURN) if span.turn_s else before
-                last[span.switch] = begins[one], span.seconds
+                begins[index] = self._add([before], lag=span.reconfigure_s, task=TURN) if span.reconfigure_s else before
+                last[span.switch] = begins[index], span.seconds
         return begins
 
-    def _pieces(self, part: Part, members: np.ndarray, begins: dict[int, int]) -> None:
+    def _add_pieces(self, part: RegionSchedule, members: np.ndarray, begins: dict[int, int]) -> None:
         src, dst = (end[members] for end in self.ends)
-        place = np.full(self.servers, -1)
-        place[part.servers] = np.arange(len(part.servers))
+        position = np.full(self.servers, -1)
+        position[part.servers] = np.arange(len(part.servers))
         moves = self.flows.transfers[members] & (self.flows.size[members] > 0) & (src != dst)
-        here = moves & (place[src] >= 0) & (place[dst] >= 0)
-        for flow, i, j in zip(members[here].tolist(), place[src[here]], place[dst[here]], strict=True):
+        here = moves & (position[src] >= 0) & (position[dst] >= 0)
+        for flow, i, j in zip(members[here].tolist(), position[src[here]], position[dst[here]], strict=True):
             share, left = part.plan.part[:, i, j], float(part.plan.left[i, j])
             some: list[tuple[int | None, float, int]] = [(None, left, 0)] if left else []
-            for one in np.flatnonzero(share).tolist():
-                some.append((begins[one], float(share[one]), self._wired(part, one)))
+            for index in np.flatnonzero(share).tolist():
+                some.append((begins[index], float(share[index]), self._wiring_number(part, index)))
             if share.any():
                 self._cut(flow, some)
 
-    def _wired(self, part: Part, one: int) -> int:
-        span = part.plan.spans[one]
+    def _wiring_number(self, part: RegionSchedule, index: int) -> int:
+        span = part.plan.spans[index]
         circuits = self._full(span.circuits, part.servers)
         key = span.switch, circuits.tobytes()
         if key not in self.circuits:
@@ -203,14 +213,14 @@ class _Laid:
             size = share * self.flows.size[flow]
             self.split[flow].append(self._add(waits, size=size, message=self.number, wiring=wiring, **of_flow))
 
-    def done(self) -> Scheduled:
+    def assemble(self) -> Scheduled:
         """Make each divided transfer a marker that waits for its pieces alone, and return all flows."""
         flows, cut = self.flows, np.array(sorted(self.split), np.int64)
         arrays = {name: np.array(getattr(flows, name)) for name in COLUMNS}
         was_cut = np.zeros(flows.flows, bool)
         was_cut[cut] = True
         late = np.flatnonzero((arrays["message"] >= 0) & was_cut[arrays["message"]])
-        arrays["message"][late] = [self.split[one][-1] for one in arrays["message"][late].tolist()]
+        arrays["message"][late] = [self.split[message][-1] for message in arrays["message"][late].tolist()]
         marker = USUAL | {"src": -1, "dst": -1, "size": 0.0, "cap": 1.0}
         for name in (name for name in COLUMNS if name != "task"):
             arrays[name][cut] = marker[name]

@@ -7,11 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax import fabric, units
-from mfabric_jax.apps.graphs.replay.on_schedules import CarriedOf, on_schedules, planned
+from mfabric_jax.apps.graphs.replay.on_schedules import CarriedOf, find_schedules, on_schedules
 from mfabric_jax.apps.graphs.replay.replay_settings import Replay, gpus_of_ranks
-from mfabric_jax.apps.graphs.replay.turns import Phases, circuits_of_each, inside_regions, phases_of, with_turns
+from mfabric_jax.apps.graphs.replay.turns import (
+    Phases,
+    circuits_of_each,
+    inside_regions,
+    phases_of,
+    with_reconfigurations,
+)
 from mfabric_jax.apps.graphs.tasks.graph import TaskGraph
-from mfabric_jax.apps.graphs.tasks.lowering import lowered
+from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
 from mfabric_jax.case import Case
 from mfabric_jax.case.paths import flat
 from mfabric_jax.case.policies import NO_SCHEDULE, is_function
@@ -19,15 +25,15 @@ from mfabric_jax.checks import InputError, in_file
 from mfabric_jax.evaluate.resolving.limits import ITS_SWITCHES, refuse
 from mfabric_jax.evaluate.resolving.resolve import gpu_of, hardware_of
 from mfabric_jax.evaluate.resolving.resolved import Hardware
-from mfabric_jax.evaluate.whole_cluster import PlainServers, chosen_circuits, formed_cluster, plain_servers
-from mfabric_jax.fabric import Cluster, Network, Region, read_graph
+from mfabric_jax.evaluate.whole_cluster import PlainServers, choose_circuits, form_cluster, plain_servers
+from mfabric_jax.fabric import Cluster, FabricGraph, Region, read_graph
 from mfabric_jax.fabric.graph import endpoints
 from mfabric_jax.fabric.relays import relays_of
 from mfabric_jax.fabric.transport import NONE
 from mfabric_jax.flows import Completion, FlowProblem
 from mfabric_jax.flows.flows import Flows, Latency
-from mfabric_jax.routing.shortest import Routes, stacked
-from mfabric_jax.routing.transfers import Routed, Wired, binding, latency, under, wired_cluster, wired_graph
+from mfabric_jax.routing.shortest import Routes, stack_routes
+from mfabric_jax.routing.transfers import Routed, Wired, binding, latency, under, wire_cluster, wire_graph
 
 CIRCUIT = "circuit"
 MOST_SERVERS = 2**14  # the bytes between all pairs of servers are one array
@@ -37,28 +43,28 @@ class Wirings:
     """Networks that differ only in their circuits, whose links come last; `network` has all circuits."""
 
     def __init__(self, each: Sequence[Wired]):
-        circuits = [sum(count for kind, count in one.network.links if kind == CIRCUIT) for one in each]
+        circuits = [sum(count for kind, count in wired.network.links if kind == CIRCUIT) for wired in each]
         self.each, self.shared = each, len(each[0].network.tail) - circuits[0]
         self.first = (self.shared + np.cumsum([0, *circuits[:-1]])).tolist()  # first circuit link of each
         self.network = each[0].network
         if sum(circuits) > circuits[0]:
             of_all = {}
             for field in ("tail", "head", "capacity", "delay_s"):
-                every = [getattr(one.network, field) for one in each]
+                every = [getattr(wired.network, field) for wired in each]
                 of_all[field] = np.concatenate([every[0][: self.shared], *(links[self.shared :] for links in every)])
-            nodes = max((one.network for one in each), key=lambda network: network.size).nodes
+            nodes = max((wired.network for wired in each), key=lambda network: network.size).nodes
             links = tuple(run for run in self.network.links if run[0] != CIRCUIT)
-            self.network = Network(**of_all, nodes=nodes, links=(*links, (CIRCUIT, sum(circuits))))
+            self.network = FabricGraph(**of_all, nodes=nodes, links=(*links, (CIRCUIT, sum(circuits))))
 
     def routes(self, wiring: np.ndarray, src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:
         """Return the links that flows between ends [F] cross; `wiring` [F] selects the network of each flow."""
         parts = []
-        for one in np.unique(wiring).tolist():
-            mine = np.flatnonzero(wiring == one)
-            hops, share = self.each[one].routes(src[mine], dst[mine], size[mine])
-            moved = np.where(hops >= self.shared, hops + self.first[one] - self.shared, hops)
+        for number in np.unique(wiring).tolist():
+            mine = np.flatnonzero(wiring == number)
+            hops, share = self.each[number].routes(src[mine], dst[mine], size[mine])
+            moved = np.where(hops >= self.shared, hops + self.first[number] - self.shared, hops)
             parts.append((mine, Routes(moved, share)))
-        return stacked(parts, len(wiring))
+        return stack_routes(parts, len(wiring))
 
 
 DTYPE = "float64"  # because many times add up
@@ -75,7 +81,7 @@ class Prepared(NamedTuple):
     routed: Routed
     cluster: Cluster | None
     nic_gbps: float | None
-    network: Network
+    network: FabricGraph
     gpu: np.ndarray
     paths: str
     relays: str | None = None
@@ -108,7 +114,7 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     """
     config = config.on(case)
     try:
-        placed = _built(config, graph, case) if config.graph is None else _own_graph(config, graph, case)
+        placed = _place_on_fabric(config, graph, case) if config.graph is None else _place_on_graph(config, graph, case)
     except MemoryError:
         raise InputError(_too_many(graph, case.network.fabric)) from None
     flows, gpu, paths = placed.flows, placed.gpu, case.network.paths.name
@@ -121,7 +127,7 @@ def prepare(graph: TaskGraph, case: Case, config: Replay) -> Prepared:
     with in_file(config.graph):
         routes = placed.wirings.routes(wiring, src, dst, size)
     network, waits_s = under(placed.hardware.carried_by, placed.wirings.network, routes, size)
-    flows = flows.delayed(_latency(config, ranks, pair, latency(network, routes) + waits_s))
+    flows = flows.add_latency(_latency(config, ranks, pair, latency(network, routes) + waits_s))
     row = np.full(flows.flows, len(ways))  # computations and markers use the last row, which has no links
     row[moves] = which
     hops, share = (np.pad(x, ((0, 1), (0, 0)), constant_values=fill) for x, fill in zip(routes, (-1, 0), strict=True))
@@ -136,16 +142,18 @@ def _too_many(graph: TaskGraph, fabric: str) -> str:
 
 
 def _latency(config: Replay, ranks: int, pair: np.ndarray, delay_s: np.ndarray) -> Latency:
-    known, place = np.unique(pair, return_inverse=True)
+    known, index = np.unique(pair, return_inverse=True)
     longest = np.zeros(len(known))
-    np.maximum.at(longest, place, delay_s)
+    np.maximum.at(longest, index, delay_s)
     return lambda src, dst: config.alpha_s + longest[np.searchsorted(known, src * ranks + dst)]
 
 
 def lower(graph: TaskGraph, config: Replay, server: np.ndarray, nic_gbps: float) -> Flows:
     """Lower the graph's collectives to flows, without latency."""
-    rest = {"algorithms": config.algorithms, "chunks": config.chunks, "absent": config.absent, "lanes": config.lanes}
-    flows = lowered(graph, alpha_s=lambda src, dst: np.zeros(len(src)), server=server, lane_gbps=nic_gbps, **rest)
+    options = {"algorithms": config.algorithms, "chunks": config.chunks, "absent": config.absent, "lanes": config.lanes}
+    flows = lower_tasks(
+        graph, alpha_s=lambda src, dst: np.zeros(len(src)), server=server, lane_gbps=nic_gbps, **options
+    )
     return dataclasses.replace(flows, size=np.where(flows.transfers, 1, config.compute_scale) * flows.size)
 
 
@@ -165,19 +173,19 @@ class _Placed(NamedTuple):
     relays: str | None = None
 
 
-def _own_graph(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
+def _place_on_graph(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
     seed, paths = case.run.seed, case.network.paths.name
     hardware = hardware_of(case.with_({"network.fabric": "fat-tree"}), 1)  # the graph replaces this fabric
     network = read_graph(str(config.graph))
     relays = relays_of(network, case.network.on_graph.relay)
-    wired = wired_graph(network, paths, seed, hardware.goodput, forward=relays.forward)
+    wired = wire_graph(network, paths, seed, hardware.goodput, forward=relays.forward)
     gpus = len(endpoints(wired.network))
     gpu = gpus_of_ranks(config.ranks_on, graph.ranks, 1, gpus, first=config.first_gpu, seed=seed)
     flows = lower(graph, config, gpu // hardware.server.gpus_per_server, case.network.nic_gbps)
     return _Placed(hardware, None, gpu, flows, np.zeros(flows.flows, int), Wirings([wired]), relays.words)
 
 
-def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
+def _place_on_fabric(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
     on, nic_gbps, seed = fabric.get(case.network.fabric), case.network.nic_gbps, case.run.seed
     per_server = on.gpus_of(gpu_of(case))
     servers = config.servers or -(-(graph.ranks + config.first_gpu) // per_server)
@@ -191,10 +199,10 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
     between = _Between(flows, gpu // per_server, servers)
 
     def choose(demand: np.ndarray, degree: int, policy: str | None = None) -> np.ndarray:
-        return chosen_circuits(hardware.case, demand, degree, DTYPE, policy)
+        return choose_circuits(hardware.case, demand, degree, DTYPE, policy)
 
     def form(circuits: Callable[..., np.ndarray]) -> Cluster:
-        return formed_cluster(hardware, shape, circuits)
+        return form_cluster(hardware, shape, circuits)
 
     if on.reconfigures and hardware.case.circuits.schedule != NO_SCHEDULE:
         flows, wiring, clusters = _on_schedules(config, hardware, shape, between, graph, form)
@@ -202,11 +210,11 @@ def _built(config: Replay, graph: TaskGraph, case: Case) -> _Placed:
         phases = _phases(graph, between, nic_gbps, shape.servers_per_region)
         own = _each_own(between.servers, phases, choose, form, shape.servers_per_region)
         clusters = own.clusters
-        flows, wiring = _turning(config, between, phases, own, hardware.delay_s)
+        flows, wiring = _add_reconfigurations(config, between, phases, own, hardware.delay_s)
     else:
         clusters = [form(lambda *degree: choose(shape.regions(between.bytes(flows.transfers)), *degree))]
         wiring = np.zeros(flows.flows, int)
-    wirings = Wirings([wired_cluster(cluster, case.network.paths.name, seed) for cluster in clusters])
+    wirings = Wirings([wire_cluster(cluster, case.network.paths.name, seed) for cluster in clusters])
     return _Placed(hardware, clusters[0], gpu, flows, wiring, wirings)
 
 
@@ -273,14 +281,14 @@ def _on_schedules(config: Replay, hardware: Hardware, shape: PlainServers, betwe
     bare = form(none_yet)
     nics = bare.nics / (bare.tree.oversubscription if bare.tree else 1)
 
-    def carried(servers: int) -> CarriedOf:
+    def carrier_of(servers: int) -> CarriedOf:
         nic_gbps = units.to_gbps(bare.nic_Bps)
         return hardware.carrier(Region(servers, nic_gbps, degrees[0], nics, hardware.delay_s))
 
     ahead = config.first == "ahead"
-    parts = planned(phases, shape.servers_per_region, carried, known=ahead)
+    parts = find_schedules(phases, shape.servers_per_region, carrier_of, known=ahead)
     flows, wiring, circuits = on_schedules(between.flows, phases, parts, between.ends, hardware.delay_s, ahead=ahead)
-    return flows, wiring, [bare, *(bare.with_circuits(one[None], directed=True) for one in circuits)]
+    return flows, wiring, [bare, *(bare.with_circuits(matrix[None], directed=True) for matrix in circuits)]
 
 
 def _each_own(servers: int, phases: Phases, choose, form, size: int) -> _EachOwn:
@@ -293,18 +301,18 @@ def _each_own(servers: int, phases: Phases, choose, form, size: int) -> _EachOwn
     bare = form(none_yet)
     (circuits,) = chosen
     known: dict[bytes, int] = {}
-    wiring = np.array([known.setdefault(one.tobytes(), len(known) + 1) for one in circuits], np.int64)
+    wiring = np.array([known.setdefault(matrix.tobytes(), len(known) + 1) for matrix in circuits], np.int64)
     _, first = np.unique(wiring, return_index=True)
-    return _EachOwn(circuits, wiring, [bare, *(bare.with_circuits(circuits[place][None]) for place in first)])
+    return _EachOwn(circuits, wiring, [bare, *(bare.with_circuits(circuits[index][None]) for index in first)])
 
 
-def _turning(
+def _add_reconfigurations(
     config: Replay, between: _Between, phases: Phases, own: _EachOwn, delay_s: float
 ) -> tuple[Flows, np.ndarray]:
     wiring = np.where(phases.of >= 0, np.append(own.wiring, 0)[phases.of], 0)
     optical, (src, dst) = np.zeros(len(wiring), bool), between.ends
-    for one in np.unique(wiring).tolist():
-        mine = between.flows.transfers & (wiring == one)
-        optical[mine] = own.clusters[one].circuits.find(src[mine], dst[mine]) >= 0
-    flows = with_turns(between.flows, phases, own.circuits, optical, delay_s, ahead=config.first == "ahead")
+    for number in np.unique(wiring).tolist():
+        mine = between.flows.transfers & (wiring == number)
+        optical[mine] = own.clusters[number].circuits.find(src[mine], dst[mine]) >= 0
+    flows = with_reconfigurations(between.flows, phases, own.circuits, optical, delay_s, ahead=config.first == "ahead")
     return flows, np.pad(wiring, (0, flows.flows - len(wiring)))

@@ -13,7 +13,7 @@ from mfabric_jax import units
 from mfabric_jax.apps.graphs.replay.replay_paths import DTYPE
 from mfabric_jax.apps.graphs.replay.run import Replayed
 from mfabric_jax.apps.graphs.replay.turns import SHOWN, TURN
-from mfabric_jax.apps.graphs.tasks.critical import CriticalPath, covered_s, critical_path
+from mfabric_jax.apps.graphs.tasks.critical import CriticalPath, critical_path, union_s
 from mfabric_jax.evaluate.whole_cluster import use_of_links
 from mfabric_jax.routing.transfers import INSIDE, link_bytes
 
@@ -57,15 +57,15 @@ def under_way(done: Replayed) -> UnderWay:
     return UnderWay(flow, flows.src[of], flows.dst[of], done.begin[flow] - latency, latency, done.finish[flow])
 
 
-def spent(done: Replayed) -> Spent:
+def time_spent(done: Replayed) -> Spent:
     flows, ranks, sent = done.prepared.flows, done.prepared.graph.ranks, under_way(done)
     computes = (flows.seconds > 0) & (flows.dst < 0)
     begin = np.concatenate([done.begin[computes], np.tile(sent.begin, 2)])
     end = np.concatenate([done.finish[computes], np.tile(sent.end, 2)])
     owner = np.concatenate([flows.src[computes], sent.src, sent.dst])
     count = int(computes.sum())
-    compute_s = covered_s(begin[:count], end[:count], owner[:count], ranks)
-    busy_s = covered_s(begin, end, owner, ranks)
+    compute_s = union_s(begin[:count], end[:count], owner[:count], ranks)
+    busy_s = union_s(begin, end, owner, ranks)
     return Spent(compute_s, busy_s - compute_s, done.makespan_s - busy_s)
 
 
@@ -91,8 +91,8 @@ def gains(done: Replayed) -> Gains:
         changed = eqx.tree_at(lambda p: p.capacity, problem, capacity)
         return prepared.completion(changed, size=size, lag=lag, start=start).finish.max()
 
-    given = (jnp.asarray(x, DTYPE) for x in (prepared.flows.size, prepared.flows.lag, prepared.flows.start))
-    slopes = jax.grad(makespan, argnums=(0, 1, 2, 3))(problem.capacity, *given)
+    inputs = (jnp.asarray(x, DTYPE) for x in (prepared.flows.size, prepared.flows.lag, prepared.flows.start))
+    slopes = jax.grad(makespan, argnums=(0, 1, 2, 3))(problem.capacity, *inputs)
     return Gains(*(np.asarray(part, float) for part in slopes))
 
 
@@ -163,29 +163,29 @@ def at_a_tie(done: Replayed, rows: list[dict[str, Any]]) -> bool:
     return any(row["holds_s"] < 0 or row["holds_s"] > most for row in rows)
 
 
-def saved_rows(done: Replayed, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def savings_rows(done: Replayed, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows of `gain_rows` with `saved_at_1_percent_s`, measured by running the graph again.
 
     It is the time saved with 1 % more of the resource (links in both directions); negative if the run takes longer.
     """
-    return [row | {"saved_at_1_percent_s": _saved(done, row["what"])} for row in rows]
+    return [row | {"saved_at_1_percent_s": _measure_saving(done, row["what"])} for row in rows]
 
 
 def _both_ways(kind: str) -> str:
     return kind.removesuffix(" up and down").removesuffix(" up").removesuffix(" down")
 
 
-def _saved(done: Replayed, what: str) -> float:
-    prepared, amounts, given = done.prepared, _amounts(done), {}
+def _measure_saving(done: Replayed, what: str) -> float:
+    prepared, amounts, terms = done.prepared, _amounts(done), {}
     network, flows = prepared.network, prepared.flows
     if what in amounts:
         of, amount = amounts[what]
-        given[of] = {"size": prepared.flows.size, "lag": flows.lag, "start": flows.start}[of] - PER_CENT * amount
+        terms[of] = {"size": prepared.flows.size, "lag": flows.lag, "start": flows.start}[of] - PER_CENT * amount
     else:
         mine = np.array([_both_ways(name) == _both_ways(what) for name, _ in network.links])[network.kind_of_links()]
         network = dataclasses.replace(network, capacity=np.where(mine, 1 + PER_CENT, 1) * network.capacity)
         prepared = prepared._replace(network=network)
-    saved = done.makespan_s - float(prepared.completion(prepared.problem(), **given).finish.max())
+    saved = done.makespan_s - float(prepared.completion(prepared.problem(), **terms).finish.max())
     return saved if abs(saved) > _noise_s(done) else 0.0
 
 
@@ -204,7 +204,7 @@ def path_rows(done: Replayed) -> list[dict[str, Any]]:
         row = {"flow": flow, "task": int(flows.task[flow]), "name": _name(done, flow), "rank": int(flows.src[flow])}
         row |= {"to": int(flows.dst[flow]) if flows.transfers[flow] else None}
         row |= {f"{name}_s": float(getattr(path, name)[step]) for name in ("released", "begin", "finish")}
-        rows.append(row | {"held_by": _held_by(done, flow)})
+        rows.append(row | {"held_by": _holder(done, flow)})
     return rows
 
 
@@ -213,7 +213,7 @@ def _name(done: Replayed, flow: int) -> str:
     return OF_SWITCHES[task] if task < 0 else done.prepared.graph.name[task]
 
 
-def _held_by(done: Replayed, flow: int) -> str:
+def _holder(done: Replayed, flow: int) -> str:
     flows, link = done.prepared.flows, int(done.holder[flow])
     if link >= 0:
         return done.prepared.network.link_name(link)
@@ -226,7 +226,7 @@ def _held_by(done: Replayed, flow: int) -> str:
 
 def rank_rows(done: Replayed) -> list[dict[str, Any]]:
     """Return a row for each rank: its GPU, how it spends the makespan, and the bytes it sends and receives."""
-    prepared, parts = done.prepared, spent(done)
+    prepared, parts = done.prepared, time_spent(done)
     flows, ranks = prepared.flows, prepared.graph.ranks
     moves = flows.transfers & (flows.src != flows.dst)
     sent, received = (np.bincount(end[moves], flows.bytes[moves], minlength=ranks) for end in (flows.src, flows.dst))
@@ -235,7 +235,7 @@ def rank_rows(done: Replayed) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*(x.tolist() for x in columns.values()), strict=True)]
 
 
-def carried_rows(done: Replayed, slopes: Gains | None = None) -> list[dict[str, Any]]:
+def link_use_rows(done: Replayed, slopes: Gains | None = None) -> list[dict[str, Any]]:
     """Return a row for each link with traffic: ends, capacity, bytes, use, and seconds of the makespan due to it."""
     prepared = done.prepared
     network = prepared.network
@@ -253,7 +253,7 @@ def carried_rows(done: Replayed, slopes: Gains | None = None) -> list[dict[str, 
 
 def replay_row(done: Replayed, slopes: Gains | None = None) -> dict[str, Any]:
     """Return the row of a replay: the makespan, how ranks spend it on average, and what holds most of it."""
-    prepared, parts = done.prepared, spent(done)
+    prepared, parts = done.prepared, time_spent(done)
     flows = prepared.flows
     return {
         "fabric": prepared.fabric,
@@ -292,9 +292,9 @@ def spans(done: Replayed, ranks: Collection[int] | None = None) -> list[dict[str
         bars.append({"rank": int(flows.src[flow]), "track": "compute", "name": name} | when)
     sent = under_way(done)
     there = own[sent.src] | own[sent.dst]
-    for one in zip(*(column[there].tolist() for column in sent), strict=True):
-        bars += [row for row in _message_spans(done, *one) if own[row["rank"]]]
-    bars.sort(key=lambda one: one["begin_s"])
+    for entry in zip(*(column[there].tolist() for column in sent), strict=True):
+        bars += [row for row in _message_spans(done, *entry) if own[row["rank"]]]
+    bars.sort(key=lambda entry: entry["begin_s"])
     return bars + path_spans(done)
 
 
@@ -307,10 +307,10 @@ def _message_spans(done: Replayed, flow, src, dst, begin_s, latency_s, end_s) ->
         return []
     flows = done.prepared.flows
     name = _name(done, flow) if flows.transfers[flow] else f"{_name(done, flow)} {LATENCY}"
-    rest = {"begin_s": begin_s, "end_s": end_s, "latency_s": latency_s}
-    rest["args"] = {"bytes": float(flows.bytes[flow]), "task": int(flows.task[flow]), "latency_s": latency_s}
+    common = {"begin_s": begin_s, "end_s": end_s, "latency_s": latency_s}
+    common["args"] = {"bytes": float(flows.bytes[flow]), "task": int(flows.task[flow]), "latency_s": latency_s}
     ends = (src, "send", f"to {dst}"), (dst, "receive", f"from {src}")
-    return [{"rank": own, "track": track, "name": f"{name} {other}".strip()} | rest for own, track, other in ends]
+    return [{"rank": own, "track": track, "name": f"{name} {other}".strip()} | common for own, track, other in ends]
 
 
 def _step_span(row: dict[str, Any]) -> dict[str, Any]:

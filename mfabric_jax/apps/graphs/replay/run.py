@@ -14,7 +14,7 @@ from mfabric_jax.case import cases as several
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.problem import check_dtype
 from mfabric_jax.fabric import Cluster
-from mfabric_jax.flows import Outcome
+from mfabric_jax.flows import SolveOutcome
 from mfabric_jax.units import to_us
 
 
@@ -59,20 +59,22 @@ def replay(
     check_dtype(DTYPE)
     if not graph.tasks:
         raise InputError("a graph must have at least one task, got none.")
-    for one in each if config.graph is None else each[:1]:
-        network = one.network
-        own = config.on(one).graph is None
+    for each_case in each if config.graph is None else each[:1]:
+        network = each_case.network
+        own = config.on(each_case).graph is None
         where = f"{network.fabric} at {network.nic_gbps:g} Gbps" if own else "the graph"
         progress(f"{where}: paths")
         began = time.perf_counter()
-        prepared = prepare(graph, one, config)
+        prepared = prepare(graph, each_case, config)
         ready = time.perf_counter()
         progress(f"{where}: {prepared.flows.flows:,} flows")
         end = prepared.completion(prepared.problem())
         begin, finish = (np.asarray(x, float) for x in (end.begin, end.finish))
-        if end.outcome != Outcome.solved:
+        if end.outcome != SolveOutcome.solved:
             stuck = prepared.flows.task[np.argmax(np.isfinite(begin) & ~np.isfinite(finish))]
-            raise InputError(f"{graph.named(int(stuck))} never ends on {prepared.fabric}: {Outcome[end.outcome]}")
+            raise InputError(
+                f"{graph.task_label(int(stuck))} never ends on {prepared.fabric}: {SolveOutcome[end.outcome]}"
+            )
         took = ready - began, time.perf_counter() - ready
         yield Replayed(prepared, begin, finish, np.asarray(end.holder), int(end.events), *took)
 
@@ -94,15 +96,15 @@ def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
         "makespan_s": done.makespan_s,
     }
     lanes = "one task of a lane at a time, in an order set in advance" if config.lanes == "ordered" else "lanes free"
-    rest = f", {config.alpha_s:g} s a message; {lanes}" if config.alpha_s else f"; {lanes}"
+    tail = f", {config.alpha_s:g} s a message; {lanes}" if config.alpha_s else f"; {lanes}"
     if cluster is None:
         return row | {
-            "common": f"latency of the graph's links{rest}",
+            "common": f"latency of the graph's links{tail}",
             "servers": f"as the graph says; {done.prepared.relays}",
             "like": None,
         }
     latency = f"latency {to_us(cluster.link_delay_s):g} us a link"
-    return row | {"common": latency + rest, "servers": _servers(cluster, config), "like": _why(cluster, done)}
+    return row | {"common": latency + tail, "servers": _servers(cluster, config), "like": _why(cluster, done)}
 
 
 def _servers(cluster: Cluster, config: Replay) -> str:

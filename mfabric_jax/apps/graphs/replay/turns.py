@@ -40,13 +40,13 @@ def phases_of(
     of = exchanges_of(graph)[flows.task]
     between = {int(which): demand(of == which) for which in np.unique(of[of >= 0])}
     kept = [which for which in between if between[which].any()]
-    number = {which: place for place, which in enumerate(kept)}
+    number = {which: position for position, which in enumerate(kept)}
     of = np.array([number.get(which, -1) for which in of.tolist()], np.int64)
     order = turns_in_order(of, flows, seconds)
-    place = np.argsort(order)
+    position = np.argsort(order)
     servers = demand(np.zeros(flows.flows, bool)).shape
     matrices = np.array([between[kept[which]] for which in order]).reshape(-1, *servers)
-    return Phases(np.where(of >= 0, place[of] if len(place) else -1, -1), matrices)
+    return Phases(np.where(of >= 0, position[of] if len(position) else -1, -1), matrices)
 
 
 def exchanges_of(graph: TaskGraph) -> np.ndarray:
@@ -55,15 +55,15 @@ def exchanges_of(graph: TaskGraph) -> np.ndarray:
     An all-to-all is an ALL_TO_ALL collective, or all messages within a group for which one BARRIER of the group waits.
     """
     tasks = np.arange(graph.tasks)
-    one = np.where(graph.match >= 0, graph.match, graph.match.max(initial=0) + 1 + tasks)
-    exchange = np.where(graph.of(TaskKind.COLLECTIVE, Op.ALL_TO_ALL), one, -1)
+    number = np.where(graph.match >= 0, graph.match, graph.match.max(initial=0) + 1 + tasks)
+    exchange = np.where(graph.of(TaskKind.COLLECTIVE, Op.ALL_TO_ALL), number, -1)
     before, then = graph.after.T
     joined = graph.of(TaskKind.SEND)[before] & graph.of(TaskKind.COLLECTIVE, Op.BARRIER)[then]
     before, then = before[joined], then[joined]
     members = [frozenset(group) for group in graph.groups]
     both = zip(graph.peer[before].tolist(), graph.group[then].tolist(), strict=True)
     inside = np.array([peer in members[group] for peer, group in both], bool)
-    exchange[before[inside]] = one.max(initial=0) + 1 + one[then[inside]]
+    exchange[before[inside]] = number.max(initial=0) + 1 + number[then[inside]]
     return exchange
 
 
@@ -82,16 +82,16 @@ def turns_in_order(of: np.ndarray, flows: Flows, seconds: np.ndarray) -> np.ndar
         np.maximum.at(most, node, of_flows)
     first, then, waits = (part.tolist() for part in successors(pairs, count + every))
     there = set(node.tolist())
-    ready = [(begin[one] + lag[one], one) for one in there if not waits[one]]
+    ready = [(begin[index] + lag[index], index) for index in there if not waits[index]]
     heapq.heapify(ready)
     order, done = [], 0
     while ready:
-        at, one = heapq.heappop(ready)
+        now, index = heapq.heappop(ready)
         done += 1
-        if one < count:
-            order.append(one)
-        for follower in then[first[one] : first[one + 1]]:
-            begin[follower] = max(begin[follower], at + takes[one])
+        if index < count:
+            order.append(index)
+        for follower in then[first[index] : first[index + 1]]:
+            begin[follower] = max(begin[follower], now + takes[index])
             waits[follower] -= 1
             if not waits[follower]:
                 heapq.heappush(ready, (begin[follower] + lag[follower], follower))
@@ -116,19 +116,19 @@ def circuits_of_each(demand: np.ndarray, size: int, choose: Callable[[np.ndarray
     """
     circuits = np.zeros(demand.shape, np.int64)
     busy: dict[int, list[tuple[int, np.ndarray]]] = {}
-    for phase, one in enumerate(demand):
-        servers = np.flatnonzero(at_work(one))
+    for phase, matrix in enumerate(demand):
+        servers = np.flatnonzero(at_work(matrix))
         for region in np.unique(servers // size):
             mine = servers[servers // size == region]
             busy.setdefault(len(mine), []).append((phase, mine))
     for those in busy.values():
         count = choose(np.array([demand[phase][np.ix_(mine, mine)] for phase, mine in those]))
-        for (phase, mine), one in zip(those, count, strict=True):
-            circuits[phase][np.ix_(mine, mine)] = one
+        for (phase, mine), matrix in zip(those, count, strict=True):
+            circuits[phase][np.ix_(mine, mine)] = matrix
     return circuits
 
 
-def with_turns(
+def with_reconfigurations(
     flows: Flows, phases: Phases, circuits: np.ndarray, optical: np.ndarray, delay_s: float, *, ahead: bool
 ) -> Flows:
     """Return the graph in which flows on circuits wait for the switch.
@@ -148,7 +148,7 @@ def with_turns(
     def marker(waits_for, lag: float) -> int:
         number = flows.flows + len(lags)
         lags.append(lag)
-        pairs.extend((int(one), number) for one in waits_for)
+        pairs.extend((int(earlier), number) for earlier in waits_for)
         return number
 
     ended: dict[int, int] = {}

@@ -7,5 +7,5 @@ from mfabric_jax.apps.graphs.tasks.graph import Op as Op
 from mfabric_jax.apps.graphs.tasks.graph import TaskGraph as TaskGraph
 from mfabric_jax.apps.graphs.tasks.graph import TaskKind as TaskKind
 from mfabric_jax.apps.graphs.tasks.graph import Tasks as Tasks
-from mfabric_jax.apps.graphs.tasks.lowering import lowered as lowered
+from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks as lower_tasks
 from mfabric_jax.flows.flows import Flows as Flows

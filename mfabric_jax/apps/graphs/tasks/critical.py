@@ -42,15 +42,15 @@ def critical_path(after: np.ndarray, start: np.ndarray, begin: np.ndarray, finis
     return CriticalPath(flow, released, begin[flow], finish[flow])
 
 
-def covered_s(begin: np.ndarray, end: np.ndarray, owner: np.ndarray, owners: int) -> np.ndarray:
+def union_s(begin: np.ndarray, end: np.ndarray, owner: np.ndarray, owners: int) -> np.ndarray:
     """Return the seconds [owners] that the union of each owner's intervals covers, from `begin` to `end` [N]."""
-    found = np.zeros(owners)
+    seconds = np.zeros(owners)
     order = np.lexsort((begin, owner))
     begin, end, owner = begin[order], end[order], owner[order]
     bounds = np.searchsorted(owner, np.arange(owners + 1))
-    for one, (low, high) in enumerate(itertools.pairwise(bounds.tolist())):
+    for index, (low, high) in enumerate(itertools.pairwise(bounds.tolist())):
         if high > low:
             reached = np.maximum.accumulate(end[low:high])
             before = np.concatenate([begin[low : low + 1], reached[:-1]])
-            found[one] = np.maximum(end[low:high] - np.maximum(begin[low:high], before), 0).sum()
-    return found
+            seconds[index] = np.maximum(end[low:high] - np.maximum(begin[low:high], before), 0).sum()
+    return seconds

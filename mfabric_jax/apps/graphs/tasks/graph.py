@@ -7,7 +7,7 @@ from enum import IntEnum
 import numpy as np
 
 from mfabric_jax.checks import BY_NAME, COUNTS, InputError, one_of
-from mfabric_jax.flows.dependencies import checked_after, run_order
+from mfabric_jax.flows.dependencies import check_after, run_order
 
 
 class TaskKind(IntEnum):
@@ -87,7 +87,7 @@ class TaskGraph:
         of_kind = self.kind == kind
         return of_kind if op is None else of_kind & (self.op == op)
 
-    def named(self, task: int) -> str:
+    def task_label(self, task: int) -> str:
         """Return the name of a task for error messages: its number, name and file."""
         name = f" ({self.name[task]!r})" if self.name[task] else ""
         return f"task {task}{name}{f' of {self.file!r}' if self.file else ''}"
@@ -96,13 +96,13 @@ class TaskGraph:
         """Return whether both graphs have equal tasks; the order of `after` and the numbers in `match` may differ."""
         arrays = [name for name in FIELDS if name not in ("after", "match")]
         same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in arrays)
-        labels = [numbered(graph.match.tolist()) for graph in (self, other)]
+        labels = [number_labels(graph.match.tolist()) for graph in (self, other)]
         pairs = [set(map(tuple, graph.after.tolist())) for graph in (self, other)]
-        rest = [(graph.ranks, graph.groups, graph.name) for graph in (self, other)]
-        return same and labels[0] == labels[1] and pairs[0] == pairs[1] and rest[0] == rest[1]
+        metadata = [(graph.ranks, graph.groups, graph.name) for graph in (self, other)]
+        return same and labels[0] == labels[1] and pairs[0] == pairs[1] and metadata[0] == metadata[1]
 
 
-def numbered(labels: list) -> list[int]:
+def number_labels(labels: list) -> list[int]:
     """Number labels by first appearance, 0, 1, ...; None and -1 become -1."""
     seen: dict = {}
     return [-1 if label in (None, -1) else seen.setdefault(label, len(seen)) for label in labels]
@@ -140,7 +140,7 @@ class Tasks:
     def wait(self, task: int, *others) -> None:
         """Make the task wait for each of the others, which are numbers or lists of numbers."""
         for other in others:
-            self.after += [(one, task) for one in (other if hasattr(other, "__iter__") else (other,))]
+            self.after += [(earlier, task) for earlier in (other if hasattr(other, "__iter__") else (other,))]
 
     def graph(self) -> TaskGraph:
         """Return the graph of all tasks; duplicate pairs in `after` count once."""
@@ -176,14 +176,14 @@ def _check(graph: TaskGraph) -> None:
     for number, group in enumerate(graph.groups):
         if not group or len(set(group)) < len(group) or min(group) < 0 or max(group) >= graph.ranks:
             raise InputError(f"group {number} must hold ranks in 0..{graph.ranks - 1}, each once, got {list(group)}.")
-    checked_after(graph.after, graph.tasks)
-    run_order(graph.after, graph.tasks, graph.named)
+    check_after(graph.after, graph.tasks)
+    run_order(graph.after, graph.tasks, graph.task_label)
 
 
 def _refuse(graph: TaskGraph, wrong: np.ndarray, field: str, allowed: str) -> None:
     if wrong.any():
         task = int(np.argmax(wrong))
-        raise InputError(f"{field} of {graph.named(task)} must be {allowed}, got {getattr(graph, field)[task]}.")
+        raise InputError(f"{field} of {graph.task_label(task)} must be {allowed}, got {getattr(graph, field)[task]}.")
 
 
 # -- tasks in columns, for adding many at a time: `Tasks`, which adds them one by one, would take too long
@@ -212,12 +212,12 @@ class TaskColumns:
         self.wait(numbers, *after)
         return numbers
 
-    def grouped(self, members: np.ndarray) -> np.ndarray:
+    def add_groups(self, members: np.ndarray) -> np.ndarray:
         """Add groups of ranks [G n] and return their numbers [G]."""
         self.groups += [tuple(row) for row in members.tolist()]
         return np.arange(len(self.groups) - len(members), len(self.groups))
 
-    def matched(self, count: int) -> np.ndarray:
+    def add_matches(self, count: int) -> np.ndarray:
         """Return `count` new values of `match`, for messages or collectives."""
         self.matches += count
         return np.arange(self.matches - count, self.matches)

@@ -38,17 +38,17 @@ def lane_waits(graph: TaskGraph, node: np.ndarray, after: np.ndarray, bytes_per_
         return np.zeros((0, 2), np.int64)
     _, lane = np.unique(np.stack([graph.rank[tasks], graph.lane[tasks]]), axis=1, return_inverse=True)
     lanes: list[list[int]] = [[] for _ in range(graph.tasks)]
-    for one, of in zip(node[tasks].tolist(), lane.tolist(), strict=True):
-        lanes[one].append(of)
+    for index, of in zip(node[tasks].tolist(), lane.tolist(), strict=True):
+        lanes[index].append(of)
     start, lag, duration = _times(graph, node, bytes_per_s)
-    place = np.argsort(_begun(lanes, start, lag, duration, after))
-    order = np.lexsort((place[node[tasks]], lane))
+    position = np.argsort(_begin_order(lanes, start, lag, duration, after))
+    order = np.lexsort((position[node[tasks]], lane))
     tasks, lane = tasks[order], lane[order]
     same = lane[:-1] == lane[1:]
     return np.stack([tasks[:-1][same], tasks[1:][same]], axis=1)
 
 
-def held_up(graph: TaskGraph, lane: np.ndarray) -> np.ndarray:
+def lane_bound_tasks(graph: TaskGraph, lane: np.ndarray) -> np.ndarray:
     """Return the tasks with a lag whose lane may become free only after their other waits end. `lane`: `lane_waits`."""
     lane = lane[graph.lag[lane[:, 1]] > 0]
     neighbour = np.full(graph.tasks, -1)
@@ -69,36 +69,36 @@ def _times(graph: TaskGraph, node: np.ndarray, bytes_per_s: float):
         yield most.tolist()
 
 
-def _begun(lanes: list[list[int]], start: list, lag: list, duration: list, after: np.ndarray) -> list[int]:
+def _begin_order(lanes: list[list[int]], start: list, lag: list, duration: list, after: np.ndarray) -> list[int]:
     first, then, waits = (part.tolist() for part in successors(after, len(lanes)))
     taken: set[int] = set()
     queues: dict[int, list[int]] = {}  # the nodes that wait for each lane
     order: list[int] = []
     free_from = list(start)
-    events = [(start[one] + lag[one], False, one) for one, others in enumerate(waits) if not others]
+    events = [(start[node] + lag[node], False, node) for node, others in enumerate(waits) if not others]
     heapq.heapify(events)  # (time, whether the node ends, node)
     while events:
         now, tries, freed = events[0][0], [], []
         while events and events[0][0] == now:
-            _, ends, one = heapq.heappop(events)
+            _, ends, node = heapq.heappop(events)
             if not ends:
-                tries.append(one)
+                tries.append(node)
                 continue
-            freed += lanes[one]
-            taken.difference_update(lanes[one])
-            for other in then[first[one] : first[one + 1]]:
+            freed += lanes[node]
+            taken.difference_update(lanes[node])
+            for other in then[first[node] : first[node + 1]]:
                 waits[other] -= 1
                 free_from[other] = max(free_from[other], now)
                 if not waits[other]:
                     heapq.heappush(events, (free_from[other] + lag[other], False, other))
         while tries or freed:
             freed = [lane for lane in freed if lane not in taken and queues.get(lane)]
-            for one in sorted({*tries, *(heapq.heappop(queues[lane]) for lane in freed)}):
-                if blocked := [lane for lane in lanes[one] if lane in taken]:
-                    heapq.heappush(queues.setdefault(blocked[0], []), one)
+            for node in sorted({*tries, *(heapq.heappop(queues[lane]) for lane in freed)}):
+                if blocked := [lane for lane in lanes[node] if lane in taken]:
+                    heapq.heappush(queues.setdefault(blocked[0], []), node)
                     continue
-                taken.update(lanes[one])
-                order.append(one)
-                heapq.heappush(events, (now + duration[one], True, one))
+                taken.update(lanes[node])
+                order.append(node)
+                heapq.heappush(events, (now + duration[node], True, node))
             tries = []
     return order

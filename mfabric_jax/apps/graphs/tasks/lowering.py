@@ -18,12 +18,12 @@ from mfabric_jax.apps.graphs.tasks.collectives.registry import (
     BY_SERVER,
     OWN_BYTES,
     ROOTED,
-    Choice,
+    AlgorithmChoice,
     choices_of,
     which_choice,
 )
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskGraph, TaskKind
-from mfabric_jax.apps.graphs.tasks.lanes import held_up, lane_waits, one_for_each_collective
+from mfabric_jax.apps.graphs.tasks.lanes import lane_bound_tasks, lane_waits, one_for_each_collective
 from mfabric_jax.apps.graphs.tasks.members import Collectives, check_all_there, collectives_of, messages_of
 from mfabric_jax.checks import InputError, not_negative, one_of, positive, whole
 from mfabric_jax.flows.dependencies import cycle_of, run_order
@@ -36,55 +36,59 @@ class SamePattern(NamedTuple):
     """The `collectives` [I] that share one pattern: same algorithm, and members spread alike over `servers` [n]."""
 
     op: Op
-    choice: Choice
+    choice: AlgorithmChoice
     servers: tuple[int, ...]
     collectives: np.ndarray
 
 
 def same_patterns(
-    graph: TaskGraph, found: Collectives, choices: dict[Op, tuple[Choice, ...]], server: np.ndarray
+    graph: TaskGraph, collectives: Collectives, choices: dict[Op, tuple[AlgorithmChoice, ...]], server: np.ndarray
 ) -> Iterator[SamePattern]:
     """Yield sets of collectives that share one pattern.
 
     Raise `InputError` if the members of a collective have different bytes and its algorithm forwards bytes.
     """
-    most = np.maximum.reduceat(found.bytes, found.first[:-1]) if len(found.op) else np.zeros(0)
+    most = np.maximum.reduceat(collectives.bytes, collectives.first[:-1]) if len(collectives.op) else np.zeros(0)
     for op in Op:
-        of_op = np.flatnonzero(found.op == op)
+        of_op = np.flatnonzero(collectives.op == op)
         option = which_choice(choices[op], most[of_op])
         for number in np.unique(option):
             choice, those = choices[op][number], of_op[option == number]
-            _check_bytes(graph, found, those, op, choice)
-            for shape, of_shape in _by_shape(graph, found, those, choice, server):
+            _check_bytes(graph, collectives, those, op, choice)
+            for shape, of_shape in _by_shape(graph, collectives, those, choice, server):
                 yield SamePattern(op, choice, shape, of_shape)
 
 
-def _check_bytes(graph: TaskGraph, found: Collectives, those: np.ndarray, op: Op, choice: Choice) -> None:
-    uneven = those[~found.even[those]]
+def _check_bytes(
+    graph: TaskGraph, collectives: Collectives, those: np.ndarray, op: Op, choice: AlgorithmChoice
+) -> None:
+    uneven = those[~collectives.even[those]]
     if uneven.size and (choice.algorithm, op) not in OWN_BYTES:
-        members = slice(found.first[uneven[0]], found.first[uneven[0] + 1])
-        task = found.task[members][found.task[members] >= 0]
+        members = slice(collectives.first[uneven[0]], collectives.first[uneven[0] + 1])
+        task = collectives.task[members][collectives.task[members] >= 0]
         a, b = task[np.argmin(graph.bytes[task])], task[np.argmax(graph.bytes[task])]
         raise InputError(
-            f"bytes must be the same for all members of a collective ({choice.algorithm}), but {graph.named(a)} has "
-            f"{graph.bytes[a]:g} and {graph.named(b)} has {graph.bytes[b]:g}."
+            f"bytes must be the same for all members of a collective ({choice.algorithm}), but {graph.task_label(a)} has "
+            f"{graph.bytes[a]:g} and {graph.task_label(b)} has {graph.bytes[b]:g}."
         )
 
 
-def _by_shape(graph: TaskGraph, found: Collectives, those: np.ndarray, choice: Choice, server: np.ndarray):
+def _by_shape(
+    graph: TaskGraph, collectives: Collectives, those: np.ndarray, choice: AlgorithmChoice, server: np.ndarray
+):
     if choice.algorithm not in BY_SERVER:
-        for size in np.unique(found.size[those]):
-            yield (0,) * int(size), those[found.size[those] == size]
+        for size in np.unique(collectives.size[those]):
+            yield (0,) * int(size), those[collectives.size[those] == size]
         return
-    groups, which = np.unique(found.group[those], return_inverse=True)
-    shapes = [_numbered(server[list(graph.groups[group])].tolist()) for group in groups]
+    groups, which = np.unique(collectives.group[those], return_inverse=True)
+    shapes = [_number_servers(server[list(graph.groups[group])].tolist()) for group in groups]
     known = {shape: number for number, shape in enumerate(dict.fromkeys(shapes))}
     number = np.array([known[shape] for shape in shapes], np.int64)[which]
-    for shape, one in known.items():
-        yield shape, those[number == one]
+    for shape, index in known.items():
+        yield shape, those[number == index]
 
 
-def _numbered(servers: list[int]) -> tuple[int, ...]:
+def _number_servers(servers: list[int]) -> tuple[int, ...]:
     first = {server: number for number, server in enumerate(dict.fromkeys(servers))}
     return tuple(first[server] for server in servers)
 
@@ -92,13 +96,13 @@ def _numbered(servers: list[int]) -> tuple[int, ...]:
 # -- collectives whose members begin one after another: those with a root, along a tree
 
 
-def trees_of(found: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) -> tuple[np.ndarray, np.ndarray]:
+def trees_of(collectives: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the mask [C] of tree collectives that have all members, and the waits between their members' tasks [D 2].
 
     The second task of a pair receives from the first, or sends after it. Its own end waits for the first anyway, so
     letting it begin after the first closes no cycle that the messages do not close.
     """
-    tree = np.zeros(len(found.op), bool)
+    tree = np.zeros(len(collectives.op), bool)
     pairs = [np.zeros((0, 2), np.int64)]
     for kind, template in kinds:
         if kind.op not in ROOTED:
@@ -109,7 +113,7 @@ def trees_of(found: Collectives, kinds: Iterable[tuple[SamePattern, Template]]) 
         edges = edges[edges[:, 0] != edges[:, 1]]
         if cycle_of(edges, len(kind.servers)):
             continue
-        task = found.task[found.first[kind.collectives][:, None] + np.arange(len(kind.servers))]
+        task = collectives.task[collectives.first[kind.collectives][:, None] + np.arange(len(kind.servers))]
         there = (task >= 0).all(axis=1)
         tree[kind.collectives[there]] = True
         pairs.append(task[there][:, edges].reshape(-1, 2))
@@ -126,10 +130,10 @@ class CollectedFlows:
     a lag that waits for a lane: this flow ends with the lag, which passes whether or not the lane is free.
     """
 
-    def __init__(self, graph: TaskGraph, found: Collectives, message, lane: np.ndarray):
-        self.graph, self.found = graph, found
+    def __init__(self, graph: TaskGraph, collectives: Collectives, message, lane: np.ndarray):
+        self.graph, self.found = graph, collectives
         own = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
-        held = held_up(graph, lane)
+        held = lane_bound_tasks(graph, lane)
         self.enter = np.arange(graph.tasks)
         self.enter[own] = graph.tasks + np.arange(len(own))
         ready = self.enter.copy()
@@ -169,27 +173,27 @@ class CollectedFlows:
     def _delay(self, own: np.ndarray, held: np.ndarray) -> None:
         tasks, begins, ready = self.parts
         for name in ("start", "lag"):
-            given = getattr(self.graph, name)
-            begins[name][:], ready[name][:] = given[own], given[held]
+            delays = getattr(self.graph, name)
+            begins[name][:], ready[name][:] = delays[own], delays[held]
             begins[name][np.isin(own, held)] = 0
             tasks[name][own] = tasks[name][held] = 0
 
     def _of_members(self) -> tuple[np.ndarray, np.ndarray]:
         """For each member [M], the flow that lets it begin and the flow that waits for its messages."""
-        found = self.found
-        there = found.task >= 0
-        collective = np.repeat(np.arange(len(found.op)), found.size)
-        lead = np.full(len(found.op), -1)
-        lead[collective[there][::-1]] = found.task[there][::-1]
-        enters = np.where(there, self.enter[found.task] if there.size else -1, -1)
+        collectives = self.found
+        there = collectives.task >= 0
+        collective = np.repeat(np.arange(len(collectives.op)), collectives.size)
+        lead = np.full(len(collectives.op), -1)
+        lead[collective[there][::-1]] = collectives.task[there][::-1]
+        enters = np.where(there, self.enter[collectives.task] if there.size else -1, -1)
         missing = np.unique(collective[~there])
-        joins = np.full(len(found.op), -1)
+        joins = np.full(len(collectives.op), -1)
         joins[missing] = self.count + np.arange(len(missing))
         self.parts.append(self._markers(lead[missing]))
         self.count += len(missing)
         waiting = there & (joins[collective] >= 0)
         self.after.append(np.stack([enters[waiting], joins[collective[waiting]]], axis=1))
-        return np.where(there, enters, joins[collective]), np.where(there, found.task, lead[collective])
+        return np.where(there, enters, joins[collective]), np.where(there, collectives.task, lead[collective])
 
     def copy(self, template: Template, first: np.ndarray, members: int) -> None:
         """Add a copy of the template for I collectives of `members` members, whose first members are at `first` [I]."""
@@ -198,8 +202,8 @@ class CollectedFlows:
         base = self.count + flows * np.arange(len(first))[:, None]
         rank = self.found.rank[member]
 
-        def ranks(place: np.ndarray) -> np.ndarray:
-            return np.where(place >= 0, rank[:, place], -1).ravel()
+        def ranks(index: np.ndarray) -> np.ndarray:
+            return np.where(index >= 0, rank[:, index], -1).ravel()
 
         src, dst = ranks(template.src), ranks(template.dst)
         task = self.leaves[member][:, template.whose].ravel()
@@ -228,7 +232,7 @@ LANES = ("ordered", "free")
 GUESSED_GBPS = 400.0  # rate of messages when an order on lanes is chosen
 
 
-def lowered(
+def lower_tasks(
     graph: TaskGraph,
     *,
     algorithms: str = "",
@@ -261,33 +265,33 @@ def lowered(
     one_of("lanes", lanes, LANES)
     positive("lane_gbps", lane_gbps)
     choices, latency = choices_of(algorithms, chunks), _latency(alpha_s)
-    found, message = collectives_of(graph), messages_of(graph, absent == "assume")
+    collectives, message = collectives_of(graph), messages_of(graph, absent == "assume")
     if absent == "refuse":
-        check_all_there(graph, found)
+        check_all_there(graph, collectives)
     apart = callable(alpha_s) or alpha_s > 0
-    patterns = same_patterns(graph, found, choices, _servers(graph, server))
-    kinds = [(kind, _template(graph, kind, found, apart)) for kind in patterns]
-    node, waits = _waits(graph, found, message, kinds)
+    patterns = same_patterns(graph, collectives, choices, _servers(graph, server))
+    kinds = [(kind, _template(graph, kind, collectives, apart)) for kind in patterns]
+    node, waits = _waits(graph, collectives, message, kinds)
 
     stuck = bool(cycle_of(waits, graph.tasks))
     ordered = lanes == "ordered" and bool((graph.lane >= 0).any())
     lane = lane_waits(graph, node, waits, units.gbps(lane_gbps)) if ordered and not stuck else waits[:0]
-    collected = CollectedFlows(graph, found, message, lane)
+    collected = CollectedFlows(graph, collectives, message, lane)
     for kind, template in kinds:
-        collected.copy(template, found.first[kind.collectives], len(kind.servers))
-    flows = collected.flows().delayed(latency)
+        collected.copy(template, collectives.first[kind.collectives], len(kind.servers))
+    flows = collected.flows().add_latency(latency)
     if stuck:
-        run_order(flows.after, flows.flows, lambda flow: graph.named(flows.task[flow]))
+        run_order(flows.after, flows.flows, lambda flow: graph.task_label(flows.task[flow]))
     if stuck and ordered:  # a cycle of whole collectives may run member by member, but has no order on lanes
-        run_order(waits, graph.tasks, graph.named)
+        run_order(waits, graph.tasks, graph.task_label)
     return flows
 
 
-def _waits(graph: TaskGraph, found: Collectives, message, kinds) -> tuple[np.ndarray, np.ndarray]:
-    tree, forwards = trees_of(found, kinds)
-    collective = np.repeat(np.where(tree, -1, np.arange(len(found.op))), found.size)
+def _waits(graph: TaskGraph, collectives: Collectives, message, kinds) -> tuple[np.ndarray, np.ndarray]:
+    tree, forwards = trees_of(collectives, kinds)
+    collective = np.repeat(np.where(tree, -1, np.arange(len(collectives.op))), collectives.size)
     which = np.full(graph.tasks, -1)
-    which[found.task[found.task >= 0]] = collective[found.task >= 0]
+    which[collectives.task[collectives.task >= 0]] = collective[collectives.task >= 0]
     return one_for_each_collective(graph, which, np.stack(message, axis=1), forwards)
 
 
@@ -299,19 +303,21 @@ def _latency(alpha_s: float | Latency) -> Latency:
 
 
 def _servers(graph: TaskGraph, server: ArrayLike) -> np.ndarray:
-    given = np.asarray(server)
-    if given.ndim == 0:
-        return np.arange(graph.ranks) // whole("server", given.item())
-    if given.shape != (graph.ranks,) or not np.issubdtype(given.dtype, np.integer):
-        raise InputError(f"server must be integers [{graph.ranks}] or a number, got {given.dtype} {list(given.shape)}.")
-    return given
+    servers = np.asarray(server)
+    if servers.ndim == 0:
+        return np.arange(graph.ranks) // whole("server", servers.item())
+    if servers.shape != (graph.ranks,) or not np.issubdtype(servers.dtype, np.integer):
+        raise InputError(
+            f"server must be integers [{graph.ranks}] or a number, got {servers.dtype} {list(servers.shape)}."
+        )
+    return servers
 
 
-def _template(graph: TaskGraph, kind: SamePattern, found: Collectives, apart: bool) -> Template:
+def _template(graph: TaskGraph, kind: SamePattern, collectives: Collectives, apart: bool) -> Template:
     try:
         pattern = ALGORITHMS[kind.choice.algorithm][kind.op](kind.servers)
     except InputError as error:
-        first = found.first[kind.collectives[0]]
-        task = found.task[first : first + len(kind.servers)].max()
-        raise InputError(f"{graph.named(task)}: {error}") from None
+        first = collectives.first[kind.collectives[0]]
+        task = collectives.task[first : first + len(kind.servers)].max()
+        raise InputError(f"{graph.task_label(task)}: {error}") from None
     return in_chunks(pattern, kind.choice.chunks, apart)

@@ -32,25 +32,25 @@ def collectives_of(graph: TaskGraph) -> Collectives:
     task = np.flatnonzero(graph.of(TaskKind.COLLECTIVE))
     match = graph.match[task]
     match = np.where(match < 0, graph.match.max(initial=0) + 1 + np.arange(len(task)), match)
-    _, one, which = np.unique(match, return_index=True, return_inverse=True)
+    _, leads, which = np.unique(match, return_index=True, return_inverse=True)
     for name in ("op", "group"):
-        _same(graph, name, task, task[one][which])
-    op, group = graph.op[task[one]], graph.group[task[one]]
+        _same(graph, name, task, task[leads][which])
+    op, group = graph.op[task[leads]], graph.group[task[leads]]
 
     length = np.array([len(members) for members in graph.groups], np.int64)
     offset = np.concatenate([[0], np.cumsum(length)])
     listed = np.array([rank for members in graph.groups for rank in members], np.int64)
-    place = _places(graph, task, offset, listed)
+    position = _positions(graph, task, offset, listed)
     size = length[group]
     first = np.concatenate([[0], np.cumsum(size)])
-    root = _roots(graph, task, one, which, op, offset, listed)
+    root = _roots(graph, task, leads, which, op, offset, listed)
 
-    own = first[which] + (place - root[which]) % size[which]
+    own = first[which] + (position - root[which]) % size[which]
     twice = np.flatnonzero(np.bincount(own, minlength=first[-1]) > 1)
     if twice.size:
         a, b = task[own == twice[0]][:2].tolist()
         raise InputError(
-            f"a collective must have one task of each rank, but {graph.named(a)} and {graph.named(b)} are both of rank "
+            f"a collective must have one task of each rank, but {graph.task_label(a)} and {graph.task_label(b)} are both of rank "
             f"{graph.rank[a]} and have the same match."
         )
     collective = np.repeat(np.arange(len(op)), size)
@@ -66,34 +66,34 @@ def collectives_of(graph: TaskGraph) -> Collectives:
     )
 
 
-def _places(graph: TaskGraph, task, offset, listed) -> np.ndarray:
+def _positions(graph: TaskGraph, task, offset, listed) -> np.ndarray:
     group = np.repeat(np.arange(len(graph.groups)), np.diff(offset))
     key, wanted = group * graph.ranks + listed, graph.group[task] * graph.ranks + graph.rank[task]
     order = np.argsort(key)
-    at = np.searchsorted(key[order], wanted)
-    found = np.append(key[order], -1)[at] == wanted
-    if not found.all():
-        lost = task[np.argmin(found)]
+    index = np.searchsorted(key[order], wanted)
+    is_member = np.append(key[order], -1)[index] == wanted
+    if not is_member.all():
+        lost = task[np.argmin(is_member)]
         raise InputError(
-            f"rank of {graph.named(lost)} must be one of its group {graph.group[lost]}, got {graph.rank[lost]}."
+            f"rank of {graph.task_label(lost)} must be one of its group {graph.group[lost]}, got {graph.rank[lost]}."
         )
-    return order[at] - offset[graph.group[task]] if len(task) else np.zeros(0, np.int64)
+    return order[index] - offset[graph.group[task]] if len(task) else np.zeros(0, np.int64)
 
 
-def _roots(graph: TaskGraph, task, one, which, op, offset, listed) -> np.ndarray:
+def _roots(graph: TaskGraph, task, leads, which, op, offset, listed) -> np.ndarray:
     root = np.zeros(len(op), np.int64)
     rooted = np.isin(op, [int(kind) for kind in ROOTED])
     of_rooted = task[rooted[which]]
-    _same(graph, "peer", of_rooted, task[one][which][rooted[which]])
+    _same(graph, "peer", of_rooted, task[leads][which][rooted[which]])
     for collective in np.flatnonzero(rooted):
-        lead = task[one[collective]]
+        lead = task[leads[collective]]
         group = graph.group[lead]
-        found = np.flatnonzero(listed[offset[group] : offset[group + 1]] == graph.peer[lead])
-        if not found.size:
+        positions = np.flatnonzero(listed[offset[group] : offset[group + 1]] == graph.peer[lead])
+        if not positions.size:
             raise InputError(
-                f"peer of {graph.named(lead)} must be its root, a rank of group {group}, got {graph.peer[lead]}."
+                f"peer of {graph.task_label(lead)} must be its root, a rank of group {group}, got {graph.peer[lead]}."
             )
-        root[collective] = found[0]
+        root[collective] = positions[0]
     return root
 
 
@@ -103,22 +103,22 @@ def _same(graph: TaskGraph, name: str, task: np.ndarray, lead: np.ndarray) -> No
     if other.size:
         a, b = int(lead[other[0]]), int(task[other[0]])
         raise InputError(
-            f"{name} must be the same for all tasks of one collective, but {graph.named(a)} has {values[a]} and "
-            f"{graph.named(b)} has {values[b]}."
+            f"{name} must be the same for all tasks of one collective, but {graph.task_label(a)} has {values[a]} and "
+            f"{graph.task_label(b)} has {values[b]}."
         )
 
 
-def check_all_there(graph: TaskGraph, found: Collectives) -> None:
+def check_all_there(graph: TaskGraph, collectives: Collectives) -> None:
     """Raise `InputError` that names the first collective with a missing member, if there is one."""
-    missing = np.flatnonzero(found.task < 0)
+    missing = np.flatnonzero(collectives.task < 0)
     if not missing.size:
         return
-    collective = np.searchsorted(found.first, missing[0], side="right") - 1
-    members = slice(found.first[collective], found.first[collective + 1])
-    there = found.task[members][found.task[members] >= 0]
+    collective = np.searchsorted(collectives.first, missing[0], side="right") - 1
+    members = slice(collectives.first[collective], collectives.first[collective + 1])
+    there = collectives.task[members][collectives.task[members] >= 0]
     raise InputError(
-        f"{graph.named(int(there[0]))} is a collective of {found.size[collective]} ranks, but the graph has tasks of "
-        f"only {len(there)} of them, none of rank {found.rank[missing[0]]}; read the files of all ranks, or let the "
+        f"{graph.task_label(int(there[0]))} is a collective of {collectives.size[collective]} ranks, but the graph has tasks of "
+        f"only {len(there)} of them, none of rank {collectives.rank[missing[0]]}; read the files of all ranks, or let the "
         "missing ones join with absent='assume'."
     )
 
@@ -127,7 +127,7 @@ def _check_sizes(graph: TaskGraph, receive: np.ndarray) -> None:
     unknown = receive[graph.bytes[receive] == 0]
     if unknown.size:
         raise InputError(
-            f"bytes of {graph.named(unknown[0])} must be above 0: no task sends its message from rank "
+            f"bytes of {graph.task_label(unknown[0])} must be above 0: no task sends its message from rank "
             f"{graph.peer[unknown[0]]}, so absent='assume' sends these bytes."
         )
 
@@ -145,26 +145,26 @@ def messages_of(graph: TaskGraph, assume: bool) -> tuple[np.ndarray, np.ndarray]
         if twice.size:
             a, b = order[twice[0] : twice[0] + 2].tolist()
             raise InputError(
-                f"a message has one SEND and one RECV, but {graph.named(a)} and {graph.named(b)} share it."
+                f"a message has one SEND and one RECV, but {graph.task_label(a)} and {graph.task_label(b)} share it."
             )
     order = send[np.argsort(graph.match[send])]
-    at = np.searchsorted(graph.match[order], graph.match[receive])
-    known = np.append(graph.match[order], -1)[at] == graph.match[receive]
+    index = np.searchsorted(graph.match[order], graph.match[receive])
+    known = np.append(graph.match[order], -1)[index] == graph.match[receive]
     known &= graph.match[receive] >= 0
     if assume:
         _check_sizes(graph, receive[~known])
     if not (known.all() or assume):
         lost = receive[np.argmin(known)]
         raise InputError(
-            f"{graph.named(lost)} waits for a message of rank {graph.peer[lost]} that no task sends; read the files of "
+            f"{graph.task_label(lost)} waits for a message of rank {graph.peer[lost]} that no task sends; read the files of "
             "all ranks, or assume with absent='assume' that it is sent in time."
         )
-    pair = order[at[known]], receive[known]
+    pair = order[index[known]], receive[known]
     wrong = np.flatnonzero((graph.peer[pair[0]] != graph.rank[pair[1]]) | (graph.rank[pair[0]] != graph.peer[pair[1]]))
     if wrong.size:
         a, b = (int(tasks[wrong[0]]) for tasks in pair)
         raise InputError(
-            f"{graph.named(a)} sends from rank {graph.rank[a]} to {graph.peer[a]}, but {graph.named(b)}, which has the "
+            f"{graph.task_label(a)} sends from rank {graph.rank[a]} to {graph.peer[a]}, but {graph.task_label(b)}, which has the "
             f"same match, is of rank {graph.rank[b]} and waits for {graph.peer[b]}."
         )
     return pair

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mfabric_jax.apps.recordings.measurements.ports import LOW_LATENCY, NORMAL
-from mfabric_jax.apps.recordings.measurements.times import Report, Timed, count_in, number_in, timed
+from mfabric_jax.apps.recordings.measurements.times import MeasuredTime, Report, check_time, count_in, number_in
 from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.support.unread import name_unread
 from mfabric_jax.units import gigabytes_per_s, us
@@ -48,7 +48,7 @@ def looks_like(text: str) -> bool:
     return any(mark.search(text) for mark in (RATE_AND_TIME, BEST, ELASTIC))
 
 
-class Run(NamedTuple):
+class DeepEpRun(NamedTuple):
     """What distinguishes runs: the test, its ranks and servers if stated, and the number of earlier runs."""
 
     program: str
@@ -59,20 +59,20 @@ class Run(NamedTuple):
 
 def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
     """Return the runs in a text; only the elastic test states its ranks and servers."""
-    runs: dict[Run, list[Timed]] = {}
-    said: Counter[str] = Counter()
+    runs: dict[DeepEpRun, list[MeasuredTime]] = {}
+    label_counts: Counter[str] = Counter()
     domains, unread = None, []
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{file}, line {number}"
-        if found := DOMAINS.search(line):
-            domains = count_in(where, "Ranks", found[1]), count_in(where, "Ranks", found[2])
+        if rank_line := DOMAINS.search(line):
+            domains = count_in(where, "Ranks", rank_line[1]), count_in(where, "Ranks", rank_line[2])
         if RATE_AND_TIME.search(line):
             rank = RANK.search(line)
-            run = Run("test_low_latency", before=_times_before(said, rank and rank[0]))
+            run = DeepEpRun("test_low_latency", before=_times_before(label_counts, rank and rank[0]))
             runs.setdefault(run, []).extend(_low_latency(where, line))
         elif best := BEST.search(line):
-            run = Run("test_internode") if OVER_RDMA.search(line) else Run("test_intranode", servers=1)
-            run = run._replace(before=_times_before(said, best[0]))
+            run = DeepEpRun("test_internode") if OVER_RDMA.search(line) else DeepEpRun("test_intranode", servers=1)
+            run = run._replace(before=_times_before(label_counts, best[0]))
             runs.setdefault(run, []).append(_normal(where, line))
         elif row := ELASTIC.search(line):
             run = _elastic_run(where, row, domains)
@@ -88,50 +88,50 @@ def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
     ]
 
 
-def _times_before(said: Counter[str], label: str | None) -> int:
+def _times_before(label_counts: Counter[str], label: str | None) -> int:
     """How often a label occurred before; a rank or the operation of a best result occurs once per run."""
     if label is None:
         return 0
-    said[label] += 1
-    return said[label] - 1
+    label_counts[label] += 1
+    return label_counts[label] - 1
 
 
-def _elastic_run(where: str, row: re.Match[str], domains: tuple[int, int] | None) -> Run:
+def _elastic_run(where: str, row: re.Match[str], domains: tuple[int, int] | None) -> DeepEpRun:
     ranks = count_in(where, "EP", row[2])
     if domains is not None and domains[0] * domains[1] != ranks:
         raise InputError(f"{where}: EP must have the {domains[0]} x {domains[1]} ranks stated above, got {ranks}.")
-    return Run("test_ep", ranks, domains and domains[0])
+    return DeepEpRun("test_ep", ranks, domains and domains[0])
 
 
-def _low_latency(where: str, line: str) -> Iterator[Timed]:
-    found = RATE_AND_TIME.findall(line)
-    if len(found) < len(DIRECTION.findall(line)) or len(found) < line.count("GB/s"):
+def _low_latency(where: str, line: str) -> Iterator[MeasuredTime]:
+    results = RATE_AND_TIME.findall(line)
+    if len(results) < len(DIRECTION.findall(line)) or len(results) < line.count("GB/s"):
         raise InputError(f"{where}: a direction must say its GB/s and avg_t, got {line.strip()!r:.80}.")
-    for direction, rate, took in found:
+    for direction, rate, took in results:
         yield _of_rate(where, f"{LOW_LATENCY}-{direction.lower()}", rate, took)
 
 
-def _of_rate(where: str, kind: str, rate: str, took: str, before: str = "") -> Timed:
+def _of_rate(where: str, kind: str, rate: str, took: str, before: str = "") -> MeasuredTime:
     """A time whose bytes are rate x time; `before`: time ahead of the transfer [us]."""
     transfer = us(number_in(where, "time", took))
     size = gigabytes_per_s(number_in(where, "bandwidth", rate)) * transfer
-    return timed(where, kind, size, transfer + (us(number_in(where, "time", before)) if before else 0.0))
+    return check_time(where, kind, size, transfer + (us(number_in(where, "time", before)) if before else 0.0))
 
 
-def _normal(where: str, line: str) -> Timed:
+def _normal(where: str, line: str) -> MeasuredTime:
     rate = OVER_RDMA.search(line) or OVER_NVLINK.search(line)
     before, transfer = "", ""
     times = 0
     for form in TOOK:
-        if said := form.search(line):
-            before, transfer, times = before or said[1] or "", transfer or said[2] or "", times + 1
+        if timing := form.search(line):
+            before, transfer, times = before or timing[1] or "", transfer or timing[2] or "", times + 1
     best = BEST.search(line)
     if best is None or rate is None or not transfer or times < len(MICROSECONDS.findall(line)):
         raise InputError(f"{where}: a best result must say GB/s and us, got {line.strip()!r:.80}.")
     return _of_rate(where, f"{NORMAL}-{best[1]}", rate[1], transfer, before)
 
 
-def _elastic(where: str, row: re.Match[str], servers: int | None) -> Timed:
+def _elastic(where: str, row: re.Match[str], servers: int | None) -> MeasuredTime:
     operation, out, took, size = row[3], row[4], row[6], row[7]
     one_of(f"{where}: operation", operation.strip(), OPERATIONS)
     kind = f"{NORMAL}-{operation.strip().replace(' ', '-')}"
@@ -139,4 +139,4 @@ def _elastic(where: str, row: re.Match[str], servers: int | None) -> Timed:
         if servers == 1:
             raise InputError(f"{where}: SO must be 0 in one server, got {out!r:.80}.")
         return _of_rate(where, kind, out, took)
-    return timed(where, kind, number_in(where, "bytes", size), us(number_in(where, "time", took)))
+    return check_time(where, kind, number_in(where, "bytes", size), us(number_in(where, "time", took)))

@@ -20,7 +20,7 @@ LEAST_OFF = 1e-6  # smaller relative errors are rounding in the file
 ONE_SIZE = 1.05  # largest over smallest size; below this, latency and bandwidth cannot be separated
 
 
-class Fit(NamedTuple):
+class LineFit(NamedTuple):
     """One line through the times of a tier, program, kind and number of ranks.
 
     - `bytes`: smallest and largest measured size.
@@ -46,7 +46,7 @@ class Fit(NamedTuple):
         return f"{self.kind} {self.tier} ({', '.join([*filter(None, [self.program]), *ranks, *each])})"
 
     @property
-    def told_apart(self) -> bool:
+    def resolves_latency(self) -> bool:
         """Whether sizes differ enough to separate latency from bandwidth; if not, alpha is 0."""
         return self.bytes[1] > ONE_SIZE * self.bytes[0]
 
@@ -72,7 +72,7 @@ class Fit(NamedTuple):
         }
 
 
-def fit_points(points: Sequence[Point]) -> list[Fit]:
+def fit_points(points: Sequence[Point]) -> list[LineFit]:
     """Return a fit of each tier, program, kind and number of ranks, narrowest tier first.
 
     Raise `InputError` if times do not grow with bytes.
@@ -84,7 +84,7 @@ def fit_points(points: Sequence[Point]) -> list[Fit]:
     return [_fit(groups[key]) for key in sorted(groups, key=lambda key: order.index(key.tier))]
 
 
-def _fit(points: list[Point]) -> Fit:
+def _fit(points: list[Point]) -> LineFit:
     tier, kind, ranks, _, _, program, per_server = points[0]
     size, seconds = (np.array([getattr(point, field) for point in points]) for field in ("bytes", "seconds"))
     if size.max() > ONE_SIZE * size.min():
@@ -98,7 +98,7 @@ def _fit(points: list[Point]) -> Fit:
         )
     off = (alpha + size * per_byte) / seconds - 1
     ends = float(size.min()), float(size.max())
-    return Fit(
+    return LineFit(
         *(tier, kind, alpha, 1 / per_byte, ends, ranks),
         *(tuple(points), tuple(off.tolist()), program, per_server),
     )
@@ -108,15 +108,15 @@ def line_through(size: Float[np.ndarray, "N"], seconds: Float[np.ndarray, "N"]) 
     """Return the latency [s] and the seconds per byte, both at least 0."""
     terms = np.stack([1 / seconds, size / seconds], axis=1)  # a perfect line makes 1 of each row
     weight = np.ones(len(size))
-    found = np.zeros(2)
+    line = np.zeros(2)
     for _ in range(ROUNDS):
-        before, found = found, _not_negative(terms, weight)
-        off = np.abs(terms @ found - 1)
+        before, line = line, _not_negative(terms, weight)
+        off = np.abs(terms @ line - 1)
         allowed = HUBER * max(TO_DEVIATION * float(np.median(off)), LEAST_OFF)
         weight = np.minimum(1, allowed / np.maximum(off, allowed))
-        if np.allclose(before, found, rtol=SAME, atol=0):
+        if np.allclose(before, line, rtol=SAME, atol=0):
             break
-    return float(found[0]), float(found[1])
+    return float(line[0]), float(line[1])
 
 
 def _not_negative(terms: Float[np.ndarray, "N 2"], weight: Float[np.ndarray, "N"]) -> Float[np.ndarray, "2"]:
@@ -127,6 +127,6 @@ def _not_negative(terms: Float[np.ndarray, "N 2"], weight: Float[np.ndarray, "N"
     if (both >= 0).all():
         return both / scale
     alone = (terms * weight[:, None]).sum(axis=0) / (terms**2 * weight[:, None]).sum(axis=0)
-    off = [float((weight * (term * one - 1) ** 2).sum()) for term, one in zip(terms.T, alone, strict=True)]
+    off = [float((weight * (term * factor - 1) ** 2).sum()) for term, factor in zip(terms.T, alone, strict=True)]
     best = int(np.argmin(off))
     return np.where(np.arange(2) == best, alone, 0.0)

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from mfabric_jax.apps.recordings.measurements.times import TABLE, Report, Timed, count_in, is_count, number_in, timed
+from mfabric_jax.apps.recordings.measurements.times import (
+    TABLE,
+    MeasuredTime,
+    Report,
+    check_time,
+    count_in,
+    is_count,
+    number_in,
+)
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.text_files import mapping_in
 from mfabric_jax.support.unread import name_unread
@@ -36,7 +44,7 @@ LARGEST_ERROR = 0.01  # largest error that older versions accept in half precisi
 
 
 @dataclass
-class Run:
+class NcclRun:
     """One table, with what the text names since the previous table: programs, and ranks with group and server."""
 
     line: int = 0
@@ -59,9 +67,9 @@ def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
     return [_report(run, _program(run, runs, file), file) for run in runs]
 
 
-def _runs(text: str, file: str) -> list[Run]:
-    runs: list[Run] = []
-    run, reading = Run(), False
+def _runs(text: str, file: str) -> list[NcclRun]:
+    runs: list[NcclRun] = []
+    run, reading = NcclRun(), False
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{file}, line {number}"
         reading = reading and not (line.startswith("#") and runs[-1].rows)  # a comment ends the rows
@@ -72,7 +80,7 @@ def _runs(text: str, file: str) -> list[Run]:
                 raise InputError(f"{where}: a second table begins before the first has a row; {MIXED}.")
             run.line, run.columns = number, _columns(where, line)
             runs.append(run)
-            run, reading = Run(), True
+            run, reading = NcclRun(), True
         elif TABLE.search(line):
             reading = False
         elif is_count((line.split() or [""])[0]) and (reading or ROW.search(line)):
@@ -105,7 +113,9 @@ def _columns(where: str, line: str) -> list[str]:
     columns = line.strip().lstrip("# ").split()
     if columns[-1] == "timestamp":
         columns.pop()
-    followed = [columns[at : at + 3] == ["time", "algbw", "busbw"] for at, name in enumerate(columns) if name == "time"]
+    followed = [
+        columns[index : index + 3] == ["time", "algbw", "busbw"] for index, name in enumerate(columns) if name == "time"
+    ]
     if columns[0] != "size" or not followed or not all(followed) or len(followed) != columns.count("algbw"):
         raise InputError(
             f"{where}: the table must have the column size, and columns time, algbw, busbw in a row, got "
@@ -114,7 +124,7 @@ def _columns(where: str, line: str) -> list[str]:
     return columns
 
 
-def _program(run: Run, runs: list[Run], file: str) -> str:
+def _program(run: NcclRun, runs: list[NcclRun], file: str) -> str:
     """The measured program: named above the table, else anywhere in the output, else in the file name."""
     named = {run.starting} if run.starting else set(run.named)
     if not named and any(each.starting for each in runs):
@@ -137,14 +147,14 @@ def _program(run: Run, runs: list[Run], file: str) -> str:
 ALLOWED = ", ".join(f"{name}_perf" for name in PROGRAMS)
 
 
-def _report(run: Run, program: str, file: str) -> Report:
+def _report(run: NcclRun, program: str, file: str) -> Report:
     kind = PROGRAMS[program]
     times = (time for number, line in run.rows for time in _row(f"{file}, line {number}", kind, line, run))
     ranks, servers = _size(file, run)
     return Report(file=file, tool=TOOL, program=f"{program}_perf", times=tuple(times), ranks=ranks, servers=servers)
 
 
-def _size(file: str, run: Run) -> tuple[int | None, int | None]:
+def _size(file: str, run: NcclRun) -> tuple[int | None, int | None]:
     """Ranks of a communicator, and servers that hold them; with NCCL_TESTS_SPLIT several equal communicators run."""
     if not run.hosts:
         return None, None
@@ -161,7 +171,7 @@ def _size(file: str, run: Run) -> tuple[int | None, int | None]:
     return ranks, servers
 
 
-def _row(where: str, kind: str, line: str, run: Run) -> Iterator[Timed]:
+def _row(where: str, kind: str, line: str, run: NcclRun) -> Iterator[MeasuredTime]:
     """The times of one line: out of place and in place, or only one of them."""
     words = CLOCK.sub("", line).split()
     if words[0].strip("0") == "":
@@ -172,11 +182,11 @@ def _row(where: str, kind: str, line: str, run: Run) -> Iterator[Timed]:
     if not bodies:
         raise InputError(f"{where}: a row must have the columns of line {run.line}, got {len(words)} words.")
     size, check = number_in(where, "size", words[0]), run.columns[first + 3 : first + 4]
-    for at in bodies[0]:
-        time = timed(where, kind, size, us(number_in(where, "time", words[at])))
-        _check_rate(where, time, words[at : at + 2])
-        if check and not (check != ["#wrong"] and at > bodies[0][0] and kind in UNCHECKED):
-            _check_right(where, check[0], words[at + 3])
+    for column in bodies[0]:
+        time = check_time(where, kind, size, us(number_in(where, "time", words[column])))
+        _check_rate(where, time, words[column : column + 2])
+        if check and not (check != ["#wrong"] and column > bodies[0][0] and kind in UNCHECKED):
+            _check_right(where, check[0], words[column + 3])
         yield time
 
 
@@ -185,11 +195,11 @@ UNCHECKED = "all-to-all", "send-receive"  # in place, these are not verified: ne
 
 def _shape(columns: list[str]) -> tuple[int, int]:
     """Number of columns before the first time, and from the first to the second."""
-    first, *others = (at for at, name in enumerate(columns) if name == "time")
+    first, *others = (index for index, name in enumerate(columns) if name == "time")
     return first, (others[0] if others else len(columns)) - first
 
 
-def _check_rate(where: str, time: Timed, words: list[str]) -> None:
+def _check_rate(where: str, time: MeasuredTime, words: list[str]) -> None:
     """Check that the printed rate is size over time; if not, a word is damaged or the columns differ."""
     rate, printed = to_gigabytes(time.bytes / time.seconds), number_in(where, "algbw", words[1])
     if not abs(rate - printed) <= ROUNDED[0] + ROUNDED[1] * rate:
@@ -207,31 +217,31 @@ def _check_right(where: str, column: str, wrong: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------- JSON
 def read_json(text: str, file: str) -> Report:
     """Return the times in a file of `--json`. Each of its devices is a process with nthreads x ngpus ranks."""
-    told = mapping_in(text, file, f"results of {TOOL}")
-    results = _of(told, "results", list, file)
-    named = PROGRAM.findall(" ".join(str(word) for word in _of(told, "args", list, file)))
-    config = _of(told, "config", dict, file)
-    devices = _of(config if "devices" in config else told, "devices", list, file)
-    run = Run(
+    document = mapping_in(text, file, f"results of {TOOL}")
+    results = _of(document, "results", list, file)
+    named = PROGRAM.findall(" ".join(str(word) for word in _of(document, "args", list, file)))
+    config = _of(document, "config", dict, file)
+    devices = _of(config if "devices" in config else document, "devices", list, file)
+    run = NcclRun(
         line=1,
         named=named,
-        hosts=dict(enumerate(_device(f"{file}, device {at}", one) for at, one in enumerate(devices))),
+        hosts=dict(enumerate(_device(f"{file}, device {index}", device) for index, device in enumerate(devices))),
     )
     program = _program(run, [run], file)
     unread = [name for result in results if isinstance(result, dict) for name in result if name not in OF_RESULT]
-    bodies = [result.get(place) for result in results if isinstance(result, dict) for place in PLACES]
+    bodies = [result.get(variant) for result in results if isinstance(result, dict) for variant in PLACES]
     unread += [name for body in bodies if isinstance(body, dict) for name in body if name not in OF_BODY]
     name_unread(file, "fields of results", unread)
-    found: list[Timed] = []
+    times: list[MeasuredTime] = []
     for number, result in enumerate(results):
-        found += _result(f"{file}, result {number}", PROGRAMS[program], result)
+        times += _result(f"{file}, result {number}", PROGRAMS[program], result)
     each = _count(config, "nthreads", file) * _count(config, "ngpus", file)
     ranks, servers = _size(file, run)
     return Report(
         file=file,
         tool=TOOL,
         program=f"{program}_perf",
-        times=tuple(found),
+        times=tuple(times),
         ranks=None if ranks is None else ranks * each,
         servers=servers,
     )
@@ -248,17 +258,17 @@ def _device(where: str, device: Any) -> tuple[str, str]:
     return str(device.get("group", 0)), host
 
 
-def _result(where: str, kind: str, result: Any) -> Iterator[Timed]:
+def _result(where: str, kind: str, result: Any) -> Iterator[MeasuredTime]:
     size = _of(result, "size", int, where)
-    for place in PLACES:
-        if size and result.get(place) is not None:
-            body = _of(result, place, dict, where)
+    for variant in PLACES:
+        if size and result.get(variant) is not None:
+            body = _of(result, variant, dict, where)
             if "cpu_time" in body:
-                raise InputError(f"{where}, {place} must have time, got cpu_time; measure without -C.")
-            took = _of(body, "time", (int, float), f"{where}, {place}")
+                raise InputError(f"{where}, {variant} must have time, got cpu_time; measure without -C.")
+            took = _of(body, "time", (int, float), f"{where}, {variant}")
             if (wrong := body.get("nwrong")) is not None:
                 _check_right(where, "#wrong", str(wrong))
-            yield timed(where, kind, size, us(took))
+            yield check_time(where, kind, size, us(took))
 
 
 def _count(config: dict[str, Any], field: str, file: str) -> int:
@@ -270,7 +280,7 @@ KINDS = {dict: "a mapping", list: "a list", str: "text", int: "a whole number", 
 
 def _of(value: Any, field: str, kind: Any, where: str) -> Any:
     """A field of a mapping. Raise `InputError` unless it has the expected kind."""
-    found = value.get(field) if isinstance(value, dict) else None
-    if not isinstance(found, kind) or isinstance(found, bool):
-        raise InputError(f"{where}: {field} must be {KINDS[kind]}, got {found!r:.80}.")
-    return found
+    entry = value.get(field) if isinstance(value, dict) else None
+    if not isinstance(entry, kind) or isinstance(entry, bool):
+        raise InputError(f"{where}: {field} must be {KINDS[kind]}, got {entry!r:.80}.")
+    return entry

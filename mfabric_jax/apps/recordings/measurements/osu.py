@@ -7,7 +7,7 @@ A file may hold several runs, each below its title. Columns are size [B] per pai
 import re
 from collections.abc import Iterator
 
-from mfabric_jax.apps.recordings.measurements.times import TABLE, Report, Timed, is_count, number_in, timed
+from mfabric_jax.apps.recordings.measurements.times import TABLE, MeasuredTime, Report, check_time, is_count, number_in
 from mfabric_jax.checks import InputError
 from mfabric_jax.units import us
 
@@ -24,20 +24,20 @@ def looks_like(text: str) -> bool:
 def read_text(text: str, file: str, ranks: int | None) -> list[Report]:
     """Return the runs of osu_alltoall in a text. Raise `InputError` without `ranks`: a rank sends the size to each."""
     runs: list[tuple[str, str, list[tuple[str, str]]]] = []
-    found: list[tuple[str, str]] | None = None
+    table_rows: list[tuple[str, str]] | None = None
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{file}, line {number}"
         if title := TITLE.match(line):
-            found = []
-            runs.append((*_of_title(where, title[1]), found))
+            table_rows = []
+            runs.append((*_of_title(where, title[1]), table_rows))
         elif TABLE.search(line):
-            found = None  # a table of another tool
-        elif LATENCY.match(line) and (found is None or found):
+            table_rows = None  # a table of another tool
+        elif LATENCY.match(line) and (table_rows is None or table_rows):
             raise InputError(f"{where}: the title of a test, # OSU ..., must stand above its table.")
-        elif found is not None and line.startswith("#") and "(us)" in line and not LATENCY.match(line):
+        elif table_rows is not None and line.startswith("#") and "(us)" in line and not LATENCY.match(line):
             raise InputError(f"{where}: the column after Size must be Avg Latency(us), got {line!r:.80}.")
-        elif found is not None and is_count((line.split() or [""])[0]):
-            found.append((where, line))
+        elif table_rows is not None and is_count((line.split() or [""])[0]):
+            table_rows.append((where, line))
     if ranks is None:
         raise InputError(f"{file} is output of {TOOL}, which does not state the number of ranks; give --ranks.")
     return [
@@ -56,7 +56,7 @@ def _of_title(where: str, title: str) -> tuple[str, str]:
     return f"{TOOL}{read[2] or ''} {read[1]}", "alltoallv" if read[2] else "all-to-all"
 
 
-def _times(kind: str, rows: list[tuple[str, str]], ranks: int) -> Iterator[Timed]:
+def _times(kind: str, rows: list[tuple[str, str]], ranks: int) -> Iterator[MeasuredTime]:
     for where, line in rows:
         words = line.split()
         if len(words) < 2:
@@ -64,4 +64,4 @@ def _times(kind: str, rows: list[tuple[str, str]], ranks: int) -> Iterator[Timed
         if "Fail" in words:
             raise InputError(f"{where}: Validation must be Pass, got 'Fail'; data arrived corrupted, measure again.")
         size = number_in(where, "size", words[0])
-        yield timed(where, kind, size * ranks, us(number_in(where, "latency", words[1])))
+        yield check_time(where, kind, size * ranks, us(number_in(where, "latency", words[1])))

@@ -10,7 +10,7 @@ import difflib
 import re
 from typing import Any
 
-from mfabric_jax.apps.recordings.measurements.times import TABLE, Report, Timed, is_count, number_in, timed
+from mfabric_jax.apps.recordings.measurements.times import TABLE, MeasuredTime, Report, check_time, is_count, number_in
 from mfabric_jax.checks import InputError, positive
 from mfabric_jax.support.text_files import mapping_in
 from mfabric_jax.units import gbps, us
@@ -31,7 +31,7 @@ def looks_like(text: str) -> bool:
 def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
     """Return the runs in a text. Each has two ranks, one of which sends."""
     columns: list[str] = []
-    found: list[tuple[str, list[Timed]]] = []
+    runs: list[tuple[str, list[MeasuredTime]]] = []
     test = ""
     for number, line in enumerate(text.splitlines(), 1):
         words, where = line.split(), f"{file}, line {number}"
@@ -40,19 +40,19 @@ def read_text(text: str, file: str, ranks: int | None = None) -> list[Report]:
             _check_title(where, test)
         elif HEADER.match(line):
             columns = COLUMN.findall(line.replace("BW peak ", "BW peak").replace("BW average ", "BW average"))
-            found.append((test, []))
+            runs.append((test, []))
             test = ""
         elif TABLE.search(line) or (columns and line.startswith("----")):
             columns = []
         elif columns and words and is_count(words[0]):
             if len(words) < len(columns):
                 raise InputError(f"{where}: a row must have {len(columns)} columns, got {len(words)}.")
-            name, times = found[-1]
+            name, times = runs[-1]
             times.append(_time(where, dict(zip(columns, words, strict=False)), name))
-    return [_report(file, name, tuple(times)) for name, times in found]
+    return [_report(file, name, tuple(times)) for name, times in runs]
 
 
-def _report(file: str, test: str, times: tuple[Timed, ...]) -> Report:
+def _report(file: str, test: str, times: tuple[MeasuredTime, ...]) -> Report:
     """The report of one run: two ranks, one of which sends."""
     program = test.replace("_", " ") or TOOL
     return Report(file=file, tool=TOOL, program=program, times=times, ranks=2, nics=True)
@@ -73,15 +73,15 @@ def _ways(test: str) -> int:
 
 def read_json(text: str, file: str) -> Report:
     """Return the time in a file of `--out_json`: two ranks, one of which sends, and one size."""
-    told = mapping_in(text, file, f"results of {TOOL}")
-    row = _mapping(told, "results", file)
-    name = _mapping(told, "test_info", file).get("test")
+    document = mapping_in(text, file, f"results of {TOOL}")
+    row = _mapping(document, "results", file)
+    name = _mapping(document, "test_info", file).get("test")
     if not isinstance(name, str) or not name:
         raise InputError(f"{file}: test of test_info must be the name of the test, got {name!r:.80}.")
     _check_title(file, name.replace("_", " "))
     size = _number(row, "MsgSize", file)
     if "t_typical" in row:
-        time = timed(file, "message", size, us(_number(row, "t_typical", file)))
+        time = check_time(file, "message", size, us(_number(row, "t_typical", file)))
     else:
         average, messages = (_number(row, field, file) for field in ("BW_average", "MsgRate"))
         moved = positive(f"{file}: MsgRate", messages) / us(1.0) * size
@@ -91,24 +91,24 @@ def read_json(text: str, file: str) -> Report:
                 f"{file}: BW_average must be MsgSize times MsgRate ({moved:.4g} bytes/s) in MiB/s or Gb/s, got "
                 f"{average:g}."
             )
-        time = timed(file, "messages", size, size * _ways(name) / (average * unit))
+        time = check_time(file, "messages", size, size * _ways(name) / (average * unit))
     return _report(file, name, (time,))
 
 
-def _mapping(told: dict[str, Any], field: str, file: str) -> dict[str, Any]:
-    if not isinstance(found := told.get(field), dict):
-        raise InputError(f"{file}: {field} must be a mapping, got {found!r:.80}.")
-    return found
+def _mapping(document: dict[str, Any], field: str, file: str) -> dict[str, Any]:
+    if not isinstance(value := document.get(field), dict):
+        raise InputError(f"{file}: {field} must be a mapping, got {value!r:.80}.")
+    return value
 
 
 def _number(row: dict[str, Any], field: str, file: str) -> float:
-    found = row.get(field)
-    if isinstance(found, bool) or not isinstance(found, (int, float)):
-        raise InputError(f"{file}: {field} must be a number, got {found!r:.80}.")
-    return positive(f"{file}: {field}", float(found))
+    value = row.get(field)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{file}: {field} must be a number, got {value!r:.80}.")
+    return positive(f"{file}: {field}", float(value))
 
 
-def _time(where: str, row: dict[str, str], test: str) -> Timed:
+def _time(where: str, row: dict[str, str], test: str) -> MeasuredTime:
     size = number_in(where, "#bytes", row["#bytes"])
     for column, word in row.items():
         name, _, unit = column.partition("[")
@@ -120,9 +120,9 @@ def _time(where: str, row: dict[str, str], test: str) -> Timed:
             rate = number_in(where, "BW average", word) * _unit(where, "[" + unit) / _ways(test)
             if not rate > 0:
                 raise InputError(f"{where}: BW average must be above 0, got {word!r:.80}.")
-            return timed(where, "messages", size, size / rate)
+            return check_time(where, "messages", size, size / rate)
         if name == "t_typical":
-            return timed(where, "message", size, us(number_in(where, "t_typical", word)))
+            return check_time(where, "message", size, us(number_in(where, "t_typical", word)))
     raise InputError(f"{where}: the table must have a column BW average or t_typical, got {', '.join(row):.200}.")
 
 

@@ -15,7 +15,7 @@ TIERS = {  # from the narrowest on
 }
 
 
-class Asked(NamedTuple):
+class UserFacts(NamedTuple):
     """What the user states about a file; None: the file states it."""
 
     tier: str | None = None
@@ -23,7 +23,7 @@ class Asked(NamedTuple):
     gpus_per_server: int | None = None
 
 
-NOTHING = Asked()
+NOTHING = UserFacts()
 
 
 class Point(NamedTuple):
@@ -38,7 +38,7 @@ class Point(NamedTuple):
     per_server: int | None = None
 
 
-def points_of(reports: Sequence[Report], asked: Asked = NOTHING) -> list[Point]:
+def points_of(reports: Sequence[Report], facts: UserFacts = NOTHING) -> list[Point]:
     """Return the times of a file's runs as bytes over the busiest port of a tier.
 
     If only some runs are inside one server, the tier that the user states is that of the other runs.
@@ -46,72 +46,72 @@ def points_of(reports: Sequence[Report], asked: Asked = NOTHING) -> list[Point]:
     Raise `InputError` if neither file nor user states the tier, ranks or GPUs per server that are needed, or if they
     contradict each other: a time inside a server is never one between servers.
     """
-    between = [report for report in reports if not _inside(report, asked)]
-    found = []
+    between = [report for report in reports if not _inside(report, facts)]
+    points = []
     for report in reports:
         of_others = bool(between) and report not in between
-        found += _points_of(report, asked._replace(tier=None) if of_others else asked)
-    return found
+        points += _points_of(report, facts._replace(tier=None) if of_others else facts)
+    return points
 
 
-def _inside(report: Report, asked: Asked) -> bool:
+def _inside(report: Report, facts: UserFacts) -> bool:
     """Whether a run is known to be inside one server."""
-    ranks = report.ranks or asked.ranks
-    each = _per_server(report, asked, ranks)
+    ranks = report.ranks or facts.ranks
+    each = _per_server(report, facts, ranks)
     return not report.nics and (report.servers == 1 or (ranks is not None and each is not None and ranks <= each))
 
 
-def _points_of(report: Report, asked: Asked) -> list[Point]:
-    ranks = report.ranks or asked.ranks
-    per_server = _per_server(report, asked, ranks)
-    tier = _tier(report, asked, ranks, per_server)
+def _points_of(report: Report, facts: UserFacts) -> list[Point]:
+    ranks = report.ranks or facts.ranks
+    per_server = _per_server(report, facts, ranks)
+    tier = _tier(report, facts, ranks, per_server)
     beyond = tier != SERVER
-    found = []
+    points = []
     for time in report.times:
-        share = port_share(time.kind, *_needed(report, time.kind, ranks, per_server, beyond), beyond=beyond)
+        share = port_share(time.kind, *_rank_counts(report, time.kind, ranks, per_server, beyond), beyond=beyond)
         if share <= 0:
             raise InputError(f"{report.file}: {ranks} ranks send nothing {TIERS[tier]}; more ranks must take part.")
         each = per_server if beyond and not report.nics else None
-        found.append(Point(tier, time.kind, ranks, time.bytes * share, time.seconds, report.program, each))
-    return found
+        points.append(Point(tier, time.kind, ranks, time.bytes * share, time.seconds, report.program, each))
+    return points
 
 
-def _per_server(report: Report, asked: Asked, ranks: int | None) -> int | None:
-    told = ranks // report.servers if ranks and report.servers else None
-    if asked.gpus_per_server is None:
-        return told
-    whole("gpus_per_server", asked.gpus_per_server)
-    if told is not None and report.servers != 1 and told != asked.gpus_per_server:
+def _per_server(report: Report, facts: UserFacts, ranks: int | None) -> int | None:
+    reported = ranks // report.servers if ranks and report.servers else None
+    if facts.gpus_per_server is None:
+        return reported
+    whole("gpus_per_server", facts.gpus_per_server)
+    if reported is not None and report.servers != 1 and reported != facts.gpus_per_server:
         raise InputError(
-            f"{report.file} has {told} ranks per server; omit or correct --gpus-per-server, got "
-            f"{asked.gpus_per_server}."
+            f"{report.file} has {reported} ranks per server; omit or correct --gpus-per-server, got "
+            f"{facts.gpus_per_server}."
         )
-    return asked.gpus_per_server
+    return facts.gpus_per_server
 
 
-def _tier(report: Report, asked: Asked, ranks: int | None, per_server: int | None) -> str:
-    if asked.tier is not None:
-        one_of("tier", asked.tier, TIERS)
-    inside = _inside(report, asked)
+def _tier(report: Report, facts: UserFacts, ranks: int | None, per_server: int | None) -> str:
+    if facts.tier is not None:
+        one_of("tier", facts.tier, TIERS)
+    inside = _inside(report, facts)
     known = report.servers is not None or (ranks is not None and per_server is not None)
-    if report.nics and asked.tier == SERVER:
+    if report.nics and facts.tier == SERVER:
         raise InputError(
             f"{report.file} is output of {report.tool}, which measures NICs; tier must be leaf or across, got 'server'."
         )
     if known and not report.nics:
-        if inside and asked.tier not in (None, SERVER):
-            raise InputError(f"{report.file} was measured inside one server; tier must be server, got {asked.tier!r}.")
+        if inside and facts.tier not in (None, SERVER):
+            raise InputError(f"{report.file} was measured inside one server; tier must be server, got {facts.tier!r}.")
         if inside:
             return SERVER
-        if asked.tier == SERVER:
+        if facts.tier == SERVER:
             raise InputError(f"{report.file} was measured between servers; tier must be leaf or across, got 'server'.")
-    if asked.tier is None:
+    if facts.tier is None:
         allowed = [tier for tier in TIERS if tier != SERVER or not (known or report.nics)]
         raise InputError(f"{report.file} does not state where it was measured; give --tier {' or '.join(allowed)}.")
-    return asked.tier
+    return facts.tier
 
 
-def _needed(report: Report, kind: str, ranks: int | None, per_server: int | None, beyond: bool) -> tuple[int, int]:
+def _rank_counts(report: Report, kind: str, ranks: int | None, per_server: int | None, beyond: bool) -> tuple[int, int]:
     """Ranks and ranks per server, as far as the kind needs them."""
     if kind in PAIRS:
         return 2, 1

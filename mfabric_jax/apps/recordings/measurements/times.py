@@ -10,7 +10,7 @@ LARGEST = 1 << 26  # bytes of a file
 TABLE = re.compile(r"#\s*size\s+count\b|#\s+bytes\s+N\b|# OSU |#bytes\s+#iterations")  # header of any tool's table
 
 
-class Timed(NamedTuple):
+class MeasuredTime(NamedTuple):
     """One measured time. `bytes`: of one rank, as the tool counts them; `ports.port_share` gives the part over a
     port."""
 
@@ -30,7 +30,7 @@ class Report:
     file: str
     tool: str
     program: str
-    times: tuple[Timed, ...]
+    times: tuple[MeasuredTime, ...]
     ranks: int | None = None
     servers: int | None = None
     nics: bool = False
@@ -44,9 +44,9 @@ class Report:
             raise InputError(f"{self.file}: ranks must be a multiple of its {self.servers} servers, got {self.ranks}.")
 
 
-def timed(where: str, kind: str, size: float, seconds: float) -> Timed:
+def check_time(where: str, kind: str, size: float, seconds: float) -> MeasuredTime:
     """Return a checked time. `where`: file and line, for error messages."""
-    return Timed(kind, positive(f"{where}: bytes", size), positive(f"{where}: seconds", seconds))
+    return MeasuredTime(kind, positive(f"{where}: bytes", size), positive(f"{where}: seconds", seconds))
 
 
 def number_in(where: str, field: str, word: str) -> float:

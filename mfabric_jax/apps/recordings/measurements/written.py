@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.apps.recordings.measurements.fit import Fit
+from mfabric_jax.apps.recordings.measurements.fit import LineFit
 from mfabric_jax.apps.recordings.measurements.placed import ACROSS, LEAF, SERVER
 from mfabric_jax.apps.recordings.measurements.ports import LOW_LATENCY, NORMAL, family
 from mfabric_jax.checks import InputError, positive
@@ -22,7 +22,7 @@ PAYLOAD = 4096  # bytes of a packet; only its ratio to the header matters
 FIRST = ("all-to-all", "alltoallv", NORMAL, LOW_LATENCY, "send-receive", "messages")
 
 
-def chosen(fits: Sequence[Fit]) -> Fit | None:
+def network_fit(fits: Sequence[LineFit]) -> LineFit | None:
     """Return the fit for the network between servers; None if all fits are inside a server.
 
     It is of the widest tier, then of an all-to-all if there is one, then of the most ranks, then of the largest size.
@@ -36,7 +36,7 @@ def chosen(fits: Sequence[Fit]) -> Fit | None:
     )
 
 
-def constants(fit: Fit, nic_gbps: float) -> dict[str, Any]:
+def constants(fit: LineFit, nic_gbps: float) -> dict[str, Any]:
     """Return the fields of a transport with the fitted latency and part of a NIC's bandwidth.
 
     Raise `InputError` if the fit is faster than the NIC.
@@ -58,41 +58,41 @@ def constants(fit: Fit, nic_gbps: float) -> dict[str, Any]:
     }
 
 
-def write_measured(fits: Sequence[Fit], path: str | Path, nic_gbps: float | None = None) -> Path:
+def write_measured(fits: Sequence[LineFit], path: str | Path, nic_gbps: float | None = None) -> Path:
     """Write the fits as JSON; return the path.
 
     With `nic_gbps`, the bandwidth of a NIC, also write the constants of a transport if a fit is between servers.
     """
     check_file("out", path, (".json",))
-    fit = chosen(fits)
-    told = constants(fit, nic_gbps) if fit is not None and nic_gbps is not None else {}
+    fit = network_fit(fits)
+    transport = constants(fit, nic_gbps) if fit is not None and nic_gbps is not None else {}
     path = Path(path)
     with replacing(path) as (part,):
-        text = json.dumps(told | {"measured": [fit.row() for fit in fits]}, indent=1)
+        text = json.dumps(transport | {"measured": [fit.row() for fit in fits]}, indent=1)
         part.write_text(text + "\n", encoding="utf-8")
     return path
 
 
-def remarks(fits: Sequence[Fit], nic_gbps: float | None = None) -> list[str]:
+def remarks(fits: Sequence[LineFit], nic_gbps: float | None = None) -> list[str]:
     """Return sentences on the limits of the fits. Raise `InputError` as `constants` does."""
-    said = []
+    sentences = []
     for fit in fits:
-        if not fit.told_apart:
-            said.append(
+        if not fit.resolves_latency:
+            sentences.append(
                 f"{fit.name}: one size cannot separate latency from bandwidth, so alpha is 0 and the bandwidth is what "
                 "that size reaches."
             )
-    fit = chosen(fits)
+    fit = network_fit(fits)
     if fit is None:
-        said.append("All times are from inside a server: they say nothing about the network between servers.")
+        sentences.append("All times are from inside a server: they say nothing about the network between servers.")
     else:
         if fit.tier == LEAF:
-            said.append("Nothing was measured across leaf switches: a fabric with more tiers may be slower.")
+            sentences.append("Nothing was measured across leaf switches: a fabric with more tiers may be slower.")
         if nic_gbps is None:
-            said.append("Give --nic-gbps, the bandwidth of a NIC, for a file that network.transport can read.")
+            sentences.append("Give --nic-gbps, the bandwidth of a NIC, for a file that network.transport can read.")
         else:
-            told = constants(fit, nic_gbps)
-            part = told["payload_bytes"] / (told["payload_bytes"] + told["header_bytes"])
-            said.append(f"network.transport takes {fit.name}: {part:.1%} of a NIC's bandwidth.")
-            said.append("Also set job.dispatcher=ideal: other dispatchers reduce the bandwidth once more.")
-    return said
+            transport = constants(fit, nic_gbps)
+            part = transport["payload_bytes"] / (transport["payload_bytes"] + transport["header_bytes"])
+            sentences.append(f"network.transport takes {fit.name}: {part:.1%} of a NIC's bandwidth.")
+            sentences.append("Also set job.dispatcher=ideal: other dispatchers reduce the bandwidth once more.")
+    return sentences

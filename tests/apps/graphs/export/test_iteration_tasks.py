@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError
-from mfabric_jax.apps.graphs.export import exported_iteration, timed_iteration
+from mfabric_jax.apps.graphs.export import export_iteration, time_iteration
 from mfabric_jax.apps.graphs.export.contention import over_ports
 from mfabric_jax.apps.graphs.export.iteration_tasks import check_exportable, iteration_graph
 from mfabric_jax.apps.graphs.export.site_tasks import TRAFFIC
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind
-from mfabric_jax.apps.graphs.tasks.lowering import lowered
+from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
 from mfabric_jax.workload.volume import iteration_bytes, pp_bytes, replica_bytes, replica_ring
 from tests.evaluate.rows.test_resolve import SECOND
 from tests.oracles import graph as oracle
@@ -30,7 +30,7 @@ def tiny(fabric, changes=None):
 
 def finish(one, contention="none", **lower):
     """The last end, by the plain simulation."""
-    capacity, (flows, routes) = over_ports(one, lowered(one.graph, **lower), contention)
+    capacity, (flows, routes) = over_ports(one, lower_tasks(one.graph, **lower), contention)
     _, ends = oracle.run(
         capacity.tolist(),
         [[(int(hop), 1) for hop in row if hop >= 0] for row in routes.hops],
@@ -142,13 +142,13 @@ def test_gradients_and_tensor_parallel_ranks_in_collectives():
     blocks, passes = 2, 2
     assert tensor.sum() == pytest.approx(64 // 2 * blocks * passes * pp_bytes(on.workload))  # GPUs of a stage
     with pytest.raises(InputError, match="collectives inside servers"):
-        timed_iteration(gpus)
+        time_iteration(gpus)
     with pytest.raises(InputError, match="ends must be server for contention where the NICs of a server are pooled"):
-        timed_iteration(iteration_graph(on, "gpu"))
+        time_iteration(iteration_graph(on, "gpu"))
     with pytest.raises(InputError, match=r"run\.replicas must be all, got 1"):
         iteration_graph(scenario(tiny("fat-tree", two)), collectives=True)
 
 
 def test_a_graph_is_of_the_iteration_that_the_case_names():
     case = small(JOB | SECOND)
-    assert exported_iteration(case).iteration_s == pytest.approx(row(case)["iteration_s"], rel=1e-6)
+    assert export_iteration(case).iteration_s == pytest.approx(row(case)["iteration_s"], rel=1e-6)

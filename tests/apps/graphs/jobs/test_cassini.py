@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.graphs.jobs.cassini import Circle, Mltcp, rotations, score_of, time_shifts, unified_ticks
+from mfabric_jax.apps.graphs.jobs.cassini import Circle, Mltcp, common_ticks, rotations, score_of, time_shifts
 
 
 def on_off(period_ms, begin_ms, end_ms, rate=1.0):
@@ -35,7 +35,7 @@ def test_a_score_by_hand_where_nothing_fits():
 
 
 def test_an_arc_may_run_over_the_end_of_the_iteration():
-    np.testing.assert_allclose(on_off(4, 3, 5.5).sampled(4), [1, 0.5, 0, 1], atol=1e-9)
+    np.testing.assert_allclose(on_off(4, 3, 5.5).mean_rates(4), [1, 0.5, 0, 1], atol=1e-9)
 
 
 def excess_by_hand(jobs, turns, around):
@@ -106,9 +106,9 @@ def test_jobs_that_share_nothing_are_not_shifted():
 
 
 def test_ticks_become_coarser_where_the_circle_would_be_too_long():
-    assert unified_ticks([0.04, 0.06], 0.001) == [40, 60]
-    assert unified_ticks([0.997, 0.991], 0.001) == [125, 124]  # of 8 ms: 15,500 ticks; of 4 ms they were 61,752
-    assert unified_ticks([1.0, 0.0001], 0.001) == [1000, 1]
+    assert common_ticks([0.04, 0.06], 0.001) == [40, 60]
+    assert common_ticks([0.997, 0.991], 0.001) == [125, 124]  # of 8 ms: 15,500 ticks; of 4 ms they were 61,752
+    assert common_ticks([1.0, 0.0001], 0.001) == [1000, 1]
 
 
 def test_three_jobs_are_no_worse_than_any_turns_on_a_coarse_grid():

@@ -7,8 +7,8 @@ import pytest
 
 from mfabric_jax.apps.graphs.jobs import placed
 from mfabric_jax.apps.graphs.jobs.cassini import Mltcp
-from mfabric_jax.apps.graphs.jobs.compared import both_ends, compare_jobs, drawn_runs, link_use, said_of_jobs
-from mfabric_jax.apps.graphs.jobs.iterations import in_pieces, repeated, sent_before, solve_jobs
+from mfabric_jax.apps.graphs.jobs.compared import both_ends, compare_jobs, draw_runs, link_use, said_of_jobs
+from mfabric_jax.apps.graphs.jobs.iterations import bytes_before, in_pieces, repeat_patterns, solve_jobs
 from mfabric_jax.apps.graphs.jobs.jobs_file import jobs_of, read_jobs
 from mfabric_jax.apps.graphs.jobs.outcome import run_jobs, slowdown_bound
 from mfabric_jax.apps.graphs.jobs.placed import model_phase, scene_from
@@ -114,7 +114,7 @@ def test_agrees_with_an_oracle_without_graphs(seed):
     scene = scene_from(jobs_of({"iterations": 4, "links": table, "jobs": given}))
     rule = Mltcp(slope=1.75, intercept=0.25, pieces=4)
     for patterns, function in ((scene.patterns, None), ([in_pieces(one, rule) for one in scene.patterns], growing)):
-        flows = repeated(patterns, scene.iterations, scene.arrival_s)
+        flows = repeat_patterns(patterns, scene.iterations, scene.arrival_s)
         found = flows.of_jobs(solve_jobs(flows, scene.capacity).finish[flows.end])
         ends = iteration_ends(capacity, plain, function, 4 if function else 1)
         for one, other in zip(found, ends, strict=True):
@@ -124,7 +124,7 @@ def test_agrees_with_an_oracle_without_graphs(seed):
 def test_a_batch_is_its_runs_one_by_one():
     given = jobs_of(on_a_link((1, 1, 0), (0.5, 1, 0), (2, 0.5, 0), iterations=5))
     scene, study = scene_from(given), JobsStudy(draws=3, jitter=0.1)
-    arrival_s, factor = drawn_runs(scene, study)
+    arrival_s, factor = draw_runs(scene, study)
     for way in ("fair", "mltcp"):
         handled = WAYS[way](scene, study)
         together = run_jobs(scene, way, handled, arrival_s, factor).iteration_s
@@ -271,11 +271,11 @@ def test_a_graph_of_tasks_as_a_job(tmp_path):
     job = {"graph": str(file), "servers": [1, 3]}
     scene = scene_from(jobs_of({"fabric": table, "iterations": 3, "jobs": [job]}))
     assert scene.alone_s[0] == pytest.approx(3)
-    (before, total), sent = sent_before(scene.patterns[0]), scene.patterns[0].flows.size > 0
+    (before, total), sent = bytes_before(scene.patterns[0]), scene.patterns[0].flows.size > 0
     np.testing.assert_allclose(np.sort(before[sent]), [0, 1e9])
     np.testing.assert_allclose(total[sent], 2e9)
     assert scene.load().max() == pytest.approx(2)
-    flows = repeated(scene.patterns, [3], [0.5])
+    flows = repeat_patterns(scene.patterns, [3], [0.5])
     ends = solve_jobs(flows, scene.capacity).finish[flows.end]
     np.testing.assert_allclose(ends, [3.5, 6.5, 9.5], rtol=1e-9)
     assert "must divide its 2 ranks" in refused(

@@ -10,20 +10,20 @@ import pytest
 from mfabric_jax.apps.graphs.replay import Replay, replay
 from mfabric_jax.apps.graphs.replay.replayed import (
     at_a_tie,
-    carried_rows,
     gain_rows,
     gains,
+    link_use_rows,
     path_of,
     path_rows,
     rank_rows,
     replay_row,
-    saved_rows,
+    savings_rows,
     spans,
-    spent,
+    time_spent,
 )
-from mfabric_jax.apps.graphs.replay.turns import Phases, turns_in_order, with_turns
+from mfabric_jax.apps.graphs.replay.turns import Phases, turns_in_order, with_reconfigurations
 from mfabric_jax.apps.graphs.tasks import read_tasks
-from mfabric_jax.apps.graphs.tasks.critical import covered_s
+from mfabric_jax.apps.graphs.tasks.critical import union_s
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.case import Case, cases
 from mfabric_jax.evaluate.exchanges import exchanges_between
@@ -73,13 +73,13 @@ def test_two_messages_share_a_nic():
     done = one(two_sends())
     assert done.makespan_s == pytest.approx(4.5e-3, **NEAR)
     np.testing.assert_allclose(done.finish[:5], [1e-3, 2.5e-3, 2e-3, 2.5e-3, 4.5e-3], rtol=1e-9)
-    parts = spent(done)
+    parts = time_spent(done)
     np.testing.assert_allclose(parts.compute_s, [1e-3, 2e-3, 0], rtol=1e-9)
     np.testing.assert_allclose(parts.exposed_comm_s, [1.5e-3, 1.5e-3, 1e-3], rtol=1e-9)
     np.testing.assert_allclose(parts.idle_s, [2e-3, 1e-3, 3.5e-3], rtol=1e-9)
     steps = [(row["name"], row["held_by"]) for row in path_rows(done)]
     assert steps == [("first", "computation"), ("long", "gpu 0 -> edge 0"), ("last", "computation")]
-    links = {row["from"] + " " + row["to"]: row for row in carried_rows(done)}
+    links = {row["from"] + " " + row["to"]: row for row in link_use_rows(done)}
     assert links["gpu 0 edge 0"]["bytes"] == 75e6
     assert links["gpu 0 edge 0"]["utilisation"] == pytest.approx(75e6 / NIC / 4.5e-3, **NEAR)
     assert [row["received_bytes"] for row in rank_rows(done)] == [0, 50e6, 25e6]
@@ -112,7 +112,7 @@ def test_a_ring_takes_two_rounds_of_its_parts():
     assert one(ring()).makespan_s == pytest.approx(1.5 * 100e6 / NIC, **NEAR)
     inside = one(ring(), {"gpu.gpus_per_server": 8}, servers=1)
     assert inside.makespan_s == pytest.approx(1.5 * 100e6 / 900e9, **NEAR)
-    assert {row["kind"] for row in carried_rows(inside)} == {"nvswitch up", "nvswitch down"}
+    assert {row["kind"] for row in link_use_rows(inside)} == {"nvswitch up", "nvswitch down"}
 
 
 def pairs_then_others():
@@ -163,7 +163,7 @@ def test_circuits_turn_between_all_to_alls(first, delay_s, end_s, switch_s):
     assert one(as_messages(pairs_then_others()), optical, **turning).makespan_s == pytest.approx(end_s, **NEAR)
     done = one(pairs_then_others(), optical, **turning)
     assert done.makespan_s == pytest.approx(end_s, **NEAR)
-    circuits = [row for row in carried_rows(done) if row["kind"] == "circuit"]
+    circuits = [row for row in link_use_rows(done) if row["kind"] == "circuit"]
     assert [row["bytes"] for row in circuits] == [50e6] * 8
     held = {row["what"]: row["holds_s"] for row in gain_rows(done, gains(done))}
     assert sum(held.values()) == pytest.approx(end_s, **NEAR)
@@ -181,7 +181,7 @@ def test_the_reconfigurations_when_the_closed_form_of_an_iteration_says(seed):
     chain = np.stack([np.arange(count - 1), np.arange(1, count)], axis=1)
     flows = flows_of(np.zeros(count, int), np.full(count, -1), np.ones(count), after=chain)
     phases = Phases(np.arange(count), np.ones((count, 4, 4)))
-    turned = with_turns(flows, phases, circuits, np.ones(count, bool), 10.0, ahead=False)
+    turned = with_reconfigurations(flows, phases, circuits, np.ones(count, bool), 10.0, ahead=False)
     routed = Routed(turned, Routes(np.full((turned.flows, 1), -1), np.zeros((turned.flows, 1))))
     finish = np.asarray(routed.completion(routed.problem(np.ones(1), float)).finish)
     np.testing.assert_allclose(np.diff(finish[:count], prepend=0), 1 + 10 * turns)
@@ -191,7 +191,7 @@ def test_the_reconfigurations_when_the_closed_form_of_an_iteration_says(seed):
 def test_circuits_of_the_whole_run_serve_some_and_packet_switches_the_others():
     done = one(pairs_then_others(), OPTICAL)
     assert done.makespan_s == pytest.approx(5e-3, **NEAR)
-    assert [row["bytes"] for row in carried_rows(done) if row["kind"] == "circuit"] == [50e6] * 4
+    assert [row["bytes"] for row in link_use_rows(done) if row["kind"] == "circuit"] == [50e6] * 4
 
 
 def test_turns_are_taken_in_an_order_in_which_everything_can_run():
@@ -223,7 +223,7 @@ def test_circuits_of_an_all_to_all_stay_inside_regions():
     changes |= {"network.nics": 3, "network.mfabric.optical_degree": 2}
     for which in ("run", "all-to-all"):
         done = one(all_to_all(8, 800e6), changes, region_servers=2, circuits_for=which)
-        joined = {(row["from"], row["to"]) for row in carried_rows(done) if row["kind"] == "circuit"}
+        joined = {(row["from"], row["to"]) for row in link_use_rows(done) if row["kind"] == "circuit"}
         assert joined == {(f"optics {a}", f"optics {b}") for a, b in ((0, 1), (1, 0), (2, 3), (3, 2))}
         assert done.makespan_s == pytest.approx(2 * 2 * 2 * 100e6 / NIC, **NEAR)
 
@@ -352,7 +352,7 @@ def send_behind_a_lag():
 @pytest.mark.parametrize("chunks", [1, 2, 4])
 def test_latency_is_communication_however_many_chunks(chunks):
     done = one(two_ranks(), alpha_s=0.1, chunks=chunks)
-    parts = spent(done)
+    parts = time_spent(done)
     np.testing.assert_allclose(parts.compute_s, 1, rtol=1e-9)
     np.testing.assert_allclose(parts.exposed_comm_s, done.makespan_s - 1, rtol=1e-9)
     np.testing.assert_allclose(parts.idle_s, 0, atol=1e-9)
@@ -363,7 +363,7 @@ def test_latency_is_communication_however_many_chunks(chunks):
 
 def test_a_lag_of_a_task_is_no_communication():
     done = one(send_behind_a_lag(), alpha_s=0.25)
-    parts = spent(done)
+    parts = time_spent(done)
     np.testing.assert_allclose(parts.exposed_comm_s, 1.25, rtol=1e-9)
     np.testing.assert_allclose(parts.idle_s, 5, rtol=1e-9)
     held = {row["what"]: row["holds_s"] for row in gain_rows(done, gains(done))}
@@ -375,8 +375,8 @@ def test_what_is_drawn_covers_what_the_table_says(chunks):
     done = one(two_ranks(lag=0.5), alpha_s=0.1, chunks=chunks)
     drawn = [row for row in spans(done) if row["rank"] >= 0]
     begin, end, rank = (np.array([row[name] for row in drawn]) for name in ("begin_s", "end_s", "rank"))
-    parts = spent(done)
-    np.testing.assert_allclose(covered_s(begin, end, rank, 2), parts.compute_s + parts.exposed_comm_s, rtol=1e-12)
+    parts = time_spent(done)
+    np.testing.assert_allclose(union_s(begin, end, rank, 2), parts.compute_s + parts.exposed_comm_s, rtol=1e-12)
     np.testing.assert_allclose(parts.idle_s, 0.5, rtol=1e-9)
     waits = {row["latency_s"] for row in drawn if row["track"] != "compute"}
     assert max(waits) == pytest.approx(0.1, **NEAR)
@@ -385,7 +385,7 @@ def test_what_is_drawn_covers_what_the_table_says(chunks):
 def test_one_per_cent_more_is_run_again():
     """Both directions of a link at once: either alone would leave the other to hold the message."""
     done = one(send_behind_a_lag(), alpha_s=0.25)
-    rows = saved_rows(done, gain_rows(done, gains(done)))
+    rows = savings_rows(done, gain_rows(done, gains(done)))
     saved = {row["what"]: row["saved_at_1_percent_s"] for row in rows}
     assert saved == pytest.approx({"nic down": 1 - 1 / 1.01, "latency": 0.0025, "lag": 0.05}, rel=1e-9)
 
@@ -442,6 +442,6 @@ def test_no_replay_is_earlier_than_it_can_be(shared_data, file):
         assert done.makespan_s <= path_of(done).finish[-1] * (1 + 1e-12)
         held = sum(row["holds_s"] for row in gain_rows(done, gains(done)))
         assert held == pytest.approx(done.makespan_s, rel=1e-9)
-        parts = spent(done)
+        parts = time_spent(done)
         np.testing.assert_allclose(sum(parts), done.makespan_s, rtol=1e-9)
         assert all((seconds >= -1e-12).all() for seconds in parts)

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.graphs.replay.replayed import gain_rows, gains, path_rows, rank_rows, replay_row, spans, spent
+from mfabric_jax.apps.graphs.replay.replayed import (
+    gain_rows,
+    gains,
+    path_rows,
+    rank_rows,
+    replay_row,
+    spans,
+    time_spent,
+)
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
 from mfabric_jax.checks import InputError
 from mfabric_jax.circuit_schedules import get, schedule_time
@@ -93,7 +101,7 @@ def test_all_to_alls_in_sequence(compute_s):
     assert steps[-1]["finish_s"] == done.makespan_s
     assert {"reconfiguration", "configuration before"} <= {row["held_by"] for row in steps}
     assert replay_row(done)["bytes"] == pytest.approx(sum(demand.sum() for demand in demands), **NEAR)
-    np.testing.assert_allclose(np.sum(spent(done), axis=0), done.makespan_s, rtol=1e-12)
+    np.testing.assert_allclose(np.sum(time_spent(done), axis=0), done.makespan_s, rtol=1e-12)
     assert max(bar["end_s"] for bar in spans(done)) == pytest.approx(done.makespan_s, **NEAR)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from mfabric_jax.apps.graphs.tasks.collectives.registry import ALGORITHMS, choices_of
 from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
-from mfabric_jax.apps.graphs.tasks.lowering import lowered
+from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
 from tests.apps.graphs.tasks.formats.test_chakra import COLL, COMP, RECV, SEND, node, put
 from tests.apps.graphs.tasks.formats.test_flexflow import GPUS, graph_of, topoopt
 from tests.apps.graphs.tasks.formats.test_goal import TWO
@@ -85,7 +85,7 @@ def pair(first, second, kind=TaskKind.COLLECTIVE):
         for rank, values in enumerate((first, second)):
             row = {"kind": kind, "rank": rank, "match": 0} | usual | values
             tasks.add(row.pop("kind"), row.pop("rank"), "ab"[rank], **row)
-        lowered(tasks.graph())
+        lower_tasks(tasks.graph())
 
     return lower
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks
-from mfabric_jax.apps.graphs.tasks.lowering import lowered
+from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
 
 FOLDER = pathlib.Path(__file__).parents[4] / "benchmarks"
 NAME = "analytical_simulators"
@@ -100,7 +100,7 @@ def test_a_whole_workload_takes_as_long(script, times, shared_data):
     file = shared_data / "task_graphs" / "chakra_et" / "stg_moe_dp2tp2pp2ep2_16npus" / "workload.0.et"
     graph = read_tasks(file, tflops=300, memory_gigabytes_per_s=1600)
     network = script.fully_connected(16)
-    flows = lowered(graph, alpha_s=lambda src, dst: network.crossed[src, dst] * 510e-9)
+    flows = lower_tasks(graph, alpha_s=lambda src, dst: network.crossed[src, dst] * 510e-9)
     finish = script.finishes(flows, network)[: graph.tasks]
     for rank, (nanoseconds, _) in measured["ns"].items():
         assert finish[graph.rank == int(rank)].max() == pytest.approx(nanoseconds, rel=0.026)

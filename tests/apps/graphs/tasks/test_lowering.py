@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.graphs.tasks.critical import covered_s, critical_path
+from mfabric_jax.apps.graphs.tasks.critical import critical_path, union_s
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
-from mfabric_jax.apps.graphs.tasks.lowering import lowered
+from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.dependencies import cycle_of, run_order
 from tests.mistakes import check_refused
@@ -28,7 +28,7 @@ def collective(n, op, bytes=60.0, root=-1, arrive=None, ranks=None):
 
 def ends(graph, **settings):
     """Of every task, and the flows."""
-    flows = lowered(graph, **settings)
+    flows = lower_tasks(graph, **settings)
     _, finish = longest_path(flows, B)
     last = [0.0] * graph.tasks
     for task, end in zip(flows.task.tolist(), finish, strict=True):
@@ -89,7 +89,7 @@ def test_a_collective_takes_its_steps(word, op, root, steps, part):
 )
 def test_every_rank_sends_what_is_known(word, op, each):
     for chunks in (1, 3):
-        flows = lowered(collective(N, op), algorithms=word, chunks=chunks, server=2)
+        flows = lower_tasks(collective(N, op), algorithms=word, chunks=chunks, server=2)
         np.testing.assert_allclose(sent(flows, N), each * 60)
 
 
@@ -112,7 +112,7 @@ def test_a_late_rank_delays_what_it_forwards():
     # Rank 0 has sent its own at 2 and waits for rank 2.
     last, _ = ends(collective(3, Op.ALL_GATHER, arrive=[0, 9, 0]))
     assert last[1::2].tolist() == [13.0, 13.0, 13.0]
-    flows = lowered(collective(3, Op.ALL_GATHER, arrive=[0, 9, 0]))
+    flows = lower_tasks(collective(3, Op.ALL_GATHER, arrive=[0, 9, 0]))
     begin, _ = longest_path(flows, B)
     starts = sorted(zip(flows.src[flows.transfers].tolist(), np.array(begin)[flows.transfers].tolist(), strict=True))
     assert starts == [(0, 0.0), (0, 2.0), (1, 9.0), (1, 11.0), (2, 0.0), (2, 11.0)]
@@ -190,7 +190,7 @@ def test_a_missing_member_is_named_or_assumed():
     with pytest.raises(
         InputError, match=r"^task 3 \('of 1'\) is a collective of 4 ranks, but the graph has tasks of only 2 "
     ):
-        lowered(graph)
+        lower_tasks(graph)
     last, flows = ends(graph, absent="assume")
     assert sent(flows, 4).tolist() == [90.0] * 4
     assert last[[1, 3]].tolist() == [3 + 6 * 1.5] * 2
@@ -203,14 +203,14 @@ def test_a_missing_member_is_named_or_assumed():
 def test_a_missing_message_is_named_or_assumed():
     graph = message(match=1)
     with pytest.raises(InputError, match=r"^task 3 \('wanted'\) waits for a message of rank 0 that no task sends"):
-        lowered(graph)
+        lower_tasks(graph)
     last, flows = ends(message(receive_at=4.0, match=1), absent="assume")
     assert last[3] == 6.0
     assert (flows.src[3], flows.dst[3]) == (0, 1)
     tasks = Tasks(2)
     tasks.add(TaskKind.RECV, 1, "wanted", peer=0)
     with pytest.raises(InputError, match=r"^bytes of task 0 \('wanted'\) must be above 0: no task sends its message"):
-        lowered(tasks.graph(), absent="assume")
+        lower_tasks(tasks.graph(), absent="assume")
 
 
 def test_members_of_an_all_to_all_may_have_different_bytes():
@@ -218,8 +218,8 @@ def test_members_of_an_all_to_all_may_have_different_bytes():
     for rank, size in enumerate((8.0, 24.0)):
         tasks.add(TaskKind.COLLECTIVE, rank, op=Op.ALL_TO_ALL, group=0, bytes=size, match=0)
     graph = tasks.graph()
-    assert sent(lowered(graph), 3).tolist() == [4.0, 12.0, 0.0]
-    check_refused("hierarchical", lowered, graph, algorithms="all-to-all=hierarchical")
+    assert sent(lower_tasks(graph), 3).tolist() == [4.0, 12.0, 0.0]
+    check_refused("hierarchical", lower_tasks, graph, algorithms="all-to-all=hierarchical")
 
 
 def test_ranks_that_wait_for_each_other_are_named():
@@ -229,7 +229,7 @@ def test_ranks_that_wait_for_each_other_are_named():
         tasks.add(TaskKind.SEND, rank, peer=1 - rank, match=1 - rank, after=[receive])
     for lanes in ("ordered", "free"):
         with pytest.raises(InputError, match="4 wait for each other: task 1 -> task 2 -> "):
-            lowered(tasks.graph(), lanes=lanes)
+            lower_tasks(tasks.graph(), lanes=lanes)
 
 
 def test_collectives_in_opposite_order_are_named():
@@ -240,13 +240,13 @@ def test_collectives_in_opposite_order_are_named():
             what = {"op": Op.ALL_REDUCE, "group": 0, "bytes": 8.0, "match": match}
             before = [tasks.add(TaskKind.COLLECTIVE, rank, f"{match} on {rank}", after=before, **what)]
     with pytest.raises(InputError, match=r"but 4 wait for each other: (task \d \('\d on \d'\) -> ){4}"):
-        lowered(tasks.graph())
+        lower_tasks(tasks.graph())
 
 
 def test_the_choice_depends_on_collective_and_size():
     words = "all-reduce=ring, all-reduce:<100=direct ,all-reduce:<10=double-tree*2"
     for bytes, messages in ((9.0, 2 * 2 * 4), (10.0, 12), (99.0, 12), (100.0, 12), (1e9, 12)):
-        flows = lowered(collective(3, Op.ALL_REDUCE, bytes=bytes), algorithms=words)
+        flows = lower_tasks(collective(3, Op.ALL_REDUCE, bytes=bytes), algorithms=words)
         assert flows.transfers.sum() == messages
         around = {(0, 1), (1, 2), (2, 0)}
         pairs = set(zip(flows.src[flows.transfers].tolist(), flows.dst[flows.transfers].tolist(), strict=True))
@@ -283,7 +283,7 @@ def test_trees_in_any_order_run_on_lanes_where_they_run_without(seed):
     runs = []
     for lanes in ("free", "ordered"):
         try:
-            flows = lowered(tasks.graph(), lanes=lanes, alpha_s=0.1)
+            flows = lower_tasks(tasks.graph(), lanes=lanes, alpha_s=0.1)
             runs.append(len(run_order(flows.after, flows.flows)))
         except InputError as error:
             runs.append("wait for each other: task" in str(error))  # before lanes make flows wait
@@ -389,7 +389,7 @@ def drawn(seed):
 @pytest.mark.parametrize("seed", range(40))
 def test_lanes_close_no_cycle_and_are_never_shared(seed):
     graph = drawn(seed)
-    flows = lowered(graph)
+    flows = lower_tasks(graph)
     run_order(flows.after, flows.flows)
     begin, finish = longest_path(flows, B)
     enter = np.array(begin[: graph.tasks])
@@ -423,7 +423,7 @@ def test_a_late_start_begins_the_path_and_equals_go_to_the_lowest():
 
 def test_covered_time_counts_what_overlaps_once():
     begin, end = np.array([0, 1, 5, 2, 0.0]), np.array([2, 3, 6, 2.5, 1.0])
-    assert covered_s(begin, end, np.array([0, 0, 0, 0, 2]), 3).tolist() == [4, 0, 1]
+    assert union_s(begin, end, np.array([0, 0, 0, 0, 2]), 3).tolist() == [4, 0, 1]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -434,7 +434,7 @@ def test_covered_time_as_counted_on_a_grid(seed):
     ticks = [
         {t for b, e, o in zip(begin, end, owner, strict=True) if o == one for t in range(b, e)} for one in range(4)
     ]
-    assert covered_s(begin.astype(float), end.astype(float), owner, 4).tolist() == [len(found) for found in ticks]
+    assert union_s(begin.astype(float), end.astype(float), owner, 4).tolist() == [len(found) for found in ticks]
 
 
 def chain(*pairs, ranks=2):

@@ -5,9 +5,9 @@ import json
 import pathlib
 import tempfile
 
-from mfabric_jax.apps.recordings.measurements import Asked, fit_points, points_of, read_times, write_measured
+from mfabric_jax.apps.recordings.measurements import UserFacts, fit_points, points_of, read_times, write_measured
 from mfabric_jax.apps.recordings.measurements.placed import Point
-from mfabric_jax.apps.recordings.measurements.times import Report, Timed
+from mfabric_jax.apps.recordings.measurements.times import MeasuredTime, Report
 from tests.apps.recordings.measurements.samples import FILES, HEADER, nccl_json, nccl_text
 
 ROW = "  1024  256  float  none  -1    30.00    0.03    0.03       0    31.00    0.03    0.03     N/A"
@@ -38,8 +38,10 @@ def told(change):
 
 def report(asked, kind="all-to-all", **known):
     """A report with one time, asked for as this."""
-    times = (Timed(kind, 1e6, 1e-3),)
-    return functools.partial(points_of, [Report(file="f", tool="t", program="p", times=times, **known)], Asked(*asked))
+    times = (MeasuredTime(kind, 1e6, 1e-3),)
+    return functools.partial(
+        points_of, [Report(file="f", tool="t", program="p", times=times, **known)], UserFacts(*asked)
+    )
 
 
 GROWING = [Point("across", "all-to-all", 16, size, 1e-4 + size / 50e9) for size in (1e3, 1e6, 1e9)]

@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.recordings.measurements import Asked, fit_points, points_of, write_measured
+from mfabric_jax.apps.recordings.measurements import UserFacts, fit_points, points_of, write_measured
 from mfabric_jax.apps.recordings.measurements.deepep import read_text as read_deepep
 from mfabric_jax.apps.recordings.measurements.fit import line_through
 from mfabric_jax.apps.recordings.measurements.nccl_tests import read_text
 from mfabric_jax.apps.recordings.measurements.placed import Point
-from mfabric_jax.apps.recordings.measurements.written import chosen
+from mfabric_jax.apps.recordings.measurements.written import network_fit
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import get_transport
 from mfabric_jax.units import gbps, us
@@ -23,7 +23,7 @@ ALPHA_S, BYTES_PER_S = us(40), 45e9
 def cluster(seed, noise=0.05, alpha_s=ALPHA_S, bytes_per_s=BYTES_PER_S):
     """Points of an all-to-all between servers of this latency and bandwidth."""
     times = nccl_times(alpha_s, bytes_per_s, 1 - EACH / RANKS, noise, seed)
-    return points_of(read_text(nccl_text(times, RANKS, EACH), "alltoall"), Asked("across"))
+    return points_of(read_text(nccl_text(times, RANKS, EACH), "alltoall"), UserFacts("across"))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -70,7 +70,7 @@ def test_programs_and_numbers_of_ranks_are_fitted_apart():
     assert [(fit.program, fit.ranks, fit.per_server) for fit in fits] == [part[:3] for part in parts]
     assert [fit.bandwidth_bytes_per_s for fit in fits] == pytest.approx([part[3] for part in parts])
     assert len({fit.name for fit in fits}) == 4
-    assert chosen(fits).ranks == 32
+    assert network_fit(fits).ranks == 32
 
 
 KINDS = (("across", "all-to-all", 1e9), ("across", "all-reduce", 2e9), ("server", "all-to-all", 3e9))
@@ -78,7 +78,7 @@ KINDS = (("across", "all-to-all", 1e9), ("across", "all-reduce", 2e9), ("server"
 
 def test_one_size_gives_a_bandwidth_and_no_latency():
     (fit,) = fit_points([Point("across", "deepep-normal", 16, 1e8, seconds) for seconds in (2e-3, 2.1e-3, 2.2e-3)])
-    assert not fit.told_apart
+    assert not fit.resolves_latency
     assert (fit.alpha_s, fit.bandwidth_bytes_per_s) == (0, pytest.approx(1e8 / 2.1e-3))
 
 
@@ -109,7 +109,7 @@ NORMAL = {16: (43, 43), 32: (58, 57), 64: (51, 50)}
 
 def published(table, ranks, per_server):
     text = low_latency([[us(each) for each in table[ranks]]])
-    return points_of(read_deepep(text, f"EP{ranks}"), Asked("across", ranks, per_server))
+    return points_of(read_deepep(text, f"EP{ranks}"), UserFacts("across", ranks, per_server))
 
 
 def worst_of_the_others(table, per_server, pair):
@@ -140,7 +140,7 @@ def test_normal_kernels_of_deepep_are_predicted_where_nics_limit_them_alone():
             f"[tuning] Best combine: SMs 24: 0 + {size / rate * 1e-3:.3f} us, {rate} GB/s (RDMA), 1 GB/s (NVL)"
             for size, rate in zip(sizes, NORMAL[ranks], strict=True)
         ]
-        return points_of(read_deepep("\n".join(lines), f"EP{ranks}"), Asked("across", ranks, EACH))
+        return points_of(read_deepep("\n".join(lines), f"EP{ranks}"), UserFacts("across", ranks, EACH))
 
     def off(fitted, ranks):
         (fit,) = fit_points(points(fitted))

@@ -3,17 +3,19 @@
 import numpy as np
 import pytest
 
-from mfabric_jax.apps.recordings.measurements import Asked, fit_points, points_of, read_times
+from mfabric_jax.apps.recordings.measurements import UserFacts, fit_points, points_of, read_times
 from mfabric_jax.checks import InputError
 from tests.apps.recordings.measurements.samples import FILES, SMALL, nccl_text
 from tests.mistakes import changed
 
-ASKED = Asked("across", None, None)
+ASKED = UserFacts("across", None, None)
 BESIDE = {  # what files do not say
-    **dict.fromkeys(("osu.txt", "osu_v.txt", "reduce_scatter.txt", "low_latency.txt"), Asked("across", 16, 8)),
-    **dict.fromkeys(("older.txt", "older_blank.txt", "in_place_alone.txt", "at_a_time.txt"), Asked("across", 16, 8)),
-    "normal.txt": Asked("across", 32, 8),
-    "inside.txt": Asked(None, 8, None),
+    **dict.fromkeys(("osu.txt", "osu_v.txt", "reduce_scatter.txt", "low_latency.txt"), UserFacts("across", 16, 8)),
+    **dict.fromkeys(
+        ("older.txt", "older_blank.txt", "in_place_alone.txt", "at_a_time.txt"), UserFacts("across", 16, 8)
+    ),
+    "normal.txt": UserFacts("across", 32, 8),
+    "inside.txt": UserFacts(None, 8, None),
 }
 FIRST = {  # of the first time: kind, reported bytes per byte over the port, bytes over the port, seconds
     "all_gather.txt": ("all-gather", 1024 * 15 / 16 / 8, SMALL[0][1][0]),
@@ -73,16 +75,16 @@ def test_bandwidth_in_json_has_the_unit_of_its_rate_of_messages(points):
 def test_ranks_and_servers_are_those_of_the_file(points, tmp_path):
     assert {point.ranks for point in points("a.txt", FILES["all_gather.txt"], ASKED)} == {16}
     assert {point.ranks for point in points("a.json", FILES["all_reduce.json"], ASKED)} == {16}
-    inside = points("alltoall.txt", nccl_text(SMALL, 8, 8), Asked())
+    inside = points("alltoall.txt", nccl_text(SMALL, 8, 8), UserFacts())
     assert {(point.tier, point.ranks) for point in inside} == {("server", 8)}
     assert inside[0].bytes == 1024 * 7 / 8
 
 
 def test_the_name_of_the_file_says_what_ran_where_the_output_does_not(points):
     text = nccl_text(SMALL, 8, 8, program="")
-    assert points("sendrecv_perf.log", text, Asked())[0].kind == "send-receive"
+    assert points("sendrecv_perf.log", text, UserFacts())[0].kind == "send-receive"
     with pytest.raises(InputError, match="does not say which program ran"):
-        points("run.log", text, Asked())
+        points("run.log", text, UserFacts())
 
 
 @pytest.mark.filterwarnings("ignore::mfabric_jax.support.unread.Unread")

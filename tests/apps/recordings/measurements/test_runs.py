@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mfabric_jax.apps.recordings.measurements import Asked, fit_points, points_of, read_times
+from mfabric_jax.apps.recordings.measurements import UserFacts, fit_points, points_of, read_times
 from mfabric_jax.checks import InputError
 from tests.apps.recordings.measurements.samples import (
     BOTH_WAYS,
@@ -21,7 +21,7 @@ from tests.apps.recordings.measurements.samples import (
     nccl_times,
 )
 
-BETWEEN = Asked("across", 16, 8)
+BETWEEN = UserFacts("across", 16, 8)
 QUICK = list(nccl_times(20e-6, 40e9, 0.75, 0.0, 0))[10:14]
 SLOW = list(nccl_times(90e-6, 10e9, 0.75, 0.0, 0))[10:14]
 
@@ -45,7 +45,7 @@ def same(one, other):
     return [*one] == [*other] and all(one[key] == pytest.approx(other[key]) for key in one)
 
 
-SAID = Asked("across")  # ranks stand in the file
+SAID = UserFacts("across")  # ranks stand in the file
 PARTS = {
     "programs": (SAID, nccl_text(QUICK, 16, 8), nccl_text(SLOW, 16, 8, "all_reduce_perf")),
     "ranks": (SAID, nccl_text(QUICK, 16, 8), nccl_text(SLOW, 32, 8)),
@@ -86,9 +86,9 @@ def test_a_lost_line_never_gives_the_times_of_one_run_to_another(name, fits):
 
 def test_a_run_in_one_server_beside_others_needs_no_tier(fits):
     inside, between = nccl_text(QUICK, 8, 8), nccl_text(SLOW, 32, 8)
-    assert same(fits(inside + between, SAID), fits(inside, Asked()) | fits(between, SAID))
+    assert same(fits(inside + between, SAID), fits(inside, UserFacts()) | fits(between, SAID))
     with pytest.raises(InputError, match="was measured between servers; tier must be leaf or across"):
-        fits(inside + between, Asked("server"))
+        fits(inside + between, UserFacts("server"))
 
 
 def test_dispatch_and_combine_are_fitted_apart(fits):

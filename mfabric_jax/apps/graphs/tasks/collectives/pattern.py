@@ -71,9 +71,9 @@ def in_turn(n: int, *phases: Pattern) -> Pattern:
     markers = (np.arange(n), np.full(n, -1), np.zeros(n))
     for phase in phases[1:]:
         marker, moved = len(whole.src), len(whole.src) + n
-        last, place = ends(whole)
+        last, member = ends(whole)
         first = begins(phase)
-        waits = (last, marker + place), (marker + phase.src[first], moved + first)
+        waits = (last, marker + member), (marker + phase.src[first], moved + first)
         after = [whole.after, *(np.stack(pair, axis=1) for pair in waits), moved + phase.after]
         src, dst, part = (np.concatenate(parts) for parts in zip(whole[:3], markers, phase[:3], strict=True))
         whole = Pattern(src, dst, part, np.concatenate(after))
@@ -92,11 +92,11 @@ def ends(whole: Pattern) -> tuple[np.ndarray, np.ndarray]:
     """Return (message, member) [E]: the messages of a member that none of its later messages wait for."""
     before, then = whole.after.T
     open_at = []
-    for place in (whole.src, whole.dst):
-        followed = np.zeros(len(place), bool)
-        again = (place[before] == whole.src[then]) | (place[before] == whole.dst[then])
+    for members in (whole.src, whole.dst):
+        followed = np.zeros(len(members), bool)
+        again = (members[before] == whole.src[then]) | (members[before] == whole.dst[then])
         followed[before[again]] = True
-        open_at.append(np.flatnonzero(~followed & (place >= 0)))
+        open_at.append(np.flatnonzero(~followed & (members >= 0)))
     return np.concatenate(open_at), np.concatenate([whole.src[open_at[0]], whole.dst[open_at[1]]])
 
 
@@ -152,8 +152,8 @@ def in_chunks(pattern: Pattern, chunks: int, latency: bool) -> Template:
     after = [(np.concatenate(within) + each).reshape(-1, 2), (order + each[:-1]).reshape(-1, 2)]
 
     first = begins(pattern)
-    flow, place = ends(pattern)
-    flow = np.where(pattern.dst[flow] == place, arrival[flow], flow) + count * (chunks - 1)
+    flow, member = ends(pattern)
+    flow = np.where(pattern.dst[flow] == member, arrival[flow], flow) + count * (chunks - 1)
     return Template(
         src=np.tile(src, chunks),
         dst=np.tile(dst, chunks),
@@ -162,5 +162,5 @@ def in_chunks(pattern: Pattern, chunks: int, latency: bool) -> Template:
         message=np.where(message >= 0, message + each[:, 0], -1).ravel(),
         after=np.concatenate(after),
         enters=np.stack([pattern.src[first], first], axis=1),
-        leaves=np.stack([flow, place], axis=1),
+        leaves=np.stack([flow, member], axis=1),
     )

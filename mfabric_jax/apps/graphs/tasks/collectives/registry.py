@@ -82,9 +82,9 @@ RING: Builds = {
 # the number of members) and leaves at the previous member. Members of a single server need one ring.
 
 
-def _built(op: Op) -> Build:
+def _parallel_rings(op: Op) -> Build:
     def build(server):
-        there = [np.flatnonzero(np.equal(server, one)) for one in sorted(set(server))]
+        there = [np.flatnonzero(np.equal(server, number)) for number in sorted(set(server))]
         rings = max(map(len, there)) if len(there) > 1 else 1
         orders = [np.concatenate([np.roll(members, -k) for members in there]) for k in range(rings)]
         return on_each(RING[op](server), np.stack(orders), 1 / rings)
@@ -92,7 +92,7 @@ def _built(op: Op) -> Build:
     return build
 
 
-RINGS: Builds = {op: _built(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER)}
+RINGS: Builds = {op: _parallel_rings(op) for op in (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER)}
 
 
 # Hierarchical: direct inside servers, whose GPUs share a switch; by ring or direct between servers, rail by rail. A
@@ -189,8 +189,8 @@ BINOMIAL_TREE: Builds = {
 
 
 def _chain_broadcast(server) -> Pattern:
-    place = np.arange(len(server) - 1)
-    return of_messages(place, place + 1, 1, np.stack([place[:-1], place[1:]], axis=1))
+    member = np.arange(len(server) - 1)
+    return of_messages(member, member + 1, 1, np.stack([member[:-1], member[1:]], axis=1))
 
 
 CHAIN: Builds = {Op.BROADCAST: _chain_broadcast, Op.REDUCE: lambda server: backwards(_chain_broadcast(server))}
@@ -217,31 +217,31 @@ DISSEMINATION: Builds = {Op.BARRIER: _barrier}
 
 def _double_tree_all_reduce(server) -> Pattern:
     n = len(server)
-    one = np.arange(n)
-    other = n - 1 - one if n % 2 == 0 else (one + 1) % n
-    return on_each(_up_and_down(n), np.stack([one, other]), part=0.5)
+    first = np.arange(n)
+    other = n - 1 - first if n % 2 == 0 else (first + 1) % n
+    return on_each(_up_and_down(n), np.stack([first, other]), part=0.5)
 
 
 def _up_and_down(n: int) -> Pattern:
-    place = np.arange(1, n)
+    member = np.arange(1, n)
     parent = _parents(n)
     inner = parent > 0
-    up, down = place - 1, n + place - 2
+    up, down = member - 1, n + member - 2
     above = parent[inner] - 1
     top = up[~inner]
     turn = np.stack(np.meshgrid(top, down[~inner], indexing="ij"), axis=-1).reshape(-1, 2)
     after = [np.stack([up[inner], up[above]], axis=1), turn, np.stack([down[above], down[inner]], axis=1)]
     return of_messages(
-        np.concatenate([place, parent]), np.concatenate([parent, place]), 1, np.concatenate(after).astype(np.int64)
+        np.concatenate([member, parent]), np.concatenate([parent, member]), 1, np.concatenate(after).astype(np.int64)
     )
 
 
 def _parents(n: int) -> np.ndarray:
     """Parents [n - 1] of positions 1, 2, ... in an in-order tree, whose leaves are the odd positions."""
-    place = np.arange(1, n)
-    low = place & -place
-    parent = (place ^ low) | (2 * low)
-    return np.where(parent < n, parent, place ^ low)
+    position = np.arange(1, n)
+    low = position & -position
+    parent = (position ^ low) | (2 * low)
+    return np.where(parent < n, parent, position ^ low)
 
 
 DOUBLE_TREE: Builds = {Op.ALL_REDUCE: _double_tree_all_reduce}
@@ -277,7 +277,7 @@ def _halving_doubling_steps(blocks: np.ndarray, distance: np.ndarray, of_partner
     return rounds(partner, below[first + distance] - below[first])
 
 
-def _folded(n: int, core: list[Pattern], before: float, behind: float) -> Pattern:
+def _with_extras(n: int, core: list[Pattern], before: float, behind: float) -> Pattern:
     p = _core(n)
     extra = np.arange(p, n)
     if not extra.size:
@@ -293,17 +293,17 @@ def _blocks(n: int) -> np.ndarray:
 def _halving_doubling_all_reduce(server) -> Pattern:
     p = _core(len(server))
     even = np.full(p, 1 / p)
-    return _folded(len(server), [_halving(even), _doubling(even)], 1, 1)
+    return _with_extras(len(server), [_halving(even), _doubling(even)], 1, 1)
 
 
 def _all_gather(server) -> Pattern:
     n = len(server)
-    return _folded(n, [_doubling(_blocks(n))], 1 / n, (n - 1) / n)
+    return _with_extras(n, [_doubling(_blocks(n))], 1 / n, (n - 1) / n)
 
 
 def _reduce_scatter(server) -> Pattern:
     n = len(server)
-    return _folded(n, [_halving(_blocks(n))], (n - 1) / n, 1 / n)
+    return _with_extras(n, [_halving(_blocks(n))], (n - 1) / n, 1 / n)
 
 
 HALVING_DOUBLING: Builds = {
@@ -348,7 +348,7 @@ USUAL_ALGORITHM = {
 BY_WORD = {op.name.lower().replace("_", "-"): op for op in Op}
 
 
-class Choice(NamedTuple):
+class AlgorithmChoice(NamedTuple):
     """An algorithm and its number of chunks, for collectives of fewer than `below` bytes."""
 
     below: float
@@ -356,29 +356,29 @@ class Choice(NamedTuple):
     chunks: int
 
 
-def choices_of(algorithms: str = "", chunks: int = 1) -> dict[Op, tuple[Choice, ...]]:
+def choices_of(algorithms: str = "", chunks: int = 1) -> dict[Op, tuple[AlgorithmChoice, ...]]:
     """Return the choices for each kind of collective by ascending `below`.
 
     `chunks` applies where an item gives no number of chunks.
     """
-    found: dict[Op, dict[float, Choice]] = {op: {} for op in Op}
+    choices: dict[Op, dict[float, AlgorithmChoice]] = {op: {} for op in Op}
     whole("chunks", chunks)
     for item in filter(None, (part.strip() for part in algorithms.split(","))):
         op, choice = _item(item, chunks)
-        if choice.below in found[op]:
+        if choice.below in choices[op]:
             raise InputError(f"algorithms must name each collective and size once, but {item!r} repeats both.")
-        found[op][choice.below] = choice
+        choices[op][choice.below] = choice
     for op, usual in USUAL_ALGORITHM.items():
-        found[op].setdefault(math.inf, Choice(math.inf, usual, chunks))
-    return {op: tuple(of[below] for below in sorted(of)) for op, of in found.items()}
+        choices[op].setdefault(math.inf, AlgorithmChoice(math.inf, usual, chunks))
+    return {op: tuple(of[below] for below in sorted(of)) for op, of in choices.items()}
 
 
-def which_choice(choices: tuple[Choice, ...], bytes: np.ndarray) -> np.ndarray:
+def which_choice(choices: tuple[AlgorithmChoice, ...], bytes: np.ndarray) -> np.ndarray:
     """Return the index [C] of the choice for collectives of `bytes` [C]."""
     return np.searchsorted([choice.below for choice in choices], bytes, side="right")
 
 
-def _item(item: str, chunks: int) -> tuple[Op, Choice]:
+def _item(item: str, chunks: int) -> tuple[Op, AlgorithmChoice]:
     what, equals, how = item.rpartition("=")
     word, colon, limit = what.partition(":")
     algorithm, star, pieces = how.partition("*")
@@ -388,7 +388,7 @@ def _item(item: str, chunks: int) -> tuple[Op, Choice]:
     able = [name for name, builds in ALGORITHMS.items() if op in builds]
     one_of(f"algorithm of {word.strip()}", algorithm.strip(), able)
     below = _whole(limit[1:], item) if colon else math.inf
-    return op, Choice(below, algorithm.strip(), whole("chunks", _whole(pieces, item)) if star else chunks)
+    return op, AlgorithmChoice(below, algorithm.strip(), whole("chunks", _whole(pieces, item)) if star else chunks)
 
 
 def _whole(text: str, item: str) -> int:

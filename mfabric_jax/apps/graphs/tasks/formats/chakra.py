@@ -26,17 +26,17 @@ from mfabric_jax import units
 from mfabric_jax.apps.graphs.tasks.collectives.registry import ROOTED
 from mfabric_jax.apps.graphs.tasks.formats import files
 from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Messages, Reading, Spot
-from mfabric_jax.apps.graphs.tasks.graph import Op, TaskGraph, TaskKind, Tasks, numbered
+from mfabric_jax.apps.graphs.tasks.graph import Op, TaskGraph, TaskKind, Tasks, number_labels
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.flows.dependencies import cycle_of
-from mfabric_jax.support.extras import needed
-from mfabric_jax.support.text_files import mapping_in, parsed_json
+from mfabric_jax.support.extras import load_extra
+from mfabric_jax.support.text_files import mapping_in, parse_json
 from mfabric_jax.support.unread import name_unread
 
 
-def stored() -> Any:
+def messages_module() -> Any:
     """Return the module `chakra_messages`. Raise `InputError` without the extra `formats`."""
-    return needed("formats", "a Chakra trace", "mfabric_jax.apps.graphs.tasks.formats.chakra_messages")
+    return load_extra("formats", "a Chakra trace", "mfabric_jax.apps.graphs.tasks.formats.chakra_messages")
 
 
 # -- one node, from protobuf or the feeder's JSON, and its waits
@@ -64,7 +64,7 @@ class NodeType(IntEnum):
 class Node(NamedTuple):
     """A node of a trace. `data`, `control`: ids that it waits for; `inputs`: text with PyTorch's communicators."""
 
-    place: Spot
+    spot: Spot
     number: int
     name: str
     kind: NodeType
@@ -77,20 +77,20 @@ class Node(NamedTuple):
     def whole(self, name: str) -> int | None:
         """Return an attribute of any integer type; None if it is missing."""
         value = self.attributes.get(name)
-        return None if value is None else self.place.whole(name, int(value) if isinstance(value, bool) else value)
+        return None if value is None else self.spot.whole(name, int(value) if isinstance(value, bool) else value)
 
     def number_of(self, name: str) -> float | None:
         """Return an attribute of any numeric type; None if it is missing."""
         value = self.attributes.get(name)
-        return None if value is None else self.place.number(name, value)
+        return None if value is None else self.spot.number(name, value)
 
     @property
     def on_cpu(self) -> bool:
         """Whether the node is a CPU operation; False if the trace does not say."""
-        said = self.attributes.get("is_cpu_op")
-        if said is not None and (not isinstance(said, bool | int) or said not in (0, 1)):
-            self.place.refuse(f"must have true or false for is_cpu_op, got {str(said)[:40]!r}")
-        return bool(said)
+        flag = self.attributes.get("is_cpu_op")
+        if flag is not None and (not isinstance(flag, bool | int) or flag not in (0, 1)):
+            self.spot.refuse(f"must have true or false for is_cpu_op, got {str(flag)[:40]!r}")
+        return bool(flag)
 
 
 READ = ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "root_rank", "pg_name", "num_ops", "tensor_size")
@@ -106,42 +106,42 @@ BESIDE = ("workload_graph", "workload_name", "ngpus", "soc")  # fields of the fe
 def name_left_out(path: Path, nodes: Iterable[Node]) -> None:
     """Report the attributes of nodes that are not read but could affect results."""
     read = (node for node in nodes if node.kind != NodeType.METADATA)
-    found = dict.fromkeys(name for node in read for name in node.attributes)
-    left = [name for name in found if name not in (*READ, *OF_FEEDER) and not HARMLESS.fullmatch(name)]
+    names = dict.fromkeys(name for node in read for name in node.attributes)
+    left = [name for name in names if name not in (*READ, *OF_FEEDER) and not HARMLESS.fullmatch(name)]
     name_unread(repr(str(path)), "attributes of nodes", left)
 
 
 def of_message(message: Any, path: str) -> Node:
-    place = Spot(f"node {message.id} of {path!r}")
+    spot = Spot(f"node {message.id} of {path!r}")
     if not 0 <= message.type < len(NodeType):
-        place.refuse(f"must have a type from 0 to {max(NodeType)}, got {message.type}")
-    attributes = {one.name: value_of(one) for one in message.attr}
+        spot.refuse(f"must have a type from 0 to {max(NodeType)}, got {message.type}")
+    attributes = {attribute.name: value_of(attribute) for attribute in message.attr}
     waits = (tuple(message.data_deps), tuple(message.ctrl_deps))
     kind, micros = NodeType(message.type), message.duration_micros
-    return Node(place, message.id, message.name, kind, *waits, micros, attributes, message.inputs.values)
+    return Node(spot, message.id, message.name, kind, *waits, micros, attributes, message.inputs.values)
 
 
-def of_json(said: Any, order: int, path: str) -> Node:
+def of_json(fields: Any, order: int, path: str) -> Node:
     """Return the node of an object of the feeder's JSON.
 
     Its fields are Id, Name, NodeType, runtime (us), data_deps, ctrlDeps, and attributes by name.
     """
-    place = Spot(f"node {order} (counted from 0) of {path!r}")
-    if not isinstance(said, dict):
-        place.refuse("must be an object")
-    number, kind = (place.whole(field, said.get(field, "")) for field in ("Id", "NodeType"))
-    place = Spot(f"node {number} of {path!r}")
+    spot = Spot(f"node {order} (counted from 0) of {path!r}")
+    if not isinstance(fields, dict):
+        spot.refuse("must be an object")
+    number, kind = (spot.whole(field, fields.get(field, "")) for field in ("Id", "NodeType"))
+    spot = Spot(f"node {number} of {path!r}")
     if kind > max(NodeType):
-        place.refuse(f"must have a NodeType from 0 to {max(NodeType)}, got {kind}")
+        spot.refuse(f"must have a NodeType from 0 to {max(NodeType)}, got {kind}")
     waits: dict[str, tuple[int, ...]] = {}
     for field in ("data_deps", "ctrlDeps"):
-        listed = said.get(field) or []
+        listed = fields.get(field) or []
         if not isinstance(listed, list):
-            place.refuse(f"must have a list for {field}, got {str(listed)[:40]!r}")
-        waits[field] = tuple(place.whole(field, one) for one in listed)
-    micros = place.whole("runtime", said.get("runtime", 0))
+            spot.refuse(f"must have a list for {field}, got {str(listed)[:40]!r}")
+        waits[field] = tuple(spot.whole(field, node_id) for node_id in listed)
+    micros = spot.whole("runtime", fields.get("runtime", 0))
     return Node(
-        place, number, str(said.get("Name", "")), NodeType(kind), waits["data_deps"], waits["ctrlDeps"], micros, said
+        spot, number, str(fields.get("Name", "")), NodeType(kind), waits["data_deps"], waits["ctrlDeps"], micros, fields
     )
 
 
@@ -171,7 +171,9 @@ def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
 
 
 def _components(after: np.ndarray, count: int) -> np.ndarray:
-    sparse, graphs = (needed("exact", "a trace with a cycle", f"scipy.{part}") for part in ("sparse", "sparse.csgraph"))
+    sparse, graphs = (
+        load_extra("exact", "a trace with a cycle", f"scipy.{part}") for part in ("sparse", "sparse.csgraph")
+    )
     waits = sparse.csr_array((np.ones(len(after), np.int8), after.T), (count, count))
     return graphs.connected_components(waits, connection="strong")[1]
 
@@ -185,27 +187,29 @@ Groups = dict[str, tuple[int, ...]]
 
 
 def read_groups(path: Path) -> Groups:
-    said = mapping_in(files.unpacked(path), repr(str(path)), "communicators")
-    return {name: ranks_of(Spot(f"communicator {name!r} of {str(path)!r}"), ranks) for name, ranks in said.items()}
+    communicators = mapping_in(files.read_unpacked(path), repr(str(path)), "communicators")
+    return {
+        name: ranks_of(Spot(f"communicator {name!r} of {str(path)!r}"), ranks) for name, ranks in communicators.items()
+    }
 
 
-def ranks_of(place: Spot, ranks: object) -> tuple[int, ...]:
+def ranks_of(spot: Spot, ranks: object) -> tuple[int, ...]:
     if not isinstance(ranks, list) or len({str(rank) for rank in ranks}) < len(ranks):
-        place.refuse(f"must be a list of ranks, each once, got {str(ranks)[:40]!r}")
-    return tuple(place.rank("ranks", rank if isinstance(rank, int) else str(rank)) for rank in ranks)
+        spot.refuse(f"must be a list of ranks, each once, got {str(ranks)[:40]!r}")
+    return tuple(spot.rank("ranks", rank if isinstance(rank, int) else str(rank)) for rank in ranks)
 
 
 def groups_in(nodes: list[Node]) -> Groups:
-    found: Groups = {}
+    groups: Groups = {}
     for node in nodes:
         text = LISTED.search(node.inputs.replace('\\"', '"')) if node.kind == NodeType.METADATA else None
         if text and '"pg_name"' in text[0]:
             try:
-                said = parsed_json(text[0])
-                found |= {str(one["pg_name"]): ranks_of(node.place, one["ranks"]) for one in said}
+                listed = parse_json(text[0])
+                groups |= {str(group["pg_name"]): ranks_of(node.spot, group["ranks"]) for group in listed}
             except (ValueError, KeyError, TypeError, RecursionError):
-                node.place.refuse("must list communicators as JSON, each with pg_name and ranks")
-    return found
+                node.spot.refuse("must list communicators as JSON, each with pg_name and ranks")
+    return groups
 
 
 class Communicators:
@@ -234,15 +238,15 @@ class Communicators:
         return self._found[rank, name]
 
     def _find(self, node: Node, rank: int, name: str) -> int:
-        said = self._of_rank.get(rank, {}).get(name, self._shared.get(name))
-        if said is None and name not in ALL:
-            node.place.refuse(f"is of communicator {name!r}, which neither a JSON file nor a METADATA node defines")
-        members = said or self.everyone
+        stated = self._of_rank.get(rank, {}).get(name, self._shared.get(name))
+        if stated is None and name not in ALL:
+            node.spot.refuse(f"is of communicator {name!r}, which neither a JSON file nor a METADATA node defines")
+        members = stated or self.everyone
         if rank not in members:
-            node.place.refuse(
+            node.spot.refuse(
                 f"is of communicator {name!r} of the ranks {list(members)[:8]}, which do not include rank {rank}"
             )
-        return self._number_of("" if said is None else name, members)
+        return self._number_of("" if stated is None else name, members)
 
 
 # -- nodes of all ranks together: match collectives and messages, resolve waits
@@ -261,7 +265,7 @@ class PutTogether(NamedTuple):
 class _Work(NamedTuple):
     tasks: Tasks
     known: Communicators
-    given: LeftOut
+    left_out: LeftOut
     noted: Counter
     messages: Messages
     place_in_group: Counter
@@ -270,7 +274,7 @@ class _Work(NamedTuple):
 
 
 def put_together(
-    ranks: list[list[Node]], known: Communicators, given: LeftOut, by_id: bool = False, absent: Iterable[int] = ()
+    ranks: list[list[Node]], known: Communicators, left_out: LeftOut, by_id: bool = False, absent: Iterable[int] = ()
 ) -> PutTogether:
     """Return a graph with one task for each node, ordered by rank and id, or by id alone; `absent` ranks have no file.
 
@@ -278,35 +282,35 @@ def put_together(
     nth send matches the nth receive of the same source, destination and tag. Raise `InputError` for collectives that
     differ or lack members, and for messages without a sender.
     """
-    work = _Work(Tasks(len(ranks)), known, given, Counter(), Messages(), Counter(), {}, frozenset(absent))
+    work = _Work(Tasks(len(ranks)), known, left_out, Counter(), Messages(), Counter(), {}, frozenset(absent))
     every = [(node.number, rank, node) for rank, nodes in enumerate(ranks) for node in nodes]
-    every.sort(key=lambda one: one[:2] if by_id else (one[1], one[0]))
+    every.sort(key=lambda entry: entry[:2] if by_id else (entry[1], entry[0]))
     files.few_enough("a Chakra trace", len(every))
-    place: dict[tuple[int, int], int] = {}
+    task_numbers: dict[tuple[int, int], int] = {}
     for number, rank, node in every:
-        if (rank, number) in place:
-            node.place.refuse("has the id of another node")
-        place[rank, number] = _ADD[node.kind](node, rank, work)
+        if (rank, number) in task_numbers:
+            node.spot.refuse("has the id of another node")
+        task_numbers[rank, number] = _ADD[node.kind](node, rank, work)
     for nodes, alike in _alike(ranks):
         dropped = Counter()
         waits = waits_of(nodes, dropped)
         for rank in alike:
             work.noted.update(dropped)
             for first, then in waits:
-                work.tasks.wait(place[rank, then], place[rank, first])
+                work.tasks.wait(task_numbers[rank, then], task_numbers[rank, first])
     _match_collectives(work)
     _match_messages(work, [node for _, _, node in every])
     tasks = work.tasks
-    tasks.column("match")[:] = numbered([work.label.get(task) for task in range(len(every))])
+    tasks.column("match")[:] = number_labels([work.label.get(task) for task in range(len(every))])
     tasks.groups = tuple(known.groups)
     return PutTogether(tasks.graph(), _remarks(work.noted))
 
 
 def _alike(ranks: list[list[Node]]) -> list[tuple[list[Node], list[int]]]:
-    found: dict[int, tuple[list[Node], list[int]]] = {}
+    by_identity: dict[int, tuple[list[Node], list[int]]] = {}
     for rank, nodes in enumerate(ranks):
-        found.setdefault(id(nodes), (nodes, []))[1].append(rank)
-    return [*found.values()]
+        by_identity.setdefault(id(nodes), (nodes, []))[1].append(rank)
+    return [*by_identity.values()]
 
 
 def _add(work: _Work, node: Node, kind: TaskKind, rank: int, lane: int, **values) -> int:
@@ -316,7 +320,7 @@ def _add(work: _Work, node: Node, kind: TaskKind, rank: int, lane: int, **values
             values[field] = exact
     own_lane = node.attributes.get(OURS + "lane")
     if own_lane is not None:
-        lane = node.place.whole("lane", own_lane, -1)
+        lane = node.spot.whole("lane", own_lane, -1)
     return work.tasks.add(kind, rank, node.name, lane=lane, **values)
 
 
@@ -334,16 +338,16 @@ def _memory(node: Node, rank: int, work: _Work) -> int:
 
 
 def _duration(node: Node, work: _Work) -> float:
-    operations, given = node.number_of("num_ops"), work.given
+    operations, left_out = node.number_of("num_ops"), work.left_out
     if node.micros or operations is None:
         return units.us(float(node.micros))
-    if not given.tflops:
+    if not left_out.tflops:
         work.noted["no duration"] += operations > 0
         return 0.0
-    rate = units.tflops(given.tflops)
+    rate = units.tflops(left_out.tflops)
     moved = node.number_of("tensor_size")
-    if given.memory_gigabytes_per_s and moved:
-        rate = min(rate, units.gigabytes_per_s(given.memory_gigabytes_per_s) * operations / moved)
+    if left_out.memory_gigabytes_per_s and moved:
+        rate = min(rate, units.gigabytes_per_s(left_out.memory_gigabytes_per_s) * operations / moved)
     return operations / rate if operations else 0.0
 
 
@@ -364,21 +368,21 @@ def _receive(node: Node, rank: int, work: _Work) -> int:
 def _message(node: Node, rank: int, other: str, own: str, ranks: int) -> tuple[int, int, int]:
     there, size = node.whole(other), node.whole("comm_size")
     if there is None or size is None:
-        node.place.refuse(f"must have {other} and comm_size, without which a message cannot be simulated")
+        node.spot.refuse(f"must have {other} and comm_size, without which a message cannot be simulated")
     if node.whole(own) not in (None, rank):
-        node.place.refuse(f"must have its own rank, {rank}, for {own}, got {node.whole(own)}")
-    return node.place.rank(other, there, ranks), size, node.whole("comm_tag") or 0
+        node.spot.refuse(f"must have its own rank, {rank}, for {own}, got {node.whole(own)}")
+    return node.spot.rank(other, there, ranks), size, node.whole("comm_tag") or 0
 
 
 def _collective(node: Node, rank: int, work: _Work) -> int:
-    said, size = node.whole("comm_type"), node.whole("comm_size")
-    if said is None or (size is None and said != Op.BARRIER):
+    comm_type, size = node.whole("comm_type"), node.whole("comm_size")
+    if comm_type is None or (size is None and comm_type != Op.BARRIER):
         work.noted["no comm_type"] += 1
         seconds = units.us(float(node.micros))
         return _add(work, node, TaskKind.COMPUTE, rank, CPU if node.on_cpu else COMM, seconds=seconds)
-    if said not in (*Op, REDUCE_SCATTER_BLOCK):
-        node.place.refuse(f"must have a comm_type from 0 to {max(Op)}, got {said}")
-    op = Op.REDUCE_SCATTER if said == REDUCE_SCATTER_BLOCK else Op(said)
+    if comm_type not in (*Op, REDUCE_SCATTER_BLOCK):
+        node.spot.refuse(f"must have a comm_type from 0 to {max(Op)}, got {comm_type}")
+    op = Op.REDUCE_SCATTER if comm_type == REDUCE_SCATTER_BLOCK else Op(comm_type)
     group = work.known.of(node, rank)
     members = work.known.groups[group]
     size = (size or 0) * (len(members) if op == Op.ALL_GATHER else 1)
@@ -409,10 +413,10 @@ def _match_collectives(work: _Work) -> None:
     columns = {name: work.tasks.column(name) for name in ("op", "bytes", "peer", "rank", "name")}
     first: dict[tuple, int] = {}
     for task, label in work.label.items():
-        one = first.setdefault(label, task)
+        lead = first.setdefault(label, task)
         alike = ("op", "peer") if columns["op"][task] == Op.ALL_TO_ALL else ("op", "bytes", "peer")
-        if any(columns[name][one] != columns[name][task] for name in alike):
-            ranks = sorted(columns["rank"][each] for each in (one, task))
+        if any(columns[name][lead] != columns[name][task] for name in alike):
+            ranks = sorted(columns["rank"][each] for each in (lead, task))
             members = list(work.known.groups[label[0]])[:8]
             raise InputError(
                 f"collective {label[1]} of communicator {members} must be the same on all ranks, but "
@@ -429,17 +433,17 @@ def _match_collectives(work: _Work) -> None:
 
 
 def _match_messages(work: _Work, nodes: list[Node]) -> None:
-    found = work.messages.matched()
-    for receive, source in found.unsent:
+    matches = work.messages.match()
+    for receive, source in matches.unsent:
         if source not in work.absent:
-            nodes[receive].place.refuse(f"receives a message from rank {source}, which does not send it")
+            nodes[receive].spot.refuse(f"receives a message from rank {source}, which does not send it")
         work.tasks.column("bytes")[receive] = nodes[receive].whole("comm_size")
-    for send, receive, _ in found.pairs:
+    for send, receive, _ in matches.pairs:
         work.label[send] = work.label[receive] = ("message", send)
-    work.noted["no receive"] += found.unheard
+    work.noted["no receive"] += matches.unheard
 
 
-SAID = {
+REMARKS = {
     "self": ("wait of a node for itself is dropped", "waits of nodes for themselves are dropped"),
     "missing": ("wait for a missing node is dropped", "waits for missing nodes are dropped"),
     "cycle": ("wait in a cycle is dropped", "waits in cycles are dropped"),
@@ -464,7 +468,7 @@ SAID = {
 
 
 def _remarks(noted: Counter) -> tuple[str, ...]:
-    return tuple(f"{files.so_many(noted[key], *words)}." for key, words in SAID.items() if noted[key])
+    return tuple(f"{files.count_phrase(noted[key], *words)}." for key, words in REMARKS.items() if noted[key])
 
 
 # -- the files of a set
@@ -483,27 +487,30 @@ def is_set(path: Path) -> bool:
     return bool(_set_of(path))
 
 
-def read(path: Path, given: LeftOut) -> Reading:
+def read(path: Path, left_out: LeftOut) -> Reading:
     """Return the tasks of all ranks. `path` is a file of the set, its prefix, or its folder.
 
     Communicators come from `given.communicators`, PREFIX.json beside the set, or METADATA nodes. A single file is
     copied to `given.ranks` ranks, or to as many as its communicators name. For a set of several files, `given.ranks` is
     the number of ranks of the job; ranks without a file are then absent.
     """
-    found = _set_of(path)
-    if not found:
+    files_by_rank = _set_of(path)
+    if not files_by_rank:
         raise InputError(f"{str(path)!r} must be a Chakra trace PREFIX.RANK.et, its PREFIX, or a folder of one set.")
-    ordered = [found[rank] for rank in sorted(found)]
+    ordered = [files_by_rank[rank] for rank in sorted(files_by_rank)]
     traces, by_id = zip(*map(_nodes, ordered), strict=True)
-    one = ONE.fullmatch(ordered[0].name)
-    prefix = one["prefix"] if one else files.plain_name(ordered[0]).removesuffix(".et")
-    beside = Path(given.communicators) if given.communicators else ordered[0].with_name(f"{prefix}.json")
-    shared = read_groups(beside) if given.communicators or beside.is_file() else {}
+    name_match = ONE.fullmatch(ordered[0].name)
+    prefix = name_match["prefix"] if name_match else files.plain_name(ordered[0]).removesuffix(".et")
+    beside = Path(left_out.communicators) if left_out.communicators else ordered[0].with_name(f"{prefix}.json")
+    shared = read_groups(beside) if left_out.communicators or beside.is_file() else {}
     if len(traces) == 1:
-        reading = _alone(ordered[0], traces[0], shared | groups_in(traces[0]), given)
+        reading = _read_single(ordered[0], traces[0], shared | groups_in(traces[0]), left_out)
     else:
-        pattern, by_rank = ordered[0].with_name(f"{prefix}.RANK.et"), dict(zip(sorted(found), traces, strict=True))
-        reading = _some(pattern, by_rank, shared, given, all(by_id))
+        pattern, by_rank = (
+            ordered[0].with_name(f"{prefix}.RANK.et"),
+            dict(zip(sorted(files_by_rank), traces, strict=True)),
+        )
+        reading = _read_set(pattern, by_rank, shared, left_out, all(by_id))
     for file, nodes in zip(ordered, traces, strict=True):
         name_left_out(file, nodes)
     return reading
@@ -517,8 +524,8 @@ def _set_of(path: Path) -> dict[int, Path]:
         return {0: path}
     sets: dict[tuple[str, str], dict[int, Path]] = {}
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if one := ONE.fullmatch(file.name):
-            sets.setdefault((one["prefix"], one["kind"]), {}).setdefault(int(one["rank"]), file)
+        if name_match := ONE.fullmatch(file.name):
+            sets.setdefault((name_match["prefix"], name_match["kind"]), {}).setdefault(int(name_match["rank"]), file)
     if path.is_dir():
         sets = {key: ranks for key, ranks in sets.items() if key[1] == "et"}
         return next(iter(sets.values())) if len(sets) == 1 else {}
@@ -527,53 +534,55 @@ def _set_of(path: Path) -> dict[int, Path]:
 
 def _nodes(path: Path) -> tuple[list[Node], bool]:
     if ".json" in path.suffixes:
-        told = mapping_in(files.unpacked(path), repr(str(path)), "tasks")
-        said = told.get("workload_graph")
-        if not isinstance(said, list):
+        fields = mapping_in(files.read_unpacked(path), repr(str(path)), "tasks")
+        rows = fields.get("workload_graph")
+        if not isinstance(rows, list):
             raise InputError(f"{str(path)!r} must have a list of Chakra nodes, workload_graph.")
-        listed = [of_json(one, order, str(path)) for order, one in enumerate(said)]
-        name_unread(repr(str(path)), "fields", [name for name in told if name not in BESIDE])
+        listed = [of_json(item, order, str(path)) for order, item in enumerate(rows)]
+        name_unread(repr(str(path)), "fields", [name for name in fields if name not in BESIDE])
         return listed, False
-    metadata, messages = stored().read_stream(path)
-    nodes = [of_message(one, str(path)) for one in messages]
+    metadata, messages = messages_module().read_stream(path)
+    nodes = [of_message(item, str(path)) for item in messages]
     if not any(node.attributes for node in nodes) and any(node.kind >= NodeType.COMM_SEND for node in nodes):
         raise InputError(f"{str(path)!r} must have nodes with attributes, got none: its schema is too old.")
-    told = {one.name: value_of(one) for one in metadata.attr}
-    return [node for node in nodes if EMPTY not in node.attributes], bool(told.get(BY_ID))
+    fields = {item.name: value_of(item) for item in metadata.attr}
+    return [node for node in nodes if EMPTY not in node.attributes], bool(fields.get(BY_ID))
 
 
-def _some(name: Path, traces: dict[int, list[Node]], shared: Groups, given: LeftOut, by_id: bool) -> Reading:
-    place, ranks = Spot(repr(str(name))), given.ranks or len(traces)
-    place.whole("ranks", ranks, 1, COUNTS["gpus"])
+def _read_set(name: Path, traces: dict[int, list[Node]], shared: Groups, left_out: LeftOut, by_id: bool) -> Reading:
+    spot, ranks = Spot(repr(str(name))), left_out.ranks or len(traces)
+    spot.whole("ranks", ranks, 1, COUNTS["gpus"])
     of_rank = {rank: groups_in(nodes) for rank, nodes in traces.items()}
-    beyond = max([*traces, *(max(named, default=0) for one in (shared, *of_rank.values()) for named in one.values())])
+    beyond = max(
+        [*traces, *(max(named, default=0) for groups in (shared, *of_rank.values()) for named in groups.values())]
+    )
     absent = [rank for rank in range(ranks) if rank not in traces]
-    if beyond >= ranks or (absent and not given.ranks):
+    if beyond >= ranks or (absent and not left_out.ranks):
         lost = absent[0] if absent else beyond
-        place.refuse(
+        spot.refuse(
             f"must have a file for every rank, got {len(traces)} files without rank {lost}; to read it without the "
             f"other files, set ranks to the number of all ranks, at least {beyond + 1}"
         )
     nodes = [traces.get(rank, []) for rank in range(ranks)]
-    graph, remarks = put_together(nodes, Communicators(shared, of_rank, ranks), given, by_id, absent)
+    graph, remarks = put_together(nodes, Communicators(shared, of_rank, ranks), left_out, by_id, absent)
     some = f"files of {len(traces)} of {ranks} ranks: the others are absent, which absent='assume' allows."
     return Reading(graph, "Chakra", (some, *remarks) if absent else remarks)
 
 
-def _alone(path: Path, nodes: list[Node], groups: dict, given: LeftOut) -> Reading:
-    place = Spot(repr(str(path)))
+def _read_single(path: Path, nodes: list[Node], groups: dict, left_out: LeftOut) -> Reading:
+    spot = Spot(repr(str(path)))
     named = 1 + max((rank for ranks in groups.values() for rank in ranks), default=0)
-    ranks = place.whole("ranks", given.ranks or named, 1, COUNTS["gpus"])
+    ranks = spot.whole("ranks", left_out.ranks or named, 1, COUNTS["gpus"])
     files.few_enough(path, ranks * len(nodes))
     known = Communicators(groups, {}, ranks)
     for node in nodes:
         if node.kind in (NodeType.COMM_SEND, NodeType.COMM_RECV):
-            node.place.refuse("is a message, which needs a set with a file for every rank, PREFIX.RANK.et")
+            node.spot.refuse("is a message, which needs a set with a file for every rank, PREFIX.RANK.et")
         if node.kind == NodeType.COMM_COLL and groups and "comm_type" in node.attributes:
             members = len(known.groups[known.of(node, 0)])
             if members != ranks:
-                said = f"is a collective of {members} ranks, not of all {ranks} to which its file is copied"
-                node.place.refuse(f"{said}: its set needs a file for every rank")
-    graph, remarks = put_together([nodes] * ranks, known, given)
-    said = "set ranks to copy it to more" if ranks == 1 else "each runs the same tasks"
-    return Reading(graph, "Chakra", (f"one file for {files.so_many(ranks, 'rank')}: {said}.", *remarks))
+                text = f"is a collective of {members} ranks, not of all {ranks} to which its file is copied"
+                node.spot.refuse(f"{text}: its set needs a file for every rank")
+    graph, remarks = put_together([nodes] * ranks, known, left_out)
+    text = "set ranks to copy it to more" if ranks == 1 else "each runs the same tasks"
+    return Reading(graph, "Chakra", (f"one file for {files.count_phrase(ranks, 'rank')}: {text}.", *remarks))

@@ -60,25 +60,25 @@ def messages() -> SimpleNamespace:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     names = ("GlobalMetadata", "Node", "AttributeProto")
-    found = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in names}
-    return SimpleNamespace(**{name: message_factory.GetMessageClass(kind) for name, kind in found.items()})
+    descriptors = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in names}
+    return SimpleNamespace(**{name: message_factory.GetMessageClass(kind) for name, kind in descriptors.items()})
 
 
 def read_stream(path: Path) -> tuple[Any, list[Any]]:
     """Return the GlobalMetadata and the Nodes of a file. Raise `InputError` with the node's number for wrong bytes."""
-    kinds, found = messages(), []
-    stream = io.BytesIO(files.unpacked(path))
+    kinds, parts = messages(), []
+    stream = io.BytesIO(files.read_unpacked(path))
     try:
-        while part := proto.parse_length_prefixed(kinds.Node if found else kinds.GlobalMetadata, stream):
-            found.append(part)
+        while part := proto.parse_length_prefixed(kinds.Node if parts else kinds.GlobalMetadata, stream):
+            parts.append(part)
     except (DecodeError, EOFError, ValueError, OverflowError) as error:
-        node = max(len(found), 1)
+        node = max(len(parts), 1)
         raise InputError(
             f"node {node} (counted from 1) of {str(path)!r} is cut off, or not a Chakra node of schema 0.0.4."
         ) from error
-    if not found:
+    if not parts:
         raise InputError(f"{str(path)!r} must begin with a Chakra GlobalMetadata, got an empty file.")
-    metadata, *nodes = found
+    metadata, *nodes = parts
     if not any(node.attr for node in nodes) and any(len(UnknownFieldSet(node)) for node in nodes):
         raise InputError(f"{str(path)!r} is of Chakra's schema 0.0.1, which is not read; convert it to 0.0.4.")
     return metadata, nodes

@@ -24,17 +24,17 @@ from mfabric_jax.apps.graphs.tasks.formats.chakra import (
     ONE,
     OURS,
     NodeType,
-    stored,
+    messages_module,
 )
-from mfabric_jax.apps.graphs.tasks.formats.files import so_many
-from mfabric_jax.apps.graphs.tasks.graph import FIELDS, Op, TaskGraph, TaskKind, Tasks, numbered
+from mfabric_jax.apps.graphs.tasks.formats.files import count_phrase
+from mfabric_jax.apps.graphs.tasks.graph import FIELDS, Op, TaskGraph, TaskKind, Tasks, number_labels
 from mfabric_jax.checks import InputError
 from mfabric_jax.flows.dependencies import run_order
 from mfabric_jax.support.atomic import replacing
 
 # -- a graph in which tasks wait only for tasks of their own rank, for formats with a file for every rank
 
-SAID = {
+REMARKS = {
     "home": ("marker without a rank is put on a rank", "markers without a rank are put on ranks"),
     "message": (
         "receive is added for a message that another rank waits for",
@@ -85,7 +85,7 @@ def within_ranks(graph: TaskGraph) -> WithinRanks:
         for then in others:
             tasks.wait(then, arrived)
     return WithinRanks(
-        tasks.graph(), tuple(f"{so_many(noted[key], *words)}." for key, words in SAID.items() if noted[key])
+        tasks.graph(), tuple(f"{count_phrase(noted[key], *words)}." for key, words in REMARKS.items() if noted[key])
     )
 
 
@@ -125,23 +125,23 @@ def write(graph: TaskGraph, path: Path) -> tuple[str, ...]:
     files = [path.with_name(f"{prefix}.{rank}.et") for rank in range(graph.ranks)]
     beside = sorted(path.parent.glob(f"{prefix}.*.et*")) if path.parent.is_dir() else []
     for file in beside:
-        if (one := ONE.fullmatch(file.name)) and one["prefix"] == prefix and file not in files:
+        if (name_match := ONE.fullmatch(file.name)) and name_match["prefix"] == prefix and file not in files:
             raise InputError(
                 f"{str(file)!r} is of another set; remove it, or write to a name other than {path.name!r}."
             )
     nodes = _nodes(inside)
-    metadata = stored().messages().GlobalMetadata(version=VERSION)
+    metadata = messages_module().messages().GlobalMetadata(version=VERSION)
     metadata.attr.add(name=BY_ID).bool_val = True
     groups = {str(number + 1): list(ranks) for number, ranks in enumerate(graph.groups)}
     with replacing(path.with_name(f"{prefix}.json"), *files) as (listed, *parts):
         listed.write_text(json.dumps(groups) + "\n", encoding="utf-8")
         for rank, part in enumerate(parts):
-            part.write_bytes(stored().stream_of([metadata, *(nodes[rank] or [_empty()])]))
+            part.write_bytes(messages_module().stream_of([metadata, *(nodes[rank] or [_empty()])]))
     return (*remarks, *_ours(inside))
 
 
 def _empty() -> Any:
-    node = stored().messages().Node(name="nothing to do", type=NodeType.METADATA)
+    node = messages_module().messages().Node(name="nothing to do", type=NodeType.METADATA)
     node.attr.add(name=EMPTY).bool_val = True
     return node
 
@@ -152,7 +152,7 @@ def _check_collectives(graph: TaskGraph) -> None:
     alone = alone[members[graph.group[alone]] > 1]
     if alone.size:
         raise InputError(
-            f"match of {graph.named(alone[0])} must be that of the other members of its collective to be written as "
+            f"match of {graph.task_label(alone[0])} must be that of the other members of its collective to be written as "
             "Chakra, got -1."
         )
     order: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -174,7 +174,7 @@ def _check_messages(graph: TaskGraph) -> None:
     lost = receive[~np.isin(graph.match[receive], sent)]
     if lost.size:
         raise InputError(
-            f"{graph.named(lost[0])} must have a task that sends its message to be written as Chakra; no SEND has its "
+            f"{graph.task_label(lost[0])} must have a task that sends its message to be written as Chakra; no SEND has its "
             f"match, {graph.match[lost[0]]}."
         )
 
@@ -184,51 +184,53 @@ def _nodes(graph: TaskGraph) -> list[list[Any]]:
     for first, then in graph.after.tolist():
         before[then].append(first)
     columns = {name: getattr(graph, name).tolist() for name in FIELDS if name != "after"}
-    match = columns["match"] = numbered(columns["match"])
+    match = columns["match"] = number_labels(columns["match"])
     sends = np.flatnonzero(graph.of(TaskKind.SEND)).tolist()
     sent = {match[task]: columns["bytes"][task] for task in sends if match[task] >= 0}
     nodes: list[list[Any]] = [[] for _ in range(graph.ranks)]
     for task, values in enumerate(zip(*columns.values(), strict=True)):
-        said = dict(zip(columns, values, strict=True))
-        kind, micros = TaskKind(said["kind"]), round(units.to_us(said["seconds"]))
-        node = stored().messages().Node(id=task, name=graph.name[task], type=TYPES[kind], duration_micros=micros)
+        row = dict(zip(columns, values, strict=True))
+        kind, micros = TaskKind(row["kind"]), round(units.to_us(row["seconds"]))
+        node = (
+            messages_module().messages().Node(id=task, name=graph.name[task], type=TYPES[kind], duration_micros=micros)
+        )
         node.data_deps.extend(before[task])
-        attributes, read = _CHAKRA[kind](said, graph, task, sent)
+        attributes, read = _CHAKRA[kind](row, graph, task, sent)
         read |= {"seconds": units.us(float(micros))}
-        for name, value in (attributes | _exactly(said, read, attributes["is_cpu_op"], kind)).items():
+        for name, value in (attributes | _exactly(row, read, attributes["is_cpu_op"], kind)).items():
             setattr(node.attr.add(name=name), SLOTS[type(value)], value)
-        nodes[said["rank"]].append(node)
+        nodes[row["rank"]].append(node)
     return nodes
 
 
-def _exactly(said: dict, read: dict, on_cpu: bool, kind: TaskKind) -> dict[str, Any]:
+def _exactly(row: dict, read: dict, on_cpu: bool, kind: TaskKind) -> dict[str, Any]:
     usual = CPU if on_cpu else LANES[kind]
-    ours = {f"{OURS}{name}": said[name] for name in EXACT if said[name] != read.get(name, 0.0)}
-    return ours | ({} if said["lane"] == usual else {f"{OURS}lane": said["lane"]})
+    ours = {f"{OURS}{name}": row[name] for name in EXACT if row[name] != read.get(name, 0.0)}
+    return ours | ({} if row["lane"] == usual else {f"{OURS}lane": row["lane"]})
 
 
-def _plain(said: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
-    return {"is_cpu_op": said["kind"] == TaskKind.COMPUTE and said["lane"] == CPU}, {}
+def _plain(row: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
+    return {"is_cpu_op": row["kind"] == TaskKind.COMPUTE and row["lane"] == CPU}, {}
 
 
-def _send(said: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
-    size, tag = round(said["bytes"]), said["match"] if said["match"] >= 0 else graph.tasks + task
-    attributes = {"is_cpu_op": False, "comm_size": size, "comm_tag": tag, "comm_dst": said["peer"]}
+def _send(row: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
+    size, tag = round(row["bytes"]), row["match"] if row["match"] >= 0 else graph.tasks + task
+    attributes = {"is_cpu_op": False, "comm_size": size, "comm_tag": tag, "comm_dst": row["peer"]}
     return attributes, {"bytes": float(size)}
 
 
-def _receive(said: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
-    tag = said["match"] if said["match"] >= 0 else graph.tasks + task
+def _receive(row: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
+    tag = row["match"] if row["match"] >= 0 else graph.tasks + task
     size = round(sent.get(tag, 0.0))
-    return {"is_cpu_op": False, "comm_size": size, "comm_tag": tag, "comm_src": said["peer"]}, {}
+    return {"is_cpu_op": False, "comm_size": size, "comm_tag": tag, "comm_src": row["peer"]}, {}
 
 
-def _collective(said: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
-    op, group = Op(said["op"]), said["group"]
+def _collective(row: dict, graph: TaskGraph, task: int, sent: dict) -> tuple[dict, dict]:
+    op, group = Op(row["op"]), row["group"]
     parts = len(graph.groups[group]) if op == Op.ALL_GATHER else 1
-    size = round(said["bytes"] / parts)
+    size = round(row["bytes"] / parts)
     attributes = {"is_cpu_op": False, "comm_type": int(op), "comm_size": size, "pg_name": str(group + 1)}
-    root = {"root_rank": said["peer"]} if op in ROOTED and said["peer"] >= 0 else {}
+    root = {"root_rank": row["peer"]} if op in ROOTED and row["peer"] >= 0 else {}
     return attributes | root, {"bytes": float(size * parts)}
 
 
@@ -239,4 +241,4 @@ _CHAKRA |= {TaskKind.SEND: _send, TaskKind.RECV: _receive, TaskKind.COLLECTIVE: 
 def _ours(graph: TaskGraph) -> tuple[str, ...]:
     count = int(((graph.start > 0) | (graph.lag > 0)).sum())
     words = ("task has a start or a lag, which", "tasks have a start or a lag, which")
-    return (f"{so_many(count, *words)} only this package reads.",) if count else ()
+    return (f"{count_phrase(count, *words)} only this package reads.",) if count else ()

@@ -75,7 +75,7 @@ def plain_name(path: Path) -> str:
     return PACKED.sub("", path.name)
 
 
-def unpacked(path: str | Path) -> bytes:
+def read_unpacked(path: str | Path) -> bytes:
     """Return the bytes of a file, decompressed if its first bytes are those of .gz or .xz.
 
     Raise `InputError` if it cannot be read.
@@ -83,7 +83,7 @@ def unpacked(path: str | Path) -> bytes:
     give = "give a file of tasks, plain, .gz or .xz"
     data = read_bytes(path, give, LARGEST)
     try:
-        return unpacking.unpacked(path, data)
+        return unpacking.unpack(path, data)
     except InputError:
         raise
     except unpacking.BROKEN as error:
@@ -92,7 +92,7 @@ def unpacked(path: str | Path) -> bytes:
 
 def lines_of(path: str | Path) -> list[str]:
     try:
-        text = unpacked(path).decode("utf-8-sig")
+        text = read_unpacked(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{str(path)!r} must be UTF-8 text, got other bytes from byte {error.start} on.") from error
     return text.splitlines()
@@ -107,14 +107,14 @@ def few_enough(path: str | Path, tasks: float) -> None:
         raise InputError(f"{str(path)!r} must make at most {MOST_TASKS:,} tasks, got {tasks:,.0f}.")
 
 
-def so_many(count: int, one: str, several: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else several or one + 's'}"
+def count_phrase(count: int, singular: str, plural: str | None = None) -> str:
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 ANY = -1  # source or tag of a receive that accepts any
 
 
-class Ends(NamedTuple):
+class MessageQueue(NamedTuple):
     """Sends and receives with one source, destination and tag, in order."""
 
     sends: list[int]
@@ -125,7 +125,7 @@ class Messages:
     """Collects sends and receives by (source, destination, tag); the nth send goes with the nth receive."""
 
     def __init__(self) -> None:
-        self._ends: dict[tuple[int, int, int], Ends] = defaultdict(lambda: Ends([], []))
+        self._ends: dict[tuple[int, int, int], MessageQueue] = defaultdict(lambda: MessageQueue([], []))
         self._wild: list[tuple[int, int, int, int]] = []
 
     def send(self, task: int, source: int, destination: int, tag: int) -> None:
@@ -142,25 +142,29 @@ class Messages:
     def wild(self) -> int:
         return len(self._wild)
 
-    def matched(self) -> "Matched":
+    def match(self) -> "Matched":
         """Match every send with its receive; then receives of any source or tag take the first sends that remain."""
-        found = Matched([], [], 0)
+        matches = Matched([], [], 0)
         left: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for (source, destination, tag), (sends, receives) in self._ends.items():
-            found.pairs.extend((send, receive, source) for send, receive in zip(sends, receives, strict=False))
+            matches.pairs.extend((send, receive, source) for send, receive in zip(sends, receives, strict=False))
             left[destination] += [(send, source, tag) for send in sends[len(receives) :]]
-            found.unsent.extend((receive, source) for receive in receives[len(sends) :])
+            matches.unsent.extend((receive, source) for receive in receives[len(sends) :])
         for sends in left.values():
             sends.sort()
         for receive, source, destination, tag in self._wild:
-            fits = (one for one in left[destination] if source in (ANY, one[1]) and tag in (ANY, one[2]))
+            fits = (
+                candidate
+                for candidate in left[destination]
+                if source in (ANY, candidate[1]) and tag in (ANY, candidate[2])
+            )
             taken = next(fits, None)
             if taken is None:
-                found.unsent.append((receive, source))
+                matches.unsent.append((receive, source))
             else:
                 left[destination].remove(taken)
-                found.pairs.append((taken[0], receive, taken[1]))
-        return found._replace(unheard=sum(map(len, left.values())))
+                matches.pairs.append((taken[0], receive, taken[1]))
+        return matches._replace(unheard=sum(map(len, left.values())))
 
 
 class Matched(NamedTuple):

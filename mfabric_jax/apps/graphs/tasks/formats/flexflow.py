@@ -47,11 +47,11 @@ class FlatTable(NamedTuple):
 
     def number(self, slot: int, kind: str) -> Any:
         """Return a number of a NumPy type such as "i2", "u4", "u8" or "f4"; 0 if the slot is empty."""
-        at = self._at(slot)
-        if not at:
+        offset = self._at(slot)
+        if not offset:
             return 0
         size = np.dtype(kind).itemsize
-        return np.frombuffer(self._bytes(self.inner.Pos + at, size), np.dtype(kind).newbyteorder("<"))[0].item()
+        return np.frombuffer(self._bytes(self.inner.Pos + offset, size), np.dtype(kind).newbyteorder("<"))[0].item()
 
     def numbers(self, slot: int, kind: str) -> list:
         start, count = self._vector(slot)
@@ -71,8 +71,8 @@ class FlatTable(NamedTuple):
         return self.inner.Offset(4 + 2 * slot)
 
     def _vector(self, slot: int) -> tuple[int, int]:
-        at = self._at(slot)
-        return (self.inner.Vector(at), self.inner.VectorLen(at)) if at else (0, 0)
+        offset = self._at(slot)
+        return (self.inner.Vector(offset), self.inner.VectorLen(offset)) if offset else (0, 0)
 
     def _bytes(self, start: int, size: int) -> memoryview:
         if start < 0 or start + size > len(self.inner.Bytes):
@@ -158,14 +158,14 @@ class _Built(NamedTuple):
     end: dict[int, list[int]]
 
 
-def tasks_of(said: dict[int, FlexTask], system: FlexSystem) -> Tasks:
+def tasks_of(flex_tasks: dict[int, FlexTask], system: FlexSystem) -> Tasks:
     """Return the tasks of a file. A collective becomes a MARKER without a rank, and after it a task of each member."""
     built = _Built(Tasks(system.ranks), {}, {}, {})
-    for key, task in said.items():
+    for key, task in flex_tasks.items():
         _BUILD[task.kind](key, task, system, built)
-    for key, task in said.items():
+    for key, task in flex_tasks.items():
         for other in task.follows:
-            if other not in said:
+            if other not in flex_tasks:
                 task.spot.refuse(f"is followed by task {other}, which is not in the file")
             for begin in built.begin[other]:
                 built.tasks.wait(begin, built.end[key])
@@ -230,7 +230,7 @@ def _all_to_all(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> 
     ranks, tp, weights = _ranks(task, task.targets, system), system.tp, system.weights
     if task.sources != task.targets or len(ranks) % tp:
         task.spot.refuse("must have the same nodes as sources and targets, a multiple of the tensor-parallel degree")
-    parts = [ranks[place::tp] for place in range(tp)]
+    parts = [ranks[tp_rank::tp] for tp_rank in range(tp)]
     if weights is None:
         _collective(key, task, parts, task.size * len(parts[0]), built)
         return
@@ -280,18 +280,18 @@ TOPOOPT_SLOTS = 6  # slots of a task; MixNet's tasks have more
 TOPOOPT_ALLREDUCE = 6
 
 
-def read(path: Path, given: LeftOut) -> Reading:
-    data, said = files.unpacked(path), {}
+def read(path: Path, left_out: LeftOut) -> Reading:
+    data, flex_tasks = files.read_unpacked(path), {}
     try:
         table = root(data)
         listed = table.tables(TASKS)
-        mixnet = any(one.slots > TOPOOPT_SLOTS for one in listed)
-        devices = {one.number(1, "u8"): _device(one) for one in table.tables(DEVICES)}
-        for order, one in enumerate(listed):
-            spot, key = Spot(f"task {order} (counted from 0) of {str(path)!r}"), one.number(1, "u8")
-            if key in said:
+        mixnet = any(entry.slots > TOPOOPT_SLOTS for entry in listed)
+        devices = {entry.number(1, "u8"): _device(entry) for entry in table.tables(DEVICES)}
+        for order, entry in enumerate(listed):
+            spot, key = Spot(f"task {order} (counted from 0) of {str(path)!r}"), entry.number(1, "u8")
+            if key in flex_tasks:
                 spot.refuse("has the id of another task")
-            said[key] = _of_mixnet(one, spot) if mixnet else _of_topoopt(one, spot)
+            flex_tasks[key] = _of_mixnet(entry, spot) if mixnet else _of_topoopt(entry, spot)
         gpus, nodes, switches = (table.number(slot, "u4") for slot in (GPUS, NODES, SWITCHES))
         tp = table.number(table.slots - DEGREES + 1, "u4") if mixnet else 1
     except InputError:
@@ -299,57 +299,57 @@ def read(path: Path, given: LeftOut) -> Reading:
     except BROKEN as error:
         raise InputError(f"{str(path)!r} is cut off or not a FlexFlow task graph.") from error
     whole = Spot(repr(str(path)))
-    if not said:
+    if not flex_tasks:
         whole.refuse("must be a FlexFlow task graph with tasks, got none")
     gpus, nodes = whole.whole("ngpupernode", gpus, 1, 2**12), whole.whole("nnode", nodes, 1, COUNTS["servers"])
-    files.few_enough(path, sum(1 + len(task.targets) * max(len(task.sources), 1) for task in said.values()))
-    weights = None if given.weights is None else _weights(Path(given.weights))
+    files.few_enough(path, sum(1 + len(task.targets) * max(len(task.sources), 1) for task in flex_tasks.values()))
+    weights = None if left_out.weights is None else _weights(Path(left_out.weights))
     system = FlexSystem(gpus, nodes + switches, nodes * gpus, max(tp, 1), 1 if mixnet else gpus, devices, weights)
-    return _read(said, system, mixnet)
+    return _read(flex_tasks, system, mixnet)
 
 
-def _read(said: dict[int, FlexTask], system: FlexSystem, mixnet: bool) -> Reading:
-    tasks = tasks_of(said, system)
+def _read(flex_tasks: dict[int, FlexTask], system: FlexSystem, mixnet: bool) -> Reading:
+    tasks = tasks_of(flex_tasks, system)
     remarks = ("estimated runtimes of messages and collectives are not used.",)
     if mixnet:
-        used = [rank for task in said.values() for rank in (*task.sources, *task.targets)]
+        used = [rank for task in flex_tasks.values() for rank in (*task.sources, *task.targets)]
         tasks.ranks = min(system.ranks, 1 + max([*used, *tasks.column("rank"), *tasks.column("peer")]))
-        if system.weights is None and any(task.kind == FlexType.ALLTOALL for task in said.values()):
+        if system.weights is None and any(task.kind == FlexType.ALLTOALL for task in flex_tasks.values()):
             remarks += ("all pairs of an all-to-all have equal bytes, since weights, MixNet's matrix, is not given.",)
     return Reading(tasks.graph(), "FlexFlow task graph", remarks)
 
 
-def _device(one: FlatTable) -> FlexDevice:
-    return FlexDevice(one.number(0, "i2"), one.number(2, "u8"), one.number(3, "u8"))
+def _device(entry: FlatTable) -> FlexDevice:
+    return FlexDevice(entry.number(0, "i2"), entry.number(2, "u8"), entry.number(3, "u8"))
 
 
-def _of_topoopt(one: FlatTable, spot: Spot) -> FlexTask:
-    kind, listed = one.number(0, "i2"), one.numbers(5, "u8")
+def _of_topoopt(entry: FlatTable, spot: Spot) -> FlexTask:
+    kind, listed = entry.number(0, "i2"), entry.numbers(5, "u8")
     if not 0 <= kind <= TOPOOPT_ALLREDUCE:
         spot.refuse(f"must have a type from 0 to {TOPOOPT_ALLREDUCE}, got {kind}")
     if kind == TOPOOPT_ALLREDUCE:
-        return _task(one, spot, FlexType.ALLREDUCE)._replace(targets=listed)
-    return _task(one, spot, FlexType(kind))._replace(follows=listed)
+        return _task(entry, spot, FlexType.ALLREDUCE)._replace(targets=listed)
+    return _task(entry, spot, FlexType(kind))._replace(follows=listed)
 
 
-def _of_mixnet(one: FlatTable, spot: Spot) -> FlexTask:
-    kind, info = one.number(0, "i2"), one.text(10)
+def _of_mixnet(entry: FlatTable, spot: Spot) -> FlexTask:
+    kind, info = entry.number(0, "i2"), entry.text(10)
     if not 0 <= kind <= max(FlexType):
         spot.refuse(f"must have a type from 0 to {max(FlexType)}, got {kind}")
     if kind == FlexType.ALLTOALL and not ("GROUP_BY" in info.upper() or "AGGREGATE" in info.upper()):
         spot.refuse(f"must have GROUP_BY or AGGREGATE in its info, as MixNet's all-to-alls do, got {info[:40]!r}")
-    follows, sources, targets = (one.numbers(slot, "u8") for slot in (6, 7, 8))
-    task = _task(one, spot, FlexType(kind), one.text(9) or info)
+    follows, sources, targets = (entry.numbers(slot, "u8") for slot in (6, 7, 8))
+    task = _task(entry, spot, FlexType(kind), entry.text(9) or info)
     return task._replace(follows=follows, sources=sources, targets=targets, info=info)
 
 
-def _task(one: FlatTable, spot: Spot, kind: FlexType, name: str = "") -> FlexTask:
-    runtime, size = spot.number("runtime", one.number(3, "f4")), spot.whole("xfersize", one.number(4, "u8"))
-    return FlexTask(spot, kind, one.number(2, "u8"), units.ms(runtime), size, [], [], [], name or kind.name)
+def _task(entry: FlatTable, spot: Spot, kind: FlexType, name: str = "") -> FlexTask:
+    runtime, size = spot.number("runtime", entry.number(3, "f4")), spot.whole("xfersize", entry.number(4, "u8"))
+    return FlexTask(spot, kind, entry.number(2, "u8"), units.ms(runtime), size, [], [], [], name or kind.name)
 
 
 def _weights(path: Path) -> list[list[int]]:
-    spot, matrix = Spot(repr(str(path))), value_in(files.unpacked(path), repr(str(path)), "weights")
+    spot, matrix = Spot(repr(str(path))), value_in(files.read_unpacked(path), repr(str(path)), "weights")
     rows = matrix if isinstance(matrix, list) else []
     if not rows or not all(isinstance(row, list) and len(row) == len(rows) for row in rows):
         spot.refuse("must be one nested list with equally many rows and columns")

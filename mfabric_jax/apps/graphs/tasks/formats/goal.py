@@ -44,77 +44,77 @@ def tells(head: bytes) -> bool:
     return COMMENT.sub("", head.decode("utf-8", "replace")).lstrip().startswith("num_ranks")
 
 
-def read(path: Path, given: LeftOut) -> Reading:
+def read(path: Path, left_out: LeftOut) -> Reading:
     """Return the tasks of all ranks.
 
     Raise `InputError` for a receive without a send of the same source, destination and tag.
     """
     source = "\n".join(files.lines_of(path))
     text = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), source)
-    job, rank, place = _Job(Tasks(0), Messages(), [], {}), None, Spot(repr(str(path)))
+    job, rank, spot = _Job(Tasks(0), Messages(), [], {}), None, Spot(repr(str(path)))
     tasks = job.tasks
     for number, statement in enumerate(text.split("\n"), start=1):
-        place = files.line(path, number)
+        spot = files.line(path, number)
         for part in filter(None, map(str.strip, re.split(r"(?<=[{}])|(?=\})", statement))):
-            if found := RANKS.fullmatch(part):
-                tasks.ranks = place.whole("num_ranks", found[1], 1, COUNTS["gpus"])
-            elif tasks.ranks and not rank and (found := BLOCK.fullmatch(part)):
-                rank = _Rank(place.rank("rank", found[1], tasks.ranks), {})
+            if match := RANKS.fullmatch(part):
+                tasks.ranks = spot.whole("num_ranks", match[1], 1, COUNTS["gpus"])
+            elif tasks.ranks and not rank and (match := BLOCK.fullmatch(part)):
+                rank = _Rank(spot.rank("rank", match[1], tasks.ranks), {})
             elif part == "}" and rank:
                 rank = None
-            elif rank and (found := REQUIRES.fullmatch(part)):
-                _require(place, job, rank, found)
-            elif rank and (found := TASK.fullmatch(part)):
-                _add(place, job, rank, found)
+            elif rank and (match := REQUIRES.fullmatch(part)):
+                _require(spot, job, rank, match)
+            elif rank and (match := TASK.fullmatch(part)):
+                _add(spot, job, rank, match)
             else:
-                place.refuse(f"must be a statement of GOAL, got {part[:60]!r}")
+                spot.refuse(f"must be a statement of GOAL, got {part[:60]!r}")
     if not tasks.ranks:
         Spot(repr(str(path))).refuse("must begin with num_ranks N")
     if rank:
-        place.refuse(f"ends rank {rank.number} without '}}'")
-    return _matched(job)
+        spot.refuse(f"ends rank {rank.number} without '}}'")
+    return _match_messages(job)
 
 
-def _require(place: Spot, job: _Job, rank: _Rank, found: re.Match) -> None:
-    for label in (found[1], found[3]):
+def _require(spot: Spot, job: _Job, rank: _Rank, match: re.Match) -> None:
+    for label in (match[1], match[3]):
         if label not in rank.labels:
-            place.refuse(f"names {label!r}, which rank {rank.number} has not defined before")
-    then, first = rank.labels[found[1]], rank.labels[found[3]]
-    if found[2] == "requires":
+            spot.refuse(f"names {label!r}, which rank {rank.number} has not defined before")
+    then, first = rank.labels[match[1]], rank.labels[match[3]]
+    if match[2] == "requires":
         job.tasks.wait(then, first)
     else:
         job.early.append((first, then))
 
 
-def _add(place: Spot, job: _Job, rank: _Rank, found: re.Match) -> None:
+def _add(spot: Spot, job: _Job, rank: _Rank, match: re.Match) -> None:
     tasks = job.tasks
-    label, verb, size, peer, _, units_of_calc, rest = found.groups()
-    options = dict(zip(*[iter(rest.split())] * 2, strict=True))
-    if 2 * len(options) < len(rest.split()):
-        place.refuse(f"must say each of tag, cpu and nic once, got {rest.strip()[:60]!r}")
-    place.whole("nic", options.get("nic", 0))
-    lane, tag = place.whole("cpu", options.get("cpu", 0)), place.whole("tag", options.get("tag", 0), -1)
+    label, verb, size, peer, _, units_of_calc, option_text = match.groups()
+    options = dict(zip(*[iter(option_text.split())] * 2, strict=True))
+    if 2 * len(options) < len(option_text.split()):
+        spot.refuse(f"must say each of tag, cpu and nic once, got {option_text.strip()[:60]!r}")
+    spot.whole("nic", options.get("nic", 0))
+    lane, tag = spot.whole("cpu", options.get("cpu", 0)), spot.whole("tag", options.get("tag", 0), -1)
     if label in rank.labels:
-        place.refuse(f"defines {label!r} a second time")
+        spot.refuse(f"defines {label!r} a second time")
     if verb is None:
-        seconds = units.ns(place.number("calc", units_of_calc))
+        seconds = units.ns(spot.number("calc", units_of_calc))
         task = tasks.add(TaskKind.COMPUTE, rank.number, label or "", lane=lane, seconds=seconds)
     elif verb == "send":
-        there, size = place.rank("to", peer, tasks.ranks), place.whole("send", size)
+        there, size = spot.rank("to", peer, tasks.ranks), spot.whole("send", size)
         task = tasks.add(TaskKind.SEND, rank.number, label or "", peer=there, bytes=size)
         job.messages.send(task, rank.number, there, tag)
     else:
-        there = place.whole("from", peer, -1, tasks.ranks - 1)
+        there = spot.whole("from", peer, -1, tasks.ranks - 1)
         task = tasks.add(TaskKind.RECV, rank.number, label or "", peer=max(there, 0))
         job.messages.receive(task, there, rank.number, tag)
-        job.receives[task] = place, place.whole("recv", size)
+        job.receives[task] = spot, spot.whole("recv", size)
     if label:
         rank.labels[label] = task
 
 
-def _matched(job: _Job) -> Reading:
+def _match_messages(job: _Job) -> Reading:
     tasks = job.tasks
-    pairs, unsent, unheard = job.messages.matched()
+    pairs, unsent, unheard = job.messages.match()
     if unsent:
         first, _ = min(unsent)
         job.receives[first][0].refuse(
@@ -127,14 +127,18 @@ def _matched(job: _Job) -> Reading:
     _wait_like(tasks, job.early)
     remarks = []
     if job.messages.wild:
-        said = files.so_many(job.messages.wild, "receive takes any source or tag", "receives take any source or tag")
-        remarks.append(f"{said}: the remaining sends match in the order of the file.")
+        text = files.count_phrase(
+            job.messages.wild, "receive takes any source or tag", "receives take any source or tag"
+        )
+        remarks.append(f"{text}: the remaining sends match in the order of the file.")
     if unheard:
-        remarks.append(f"{files.so_many(unheard, 'send has', 'sends have')} no receive: no task waits for them.")
+        remarks.append(f"{files.count_phrase(unheard, 'send has', 'sends have')} no receive: no task waits for them.")
     other = sum(tasks.column("bytes")[send] != job.receives[receive][1] for send, receive, _ in pairs)
     if other:
-        said = files.so_many(other, "receive differs in size from its send", "receives differ in size from their sends")
-        remarks.append(f"{said}: the sizes of sends count.")
+        text = files.count_phrase(
+            other, "receive differs in size from its send", "receives differ in size from their sends"
+        )
+        remarks.append(f"{text}: the sizes of sends count.")
     return Reading(tasks.graph(), "GOAL", tuple(remarks))
 
 

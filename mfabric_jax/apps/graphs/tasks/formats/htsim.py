@@ -23,7 +23,7 @@ TRIGGERS = ("oneshot", "multishot", "barrier")
 
 
 class _Trigger(NamedTuple):
-    place: Spot
+    spot: Spot
     kind: str
     count: int | None
 
@@ -41,77 +41,81 @@ def tells(head: bytes) -> bool:
     return re.match(rb"\s*Nodes\s+\d", head) is not None
 
 
-def read(path: Path, given: LeftOut) -> Reading:
+def read(path: Path, left_out: LeftOut) -> Reading:
     """Return a SEND for every connection, in the order of the file."""
-    said: dict[str, int] = {}
+    stated: dict[str, int] = {}
     rows = dict.fromkeys(COUNTED, 0)
     matrix = _Matrix(Tasks(0), {}, defaultdict(list), defaultdict(list))
     counts = {"unbounded": 0, "prio": 0}
     for number, text in enumerate(files.lines_of(path), start=1):
-        words, place = text.split(), files.line(path, number)
+        words, spot = text.split(), files.line(path, number)
         if not words:
             continue
         if words[0] in COUNTED and len(words) == 2:
-            said[words[0]] = place.whole(words[0], words[1], most=COUNTS["gpus"])
+            stated[words[0]] = spot.whole(words[0], words[1], most=COUNTS["gpus"])
         elif words[0] == "trigger":
             rows["Triggers"] += 1
-            _trigger(place, words[1:], matrix)
+            _trigger(spot, words[1:], matrix)
         elif words[0] == "failure":
             rows["Failures"] += 1
-        elif found := PAIR.fullmatch(words[0]):
+        elif match := PAIR.fullmatch(words[0]):
             rows["Connections"] += 1
-            _connection(place, found, words[1:], said.get("Nodes", 0), matrix, given, counts)
+            _connection(spot, match, words[1:], stated.get("Nodes", 0), matrix, left_out, counts)
         else:
-            place.refuse(f"must be a row of a connection matrix, got {text.strip()[:60]!r}")
+            spot.refuse(f"must be a row of a connection matrix, got {text.strip()[:60]!r}")
     whole = Spot(repr(str(path)))
     for word in ("Nodes", "Connections"):
-        if word not in said:
+        if word not in stated:
             whole.refuse(f"must have the number of {COUNTED[word]}, {word} N")
     for word, count in rows.items():
-        if word != "Nodes" and said.get(word, 0) != count:
-            whole.refuse(f"must have {said.get(word, 0)} rows of {COUNTED[word]}, the number it declares, got {count}")
-    matrix.tasks.ranks = max(said["Nodes"], 1)
+        if word != "Nodes" and stated.get(word, 0) != count:
+            whole.refuse(
+                f"must have {stated.get(word, 0)} rows of {COUNTED[word]}, the number it declares, got {count}"
+            )
+    matrix.tasks.ranks = max(stated["Nodes"], 1)
     _release(matrix)
-    return Reading(matrix.tasks.graph(), "htsim connection matrix", _remarks(matrix, counts, rows, given))
+    return Reading(matrix.tasks.graph(), "htsim connection matrix", _remarks(matrix, counts, rows, left_out))
 
 
-def _trigger(place: Spot, words: list[str], matrix: _Matrix) -> None:
+def _trigger(spot: Spot, words: list[str], matrix: _Matrix) -> None:
     if len(words) not in (3, 5) or words[0] != "id" or words[2] not in TRIGGERS or words[3:4] not in ([], ["count"]):
-        place.refuse(f"must be trigger id K {'|'.join(TRIGGERS)} [count C], got {' '.join(words)[:60]!r}")
-    key = place.whole("id", words[1], 1)
+        spot.refuse(f"must be trigger id K {'|'.join(TRIGGERS)} [count C], got {' '.join(words)[:60]!r}")
+    key = spot.whole("id", words[1], 1)
     if key in matrix.triggers:
-        place.refuse(f"declares trigger {key} a second time")
-    count = place.whole("count", words[4], 1) if len(words) == 5 else None
+        spot.refuse(f"declares trigger {key} a second time")
+    count = spot.whole("count", words[4], 1) if len(words) == 5 else None
     if words[2] == "barrier" and count is None:
-        place.refuse("must have the count of its barrier")
-    matrix.triggers[key] = _Trigger(place, words[2], count)
+        spot.refuse("must have the count of its barrier")
+    matrix.triggers[key] = _Trigger(spot, words[2], count)
 
 
 def _connection(
-    place: Spot, pair: re.Match, words: list[str], nodes: int, matrix: _Matrix, given: LeftOut, counts: dict[str, int]
+    spot: Spot, pair: re.Match, words: list[str], nodes: int, matrix: _Matrix, left_out: LeftOut, counts: dict[str, int]
 ) -> None:
-    source, destination = (place.rank("nodes", text, nodes) for text in pair.groups())
+    source, destination = (spot.rank("nodes", text, nodes) for text in pair.groups())
     words = [word for word in words if word != "addon"]
     if len(words) % 2 or len(set(words[::2])) < len(words) // 2 or not set(words[::2]) <= {*NUMBERS, "start"}:
-        place.refuse(
+        spot.refuse(
             f"must have pairs NAME NUMBER with the names {', '.join(('start', *NUMBERS))}, got {' '.join(words)[:60]!r}"
         )
-    said = dict(zip(words[::2], words[1::2], strict=True))
-    values = {word: place.whole(word, said[word], int(word in ("id", "trigger"))) for word in NUMBERS if word in said}
-    if ("start" in said) == ("trigger" in said):
-        place.refuse("must have either start or trigger")
+    fields = dict(zip(words[::2], words[1::2], strict=True))
+    values = {
+        word: spot.whole(word, fields[word], int(word in ("id", "trigger"))) for word in NUMBERS if word in fields
+    }
+    if ("start" in fields) == ("trigger" in fields):
+        spot.refuse("must have either start or trigger")
     if "trigger" in values and "id" not in values:
-        place.refuse("must have an id, since it has a trigger")
-    start, size = units.ps(place.number("start", said.get("start", 0))), values.get("size", 0)
+        spot.refuse("must have an id, since it has a trigger")
+    start, size = units.ps(spot.number("start", fields.get("start", 0))), values.get("size", 0)
     counts["unbounded"] += size == 0
     counts["prio"] += "prio" in values
-    size = size or given.unbounded_bytes or 0
+    size = size or left_out.unbounded_bytes or 0
     task = matrix.tasks.add(TaskKind.SEND, source, pair[0], start=start, peer=destination, bytes=size)
     if "trigger" in values:
-        matrix.releases[values["trigger"]].append((task, place))
+        matrix.releases[values["trigger"]].append((task, spot))
     for word in ("send_done_trigger", "recv_done_trigger"):
         if values.get(word):
-            matrix.fired_by[values[word]].append((task, place))
+            matrix.fired_by[values[word]].append((task, spot))
 
 
 def _release(matrix: _Matrix) -> None:
@@ -120,31 +124,35 @@ def _release(matrix: _Matrix) -> None:
         fires, waiting = matrix.fired_by[key], matrix.releases[key]
         if key not in matrix.triggers:
             (waiting or fires)[0][1].refuse(f"names trigger {key}, which no row declares")
-        place, kind, count = matrix.triggers[key]
+        spot, kind, count = matrix.triggers[key]
         needed = {"oneshot": 1, "multishot": len(waiting), "barrier": count}[kind]
         if len(fires) < needed:
-            place.refuse(f"declares a {kind} that needs {needed} firings, but is fired {len(fires)} times")
+            spot.refuse(f"declares a {kind} that needs {needed} firings, but is fired {len(fires)} times")
         if len(fires) > needed and kind != "multishot":
-            place.refuse(f"declares a {kind} for {needed} firings, but is fired {len(fires)} times: htsim would stop")
+            spot.refuse(f"declares a {kind} for {needed} firings, but is fired {len(fires)} times: htsim would stop")
         for order, (task, _) in enumerate(waiting):
             others = fires[order : order + 1] if kind == "multishot" else fires
             matrix.tasks.wait(task, [other for other, _ in others])
 
 
-def _remarks(matrix: _Matrix, counts: dict[str, int], rows: dict[str, int], given: LeftOut) -> tuple[str, ...]:
+def _remarks(matrix: _Matrix, counts: dict[str, int], rows: dict[str, int], left_out: LeftOut) -> tuple[str, ...]:
     remarks = []
     if counts["unbounded"]:
-        size = "nothing" if given.unbounded_bytes is None else f"{given.unbounded_bytes:g} bytes"
-        said = files.so_many(counts["unbounded"], "connection has", "connections have")
-        remarks.append(f"{said} size 0, which never ends in htsim: here it sends {size} (unbounded_bytes).")
+        size = "nothing" if left_out.unbounded_bytes is None else f"{left_out.unbounded_bytes:g} bytes"
+        text = files.count_phrase(counts["unbounded"], "connection has", "connections have")
+        remarks.append(f"{text} size 0, which never ends in htsim: here it sends {size} (unbounded_bytes).")
     shots = [key for key, trigger in matrix.triggers.items() if trigger.kind == "multishot" and matrix.fired_by[key]]
     if any(len(matrix.fired_by[key]) > 1 for key in shots):
         remarks.append(
-            f"{files.so_many(len(shots), 'multishot trigger')}: connections fire in the order of the file; in htsim, "
+            f"{files.count_phrase(len(shots), 'multishot trigger')}: connections fire in the order of the file; in htsim, "
             "in the order in which they end."
         )
     if counts["prio"]:
-        remarks.append(f"{files.so_many(counts['prio'], 'connection has', 'connections have')} a priority: not used.")
+        remarks.append(
+            f"{files.count_phrase(counts['prio'], 'connection has', 'connections have')} a priority: not used."
+        )
     if rows["Failures"]:
-        remarks.append(f"{files.so_many(rows['Failures'], 'failure')} of links not used: give failures to the fabric.")
+        remarks.append(
+            f"{files.count_phrase(rows['Failures'], 'failure')} of links not used: give failures to the fabric."
+        )
     return tuple(remarks)

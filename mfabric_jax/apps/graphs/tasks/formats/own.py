@@ -15,8 +15,8 @@ from mfabric_jax.apps.graphs.tasks.formats.files import LeftOut, Reading, Spot
 from mfabric_jax.apps.graphs.tasks.graph import FIELDS, LARGEST, USUAL, Op, TaskGraph, TaskKind, Tasks
 from mfabric_jax.checks import COUNTS, InputError
 from mfabric_jax.support.atomic import replacing
-from mfabric_jax.support.extras import PARQUET, needed
-from mfabric_jax.support.text_files import mapping_in, parsed_json
+from mfabric_jax.support.extras import PARQUET, load_extra
+from mfabric_jax.support.text_files import mapping_in, parse_json
 
 FORMAT, VERSION = "mfabric tasks", 1
 META = b"mfabric-tasks"  # key in the parquet footer for format, version, ranks and groups
@@ -30,36 +30,36 @@ def tells(head: bytes) -> bool:
     return FORMAT.encode() in head
 
 
-def read_json(path: Path, given: LeftOut) -> Reading:
-    said = mapping_in(files.unpacked(path), repr(str(path)), "tasks")
-    rows = said.pop("tasks", None)
+def read_json(path: Path, left_out: LeftOut) -> Reading:
+    head = mapping_in(files.read_unpacked(path), repr(str(path)), "tasks")
+    rows = head.pop("tasks", None)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{str(path)!r} must hold a list of tasks, each with its fields by name.")
-    return _read(path, said, rows)
+    return _read(path, head, rows)
 
 
-def read_parquet(path: Path, given: LeftOut) -> Reading:
-    parquet = needed("store", "reading .parquet", PARQUET)
+def read_parquet(path: Path, left_out: LeftOut) -> Reading:
+    parquet = load_extra("store", "reading .parquet", PARQUET)
     try:
         table = parquet.read_parquet(path, path)
-        said = parsed_json((table.schema.metadata or {}).get(META, b"null"))
+        head = parse_json((table.schema.metadata or {}).get(META, b"null"))
         rows = table.to_pylist()
     except InputError:
         raise
     except Exception as error:  # damaged bytes raise errors of any type
         raise InputError(f"{str(path)!r} must be a readable .parquet file, got {type(error).__name__}.") from error
-    if not isinstance(said, dict):
+    if not isinstance(head, dict):
         raise InputError(f"{str(path)!r} must have {META.decode()} in its footer: it is not a table of tasks.")
-    return _read(path, said, rows)
+    return _read(path, head, rows)
 
 
-def _read(path: Path, said: dict[str, Any], rows: list[dict[str, Any]]) -> Reading:
+def _read(path: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> Reading:
     file = Spot(repr(str(path)))
-    if said.get("format") != FORMAT or said.get("version") != VERSION or set(said) - set(HEAD):
-        file.refuse(f"must have format {FORMAT!r}, version {VERSION}, ranks and groups, got {str(said)[:80]}")
+    if head.get("format") != FORMAT or head.get("version") != VERSION or set(head) - set(HEAD):
+        file.refuse(f"must have format {FORMAT!r}, version {VERSION}, ranks and groups, got {str(head)[:80]}")
     files.few_enough(path, len(rows))
-    ranks = _value(file, "ranks", said.get("ranks"), 1, COUNTS["gpus"])
-    groups = said.get("groups", [])
+    ranks = _value(file, "ranks", head.get("ranks"), 1, COUNTS["gpus"])
+    groups = head.get("groups", [])
     if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
         file.refuse(f"must have a list of ranks for each of groups, got {str(groups)[:60]}")
     members = tuple(tuple(_value(file, "groups", rank, 0) for rank in group) for group in groups)
@@ -69,32 +69,32 @@ def _read(path: Path, said: dict[str, Any], rows: list[dict[str, Any]]) -> Readi
     return Reading(tasks.graph(), FORMAT)
 
 
-def _add(place: Spot, tasks: Tasks, row: dict[str, Any], count: int) -> None:
+def _add(spot: Spot, tasks: Tasks, row: dict[str, Any], count: int) -> None:
     if unknown := set(row) - set(COLUMNS):
-        place.refuse(f"must have only the fields {', '.join(COLUMNS)}, got {', '.join(map(str, unknown))[:60]}")
+        spot.refuse(f"must have only the fields {', '.join(COLUMNS)}, got {', '.join(map(str, unknown))[:60]}")
     row = DEFAULT | row
     for field, words in WORDS.items():
         if not isinstance(row.get(field), str) or row[field] not in words:
-            place.refuse(
+            spot.refuse(
                 f"must have one of {', '.join(filter(None, words))} for {field}, got {str(row.get(field))[:40]!r}"
             )
         row[field] = words[row[field]]
     if not isinstance(row["name"], str):
-        place.refuse(f"must have a text for name, got {str(row['name'])[:40]!r}")
+        spot.refuse(f"must have a text for name, got {str(row['name'])[:40]!r}")
     others = row.pop("after")
-    after = [_value(place, "after", one, 0, count - 1) for one in (others if isinstance(others, list) else [others])]
+    after = [_value(spot, "after", other, 0, count - 1) for other in (others if isinstance(others, list) else [others])]
     for field in ("rank", "peer", "match", "group", "lane"):
-        row[field] = _value(place, field, row.get(field), -1)
+        row[field] = _value(spot, field, row.get(field), -1)
     for field, most in LARGEST.items():
         number = isinstance(row[field], int | float) and not isinstance(row[field], bool)
         if not number or not 0 <= row[field] <= most:
-            place.refuse(f"must have a number from 0 to {most:g} for {field}, got {str(row[field])[:40]!r}")
+            spot.refuse(f"must have a number from 0 to {most:g} for {field}, got {str(row[field])[:40]!r}")
     tasks.add(after=after, **row)
 
 
-def _value(place: Spot, field: str, value: Any, least: int, most: int = files.LARGEST_WHOLE) -> int:
+def _value(spot: Spot, field: str, value: Any, least: int, most: int = files.LARGEST_WHOLE) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        place.refuse(f"must have a whole number from {least} to {most} for {field}, got {str(value)[:40]!r}")
+        spot.refuse(f"must have a whole number from {least} to {most} for {field}, got {str(value)[:40]!r}")
     return value
 
 
@@ -107,7 +107,7 @@ def write_json(graph: TaskGraph, path: Path) -> tuple[str, ...]:
 
 
 def write_parquet(graph: TaskGraph, path: Path) -> tuple[str, ...]:
-    pyarrow, parquet = (needed("store", "writing .parquet", module) for module in ("pyarrow", PARQUET))
+    pyarrow, parquet = (load_extra("store", "writing .parquet", module) for module in ("pyarrow", PARQUET))
     rows = _rows(graph)
     kinds = {"kind": pyarrow.string(), "op": pyarrow.string(), "name": pyarrow.string()}
     kinds |= {"after": pyarrow.list_(pyarrow.int64())}

@@ -48,12 +48,12 @@ WRITERS: dict[str, Callable[[TaskGraph, Path], tuple[str, ...]]] = {
 }
 
 
-def read_tasks(path: str | Path, **given: Any) -> TaskGraph:
+def read_tasks(path: str | Path, **left_out: Any) -> TaskGraph:
     """Return the tasks of a file; parameters as in `read_with_remarks`."""
-    return read_with_remarks(path, **given).graph
+    return read_with_remarks(path, **left_out).graph
 
 
-def read_with_remarks(path: str | Path, **given: Any) -> Reading:
+def read_with_remarks(path: str | Path, **left_out: Any) -> Reading:
     """Return the tasks of a file, its format, and remarks on what was dropped or assumed.
 
     - `path`: plain, .gz or .xz; the extension, else the content, decides the format.
@@ -65,33 +65,33 @@ def read_with_remarks(path: str | Path, **given: Any) -> Reading:
     path = Path(path)
     name = _format_of(path)
     chosen = READERS[name]
-    if unknown := [field for field in given if field not in chosen.takes]:
+    if unknown := [field for field in left_out if field not in chosen.takes]:
         allowed = ", ".join(chosen.takes) or "nothing"
         raise InputError(f"{unknown[0]} cannot be given for {str(path)!r} ({name}); it leaves out: {allowed}.")
-    for field, value in given.items():
+    for field, value in left_out.items():
         if field == "ranks" and value is not None:
             checks.whole("ranks", value)
         elif field not in ("communicators", "weights") and value is not None:
             checks.positive(field, value)
     try:
-        found = chosen.read(path, LeftOut(**given))
+        reading = chosen.read(path, LeftOut(**left_out))
     except InputError as error:
         if str(path) in str(error):
             raise
         raise InputError(f"{str(path)!r}: {error}") from error
-    return found._replace(graph=dataclasses.replace(found.graph, file=str(path)))
+    return reading._replace(graph=dataclasses.replace(reading.graph, file=str(path)))
 
 
 def _format_of(path: Path) -> str:
     plain = files.plain_name(path)
     if path.is_dir() or (not path.is_file() and chakra.is_set(path)):
         return "Chakra"
-    for name, one in READERS.items():
-        if one.suffix and plain.lower().endswith(one.suffix):
+    for name, entry in READERS.items():
+        if entry.suffix and plain.lower().endswith(entry.suffix):
             return name
-    head = files.unpacked(path)[:HEAD]
-    for name, one in READERS.items():
-        if one.tells(head):
+    head = files.read_unpacked(path)[:HEAD]
+    for name, entry in READERS.items():
+        if entry.tells(head):
             return name
     for pattern, what in NO_TASKS.items():
         if re.match(pattern, head, re.S):

@@ -73,7 +73,7 @@ def tells(head: bytes) -> bool:
     return bool(first) and first[0].decode("utf-8", "replace") in (*TRANSFORMERS, *OTHERS, "DATA", "MICRO")
 
 
-def read(path: Path, given: LeftOut) -> Reading:
+def read(path: Path, left_out: LeftOut) -> Reading:
     """Return the tasks of `given.ranks` ranks of a stage.
 
     The default is all ranks, or one block of tp x ep ranks if all need too many tasks.
@@ -90,26 +90,26 @@ def read(path: Path, given: LeftOut) -> Reading:
     for index in head.checkpoints | head.initiates:
         lines[0][0].whole("a checkpoint", index, 0, max(len(rows) - 1, 0))
     steps = _POLICIES[head.policy](rows, head)
-    ranks, remarks = _ranks(lines[0][0], head, given, len(steps))
+    ranks, remarks = _ranks(lines[0][0], head, left_out, len(steps))
     files.few_enough(path, 2 * ranks * len(steps))
-    return Reading(_unrolled(steps, head, ranks).graph(), "SimAI workload", remarks)
+    return Reading(_unroll_steps(steps, head, ranks).graph(), "SimAI workload", remarks)
 
 
 def _head(spot: Spot, words: list[str]) -> _Head:
-    policy, rest = words[0], [word.rstrip(":") for word in words[1:]]
+    policy, remaining = words[0], [word.rstrip(":") for word in words[1:]]
     if policy not in _POLICIES:
         spot.refuse(f"must have a policy of {', '.join(_POLICIES)}, got {policy[:40]!r}")
     degree, lists, pipeline = dict.fromkeys(DEGREES.values(), 0), dict.fromkeys(LISTS, frozenset()), 0
-    while rest:
-        key, *rest = rest
+    while remaining:
+        key, *remaining = remaining
         if key in LISTS:
-            count = spot.whole(key, rest[0] if rest else "")
-            indices, rest = rest[1 : 1 + count], rest[1 + count :]
+            count = spot.whole(key, remaining[0] if remaining else "")
+            indices, remaining = remaining[1 : 1 + count], remaining[1 + count :]
             if len(indices) < count:
                 spot.refuse(f"declares {count} numbers of {key}, but {len(indices)} follow")
             lists[key] = frozenset(spot.whole(key, index) for index in indices)
         elif key in DEGREES or key == "pp_comm":
-            value, rest = spot.whole(key, rest[0] if rest else "", int(key != "pp_comm")), rest[1:]
+            value, remaining = spot.whole(key, remaining[0] if remaining else "", int(key != "pp_comm")), remaining[1:]
             if key in DEGREES:
                 degree[DEGREES[key]] = spot.whole(key, value, 1, COUNTS["gpus"])
             else:
@@ -175,12 +175,12 @@ _POLICIES: dict[str, Callable[[list[_Row], _Head], list[_Step]]] = {
 }
 
 
-def _ranks(spot: Spot, head: _Head, given: LeftOut, steps: int) -> tuple[int, tuple[str, ...]]:
+def _ranks(spot: Spot, head: _Head, left_out: LeftOut, steps: int) -> tuple[int, tuple[str, ...]]:
     tp, ep, pp = (max(head.degree[name], 1) for name in ("tp", "ep", "pp"))
     block, stage = tp * ep, head.degree["all_gpus"] // pp
     if head.degree["all_gpus"] and (head.degree["all_gpus"] % pp or stage % block):
         spot.refuse(f"must have a multiple of pp x tp x ep for all_gpus, got {head.degree['all_gpus']}")
-    ranks = given.ranks or (block if 2 * steps * stage > AT_ONCE else stage) or block
+    ranks = left_out.ranks or (block if 2 * steps * stage > AT_ONCE else stage) or block
     if ranks % block or (stage and ranks > stage):
         spot.refuse(f"needs a multiple of tp x ep, {block}, for ranks, at most those of a stage ({stage}), got {ranks}")
     remarks = []
@@ -216,7 +216,7 @@ def _members(ranks: int, tp: int, ep: int) -> dict[str, Callable[[int], tuple[in
     return {"tp": of_tp, "ep": of_ep, "dp": of_dp, "dp_ep": of_dp_ep}
 
 
-def _unrolled(steps: list[_Step], head: _Head, ranks: int) -> Tasks:
+def _unroll_steps(steps: list[_Step], head: _Head, ranks: int) -> Tasks:
     members = _members(ranks, max(head.degree["tp"], 1), max(head.degree["ep"], 1))
     tasks, groups, labels = Tasks(ranks), {}, {}
     for rank in range(ranks):
@@ -226,19 +226,19 @@ def _unrolled(steps: list[_Step], head: _Head, ranks: int) -> Tasks:
         lag, updated = 0.0, ""
         for order, (phase, waited) in enumerate(steps):
             if phase.seconds:
-                said = {"seconds": phase.seconds, "lag": lag}
-                before, lag = [tasks.add(TaskKind.COMPUTE, rank, phase.name, before, COMPUTE, **said)], 0.0
+                values = {"seconds": phase.seconds, "lag": lag}
+                before, lag = [tasks.add(TaskKind.COMPUTE, rank, phase.name, before, COMPUTE, **values)], 0.0
             if phase.op is None:
                 continue
             group = numbers[phase.kind]
-            said = {"op": phase.op, "bytes": phase.size, "group": group, "lag": lag}
-            said |= {"peer": min(members[phase.kind](rank))} if phase.op == Op.BROADCAST else {}
-            said["match"] = labels.setdefault((order, group), len(labels))
-            one = tasks.add(TaskKind.COLLECTIVE, rank, phase.name, before, -1 if waited else WEIGHTS, **said)
+            values = {"op": phase.op, "bytes": phase.size, "group": group, "lag": lag}
+            values |= {"peer": min(members[phase.kind](rank))} if phase.op == Op.BROADCAST else {}
+            values["match"] = labels.setdefault((order, group), len(labels))
+            collective = tasks.add(TaskKind.COLLECTIVE, rank, phase.name, before, -1 if waited else WEIGHTS, **values)
             if waited:
-                before, lag, updated = [one], phase.update, f"{phase.name} update"
+                before, lag, updated = [collective], phase.update, f"{phase.name} update"
             else:
-                loose.append(tasks.add(TaskKind.MARKER, rank, f"{phase.name} update", one, lag=phase.update))
+                loose.append(tasks.add(TaskKind.MARKER, rank, f"{phase.name} update", collective, lag=phase.update))
         if lag:
             before = [tasks.add(TaskKind.MARKER, rank, updated, before, lag=lag)]
         tasks.add(TaskKind.MARKER, rank, "end", [*before, *loose])

@@ -11,7 +11,7 @@ from mfabric_jax.apps.graphs.tasks.formats.chakra_messages import messages, read
 from mfabric_jax.apps.graphs.tasks.formats.chakra_write import within_ranks
 from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks, read_with_remarks, write_tasks
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
-from mfabric_jax.apps.graphs.tasks.lowering import lowered
+from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
 from mfabric_jax.checks import InputError
 from mfabric_jax.support.unread import Unread
 from tests.mistakes import check_refused
@@ -185,7 +185,7 @@ def test_some_files_of_a_set(tmp_path):
     graph, _, remarks = read_with_remarks(path, ranks=4)
     assert remarks == ("files of 2 of 4 ranks: the others are absent, which absent='assume' allows.",)
     assert (graph.ranks, graph.bytes.tolist(), graph.match.tolist()) == (4, [8, 70, 9, 0], [0, -1, 1, 1])
-    flows = lowered(graph, absent="assume")
+    flows = lower_tasks(graph, absent="assume")
     assert (flows.src[1], flows.dst[1], flows.bytes[1]) == (3, 0, 70)
     first[1] = node(2, RECV, comm_src=1, comm_size=70)
     check_refused("receives a message from rank 1, which does not", read_tasks, put(tmp_path, first, []), ranks=4)
