@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 from mfabric_jax.apps.graphs.tasks.graph import Op, TaskKind, Tasks
-from mfabric_jax.apps.graphs.tasks.lowering import lowered
+from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
 from mfabric_jax.flows.completion import completion_times
 from mfabric_jax.flows.flows import Flows
 from mfabric_jax.flows.problem import FlowProblem
@@ -85,7 +85,7 @@ def collective(run: dict, network: Network, charged: bool) -> Flows:
         before = [tasks.add(TaskKind.COLLECTIVE, rank, after=before[rank : rank + 1], **what) for rank in range(n)]
     seconds = network.crossed * LATENCY_NS * 1e-9 + charged * run["endpoint_ns"] * 1e-9
     word = f"{run['coll'].replace('_', '-')}={ALGORITHM[run['impl']]}*{run['active']}"
-    flows = lowered(tasks.graph(), algorithms=word, alpha_s=lambda src, dst: seconds[src, dst])
+    flows = lower_tasks(tasks.graph(), algorithms=word, alpha_s=lambda src, dst: seconds[src, dst])
     if charged and op is Op.ALL_REDUCE and run["active"] == 1:
         charge_reductions(flows, run, turns)
     return flows
@@ -111,7 +111,7 @@ def sends(run: dict, network: Network, lanes: str) -> Flows:
         tasks.add(TaskKind.SEND, src, peer=dst, bytes=size, match=match, lane=0)
         tasks.add(TaskKind.RECV, dst, peer=src, match=match)
     seconds = network.crossed * LATENCY_NS * 1e-9
-    return lowered(tasks.graph(), alpha_s=lambda src, dst: seconds[src, dst], lanes=lanes)
+    return lower_tasks(tasks.graph(), alpha_s=lambda src, dst: seconds[src, dst], lanes=lanes)
 
 
 def finishes(flows: Flows, network: Network) -> np.ndarray:

@@ -140,7 +140,7 @@ def _rounds(size):
     from mfabric_jax.flows import star_kernel as star
 
     lanes = size.shape[-1]
-    ports = star.Ports(jnp.ones((2 * SERVERS, lanes), size.dtype), jnp.zeros((0, lanes), size.dtype))
+    ports = star.StarPorts(jnp.ones((2 * SERVERS, lanes), size.dtype), jnp.zeros((0, lanes), size.dtype))
     bits, sends, zero = star.Bits(SERVERS), size > 0, jnp.zeros(lanes, size.dtype)
     words, left = bits.at_ports(sends), jnp.where(sends, size, star.BIG)
     levels = star._refill(ports, bits, left, words, 0 * ports.leaf, ports.leaf < 0, zero)
@@ -189,10 +189,10 @@ def _exchanges(count: int):
 def _iterations(count: int, samples: int, more: dict):
     from mfabric_jax.apps.sweep.case_space import CaseSpace
     from mfabric_jax.case import cases, load
-    from mfabric_jax.case.grid import drawn
+    from mfabric_jax.case.grid import draw_cases
 
     one = cases(load(preset="paper"), [{"model.name": "mixtral-8x7b", "run.iterations": samples}])
-    return CaseSpace(drawn(one, IN_A_ROW | more, {"draws": count}))
+    return CaseSpace(draw_cases(one, IN_A_ROW | more, {"draws": count}))
 
 
 def _swept(space) -> Ran:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from mfabric_jax import Case, resolve
-from mfabric_jax.timing.blocks import Blocks, Compute, Rules, table_of
+from mfabric_jax.timing.blocks import BlockCompute, Blocks, Rules, table_of
 from mfabric_jax.timing.passes import order_of, places
 from mfabric_jax.timing.timeline import run
 
@@ -42,7 +42,7 @@ def measured(model: str, *, overlap: bool) -> str:
     optical, packet = (rng.uniform(0, 2e-3, shape).astype(np.float32) for _ in range(2))
     here, moe, ahead = (flags[None] for flags in (where.present, where.layer >= 0, where.backward))
     blocks = Blocks(here, moe, optical, packet, rng.random(shape) < 0.9, ahead, packet)
-    compute = Compute(*(np.full((many, 1), x, np.float32) for x in (1e-3, 2e-3, 2e-3, 3e-4, 1e-3, 1e-4)))
+    compute = BlockCompute(*(np.full((many, 1), x, np.float32) for x in (1e-3, 2e-3, 2e-3, 3e-4, 1e-3, 1e-4)))
     given = blocks, compute, np.full((many, job.pp), 1e-4, np.float32), np.full(shape, 1e-2, np.float32)
     rules = Rules(recompute=job.recompute)
 

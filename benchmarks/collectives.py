@@ -13,7 +13,7 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 from mfabric_jax.apps.graphs.tasks import Op, TaskKind, Tasks
-from mfabric_jax.apps.graphs.tasks.lowering import lowered
+from mfabric_jax.apps.graphs.tasks.lowering import lower_tasks
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.registry import cluster
 from mfabric_jax.flows.completion import completion_times
@@ -37,7 +37,7 @@ def seconds(fabric: Cluster, op: Op, algorithm: str, size: float, alpha_s: float
     for rank in range(gpus):
         tasks.add(TaskKind.COLLECTIVE, rank, op=op, group=0, bytes=size, match=0)
     word = f"{op.name.lower().replace('_', '-')}={algorithm}"
-    flows = lowered(tasks.graph(), algorithms=word, alpha_s=alpha_s, server=fabric.gpus_per_server)
+    flows = lower_tasks(tasks.graph(), algorithms=word, alpha_s=alpha_s, server=fabric.gpus_per_server)
     sent = flows.transfers
     routes = cluster_routes(fabric, flows.src[sent], flows.dst[sent])
     hops, share = np.full((flows.flows, routes.hops.shape[1]), -1), np.ones((flows.flows, routes.hops.shape[1]))

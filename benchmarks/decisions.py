@@ -74,17 +74,17 @@ def _drawn(servers: int, samples: int, each: int) -> Demands:
 
     from mfabric_jax.apps.learning.judging import Forecast, scenarios_of
     from mfabric_jax.fabric import Region
-    from mfabric_jax.traffic.demand_families import BROAD, FAMILIES, drawn_each, drawn_of, misjudged_each
+    from mfabric_jax.traffic.demand_families import BROAD, FAMILIES, draw_demands, draw_family, noisy_forecasts
 
     region = Region(servers, jnp.float32(1), 6, jnp.float32(2), relay_efficiency=jnp.float32(1))
     keys = jax.random.split(jax.random.key(0), (len(BROAD) + 2, each * len(FAMILIES)))
-    true = [drawn_of(keys[place, :each], family, servers) for place, family in enumerate(BROAD.values())]
-    true.append(drawn_each(keys[-2], jnp.arange(each * len(FAMILIES)) % len(FAMILIES), servers))
+    true = [draw_family(keys[place, :each], family, servers) for place, family in enumerate(BROAD.values())]
+    true.append(draw_demands(keys[-2], jnp.arange(each * len(FAMILIES)) % len(FAMILIES), servers))
     true = jnp.concatenate(true)
     if samples == 1:
         return Demands(true[:, None], true, region)
     noise = jax.random.split(jax.random.key(1), len(true))
-    forecast = Forecast("", misjudged_each(noise, true, SIGMA), SIGMA, true[0])
+    forecast = Forecast("", noisy_forecasts(noise, true, SIGMA), SIGMA, true[0])
     return Demands(scenarios_of(forecast, samples), true, region)
 
 

@@ -261,9 +261,9 @@ def training(batch: int) -> dict[str, Any]:
     from flows import best_of, compiled
     from paths import training_step
 
-    from mfabric_jax.apps.learning.training import Training, lessons
+    from mfabric_jax.apps.learning.training import TrainingSettings, lessons
 
-    config = Training(sizes=(8,), batch=max(batch // 256, 1))
+    config = TrainingSettings(sizes=(8,), batch=max(batch // 256, 1))
     pool = jax.numpy.asarray(regions(8, DISTINCT, "float32")[0] / 1e9)
     lesson, (arrays, step) = lessons(jax.random.key(0), pool, config, 8), training_step(config)
     program, compile_s = compiled(step, arrays, lesson, jax.numpy.int32(0))

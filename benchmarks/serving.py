@@ -11,33 +11,33 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from clock import seconds_of
+from clock import cpu_seconds_of
 
 from mfabric_jax import Case
-from mfabric_jax.apps.serving import Deployment, Numbers, deployment
+from mfabric_jax.apps.serving import Deployment, StepInputs, deployment
 
 LOOPED = 500  # steps of the loop
 SERVED = {"model.name": "deepseek-v3", "gpu.name": "H800-SXM", "network.fabric": "fat-tree", "serving.ep": 72}
 KINDS = {"even experts": ("balanced", 100_000), "uneven experts": ("measured", 1_000)}
 
 
-def drawn(count: int) -> Numbers:
+def drawn(count: int) -> StepInputs:
     """Numbers of so many steps."""
     draw = np.random.default_rng(0)
-    return Numbers(draw.uniform(1, 512, count), draw.uniform(100, 65536, count), draw.uniform(100, 800, count))
+    return StepInputs(draw.uniform(1, 512, count), draw.uniform(100, 65536, count), draw.uniform(100, 800, count))
 
 
-def measured(served: Deployment, numbers: Numbers) -> tuple[float, float, float, float]:
+def measured(served: Deployment, numbers: StepInputs) -> tuple[float, float, float, float]:
     """Steps a second: NumPy, JAX, one at a time; and seconds of compiling."""
     count = len(numbers.batch)
-    host = count / seconds_of(lambda: served.decoding(numbers).tpot_s)
+    host = count / cpu_seconds_of(lambda: served.decoding(numbers).tpot_s)
     given = jax.tree.map(jnp.asarray, numbers)
     began = time.perf_counter()
     program = jax.jit(lambda some: served.decoding(some).tpot_s).lower(given).compile()
     compiled = time.perf_counter() - began
-    device = count / seconds_of(lambda: program(given))
-    singles = [Numbers(*(float(value[i]) for value in numbers[:3])) for i in range(LOOPED)]
-    alone = LOOPED / seconds_of(lambda: [served.decoding(one).tpot_s for one in singles], 3)
+    device = count / cpu_seconds_of(lambda: program(given))
+    singles = [StepInputs(*(float(value[i]) for value in numbers[:3])) for i in range(LOOPED)]
+    alone = LOOPED / cpu_seconds_of(lambda: [served.decoding(one).tpot_s for one in singles], 3)
     return host, device, alone, compiled
 
 

@@ -22,7 +22,7 @@ from mfabric_jax.timing.passes import places
 
 from .iteration_time import CLOSE, FASTER_THAN_TOPOOPT, ROUNDED, per_dollar
 from .pictures import dots
-from .rows import Row, Rows, adding, grouped, of, picked, pivots, then, told
+from .rows import Row, Rows, adding, group_rows, of, picked, pivots, then, told
 from .script import PRESETS, Found, Script, Simulated, Verdict, against, cells, check, grid, only
 
 TREE, MFABRIC, RAILS = "fat-tree", "mfabric", "rail-optimized"
@@ -142,7 +142,7 @@ def verdicts(rows: Rows) -> list[Verdict]:
         for row in rows
         if row["at_packet_level"] is not None
     ]
-    for (traffic,), here in grouped(rows, "shares").items():
+    for (traffic,), here in group_rows(rows, "shares").items():
         found += per_dollar(here, f"perf/$ over {{fabric}}, {{gbps:g}} Gbps, {traffic}", by="design")
         for design in (ALWAYS, APART):
             over_tree = adding(design=lambda row: TREE, mfabric_per_dollar="per_dollar_over_tree")

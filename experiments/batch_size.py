@@ -15,7 +15,7 @@ from mfabric_jax.evaluate import rows_of
 from mfabric_jax.timing.passes import places
 
 from .pictures import beside, lines
-from .rows import Row, Rows, grouped, listed
+from .rows import Row, Rows, group_rows, listed
 from .script import FIRST, Found, Script, Sweep, Verdict, cells, check, only, over_tree
 
 
@@ -78,7 +78,7 @@ build = beside(
 def verdicts(rows: Rows) -> list[Verdict]:
     """From the smallest to the largest micro-batch; the paper's sweep has no numbers."""
     found, ends = [], lambda here, form: " to ".join(form.format(**here[rank]) for rank in (0, -1))
-    for (model, first), here in grouped(rows, "model", "first").items():
+    for (model, first), here in group_rows(rows, "model", "first").items():
         claim, sizes = f"{model}, {first}", ends(here, "{micro_batch}")
         found.append(Verdict(f"{claim}: over fat-tree at {sizes}", ends(here, "{over_fat_tree:.2f}")))
         if None not in (here[0]["hidden"], here[-1]["hidden"]):

@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 
 from mfabric_jax import units
 from mfabric_jax.case import Cases
-from mfabric_jax.evaluate.rows.timeline import walked_through
+from mfabric_jax.evaluate.rows.timeline import walk_problem
 from mfabric_jax.report.figures.timelines import build_block
 from mfabric_jax.timing.passes import places
 from mfabric_jax.timing.trace import one_block, segments
 from mfabric_jax.workload import Workload, get_gpu
 from mfabric_jax.workload.compute import block_flops
 
-from .rows import Row, Rows, adding, grouped, listed, picked, values_of
+from .rows import Row, Rows, adding, group_rows, listed, picked, values_of
 from .script import FIRST, Found, Script, Sweep, Verdict, cells, check, only
 
 GPU, NVLINK_GIGABYTES = "H800-SXM", 200.0
@@ -63,7 +63,7 @@ def run(config: Config) -> Found:
     """
     for model, first, rate in cells(config, config.models, config.firsts, config.rates):
         problem = only(config.setting(model, first, rate)).problem
-        job, walked = problem.workload, jax.tree.map(np.asarray, walked_through(problem))
+        job, walked = problem.workload, jax.tree.map(np.asarray, walk_problem(problem))
         parts = one_block(job, segments(job, walked))
         facts = {"model": model, "first": first, "rate": rate, "experts_s": float(problem.seconds.moe_s)}
         at_peak_s = block_flops(job).moe / (job.tp * get_gpu(GPU).bf16_flops)
@@ -119,7 +119,7 @@ def build(rows: Rows) -> Figure:
 def verdicts(rows: Rows) -> list[Verdict]:
     """How long experts compute, and the hidden part of reconfigurations: published as all of it behind such experts."""
     switches, found = picked(rows, row="switch"), []
-    for (model,), here in grouped(switches, "model").items():
+    for (model,), here in group_rows(switches, "model").items():
         experts_ms, rate = units.to_ms(here[0]["experts_s"]), here[0]["rate"]
         claim, text = f"{model}, H800 at {rate:.0%}: experts compute", f"{experts_ms:.0f} ms forward"
         published, off = f"over {EXPERTS_MS:.0f} ms", min(experts_ms / EXPERTS_MS - 1, 0.0)

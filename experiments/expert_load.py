@@ -18,11 +18,11 @@ from mfabric_jax.apps.recordings import statistics
 from mfabric_jax.checks import InputError
 from mfabric_jax.report.figures.trace import build_load, spread
 from mfabric_jax.traffic import Knobs
-from mfabric_jax.traffic.generator import Shape
+from mfabric_jax.traffic.generator import TrafficShape
 from mfabric_jax.traffic.generator import draw as drawn
 from mfabric_jax.traffic.knobs import LOG_NORMAL
 
-from .rows import Row, Rows, grouped, of, pivot, then, told, values_of
+from .rows import Row, Rows, group_rows, of, pivot, then, told, values_of
 from .script import Script, Verdict, check
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run(config: Config) -> list[Row]:
 def _generated(config: Config) -> np.ndarray:
     """Loads [record layer expert]."""
     job = workload.get(config.model)
-    shape = Shape(LAYERS, 1, 1, job.architecture.experts, job.selections * job.ep)
+    shape = TrafficShape(LAYERS, 1, 1, job.architecture.experts, job.selections * job.ep)
     count = drawn(shape, KNOBS, config.seed, np.arange(config.iterations))
     return statistics.source_rows(count).sum(axis=2)
 
@@ -84,7 +84,7 @@ def _starts(rows: Rows) -> list[Row]:
     return [
         {"layer": layer, "of": f"{name}, {when}", "mean": of(key)(part)}
         for key, name in {"max_over_mean": "max / mean", "deviation": "deviation"}.items()
-        for (layer,), here in grouped(rows, "layer").items()
+        for (layer,), here in group_rows(rows, "layer").items()
         for when, part in zip(("first", "last"), _ends(here), strict=True)
     ]
 
@@ -110,7 +110,7 @@ def build(rows: Rows) -> Figure:
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """Whether the variance of loads shrinks, and how hot the hottest expert is."""
-    mean, source = float(np.mean([_shrunk(here) for here in grouped(rows, "layer").values()])), rows[0]["source"]
+    mean, source = float(np.mean([_shrunk(here) for here in group_rows(rows, "layer").values()])), rows[0]["source"]
     off = None if source == "generated" else max(mean - 1, 0.0)
     found = [Verdict(f"{source}: variance, last over first 10 %", f"{mean:.2f}", "below 1 (shrinks)", off)]
     hottest = of("max_over_mean", np.median)(rows)

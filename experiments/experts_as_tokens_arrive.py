@@ -10,7 +10,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from mfabric_jax.circuit_schedules import NAMES, Schedule, get
+from mfabric_jax.circuit_schedules import NAMES, CircuitSchedule, get
 from mfabric_jax.circuit_schedules.families import moe
 from mfabric_jax.fabric import Region
 from mfabric_jax.routing.arrived import arrivals
@@ -69,7 +69,7 @@ def _arrived(config: Config, scheduler: str, delay: float, seed: int):
     schedule = get(scheduler)(demand, region)
     shown, seconds = np.asarray(schedule.configurations), np.asarray(schedule.seconds)
     more = -len(seconds) % PADDED  # shown for no time: schedules of other lengths are no other program
-    padded = Schedule(np.pad(shown, ((0, more), (0, 0), (0, 0))), np.pad(seconds, (0, more)))
+    padded = CircuitSchedule(np.pad(shown, ((0, more), (0, 0), (0, 0))), np.pad(seconds, (0, more)))
     return jax.tree.map(lambda part: np.asarray(part)[: len(seconds) + 1], TIMED(region, padded, demand))
 
 

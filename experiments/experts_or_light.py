@@ -18,10 +18,10 @@ from mfabric_jax import report, traffic
 from mfabric_jax.case import Case
 from mfabric_jax.evaluate import resolve, rows_of
 from mfabric_jax.evaluate.problem import problem_of
-from mfabric_jax.traffic import Tokens, placed, placement_policy
+from mfabric_jax.traffic import Tokens, placement_policy, tokens_by_slot
 
 from .pictures import lines
-from .rows import Row, Rows, grouped, picked, pivot, then, told
+from .rows import Row, Rows, group_rows, picked, pivot, then, told
 from .script import FIRST, Found, Script, cells, check, grid, of_gpu
 
 BEST: dict[str, Any] = {"circuits.policy": "joint", "circuits.routing": "relay"} | FIRST["pays"]
@@ -101,7 +101,9 @@ def timed(config: Config, design: Design, tokens: Tokens) -> Row:
     setting = resolve(config.setting(design))
     if design.placement != "contiguous":
         room = setting.room(setting.job)
-        tokens = placed(tokens, room, placement_policy(design.placement), every=setting.case.placement.rule.every)
+        tokens = tokens_by_slot(
+            tokens, room, placement_policy(design.placement), every=setting.case.placement.rule.every
+        )
     one = problem_of(setting, (setting.case.network.nic_gbps,), traffic=(tokens,))
     (row,) = rows_of(one)
     return row
@@ -112,7 +114,7 @@ def borders(rows: Rows) -> list[Row]:
     None: nowhere, 0: everywhere. Between the skews that were tried, on a straight line."""
     return [
         {"drift": drift} | {name: _border(here, name) for name in EXPERTS if picked(here, design=name)}
-        for (drift,), here in grouped(rows, "drift").items()
+        for (drift,), here in group_rows(rows, "drift").items()
     ]
 
 

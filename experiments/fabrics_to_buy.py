@@ -18,8 +18,8 @@ from mfabric_jax.case.fabrics import NAMES
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate import simulate
 from mfabric_jax.fabric.graph import graph_text
-from mfabric_jax.fabric.graphs.made import Numbers, made
-from mfabric_jax.fabric.network import Network
+from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
+from mfabric_jax.fabric.network import FabricGraph
 from mfabric_jax.report.numerals import millions
 from mfabric_jax.support.atomic import replacing
 
@@ -102,13 +102,13 @@ def row_of(case: Case) -> dict[str, Any]:
 
 def own_graph(config: Config, path: Path) -> str:
     """Writes the graph of the user's own cluster; its path."""
-    network = made("planes", Numbers(gpus=config.gpus, planes=8, nic_gbps=config.nic_gbps))
+    network = make_graph("planes", GraphNumbers(gpus=config.gpus, planes=8, nic_gbps=config.nic_gbps))
     with replacing(path) as (part,):
         part.write_text(graph_text(slowed(network)), encoding="utf-8")
     return str(path)
 
 
-def slowed(network: Network) -> Network:
+def slowed(network: FabricGraph) -> FabricGraph:
     """With some links at half rate, both ways: every so many-th NIC, and link between switches."""
     capacity = network.capacity.copy()
     for kind, _ in network.links:

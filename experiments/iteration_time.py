@@ -16,7 +16,7 @@ from mfabric_jax.evaluate import simulate
 from mfabric_jax.evaluate.resolving.resolved import BANDWIDTHS, PUBLISHED
 
 from .pictures import lines
-from .rows import Row, Rows, adding, grouped, listed, of, picked, pivot, then, told
+from .rows import Row, Rows, adding, group_rows, listed, of, picked, pivot, then, told
 from .script import PRESETS, Found, Script, Verdict, against, cells, check, grid
 
 FABRICS = ("fat-tree", "oversub-fat-tree", "rail-optimized", "topoopt", "mfabric")
@@ -95,7 +95,7 @@ table = told(
 
 def _over_fat_tree_at_800(rows: Rows) -> list[Row]:
     """Times over that of the fat-tree at 800 Gbps; what is published of the fat-tree is a curve of its own."""
-    tree = grouped(picked(rows, fabric="fat-tree", nic_gbps=BANDWIDTHS[-1]), "preset", "model")
+    tree = group_rows(picked(rows, fabric="fat-tree", nic_gbps=BANDWIDTHS[-1]), "preset", "model")
     seconds = {place: here[0]["iteration_s"] for place, here in tree.items()}
     published = adding(fabric=lambda row: "published, fat-tree", over_tree="published_over_800")
     return [
@@ -110,7 +110,7 @@ build = then(_over_fat_tree_at_800, lines(GBPS, TIME, "{fabric}", panel="{model}
 
 def verdicts(rows: Rows) -> list[Verdict]:
     """Of every preset: the calibrated cells, performance per dollar over all models, and speed."""
-    return [line for (preset,), here in grouped(rows, "preset").items() for line in _verdicts(here, preset)]
+    return [line for (preset,), here in group_rows(rows, "preset").items() for line in _verdicts(here, preset)]
 
 
 def per_dollar(rows: Rows, claim: str, form: str = ".2f", by: str = "fabric") -> list[Verdict]:

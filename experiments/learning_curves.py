@@ -9,12 +9,12 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
-from mfabric_jax.apps.learning import Training, train
+from mfabric_jax.apps.learning import TrainingSettings, train
 from mfabric_jax.checks import InputError
 from mfabric_jax.report import style
 from mfabric_jax.report.charts import Chart, Curve, Panel
 
-from .rows import Row, Rows, grouped, half_interval, pivot, then
+from .rows import Row, Rows, group_rows, half_interval, pivot, then
 from .script import Found, Script, Verdict, cells, check
 
 SHARE_STEPS = 16
@@ -42,13 +42,13 @@ class Config:
         if self.steps % self.points:
             raise InputError(f"steps must be a multiple of points {self.points}, got {self.steps}.")
 
-    def setting(self, method: str, seed: int = 0) -> Training:
+    def setting(self, method: str, seed: int = 0) -> TrainingSettings:
         """One training."""
         own = {name: getattr(self, name) for name in ("optical_degree", "electrical_nics", "trace", "objective")}
         own |= {name: getattr(self, name) for name in ("learning_rate", "batch", "steps")}
         every = self.steps // self.points
         own |= {"sizes": self.servers, "varied": 0.0, "share_steps": SHARE_STEPS, "log_every": every}
-        return Training(method=method, seed=seed, checkpoint_every=every, **own)
+        return TrainingSettings(method=method, seed=seed, checkpoint_every=every, **own)
 
 
 def run(config: Config) -> Found:
@@ -66,7 +66,7 @@ def means(rows: Rows) -> list[Row]:
     """Over seeds: the mean, half of its 95 % interval, and both of the change since the first step."""
     first = {(row["method"], row["servers"], row["seed"]): row["held_out"] for row in rows if row["step"] == 0}
     found = []
-    for (method, servers, step), here in grouped(rows, "method", "servers", "step").items():
+    for (method, servers, step), here in group_rows(rows, "method", "servers", "step").items():
         held = [row["held_out"] for row in here]
         change = [row["held_out"] - first[method, servers, row["seed"]] for row in here]
         row = {"method": method, "servers": servers, "step": step, "mean": sum(held) / len(held)}
@@ -83,7 +83,7 @@ table = then(
 def verdicts(rows: Rows) -> list[Verdict]:
     """The last step beside the first, in the same seeds."""
     found = []
-    for (method, servers), here in grouped(means(rows), "method", "servers").items():
+    for (method, servers), here in group_rows(means(rows), "method", "servers").items():
         change = "{change:+.3f} +-{half_change:.3f} degree bounds".format(**here[-1])
         found.append(Verdict(f"held-out time behind {here[-1]['step']} steps, {method}, {servers} servers", change))
     return found
@@ -93,9 +93,9 @@ def build(rows: Rows) -> Chart:
     """A panel for each size; means, and their intervals as bars."""
     curves = means(rows)
     looks, panels = style.distinct_looks([row["method"] for row in curves]), []
-    for (servers,), here in grouped(curves, "servers").items():
+    for (servers,), here in group_rows(curves, "servers").items():
         lines = []
-        for (method,), some in grouped(here, "method").items():
+        for (method,), some in group_rows(here, "method").items():
             spread = [(row["mean"] - row["half"], row["mean"] + row["half"]) for row in some]
             lines.append(Curve(looks[method], [(row["step"], row["mean"]) for row in some], spread=spread))
         panels.append(Panel(f"{servers} servers", "steps", "held out: time over the degree bound", lines))

@@ -21,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from mfabric_jax import policies, traffic, units
-from mfabric_jax.apps.learning.chains import Chain, apart, relative, served
+from mfabric_jax.apps.learning.chains import Chain, chain_time_over_bound, error_spread, serve_chain
 from mfabric_jax.apps.learning.environment import BYTES_PER_SERVER, Trajectory, change_s
 from mfabric_jax.apps.learning.judging import over_bound
 from mfabric_jax.checks import InputError
@@ -29,15 +29,15 @@ from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import greedy, uniform
 from mfabric_jax.policies.learned import shipped_network
 from mfabric_jax.policies.network import PolicyNetwork
-from mfabric_jax.policies.weighing import relative_delay, weighed
+from mfabric_jax.policies.weighing import relative_delay, weigh_circuits
 from mfabric_jax.routing import Plan, degree_bound
-from mfabric_jax.traffic.demand_families import misjudged
+from mfabric_jax.traffic.demand_families import noisy_forecast
 from mfabric_jax.traffic.samplers import drifting, split_key
 from mfabric_jax.traffic.scenarios import likely_demands
 
 from .many_demands import butterfly
 from .pictures import lines
-from .rows import Row, Rows, grouped, half_interval, of, picked, pivot, summed, then, told, where
+from .rows import Row, Rows, group_rows, half_interval, of, picked, pivot, summed, then, told, where
 from .script import Found, Ports, Script, Verdict, cells, check
 
 DRIFT, UNSEEN, RECORDED = "drift", "butterfly", "smartmoe"
@@ -119,7 +119,7 @@ def _sampled(sampler: Callable, keys: Array, servers: int, steps: int) -> Array:
 
 @jax.jit
 def _apart(demand: Float[Array, "B T S S"]) -> Float[Array, ""]:
-    return jax.vmap(lambda one: apart(one[:-1], one[1:]))(demand).mean()
+    return jax.vmap(lambda one: error_spread(one[:-1], one[1:]))(demand).mean()
 
 
 @functools.partial(jax.jit, static_argnames=("servers", "steps"))
@@ -133,7 +133,7 @@ def chains_of(found: Drawn, region: Region, forecast: str, seed: int) -> Chain:
     past, true = found.demand[:, :-1], found.demand[:, 1:]
     sigma = found.error if forecast == PREDICTED else float(forecast)
     keys = jax.random.split(jax.random.key(seed + 1), true.shape[:2])
-    noisy = jax.vmap(jax.vmap(lambda key, one: misjudged(key, one, sigma)))(keys, true)
+    noisy = jax.vmap(jax.vmap(lambda key, one: noisy_forecast(key, one, sigma)))(keys, true)
     many = len(true)
     every = jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (many, *jnp.shape(x))), region)
     guess = past if forecast == PREDICTED else noisy
@@ -171,7 +171,7 @@ def carried(chains: Chain, proposed: Int[Array, "B T S S"], start: Int[Array, "B
             demand, forecast, count = now
             if paying:
                 delay = relative_delay(chain.region, forecast, chain.hidden_s)
-                count = weighed(count, forecast, chain.region, previous=before, sigma=chain.sigma, delay=delay)
+                count = weigh_circuits(count, forecast, chain.region, previous=before, sigma=chain.sigma, delay=delay)
             bound = degree_bound(chain.region, demand)
             late = over_bound(chain.region, Circuits(count), demand, "relay", steps) * bound
             paid = jnp.maximum(change_s(before, count, chain.region.delay_s, 0.0) - chain.hidden_s, 0)
@@ -180,7 +180,7 @@ def carried(chains: Chain, proposed: Int[Array, "B T S S"], start: Int[Array, "B
         return lax.scan(step, start, (chain.demand, chain.forecast, proposed))[1]
 
     found = jax.vmap(one)(chains, proposed, start)
-    return relative(chains, found), found.changed.mean(1)
+    return chain_time_over_bound(chains, found), found.changed.mean(1)
 
 
 @eqx.filter_jit
@@ -188,13 +188,13 @@ def by_network(model: PolicyNetwork, chains: Chain, steps: int, always: bool):
     """As `carried`, by a network that weighs what it proposes, or takes it `always`."""
 
     def proposing(demand, region, *, previous, key, sigma=0.0, hidden_s=0.0) -> Plan:
-        count = model.proposed(demand, region, previous.circuits.count, sigma=sigma, hidden_s=hidden_s)
+        count = model.propose_circuits(demand, region, previous.circuits.count, sigma=sigma, hidden_s=hidden_s)
         return Plan(Circuits(count))
 
     policy = proposing if always else functools.partial(model, share_steps=0)
     keys = jax.random.split(jax.random.key(0), len(chains.demand))
-    found = jax.vmap(lambda chain, key: served(policy, chain, key, steps))(chains, keys)
-    return relative(chains, found), found.changed.mean(1)
+    found = jax.vmap(lambda chain, key: serve_chain(policy, chain, key, steps))(chains, keys)
+    return chain_time_over_bound(chains, found), found.changed.mean(1)
 
 
 def network_of(config: Config, name: str, seed: int) -> PolicyNetwork:
@@ -326,11 +326,11 @@ def verdicts(rows: Rows) -> list[Verdict]:
     asked += [(RECORDED, {"policy": "untrained", "family": RECORDED})]
     found = []
     for case, kept in asked:
-        for (servers,), here in grouped(picked(gains, **kept), "servers").items():
+        for (servers,), here in group_rows(picked(gains, **kept), "servers").items():
             worst = max(here, key=lambda row: row["over"])
             place = "{over:+.1%} +-{half:.1%} ({family}, forecast {forecast}, {delay_ms:g} ms)".format(**worst)
             found.append(Verdict(f"learned over {kept['policy']}, {case}, {servers} servers, most", place))
-    for (servers,), here in grouped(picked(rows, row="decision"), "servers").items():
+    for (servers,), here in group_rows(picked(rows, row="decision"), "servers").items():
         spent = {row["policy"]: row["decision_ms"] for row in here}
         if {LEARNED, SAMPLED} <= set(spent):
             times = f"{spent[SAMPLED] / spent[LEARNED]:.1f} times"

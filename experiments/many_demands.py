@@ -35,7 +35,7 @@ from mfabric_jax.apps.learning.judging import (
     PLANNED,
     SAMPLED,
     Forecast,
-    decided_for,
+    decision_routing,
     interval,
     plans_from,
     scenarios_of,
@@ -43,16 +43,16 @@ from mfabric_jax.apps.learning.judging import (
 )
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
-from mfabric_jax.policies.circuit_search import fixed, shares_of
+from mfabric_jax.policies.circuit_search import fixed_delivery, shares_of
 from mfabric_jax.policies.samples import samples_of
 from mfabric_jax.routing import Plan
 from mfabric_jax.traffic.demand_families import (
     BROAD,
     TRACED,
-    drawn_of,
-    folded,
+    draw_family,
+    fold_to_servers,
     gate_trace,
-    misjudged_each,
+    noisy_forecasts,
     without_diagonal,
 )
 from mfabric_jax.traffic.scenarios import error_of
@@ -133,7 +133,7 @@ DRAWN = BROAD | UNSEEN
 
 def demands_of(keys: Key[Array, N], family: str, servers: int) -> Float[Array, "N S S"]:
     """One demand of the family of `DRAWN` for every key; diagonals are zero."""
-    return drawn_of(keys, DRAWN[family], servers)
+    return draw_family(keys, DRAWN[family], servers)
 
 
 def _noise(key: Key[Array, ""], servers: int, spread: float) -> Demand:
@@ -198,12 +198,12 @@ class Case(NamedTuple):
     def forecast(self, sigma: float) -> Forecast:
         """The truth times log-normal errors; the same noise for every sigma, only larger."""
         keys = jax.random.split(self.key, len(self.true))
-        return Forecast(f"{sigma:g}", misjudged_each(keys, self.true, sigma), sigma, self.true.mean(0))
+        return Forecast(f"{sigma:g}", noisy_forecasts(keys, self.true, sigma), sigma, self.true.mean(0))
 
     def estimated(self, sigma: float) -> float:
         """The standard deviation of the errors of such forecasts, from those of earlier demands."""
         keys = jax.random.split(jax.random.fold_in(self.key, 0), len(self.past))
-        return error_of(np.asarray(misjudged_each(keys, self.past, sigma)), np.asarray(self.past))
+        return error_of(np.asarray(noisy_forecasts(keys, self.past, sigma)), np.asarray(self.past))
 
 
 def case_of(config: Config, name: str, servers: int, many: int, past: int) -> Case:
@@ -238,7 +238,7 @@ def recorded_demand(config: Config, name: str, servers: int) -> Float[np.ndarray
     if name == LOADS:
         return _spread(_loads(str(config.laer)), servers)
     count = _gate(str(config.trace)) if name == GATE_TRACE else _tables(config.seed)
-    return folded(count, servers).reshape(*count.shape[:3], servers, servers)
+    return fold_to_servers(count, servers).reshape(*count.shape[:3], servers, servers)
 
 
 @functools.lru_cache(maxsize=1)
@@ -305,7 +305,7 @@ def _plan(config: Config, region: Region, way: Way, forecast: Forecast, plans: A
     many = getattr(config, way.scenarios) if way.scenarios else 1
     sampled = way.policy == SAMPLED and forecast.sigma > 0
     policy = way.policy if sampled or way.policy != SAMPLED else JOINT
-    plan = plans(policy, decided_for(policy, ROUTES[routes]), many)
+    plan = plans(policy, decision_routing(policy, ROUTES[routes]), many)
     if way.policy == EVEN and routes == "fixed":
         plan = Plan(plan.circuits, shares_for(region, plan, scenarios_of(forecast, config.scenarios)))
     return plan
@@ -314,7 +314,7 @@ def _plan(config: Config, region: Region, way: Way, forecast: Forecast, plans: A
 @eqx.filter_jit
 def shares_for(region: Region, plans: Plan, scenarios: jax.Array) -> jax.Array:
     """One set of shares for all scenarios of each demand, on circuits that are there [N S S S+2]."""
-    way = fixed(1.0)
+    way = fixed_delivery(1.0)
 
     def one(circuits, several):
         samples = samples_of(several, region)

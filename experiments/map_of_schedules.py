@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mfabric_jax import Region, all_to_all_time, policies
-from mfabric_jax.circuit_schedules import Schedule, get
-from mfabric_jax.circuit_schedules.ending import ended
+from mfabric_jax.circuit_schedules import CircuitSchedule, get
+from mfabric_jax.circuit_schedules.ending import schedule_end_s
 from mfabric_jax.circuit_schedules.families import moe, standard, uniform
 from mfabric_jax.fabric.registry import cost_table
 from mfabric_jax.flows import star_completion
@@ -108,14 +108,14 @@ def _moving(demands: np.ndarray, packets: int, quotient: float) -> dict[str, Any
     found = {}
     for name in SCHEDULERS:
         plans = [_planned(name, packets, quotient, demand.tobytes(), len(demand)) for demand in demands]
-        times = [ended(where, *pair) for pair in zip(plans, demands, strict=True)]
+        times = [schedule_end_s(where, *pair) for pair in zip(plans, demands, strict=True)]
         found[name] = np.mean(times), np.mean([len(plan.seconds) for plan in plans])
     best = min(found, key=lambda name: found[name][0])
     return {"schedule": found[best][0], "scheduler": best, "configurations": found[best][1]}
 
 
 @functools.cache
-def _planned(name: str, packets: int, quotient: float, demand: bytes, servers: int) -> Schedule:
+def _planned(name: str, packets: int, quotient: float, demand: bytes, servers: int) -> CircuitSchedule:
     if name == "joint" and quotient != (near := float(np.clip(quotient, *PLANNED))):
         return _planned(name, packets, near, demand, servers)
     settings: dict[str, Any] = {"programmes": PROGRAMMES} if name == "joint" else {}

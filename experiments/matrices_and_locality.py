@@ -15,10 +15,10 @@ from mfabric_jax import report, traffic, units, workload
 from mfabric_jax.apps.recordings import statistics
 from mfabric_jax.traffic import Flows, Tokens
 from mfabric_jax.traffic.training import ring_all_reduce, together
-from mfabric_jax.workload import Workload, place
+from mfabric_jax.workload import Workload, place_ranks
 
 from .pictures import heat
-from .rows import Row, Rows, adding, grouped, picked, pivot, then, told, where
+from .rows import Row, Rows, adding, group_rows, picked, pivot, then, told, where
 from .script import Found, Script, Verdict, against, check
 
 KINDS = {"TP": "Tensor", "EP": "Expert", "PP": "Pipeline"}
@@ -78,7 +78,7 @@ def rank_matrices(job: Workload, tokens: Tokens) -> np.ndarray:
 
 
 def _of_cluster(job: Workload, flows: Flows) -> dict[str, float]:
-    region = place(job).region
+    region = place_ranks(job).region
     leaves = region[flows.src] != region[flows.dst]
     ep, tp = flows.of("EP"), flows.of("TP")
 
@@ -108,7 +108,7 @@ def _matrices(job: Workload, tokens: Tokens) -> Found:
 
 
 def _pairs(job: Workload, flows: Flows) -> Found:
-    region = place(job).region
+    region = place_ranks(job).region
     for kind in dict.fromkeys(KINDS.values()):
         matrix = np.zeros((job.gpus, job.gpus))
         for label in (label for label in flows.labels if KINDS[label] == kind):
@@ -122,7 +122,7 @@ def _pairs(job: Workload, flows: Flows) -> Found:
 def _sums(rows: Rows) -> list[Row]:
     """Bytes by parallelism inside regions and between them."""
     sums = []
-    for (model, kind), here in grouped(rows, "model", "parallelism").items():
+    for (model, kind), here in group_rows(rows, "model", "parallelism").items():
         inside, between = (sum(row["bytes"] for row in picked(here, same_region=same)) for same in (True, False))
         gigabytes = {"GB in a region": units.to_gigabytes(inside), "GB between": units.to_gigabytes(between)}
         sums.append({"model": model, "parallelism": kind} | {name: float(size) for name, size in gigabytes.items()})
@@ -138,7 +138,7 @@ def _drawn(rows: Rows) -> list[Row]:
     pairs = [row for row in rows if row["row"] != "statistic" and row["source"] != row["destination"]]
     titles = {"all-to-all": "layer {layer}, micro-batch {micro_batch}", "cluster": "{parallelism}, GPU to GPU"}
     named = adding(panel=lambda row: f"{row['model']}: {titles[row['row']].format(**row)}")(pairs)
-    most = {panel: max(row["bytes"] for row in here) for (panel,), here in grouped(named, "panel").items()}
+    most = {panel: max(row["bytes"] for row in here) for (panel,), here in group_rows(named, "panel").items()}
     return adding(part=lambda row: row["bytes"] / most[row["panel"]])(named)
 
 

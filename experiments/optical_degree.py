@@ -22,7 +22,7 @@ from mfabric_jax.evaluate import evaluate, iteration_of
 from mfabric_jax.fabric import Prices, cluster_cost
 
 from .pictures import heat
-from .rows import Row, Rows, adding, grouped, listed, pivot, then, told
+from .rows import Row, Rows, adding, group_rows, listed, pivot, then, told
 from .script import Found, Script, Sweep, Verdict, cells, check
 
 USUAL = 6, 2
@@ -110,7 +110,7 @@ def _eight(rows: Rows) -> list[Row]:
 
 def _bests(rows: Rows) -> list[Any]:
     """The best of all splits of every model and delay."""
-    return [min(here, key=lambda row: row["iteration_s"]) for here in grouped(rows, "model", "delay_ms").values()]
+    return [min(here, key=lambda row: row["iteration_s"]) for here in group_rows(rows, "model", "delay_ms").values()]
 
 
 table = told(

@@ -11,7 +11,7 @@ from pathlib import Path
 from mfabric_jax import report
 from mfabric_jax.case import Cases
 from mfabric_jax.evaluate.resolving.resolved import PUBLISHED
-from mfabric_jax.report.figures import compared_picture
+from mfabric_jax.report.figures import draw_comparison
 from mfabric_jax.report.grid import front
 
 from .iteration_time import per_dollar
@@ -93,7 +93,7 @@ def _on_front(rows: Rows) -> Verdict:
 
 def draw(rows: Rows, path: str | Path) -> Path:
     """Cost against time; returns the path written."""
-    return compared_picture("pareto", rows, path)
+    return draw_comparison("pareto", rows, path)
 
 
 QUICK = {"models": ("mixtral-8x7b", "llama-moe"), "fabrics": ("fat-tree", "rail-optimized", "mfabric")}

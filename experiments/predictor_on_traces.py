@@ -25,7 +25,7 @@ from mfabric_jax.routing import all_to_all_time
 from mfabric_jax.traffic import predictor
 
 from .pictures import beside, dots
-from .rows import Row, Rows, grouped, of, summed, then
+from .rows import Row, Rows, group_rows, of, summed, then
 from .script import Ports, Script, Verdict, check
 
 MODEL = "qwen-moe-ep16"  # 16 ranks, 32 experts, as in the gate trace
@@ -176,7 +176,7 @@ build = then(
 def verdicts(rows: Rows) -> list[Verdict]:
     """Hits, and what the all-to-all takes longer for predicted circuits; the paper judges by hits, without a number."""
     found = []
-    for (name, source), lines in grouped(summary(rows), "predictor", "traffic").items():
+    for (name, source), lines in group_rows(summary(rows), "predictor", "traffic").items():
         servers = ", ".join(str(line["servers"]) for line in lines)
         times = ", ".join(f"{line['time']:.3f}" for line in lines)
         found.append(Verdict(f"top 4 experts found, {name} ({source})", f"{lines[0]['top 4']:.0%}"))

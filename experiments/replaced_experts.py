@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from mfabric_jax import report, workload
 from mfabric_jax.checks import InputError
-from mfabric_jax.traffic import Room, Tokens, placed, placement_policy
+from mfabric_jax.traffic import SlotLayout, Tokens, placement_policy, tokens_by_slot
 from mfabric_jax.workload import Workload, block_seconds, get_gpu
 from mfabric_jax.workload.compute import BACKWARD_OVER_FORWARD
 
@@ -90,8 +90,8 @@ def re_placed(job: Workload, count: Float[np.ndarray, "I L R"]) -> Float[np.ndar
     position = count.reshape(*count.shape[:2], -1, GROUP).sum(axis=2)
     loads = np.repeat(position, experts // GROUP, axis=-1) / (experts // GROUP)
     tokens = Tokens(loads[:, :, None, None], "counted by rank").after_the_first()
-    room = Room(RANKS, PER_SERVER, RANKS * experts // GROUP, experts)
-    found = placed(tokens, room, placement_policy("hierarchical"), every=1).count
+    room = SlotLayout(RANKS, PER_SERVER, RANKS * experts // GROUP, experts)
+    found = tokens_by_slot(tokens, room, placement_policy("hierarchical"), every=1).count
     return found.reshape(*found.shape[:2], RANKS, -1).sum(axis=-1)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from mfabric_jax import report
-from mfabric_jax.report.grid import grouped as grouped
+from mfabric_jax.report.grid import group_rows as group_rows
 from mfabric_jax.report.grid import values_of as values_of
 
 from .pictures import Row as Row
@@ -111,7 +111,7 @@ def summed(by: Sequence[str], **columns: Callable[[Rows], Any]) -> Callable[[Row
     """A line for each group of rows: what the group has in common, and functions of its rows."""
     return lambda rows: [
         {key: here[0][key] for key in by} | {name: function(here) for name, function in columns.items()}
-        for here in grouped(rows, *by).values()
+        for here in group_rows(rows, *by).values()
     ]
 
 
@@ -120,5 +120,5 @@ def measured(
 ) -> Callable[[Rows], list[Verdict]]:
     """A fact about each group of rows, for which nothing is published; `claim` is a format of its first row."""
     return lambda rows: [
-        Verdict(claim.format(**here[0]), form.format(function(here))) for here in grouped(rows, *by).values()
+        Verdict(claim.format(**here[0]), form.format(function(here))) for here in group_rows(rows, *by).values()
     ]

@@ -13,7 +13,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate import resolve
 
 from .pictures import beside, lines
-from .rows import Rows, grouped, picked, pivots
+from .rows import Rows, group_rows, picked, pivots
 from .script import PRICED, Found, OfFabric, Script, Sweep, Verdict, cells, check, over_tree, paper, reusing
 
 REFERENCE = "fat-tree"
@@ -74,7 +74,7 @@ build = beside(
 def verdicts(rows: Rows) -> list[Verdict]:
     """mFabric against the fat-tree at the smallest and the largest size."""
     lines = []
-    for (model,), ours in grouped(picked(rows, fabric="mfabric"), "model").items():
+    for (model,), ours in group_rows(picked(rows, fabric="mfabric"), "model").items():
         first, last = (pick(ours, key=lambda row: row["gpus"]) for pick in (min, max))
         ratio = last["per_dollar_over_tree"]
         text = f"{ratio:.2f} ({first['per_dollar_over_tree']:.2f} at {first['gpus']:,})"

@@ -13,7 +13,7 @@ from typing import Any
 from mfabric_jax.case import Cases
 
 from .pictures import lines
-from .rows import Rows, adding, grouped, listed, picked, pivot, then, told, values_of
+from .rows import Rows, adding, group_rows, listed, picked, pivot, then, told, values_of
 from .script import Found, Script, Sweep, Verdict, against, check, of_gpu, reusing, spread
 
 PUBLISHED = {8.0: 1.3}  # Tbps of a GPU -> iteration time of NVL72 over that of mFabric
@@ -79,7 +79,7 @@ build = then(lambda rows: speeds(rows) + published(rows), lines(RATE, SPEED, "{s
 def verdicts(rows: Rows) -> list[Verdict]:
     """The speed-up of mFabric at half the GPU's peak, then what the GPU's rate makes of it."""
     found = []
-    for (tbps,), here in grouped(rows, "gpu_tbps").items():
+    for (tbps,), here in group_rows(rows, "gpu_tbps").items():
         claim, middle = f"time of NVL72 over mFabric, {tbps:g} Tbps a GPU", _at_half(here)[0]
         half = f"{claim}, {middle['efficiency']:.0%} of peak"
         found.append(against(half, middle["speed_up"], middle["published"], allowed=ROUNDED))

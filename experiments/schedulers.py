@@ -15,7 +15,7 @@ import numpy as np
 
 from mfabric_jax import Region
 from mfabric_jax.circuit_schedules import NAMES, get, lower_bound
-from mfabric_jax.circuit_schedules.ending import ended
+from mfabric_jax.circuit_schedules.ending import schedule_end_s
 from mfabric_jax.circuit_schedules.families import moe, standard
 
 from .pictures import dots
@@ -78,7 +78,7 @@ def run(config: Config) -> Found:
                 "delay": delay,
                 "seed": seed,
                 "scheduler": name,
-                "time": ended(region, schedule, demand),
+                "time": schedule_end_s(region, schedule, demand),
                 "planned": float(seconds.sum() + delay * len(seconds)),
                 "bound": bound,
                 "configurations": len(seconds),

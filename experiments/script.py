@@ -35,7 +35,7 @@ from mfabric_jax.evaluate.rows.results import provenance
 from mfabric_jax.evaluate.solving import solve, times_of
 from mfabric_jax.fabric import Region
 from mfabric_jax.report import style
-from mfabric_jax.report.drawing.drawn import saved
+from mfabric_jax.report.drawing.drawn import picture_writer
 from mfabric_jax.report.drawing.paper import look
 from mfabric_jax.report.rows import Kept, keeping
 from mfabric_jax.support.origin import commit
@@ -156,7 +156,7 @@ class Script:
     def __post_init__(self):
         file = vars(sys.modules[self.config.__module__])
         defaults = {name: file.get(name) for name in ("run", "table", "verdicts", "draw")}
-        defaults["draw"] = defaults["draw"] or ("build" in file and saved(file["build"]))
+        defaults["draw"] = defaults["draw"] or ("build" in file and picture_writer(file["build"]))
         defaults["verdicts"] = defaults["verdicts"] or (lambda rows: [])
         defaults["name"] = Path(inspect.getfile(self.config)).stem if not self.name else ""
         defaults["question"] = (file["__doc__"] or "").split("\n")[0]

@@ -18,7 +18,7 @@ from typing import Any
 from mfabric_jax.apps.serving import serve
 from mfabric_jax.case import Case
 from mfabric_jax.fabric.graph import graph_text
-from mfabric_jax.fabric.graphs.made import Numbers, made
+from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 from mfabric_jax.units import gigabytes_per_s, ms, to_gbps, us
 
 from .pictures import lines
@@ -79,7 +79,7 @@ def settings(config: Config, topology: str, links: str, rate: float, folder: Pat
             "network.nics": LINKS[topology],
         }
     file = folder / f"torus-{rate:g}.json"
-    file.write_text(graph_text(made("torus", Numbers(gpus=GPUS, nic_gbps=gbps, shape=(4, 4, 4)))))
+    file.write_text(graph_text(make_graph("torus", GraphNumbers(gpus=GPUS, nic_gbps=gbps, shape=(4, 4, 4)))))
     return found | {"network.fabric": "graph", "network.graph": str(file)}
 
 

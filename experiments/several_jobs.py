@@ -20,7 +20,7 @@ from mfabric_jax.apps.graphs.jobs.ways import JobsStudy
 from mfabric_jax.checks import InputError
 
 from .pictures import beside, dots
-from .rows import Row, Rows, adding, grouped, listed, of, picked, summed, then, told
+from .rows import Row, Rows, adding, group_rows, listed, of, picked, summed, then, told
 from .script import Found, Script, Verdict, against, check, spread
 
 PERIOD_S = 0.24  # of the shortest iteration; others have a whole number of them
@@ -160,9 +160,9 @@ def verdicts(rows: Rows) -> list[Verdict]:
         for key, title, published in zip(("mean_gain", "p99_gain"), ("mean", "p99"), best, strict=True):
             claim = f"{way}, {title} iteration, gain over fair"
             found.append(against(f"{claim}, the most", max(row[key] for row in own), published, allowed=ALLOWED))
-            for (case,), here in grouped(own, "case").items():
+            for (case,), here in group_rows(own, "case").items():
                 found.append(spread(f"{claim}, {case}", [row[key] for row in here]))
-    for (case,), here in grouped(picked(rows, way="best"), "case").items():
+    for (case,), here in group_rows(picked(rows, way="best"), "case").items():
         found.append(spread(f"best shifts found, mean gain over fair, {case}", [row["mean_gain"] for row in here]))
     return found
 

@@ -16,7 +16,7 @@ from mfabric_jax.workload import micro_batches_for
 
 from .iteration_time import PER_DOLLAR, ROUNDED
 from .pictures import dots
-from .rows import Rows, grouped, picked, pivots
+from .rows import Rows, group_rows, picked, pivots
 from .script import FIRST, Found, Script, Sweep, Verdict, against, check, compared, of_gpu, over_tree, paper
 
 BASE = "the paper's set-up"
@@ -113,7 +113,7 @@ def verdicts(rows: Rows) -> list[Verdict]:
     """Performance per dollar under each change, and what each does to the ratio of times at most."""
     low, high = PER_DOLLAR["fat-tree", 400.0]
     found = []
-    for (change,), here in grouped(rows, "change").items():
+    for (change,), here in group_rows(rows, "change").items():
         claim = f"perf/$ over the fat-tree, {change}"
         found.append(against(claim, [row["per_dollar"] for row in here], low, high, allowed=ROUNDED / low))
     return found

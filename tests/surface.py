@@ -141,7 +141,10 @@ def commands_and_options() -> Iterator[str]:
         module = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_').replace('-', '_')}")
         yield f"command {command}: {'takes cases' if command in OF_CASES else 'options alone'}"
         for option in options_in(module.Options).values():
-            yield f"option {command} {option.positional.name if option.positional else option.flag}: {option_text(option)}"
+            yield (
+                f"option {command} {option.positional.name if option.positional else option.flag}: "
+                f"{option_text(option)}"
+            )
         if command in OF_CASES:
             yield from (f"option {command} {flag}: {path}" for flag, path in flags_of_cases(command).items())
     yield from (f"option {also}: {flag}" for also, flag in ALSO.items())

@@ -92,10 +92,10 @@ def _instances(servers: int, many: int):
     import numpy as np
     from flows import electrical_part
 
-    from mfabric_jax.flows.star_kernel import Ports
+    from mfabric_jax.flows.star_kernel import StarPorts
 
     drawn = np.stack([electrical_part(servers, seed, None) for seed in range(many)], axis=-1).astype(np.float32)
-    return jnp.asarray(drawn / drawn.max((0, 1))), Ports(jnp.ones((2 * servers, many)), jnp.zeros((0, many)))
+    return jnp.asarray(drawn / drawn.max((0, 1))), StarPorts(jnp.ones((2 * servers, many)), jnp.zeros((0, many)))
 
 
 def seconds_of(loop, trips: list[float], times: float = 1.0) -> float:

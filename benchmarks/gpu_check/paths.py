@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mfabric_jax import load, policies, resolve
-from mfabric_jax.apps.learning.training import Training, first_network, lessons, network_step
+from mfabric_jax.apps.learning.training import TrainingSettings, first_network, lessons, network_step
 from mfabric_jax.evaluate import asking
 from mfabric_jax.evaluate import sharded as batches
 from mfabric_jax.evaluate.composed import iteration_of
@@ -168,14 +168,14 @@ def _seconds(case: Case, shapes: _Shapes, routing: str, parts: bool = False):
 
 
 def _training(case: Case, shapes: _Shapes):
-    config = Training(sizes=(case.servers,), batch=case.batch)
+    config = TrainingSettings(sizes=(case.servers,), batch=case.batch)
     pool = jnp.ones((2, case.servers, case.servers), jnp.float32)
     batch = jax.eval_shape(functools.partial(lessons, config=config, servers=case.servers), jax.random.key(0), pool)
     arrays, step = training_step(config)
     return jax.jit(step).lower(shapes.like(arrays), shapes.like(batch), shapes.of(jnp.int32))
 
 
-def training_step(config: Training) -> tuple[Any, Callable]:
+def training_step(config: TrainingSettings) -> tuple[Any, Callable]:
     """The arrays of a network before any step, and the step: (arrays, lessons, place) -> arrays and metrics."""
     arrays, rest = eqx.partition(first_network(config), eqx.is_array)
 

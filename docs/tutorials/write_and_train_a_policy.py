@@ -60,7 +60,7 @@ for name in ("uniform", "greedy", "mine.py:squared"):
 # checkpoint.
 # %%
 small = {"steps": 1, "batch": 2, "sizes": (4,), "routing": "unsplit", "log_every": 1, "checkpoint_every": 1}
-learning.train(learning.Training(kind="index", **small), "run")
+learning.train(learning.TrainingSettings(kind="index", **small), "run")
 print("kept:", sorted(path.name for path in Path("run").glob("*.policy")))
 print(f"trained index    {over_bound(policies.get('run/trained.policy')):.3f} times the degree bound")
 # %% [markdown]

@@ -74,7 +74,8 @@ def convert_value(path: str, kind: Any, value: Any) -> Any:
         result = msgspec.convert(value, kind)
     except NOT_OF_KIND:
         raise InputError(
-            f"{path} must be {words(kind)}, got {format_value(value)}{suggestion(str(value).lower(), _accepted_words(kind))}."
+            f"{path} must be {words(kind)}, got "
+            f"{format_value(value)}{suggestion(str(value).lower(), _accepted_words(kind))}."
         ) from None
     if isinstance(result, float) and math.isinf(result):
         if not path.endswith("capacity_factor"):

@@ -65,7 +65,8 @@ def run(cases: Cases, options: Options) -> None:
         more = solution.iteration_s / iteration.iteration_s - 1
         comparison = "as in compare" if abs(more) < SAME else f"{more:+.2%}"
         print(
-            f"the graph, contention {options.contention}: {solution.iteration_s:.6g} s, {comparison}; {solution.flows:,} flows, "
+            f"the graph, contention {options.contention}: {solution.iteration_s:.6g} s, {comparison}; "
+            f"{solution.flows:,} flows, "
             f"{solution.events:,} events in {solution.solve_s:.1f} s"
         )
     if options.out is not None:

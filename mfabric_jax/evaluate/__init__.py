@@ -33,7 +33,7 @@ __all__ = [
 __getattr__ = at_first_use(
     __name__,
     {
-        "forecasts": ("guess_of", "planned_on", "sigma_of"),
+        "forecasts": ("guess_of", "planning_selections", "sigma_of"),
         "composed": ("iteration_of",),
         "on_schedules": ("OnSchedules",),
         "problem": ("Problem",),

@@ -46,7 +46,8 @@ def widths(shape: Shape, nics: float, split: Sequence[float] | None = None) -> l
         or any((n > 0) != (p > 0) for n, p in zip(split, peers, strict=True))
     ):
         raise Misfit(
-            f"network.full-mesh.split must share the {nics:g} NICs of a server over the dimensions of {shape_text(shape)} "
+            f"network.full-mesh.split must share the {nics:g} NICs of a server over the dimensions of "
+            f"{shape_text(shape)} "
             f"that have peers, got {'x'.join(f'{part:g}' for part in split)}."
         )
     return [each / max(1, count) for each, count in zip(split, peers, strict=True)]

@@ -121,7 +121,8 @@ def _check_ports(site: FabricSite, layout: Layout) -> None:
     switch, needed = site.ocs, 2 * max(layout.shape)
     if switch is not None and needed > switch.ports:
         raise Misfit(
-            f"circuits.ocs {switch.name} has {switch.ports} ports, but rails over the {shape_text(layout.shape)} nodes of "
+            f"circuits.ocs {switch.name} has {switch.ports} ports, but rails over the "
+            f"{shape_text(layout.shape)} nodes of "
             f"railx need {needed}; it joins at most {most_servers(layout.side, switch.ports):,} servers of "
             f"network.railx.side {layout.side}."
         )

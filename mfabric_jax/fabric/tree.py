@@ -256,7 +256,8 @@ def check_ratio(tiers: int, oversubscription: float, oversubscribed_at: str) -> 
         raise InputError(f"a tree of 1 tier has no links up and cannot be oversubscribed, got {oversubscription:g}:1.")
     if tiers < 3 and oversubscribed_at != "edge":
         raise InputError(
-            f"a tree of {tiers} tier{'s' * (tiers > 1)} can only be oversubscribed at the edge, got at {oversubscribed_at!r}."
+            f"a tree of {tiers} tier{'s' * (tiers > 1)} can only be oversubscribed at the edge, got at "
+            f"{oversubscribed_at!r}."
         )
 
 

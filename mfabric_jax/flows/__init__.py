@@ -16,8 +16,8 @@ __getattr__ = at_first_use(
     __name__,
     {
         "completion": ("Completion", "completion_times"),
-        "max_min": ("Rates", "max_min_rates"),
-        "problem": ("FlowProblem", "Outcome"),
+        "max_min": ("MaxMinRates", "max_min_rates"),
+        "problem": ("FlowProblem", "SolveOutcome"),
         "star": ("star_completion", "star_rates"),
     },
 )

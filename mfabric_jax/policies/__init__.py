@@ -70,9 +70,9 @@ __getattr__ = at_first_use(
         "exact": ("exact_circuits",),
         "learned": ("check_unseen", "load", "save"),
         "own": ("check_legal", "load_function", "try_out"),
-        "rounding": ("rounded",),
+        "rounding": ("round_scores",),
         "sample_average": ("Search", "first_of_each", "further_of_each", "joint"),
-        "wirings": ("sent_by", "wired_as"),
+        "wirings": ("bytes_sent", "wire_group"),
     },
 )
 OPTIMISES = {

@@ -27,7 +27,7 @@ __getattr__ = at_first_use(
         "arrived": ("Arrivals", "arrivals", "equal_parts"),
         "cluster": ("cluster_routes", "links_of"),
         "gradients": ("gradient_nics",),
-        "graphs": ("rated", "shared_links", "ways_on_links"),
+        "graphs": ("add_rates", "shared_links", "paths_on_links"),
         "mesh": ("mesh_routes", "most_at_once"),
         "shortest": ("shortest_routes",),
         "transfers": ("transfer",),

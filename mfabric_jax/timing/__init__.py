@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockEnds", "Iteration", "Rules"]
 __all__ += ["block_ends", "experts_end", "iterate", "rates_of"]
-__all__ += ["First", "Span", "exchanges"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ += ["CircuitSpan", "First", "exchanges"]  # pyright: ignore[reportUnsupportedDunderAll]
 __getattr__ = at_first_use(
     __name__,
     {
-        "arrivals": ("Ends", "block_ends", "experts_end"),
+        "arrivals": ("BlockEnds", "block_ends", "experts_end"),
         "scheduled": ("carries_schedule",),
-        "mfabric_jax.evaluate.rules": ("First", "Span"),
+        "mfabric_jax.evaluate.rules": ("First", "CircuitSpan"),
         "mfabric_jax.evaluate.exchanges": ("exchanges",),
     },
 )

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 __getattr__ = at_first_use(
     __name__,
     {
-        "placement_files": ("check_given", "read_placement"),
-        "predictor": ("WINDOW", "predicted"),
-        "recording": ("Recording", "axes_of", "open_trace", "recorded", "save_tokens"),
+        "placement_files": ("check_placement_fits", "read_placement"),
+        "predictor": ("WINDOW", "predict_selections"),
+        "recording": ("Recording", "axes_of", "open_trace", "recorded_tokens", "save_tokens"),
         "samplers": ("sampler",),
         "scenarios": ("error_of", "likely_demands"),
         "training": ("Flows", "region_bytes", "training_flows"),

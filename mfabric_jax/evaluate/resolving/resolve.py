@@ -486,7 +486,8 @@ def _batch(draft: _DraftCase, degrees: Mapping[str, int]) -> None:
             below = max(int(batch // batch_step), -(-least // step))
             near = sorted({int(max(below, 1) * batch_step), int((max(below, 0) + 1) * batch_step)})
             raise Misfit(
-                f"job.batch.global_batch must be a multiple of {batch_step:g} sequences (micro_batch {micro_batch} x ep "
+                f"job.batch.global_batch must be a multiple of {batch_step:g} sequences (micro_batch "
+                f"{micro_batch} x ep "
                 f"{degrees['ep']} x dp {degrees['dp']}{f' / cp {cp}' if cp > 1 else ''}, {step} at a time under "
                 f"{draft['job.schedule']}), got {batch}; the nearest are {' and '.join(map(str, near))}."
             )

@@ -67,7 +67,10 @@ def search_words(resolved: Resolved) -> str | None:
     open_degrees = [name for name in ("tp", "pp", "ep") if FIELDS[name] in why]
     batch_words = f"{job.micro_batches} micro-batches of {job.micro_batch}, recompute {job.recompute}"
     left = "was" if len(open_degrees) == 1 else "were"
-    return f"{job.model}: {', '.join(open_degrees)} {left} open; the search chose {set_up_words(vars(job))}, {batch_words}."
+    return (
+        f"{job.model}: {', '.join(open_degrees)} {left} open; the search chose {set_up_words(vars(job))}, "
+        f"{batch_words}."
+    )
 
 
 def wider_words(resolved: Resolved) -> str | None:

@@ -165,9 +165,9 @@ def test_hours_of_a_month_by_hand(name, tmp_path, monkeypatch):
     module = importlib.import_module("mfabric_jax.apps.failures.iterations")
     times = [Iteration(*[np.full(1, seconds)] * 8)._replace(stage=np.zeros(1, int)) for seconds in (1.0, 1.25)]
     monkeypatch.setattr(module, "solve", lambda one: Exchanges(*[np.zeros(())] * 7))
-    monkeypatch.setattr(module, "_solved", lambda one, left, stage: (left, None))
+    monkeypatch.setattr(module, "_solve_hit", lambda one, left, stage: (left, None))
     monkeypatch.setattr(module, "_with_stages", lambda *_: None)
-    monkeypatch.setattr(module, "_timed", lambda one, hits: [times[left is not None] for _, left, _ in hits])
+    monkeypatch.setattr(module, "_hit_iterations", lambda one, hits: [times[left is not None] for _, left, _ in hits])
     case = small({"network.fabric": name, "job.parallel.dp": 2, "failures.rates": str(file)})
     (month,) = months(failures(case))
     goes_on, waits = MONTHS[name]

@@ -65,7 +65,7 @@ def timed_as(monkeypatch, before, after):
         whole: Iteration(*[np.asarray(each, float)] * 8)._replace(stage=np.full(len(each), 2))
         for whole, each in ((True, before), (False, after))
     }
-    monkeypatch.setattr(module, "_timed", lambda one, hits: [times[left is None] for _, left, _ in hits])
+    monkeypatch.setattr(module, "_hit_iterations", lambda one, hits: [times[left is None] for _, left, _ in hits])
 
 
 ALL = base()
@@ -99,7 +99,7 @@ def test_what_a_row_holds():
 def test_nothing_failed_costs_nothing(monkeypatch):
     # The failed stage is solved by other means than the healthy ones; with all of its NICs it takes as long.
     assert abs(hurt("optical-nic", {DEGREE: 0, "network.nics": 2})["slow_down"]) < 1e-12  # none can fail
-    monkeypatch.setattr(module, "degraded", lambda region, kind, **_: Degraded(kind, region, 0))
+    monkeypatch.setattr(module, "degrade", lambda region, kind, **_: Degraded(kind, region, 0))
     for routing in ("unsplit", "split"):
         (one,) = failures(base({"circuits.routing": routing, KINDS_ASKED: ["link"]}))
         assert abs(one["slow_down"]) < 1e-12

@@ -43,7 +43,7 @@ def test_stages_at_places_where_a_failure_is_not_simulated_are_left_out(drawn, m
             raise InputError("not here")
         return simulated(config, one, kind, stage)
 
-    monkeypatch.setattr(module, "_left", left)
+    monkeypatch.setattr(module, "_remaining_fabric", left)
     (row,) = failures(case.with_(two))
     assert row["stage"] == 1
     assert set(stages) == {0, 1}

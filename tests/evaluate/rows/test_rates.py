@@ -116,7 +116,7 @@ def test_what_was_measured_elsewhere_is_solved_once(monkeypatch):
     """Circuits and NICs that the fabric of the measurement does not have change nothing of it."""
     there = {TOOK: 1.2 * row(small(ON))["iteration_s"], "compute.measured.nic_gbps": 100.0}
     case, solved = small({"network.fabric": "mfabric"} | there), []
-    monkeypatch.setattr(solving, "achieved_in", lambda *given: solved.append(given) or 0.4)
+    monkeypatch.setattr(solving, "bisect_efficiency", lambda *given: solved.append(given) or 0.4)
     cleared = vars(solving.solve_efficiency)["cache_clear"]
     cleared()
     axes = {"circuits.delay_s": [0.001 * at for at in range(DRAWN_AGAIN)], "network.nic_gbps": [100, 200]}

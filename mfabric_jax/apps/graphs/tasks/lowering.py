@@ -68,7 +68,8 @@ def _check_bytes(
         task = collectives.task[members][collectives.task[members] >= 0]
         a, b = task[np.argmin(graph.bytes[task])], task[np.argmax(graph.bytes[task])]
         raise InputError(
-            f"bytes must be the same for all members of a collective ({choice.algorithm}), but {graph.task_label(a)} has "
+            f"bytes must be the same for all members of a collective ({choice.algorithm}), but "
+            f"{graph.task_label(a)} has "
             f"{graph.bytes[a]:g} and {graph.task_label(b)} has {graph.bytes[b]:g}."
         )
 

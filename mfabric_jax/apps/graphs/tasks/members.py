@@ -50,7 +50,8 @@ def collectives_of(graph: TaskGraph) -> Collectives:
     if twice.size:
         a, b = task[own == twice[0]][:2].tolist()
         raise InputError(
-            f"a collective must have one task of each rank, but {graph.task_label(a)} and {graph.task_label(b)} are both of rank "
+            f"a collective must have one task of each rank, but {graph.task_label(a)} and "
+            f"{graph.task_label(b)} are both of rank "
             f"{graph.rank[a]} and have the same match."
         )
     collective = np.repeat(np.arange(len(op)), size)
@@ -117,8 +118,10 @@ def check_all_there(graph: TaskGraph, collectives: Collectives) -> None:
     members = slice(collectives.first[collective], collectives.first[collective + 1])
     there = collectives.task[members][collectives.task[members] >= 0]
     raise InputError(
-        f"{graph.task_label(int(there[0]))} is a collective of {collectives.size[collective]} ranks, but the graph has tasks of "
-        f"only {len(there)} of them, none of rank {collectives.rank[missing[0]]}; read the files of all ranks, or let the "
+        f"{graph.task_label(int(there[0]))} is a collective of {collectives.size[collective]} ranks, but the "
+        f"graph has tasks of "
+        f"only {len(there)} of them, none of rank {collectives.rank[missing[0]]}; read the files of all "
+        f"ranks, or let the "
         "missing ones join with absent='assume'."
     )
 
@@ -156,7 +159,8 @@ def messages_of(graph: TaskGraph, assume: bool) -> tuple[np.ndarray, np.ndarray]
     if not (known.all() or assume):
         lost = receive[np.argmin(known)]
         raise InputError(
-            f"{graph.task_label(lost)} waits for a message of rank {graph.peer[lost]} that no task sends; read the files of "
+            f"{graph.task_label(lost)} waits for a message of rank {graph.peer[lost]} that no task sends; "
+            f"read the files of "
             "all ranks, or assume with absent='assume' that it is sent in time."
         )
     pair = order[index[known]], receive[known]
@@ -164,7 +168,8 @@ def messages_of(graph: TaskGraph, assume: bool) -> tuple[np.ndarray, np.ndarray]
     if wrong.size:
         a, b = (int(tasks[wrong[0]]) for tasks in pair)
         raise InputError(
-            f"{graph.task_label(a)} sends from rank {graph.rank[a]} to {graph.peer[a]}, but {graph.task_label(b)}, which has the "
+            f"{graph.task_label(a)} sends from rank {graph.rank[a]} to {graph.peer[a]}, but "
+            f"{graph.task_label(b)}, which has the "
             f"same match, is of rank {graph.rank[b]} and waits for {graph.peer[b]}."
         )
     return pair

@@ -152,7 +152,8 @@ def _check_collectives(graph: TaskGraph) -> None:
     alone = alone[members[graph.group[alone]] > 1]
     if alone.size:
         raise InputError(
-            f"match of {graph.task_label(alone[0])} must be that of the other members of its collective to be written as "
+            f"match of {graph.task_label(alone[0])} must be that of the other members of its collective to be "
+            f"written as "
             "Chakra, got -1."
         )
     order: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -174,7 +175,8 @@ def _check_messages(graph: TaskGraph) -> None:
     lost = receive[~np.isin(graph.match[receive], sent)]
     if lost.size:
         raise InputError(
-            f"{graph.task_label(lost[0])} must have a task that sends its message to be written as Chakra; no SEND has its "
+            f"{graph.task_label(lost[0])} must have a task that sends its message to be written as Chakra; no "
+            f"SEND has its "
             f"match, {graph.match[lost[0]]}."
         )
 

@@ -144,7 +144,8 @@ def _remarks(matrix: _Matrix, counts: dict[str, int], rows: dict[str, int], left
     shots = [key for key, trigger in matrix.triggers.items() if trigger.kind == "multishot" and matrix.fired_by[key]]
     if any(len(matrix.fired_by[key]) > 1 for key in shots):
         remarks.append(
-            f"{files.count_phrase(len(shots), 'multishot trigger')}: connections fire in the order of the file; in htsim, "
+            f"{files.count_phrase(len(shots), 'multishot trigger')}: connections fire in the order of the "
+            f"file; in htsim, "
             "in the order in which they end."
         )
     if counts["prio"]:
