@@ -24,10 +24,10 @@ def schedules(
     all_stop: bool = True,
     first_free: bool = False,
 ) -> CircuitSchedule:
-    """Return the `get("quick")` schedules of all demands: one `Schedule` with arrays [B K S S] and [B K].
+    """Return the `get("quick")` schedules of all demands: one `CircuitSchedule` with arrays [B K S S] and [B K].
 
     `demands` [B S S]: bytes from server i to server j, known and not traced. Circuits are directed. K is the largest
-    number of configurations; shorter schedules are padded as in `stacked`.
+    number of configurations; shorter schedules are padded as in `stack_schedules`.
     """
     demands, servers = host_floats("demands", demands), of_type("region", region, Region).servers
     if demands.ndim != 3 or demands.shape[1:] != (servers, servers):
@@ -46,7 +46,8 @@ def schedules(
 
 
 def stack_schedules(many: Sequence[CircuitSchedule]) -> CircuitSchedule:
-    """Stack schedules that differ only in numbers into one `Schedule` with arrays [B K S S] and [B K], for `jax.vmap`.
+    """Stack schedules that differ only in numbers into one `CircuitSchedule` with arrays [B K S S] and [B K], for
+    `jax.vmap`.
 
     K is the largest number of configurations. Shorter schedules are padded with empty configurations of 0 s on switch
     0: what comes after the last byte costs nothing. Raise `InputError` if servers, switches or rules differ, or if only

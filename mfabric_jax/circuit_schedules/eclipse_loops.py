@@ -8,7 +8,7 @@ from mfabric_jax.circuit_schedules.assignment_loops import assign, compiled
 def steps(wanted, room, delay, least, alphas, columns, seconds):
     """Fill a window and return the number of steps; write every row's column to `columns` [K S], and `seconds` [K].
 
-    `room` [s]: time of all switches and ports together; `least`: smaller entries count as 0. See `eclipse.windowed`.
+    `room` [s]: time of all switches and ports together; `least`: smaller entries count as 0. See `eclipse.fill_window`.
     """
     size, step_count = len(wanted), 0
     left, cost, price = wanted.copy(), np.empty((size, size)), np.zeros(size)

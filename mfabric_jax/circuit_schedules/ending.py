@@ -16,7 +16,7 @@ from mfabric_jax.routing.schedule import bound_of, lines_of
 class ScheduleSpan(NamedTuple):
     """Circuits [S S] of one switch that carry bytes for `seconds` from `start_s`.
 
-    - `turn_s`: length of the reconfiguration that ends at the start.
+    - `reconfigure_s`: length of the reconfiguration that ends at the start.
     - `kept`: these circuits do not change, and carry while their switch reconfigures.
     """
 

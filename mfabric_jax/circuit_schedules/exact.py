@@ -6,8 +6,8 @@
 with binary circuits x and a binary u_k for each configuration in use, which costs a reconfiguration. s_k are the
 seconds that one circuit of each pair carries in configuration k; the bounds on lines of s_k are redundant, and tighten
 the relaxation. Parallel circuits of a pair are layers of x. Configurations of a switch are interchangeable, so the
-longest come first. T is the end that schedulers plan with (`placing.Problem.planned_s`): packet NICs are paced, and a
-reconfiguration stops all circuits. Derived here.
+longest come first. T is the end that schedulers plan with (`placing.ScheduleProblem.paced_end_s`): packet NICs are
+paced, and a reconfiguration stops all circuits. Derived here.
 """
 
 import itertools

@@ -1,8 +1,8 @@
 """The loops of `quick`, compiled by numba: three schedulers for one directed demand; the earliest end wins.
 
 Demand is in seconds of a circuit. A matching is the column [S] of every row; the diagonal is an idle port. `Plan` (of
-`loop_rooms`) holds matchings in the order in which they are made; `placed` puts them on switches, `ports` at a time, as
-`placing.Problem.place` does.
+`loop_rooms`) holds matchings in the order in which they are made; `place_matchings` puts them on switches, `ports` at
+a time, as `placing.Problem.place` does.
 """
 
 import numpy as np
@@ -64,7 +64,7 @@ def write_remainder(need, plan, matching_count, left):
 def spectra(need, plan, work):
     """Cover every entry by as many matchings as the busiest line has entries; return their number.
 
-    See `spectra.decomposed`.
+    See `spectra.decompose`.
     """
     size, matching_count = len(need), 0
     rows, columns = work.index[:size], work.index[size : 2 * size]
@@ -132,7 +132,7 @@ def whole_pairs(need, plan, work, matching_count):
 
 @compiled
 def slices(need, plan, work, facts):
-    """Add slices of falling thresholds; return their number. See `solstice.sliced`."""
+    """Add slices of falling thresholds; return their number. See `solstice.slice_demand`."""
     size, left, lines, matching_count = len(need), work.left, work.lines, 0
     most = busiest(need, lines)
     copy_matrix(need, left)
@@ -171,7 +171,7 @@ def slices(need, plan, work, facts):
 
 @compiled
 def refine(need, plan, work, matching_count):
-    """Raise seconds, matching by matching, until everything is carried. See `matching.refined`."""
+    """Raise seconds, matching by matching, until everything is carried. See `matching.refine_seconds`."""
     size, left = len(need), work.left
     write_remainder(need, plan, matching_count, left)
     for k in range(matching_count):
@@ -207,7 +207,7 @@ def place_matchings(plan, matching_count, work, facts):
 
 @compiled
 def level(plan, count, work, facts):
-    """Even out the switches; return (configurations, last end). See `spectra.equalised`."""
+    """Even out the switches; return (configurations, last end). See `spectra.equalise`."""
     free = work.free
     while 0 < count < len(plan.length):
         full, empty = 0, 0

@@ -35,10 +35,10 @@ def get(
     first_free: bool = False,
     **settings: Any,
 ) -> Scheduler:
-    """Return a scheduler by name: `get("rotor", switches=2, slot_s=0.001)(demand, region)` returns a `Schedule`.
+    """Return a scheduler by name: `get("rotor", switches=2, slot_s=0.001)(demand, region)` returns a `CircuitSchedule`.
 
-    Arguments are those of `Schedule`; `settings` are the scheduler's own. `demand` [S S] is in bytes, known and not
-    traced. Raise `InputError` for an unknown name or setting, or if the switches do not fit the region.
+    Arguments are those of `CircuitSchedule`; `settings` are the scheduler's own. `demand` [S S] is in bytes, known and
+    not traced. Raise `InputError` for an unknown name or setting, or if the switches do not fit the region.
     """
     function = _function(name)
     known = settings_of(name)

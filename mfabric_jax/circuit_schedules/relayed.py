@@ -30,8 +30,8 @@ def relay_stages(demand: Any, region: Region, switches: int = 1, *, programmes: 
     - `programmes`: limit of `joint` on linear programmes, for each stage.
     - `how`: delay_s, all_stop, directed, first_free, as for `get`.
 
-    The stages never end later than `joint` or `valiant` (by `ended`, in float64). If circuits carry both directions,
-    `valiant` alone provides two-hop paths. Raise `InputError` as `get` does.
+    The stages never end later than `joint` or `valiant` (by `schedule_end_s`, in float64). If circuits carry both
+    directions, `valiant` alone provides two-hop paths. Raise `InputError` as `get` does.
     """
     bytes_, options = used_of(demand, region), {"switches": switches, **how}
     plans = [get("joint", programmes=programmes, **options)]

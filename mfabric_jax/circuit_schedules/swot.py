@@ -2,7 +2,7 @@
 
 In step i each node sends `step_bytes` [N] over its configuration [N]; a step begins when the one before has ended. Its
 bytes are split over the switches that show its configuration. A switch either sends or reconfigures; it may reconfigure
-while others send. `overlapped` finds the split that ends first, by a mixed-integer linear programme (HiGHS):
+while others send. `find_overlap` finds the split that ends first, by a mixed-integer linear programme (HiGHS):
 
 - x[i, j]: seconds of sending; u[i, j]: whether switch j serves step i, which adds `step_s`; sum_j x = bytes / rate;
 - a[j, h, i]: step i is the next that switch j serves after step h, a delay later if their configurations differ.

@@ -59,7 +59,7 @@ class Positional:
     """Marks a field whose value is a word without a flag.
 
     - `name`: its name in help.   - `needs`: what the command asks for if the word is missing.
-    - `called`: its name in error messages; "": the name of the field.
+    - `label`: its name in error messages; "": the name of the field.
     - `states`: the setting of cases that the word states, unless it is the file of a graph; "": none.
     """
 

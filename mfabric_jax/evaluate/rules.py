@@ -1,7 +1,8 @@
 """Rules that decide when circuits are reconfigured, and the costs and gains of a reconfiguration.
 
-`First` is the rule for the first all-to-all of a forward pass, whose demand is known only after the gate. `Span` is how
-long circuits stay. Source: arXiv 2501.03905 (block, reuse, random, predict); the rule "pays" is ours.
+`First` is the rule for the first all-to-all of a forward pass, whose demand is known only after the gate.
+`CircuitSpan` is how long circuits stay. Source: arXiv 2501.03905 (block, reuse, random, predict); the rule "pays" is
+ours.
 """
 
 from typing import Any, NamedTuple

@@ -89,7 +89,8 @@ def is_measured_under(case: Case, path: str) -> bool:
 
 @cached_by_files(files_of_case, maxsize=64)
 def solve_efficiency(case: Case) -> float:
-    """Return `achieved_in` for the measured iteration of a resolved case, on the fabric and NICs of the measurement."""
+    """Return `bisect_efficiency` for the measured iteration of a resolved case, on the fabric and NICs of the
+    measurement."""
     rate = case.compute.rate
     assert isinstance(rate, Measured)
     assert rate.iteration_s is not None

@@ -40,7 +40,7 @@ else:
 
 
 class Fabric(ABC):
-    """One fabric: facts, and functions of a `Site`; it has no state.
+    """One fabric: facts, and functions of a `FabricSite`; it has no state.
 
     A fabric defines `about` and the methods `group`, `links`, `parts`, `paths` and `fills`. The rest follows from them:
 

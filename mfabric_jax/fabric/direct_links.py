@@ -28,7 +28,7 @@ class Mesh(eqx.Module):
 
     - `tail`, `head` [L]: nodes, servers first; `nics` [L]: width of a link in NICs. A whole number n stands for n
       parallel links of one NIC; any other number is one link, made of lanes of split NICs.
-    - `nodes`, `links`: runs of (kind, number), as in `Network`.
+    - `nodes`, `links`: runs of (kind, number), as in `FabricGraph`.
     - `following` [S S]: the server after s on the path to t. None: bytes take all shortest paths, in equal shares at
       every node.
     - `detours`: each step of `following` is divided equally over its direct link and every server linked to both ends.

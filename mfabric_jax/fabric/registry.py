@@ -45,7 +45,7 @@ def _load_fabric(name: str, module: str) -> Fabric:
 def site_of(name: str, settings: dict[str, Any]) -> tuple[FabricSite, dict[str, Any]]:
     """Return the site of a fabric, and the settings that are not part of it.
 
-    `settings`: fields of `Site`, of the network's settings, of the fabric's own, and others.
+    `settings`: fields of `FabricSite`, of the network's settings, of the fabric's own, and others.
     """
     about = get(name).about
     site = FabricSite(gpus_per_server=get(name).gpus_per_server, nics=about.nics).with_network(fabric=name)
@@ -63,8 +63,8 @@ def cluster(name: str, servers: int, nic_gbps: float, regions: np.ndarray | None
     """Return a whole cluster of that fabric with `servers` servers or scale-up domains.
 
     - `regions`: circuits [G S S], if the fabric has circuits.
-    - `settings`: fields of `Site`, of `network` and of the fabric's own settings (`radix`, `tiers`, `shape`, ...), and
-      of `Cluster` (`goodput`, `link_delay_s`, ...).
+    - `settings`: fields of `FabricSite`, of `network` and of the fabric's own settings (`radix`, `tiers`, `shape`,
+      ...), and of `Cluster` (`goodput`, `link_delay_s`, ...).
     """
     site, others = site_of(name, settings | {"servers": whole("servers", servers)})
     return get(name).cluster(site, nic_gbps, regions, **others)

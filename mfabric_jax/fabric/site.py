@@ -178,7 +178,7 @@ class Optics:
 
     - `wires(site, nic_gbps, choose)`: circuits [G S S] of the whole cluster; `choose(degree)` applies the user's policy
       to every region, `choose(degree, "topoopt")` a named one, and `choose(nics, wiring)` wires every stage. None:
-      circuits are in `Links.mesh`.
+      circuits are in `FabricLinks.mesh`.
     - `switches(site)`: optical ports of one region, and number of regions; None: no such ports, or included in the
       price per GPU.
     - `policy`: the policy shown in rows; None: the user's choice; `reconfigures`: circuits change during training.

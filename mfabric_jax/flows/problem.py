@@ -14,7 +14,7 @@ from mfabric_jax.support.arrays import floats, indices, known_values
 from mfabric_jax.support.host_arrays import NAN_OR_NOT_NEGATIVE, NumberRule, whole_numbers
 from mfabric_jax.support.platforms import platform
 
-COMPARED = 1 << 18  # largest links * hops for which an accelerator compares instead of scattering (`Paths`)
+COMPARED = 1 << 18  # largest links * hops for which an accelerator compares instead of scattering (`FlowPaths`)
 
 
 class SolveOutcome(eqx.Enumeration):
@@ -37,7 +37,7 @@ class FlowProblem(eqx.Module):
 
     Scalars broadcast to [F]. This is one instance; use `jax.vmap` for batches. In float32, weights and capacities of an
     instance may span a factor of about 1e6 before digits are lost. Raise `InputError` for wrong shapes and kinds of
-    numbers, and for wrong values known before tracing. Wrong traced values, and NaN, end in `Outcome.nonfinite`.
+    numbers, and for wrong values known before tracing. Wrong traced values, and NaN, end in `SolveOutcome.nonfinite`.
     """
 
     capacity: Float[Array, "L"]

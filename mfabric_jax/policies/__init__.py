@@ -135,7 +135,7 @@ def _parameters(policy: Policy) -> Mapping[str, inspect.Parameter]:
 
 
 def get_suitable(policy: str | Policy, **settings: Any) -> Policy:
-    """Return `get` with only the settings that the policy has: `suited(name, rule="next", routing="split")`.
+    """Return `get` with only the settings that the policy has: `get_suitable(name, rule="next", routing="split")`.
 
     A policy that cannot optimise for `routing` takes the nearest one: unsplit for best-path, split for relay. A
     function is returned unchanged.
@@ -203,7 +203,7 @@ def is_own(policy: str | Policy) -> bool:
 
 
 def get_checked(policy: str | Policy, sizes: Sequence[int], degree: int, **settings: Any) -> Policy:
-    """Return `suited`; first try the user's own policy on regions of these sizes.
+    """Return `get_suitable`; first try the user's own policy on regions of these sizes.
 
     Raise `InputError` if its plans are not legal.
     """

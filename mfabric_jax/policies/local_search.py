@@ -1,8 +1,8 @@
 """Circuits for unsplit and split routing: `threshold` bisects a greedy rule's time; `local_search` is tabu search.
 
-The unit of bytes is the largest pair's demand, which a NIC carries in one unit of time (`scaled`). `carried` is what a
-pair sends over the EPS to end by T. Unsplit: all its bytes, or none if its circuits suffice. Split: the bytes beyond
-its circuits. A port of E NICs is in time if it carries at most E T.
+The unit of bytes is the largest pair's demand, which a NIC carries in one unit of time (`scale_demand`). `carried` is
+what a pair sends over the EPS to end by T. Unsplit: all its bytes, or none if its circuits suffice. Split: the bytes
+beyond its circuits. A port of E NICs is in time if it carries at most E T.
 
 A move gives circuits to a pair (w, b) of a late server w. Their NICs are free, or come at w from (w, c) and at b from
 (b, d). If both come from other pairs, (c, d) gets what the freed NICs allow. c and d are among the K partners of a
@@ -328,7 +328,7 @@ def local_search(
     most_changed: int | None = None,
     rounds: int = 100,
 ) -> Plan:
-    """Return the best circuits of tabu search (`improved`) from `greedy_next`, `threshold` and the previous plan.
+    """Return the best circuits of tabu search (`tabu_search`) from `greedy_next`, `threshold` and the previous plan.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
     - `previous`: the plan in use. `key`: random key; None: a fixed one.

@@ -56,8 +56,8 @@ class PairLayer(eqx.Module):
 class PolicyNetwork(eqx.Module):
     """The network policy: `network(demand, region, sigma=0.0) -> Plan`. Before training, circuits follow demand.
 
-    `weighs`: the network sees the current circuits and the delay of a change. Its proposal is then `weighed` against
-    the current circuits and evenly spread ones. `patience`: logarithm of the number of all-to-alls within
+    `weighs`: the network sees the current circuits and the delay of a change. Its proposal is then `weigh_circuits`
+    against the current circuits and evenly spread ones. `patience`: logarithm of the number of all-to-alls within
     which a change must pay for itself.
     """
 

@@ -90,7 +90,7 @@ def draw_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Flo
 def anneal(objective: Objective, start, steps: int):
     """Return the parameters after `steps` of Adam on `objective(parameters, temperature, strength)`.
 
-    `strength` is that of `drawn_to_whole`.
+    `strength` is that of `draw_to_whole`.
     """
     dtype = jax.tree.leaves(start)[0].dtype
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1), LAST_RATE / RATE), *MEMORY)
@@ -207,7 +207,7 @@ def relaxed(
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
     - `key`: random key; None: a fixed one.
     - `routing`: "split" minimises its exact time per port, "unsplit" a smooth approximation, "relay" the time of
-      relaxed shares (`relaxed_jointly`); a relay plan has shares.
+      relaxed shares (`relax_jointly`); a relay plan has shares.
     - `steps`, `samples`: gradient steps and number of starts. `rounds`: of local search, which relay routing skips.
 
     `local_search` alone is as good; `joint` is better under relay routing. `previous` is not used.

@@ -57,7 +57,8 @@ class StarLoads(NamedTuple):
 def fixed_time(group, demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, ""]:
     """Return the exact fluid completion time of one all-to-all between ranks of different servers [s].
 
-    `group`: `Electrical` ports under spraying, the `Star` of ports that remain after a failure, or `DirectLinks`.
+    `group`: `Electrical` ports under spraying, the `DegradedStar` of ports that remain after a failure, or
+    `DirectLinks`.
     """
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 

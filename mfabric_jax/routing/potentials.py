@@ -105,7 +105,7 @@ def minimise(
 ) -> tuple[Array, Float[Array, ""]]:
     """Return the best parameters of at most `steps` Adam steps, and their time; stop once it is at most `enough`.
 
-    `softened` maps parameters and temperature to a time and a gradient, as `Links.softened` does.
+    `softened` maps parameters and temperature to a time and a gradient, as `RelayLinks.softened` does.
     """
     dtype = start.dtype
     hot, cold, rate, last = (jnp.asarray(x, dtype) for x in (hot, COLD, rate, LAST_RATE))

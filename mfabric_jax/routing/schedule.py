@@ -37,8 +37,8 @@ def schedule_time(region: Region, schedule: CircuitSchedule, demand: Float[Array
     stays for the seconds T of split routing, the end is T or later: split paces packets to end together, whereas here
     they share max-min fairly.
 
-    Raise `InputError` for an illegal schedule (`Schedule.checked`). One trace per shape; under `vmap` a batch;
-    differentiable in seconds, delay, bandwidth, demand and real-valued configurations.
+    Raise `InputError` for an illegal schedule (`CircuitSchedule.check_region`). One trace per shape; under `vmap` a
+    batch; differentiable in seconds, delay, bandwidth, demand and real-valued configurations.
     """
     return jnp.maximum(*schedule_part_times(region, schedule, demand))
 
@@ -159,7 +159,8 @@ def lower_bound(
     directed: bool = True,
     first_free: bool = False,
 ) -> Float[Array, ""]:
-    """Return a lower bound on `schedule_time` for any whole circuits on these switches [s]; arguments as in `Schedule`.
+    """Return a lower bound on `schedule_time` for any whole circuits on these switches [s]; arguments as in
+    `CircuitSchedule`.
 
     A line is what one server sends, or receives; if circuits carry both directions, the mean of both is a line, too.
     With m configurations, a line has at most m times its ports partners; packet NICs carry the bytes of all others, at

@@ -2,7 +2,7 @@
 
 NumPy reads values first, since JAX would cut 64-bit integers to 32 bits. Values are known outside of JAX programs,
 unless they are on an accelerator, which a call does not wait for. For unknown values only the kind is checked;
-forbidden values become NaN (`marked`) or an outcome.
+forbidden values become NaN (`mark_forbidden`) or an outcome.
 """
 
 from typing import Any

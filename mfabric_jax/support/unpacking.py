@@ -1,6 +1,6 @@
 """Limits on what a file may become in memory: a small archive can expand to more than a machine holds.
 
-Readers call `check_size` before they expand a file; `unpacked` does so for .gz and .xz. The limit is `USUAL` bytes or
+Readers call `check_size` before they expand a file; `unpack` does so for .gz and .xz. The limit is `USUAL` bytes or
 `TIMES` the size of the file, whichever is more; `MFABRIC_UNPACKED_GIB` raises it.
 """
 

@@ -119,7 +119,8 @@ class Exchanges(NamedTuple):
     - `waiting`: part of `optical` that waits for the switch (None: all).
     - `busy` [P Q L]: `expert_load` (None: balanced); `early` [P Q L 3 R]: fields of `Early` (None: ranks wait).
     - `moved` [P 2]: seconds to move experts after the iteration, times bandwidth of NICs and of NVSwitches.
-    - `turns`: reconfigurations during an all-to-all (None: none); its seconds and `anew` include theirs.
+    - `reconfigurations_during`: reconfigurations during an all-to-all (None: none); its seconds and `anew` include
+      theirs.
     """
 
     optical: Float[Array, "P Q L 2"]

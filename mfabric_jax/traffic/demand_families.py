@@ -183,7 +183,7 @@ def noisy_forecast(key: Key[Array, ""], demand: Demand, sigma: float | Scalar) -
 def noisy_forecasts(
     keys: Key[Array, "N"], demand: Float[Array, "N S S"], sigma: float | Scalar
 ) -> Float[Array, "N S S"]:
-    """Return `misjudged` of each key and demand."""
+    """Return `noisy_forecast` of each key and demand."""
     return jax.vmap(noisy_forecast, (0, 0, None))(keys, demand, sigma)
 
 

@@ -203,7 +203,8 @@ def tokens_by_slot(
 def replicas_by_slot(
     replicas: Sequence[Tokens], room: SlotLayout, policy: PlacementPolicy, **how: Any
 ) -> tuple[Tokens, ...]:
-    """Return `placed` for replicas with one common placement, by the sum of their loads; `how` as in `placed`."""
+    """Return `tokens_by_slot` for replicas with one common placement, by the sum of their loads; `how` as in
+    `tokens_by_slot`."""
     before = [tokens.before for tokens in replicas if tokens.before is not None]
     known = np.concatenate(before, axis=1) if len(before) == len(replicas) else None
     count = replicas[0].count if len(replicas) == 1 else np.concatenate([tokens.count for tokens in replicas], axis=2)

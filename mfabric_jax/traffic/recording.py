@@ -203,7 +203,7 @@ def recorded_tokens(
     iterations: int | None = None,
     axes: str | None = None,
 ) -> Tokens:
-    """Return recorded selections, fitted to the workload (`Recording.fitted`).
+    """Return recorded selections, fitted to the workload (`Recording.fit`).
 
     - `path`: as in `open_trace`, or a `Recording`. If it holds several, the one with the model's number of experts is
       used, else one with a multiple of it; PATH/NAME selects one.

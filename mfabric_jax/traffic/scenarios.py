@@ -84,7 +84,7 @@ def _draw(
 def expected_demand(
     forecast: Float[Array, "S S"], sigma: Float[Array, ""] | float
 ) -> tuple[Float[Array, "S S"], Float[Array, ""]]:
-    """Return the mean of the true demand and the standard deviation of its logarithm, as in `believed`."""
+    """Return the mean of the true demand and the standard deviation of its logarithm, as in `log_moments`."""
     largest = forecast.max(initial=0)
     relative = forecast / jnp.where(largest > 0, largest, 1)  # so that the unit does not matter
     middle, spread = log_moments(relative, sigma)

@@ -1,8 +1,8 @@
 """Memory of a GPU in training: weights, gradients, optimizer (arXiv 1910.02054), activations by part, and buffers.
 
 Activations follow arXiv 2205.05198, for gated FFNs, no dropout, fused attention, expert probabilities applied to the
-gated product, and recomputation (formula: docs/models.md). Ranks receive even loads, unless `loads` states a `Load` per
-pipeline stage. `HEADROOM` covers communicators, fragmentation and libraries.
+gated product, and recomputation (formula: docs/models.md). Ranks receive even loads, unless `loads` states a
+`RankLoad` per pipeline stage. `HEADROOM` covers communicators, fragmentation and libraries.
 """
 
 from collections.abc import Sequence

@@ -7,7 +7,7 @@ Norms, biases and gates of shared experts are left out: they cost next to nothin
 - `score_flops(sequence)`: causal forward FLOPs per token, without projections;
 - `kept(hidden)`: elements per token that are kept for the backward pass, by name (arXiv 2205.05198, with a fused kernel
   that stores no scores);
-- `moved()`: elements per token that kernels between products and scores read or write;
+- `pointwise_elements()`: elements per token that kernels between products and scores read or write;
 - `passed_on(tokens, sequences)`: elements that a context-parallel rank sends to the next one (arXiv 2310.01889).
 """
 

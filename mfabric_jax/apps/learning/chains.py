@@ -2,7 +2,7 @@
 
 A chain's forecasts come from one of two sources. They are the true demand with log-normal errors, or they repeat the
 previous step: its demand, or only the popularity of its receivers. Training minimises `chain_time` over the whole
-chain. `served` times a policy with whole circuits.
+chain. `serve_chain` times a policy with whole circuits.
 """
 
 from typing import NamedTuple

@@ -364,7 +364,8 @@ def _check_number(field: str, value: Any, most: int) -> Int[Array, ""]:
 
 
 def circuits_of(scores: Float[Array, "S S"], region: Region) -> Int[Array, "S S"]:
-    """Return the circuits of a score action: `policies.rounded` of scores clipped to 0..1; traced NaN counts as 0."""
+    """Return the circuits of a score action: `policies.round_scores` of scores clipped to 0..1; traced NaN counts as
+    0."""
     return round_scores(jnp.nan_to_num(jnp.clip(floats("scores", scores, NO_NAN), 0, 1)), region)
 
 

@@ -1,8 +1,8 @@
 """Training without a gradient of the time: try legal circuits and make the faster ones likelier.
 
-- `reinforced` adds noise to the logits of circuits and rounds them. It follows the score-function gradient (Williams,
+- `reinforce` adds noise to the logits of circuits and rounds them. It follows the score-function gradient (Williams,
   Machine Learning 8, 1992) with the opposite noise as its baseline.
-- `evolved` adds noise to the weights, in pairs of opposite sign (Salimans et al., arXiv 1703.03864, 2017).
+- `evolve` adds noise to the weights, in pairs of opposite sign (Salimans et al., arXiv 1703.03864, 2017).
 
 Both time what a deployed policy does: it keeps or changes whole circuits, and each change costs the delay.
 """
@@ -92,7 +92,7 @@ def _score(model: PolicyNetwork, chain: Chain, key, before) -> Float[Array, ""]:
 
 
 def evolve(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:
-    """Return the same as `reinforced`, from opposite pairs of weight changes; all pairs see the same batch."""
+    """Return the same as `reinforce`, from opposite pairs of weight changes; all pairs see the same batch."""
     weights, static = eqx.partition(model, eqx.is_inexact_array)
     flat, back = jax.flatten_util.ravel_pytree(weights)
 

@@ -62,7 +62,7 @@ class TrafficFit:
 def fit(recording: Recording | Tokens, iterations: int | None = None) -> TrafficFit:
     """Return knobs whose traffic has the statistics of the recording; one iteration stands for one record.
 
-    - `iterations`: number to generate for `Fit.fitted`, with another seed (default: as recorded).
+    - `iterations`: number to generate for `TrafficFit.fitted`, with another seed (default: as recorded).
 
     Fits quantiles of load and pairs, Gini coefficients, pairs without traffic, source rows, micro-batches and
     correlations, as far as `moments_of` defines them. `distinct` is the largest value that no row contradicts. Hot

@@ -235,7 +235,7 @@ class Deployment:
         )
 
     def pass_for_limit_s(self, nic_gbps: Any) -> Any:
-        """Return the seconds of a prefill pass to compare with a limit, as in `judged_s`."""
+        """Return the seconds of a prefill pass to compare with a limit, as in `tpot_for_limit_s`."""
         return slower(self.case, "prefill") * self.prefilling(nic_gbps).step_s
 
     @property
@@ -319,7 +319,7 @@ class Deployment:
 
     # ------------------------------------------------------------------------------------------------------------- cost
     def per_gpu(self) -> tuple[float | None, float | None]:
-        """Return `Pool.per_gpu` of the decoding pool."""
+        """Return `GpuPool.per_gpu` of the decoding pool."""
         return self.decode.per_gpu
 
     def prefill_share(self, decoding: Decoding, nic_gbps: Any) -> Any:

@@ -166,7 +166,7 @@ def simulate(
 ) -> Timeline | None:
     """Return the events of every request from arrival to last token; None as soon as too many are `late`.
 
-    Every request must fit into the room of a unit (`Decode.reserved`).
+    Every request must fit into the room of a unit (`DecodePool.reserved_bytes`).
     """
     if not (decode.reserved_bytes(requests) <= decode.room).all() or decode.most < 1:
         raise ValueError("a request is larger than the room of a unit")

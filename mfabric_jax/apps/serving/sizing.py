@@ -49,7 +49,7 @@ class Batches(NamedTuple):
     """The B batches of a deployment that fit its memory, each field [B].
 
     - `batch`: tokens of a GPU; `requests`: of a GPU; `tpot_s`: predicted seconds from token to token.
-    - `judged_s`: seconds to compare with `serving.tpot_ms`; `step_s`: of a step, for `serving.load.ttft_ms`.
+    - `tpot_for_limit_s`: seconds to compare with `serving.tpot_ms`; `step_s`: of a step, for `serving.load.ttft_ms`.
     """
 
     deployed: Deployment

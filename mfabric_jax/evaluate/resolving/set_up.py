@@ -41,7 +41,7 @@ MEMORY = Columns(
 def memory_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
     """Return the gigabytes that the busiest GPU of the fullest stage needs and has, whether they fit, and all parts.
 
-    None: unknown. The GPU's tokens are those of the timed traffic (`drawn_loads`).
+    None: unknown. The GPU's tokens are those of the timed traffic (`draw_loads`).
     """
     parts, has = fullest_stage(job, draw_loads(settings.case, job))[1], settings.server.memory_bytes
     return {

@@ -143,7 +143,8 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
 
 
 def record_of_cases(all_cases: Cases) -> dict[str, Any]:
-    """Return what files of rows record of their cases: `described`, digests of named files, versions and device."""
+    """Return what files of rows record of their cases: `describe_cases`, digests of named files, versions and
+    device."""
     case = all_cases.blocks[0].case
     files = {name: digest(path) for name, path in files_of(all_cases).items()}
     policy = resolve(case).policy_name

@@ -98,7 +98,7 @@ def push_forward(tape, hop_flow, share, weight, d):
 
 
 def pull_back(tape, hop_flow, share, weight, links, of_time):
-    """Return the cotangents of each input for cotangents of begins and ends [2F]: the transpose of `pushed`."""
+    """Return the cotangents of each input for cotangents of begins and ends [2F]: the transpose of `push_forward`."""
     flows, hops = len(weight), len(share)
     capacity, of_share, of_weight = np.zeros(links), np.zeros(hops), np.zeros(flows)
     cap, size, start, lag = np.zeros(flows), np.zeros(flows), np.zeros(flows), np.zeros(flows)

@@ -16,7 +16,7 @@ ENDPOINTS = ("gpu", "host", "server")
 class Pair:
     """Two linked nodes, the lower number first.
 
-    `gbps`: of both directions. `ways`: the directions that have links (True: from the second end). `links`: their
+    `gbps`: of both directions. `directions`: the directions that have links (True: from the second end). `links`: their
     numbers. `each`: for ends that stand for many nodes, the number of neighbours of each, in words.
     """
 

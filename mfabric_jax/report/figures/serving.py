@@ -40,7 +40,7 @@ def serving_chart(rows: Rows) -> Chart:
 
 
 def serving_charts(rows: Rows) -> list[Chart]:
-    """Return `served_chart`, and the same chart of dollars if any row has a price."""
+    """Return `serving_chart`, and the same chart of dollars if any row has a price."""
     priced = [row for row in rows if usable(row[USD]) is not None]
     return [serving_chart(rows), *([_chart("Serving: cost", priced, USD)] if priced else [])]
 

@@ -51,7 +51,7 @@ def export_iteration(
 
 
 def check_timed(case: Case, ends: str | None, *, collectives: bool = False) -> None:
-    """Raise `InputError`, before any computation, if `timed_iteration` would refuse the graph."""
+    """Raise `InputError`, before any computation, if `time_iteration` would refuse the graph."""
     resolved = resolve(case)
     group = resolved.fabric.group(resolved.site, case.network.nic_gbps)
     _check_ends(group, resolved.job, usual_ends(group) if ends is None else ends, collectives=collectives)

@@ -76,7 +76,7 @@ class ReplicaAllToAlls:
         return flows_of(src, dst, demand[src, dst], cap=cap, task=np.where(circuits > 0, CIRCUITS, PACKETS))
 
     def _distinct_paths(self, problem: Problem, moe: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Index [P Q L 2] of each all-to-all among the N different ones, and the `Ways` of these [N S S]."""
+        """Index [P Q L 2] of each all-to-all among the N different ones, and the `RegionMessages` of these [N S S]."""
         assert self.count is not None
         number = np.broadcast_to(self.number[..., None], moe.shape)[moe]
         keys = np.concatenate([number[:, None], self.count[moe].reshape(len(number), -1)], axis=1)
@@ -144,7 +144,7 @@ def iteration_graph(
 ) -> IterationGraph:
     """Return the iteration that a scenario shows (`run.sample`, or the last) at its first bandwidth, in every replica.
 
-    Parameters are those of `exported_iteration`. Raise `InputError` for settings that have no such graph.
+    Parameters are those of `export_iteration`. Raise `InputError` for settings that have no such graph.
     """
     check_exportable(problem)
     ends = usual_ends(problem.group) if ends is None else one_of("ends", ends, ENDS)

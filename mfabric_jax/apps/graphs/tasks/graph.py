@@ -44,8 +44,8 @@ class TaskGraph:
     - `start` [T] s: earliest begin. `lag` [T] s: delay after the last end that the task waits for, or after `start`.
     - `seconds` [T]: duration of a COMPUTE.
     - `bytes` [T]: size of a SEND's message. That of a RECV counts only if no task sends the message (see `absent` of
-      `lowered`). Of a COLLECTIVE: the buffer of an ALL_REDUCE, REDUCE or BROADCAST; what every rank has at the end of
-      an ALL_GATHER or at the beginning of a REDUCE_SCATTER; what each rank of an ALL_TO_ALL or the root of a SCATTER
+      `lower_tasks`). Of a COLLECTIVE: the buffer of an ALL_REDUCE, REDUCE or BROADCAST; what every rank has at the end
+      of an ALL_GATHER or at the beginning of a REDUCE_SCATTER; what each rank of an ALL_TO_ALL or the root of a SCATTER
       sends, or the root of a GATHER receives, including its own part.
     - `peer` [T]: the destination of a SEND, the source of a RECV, the root of a rooted collective; else -1.
     - `match` [T]: one number for the SEND and the RECV of a message, or for all tasks of a collective; -1: none (a SEND
