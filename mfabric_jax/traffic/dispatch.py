@@ -141,7 +141,7 @@ def sent_tokens(workload: Workload, tokens: Tokens) -> np.ndarray:
 
     C is E, or E + S with copies. An expert takes at most `capacity_factor` times the all-to-all's mean selections per
     expert; all sources lose the same fraction of the excess. Copies for a server count the tokens with an expert there.
-    They are exact if the traffic knows them (`Tokens.reach_probabilities`), else expected values
+    They are exact if the traffic knows them (`Tokens.reached`), else expected values
     (`reach_probabilities`). A rank's own server gets no copies.
     """
     if not _changes(workload):
