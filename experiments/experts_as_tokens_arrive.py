@@ -75,7 +75,7 @@ def _arrived(config: Config, scheduler: str, delay: float, seed: int):
 
 def _end(config: Config, arrived, parts: int, batch: float) -> float:
     busiest = float(arrived.bytes.sum(0).max())
-    return float(block_ends(arrived.merged(parts), 1.0, batch, config.compute / busiest).combine_s)
+    return float(block_ends(arrived.merge_parts(parts), 1.0, batch, config.compute / busiest).combine_s)
 
 
 named = adding(count=lambda row: "all" if row["parts"] == ALL else str(row["parts"]))

@@ -88,7 +88,7 @@ def run(config: Config) -> Found:
     for drift, skew in cells(config, config.drifts, config.skews):
         job = resolve(config.setting(DESIGNS[BASE])).job
         drawn = {"iterations": config.iterations + 1, "micro_batches": 1, "seed": config.seed, "drift": drift}
-        tokens = traffic.generated(job, skew, **drawn).after_the_first()
+        tokens = traffic.generated_tokens(job, skew, **drawn).after_the_first()
         base = None
         for name in config.designs:
             row = timed(config, DESIGNS[name], tokens)

@@ -264,7 +264,7 @@ def option_added(draw, command, words):
     option = draw.choice(options)
     if option.switch:
         return [*words, draw.choice((option.flag, f"--no-{option.flag[2:]}"))]
-    several = draw.choice((1, 1, 1, 2)) if option.listed else 1
+    several = draw.choice((1, 1, 1, 2)) if option.takes_list else 1
     return [*words, option.flag, ",".join(value_for(draw, option.kind, option.default) for _ in range(several))]
 
 

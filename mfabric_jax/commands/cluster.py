@@ -78,4 +78,4 @@ def _draw_solved(solved, picture: str) -> None:
 
 def pooled_use(solved):
     """Return the utilisation of `cluster.sprayed`'s links; None if flows took single paths, which the picture pools."""
-    return solved.transfers.utilisation if solved.network is solved.cluster.sprayed else None
+    return solved.transfers.utilisation if solved.network is solved.cluster.pooled_network else None

@@ -53,7 +53,7 @@ def loads_on_circuits(
         xp.zeros_like(optical[..., 0]),
         solver.differ(served, before),
         xp.asarray(np.broadcast_to(where.backward | rule.long | (rule.name in AHEAD), slots.shape)),
-        None if shown is None else solver.shown(served[(slice(None), *shown)]),
+        None if shown is None else solver.as_arrays(served[(slice(None), *shown)]),
         xp.maximum(*solver.seconds(calm, sent.even)),
         waiting=waiting[0] if waiting else None,
         anew=solver.anew(before, served),

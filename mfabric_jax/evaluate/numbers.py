@@ -105,7 +105,7 @@ class NetworkOf(eqx.Module):
         return self._group(self._to_arrays(case))
 
     def _group(self, typed: Mapping[str, Any]) -> Any:
-        group = self.group.at(typed["nic_gbps"], self.gpu_tbps)
+        group = self.group.with_bandwidth(typed["nic_gbps"], self.gpu_tbps)
         for name in (*(DEGREES if self.varies else ()), *(("delay_s",) if group.reconfigures or group.phases else ())):
             group = eqx.tree_at(lambda g, name=name: getattr(g, name), group, typed[name])
         return group

@@ -332,7 +332,7 @@ def own_keys(problem: Problem) -> np.ndarray:
 
 def link_group(problem: Problem, group: Any) -> Any:
     """Return the group with its paths and, if its links are fixed, links chosen for the mean traffic of the run."""
-    if group.joined:
+    if group.has_paths:
         return group
     if group.shares_links:
         return routing.add_rates(

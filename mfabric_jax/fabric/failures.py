@@ -184,7 +184,7 @@ def degrade(
     attention_gpus = gpus_per_rank if attention_gpus is None else whole("attention_gpus", attention_gpus)
     sizes = ranks_per_server, gpus_per_rank, radix, rails, attention_gpus, gpu
     hit = Hit(LIKE.get(kind, kind), server, known, *sizes, uplinks, spines, nics, relayed, many_rings)
-    left = group.broken(hit)
+    left = group.after_failure(hit)
     return dataclasses.replace(left, kind=kind) if kind in LIKE else left
 
 

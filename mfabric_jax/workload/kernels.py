@@ -342,7 +342,7 @@ class _Kernels:
             cast = _Passes(self._cast(tokens * split[0]), self._cast(tokens * split[1]))
             again = product.forward if number in ups and self.again.parts & {"mla-up"} else 0.0
             passes += product._replace(again=again) + cast
-        moved = kind.moved()
+        moved = kind.pointwise_elements()
         passes += self._elementwise(moved, moved, self.own_tokens, 2 + len(ups))
         if ups and "mla-up" in self.again.parts:
             passes = passes._replace(again=passes.again + self._kernels(2 * moved * self.own_tokens, 2))

@@ -198,7 +198,7 @@ class Mixed:
     def activation_elements(self, hidden: int) -> dict[str, float]:
         sums: dict[str, float] = {}
         for kind, share in self.shares:
-            for name, elements in kind.kept(hidden).items():
+            for name, elements in kind.activation_elements(hidden).items():
                 sums[name] = sums.get(name, 0.0) + share * elements
         return sums
 

@@ -78,7 +78,7 @@ def test_matchings_above_a_threshold_exist_or_not():
         value = random.random((6, 6))
         column, row = np.full((2, 6), -1)
         for threshold in (0.8, 0.6, 0.4):  # what was matched stays
-            found = uncompiled().matched_above(value, threshold, column, row, np.empty(12, int))
+            found = uncompiled().match_above(value, threshold, column, row, np.empty(12, int))
             most = linear_sum_assignment(value >= threshold, maximize=True)
             assert found == (value >= threshold)[most].all()
             seen.append(found)

@@ -108,7 +108,7 @@ def plain_loops(name="", line="", instead=""):
             copy = broken(f"host.{part}", *((line, instead) if part == name else ("", "")))
             sys.modules[f"mfabric_jax.flows.host.{part}"] = copy
         new_heap, nothing_shared = copy.new_heap, copy.nothing_shared  # records, whose fields plain Python sees
-        copy._programs = lambda: (copy.run, copy.pushed, copy.pulled)
+        copy._programs = lambda: (copy.run, copy.push_forward, copy.pull_back)
         copy.new_heap = lambda things: new_heap(things)._replace(entries=new_heap(things).entries.view(np.recarray))
         copy.nothing_shared = lambda *terms: as_records(nothing_shared(*terms))
         yield
@@ -145,7 +145,7 @@ def test_compiled_loops():
 
 def star_times(kernel):
     """The kernel alone, on instances of ports about 1 and without dead ones."""
-    finish_times = jax.jit(lambda size, leaf, groups: kernel.finish_times(size, kernel.Ports(leaf, groups)))
+    finish_times = jax.jit(lambda size, leaf, groups: kernel.finish_times(size, kernel.StarPorts(leaf, groups)))
     for size, up, down, *racks in zip(*instances(4, 2, ports=("equal", "unequal")), strict=True):
         size = size / max(size.max(), 1)
         leaf, groups = np.concatenate([up, down]), np.minimum(np.concatenate(racks), kernel.BIG)

@@ -66,8 +66,8 @@ def test_the_way_back_over_one_switch_takes_what_the_way_there_took():
         for k in range(len(one[1])):
             if parts.circuit_s[1 + k] > 0:
                 assert parts.circuit_s[1 + k] <= one[1][k] * (1 + 1e-12)
-                np.testing.assert_allclose(parts.turn_s[1 + k], one[6] * (k > 0), atol=1e-12)
-        one_part = parts.merged(1)
+                np.testing.assert_allclose(parts.reconfigure_s[1 + k], one[6] * (k > 0), atol=1e-12)
+        one_part = parts.merge_parts(1)
         np.testing.assert_allclose(one_part.bytes[0], parts.bytes.sum(0))
         np.testing.assert_allclose(one_part.time[0], parts.time.max(0))
 

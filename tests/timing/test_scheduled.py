@@ -135,7 +135,7 @@ def test_one_configuration_that_stays_is_circuits_that_stay():
     found, stayed = exchanges(DRAWN, where, TOKENS, Stays()), exchanges(DRAWN, where, TOKENS, uniform)
     for field in ("optical", "electrical", "inside", "switch", "balanced"):
         np.testing.assert_allclose(getattr(found, field), getattr(stayed, field), rtol=RTOL, err_msg=field)
-    assert not found.turns.any()
+    assert not found.reconfigurations_during.any()
 
 
 SCHEDULER = """

@@ -134,7 +134,7 @@ def running(workload):
     for p, q in np.ndindex(order.kind.shape):
         if order.chunk[p, q] < 0:
             continue
-        place = workload.held_places(p)[order.chunk[p, q]]
+        place = workload.stage_places(p)[order.chunk[p, q]]
         first, here = sum(workload.place_blocks[:place]), np.flatnonzero(where.present[p, q])
         direction = {FORWARD: "forward", BACKWARD: "backward", WEIGHT: "weights"}[int(order.kind[p, q])]
         own = range(first, first + len(here))

@@ -104,7 +104,7 @@ def _of_hit(after: Iteration | None, whole_s: np.ndarray, since: int) -> dict[st
 def _loss_columns(
     config: Any, problem: Problem, hit: Struck, kind: str, *, run_s: float, slow_down: float | None
 ) -> dict:
-    settings, job, there = problem.resolved, problem.workload, config.counted.devices(kind)
+    settings, job, there = problem.resolved, problem.workload, config.cluster_parts.devices(kind)
     bill = bill_of(settings, job, problem.bandwidths[0])
     usd = {"spare_network_usd": bill.network_usd, "spare_usd": bill.cluster_usd}
     spares = {name: multiply(whole, 1 / job.servers) if hit.left.spare else None for name, whole in usd.items()}
@@ -149,7 +149,7 @@ def _part_usd(config: Any, problem: Problem, kind: str) -> float | None:
     if kind == "gpu":
         return usd_of_gpu(problem.resolved)
     if kind == "optical-switch" and problem.fabric.about.optics.switch_a_nic:
-        behind = (part.attachment.ocs_ports for part in problem.fabric.parts(config.counted.site))
+        behind = (part.attachment.ocs_ports for part in problem.fabric.parts(config.cluster_parts.site))
         return price_of("ocs_port", next(ports for ports in behind if ports))
     if kind == "optical-switch" and problem.fabric.about.optics.switches is not None:
         ports, _ = problem.fabric.about.optics.switches(problem.resolved.site)

@@ -187,9 +187,9 @@ def _between(group: ServingGroup, copies: Copies) -> Float[np.ndarray, "L"]:
         paths = paths_on_links(links, group.shape, case.network.paths.name, case.run.seed)  # type: ignore[arg-type]
         unit = unit_on_host(links)
         return once_each_row(lambda each: paths.times_now(unit, each), copies.between)
-    if not links.joined and links.mesh is not None:
+    if not links.has_paths and links.mesh is not None:
         links = add_paths(links)  # type: ignore[arg-type]
-    elif not links.joined:
+    elif not links.has_paths:
         mean, wiring = server_bytes(copies.between, per_server).mean(0), group.hardware.own(group.on.name).wiring
         links = wire_group(wiring, links, group.shape.servers, mean, ALL_TO_ALLS)  # type: ignore[arg-type]
     unit = unit_on_host(links)

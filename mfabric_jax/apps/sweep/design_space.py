@@ -159,7 +159,7 @@ class Sweep:
         program = self.program(part.group)
         results = program.rows(self.data(part.rows), self.full_part(part.group), before)
         settings = {name: values[part.rows] for name, values in self.columns.items()}
-        same = {name: np.full(len(part.rows), value, object) for name, value in program.shown().items()}
+        same = {name: np.full(len(part.rows), value, object) for name, value in program.constant_columns().items()}
         settled = {name: same[name] for name in same.keys() & settings if not program.SETTINGS[name].data}
         varied = {name: "varies" for name in self.columns if program.SETTINGS[name].data}
         footer = {"command": "sweep", "sweep": _short(self.identity())} | provenance(self.dtype)

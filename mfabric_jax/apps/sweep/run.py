@@ -126,7 +126,7 @@ def sweep_folder(config: Any, path: Path, columns: Columns | None = None) -> Swe
         "parts": whole("parts", len(config.parts)),
         "all_columns": columns is None,
     }
-    return SweepFolder(path, json.loads(json.dumps(config.described() | made | {"files": read}, default=str)))
+    return SweepFolder(path, json.loads(json.dumps(config.identity() | made | {"files": read}, default=str)))
 
 
 class Maker:
@@ -144,7 +144,7 @@ class Maker:
         """Compute and write one part. `before` is called with the estimate of every program, `solved` with the number
         of rows solved one by one."""
         drop_programs_if_crowded()
-        columns, footer = self.config.made(part, before, solved)
+        columns, footer = self.config.compute_part(part, before, solved)
         shown = {name: values for name, values in columns.items() if name not in self.without}
         self.folder.write(part.number, shown, footer)
 

@@ -667,13 +667,13 @@ def _check_groups(resolved: Resolved) -> None:
     Raise Misfit for a user's or a trained policy that reads more than the demand where it must not.
     """
     case, name, network = resolved.case, resolved.policy, resolved.case.network
-    policies.suited(name, routing=resolved.routing)
+    policies.get_suitable(name, routing=resolved.routing)
     group: Any = resolved.fabric.group(resolved.site, network.nic_gbps)
     if group.reconfigures and resolved.is_scheduled:
         resolved.planner(group)
     elif group.reconfigures:
         options = {"routing": resolved.routing, "names": network.acos.topologies}
-        policies.tried(name, (group.servers,), int(group.optical_degree), **options)
+        policies.get_checked(name, (group.servers,), int(group.optical_degree), **options)
         policy, alone = resolved.circuits_policy(), each_by_demand(flat(case)) and name not in NAMES
         if alone and not policies.reads_of(policy, group).demand_alone:
             raise more_than_demand(name_of(name))

@@ -323,9 +323,9 @@ class Resolved(Hardware):
         name = case.circuits.policy
         if name == "static":
             return policies.static_for(mean)
-        policy = policies.suited(name, routing=case.circuits.routing, names=self.case.network.acos.topologies)
+        policy = policies.get_suitable(name, routing=case.circuits.routing, names=self.case.network.acos.topologies)
         alone = self.first == "pays" or case.job.overlap.name == "passes"
-        return policies.for_demand_alone(policy) if alone and policies.knows_place(name) else policy
+        return policies.for_demand_alone(policy) if alone and policies.may_use_previous(name) else policy
 
 
 def knobs_of(source: Any) -> Knobs:

@@ -37,7 +37,7 @@ def first(heap):
 
 @compiled
 def put(heap, thing, key):
-    slot = heap.place[thing]
+    slot = heap.position[thing]
     if slot < 0:
         slot = heap.size[0]
         heap.size[0] += 1
@@ -50,10 +50,10 @@ def put(heap, thing, key):
 
 @compiled
 def drop(heap, thing):
-    slot = heap.place[thing]
+    slot = heap.position[thing]
     if slot < 0:
         return
-    heap.place[thing] = -1
+    heap.position[thing] = -1
     heap.size[0] -= 1
     last, key = heap.entries[heap.size[0]].thing, heap.entries[heap.size[0]].key
     if last == thing:
@@ -67,7 +67,7 @@ def drop(heap, thing):
 @compiled
 def _stand(heap, slot, thing, key):
     heap.entries[slot].key, heap.entries[slot].thing = key, thing
-    heap.place[thing] = slot
+    heap.position[thing] = slot
 
 
 @compiled

@@ -64,13 +64,13 @@ def build_fabric(cluster: Any, *, utilisation: Any = None, title: str = "") -> F
         if len(servers.tail):
             load = None if utilisation is None else np.asarray(utilisation, dtype=float)[link]
             return build_graph(servers, utilisation=load, title=title, places=getattr(mesh, "places", None))
-    busy = None if utilisation is None else LinkHeat(cluster.sprayed, utilisation)
+    busy = None if utilisation is None else LinkHeat(cluster.pooled_network, utilisation)
     return _Picture(cluster, busy).draw(title)
 
 
 def _between_servers(cluster: Any) -> tuple[Any, np.ndarray]:
     """The network of servers (as single nodes) and routers, and the numbers of its links in `cluster.sprayed`."""
-    network, server, others = cluster.sprayed, [], []
+    network, server, others = cluster.pooled_network, [], []
     for kind, count in network.nodes:
         own = np.arange(count) + (0 if kind in INSIDE else cluster.servers + sum(n for _, n in others))
         server.append(own // cluster.gpus_per_server if kind == "gpu" else own)

@@ -124,7 +124,7 @@ def test_many_cases_are_columns_of_few(monkeypatch):
     assert asked.files() == {}
     assert [len(part.rows) for part in asked.parts] == [1024, 1024, 152, 1024, 76]
     assert len(built) < 40 + 3_300  # those with which ends are tried; one each to look for ports too many
-    assert pickle.loads(pickle.dumps(asked)).described() == asked.identity()  # as workers get it
+    assert pickle.loads(pickle.dumps(asked)).identity() == asked.identity()  # as workers get it
 
 
 def test_values_are_drawn_in_their_range_and_do_not_disturb_each_other():

@@ -26,7 +26,7 @@ def test_panels_in_the_place_of_switches_by_hand():
 
 
 @pytest.mark.parametrize("changes", [{"network.fabric": "fat-tree"}, TURNS])
-def test_none_where_a_reconfigurations_or_is_none(changes):
+def test_none_where_a_switch_reconfigures_or_is_none(changes):
     one = row(small(changes))
     assert one["panel_network_cost_usd"] is None
     assert one["panel_usd_per_million_tokens"] is None
