@@ -18,15 +18,15 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", default="mixtral-8x7b")
     options.add_argument("--iterations", type=int, default=1000)
-    options.add_argument("--turn", default="on-demand")
+    options.add_argument("--reconfigure", default="on-demand")
     asked = options.parse_args()
-    given = {"model.name": asked.model, "run.iterations": asked.iterations, "circuits.turn": asked.turn}
+    given = {"model.name": asked.model, "run.iterations": asked.iterations, "circuits.reconfigure": asked.reconfigure}
     case = load(preset="paper", changes=given)
     assert isinstance(case, Case)
     start = time.perf_counter()
     one = problem_of(resolve(case), (case.network.nic_gbps,))
     where = f"{jax.devices()[0].platform}, {case.run.dtype}"
-    print(f"{where}, {asked.iterations} iterations of {asked.model}, greedy, {asked.turn}")
+    print(f"{where}, {asked.iterations} iterations of {asked.model}, greedy, {asked.reconfigure}")
     print(f"draw the traffic {time.perf_counter() - start:.2f} s")
     for name in ("with compiling", "again"):
         start = time.perf_counter()

@@ -31,7 +31,7 @@ ALWAYS, APART = "mfabric, waits always", "mfabric, a circuit a flow"
 DESIGNS: dict[str, dict[str, Any]] = {
     TREE: {},
     MFABRIC: {},
-    ALWAYS: {"circuits.turn": "always"},
+    ALWAYS: {"circuits.reconfigure": "always"},
     APART: {"network.ecmp.circuits": "single"},
     RAILS: {},
     MATCHINGS: {"network.topoopt.wiring": "demand"},

@@ -38,7 +38,7 @@ FAMILIES = {
     "MoE 0.8": lambda servers, seed: moe(servers, seed, skew=0.8),
     "uniform": uniform,
 }
-SCHEDULERS = ("spectra", "whole-pair", "solstice", "keep-or-turn", "joint")
+SCHEDULERS = ("spectra", "whole-pair", "solstice", "keep-or-reconfigure", "joint")
 PLANNED = 0.01, 10.0  # delays that joint plans for, over seconds of the bytes
 POLICIES = ("greedy", "uniform")
 NIC_GBPS, NICS = 400.0, 8

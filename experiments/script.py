@@ -54,10 +54,10 @@ PRESETS = {  # what each states beyond the paper's text
 }
 FIRST: dict[str, dict[str, Any]] = {  # which circuits the first all-to-all of a forward block finds
     "block": {},
-    "reuse": {"circuits.turn": "reuse"},
+    "reuse": {"circuits.reconfigure": "reuse"},
     "random": {"circuits.predict.predictor": "random"},
-    "predict": {"circuits.turn": "predict"},
-    "pays": {"circuits.turn": "pays"},
+    "predict": {"circuits.reconfigure": "predict"},
+    "pays": {"circuits.reconfigure": "pays"},
 }
 COMPLETE = "complete"  # in a configuration: nothing stopped the run
 

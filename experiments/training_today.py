@@ -51,7 +51,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "slowest of 4 replicas (R1 has one)": {"run.replicas": 4},
     "NDP": {"network.transport": "ndp"},
     "DCTCP": {"network.transport": "dctcp"},
-    "the switch turns every time": {"circuits.turn": "always"},
+    "the switch turns every time": {"circuits.reconfigure": "always"},
     "switch only where it pays": FIRST["pays"],
     "fat-tree's NICs pooled": {"network.nic_use": "pooled"},
 }

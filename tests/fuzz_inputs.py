@@ -287,7 +287,7 @@ usd = 40000
 usd_per_port = 50
 watts = 60
 watts_per_port = 0.2
-turns_per_s = 10
+reconfigurations_per_s = 10
 [switch.400]
 usd = 28000
 ports = 64
@@ -340,7 +340,7 @@ KNOBS = {"schema_version": 1, "skew": 0.4, "row_noise": 0.2, "drift": 0.1, "hot_
 beside("knobs", "k.json", "json", KNOBS, SMALL.format("traffic.knobs=k.json"))
 SLOTS = [[*range(16)], [*range(15, -1, -1)]]
 MAP = {"physical_to_logical_map": [[*range(16)]]}
-beside("placement of SGLang", "p.json", "json", MAP, SMALL.format("placement.given=p.json"))
+beside("placement of SGLang", "p.json", "json", MAP, SMALL.format("placement.file=p.json"))
 EPLB = {
     "phy2log": SLOTS,
     "log2phy": [[[e] for e in range(16)], [[15 - e] for e in range(16)]],

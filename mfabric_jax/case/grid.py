@@ -99,7 +99,7 @@ OWN_DOMAINS = ("scale-up", "cloudmatrix384")  # fabrics with their own size and 
 OF_DOMAINS = ("gpu.nvlink_gigabytes_per_s", "gpu.scale_up_gpus")
 OF_CHOICE = tuple(
     f"circuits.{name}" for name in ("policy", "routing", "schedule", "partial")
-)  # not read with circuits.turn = bound
+)  # not read with circuits.reconfigure = bound
 POLICY_FABRICS = ("mfabric", "mfabric-cpo", "acos")  # fabrics whose circuits a policy chooses
 OTHER_CIRCUIT_SETTINGS = {
     "photonic-rails": ("circuits.ocs", "circuits.delay_s", "circuits.reactivation_s")
@@ -283,7 +283,7 @@ def fabric_reads(path: str, statement: Statement) -> bool:
         return fabric == only
     if path.startswith("circuits."):
         fixed = fabric == "acos" and path in ("circuits.policy", "circuits.ocs")
-        if statement.get("circuits.turn") == BOUND and path in OF_CHOICE:
+        if statement.get("circuits.reconfigure") == BOUND and path in OF_CHOICE:
             return False
         return (fabric in POLICY_FABRICS and not fixed) or path in OTHER_CIRCUIT_SETTINGS.get(fabric, ())
     if path in OF_DOMAINS and fabric in OWN_DOMAINS:

@@ -1,8 +1,8 @@
 """Settings by path: the known settings, statements of their values, and the case that a statement makes.
 
 A statement is a flat dictionary from path to value; the value of a choice is the name of an alternative. For example,
-`circuits.predict.sigma` is a leaf of the alternative `predict` of `circuits.turn`; `compute.efficiency` stands both for
-an alternative and for its only value.
+`circuits.predict.sigma` is a leaf of the alternative `predict` of `circuits.reconfigure`; `compute.efficiency` stands
+both for an alternative and for its only value.
 """
 
 import dataclasses
@@ -298,9 +298,19 @@ def leaf_path(alternative: str, field: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------- what is stated
+RENAMED = {  # settings that were renamed before 0.2
+    "circuits.turn": "circuits.reconfigure",
+    "network.torus.ways": "network.torus.paths",
+    "network.full-mesh.ways": "network.full-mesh.paths",
+    "placement.given": "placement.file",
+}
+
+
 def unknown(path: str, where: str = "") -> InputError:
     """Return the error for an unknown path, with the closest known one."""
     known = settings()
+    if path in RENAMED:
+        return InputError(f"{where}{path} is now {RENAMED[path]}; give it by that name.")
     near = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
     last = path.rpartition(".")[2]
     near = near or [candidate for candidate in known if candidate.rpartition(".")[2] == last][:1]

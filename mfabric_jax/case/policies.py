@@ -18,19 +18,20 @@ NAMES = (
     "topologies",
 )
 SCHEDULERS = (
-    *("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-turn", "joint", "exact"),
+    *("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-reconfigure", "joint", "exact"),
 )
 ROUTINGS = ("unsplit", "best-path", "split", "relay")  # how demand uses circuits and the tree: `routing/region.py`
 NO_SCHEDULE = "none"
-BOUND = "bound"  # value of circuits.turn, and policy in its rows
+BOUND = "bound"  # value of circuits.reconfigure, and policy in its rows
 NAMED = {"policy": NAMES, "scheduler": SCHEDULERS}
 SUFFIX = ".policy"  # suffix of files that `mfabric train` writes
 WITH_SETTINGS = re.compile(r"(.+)\((.*)\)")  # NAME(setting=value, setting=value)
 FORM = "NAME(setting=value, ...)"
 NO_TEXT = ("mean", "parameters")  # settings that are arrays
 COPILOT = (
-    "the Copilot of arXiv 2501.03905 is not a policy but a rule for when to reconfigure: write circuits.turn = predict "
-    "and circuits.predict.predictor = transition, with the policy that chooses circuits for the predicted demand"
+    "the Copilot of arXiv 2501.03905 is not a policy but a rule for when to reconfigure: write "
+    "circuits.reconfigure = predict and circuits.predict.predictor = transition, with the policy that chooses circuits "
+    "for the predicted demand"
 )
 
 

@@ -2,8 +2,8 @@
 
 `Case` (in `case.paths`) has eleven groups, each a class of plain values; the longest path is `group.part.leaf`. Every
 leaf has one default. Settings that exclude each other are one *choice* between alternatives (subclasses of
-`Alternative`). A choice is stated by name (`circuits.turn = "pays"`), or by a table with the name of the alternative
-(`[circuits.predict] sigma = 0.3`). An alternative whose only field is `value` is written as one key
+`Alternative`). A choice is stated by name (`circuits.reconfigure = "pays"`), or by a table with the name of the
+alternative (`[circuits.predict] sigma = 0.3`). An alternative whose only field is `value` is written as one key
 (`compute.efficiency = 0.4`). `None` leaves a value open; `resolve` fills it. Nothing here computes: no NumPy, no JAX.
 """
 
@@ -454,7 +454,7 @@ class WithCircuits(_Placed, frozen=True, tag="with-circuits"):
     ] = None
 
 
-class GivenPlacement(Alternative, frozen=True, tag="given"):
+class FilePlacement(Alternative, frozen=True, tag="file"):
     """A file says where experts are; they stay there for the whole run."""
 
     value: Annotated[
@@ -467,7 +467,7 @@ class PlacementSettings(SettingsGroup, frozen=True):
     """Which ranks hold which experts."""
 
     rule: Annotated[
-        Contiguous | LongestProcessingTime | Hierarchical | WithCircuits | GivenPlacement,
+        Contiguous | LongestProcessingTime | Hierarchical | WithCircuits | FilePlacement,
         doc("How experts are placed on ranks."),
     ] = Contiguous()
 
@@ -532,7 +532,7 @@ class Torus(SettingsGroup, frozen=True):
         str | None,
         doc("Three sizes, such as 4x4x8, whose product is the servers (auto: an x-y plane holds a group, or a stage)."),
     ] = None
-    ways: Annotated[
+    paths: Annotated[
         Literal["dimension-order", "shortest"],
         doc(
             "dimension-order: one path in order x, y, z, with gradients around z; shortest: all shortest paths, with"
@@ -564,7 +564,7 @@ class FullMesh(SettingsGroup, frozen=True):
     split: Annotated[
         str | None, doc("NICs of a server for each dimension, such as 6x2 (auto: equally many for each peer).")
     ] = None
-    ways: Annotated[
+    paths: Annotated[
         Literal["shortest", "dimension-order", "detour"] | None,
         doc(
             "shortest: all shortest paths; dimension-order: one path, first dimension first; detour: the same, with"
@@ -767,7 +767,7 @@ class CircuitSettings(SettingsGroup, frozen=True):
     switches: Annotated[Count, doc("Parallel switches of a schedule, each with an equal part of a server's ports.")] = 1
     all_stop: Annotated[bool, doc("All circuits of a schedule's switch stop while it reconfigures.")] = True
     directed: Annotated[bool, doc("In a schedule, the two fibres of a NIC may lead to different servers.")] = True
-    turn: Annotated[
+    reconfigure: Annotated[
         OnDemand | Always | Reuse | Predict | Pays | SpanOf | Bound, doc("When the switch reconfigures.")
     ] = OnDemand()
     partial: Annotated[bool, doc("Unchanged circuits keep carrying data during a reconfiguration.")] = False

@@ -63,7 +63,7 @@ class AllToAllsOf:
             self._between = evaluate.OnSchedules(problem, group, costs)
         else:
             self._between = OnCircuits(problem, group, costs)
-        self._always = case.circuits.turn.name == "always" and group.reconfigures
+        self._always = case.circuits.reconfigure.name == "always" and group.reconfigures
         self._moved = moving_loads(problem, group)
         self._lock = threading.Lock()  # blocks that run in parallel share all-to-alls
 

@@ -120,7 +120,7 @@ def function_of(problem: Problem) -> tuple[IterationOf, dict[str, Any]]:
     case: Any = settings.case
     if changes and settings.is_scheduled:
         raise InputError("circuits.schedule must be none for a function that JAX traces: it is planned on the host.")
-    dtype, turn, bound = case.run.dtype, case.circuits.turn, changes and settings.first == BOUND
+    dtype, turn, bound = case.run.dtype, case.circuits.reconfigure, changes and settings.first == BOUND
     first = settings.first if changes else "block"
     span = problem.circuits_for if changes and not bound else "all-to-all"
     policy = policy_of_mean(problem)

@@ -21,7 +21,7 @@ SIGMA = 0.3  # prediction error without past iterations: about the moving averag
 
 def guess_of(problem: Problem) -> np.ndarray:
     """Return the predicted selections of all replicas [I layer M R E]."""
-    turn: Any = problem.resolved.case.circuits.turn
+    turn: Any = problem.resolved.case.circuits.reconfigure
     each = (predict_tokens(own, turn.predictor) for own in problem.every_replica)
     return np.concatenate([send_selections(problem.workload, guess) for guess in each])
 
@@ -32,7 +32,7 @@ def sigma_of(problem: Problem) -> np.ndarray:
 
 
 def _sigma(problem: Problem) -> np.ndarray:
-    turn: Any = problem.resolved.case.circuits.turn
+    turn: Any = problem.resolved.case.circuits.reconfigure
     sent = problem.own_selections
     if turn.sigma is None and takes_many(problem.resolved.circuits_policy()):
         return errors_so_far(

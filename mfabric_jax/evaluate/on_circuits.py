@@ -108,7 +108,7 @@ def _forecasts(problem: Problem, where: Any, rule: CircuitRule, policy: Policy, 
 
 
 def _predictions(problem: Problem, policy: Policy) -> Forecasts:
-    turn: Any = problem.resolved.case.circuits.turn
+    turn: Any = problem.resolved.case.circuits.reconfigure
     guess = between_servers(problem.workload, evaluate.guess_of(problem))
     ahead = forecasts_of(guess)
     if not (takes_many(policy) and turn.scenarios):

@@ -1,7 +1,7 @@
 """A full mesh of several dimensions: servers that differ in exactly one dimension are linked (HyperX, UB-Mesh).
 
 A server's NICs are divided equally over its peers, or by `split` over the dimensions; a link may be a fraction of a
-NIC, which is then split into lanes. `ways` names the paths. `shortest`: all orders of the dimensions, in equal shares.
+NIC, which is then split into lanes. `paths` names the paths. `shortest`: all orders of the dimensions, in equal shares.
 `dimension-order`: the first dimension first. `detour`: in that order, and in every dimension in equal shares over the
 direct link and over each third server of the line. Sources: Ahn et al., HyperX, SC 2009; Liao et al., UB-Mesh, arXiv
 2503.20377 (figures second hand). Deviation: a node is a server, unless servers have one GPU.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import Mesh
 
 NAME = "full-mesh"
-OPEN_DIMENSIONS, OPEN_WAYS = (1, 2, 3), ("shortest", "detour")  # tried if left open
+OPEN_DIMENSIONS, OPEN_PATHS = (1, 2, 3), ("shortest", "detour")  # tried if left open
 LANES = 8  # of a NIC: a 400 Gbps module (OSFP, QSFP-DD) has eight electrical lanes; assumed at other bandwidths
 DIGITS = 9  # digits to which times are compared
 
@@ -64,14 +64,14 @@ def dimension_order(shape: Shape) -> np.ndarray:
     return number(here, shape).reshape(servers, servers)
 
 
-def full_mesh(shape: Shape, nics: float, split: Sequence[float] | None = None, ways: str = "shortest") -> Mesh:
+def full_mesh(shape: Shape, nics: float, split: Sequence[float] | None = None, paths: str = "shortest") -> Mesh:
     """Return the links of a full mesh with their routing rule; `nics`: NICs of a server."""
     every = widths(shape, nics, split)
     none = np.zeros(0, np.int64)
     runs = [(none, none, none), *((a, b, np.full(len(a), every[axis])) for axis, a, b in lines(shape))]
     tail, head, width = (np.concatenate(column) for column in zip(*runs, strict=True))
-    following = None if ways == "shortest" else dimension_order(shape)
-    rule = {"following": following, "detours": ways == "detour", "places": _places(shape)}
+    following = None if paths == "shortest" else dimension_order(shape)
+    rule = {"following": following, "detours": paths == "detour", "places": _places(shape)}
     return views.mesh_of_links(math.prod(shape), tail, head, width, **rule)
 
 
@@ -93,7 +93,7 @@ def fastest(
     shape: Shape | None = None,
     dimensions: int | None = None,
     split: tuple[float, ...] | None = None,
-    ways: str | None = None,
+    paths: str | None = None,
 ) -> tuple[Shape, str]:
     """Return the shape and paths that carry an even all-to-all of the first `group` servers fastest; None: open.
 
@@ -101,7 +101,7 @@ def fastest(
     and activations to one other server at a time.
     """
     shapes = [shape] if shape else _open_shapes(servers, nics, dimensions, split)
-    choices = list(product(shapes, OPEN_WAYS if ways is None else (ways,)))
+    choices = list(product(shapes, OPEN_PATHS if paths is None else (paths,)))
     sending = min(max(group, 2), servers)
     return min(choices, key=lambda choice: round(even_time(*choice, sending, widths(choice[0], nics, split)), DIGITS))
 
@@ -117,16 +117,16 @@ def _open_shapes(servers: int, nics: float, dimensions: int | None, split: Seque
     return [shape for shape, width in zip(shapes, lanes, strict=True) if width >= min(1, max(lanes))]
 
 
-def even_time(shape: Shape, ways: str, group: int, width: Sequence[float]) -> float:
+def even_time(shape: Shape, paths: str, group: int, width: Sequence[float]) -> float:
     """Return the time of the busiest link if each of the first `group` servers sends one unit to each other.
 
     A link of a dimension carries `width` units per unit of time.
     """
-    loads = (load.max() for load in link_loads(shape, ways, group))
+    loads = (load.max() for load in link_loads(shape, paths, group))
     return max((load / each for load, each in zip(loads, width, strict=True) if load), default=0.0)
 
 
-def link_loads(shape: Shape, ways: str, group: int) -> Iterator[np.ndarray]:
+def link_loads(shape: Shape, paths: str, group: int) -> Iterator[np.ndarray]:
     """Yield, for every dimension, the loads of links from each server along its line in an even all-to-all.
 
     The shape is [*shape, size]; the first `group` servers take part.
@@ -138,22 +138,22 @@ def link_loads(shape: Shape, ways: str, group: int) -> Iterator[np.ndarray]:
     for axis, size in enumerate(shape):
         others = tuple(other for other in range(len(shape)) if other != axis)
         load = np.zeros((*shape, size))
-        for before, share in _dimensions_before(axis, others, ways):
+        for before, share in _dimensions_before(axis, others, paths):
             after = tuple(other for other in others if other not in before)
             sources = inside.sum(axis=before, keepdims=True)[..., None]
             targets = inside.sum(axis=after, keepdims=True)[..., None].swapaxes(axis, -1)
             load += share * sources * targets
         links = np.expand_dims(1 - np.eye(size), others)  # none from a server to itself
         load *= links
-        if ways == "detour" and size > 1:
+        if paths == "detour" and size > 1:
             legs = load.sum(axis=-1, keepdims=True) + load.sum(axis=axis, keepdims=True)  # both legs of a detour
             load = (legs - load) / (size - 1) * links
         yield load
 
 
-def _dimensions_before(axis: int, others: Sequence[int], ways: str) -> list[tuple[tuple[int, ...], float]]:
+def _dimensions_before(axis: int, others: Sequence[int], paths: str) -> list[tuple[tuple[int, ...], float]]:
     """Sets of the dimensions that paths may cross before `axis`, and the share of the paths that do."""
-    if ways != "shortest":
+    if paths != "shortest":
         return [(tuple(range(axis)), 1.0)]
     counts = range(len(others) + 1)
     return [
@@ -181,20 +181,20 @@ class FullMeshFabric(OnMesh):
     def mesh(self, site: FabricSite) -> Mesh:
         own, nics, split = site.own, site.server_nics, split_of(site.own.split)
         shape = shape_setting(site.servers, own)
-        shape, ways = fastest(site.servers, site.servers, nics, shape, None, split, own.ways)
-        return full_mesh(shape, nics, split, ways)
+        shape, paths = fastest(site.servers, site.servers, nics, shape, None, split, own.paths)
+        return full_mesh(shape, nics, split, paths)
 
     def paths(self, site: FabricSite) -> FabricPaths:
         """Count the links of a path between servers that differ in every dimension."""
         own = site.own
         dimensions = len(sizes("network.full-mesh.shape", own.shape))
-        return FabricPaths(own.ways, dimensions * (2 if own.ways == "detour" else 1))
+        return FabricPaths(own.paths, dimensions * (2 if own.paths == "detour" else 1))
 
     def fills(self, site: FabricSite) -> dict[str, str]:
         own = site.own
-        stated = shape_setting(site.servers, own), own.dimensions, split_of(own.split), own.ways
-        shape, ways = fastest(site.servers, site.group_servers, site.server_nics, *stated)
-        return {"shape": shape_text(shape), "ways": ways}
+        stated = shape_setting(site.servers, own), own.dimensions, split_of(own.split), own.paths
+        shape, paths = fastest(site.servers, site.group_servers, site.server_nics, *stated)
+        return {"shape": shape_text(shape), "paths": paths}
 
 
 FULL_MESH = FullMeshFabric(

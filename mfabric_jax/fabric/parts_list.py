@@ -58,7 +58,7 @@ class Ocs:
 
     - `delay_s`: fastest and slowest reconfiguration.
     - `usd`, `watts`: of the switch; `usd_per_port`, `watts_per_port`: added for each port in use.
-    - `turns_per_s`: most reconfigurations per second; None: only the delay limits them.
+    - `reconfigurations_per_s`: most reconfigurations per second; None: only the delay limits them.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Ocs:
     usd_per_port: float | None = None
     watts: float | None = None
     watts_per_port: float | None = None
-    turns_per_s: float | None = None
+    reconfigurations_per_s: float | None = None
     source: str = ""
 
     @property
@@ -218,7 +218,7 @@ def _ocs(name: str, entry: Mapping[str, Any]) -> Ocs:
         raise InputError(f"ocs.{name} needs ports, the number of ports of one switch.")
     numbers = dict.fromkeys(("usd", "usd_per_port", "watts", "watts_per_port"), one_number)
     checks: dict[str, Callable] = {"ports": whole, "delay_s": lambda field, value: None, **numbers}
-    checks["turns_per_s"] = lambda field, value: positive(field, number(field, value))
+    checks["reconfigurations_per_s"] = lambda field, value: positive(field, number(field, value))
     switch = _entry(f"ocs.{name}", {"technology": "own", **entry}, Ocs, checks, name=name)
     return dataclasses.replace(switch, delay_s=_delays(f"ocs.{name}.delay_s", entry.get("delay_s")))
 

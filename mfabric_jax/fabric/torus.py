@@ -24,7 +24,7 @@ from mfabric_jax.fabric.site import About, FabricPaths, FabricSite, Optics
 if TYPE_CHECKING:
     from mfabric_jax.fabric.direct_links import DirectLinks, Mesh
 
-NAME, DIRECTIONS, WAYS = "torus", 6, "dimension-order"
+NAME, DIRECTIONS, PATHS = "torus", 6, "dimension-order"
 
 
 def near_square(servers: int) -> Shape:
@@ -60,9 +60,9 @@ def dimension_order(shape: Shape) -> np.ndarray:
     return number(here, shape).reshape(servers, servers)
 
 
-def torus_mesh(shape: Shape, per_direction: int, ways: str = WAYS) -> Mesh:
+def torus_mesh(shape: Shape, per_direction: int, paths: str = PATHS) -> Mesh:
     """Return the torus with `per_direction` links per direction, and its routing rule."""
-    following = dimension_order(shape) if ways == WAYS else None
+    following = dimension_order(shape) if paths == PATHS else None
     return views.mesh_of(torus_links(shape, per_direction), following=following, places=coordinates(shape).T)
 
 
@@ -82,7 +82,7 @@ def ring_parts(shape: Shape, each: int) -> tuple[PartGroup, PartGroup]:
 class TorusFabric(OnMesh):
     def group(self, site: FabricSite, nic_gbps: Any) -> DirectLinks:
         each = per_direction(site.server_nics)
-        if site.own.ways != WAYS or site.own.shape is not None:
+        if site.own.paths != PATHS or site.own.shape is not None:
             return views.DirectLinks.of_cluster(
                 self.mesh(site), site.group_servers, site.stage_servers, nic_gbps, DIRECTIONS * each
             )
@@ -92,13 +92,13 @@ class TorusFabric(OnMesh):
         return views.DirectLinks(site.group_servers, nic_gbps, 4 * each, mesh=torus_mesh(plane, each), **rates)
 
     def mesh(self, site: FabricSite) -> Mesh:
-        return torus_mesh(_shape(site), per_direction(site.server_nics), site.own.ways)
+        return torus_mesh(_shape(site), per_direction(site.server_nics), site.own.paths)
 
     def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
         return ring_parts(_shape(site), per_direction(site.server_nics))
 
     def paths(self, site: FabricSite) -> FabricPaths:
-        return FabricPaths(site.own.ways, 1)
+        return FabricPaths(site.own.paths, 1)
 
 
 def _plane(site: FabricSite) -> Shape:

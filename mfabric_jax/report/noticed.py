@@ -151,7 +151,7 @@ def _small(rows: Rows) -> Iterator[str]:
             yield remark
 
 
-KEPT = "--set circuits.turn=span --set circuits.span.length=run"
+KEPT = "--set circuits.reconfigure=span --set circuits.span.length=run"
 ADVICE = {  # on a switch that is too slow, by what its circuits follow
     "traffic": f"it is too slow for circuits that follow the traffic; keep them ({KEPT}) or take a faster one.",
     "schedule": (

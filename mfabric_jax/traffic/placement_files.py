@@ -43,14 +43,14 @@ def check_placement_fits(placement: ExpertPlacement, workload: Workload) -> None
     """Raise `InputError` unless the placement fits the workload's experts, blocks and ranks."""
     layers, blocks, experts = len(placement.slots), workload.moe_layers, workload.architecture.experts
     if placement.experts != experts:
-        raise InputError(f"placement.given must be of the {experts} experts of the model, got {placement.experts}.")
+        raise InputError(f"placement.file must be of the {experts} experts of the model, got {placement.experts}.")
     if layers not in (1, blocks):
-        raise InputError(f"placement.given must have one layer or the model's {blocks} with experts, got {layers}.")
+        raise InputError(f"placement.file must have one layer or the model's {blocks} with experts, got {layers}.")
     if placement.ranks not in (None, workload.ep):
-        raise InputError(f"placement.given must be of {workload.ep} ranks (ep), got {placement.ranks}.")
+        raise InputError(f"placement.file must be of {workload.ep} ranks (ep), got {placement.ranks}.")
     if placement.slots.shape[1] % workload.ep:
         slots = placement.slots.shape[1]
-        raise InputError(f"placement.given must have a multiple of {workload.ep} slots (ranks, ep), got {slots}.")
+        raise InputError(f"placement.file must have a multiple of {workload.ep} slots (ranks, ep), got {slots}.")
 
 
 def is_placement(content: Mapping[str, Any]) -> bool:

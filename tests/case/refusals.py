@@ -13,8 +13,9 @@ FLAGS = {  # of a flag PATH=VALUE
     "network.nic_gbps=fast": "network.nic_gbps must be a number above 0, got 'fast'.",
     "run.seed=auto": "run.seed must have a value, got 'auto'.",
     "run.seed=-1": "run.seed must be a whole number at least 0, got -1.",
-    "circuits.turn=pay": "circuits.turn 'pay' is unknown (did you mean 'pays'?); allowed: on-demand, always, reuse",
-    "circuits.predict=1": "circuits.predict is an alternative of circuits.turn without a value of its own",
+    "circuits.reconfigure=pay": "circuits.reconfigure 'pay' is unknown (did you mean 'pays'?); allowed: on-demand, ",
+    "circuits.turn=pays": "circuits.turn is now circuits.reconfigure; give it by that name.",
+    "circuits.predict=1": "circuits.predict is an alternative of circuits.reconfigure without a value of its own",
     "network.fabric=donut": "network.fabric must be fat-tree, oversub-fat-tree, ",
     "job.precision=fp4": "job.precision must be bf16 or fp8, or a table, got 'fp4'.",
 }
@@ -42,8 +43,8 @@ FILES = [  # of what a file holds
     ({"model": "a", "model.name": "b"}, "case.toml: model.name is stated twice."),
     ({"variants": [{"run.seed": 1}]}, "case.toml: every table of variants needs a name"),
     (
-        {"circuits": {"turn": "pays", "predict": {"sigma": 0.5}}},
-        "circuits.turn has one alternative at a time, got pays",
+        {"circuits": {"reconfigure": "pays", "predict": {"sigma": 0.5}}},
+        "circuits.reconfigure has one alternative at a time, got pays",
     ),
     (FILE, "circuits.policy is not read by any case here (fat-tree); leave it out."),
 ]

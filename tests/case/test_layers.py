@@ -36,8 +36,8 @@ def test_a_preset_is_under_a_file_and_a_file_under_flags():
 
 
 def test_a_later_alternative_drops_what_the_earlier_one_had():
-    (case,) = together({"circuits": {"predict": {"sigma": 0.5}}}, {"circuits": {"turn": "pays"}})
-    assert (flat(case).get("circuits.turn"), flat(case).get("circuits.predict.sigma")) == ("pays", None)
+    (case,) = together({"circuits": {"predict": {"sigma": 0.5}}}, {"circuits": {"reconfigure": "pays"}})
+    assert (flat(case).get("circuits.reconfigure"), flat(case).get("circuits.predict.sigma")) == ("pays", None)
     (case,) = together({"circuits.predict.sigma": 0.5}, {"circuits.predict.scenarios": 3})
     assert (flat(case).get("circuits.predict.sigma"), flat(case).get("circuits.predict.scenarios")) == (0.5, 3)
 
@@ -63,7 +63,7 @@ def test_lists_are_axes_and_what_a_fabric_does_not_read_makes_no_more_cases():
     assert (len(found.blocks), found.varied) == (2, ("network.fabric", "network.nic_gbps"))
     found = together({"network.fabric": ["fat-tree", "mfabric"]}, flags={"circuits.policy": ["greedy", "joint"]})
     assert len(found) == 3
-    found = together({"circuits.turn": ["on-demand", "predict"], "circuits.predict.sigma": [0.1, 0.2, 0.3]})
+    found = together({"circuits.reconfigure": ["on-demand", "predict"], "circuits.predict.sigma": [0.1, 0.2, 0.3]})
     assert len(found) == 4
     found = cases(Case(), {"network.nic_gbps": range(100, 800), "circuits.delay_s": [0.1, 0.2]})
     assert (len(found), len(found.blocks)) == (1400, 1)
@@ -80,7 +80,7 @@ def test_variants_stand_side_by_side_and_later_layers_narrow_them():
     ways = ["own NICs", "pooled NICs", "as set", "as published", "at its best"]
     assert [*dict.fromkeys(block.variant for block in usual.blocks)] == ways
     best = [block.case for block in usual.blocks if block.variant == "at its best"]
-    assert {case.model.name: flat(case).get("circuits.turn") for case in best} == {
+    assert {case.model.name: flat(case).get("circuits.reconfigure") for case in best} == {
         **dict.fromkeys(["mixtral-8x22b", "mixtral-8x7b", "llama-moe", "qwen-moe"], "pays"),
         "deepseek-r1": "span",
     }

@@ -18,7 +18,8 @@ WORDS = {
     "plain": "",
     "one": "--model qwen-moe --gpus 512 --fabric fat-tree --nic-gbps 800",
     "axes": "--fabric fat-tree,mfabric --nic-gbps 100,400 --set circuits.delay_s=1ms,25ms",
-    "choices": "--set circuits.turn=on-demand,predict --set circuits.predict.sigma=0.1,0.3 --set compute.measured=5",
+    "choices": "--set circuits.reconfigure=on-demand,predict --set circuits.predict.sigma=0.1,0.3 "
+    "--set compute.measured=5",
     "lists": "--set failures.kinds=gpu,link --trace run.npz --set traffic.trace.records=3-9",
     "order": "--nic-gbps 400,100 --fabric mfabric,fat-tree --policy joint,greedy",
     **{name: f"--preset {name}" for name in presets()},
@@ -111,7 +112,7 @@ def test_help_is_one_screen_and_leads_to_every_setting(capsys):
     assert "network.topoopt.wiring = totient-perms" in group
     assert "run.seed" not in group
     assert status("show", "--help", "circuits.predict.sigma") == 0
-    assert "belongs to circuits.turn = predict; stating it chooses predict" in capsys.readouterr().out
+    assert "belongs to circuits.reconfigure = predict; stating it chooses predict" in capsys.readouterr().out
     assert mistake(capsys, "show", "--help", "circuits.predict.sgma").startswith(
         "circuits.predict.sgma is unknown (did you mean circuits.predict.sigma?)"
     )

@@ -108,16 +108,20 @@ def test_a_setting_is_stated_alike_by_a_file_a_flag_and_in_python(path, tmp_path
 
 def test_a_case_is_immutable_and_equal_by_its_values():
     one = Case().with_({"circuits.predict.sigma": 0.3})
-    assert one == Case().with_({"circuits": {"turn": "predict", "predict": {"sigma": 0.3}}})
+    assert one == Case().with_({"circuits": {"reconfigure": "predict", "predict": {"sigma": 0.3}}})
     assert hash(one) == hash(Case().with_({"circuits.predict.sigma": 0.3}))
     assert one != Case()
     assert differences(one) == {
-        **{"circuits.turn": "predict", "circuits.predict.sigma": 0.3, "circuits.predict.predictor": "moving-average"},
+        **{
+            "circuits.reconfigure": "predict",
+            "circuits.predict.sigma": 0.3,
+            "circuits.predict.predictor": "moving-average",
+        },
         **{"circuits.predict.scenarios": 8, "circuits.predict.both": False},
     }
     with pytest.raises(AttributeError):
         one.network.nic_gbps = 800.0
-    assert one.with_({"circuits.turn": "on-demand"}) == Case()
+    assert one.with_({"circuits.reconfigure": "on-demand"}) == Case()
 
 
 def test_names_are_those_that_there_are():

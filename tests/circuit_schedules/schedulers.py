@@ -3,7 +3,7 @@
 from mfabric_jax.circuit_schedules.bvn import bvn
 from mfabric_jax.circuit_schedules.eclipse import eclipse
 from mfabric_jax.circuit_schedules.joint import joint
-from mfabric_jax.circuit_schedules.keep_or_turn import keep_or_turn
+from mfabric_jax.circuit_schedules.keep_or_reconfigure import keep_or_reconfigure
 from mfabric_jax.circuit_schedules.solstice import solstice
 from mfabric_jax.circuit_schedules.spectra import spectra
 from mfabric_jax.circuit_schedules.whole_pair import whole_pair
@@ -13,7 +13,7 @@ def short_joint(demand, **network):
     return joint(demand, programmes=30, **network)
 
 
-PUBLISHED = (bvn, solstice, eclipse, spectra, whole_pair, keep_or_turn)
+PUBLISHED = (bvn, solstice, eclipse, spectra, whole_pair, keep_or_reconfigure)
 SCHEDULERS = (*PUBLISHED, short_joint)
 
 

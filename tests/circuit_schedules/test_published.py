@@ -11,7 +11,7 @@ from mfabric_jax.checks import InputError
 from mfabric_jax.circuit_schedules.bvn import bvn
 from mfabric_jax.circuit_schedules.eclipse import eclipse, fill_window
 from mfabric_jax.circuit_schedules.families import FAMILIES, moe, one_hot, standard, uniform
-from mfabric_jax.circuit_schedules.keep_or_turn import keep_or_turn, shifts, topologies
+from mfabric_jax.circuit_schedules.keep_or_reconfigure import keep_or_reconfigure, shifts, topologies
 from mfabric_jax.circuit_schedules.matching import heaviest, largest, stuff_lines
 from mfabric_jax.circuit_schedules.placing import problem_of
 from mfabric_jax.circuit_schedules.solstice import slice_demand, solstice
@@ -215,16 +215,16 @@ def test_shifts_turn_as_long_as_turns_are_cheap():
         assert topologies(hops, delay, first_free=True)[0] == best
 
 
-def test_keep_or_turn_leaves_light_matchings_to_packet_nics():
+def test_keep_or_reconfigure_leaves_light_matchings_to_packet_nics():
     demand = 8 * CYCLE + 0.5 * BACK
     given = network(packet_Bps=0.5, delay_s=1.0)
-    configurations, seconds, _ = keep_or_turn(demand, **given)
+    configurations, seconds, _ = keep_or_reconfigure(demand, **given)
     np.testing.assert_array_equal(configurations, [CYCLE])  # 0.5 / 0.5 is no more than a turn and 0.5
     np.testing.assert_array_equal(seconds, [8])
-    assert len(keep_or_turn(demand, **network(packet_Bps=0.5, delay_s=0.1))[1]) == 2
-    assert len(keep_or_turn(demand, **network(packet_Bps=0.5, delay_s=100.0))[1]) == 0
+    assert len(keep_or_reconfigure(demand, **network(packet_Bps=0.5, delay_s=0.1))[1]) == 2
+    assert len(keep_or_reconfigure(demand, **network(packet_Bps=0.5, delay_s=100.0))[1]) == 0
     for drawn in (moe(7, 0), one_hot(7, 0)):
-        for got, same in zip(keep_or_turn(drawn, **network()), whole_pair(drawn, **network()), strict=True):
+        for got, same in zip(keep_or_reconfigure(drawn, **network()), whole_pair(drawn, **network()), strict=True):
             np.testing.assert_array_equal(got, same)
 
 

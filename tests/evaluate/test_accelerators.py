@@ -10,9 +10,9 @@ SMALL = {"traffic.drawn": 1, "run.iterations": 2, "job.batch.micro_batches": 2}
 WORK = {
     "links": {"network.fabric": "fat-tree"},
     "circuits of the demand alone": {"network.fabric": "mfabric", "circuits.policy": "greedy"},
-    "where it pays": {"network.fabric": "mfabric", "circuits.turn": "pays", "circuits.delay_s": 1e-3},
+    "where it pays": {"network.fabric": "mfabric", "circuits.reconfigure": "pays", "circuits.delay_s": 1e-3},
     "with memory": {"network.fabric": "mfabric", "circuits.policy": "previous", "circuits.routing": "split"},
-    "at the bound": {"network.fabric": "mfabric", "circuits.turn": "bound"},
+    "at the bound": {"network.fabric": "mfabric", "circuits.reconfigure": "bound"},
 }
 
 

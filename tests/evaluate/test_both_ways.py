@@ -27,7 +27,7 @@ SHAPES = {
         *("sample-average", "random", "previous", "local-search", "threshold"),
     ],
     "circuits.routing": ["unsplit", "best-path", "split", "relay"],
-    "circuits.turn": ["on-demand", "always", "pays", "pays", "span", "reuse", "predict"],
+    "circuits.reconfigure": ["on-demand", "always", "pays", "pays", "span", "reuse", "predict"],
     "circuits.span.length": ["block", "stage", "iteration", "run"],
     "circuits.span.chosen_on": ["past", "actual"],
     "circuits.predict.both": [False, True],
@@ -47,8 +47,8 @@ SHAPES = {
     "run.sample": [None],
 }
 CHOSEN = {
-    "circuits.span.": "circuits.turn",
-    "circuits.predict.": "circuits.turn",
+    "circuits.span.": "circuits.reconfigure",
+    "circuits.predict.": "circuits.reconfigure",
     "compute.received.": "compute.experts",
 }
 WORDS = {"circuits.span.": "span", "circuits.predict.": "predict", "compute.received.": "received"}
@@ -150,8 +150,8 @@ def test_circuits_of_a_run_where_passes_overlap(tmp_path):
     [
         {"circuits.span.length": "iteration"},
         {"circuits.span.length": "iteration", "circuits.span.chosen_on": "actual"},
-        {"circuits.turn": "pays"},
-        {"circuits.turn": "predict", "compute.experts": "received"},
+        {"circuits.reconfigure": "pays"},
+        {"circuits.reconfigure": "predict", "compute.experts": "received"},
     ],
     ids=lambda changes: " ".join(map(str, changes.values())),
 )

@@ -63,7 +63,10 @@ PRICES = [
             ),
             ("[ocs.X]\nusd = 1", "ocs.X needs ports, the number of ports of one switch."),
             ("[ocs.X]\nports = 8\ndelay_s = [2, 1]", "ocs.X.delay_s must be fastest and slowest, got [2, 1]."),
-            ("[ocs.X]\nports = 8\nturns_per_s = 0", "ocs.X.turns_per_s must be finite and above 0, got 0."),
+            (
+                "[ocs.X]\nports = 8\nreconfigurations_per_s = 0",
+                "ocs.X.reconfigurations_per_s must be finite and above 0, got 0.",
+            ),
         )
     ),
     *(

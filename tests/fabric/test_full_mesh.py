@@ -178,9 +178,9 @@ def test_what_does_not_fit():
 def test_an_iteration_by_hand():
     # 16 servers in 4 x 4, 8 NICs over 6 peers. Groups of 2 servers in a line: the pair's link alone is used.
     asked = JOB | {"network.fabric": "full-mesh", "network.full-mesh.dimensions": 2}
-    found = row(small(asked | {"network.full-mesh.ways": "shortest"}))
+    found = row(small(asked | {"network.full-mesh.paths": "shortest"}))
     assert (found["nic_use"], found["routing"]) == ("pooled", "shortest")
-    single = row(small(asked | {"network.full-mesh.ways": "detour"}))
+    single = row(small(asked | {"network.full-mesh.paths": "detour"}))
     assert single["routing"] == "detour"
     torus = row(small(JOB | {"network.fabric": "torus"}))  # two NICs join the pair
     assert found["ep_comm_s"] - torus["ep_comm_s"] == pytest.approx(torus["ep_comm_s"] * (2 / (8 / 6) - 1), rel=0.2)

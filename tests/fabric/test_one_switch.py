@@ -133,7 +133,7 @@ def test_each_degree_has_its_tiers():
 
 @pytest.mark.slow
 def test_each_degree_of_a_sweep_has_the_row_of_its_case():
-    case = job("mfabric", 256, **{"circuits.turn": "on-demand"})
+    case = job("mfabric", 256, **{"circuits.reconfigure": "on-demand"})
     swept = Points(Block(case.with_({DEGREE: DEGREES[0]}), columns={DEGREE: DEGREES})).columns()
     each = [simulate(case.with_({DEGREE: degree})).rows()[0] for degree in DEGREES]
     for column in ("network_cost_usd", "iteration_s", "network_kw"):

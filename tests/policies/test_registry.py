@@ -146,7 +146,7 @@ def test_settings_and_functions_that_a_policy_does_not_have(mine):
         (f"{mine}:_helper", "is unknown; allowed: squared."),
         ("greedy(margin=0.3)", "policy 'greedy' has no setting 'margin'; it has rule."),
         ("static(mean=2)", "its setting 'mean' is an array, which no name can hold."),
-        ("Copilot", "write circuits.turn = predict and circuits.predict.predictor = transition"),
+        ("Copilot", "write circuits.reconfigure = predict and circuits.predict.predictor = transition"),
     ):
         assert sentence in refused(get, name)
 

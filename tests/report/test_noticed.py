@@ -22,10 +22,10 @@ NO_EFFECT = (
 )
 SLOW = (
     "Warning: on mfabric with telescent, m waits for the optical switch for 100.0% of an iteration (38404 of 38416 s): "
-    "it is too slow for circuits that follow the traffic; keep them (--set circuits.turn=span --set "
+    "it is too slow for circuits that follow the traffic; keep them (--set circuits.reconfigure=span --set "
     "circuits.span.length=run) or take a faster one."
 )
-KEPT = "--set circuits.turn=span --set circuits.span.length=run"
+KEPT = "--set circuits.reconfigure=span --set circuits.span.length=run"
 WAITS = "Warning: on {} with telescent, m waits for the optical switch for {} of an iteration{}: it "
 WITHOUT_BUBBLE = (
     f"{WAITS.format('mfabric', '97.7%', ' without its bubble (103.79 of 106.27 s)')}is too slow for circuits that "

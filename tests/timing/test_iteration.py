@@ -365,10 +365,14 @@ def test_the_head_by_hand():
     workload = with_words(job(blocks=1, micro_batches=1))
     before, after = timed(workload), timed(with_words(workload, head="counted"))
     np.testing.assert_allclose(after.walked.beside["head"][0, :, 0], [[0, HEAD_S], [2 * HEAD_S, 0]], rtol=RTOL)
-    np.testing.assert_allclose(after.stage_seconds["compute_s"], before.stage_seconds["compute_s"] + 3 * HEAD_S, rtol=RTOL)
+    np.testing.assert_allclose(
+        after.stage_seconds["compute_s"], before.stage_seconds["compute_s"] + 3 * HEAD_S, rtol=RTOL
+    )
     words = 2 * VOCAB * 1000 * 1000.0  # bytes of both matrices' gradients; inside: a ring of 2 ranks over 4 slices
     reduce_s = servers_of(workload, words) / SERVER + words / 4 / NVLINK
-    np.testing.assert_allclose(after.stage_seconds["dp_comm_s"], before.stage_seconds["dp_comm_s"] + reduce_s, rtol=RTOL)
+    np.testing.assert_allclose(
+        after.stage_seconds["dp_comm_s"], before.stage_seconds["dp_comm_s"] + reduce_s, rtol=RTOL
+    )
     np.testing.assert_allclose(after.iteration_s, before.iteration_s + 3 * HEAD_S + reduce_s, rtol=RTOL)
     assert alone(workload) == alone(dataclasses.replace(workload, architecture=job().architecture, head="known")) == {}
 

@@ -95,7 +95,7 @@ def demand_of_job():
     return demand, server_bytes(even_bytes(DRAWN, np.dtype(float)), DRAWN.ranks_per_server)
 
 
-@pytest.mark.parametrize("name", ["spectra", "keep-or-turn"])
+@pytest.mark.parametrize("name", ["spectra", "keep-or-reconfigure"])
 def test_every_slot_has_a_schedule_for_its_own_bytes(name):
     where = jax.tree.map(np.asarray, region(degree=2, delay=0.01))
     nic_Bps = where.nic_Bps

@@ -99,10 +99,10 @@ def given(slots, ranks=None):
 
 REFUSED = [
     # placements of serving engines
-    (given(np.arange(2)), "placement.given must be of the 4 experts of the model, got 2."),
+    (given(np.arange(2)), "placement.file must be of the 4 experts of the model, got 2."),
     (given(np.arange(12).reshape(3, 4) % 4), "must have one layer or the model's 2 with experts, got 3."),
-    (given(np.arange(4), 4), "placement.given must be of 2 ranks (ep), got 4."),
-    (given([0, 1, 2, 3, 0]), "placement.given must have a multiple of 2 slots (ranks, ep), got 5."),
+    (given(np.arange(4), 4), "placement.file must be of 2 ranks (ep), got 4."),
+    (given([0, 1, 2, 3, 0]), "placement.file must have a multiple of 2 slots (ranks, ep), got 5."),
     (slots(experts=[[0]]), "p.json must hold physical_to_logical_map, phy2log or layer_list."),
     (slots(logical_count=[[1]]), "mfabric traces place makes a placement of its loads."),
     (

@@ -20,7 +20,7 @@ FAILURES = Columns(
     *(NAMES[name] for name in ("nic_gbps", "gpus", "policy", "routing", "nic_use")),
     Column("stage", "", "Pipeline stage that is hit."),
     Column("server", "", "Server that is hit.", detail=True),
-    Column("at", "", "First iteration that is hit.", detail=True),
+    Column("failed_iteration", "", "First iteration that is hit.", detail=True),
     Column("iterations", "", "Iterations of the run.", detail=True),
     Column("healthy_s", "s", "An iteration without failures."),
     Column("failed_s", "s", "An iteration after the failure; empty where the job waits for the repair."),

@@ -69,7 +69,7 @@ def row_of(config: Any, problem: Problem, kind: str, hit: Struck, before: Iterat
         "nic_use": problem.group.nic_use,
         "stage": hit.stage,
         "server": config.case.failures.server,
-        "at": config.case.failures.iteration,
+        "failed_iteration": config.case.failures.iteration,
         "iterations": len(whole_s),
         "healthy_s": float(whole_s.mean()),
         **{name: hurt.pop(name) for name in ("failed_s", "slow_down", "run_slow_down")},

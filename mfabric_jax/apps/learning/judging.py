@@ -396,19 +396,19 @@ class Evaluation(OnRegions):
     """Scenarios per forecast for which sample-average plans: the forecast, shrunk, with new errors."""
     schedules: tuple[str, ...] = ()
     """Schedulers that reconfigure during an all-to-all, by name or FILE.py:FUNCTION, whose code is run."""
-    turn: float = 0.01
+    delay: float = 0.01
     """Reconfiguration delay of the schedulers' switch, over the degree bound of a demand."""
 
     def __post_init__(self):
         for name in distinct("schedules", check_list("schedules", self.schedules)) if self.schedules else ():
             check_name(name, "scheduler")
-        not_negative("turn", self.turn)
+        not_negative("delay", self.delay)
         names("routings", self.routings, (*ROUTED, PLANNED))
         _check(self, "sizes", "samples")
         whole("share_steps", self.share_steps)
         whole("scenarios", self.scenarios)
         if not self.schedules:
-            check_unread(self, ("turn",), "schedules")
+            check_unread(self, ("delay",), "schedules")
         if SAMPLED not in self.policies:
             check_unread(self, ("scenarios",), f"policy {SAMPLED}")
         if not {"relay", PLANNED} & set(self.routings):
@@ -468,7 +468,7 @@ def forecasts_of(config: Scoreboard | Evaluation, held: HeldOut) -> Iterator[For
 
 def _over(config: Evaluation, region: Region, held: HeldOut, forecast: Forecast, routing, plans, name) -> np.ndarray:
     if routing == SCHEDULED and name != REFERENCE:
-        return schedules_over_bound(name, region, forecast.seen, held.demand, config.turn)
+        return schedules_over_bound(name, region, forecast.seen, held.demand, config.delay)
     routing = "split" if routing == SCHEDULED else routing
     plan, known = plans(name, decision_routing(name, routing)), known_demand(name, forecast)
     return times_over_bound(region, plan, jnp.asarray(held.demand), known, routing, config.share_steps)

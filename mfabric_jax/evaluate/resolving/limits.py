@@ -39,7 +39,7 @@ def _sends_again(settings: dict[str, Any]) -> bool:
 WITHOUT_SENDING = ("none", "light", "attention", "parts without moe")
 MORE_THAN_DEMAND = ("random", "previous", "threshold", "local-search", "relaxed")  # draw, or read circuits in place
 PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "rank")
-ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.turn", "pays")
+ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.reconfigure", "pays")
 PAYS_AGAIN = _both(PAYS, _sends_again)
 SHARED = _is("job.sharding", "gradients", "parameters")
 SCHEDULED = lambda settings: settings["circuits.schedule"] != NO_SCHEDULE  # noqa: E731
@@ -58,9 +58,12 @@ LIMITS = (
     CaseLimit(ECMP, "circuits.routing", ("unsplit",), "single paths"),
     CaseLimit(ECMP, "network.oversubscription", (None, 1.0), "single paths"),
     CaseLimit(ECMP, "circuits.partial", (False,), "single paths, which reconfigure all circuits together"),
-    CaseLimit(_is("circuits.turn", "always"), "circuits.partial", (False,), "circuits.turn always"),
+    CaseLimit(_is("circuits.reconfigure", "always"), "circuits.partial", (False,), "circuits.reconfigure always"),
     CaseLimit(
-        PAYS_AGAIN, "job.recompute", WITHOUT_SENDING, "circuits.turn pays, which models no recomputed all-to-alls"
+        PAYS_AGAIN,
+        "job.recompute",
+        WITHOUT_SENDING,
+        "circuits.reconfigure pays, which models no recomputed all-to-alls",
     ),
     CaseLimit(_both(RANK, _sends_again), "job.recompute", WITHOUT_SENDING, "compute.received.combine rank"),
     CaseLimit(RANK, "job.overlap", ("none", "passes"), "compute.received.combine rank"),
@@ -71,7 +74,7 @@ LIMITS = (
     CaseLimit(ALIKE, "run.sample", (None, 0), "traffic.alike, which leaves one iteration"),
     CaseLimit(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
     CaseLimit(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
-    CaseLimit(SCHEDULED, "circuits.turn", ("on-demand",), "circuits.schedule"),
+    CaseLimit(SCHEDULED, "circuits.reconfigure", ("on-demand",), "circuits.schedule"),
     CaseLimit(SCHEDULED, "circuits.partial", (False,), "circuits.schedule (see circuits.all_stop)"),
     CaseLimit(SCHEDULED, "circuits.each_s", (0.0,), "circuits.schedule"),
     CaseLimit(SCHEDULED, "circuits.packets_wait", (False,), "circuits.schedule, whose packets never wait"),
@@ -141,7 +144,7 @@ BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # values that each command
         ("run.replicas", (1,)),
         ("run.sample", (None,)),
         ("circuits.schedule", (NO_SCHEDULE,)),
-        ("circuits.turn", ("on-demand", "reuse", "predict")),
+        ("circuits.reconfigure", ("on-demand", "reuse", "predict")),
         ("circuits.predict.predictor", ("random",)),
         ("circuits.predict.both", (False,)),
         ("circuits.partial", (False,)),
@@ -171,16 +174,16 @@ def check_beside(what: str, case: Case) -> None:
 
 def _check_passes(settings: dict[str, Any]) -> None:
     """Raise Misfit for circuit rules that do not work with overlapping passes."""
-    turn, length = settings["circuits.turn"], settings.get("circuits.span.length")
+    turn, length = settings["circuits.reconfigure"], settings.get("circuits.span.length")
     if turn not in ("on-demand", "always", "span", "bound") or length in ("block", "stage"):
-        refuse("circuits.turn", ("on-demand", "span (iteration or run)"), "job.overlap passes", turn)
+        refuse("circuits.reconfigure", ("on-demand", "span (iteration or run)"), "job.overlap passes", turn)
     if bare(settings["circuits.policy"]) in MORE_THAN_DEMAND and each_by_demand(settings):
         raise more_than_demand(settings["circuits.policy"])
 
 
 def each_by_demand(settings: dict[str, Any]) -> bool:
     """Whether a policy must choose by demand alone."""
-    return PASSES(settings) and settings["circuits.turn"] not in ("span", "bound")
+    return PASSES(settings) and settings["circuits.reconfigure"] not in ("span", "bound")
 
 
 def more_than_demand(name: str) -> Misfit:

@@ -372,11 +372,11 @@ def _chunks(draft: _DraftCase) -> int:
 
 def _copies(draft: _DraftCase) -> int:
     """Slots of a group beyond one per expert."""
-    if draft["placement.rule"] != "given":
+    if draft["placement.rule"] != "file":
         return draft[f"placement.{draft['placement.rule']}.redundant_experts"] or 0
-    if draft["placement.given"] is None:
-        raise InputError("placement.given must name a .json file with the placement of experts.")
-    placement = traffic.read_placement(draft["placement.given"])
+    if draft["placement.file"] is None:
+        raise InputError("placement.file must name a .json file with the placement of experts.")
+    placement = traffic.read_placement(draft["placement.file"])
     return placement.slots.shape[1] - placement.experts
 
 
@@ -655,7 +655,7 @@ def _check_values(resolved: Resolved) -> None:
         knobs_of(source)
     _check_measured(case)
     room_of(case, resolved.job)
-    if rule.name == "given":
+    if rule.name == "file":
         with in_file(rule.value):
             traffic.check_placement_fits(traffic.read_placement(rule.value), resolved.job)
     one_of("circuits.routing", case.circuits.routing, ROUTINGS)
@@ -687,6 +687,6 @@ def _check_measured(case: Case) -> None:
     one_of("compute.measured.fabric", rate.fabric, fabric.NAMES)
     if rate.iteration_s is None:
         raise InputError("compute.measured needs iteration_s, the seconds of the iteration that was measured.")
-    if fabric.get(rate.fabric).reconfigures and PAYS({"circuits.turn": case.circuits.turn.name}):
+    if fabric.get(rate.fabric).reconfigures and PAYS({"circuits.reconfigure": case.circuits.reconfigure.name}):
         words = f"compute.measured.fabric {rate.fabric}, because pays weighs computation"
-        refuse("circuits.turn", ("on-demand", "always", "reuse", "predict", "span"), words, "pays")
+        refuse("circuits.reconfigure", ("on-demand", "always", "reuse", "predict", "span"), words, "pays")

@@ -216,7 +216,7 @@ class Resolved(Hardware):
     @property
     def first(self) -> str:
         """Name of the rule in `timing.First`, or `SCHEDULE`."""
-        turn: Any = self.case.circuits.turn
+        turn: Any = self.case.circuits.reconfigure
         if self.is_scheduled:
             return SCHEDULE
         if turn.name == "predict" and turn.predictor == "random":
@@ -226,7 +226,7 @@ class Resolved(Hardware):
     @property
     def circuits_for(self) -> str:
         """Name of the span in `timing.Span`."""
-        turn: Any = self.case.circuits.turn
+        turn: Any = self.case.circuits.reconfigure
         if turn.name == "span":
             return turn.length
         if turn.name == BOUND:
@@ -236,7 +236,7 @@ class Resolved(Hardware):
     @property
     def plan_on(self) -> str:
         """Selections for which long spans are planned: those of the span itself, or of the past."""
-        turn: Any = self.case.circuits.turn
+        turn: Any = self.case.circuits.reconfigure
         return "span" if turn.name == "span" and turn.chosen_on == "actual" else "past"
 
     @property

@@ -24,11 +24,11 @@ REPEATED = {"micro-batches": "iteration and micro-batch", "everything": "iterati
 def traffic_of(case: Case, workload: Workload, *, past: bool = False) -> tuple[Tokens, ...]:
     """Return the traffic of every replica, with experts placed; a past iteration is drawn first if one is needed."""
     rule: Any = case.placement.rule
-    moved = rule.name not in ("contiguous", "given")
+    moved = rule.name not in ("contiguous", "file")
     past = past or (moved and rule.loads > 0)
     every = _tokens(case, workload, case.run.iterations + past)
     every = tuple(_alike(case, tokens.after_the_first() if past else tokens) for tokens in every)
-    if rule.name == "given":
+    if rule.name == "file":
         placement = traffic.read_placement(rule.value)
         with in_file(rule.value):
             traffic.check_placement_fits(placement, workload)

@@ -269,7 +269,7 @@ def _switching(problem: "Problem", changes: Any, turns: Any, iteration_s: Any) -
     switch = problem.resolved.optical_switch if problem.fabric.reconfigures else None
     if problem.resolved.first == BOUND:
         changes = turns = None
-    allowed = None if switch is None else switch.turns_per_s
+    allowed = None if switch is None else switch.reconfigurations_per_s
     over = None if turns is None or allowed is None else turns / (iteration_s * allowed)
     return {"circuit_changes": changes, "reconfigurations": turns, ALLOWED.name: over}
 

@@ -13,7 +13,7 @@ HOURS = 730.0  # of a month
 pytestmark = pytest.mark.usefixtures("command_line")
 PARTS_S = ["compute_s", "exposed_comm_s", "reconfig_s", "bubble_s", "tp_comm_s", "ep_comm_s", "dp_comm_s"]
 FAILURE_COLUMNS = ["model", "fabric", "failure", "nic_gbps", "gpus", "policy", "routing", "nic_use", "stage", "server"]
-FAILURE_COLUMNS += ["at", "iterations"]
+FAILURE_COLUMNS += ["failed_iteration", "iterations"]
 FAILURE_COLUMNS += ["healthy_s", "failed_s", "slow_down", "run_slow_down", "published"]
 FAILURE_COLUMNS += [*(f"healthy_{part}" for part in PARTS_S), *PARTS_S, "dtype"]
 
@@ -33,7 +33,15 @@ def test_failures(capsys, tmp_path):
     assert "spare part [$]" in output.out
     assert [row["failure"] for row in rows] == ["electrical-nic", "link"]
     for row in rows:
-        facts = {"model": "llama-moe", "gpus": 512, "nic_gbps": 400, "stage": 3, "server": 1, "at": 1, "iterations": 2}
+        facts = {
+            "model": "llama-moe",
+            "gpus": 512,
+            "nic_gbps": 400,
+            "stage": 3,
+            "server": 1,
+            "failed_iteration": 1,
+            "iterations": 2,
+        }
         assert row.items() >= (facts | {"published": None}).items()
         assert 0 < row["run_slow_down"] < row["slow_down"] < 0.5  # of two iterations the second suffers
         printed = line_of(output.out.split("\n\n")[0], "llama-moe", "mfabric", row["failure"])

@@ -80,7 +80,7 @@ def test_what_a_row_holds():
             continue
         assert (one["model"], one["failure"], one["nic_gbps"], one["gpus"]) == (MODEL, kind, 100.0, 1024)
         assert (one["policy"], one["routing"], one["dtype"]) == ("greedy", "unsplit", "float64")
-        assert (one["server"], one["at"], one["iterations"]) == (0, 0, 2)
+        assert (one["server"], one["failed_iteration"], one["iterations"]) == (0, 0, 2)
         assert 0 <= one["stage"] < 4
         np.testing.assert_allclose(one["healthy_s"], healthy, rtol=1e-12)  # that of compare
         np.testing.assert_allclose(one["run_slow_down"], one["failed_s"] / one["healthy_s"] - 1, rtol=1e-9)
@@ -230,7 +230,7 @@ def test_iterations_before_the_failure_are_healthy_and_cases_and_kinds_come_in_o
     assert [(one["model"], one["failure"]) for one in found] == list(itertools.product(models, kinds))
     assert heard == [f"{one['model']}: {one['failure']}" for one in found]
     for one in found:
-        assert (one["stage"], one["at"], one["iterations"]) == (2, 1, 4)
+        assert (one["stage"], one["failed_iteration"], one["iterations"]) == (2, 1, 4)
         assert (one["healthy_s"], one["failed_s"]) == (2, 12.5 / 3)
         np.testing.assert_allclose(one["slow_down"], (1.5 + 2 + 1.5) / 3 - 1, rtol=1e-12)
         np.testing.assert_allclose(one["run_slow_down"], 13.5 / 8 - 1, rtol=1e-12)
@@ -298,7 +298,10 @@ def test_mistakes_get_a_sentence_at_once(monkeypatch):
             only_one | {KINDS_ASKED: ["electrical-nics"]},
             "mfabric: relaying then is modelled only for routing unsplit",
         ),
-        ({"circuits.turn": "always"}, "circuits.turn must be on-demand or reuse or predict beside failures"),
+        (
+            {"circuits.reconfigure": "always"},
+            "circuits.reconfigure must be on-demand or reuse or predict beside failures",
+        ),
         ({"run.replicas": 2}, "run.replicas must be 1 beside failures, got 2."),
         ({"circuits.policy": "static"}, "circuits.policy must not be static beside failures"),
         ({"placement.longest-processing-time.every": 2}, "every must be 0 beside failures, got 2."),

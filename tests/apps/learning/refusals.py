@@ -45,7 +45,7 @@ REFUSED = [
     (functools.partial(Scoreboard, sigmas=(-1.0,)), "sigmas must be finite and not negative, got -1.0"),
     (functools.partial(Scoreboard, instances=0), "instances must be a whole number of at least 1, got 0"),
     (functools.partial(Evaluation, routings=("spray",)), "routings 'spray' is unknown"),
-    (functools.partial(Evaluation, turn=0.1), "turn applies only to schedules; leave it out, got 0.1"),
+    (functools.partial(Evaluation, delay=0.1), "delay applies only to schedules; leave it out, got 0.1"),
     (
         functools.partial(Evaluation, scenarios=8),
         "scenarios applies only to policy sample-average; leave it out, got 8",

@@ -161,7 +161,7 @@ def test_what_plans_for_many_demands_gets_scenarios_of_the_forecast():
 
 
 def test_schedules_are_judged_by_what_direct_calls_give():
-    given = {"policies": ("greedy",), "routings": ("split",), "schedules": ("spectra", "whole-pair"), "turn": 0.05}
+    given = {"policies": ("greedy",), "routings": ("split",), "schedules": ("spectra", "whole-pair"), "delay": 0.05}
     config = dataclasses.replace(CONFIG, sigmas=(0.0,), share_steps=Evaluation.share_steps, **given)
     rows, held = list(evaluate_policies(config)), workload("drawn")
     for name in config.schedules:

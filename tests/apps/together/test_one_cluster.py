@@ -66,7 +66,7 @@ TABLE = {
         {"fabric": "twisted-torus", "twisted-torus.shape": "2x4x4"},
         {"shape": (2, 4, 4)},
     ),
-    "torus": ("torus", {"fabric": "torus", "torus.ways": "shortest", "torus.shape": "4x4x4"}, {"shape": (4, 4, 4)}),
+    "torus": ("torus", {"fabric": "torus", "torus.paths": "shortest", "torus.shape": "4x4x4"}, {"shape": (4, 4, 4)}),
 }
 DAILY = ("oversub-fat-tree", "dragonfly", "full-mesh")
 PARTS = {f"{name}s" for name in NAMES}

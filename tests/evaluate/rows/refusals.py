@@ -39,9 +39,15 @@ CASES = [  # settings that do not go together, or that nothing has
     ({"gpu.name": "A100-SXM"}, "gpu 'A100-SXM' is unknown (did you mean"),
     ({"network.paths": "ecmp", "circuits.routing": "split"}, "circuits.routing must be unsplit beside"),
     ({"network.paths": "ecmp", "circuits.partial": True}, "circuits.partial must be false beside"),
-    ({"circuits.turn": "always", "circuits.partial": True}, "circuits.partial must be false beside circuits.turn"),
+    (
+        {"circuits.reconfigure": "always", "circuits.partial": True},
+        "circuits.partial must be false beside circuits.reconfigure",
+    ),
     (SCHEDULED | {"circuits.schedule": "spectre"}, "scheduler 'spectre' is unknown (did you mean 'spectra'?)"),
-    (SCHEDULED | {"circuits.turn": "pays"}, "circuits.turn must be on-demand beside circuits.schedule, got pays."),
+    (
+        SCHEDULED | {"circuits.reconfigure": "pays"},
+        "circuits.reconfigure must be on-demand beside circuits.schedule, got pays.",
+    ),
     (SCHEDULED | {"circuits.each_s": 0.1}, "circuits.each_s must be 0.0 beside circuits.schedule, got 0.1."),
     (SCHEDULED | {"network.paths": "ecmp"}, "network.paths must be spray beside circuits.schedule, got ecmp."),
     (SCHEDULED | {"run.sample": 0}, "run.sample must be auto beside circuits.schedule, got 0."),
@@ -70,8 +76,8 @@ CASES = [  # settings that do not go together, or that nothing has
     ),
     (MIXTRAL | {f"{LPT}.redundant_experts": 3}, "redundant_experts must be a multiple of the 8 ranks (ep), got 3"),
     (MIXTRAL | {"placement.hierarchical.groups": 3}, "groups must divide the 8 experts, got 3."),
-    (MIXTRAL | {"placement.rule": "given"}, "placement.given must name a .json file with the placement of experts."),
-    (MIXTRAL | {"placement.given": "none.json"}, "cannot read 'none.json' (No such file or directory)"),
+    (MIXTRAL | {"placement.rule": "given"}, "placement.file must name a .json file with the placement of experts."),
+    (MIXTRAL | {"placement.file": "none.json"}, "cannot read 'none.json' (No such file or directory)"),
     (LIMITED | {"placement.rule": "with-circuits"}, "node_limit 'model', whose groups are of neighbouring"),
     (LIMITED | {"placement.rule": "longest-processing-time"}, "node_limit 'model', whose groups are of neighbouring"),
     (LIMITED | {"placement.hierarchical.groups": 16}, "node_limit 'model', whose groups are of neighbouring"),
@@ -83,7 +89,7 @@ CASES = [  # settings that do not go together, or that nothing has
     ),
     ({"run.replicas": 2, "circuits.span.length": "run"}, "run.replicas must be 1 beside "),
     ({"compute.measured.nic_gbps": 100.0}, "compute.measured needs iteration_s"),
-    (MEASURED | {"circuits.turn": "pays"}, "beside compute.measured.fabric mfabric"),
+    (MEASURED | {"circuits.reconfigure": "pays"}, "beside compute.measured.fabric mfabric"),
     ({"compute.received.combine": "rank", "job.parts": 2}, "job.overlap must be none or passes beside"),
     ({"network.fabric": "torus", "network.nics": 2}, "torus needs equally many NICs in each of"),
     ({"network.transport": "ndp", "network.goodput": 0.9}, "network.payload has one alternative at a time"),
@@ -105,16 +111,16 @@ CASES = [  # settings that do not go together, or that nothing has
         ({"job.sharding": shared, "job.overlap_gradients": True}, "job.overlap_gradients must be false ")
         for shared in ("gradients", "parameters")
     ],
-    (PASSES | {"circuits.span.length": "stage"}, "circuits.turn must be on-demand or span"),
+    (PASSES | {"circuits.span.length": "stage"}, "circuits.reconfigure must be on-demand or span"),
     (PASSES | {"circuits.partial": True}, "circuits.partial must be false beside job.overlap passes, got true."),
     (PASSES | {"compute.received.combine": "rank"}, "compute.received.combine must be barrier beside job.overlap"),
-    (PASSES | {"circuits.turn": "pays"}, "circuits.turn must be on-demand or span"),
+    (PASSES | {"circuits.reconfigure": "pays"}, "circuits.reconfigure must be on-demand or span"),
     *[
         (PASSES | {"circuits.policy": policy}, "circuits.policy must choose by demand alone beside job.overlap passes")
         for policy in ("random", "previous", "threshold", "local-search", "relaxed")
     ],
     (
-        {"job.recompute": "block", "circuits.turn": "pays"},
+        {"job.recompute": "block", "circuits.reconfigure": "pays"},
         "job.recompute must be none or light or attention or parts",
     ),
 ]

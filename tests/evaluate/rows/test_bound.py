@@ -1,4 +1,5 @@
-"""`circuits.turn = bound`: no policy, routing and turn within the fabric's degrees ends an iteration before it."""
+"""`circuits.reconfigure = bound`: no policy, routing and turn within the fabric's degrees ends an iteration before
+it."""
 
 import numpy as np
 import pytest
@@ -34,14 +35,14 @@ def drawn(seed):
 def test_no_circuits_beat_it(seed):
     case = drawn(seed)
     turns = ["on-demand", "always"] + (["pays"] if case.job.overlap.name != "passes" else [])
-    (bound,) = simulate(case.with_({"circuits.turn": "bound"})).rows()
-    rows = simulate(cases(case, WAYS | {"circuits.turn": turns})).rows()
+    (bound,) = simulate(case.with_({"circuits.reconfigure": "bound"})).rows()
+    rows = simulate(cases(case, WAYS | {"circuits.reconfigure": turns})).rows()
     assert bound["reconfig_s"] == 0
     assert min(row["iteration_s"] for row in rows) >= bound["iteration_s"] * (1 - 1e-12)
 
 
 def test_it_is_the_degree_bound_of_every_all_to_all():
-    one = scenario(drawn(0).with_({"circuits.turn": "bound"}))
+    one = scenario(drawn(0).with_({"circuits.reconfigure": "bound"}))
     sent = dispatched_bytes(one.workload, one.own_selections[0])
     demand = np.asarray(server_bytes(sent, one.workload.ranks_per_server))
     where = places(one.workload)
@@ -54,7 +55,7 @@ def test_it_is_the_degree_bound_of_every_all_to_all():
 def test_it_is_one_row_whatever_the_policy_and_is_not_ranked():
     given = drawn(0).with_({"job.batch.micro_batches": 1})
     rows = simulate(
-        cases(given, {"circuits.turn": ["bound", "on-demand"], "circuits.policy": ["greedy", "uniform"]})
+        cases(given, {"circuits.reconfigure": ["bound", "on-demand"], "circuits.policy": ["greedy", "uniform"]})
     ).rows()
     assert [(row["policy"], row["routing"]) for row in rows] == [
         *(("bound", "any"), ("greedy", "unsplit"), ("uniform", "unsplit")),
@@ -65,4 +66,4 @@ def test_it_is_one_row_whatever_the_policy_and_is_not_ranked():
 
 def test_failures_have_none():
     with pytest.raises(InputError, match=r"circuits\.turn must be"):
-        check_beside("failures", small({"network.fabric": "mfabric", "circuits.turn": "bound"}))
+        check_beside("failures", small({"network.fabric": "mfabric", "circuits.reconfigure": "bound"}))

@@ -474,7 +474,7 @@ def test_released_is_these_settings():
     paths = case.network.paths
     assert (paths.name, paths.busy, paths.circuits, case.network.radix) == ("ecmp", "cluster", "pooled", 16)
     assert (case.network.topoopt.wiring, case.traffic.alike) == ("rings", "everything")
-    assert (case.circuits.policy, case.circuits.turn.name) == ("greedy-released", "on-demand")
+    assert (case.circuits.policy, case.circuits.reconfigure.name) == ("greedy-released", "on-demand")
     assert resolve(case).rules.eps_waits
 
 

@@ -43,14 +43,14 @@ def test_copies_balance_ranks_and_nothing_moves_when_placed_once():
 def test_a_given_placement_is_that_of_the_rule_which_made_it(tmp_path):
     made = scenario(small(PLACED | {f"{RULE}.loads": 0}))
     path = write_placement(ExpertPlacement(made.tokens.slots[0]), tmp_path / "placement.json")
-    given = scenario(small(UNEVEN | {"placement.given": str(path)}))
+    given = scenario(small(UNEVEN | {"placement.file": str(path)}))
     assert given.workload == made.workload
     np.testing.assert_array_equal(given.tokens.slots, made.tokens.slots)
     np.testing.assert_array_equal(given.tokens.count, made.tokens.count)
     write_placement(
         ExpertPlacement(made.tokens.slots[0, :1]), path
     )  # one layer stands for all, and the file is read again
-    alike = scenario(small(UNEVEN | {"placement.given": str(path)})).tokens.slots
+    alike = scenario(small(UNEVEN | {"placement.file": str(path)})).tokens.slots
     np.testing.assert_array_equal(alike, np.broadcast_to(made.tokens.slots[:1, :1], alike.shape))
 
 
@@ -143,7 +143,7 @@ PARTS = ("compute_s", "exposed_comm_s", "reconfig_s", "bubble_s")
 
 
 def test_an_iteration_takes_as_long_as_its_slowest_replica():
-    asked = small(THREE | {"network.fabric": "mfabric", "circuits.turn": "predict"})
+    asked = small(THREE | {"network.fabric": "mfabric", "circuits.reconfigure": "predict"})
     one = scenario(asked)
     alone = [times_of(replica, solve(replica)) for replica in one.each_replica]
     seconds = np.array([times.iteration_s for times in alone])[..., 0]  # [replica iteration]
@@ -301,7 +301,7 @@ def test_a_gpu_whose_memory_is_not_known_takes_no_step(tmp_path):
 
 
 REGION = JOB | {"circuits.policy": "uniform", "traffic.generated.skew": 0.5}
-ALWAYS = {"circuits.turn": "always"}
+ALWAYS = {"circuits.reconfigure": "always"}
 
 
 def test_circuits_that_stay_are_waited_for_in_every_block_and_pass():

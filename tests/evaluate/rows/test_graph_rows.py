@@ -115,7 +115,7 @@ def test_meshes_of_gpus_are_those_of_the_fabric(rows, kind, shape, stages, named
 
 
 def test_a_torus_of_all_shortest_paths_is_the_graph(rows):
-    settings = ALONE | {"job.parallel.pp": 1, "network.torus.ways": "shortest"}
+    settings = ALONE | {"job.parallel.pp": 1, "network.torus.paths": "shortest"}
     named = {"network.fabric": "torus"}
     one, other = rows("torus", named, settings, gpus=64, shape=(4, 4, 4))
     for column in PARTS:

@@ -8,7 +8,7 @@ from mfabric_jax.fabric.cost import PATCH_PANEL, REGIONAL_OCS, Prices
 from mfabric_jax.report.ranking import rankings
 from tests.small import row, small
 
-NEVER = {"circuits.turn": "span", "circuits.span.length": "run", "circuits.policy": "greedy"}
+NEVER = {"circuits.reconfigure": "span", "circuits.span.length": "run", "circuits.policy": "greedy"}
 TURNS = {"traffic.source": "generated", "traffic.generated.skew": 1.0, "traffic.generated.drift": 0.4}
 TURNS |= {"network.nics": 4, "network.mfabric.optical_degree": 2}
 

@@ -49,7 +49,7 @@ def test_what_is_open_is_filled_and_said_why():
 def test_what_is_open_of_a_fabric_is_filled_for_its_servers():
     """128 servers of 1,024 GPUs."""
     filled = {
-        "full-mesh": {"network.full-mesh.shape": "16x8", "network.full-mesh.ways": "detour"},
+        "full-mesh": {"network.full-mesh.shape": "16x8", "network.full-mesh.paths": "detour"},
         "twisted-torus": {"network.twisted-torus.shape": "4x4x8"},
         "railx": {"network.railx.side": 2, "network.railx.shape": "8x4"},
     }
@@ -171,7 +171,12 @@ def test_a_timeline_is_of_the_iteration_that_the_case_names():
 
 
 OTHERS = {
-    **{"circuits.policy": "uniform", "circuits.routing": "relay", "circuits.turn": "reuse", "circuits.partial": True},
+    **{
+        "circuits.policy": "uniform",
+        "circuits.routing": "relay",
+        "circuits.reconfigure": "reuse",
+        "circuits.partial": True,
+    },
     **{"run.seed": 1, "traffic.generated.skew": 0.5, "traffic.shares.drift": 0.3, "traffic.drawn": 2},
     **{"placement.rule": "hierarchical", "compute.experts": "received", "job.precision.dispatch": "fp8"},
     **{"circuits.span.length": "run", "network.transport": "ndp", "circuits.cold_start": True, "run.iterations": 2},
@@ -185,8 +190,10 @@ def test_cases_that_differ_in_what_all_to_alls_depend_on_share_none():
     keys = {path: one.between_key for path, one in every.items()} | {"as it is": scenario(small()).between_key}
     assert len(set(keys.values())) == len(keys)
     more = {"circuits.predict.predictor": "uniform", "circuits.predict.sigma": 0.1, "circuits.predict.both": True}
-    turns = [scenario(small({"circuits.turn": "predict", path: value})).between_key for path, value in more.items()]
-    assert len({*turns, scenario(small({"circuits.turn": "predict"})).between_key}) == 4
+    turns = [
+        scenario(small({"circuits.reconfigure": "predict", path: value})).between_key for path, value in more.items()
+    ]
+    assert len({*turns, scenario(small({"circuits.reconfigure": "predict"})).between_key}) == 4
     for path, value in (("compute.efficiency", 0.3), ("network.nic_gbps", 400.0), ("network.link_delay_s", 0.001)):
         assert scenario(small({path: value})).between_key == keys["as it is"]
 
@@ -221,7 +228,7 @@ AXES = {  # of more rows than are timed one by one
     "degree": (NARROW, {"network.mfabric.optical_degree": (1, 2, 4), "network.nic_gbps": (100.0, 300.0, 800.0)}),
     "sample": ({"run.iterations": 2}, {"run.sample": (None, 0, 1), "network.link_delay_s": (0.0, 1e-4)}),
     "span": ({"circuits.span.length": "run", "circuits.decision_s": 0.02}, {"circuits.delay_s": (0.0, 0.1)}),
-    "pays": ({"circuits.turn": "pays"}, {"circuits.delay_s": (0.001, 0.1), "compute.efficiency": (0.2, 0.5)}),
+    "pays": ({"circuits.reconfigure": "pays"}, {"circuits.delay_s": (0.001, 0.1), "compute.efficiency": (0.2, 0.5)}),
     "tree": (TREE, {"network.nic_gbps": (100.0, 200.0, 400.0), "gpu.nvlink_gigabytes_per_s": (300.0, 900.0)}),
     "domains": ({"network.fabric": "mfabric-cpo"}, {"network.nic_gbps": (100.0, 400.0, 800.0)}),
 }

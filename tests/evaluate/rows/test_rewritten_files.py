@@ -94,7 +94,7 @@ KINDS = {  # the name of a file, two contents, and what a public call says of it
         "placement.json",
         placement([0, 1]),
         placement([1, 0]),
-        lambda path: scenario(small(HERE | {"placement.given": str(path)})).tokens.slots.ravel().tolist(),
+        lambda path: scenario(small(HERE | {"placement.file": str(path)})).tokens.slots.ravel().tolist(),
     ),
     "policy of one's own": (
         "mine.py",

@@ -51,7 +51,7 @@ CASES = {
     "relayed": (
         "mfabric",
         {"job.parallel.ep": 8, "model.experts": 8, MICRO_BATCHES: 1}
-        | {"circuits.routing": "relay", "circuits.turn": "pays"}
+        | {"circuits.routing": "relay", "circuits.reconfigure": "pays"}
         | {"network.nics": 3, "network.mfabric.optical_degree": 2},
     ),
     "split": ("mfabric", {"circuits.routing": "split"}),

@@ -62,7 +62,7 @@ def closed_s(name, demand, ports=2, first_free=False, **how):
 
 
 SCHEDULED = [
-    *((name, {}) for name in ("spectra", "whole-pair", "keep-or-turn", "rotor")),
+    *((name, {}) for name in ("spectra", "whole-pair", "keep-or-reconfigure", "rotor")),
     *(("solstice", how) for how in ({}, {"switches": 2}, {"all_stop": False}, {"directed": False})),
     ("rotor", {"switches": 2, "all_stop": False}),
 ]

@@ -6,9 +6,9 @@ costs a reconfiguration. `topologies` finds the best sequence by dynamic program
 - `shifts`: a uniform all-to-all in S - 1 shift steps. On the ring of its own shift a step takes one hop. On another
   ring it is relayed, and every circuit carries as many flows as a flow has hops. The trade-off is that of arXiv
   2602.10468 (reconfigure if shorter paths save more than the delay; abstract only); rule and closed form derived here.
-- `keep_or_turn`: a scheduler of the common form, without relaying. The steps are the whole-pair matchings; a step
-  reconfigures to its matching, or keeps the circuits and leaves its bytes to the packet NICs. Steps are chosen as if
-  each waited for the last; in fact they do not wait, so the schedule ends no later. Without packet NICs every step
+- `keep_or_reconfigure`: a scheduler of the common form, without relaying. The steps are the whole-pair matchings; a
+  step reconfigures to its matching, or keeps the circuits and leaves its bytes to the packet NICs. Steps are chosen as
+  if each waited for the last; in fact they do not wait, so the schedule ends no later. Without packet NICs every step
   reconfigures.
 """
 
@@ -64,7 +64,7 @@ def shifts(servers: int, pair_bytes: float, circuit_Bps: float, circuits: int = 
     return hops * hop_s
 
 
-def keep_or_turn(demand, **network: Unpack[SwitchNetwork]) -> Placed:
+def keep_or_reconfigure(demand, **network: Unpack[SwitchNetwork]) -> Placed:
     """Schedule those whole-pair matchings whose reconfiguration pays; arguments as in `registry`."""
     problem = problem_of(demand, **network)
     matchings, seconds = whole_pairs(problem.wanted, problem.directed)
