@@ -5,6 +5,7 @@ import re
 
 import mfabric_jax
 from tests.docs_case import exported, packages, sentence
+from tests.surface import MOST_PUBLIC, PUBLIC
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -14,6 +15,10 @@ def test_every_public_name_exists_and_has_a_sentence():
         for name in exported(module):
             assert hasattr(module, name), f"{module.__name__}.{name}"
             assert len(sentence(module, name)) > 5, f"{module.__name__}.{name} has no docstring"
+
+
+def test_public_names_are_few_and_stand_once():
+    assert sum(len(names.split()) for names in PUBLIC.values()) <= MOST_PUBLIC
 
 
 def numbers(version):

@@ -12,11 +12,28 @@ from typing import Any
 
 from mfabric_jax.checks import InputError, one_of
 
-NAMES = (
-    *("greedy", "greedy-released", "greedy-next", "uniform", "random", "static", "previous", "topoopt", "matching"),
-    *("threshold", "local-search", "relaxed", "joint", "sample-average", "index", "learned", "untrained", "exact"),
-    "topologies",
-)
+HOMES = {  # of policies, MODULE:FUNCTION in `policies`
+    "greedy": "greedy:greedy",
+    "greedy-released": "greedy:greedy_released",
+    "greedy-next": "greedy:greedy_next",
+    "uniform": "static:uniform",
+    "random": "static:random_circuits",
+    "static": "static:static",
+    "previous": "static:keep",
+    "topoopt": "static:topoopt",
+    "matching": "exact:matching",
+    "threshold": "local_search:threshold",
+    "local-search": "local_search:local_search",
+    "relaxed": "relaxed:relaxed",
+    "joint": "sample_average:joint",
+    "sample-average": "sample_average:sample_average",
+    "index": "index_rule:index",
+    "learned": "learned:learned",
+    "untrained": "learned:untrained",
+    "exact": "exact:exact",
+    "topologies": "topologies:topologies",
+}
+NAMES = tuple(HOMES)
 SCHEDULERS = (
     *("bvn", "solstice", "eclipse", "spectra", "whole-pair", "quick", "rotor", "keep-or-reconfigure", "joint", "exact"),
 )

@@ -42,7 +42,7 @@ def schedules(
     batch = plan_batch(demands / facts["circuit_Bps"], common)
     arrays = batch.configurations(), batch.seconds, batch.switch
     own = None if delay_s is None else jnp.full(len(demands), delay_s, arrays[1].dtype)
-    return jax.vmap(lambda *one, delay=None: CircuitSchedule(*one, delay_s=delay, **how))(*arrays, delay=own)
+    return jax.vmap(lambda *values, delay=None: CircuitSchedule(*values, delay_s=delay, **how))(*arrays, delay=own)
 
 
 def stack_schedules(many: Sequence[CircuitSchedule]) -> CircuitSchedule:

@@ -11,7 +11,7 @@ READS = ("model.", "gpu.", "job.", "network.", "circuits.policy", "circuits.dela
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.Rows, shared.OnDevice):
+class Options(shared.RowOptions, shared.OnDevice):
     """Send all expert, data and pipeline parallel bytes of one iteration over the whole cluster at the same time.
 
     Optical regions choose circuits for the total traffic of the iteration. Files of links and flows have bytes,

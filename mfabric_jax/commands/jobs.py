@@ -12,7 +12,7 @@ from mfabric_jax.report.grid import Rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.Rows, shared.OnDevice):
+class Options(shared.RowOptions, shared.OnDevice):
     """Simulate training jobs that share links: iteration times, slowdown over running alone, fairness, use of links.
 
     The file has the jobs (phases of computation and communication) and the links or fabric that they share; see

@@ -10,7 +10,7 @@ from mfabric_jax.commands.words import Positional
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.Rows, shared.OnDevice):
+class Options(shared.RowOptions, shared.OnDevice):
     """Benchmark policies: time over the degree bound and over proved optima, decisions per second in a batch.
 
     Commas separate lists.

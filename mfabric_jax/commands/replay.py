@@ -19,7 +19,7 @@ SHOWN = ("network.fabric", "network.graph", "network.nic_gbps")  # settings with
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.Rows):
+class Options(shared.RowOptions):
     """Simulate a task graph on fabrics: makespan, what GPUs wait for, and what more bandwidth would save.
 
     The graph is a file in any format of docs/task_graphs.md. Cases provide the GPU and the network; each gives a row.

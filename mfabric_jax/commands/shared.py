@@ -26,7 +26,7 @@ class OnDevice:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rows:
+class RowOptions:
     """The option of commands that write rows."""
 
     all_columns: bool = False
@@ -41,7 +41,7 @@ class Rows:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RowsAndPictures(Rows, OnDevice):
+class RowsAndPictures(RowOptions, OnDevice):
     """The options of commands that compute rows and draw them."""
 
     out: str | None = None

@@ -18,7 +18,7 @@ SEEN_S = 0.1  # programs that compile faster came from the cache
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.Rows, shared.OnDevice):
+class Options(shared.RowOptions, shared.OnDevice):
     """Simulate every case of a design space, and write finished rows to parquet files in a folder.
 
     Lists of values are axes; [[variants]] are compared; [random] is drawn as often as [sweep] states. The same command

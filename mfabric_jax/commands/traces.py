@@ -14,7 +14,7 @@ READ_BY = {"ranks": ("info",), "ranks_per_server": ("info",), "iterations": ("fi
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.Rows):
+class Options(shared.RowOptions):
     """Analyse recorded routing: shape, skew, shares of pairs, drift and locality, over iterations and layers.
 
     Formats: .npy, .npz, .json or .pt of counts [layer, expert], [iteration, layer, micro-batch, source, expert] or the

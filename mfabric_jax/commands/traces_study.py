@@ -26,7 +26,7 @@ BELOW = [dataclasses.replace(DESIGNS, variants=())]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(shared.Rows, shared.OnDevice):
+class Options(shared.RowOptions, shared.OnDevice):
     """Study the effect of recorded routing on a job: the all-to-alls' share of an iteration, whether circuits help,
     and which predictor works. Six designs of fat-trees and mFabric are compared (mfabric show --preset designs).
     """

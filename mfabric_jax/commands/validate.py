@@ -11,7 +11,7 @@ from mfabric_jax.commands.words import Positional
 
 
 @dataclasses.dataclass(frozen=True)
-class Options(shared.Rows, shared.OnDevice):
+class Options(shared.RowOptions, shared.OnDevice):
     """Predict measurements, and report the errors of the predictions.
 
     packet: flow-level predictions of packet-level runs: exact max-min fluid completion at the line rate without

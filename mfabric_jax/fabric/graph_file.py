@@ -88,7 +88,7 @@ def _network(file: str) -> FabricGraph:
     return read_graph(file)
 
 
-@cached_by_files(lambda file, asked: (file, asked.ranks), maxsize=32)
+@cached_by_files(lambda file, options: (file, options.ranks), maxsize=32)
 def _own_graph(file: str, options: GraphFile) -> OwnGraph:
     network = _network(file)
     nodes, kinds = endpoints(network), kinds_of(network)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mfabric_jax.case.own_code import allow_code
-from mfabric_jax.case.policies import bare, check_name, is_file, is_function, join_name, name_of, split
+from mfabric_jax.case.policies import HOMES, bare, check_name, is_file, is_function, join_name, name_of, split
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies.arguments import ROUTINGS, WITHOUT_RELAY
@@ -40,30 +40,7 @@ if TYPE_CHECKING:
 
 Policy = Callable[..., Plan]
 
-REGISTRY: ByName = ByName(
-    __name__,
-    {
-        "greedy": "greedy:greedy",
-        "greedy-released": "greedy:greedy_released",
-        "greedy-next": "greedy:greedy_next",
-        "uniform": "static:uniform",
-        "random": "static:random_circuits",
-        "static": "static:static",
-        "previous": "static:keep",
-        "topoopt": "static:topoopt",
-        "matching": "exact:matching",
-        "threshold": "local_search:threshold",
-        "local-search": "local_search:local_search",
-        "relaxed": "relaxed:relaxed",
-        "joint": "sample_average:joint",
-        "sample-average": "sample_average:sample_average",
-        "index": "index_rule:index",
-        "learned": "learned:learned",
-        "untrained": "learned:untrained",
-        "exact": "exact:exact",
-        "topologies": "topologies:topologies",
-    },
-)
+REGISTRY: ByName = ByName(__name__, HOMES)
 __getattr__ = at_first_use(
     __name__,
     {
