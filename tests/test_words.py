@@ -8,9 +8,8 @@ import mfabric_jax
 
 ROOT = pathlib.Path(mfabric_jax.__file__).parent
 FILLERS = {"one", "told", "said", "asked", "found", "place", "given", "rest", "at"}
-FORCED = {  # names that somebody else sets: a protocol, a file format, a key of a record
-    "timing/trace.py": {"place"},
-}
+FORCED = {"timing/trace.py": {"place"}}  # a key of the segments of a timeline
+LOOKED_UP = {"learned", "untrained", "relaxed", "skewed"}  # names of policies and kinds of demand
 OF_EVERY_COMMAND = {"Options"}  # `commands/NAME.py` describes its options by a class of this name
 
 
@@ -26,7 +25,9 @@ def bound(tree):
             yield node.id, node.lineno
         elif isinstance(node, ast.arg):
             yield node.arg, node.lineno
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef) or (isinstance(node, ast.MatchAs | ast.ExceptHandler) and node.name):
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef) or (
+            isinstance(node, ast.MatchAs | ast.ExceptHandler) and node.name
+        ):
             yield node.name, node.lineno
 
 
@@ -73,7 +74,7 @@ def test_functions_that_act_are_verbs():
         f"{path}:{node.lineno} {node.name}"
         for path, tree in trees()
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and is_participle(node.name)
+        if isinstance(node, ast.FunctionDef) and is_participle(node.name) and node.name not in LOOKED_UP
     ]
     assert not wrong, "\n".join(wrong)
     assert [name for name in ("placed", "_told", "place_experts", "seed", "speed") if is_participle(name)] == [

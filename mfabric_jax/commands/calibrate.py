@@ -39,9 +39,9 @@ def run(cases: Cases, options: Options) -> None:
     (case, *_) = every.values()
     with shared.bar("calibrate", "model", len(every)) as bar:
         calibration = calibrate(case, tuple(every), progress=lambda _: bar.update())
-    columns = ["model", "nic_gbps", report.Column("efficiency", "rate over the GPU's peak")]
-    columns += [report.Column("compute_s", "computation [s]"), "fitted", "published"]
+    columns = ["model", "nic_gbps", report.TableColumn("efficiency", "rate over the GPU's peak")]
+    columns += [report.TableColumn("compute_s", "computation [s]"), "fitted", "published"]
     print("fat-tree time over fat-tree time at 800 Gbps")
-    print(report.plain(calibration_rows(calibration), [*columns, report.Column("off", percent=True)]))
+    print(report.plain(calibration_rows(calibration), [*columns, report.TableColumn("off", percent=True)]))
     if options.out is not None:
         shared.tell(write_calibration(calibration, case, options.out))

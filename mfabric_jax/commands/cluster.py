@@ -51,7 +51,7 @@ def run(cases: Cases, options: Options) -> None:
     kinds = {"out": "cluster", "links": "cluster --links", "flows": "cluster --flows"}
     columns_of = {name: options.columns(kind) for name, kind in kinds.items()}
     shared.write_tables(tables, files, config, columns_of)
-    columns = ["traffic", "flows", report.Column("gigabytes", "GB"), report.Column("end_s", "ends at [s]")]
+    columns = ["traffic", "flows", report.TableColumn("gigabytes", "GB"), report.TableColumn("end_s", "ends at [s]")]
     print(
         f"{solved.job.model} on {rows[0]['fabric']}: {solved.job.gpus:,} GPUs, {rows[0]['links']:,} links; "
         f"built in {solved.build_s:.1f} s, solved in {solved.solve_s:.1f} s, at most {rows[0]['peak_mb']:,.0f} MB"

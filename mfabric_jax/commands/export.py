@@ -56,7 +56,7 @@ def run(cases: Cases, options: Options) -> None:
         f"{job.dp} replicas, "
         f"{graph.tasks:,} tasks of {graph.ranks:,} ranks (a rank is a {ENDS[iteration.ends]})"
     )
-    print(report.plain(graph_contents(iteration), ["what", "tasks", report.Column("gigabytes", "GB")]))
+    print(report.plain(graph_contents(iteration), ["what", "tasks", report.TableColumn("gigabytes", "GB")]))
     print(f"compare: {iteration.iteration_s:.6g} s")
     if options.ends == "gpu" and job.pp > 1:
         print(f"A region is {job.servers_per_region} servers (--region-servers of mfabric replay).")

@@ -118,7 +118,7 @@ def _table(rows: list[dict[str, Any]], names: list[str], numbers: dict[str, str]
     from mfabric_jax import report
 
     there = [key for key in (*names, *numbers) if any(row.get(key) is not None for row in rows)]
-    return report.plain(rows, [report.Column(key, numbers.get(key)) for key in there])
+    return report.plain(rows, [report.TableColumn(key, numbers.get(key)) for key in there])
 
 
 def run(cases: Cases, options: Options) -> None:
@@ -141,12 +141,12 @@ def run(cases: Cases, options: Options) -> None:
     seconds = {"healthy_s": "healthy [s]", "failed_s": "failed [s]"}
     seconds |= {"reconfig_s": "reconf", "ep_comm_s": "EP", "bubble_s": "bubble"}
     uses = telling_apart(rows)
-    shown = ["model", "fabric", *uses, "failure", *(report.Column(key, title) for key, title in seconds.items())]
-    shown += [report.Column("slow_down", "slow-down", percent=True)]
+    shown = ["model", "fabric", *uses, "failure", *(report.TableColumn(key, title) for key, title in seconds.items())]
+    shown += [report.TableColumn("slow_down", "slow-down", percent=True)]
     if any(row["published"] is not None for row in rows):
-        shown.append(report.Column("published", percent=True))
+        shown.append(report.TableColumn("published", percent=True))
     if any(plan.case.failures.iteration for plan in every):
-        shown.append(report.Column("run_slow_down", "of the run", percent=True))
+        shown.append(report.TableColumn("run_slow_down", "of the run", percent=True))
     shared.print_jobs(rows)
     print(report.plain(rows, shown))
     spares = {"spare_part_usd": "spare part [$]", "spare_usd": "spare server [$]"}

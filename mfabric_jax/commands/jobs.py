@@ -49,9 +49,10 @@ def run(options: Options) -> None:
     print(_times(comparison.jobs))
     shown = {"slowdown": "slowdown", "p99_slowdown": "p99 slowdown", "mean_gain": "mean gain"}
     shown |= {"p99_gain": "p99 gain", "fairness": "fairness", "cassini_score": "score"}
-    use = report.Column("busiest_link_use", "busiest link", percent=True)
+    use = report.TableColumn("busiest_link_use", "busiest link", percent=True)
     print(
-        "\n" + report.plain(comparison.ways, ["way", *(report.Column(key, title) for key, title in shown.items()), use])
+        "\n"
+        + report.plain(comparison.ways, ["way", *(report.TableColumn(key, title) for key, title in shown.items()), use])
     )
     shared.print_lines(said_of_jobs(comparison))
     if options.figures is not None:
@@ -71,5 +72,5 @@ def _times(rows: Rows) -> str:
     titles = {"alone_s": "alone", "mean_s": "mean", "p99_s": "p99"}
     titles |= {"shift_s": "shift"}
     scaled = [dict(row) | {key: None if row[key] is None else row[key] * scale for key in titles} for row in rows]
-    times = (report.Column(key, f"{title} [{unit}]") for key, title in titles.items())
+    times = (report.TableColumn(key, f"{title} [{unit}]") for key, title in titles.items())
     return report.plain(scaled, ["way", "job", "iterations", *times, "slowdown"])

@@ -118,7 +118,7 @@ def _load_columns(rows: list[dict[str, Any]]) -> list[Any]:
     from mfabric_jax import report
 
     known = {name: title for name, title in LOAD.items() if any(row[name] is not None for row in rows)}
-    columns = [report.Column(name, title) for name, title in known.items()]
+    columns = [report.TableColumn(name, title) for name, title in known.items()]
     return ["fabric", *said.apart_of(rows), "ep", *columns]
 
 
@@ -132,9 +132,9 @@ def _columns(rows: list[dict[str, Any]]) -> list[Any]:
     titles |= UNEVEN if any(_uneven(row) for row in rows) else {}
     titles |= {name: f"{name} [us]" for name in ("dispatch", "combine", "attention", "experts")}
     titles |= {"memory_gb": "memory [GB]"}
-    columns = [report.Column(name, title) for name, title in titles.items()]
+    columns = [report.TableColumn(name, title) for name, title in titles.items()]
     split = SPLIT if any(row.get("attention_gpus") for row in rows) else {}
-    split_columns = [report.Column(name, title) for name, title in split.items()]
+    split_columns = [report.TableColumn(name, title) for name, title in split.items()]
     limited = any(row["batch_limit"] for row in rows)
     overlap_columns = ["overlap"] if limited or len({row["overlap"] for row in rows}) > 1 else []
     limit = ["batch_limit"] if limited else []

@@ -37,7 +37,7 @@ def run(cases: Cases, options: Options) -> None:
     parts |= {"reconfig_s": "reconf", "bubble_s": "bubble"}
     model, columns = resolved.job.model, job_columns(resolved, resolved.job)
     shared.print_jobs([{"model": model, "gpus": resolved.job.gpus} | columns])
-    print(report.plain(rows, ["stage", *(report.Column(key, name) for key, name in parts.items())]))
+    print(report.plain(rows, ["stage", *(report.TableColumn(key, name) for key, name in parts.items())]))
     busiest = max(rows, key=lambda row: row["reconfig_s"])
     seconds = [busiest[name] for name in ("reconfig_s", "iteration_s", "bubble_s")]
     what = f"{model}, stage {busiest['stage']},"

@@ -127,7 +127,7 @@ def _traces_fit(options, records: tuple[int, int] | None) -> None:
     result = recordings.fit(recording, options.iterations)
     print(f"{recording.format}, {recording.words}\n")
     print(report.plain([{"knob": name, "value": value} for name, value in result.knobs.changes.items()]))
-    columns = ["statistic", "recorded", "fitted", report.Column("error", percent=True)]
+    columns = ["statistic", "recorded", "fitted", report.TableColumn("error", percent=True)]
     print(f"\n{report.plain(result.rows(), columns)}")
     if options.out is not None:
         shared.tell(result.knobs.write(options.out))

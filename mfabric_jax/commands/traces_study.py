@@ -88,7 +88,7 @@ def _text(study: Any, by_question: dict[str, list[str]]) -> str:
     recording = study.recording
     parts = [f"{recording.format}, {recording.words}, for {study.job.model} ({study.job.gpus} GPUs)"]
     percent = ("ep_share", "ep_share_without_bubble")
-    columns = [report.Column(key, title or None, percent=key in percent) for key, title in COLUMNS.items()]
+    columns = [report.TableColumn(key, title or None, percent=key in percent) for key, title in COLUMNS.items()]
     for question, sentences in by_question.items():
         table = f"{report.plain(study.rows, columns, WIDTH)}\n" if question == CIRCUITS else ""
         parts.append(f"{question}\n{table}" + "\n".join(f"- {sentence}" for sentence in sentences))

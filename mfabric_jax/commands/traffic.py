@@ -66,8 +66,8 @@ def run(cases: Cases, options: Options) -> None:
     )
     if (remark := region_remark(job.servers_per_region)) is not None:
         print(remark)
-    columns = ["parallelism", report.Column("gigabytes", "GB per iteration, all GPUs")]
-    columns += [report.Column("share", percent=True), "measured"]
+    columns = ["parallelism", report.TableColumn("gigabytes", "GB per iteration, all GPUs")]
+    columns += [report.TableColumn("share", percent=True), "measured"]
     table = workload.share_table(job)
     rows = [row | {"gigabytes": float(units.to_gigabytes(row["bytes_per_iteration"]))} for row in table]
     print(report.plain(rows, columns))

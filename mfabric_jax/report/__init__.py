@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mfabric_jax.report.perfetto import write_task_trace as write_task_trace
     from mfabric_jax.report.rows import read_rows as read_rows
     from mfabric_jax.report.rows import write_rows as write_rows
-    from mfabric_jax.report.tables import Column as Column
+    from mfabric_jax.report.tables import TableColumn as TableColumn
     from mfabric_jax.report.tables import comparison as comparison
     from mfabric_jax.report.tables import plain as plain
     from mfabric_jax.support.notebooks import frame as frame
@@ -41,7 +41,7 @@ __getattr__ = at_first_use(
             "write_rows",
         ),
         "tables": (
-            "Column",
+            "TableColumn",
             "comparison",
             "plain",
         ),

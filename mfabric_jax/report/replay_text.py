@@ -5,7 +5,7 @@ from typing import Any
 
 from mfabric_jax.report.grid import last_word
 from mfabric_jax.report.numerals import many, number, time_unit
-from mfabric_jax.report.tables import Column, plain
+from mfabric_jax.report.tables import TableColumn, plain
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -30,7 +30,7 @@ def in_unit(seconds: float) -> str:
     return f"{number(seconds * factor)} {unit}"
 
 
-def in_one_unit(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dict[str, Any]], list[Column]]:
+def in_one_unit(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dict[str, Any]], list[TableColumn]]:
     """Return the rows with the seconds in `columns` in one unit, that of the largest, and these columns with titles.
 
     `columns`: titles by key; None: the key.
@@ -42,15 +42,19 @@ def in_one_unit(rows: Rows, columns: Mapping[str, str | None]) -> tuple[list[dic
     scaled = [dict(row) for row in rows]
     for row in scaled:
         row |= {key: row[key] * factor for key in there if row.get(key) is not None}
-    return scaled, [Column(key, f"{title} [{unit}]") for key, title in there.items()]
+    return scaled, [TableColumn(key, f"{title} [{unit}]") for key, title in there.items()]
 
 
 def runs_text(rows: Rows) -> str:
     named = {"makespan_s": "makespan", "compute_s": "compute", "exposed_comm_s": "exposed comm", "idle_s": "idle"}
     shown, times = in_one_unit([{**row, "fabric": row.get("graph") or row["fabric"]} for row in rows], named)
-    held = [Column("held_by", "held by"), Column("held_share", "part", percent=True)] if "held_by" in rows[0] else []
-    settings = [Column(name, last_word(name)) for name in rows[0] if "." in name]
-    table = plain(shown, ["fabric", Column("nic_gbps", "Gbps"), *settings, "servers", *times, *held], width=WIDE)
+    held = (
+        [TableColumn("held_by", "held by"), TableColumn("held_share", "part", percent=True)]
+        if "held_by" in rows[0]
+        else []
+    )
+    settings = [TableColumn(name, last_word(name)) for name in rows[0] if "." in name]
+    table = plain(shown, ["fabric", TableColumn("nic_gbps", "Gbps"), *settings, "servers", *times, *held], width=WIDE)
     return f"{table}\ncompute, exposed comm (not hidden by computation) and idle: means over ranks."
 
 
@@ -61,13 +65,13 @@ def makespan_text(rows: Rows, makespan_s: float, tie: bool) -> str:
         del named["saved_per_100_gbps_s"]
     rows = [{**row, "share": row["holds_s"] / makespan_s} for row in rows]
     shown, (holds, *others) = in_one_unit(rows, named)
-    table = plain(shown, ["what", "links", holds, Column("share", "of all", percent=True), *others])
+    table = plain(shown, ["what", "links", holds, TableColumn("share", "of all", percent=True), *others])
     return f"{table}\n{TIE}" if tie else table
 
 
 def links_text(rows: Rows) -> str:
     busiest = sorted(rows, key=lambda row: -row["utilisation"])[:BUSIEST]
-    return plain(busiest, ["link", "kind", "from", "to", Column("utilisation", percent=True)])
+    return plain(busiest, ["link", "kind", "from", "to", TableColumn("utilisation", percent=True)])
 
 
 def path_text(rows: Rows) -> str:
@@ -78,7 +82,7 @@ def path_text(rows: Rows) -> str:
     shown, times = in_one_unit([steps[index] for index in sorted(longest)], {"released_s": "from", "takes_s": "takes"})
     selection = f"the {len(shown)} longest of {many(len(steps), 'step')}"
     heading = selection if len(shown) < len(steps) else many(len(steps), "step")
-    table = plain(shown, ["name", "rank", "to", *times, Column("held_by", "held by")], width=WIDE)
+    table = plain(shown, ["name", "rank", "to", *times, TableColumn("held_by", "held by")], width=WIDE)
     return f"{heading}\n{table}"
 
 

@@ -39,7 +39,7 @@ _SHARES |= {"reconf": ["reconfig_s"], "bubble": ["bubble_s"]}
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of a table: its key in the rows, its heading, and whether its numbers are shares."""
 
     key: str
@@ -47,7 +47,7 @@ class Column:
     percent: bool = False
 
 
-def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int = WIDTH) -> str:
+def plain(rows: Rows, columns: Sequence[str | TableColumn] | None = None, width: int = WIDTH) -> str:
     """Return rows as an aligned table: text at the left, numbers at the right, None as a dash.
 
     `columns` defaults to all keys of the rows. Columns that do not fit in `width`, or in a narrower terminal, continue
@@ -55,7 +55,7 @@ def plain(rows: Rows, columns: Sequence[str | Column] | None = None, width: int 
     """
     width = on_screen(width)
     chosen = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
-    specs = [Column(column) if isinstance(column, str) else column for column in chosen]
+    specs = [TableColumn(column) if isinstance(column, str) else column for column in chosen]
     printed = [_column_cells(rows, spec) for spec in specs]
     blocks = []
     for part in _parts(printed, width, _labels(rows, specs, printed, width)):
@@ -68,7 +68,7 @@ def on_screen(width: int) -> int:
     return min(width, max(_NARROWEST, shutil.get_terminal_size((width, 0)).columns))
 
 
-def _labels(rows: Rows, specs: Sequence[Column], printed: list[list[str]], width: int) -> int:
+def _labels(rows: Rows, specs: Sequence[TableColumn], printed: list[list[str]], width: int) -> int:
     used, best, apart = 0, 1, 0
     for count, spec in enumerate(specs, 1):
         values = [row.get(spec.key) for row in rows]
@@ -81,7 +81,7 @@ def _labels(rows: Rows, specs: Sequence[Column], printed: list[list[str]], width
 
 
 def ranking_cells(ranking: Ranking) -> list[list[str]]:
-    return [_column_cells(ranking.lines, Column(name)) for name in ranking.lines[0]]
+    return [_column_cells(ranking.lines, TableColumn(name)) for name in ranking.lines[0]]
 
 
 def comparison(rows: Rows) -> str:
@@ -96,7 +96,7 @@ def comparison(rows: Rows) -> str:
     return "\n\n".join([*blocks, *not_ranked(rows)])
 
 
-def _column_cells(rows: Rows, spec: Column) -> list[str]:
+def _column_cells(rows: Rows, spec: TableColumn) -> list[str]:
     values = [numerals.plain_scalar(row.get(spec.key)) for row in rows]
     textual = any(isinstance(value, str) for value in values) or all(value is None for value in values)
     written = list(map(percent if spec.percent else number, values))
@@ -133,18 +133,18 @@ def _block(grid: Grid, model: str, ranking: Ranking | None) -> str:
     detail = nearest_to_detail(known)
     present = [series for series in grid.series if any(grid.row(model, series, gbps) for gbps in grid.bandwidths)]
     lines = [_line(grid, model, series, detail) for series in present]
-    times = [Column(f"time {gbps:g}", f"{number(gbps)}G") for gbps in grid.bandwidths]
+    times = [TableColumn(f"time {gbps:g}", f"{number(gbps)}G") for gbps in grid.bandwidths]
     shares = [
-        Column(name, percent=True) for name in (*_SHARES, *(["MFU"] if any(line["MFU"] for line in lines) else []))
+        TableColumn(name, percent=True) for name in (*_SHARES, *(["MFU"] if any(line["MFU"] for line in lines) else []))
     ]
-    band = [Column("band")] if any(line["band"] for line in lines) else []
-    columns = [Column("fabric"), *times, *band, *shares]
+    band = [TableColumn("band")] if any(line["band"] for line in lines) else []
+    columns = [TableColumn("fabric"), *times, *band, *shares]
     if any(line["cluster M$"] is not None for line in lines):
-        whole = [Column("kW"), Column("$/Mtok"), Column("cluster M$"), Column("perf/$")]
-        network = [Column("network kW"), Column("M$", "network M$"), Column("net", "perf/net $")]
-        costs = "\n\n" + plain(lines, [Column("fabric"), *whole, *network])
+        whole = [TableColumn("kW"), TableColumn("$/Mtok"), TableColumn("cluster M$"), TableColumn("perf/$")]
+        network = [TableColumn("network kW"), TableColumn("M$", "network M$"), TableColumn("net", "perf/net $")]
+        costs = "\n\n" + plain(lines, [TableColumn("fabric"), *whole, *network])
     else:
-        columns, costs = [*columns, Column("M$"), Column("net", "perf/$")], ""
+        columns, costs = [*columns, TableColumn("M$"), TableColumn("net", "perf/$")], ""
     filled = [fill(remark, on_screen(WIDTH)) for remark in ranking.remarks] if ranking else []
     first = [fill(ranking.conclusion, on_screen(WIDTH)), ""] if ranking else []
     named = [name for name in ranking.lines[0] if name not in OF_TRAINING] if ranking else []
@@ -176,7 +176,7 @@ def _training(grid: Grid, model: str, present: Sequence[Series], detail: float) 
         usd, kwh = of("training_usd"), of("training_kwh")
         line = {"days": days, "band": band, "M$": usd and numerals.millions(usd), "MWh": kwh and kwh / 1000}
         lines.append({"fabric": series.label(series.fabric)} | line)
-    shown = ["fabric", *(Column(name) for name in ("days", "band", "M$", "MWh"))]
+    shown = ["fabric", *(TableColumn(name) for name in ("days", "band", "M$", "MWh"))]
     return f"\n\na training of {number(tokens)} tokens at {number(detail)} Gbps\n{plain(lines, shown)}" if lines else ""
 
 
@@ -212,17 +212,17 @@ GROUPS = {
     "leaf-spine": "oversubscribed leaf-spine",
     "incast": "incast on a non-blocking tree",
 }
-_RUNS = ["pattern", Column("mean_pair_mib", "MiB"), "measured", "predicted", Column("error", percent=True)]
-_RUNS += ["corrected", Column("corrected_error", "error", percent=True)]
-_RUNS += [Column("corrected_flow_error_median", "median", percent=True)]
-_RUNS += [Column("corrected_flow_error_p90", "p90", percent=True)]
+_RUNS = ["pattern", TableColumn("mean_pair_mib", "MiB"), "measured", "predicted", TableColumn("error", percent=True)]
+_RUNS += ["corrected", TableColumn("corrected_error", "error", percent=True)]
+_RUNS += [TableColumn("corrected_flow_error_median", "median", percent=True)]
+_RUNS += [TableColumn("corrected_flow_error_p90", "p90", percent=True)]
 _FLUIDS = {"plain": "", "corrected": "corrected_"}
-_GROUPS = ["group", "transport", "fluid", "runs", Column("error_mean", "mean", percent=True)]
-_GROUPS += [Column("error_p90", "p90", percent=True), Column("worst_error", "worst", percent=True)]
-_GROUPS += [Column("worst_pattern", "worst run"), Column("large_flows", "flows")]
+_GROUPS = ["group", "transport", "fluid", "runs", TableColumn("error_mean", "mean", percent=True)]
+_GROUPS += [TableColumn("error_p90", "p90", percent=True), TableColumn("worst_error", "worst", percent=True)]
+_GROUPS += [TableColumn("worst_pattern", "worst run"), TableColumn("large_flows", "flows")]
 _GROUPS += [
-    Column("flow_error_median", "flow median", percent=True),
-    Column("flow_error_p90", "flow p90", percent=True),
+    TableColumn("flow_error_median", "flow median", percent=True),
+    TableColumn("flow_error_p90", "flow p90", percent=True),
 ]
 _LEGEND = """MiB: mean payload of a pair. measured, predicted, corrected: collective time in ms; predicted
 is plain fluid, corrected adds the transport's overhead. error: time over measured time - 1.
@@ -244,19 +244,19 @@ def agreement(rows: Rows, groups: Rows) -> str:
 
 
 _STEPS = (
-    *(Column("row"), Column("gpus", "GPUs"), Column("predicted_s", "predicted [s]")),
-    *(Column("low_s", "from"), Column("high_s", "to")),
-    *(Column("measured_s", "measured [s]"), Column("error", "error", percent=True)),
-    *(Column("memory_gb", "GB"), Column("fits", "fits")),
+    *(TableColumn("row"), TableColumn("gpus", "GPUs"), TableColumn("predicted_s", "predicted [s]")),
+    *(TableColumn("low_s", "from"), TableColumn("high_s", "to")),
+    *(TableColumn("measured_s", "measured [s]"), TableColumn("error", "error", percent=True)),
+    *(TableColumn("memory_gb", "GB"), TableColumn("fits", "fits")),
 )
 _RATIOS = (
-    *("ratio", "row", "over", Column("predicted"), Column("measured")),
-    Column("error", percent=True),
+    *("ratio", "row", "over", TableColumn("predicted"), TableColumn("measured")),
+    TableColumn("error", percent=True),
 )
 _ERRORS = (
-    *(Column("gpu", "GPU"), Column("rows", "rows"), Column("mean_error", "mean |error|", percent=True)),
-    Column("worst_error", "worst", percent=True),
-    *(Column("inside", "inside the band", percent=True), Column("band", "width of the band", percent=True)),
+    *(TableColumn("gpu", "GPU"), TableColumn("rows", "rows"), TableColumn("mean_error", "mean |error|", percent=True)),
+    TableColumn("worst_error", "worst", percent=True),
+    *(TableColumn("inside", "inside the band", percent=True), TableColumn("band", "width of the band", percent=True)),
 )
 
 
@@ -274,19 +274,19 @@ def trainings(rows: Rows, summary: Rows, ratios: Rows = ()) -> str:
 
 
 _CALLS = (
-    *(Column("row"), Column("predicted_us", "predicted [us]")),
-    *(Column("measured_us", "measured [us]"), Column("error", "error", percent=True)),
-    Column("constant", "constant"),
+    *(TableColumn("row"), TableColumn("predicted_us", "predicted [us]")),
+    *(TableColumn("measured_us", "measured [us]"), TableColumn("error", "error", percent=True)),
+    TableColumn("constant", "constant"),
 )
 _SERVED = (
-    *(Column("row"), Column("predicted_ms", "predicted [ms]"), Column("low_ms", "from")),
-    *(Column("high_ms", "to"), Column("measured_ms", "measured [ms]"), Column("inside")),
+    *(TableColumn("row"), TableColumn("predicted_ms", "predicted [ms]"), TableColumn("low_ms", "from")),
+    *(TableColumn("high_ms", "to"), TableColumn("measured_ms", "measured [ms]"), TableColumn("inside")),
 )
 _CALL_ERRORS = (
-    *(Column("kernels"), Column("rows"), Column("mean_error", "mean |error|", percent=True)),
-    Column("worst_error", "worst", percent=True),
+    *(TableColumn("kernels"), TableColumn("rows"), TableColumn("mean_error", "mean |error|", percent=True)),
+    TableColumn("worst_error", "worst", percent=True),
 )
-_BANDS = "what", "rows", "inside", Column("widest", "widest band, to/from")
+_BANDS = "what", "rows", "inside", TableColumn("widest", "widest band, to/from")
 _OF_SERVING = (
     "Dispatch and combine: error is predicted over measured - 1; errors count rows of 32 tokens or more, except\n"
     "those that gave a constant. Steps: the band begins at fast kernels with both micro-batches overlapped, and ends\n"
@@ -318,7 +318,7 @@ def _routing(row: Mapping[str, Any]) -> str:
 def _of_fluid(line: Mapping[str, Any], fluid: str) -> Mapping[str, Any]:
     before = _FLUIDS[fluid]
     shared = {name: line[name] for name in ("group", "transport", "runs", "large_flows")}
-    names = [column.key for column in _GROUPS if isinstance(column, Column) and column.key not in shared]
+    names = [column.key for column in _GROUPS if isinstance(column, TableColumn) and column.key not in shared]
     return shared | {"fluid": fluid} | {name: line[f"{before}{name}"] for name in names}
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mfabric_jax.report import Column, comparison, plain
+from mfabric_jax.report import TableColumn, comparison, plain
 from mfabric_jax.report.grid import arrange
 from mfabric_jax.report.numerals import bytes_unit
 from tests.mistakes import check_refused
@@ -54,7 +54,7 @@ def test_tables_fit_a_narrow_terminal(monkeypatch):
 
 def test_plain_aligns_numbers_right_and_text_left():
     rows = [{"name": "a", "time_s": 0.5, "share": 0.25, "n": 3}, {"name": "long", "time_s": 12.0, "n": 1000}]
-    assert plain(rows, ["name", Column("time_s", "time [s]"), Column("share", percent=True), "n"]) == (
+    assert plain(rows, ["name", TableColumn("time_s", "time [s]"), TableColumn("share", percent=True), "n"]) == (
         "name  time [s]  share     n\n"
         "---------------------------\n"
         "a          0.5  25.0%     3\n"
