@@ -37,25 +37,25 @@ CASES = [  # settings that do not go together, or that nothing has
     ({"model.name": "llama-mo"}, "model.name 'llama-mo' is unknown (did you mean 'llama-moe'?); allowed:"),
     ({"circuits.policy": "greedi"}, "policy 'greedi' is unknown (did you mean 'greedy'?)"),
     ({"gpu.name": "A100-SXM"}, "gpu 'A100-SXM' is unknown (did you mean"),
-    ({"network.paths": "ecmp", "circuits.routing": "split"}, "circuits.routing must be unsplit beside"),
-    ({"network.paths": "ecmp", "circuits.partial": True}, "circuits.partial must be false beside"),
+    ({"network.paths": "ecmp", "circuits.routing": "split"}, "circuits.routing must be unsplit with"),
+    ({"network.paths": "ecmp", "circuits.partial": True}, "circuits.partial must be false with"),
     (
         {"circuits.reconfigure": "always", "circuits.partial": True},
-        "circuits.partial must be false beside circuits.reconfigure",
+        "circuits.partial must be false with circuits.reconfigure",
     ),
     (SCHEDULED | {"circuits.schedule": "spectre"}, "scheduler 'spectre' is unknown (did you mean 'spectra'?)"),
     (
         SCHEDULED | {"circuits.reconfigure": "pays"},
-        "circuits.reconfigure must be on-demand beside circuits.schedule, got pays.",
+        "circuits.reconfigure must be on-demand with circuits.schedule, got pays.",
     ),
-    (SCHEDULED | {"circuits.each_s": 0.1}, "circuits.each_s must be 0.0 beside circuits.schedule, got 0.1."),
-    (SCHEDULED | {"network.paths": "ecmp"}, "network.paths must be spray beside circuits.schedule, got ecmp."),
-    (SCHEDULED | {"run.sample": 0}, "run.sample must be auto beside circuits.schedule, got 0."),
+    (SCHEDULED | {"circuits.each_s": 0.1}, "circuits.each_s must be 0.0 with circuits.schedule, got 0.1."),
+    (SCHEDULED | {"network.paths": "ecmp"}, "network.paths must be spray with circuits.schedule, got ecmp."),
+    (SCHEDULED | {"run.sample": 0}, "run.sample must be auto with circuits.schedule, got 0."),
     (SCHEDULED | {"job.recompute": "block"}, "job.recompute must be none or light"),
     (SCHEDULED | {"circuits.switches": 4}, "optical_degree must be a multiple of the 4 switches"),
     (
         SCHEDULED | {"network.fabric": "acos"},
-        "circuits.schedule must be none beside acos, whose graphs are fixed, got spectra.",
+        "circuits.schedule must be none with acos, whose graphs are fixed, got spectra.",
     ),
     ({"circuits.schedule": "no.py:file"}, "scheduler 'no.py:file' must be FILE.py:FUNCTION, but there is no file"),
     ({"network.nic_gbps": 50.0}, NO_PRICE),
@@ -82,15 +82,15 @@ CASES = [  # settings that do not go together, or that nothing has
     (LIMITED | {"placement.rule": "longest-processing-time"}, "node_limit 'model', whose groups are of neighbouring"),
     (LIMITED | {"placement.hierarchical.groups": 16}, "node_limit 'model', whose groups are of neighbouring"),
     (MIXTRAL | {"run.replicas": 9}, "replicas must be at most the 8 of mixtral-8x7b (dp), got 9"),
-    ({"run.replicas": 2, "traffic.alike": "everything"}, "traffic.alike must be nothing beside"),
+    ({"run.replicas": 2, "traffic.alike": "everything"}, "traffic.alike must be nothing with"),
     (
         {"run.sample": 1, "run.iterations": 2, "traffic.alike": "everything"},
-        "run.sample must be auto or 0 beside traffic.alike, which leaves one iteration",
+        "run.sample must be auto or 0 with traffic.alike, which leaves one iteration",
     ),
-    ({"run.replicas": 2, "circuits.span.length": "run"}, "run.replicas must be 1 beside "),
+    ({"run.replicas": 2, "circuits.span.length": "run"}, "run.replicas must be 1 with "),
     ({"compute.measured.nic_gbps": 100.0}, "compute.measured needs iteration_s"),
-    (MEASURED | {"circuits.reconfigure": "pays"}, "beside compute.measured.fabric mfabric"),
-    ({"compute.received.combine": "rank", "job.parts": 2}, "job.overlap must be none or passes beside"),
+    (MEASURED | {"circuits.reconfigure": "pays"}, "with compute.measured.fabric mfabric"),
+    ({"compute.received.combine": "rank", "job.parts": 2}, "job.overlap must be none or passes with"),
     ({"network.fabric": "torus", "network.nics": 2}, "torus needs equally many NICs in each of"),
     ({"network.transport": "ndp", "network.goodput": 0.9}, "network.payload has one alternative at a time"),
     ({"network.transport": "tcp"}, "transport 'tcp' is unknown"),
@@ -106,17 +106,17 @@ CASES = [  # settings that do not go together, or that nothing has
     ({"network.fabric": "nvl72", "network.nic_gbps": 100, "network.gpu_tbps": 0.1}, "gpu_tbps 0.1 leaves no "),
     (CPO | {"network.gpu_tbps": 0.2}, "gpu_tbps 0.2 leaves no optical port of nic_gbps 100"),
     ({"job.precision.compute": "fp8"}, "compute_precision 'fp8' has no known peak on the GPU A100"),
-    ({"job.dispatch": "per-server", "compute.received.combine": "rank"}, "job.dispatch must be per-expert beside"),
+    ({"job.dispatch": "per-server", "compute.received.combine": "rank"}, "job.dispatch must be per-expert with"),
     *[
         ({"job.sharding": shared, "job.overlap_gradients": True}, "job.overlap_gradients must be false ")
         for shared in ("gradients", "parameters")
     ],
     (PASSES | {"circuits.span.length": "stage"}, "circuits.reconfigure must be on-demand or span"),
-    (PASSES | {"circuits.partial": True}, "circuits.partial must be false beside job.overlap passes, got true."),
-    (PASSES | {"compute.received.combine": "rank"}, "compute.received.combine must be barrier beside job.overlap"),
+    (PASSES | {"circuits.partial": True}, "circuits.partial must be false with job.overlap passes, got true."),
+    (PASSES | {"compute.received.combine": "rank"}, "compute.received.combine must be barrier with job.overlap"),
     (PASSES | {"circuits.reconfigure": "pays"}, "circuits.reconfigure must be on-demand or span"),
     *[
-        (PASSES | {"circuits.policy": policy}, "circuits.policy must choose by demand alone beside job.overlap passes")
+        (PASSES | {"circuits.policy": policy}, "circuits.policy must choose by demand alone with job.overlap passes")
         for policy in ("random", "previous", "threshold", "local-search", "relaxed")
     ],
     (
@@ -153,5 +153,5 @@ REFUSED = [
     (of_batch(ONES), "function must be hashable, as functions, frozen dataclasses"),
     (lambda: grid(a=[1], b=[]), "b must have at least one value along its first axis, got []"),
     (lambda: Tokens(np.ones((1, 1, 1, 4, 4)), "here").after_the_first(), "tokens (here) must have an iteration before"),
-    (lambda: solve_cluster(small(PLACED)), "placement.rule must be contiguous beside a whole cluster"),
+    (lambda: solve_cluster(small(PLACED)), "placement.rule must be contiguous for a whole cluster"),
 ]
