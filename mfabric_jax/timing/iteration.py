@@ -59,7 +59,7 @@ class FabricRates(NamedTuple):
     - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
     - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
     - `decision_s`: time from a known demand to the choice of circuits.
-    - `phase_s`: reconfiguration before sends, and before and after gradients; None: each has its own links.
+    - `phase_s`: reconfiguration before sends, and before and after gradients; None: links serve all at the same time.
     """
 
     nic_Bps: Float[Array, ""] | float

@@ -160,8 +160,8 @@ class Reader(NamedTuple):
 def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deployment]:
     """Return the member with the most tokens per second and GPU within its limits.
 
-    The space is all batches and prefill pools. Ties go to the cheapest. The cheapest member within the
-    limits follows if it differs. If all are late, return the one nearest to its limits.
+    The space is all batches and prefill pools. Ties go to the cheapest. The cheapest member within the limits follows
+    if it differs. If all are late, return the one nearest to its limits.
     """
     case = decode[0].deployed.case
     limit_ms = case.serving.load.ttft_ms
@@ -196,8 +196,8 @@ def fewest(
     """Return the member with the fewest GPUs that serves a load within its limits, and the outcome of the load.
 
     The space is the decoding batches (of one group size), the prefill pools, and the numbers of groups unless stated.
-    At a given load this member is also the cheapest. If no member does, return the first pools with as many
-    groups as keep up. The outcome is None if the memory holds no request. Raise `InputError` for an unreadable log.
+    At a given load this member is also the cheapest. If no member does, return the first pools with as many groups as
+    keep up. The outcome is None if the memory holds no request. Raise `InputError` for an unreadable log.
     """
     first = with_prefill(decode[0].member(decode[0].best), prefill[0].deployed)
     load = loads.admitted_load(first)
