@@ -37,13 +37,7 @@ def _sends_again(settings: dict[str, Any]) -> bool:
 
 
 WITHOUT_SENDING = ("none", "light", "attention", "parts without moe")
-MORE_THAN_DEMAND = (
-    "random",
-    "previous",
-    "threshold",
-    "local-search",
-    "relaxed",
-)  # draw, or read the circuits in place
+MORE_THAN_DEMAND = ("random", "previous", "threshold", "local-search", "relaxed")  # draw, or read circuits in place
 PASSES, RANK = _is("job.overlap", "passes"), _is("compute.received.combine", "rank")
 ECMP, PAYS = _is("network.paths", "ecmp"), _is("circuits.reconfigure", "pays")
 PAYS_AGAIN = _both(PAYS, _sends_again)

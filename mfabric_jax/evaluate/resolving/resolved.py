@@ -55,11 +55,7 @@ planned, policies, timing = (
     LazyModule(f"mfabric_jax.{name}") for name in ("circuit_schedules.planned", "policies", "timing")
 )
 SCHEDULE = "schedule"  # the rule of circuits that change during an all-to-all
-LONG = (
-    "stage",
-    "iteration",
-    "run",
-)  # spans whose circuits are known before a pass begins
+LONG = ("stage", "iteration", "run")  # spans whose circuits are known before a pass begins
 BANDWIDTHS = (100.0, 200.0, 400.0, 800.0)
 PUBLISHED: dict[str, tuple[float, ...]] = {
     "mixtral-8x22b": (1.374, 1.194, 1.082, 1.024),

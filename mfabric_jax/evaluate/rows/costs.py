@@ -221,8 +221,6 @@ def columns_on_panels(problem: "Problem", turned: Any, priced: Callable) -> Row:
     if not problem.fabric.reconfigures or problem.fabric.about.optics.switches is None:
         return dict.fromkeys(ON_PANELS)
     _, usd_of = priced(panels=True)
-    turned = (turned > 0) | (
-        problem.circuits_for not in ("all-to-all", "run")
-    )  # other spans reconfigure at their start
+    turned = (turned > 0) | (problem.circuits_for not in ("all-to-all", "run"))  # other spans reconfigure
     each = {column: usd_of[name] for column, name in ON_PANELS.items()}
     return {column: None if usd is None else np.where(turned, np.nan, usd) for column, usd in each.items()}
