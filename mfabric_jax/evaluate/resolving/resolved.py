@@ -215,7 +215,7 @@ class Resolved(Hardware):
 
     @property
     def first(self) -> str:
-        """Name of the rule in `rules.First`, or `SCHEDULE`."""
+        """Name of the rule in `timing.First`, or `SCHEDULE`."""
         turn: Any = self.case.circuits.reconfigure
         if self.is_scheduled:
             return SCHEDULE
@@ -225,7 +225,7 @@ class Resolved(Hardware):
 
     @property
     def circuits_for(self) -> str:
-        """Name of the span in `rules.CircuitSpan`."""
+        """Name of the span in `timing.CircuitSpan`."""
         turn: Any = self.case.circuits.reconfigure
         if turn.name == "span":
             return turn.length
@@ -345,8 +345,7 @@ def room_of(case: Case, job: Workload) -> SlotLayout:
     whole_groups = rule.name == "hierarchical" and groups == facts.expert_groups == room.servers
     if limited and rule.name != "contiguous" and not whole_groups:
         raise InputError(
-            f"placement.rule must be contiguous, or hierarchical with one group per server ({room.servers}), with "
-            f"job.per-server.node_limit 'model', whose groups consist of neighbouring experts, got {rule.name!r} with "
-            f"{groups}."
+            f"placement.rule must be contiguous, or hierarchical with one group per server ({room.servers}), because the "
+            f"groups of job.per-server.node_limit 'model' are neighbouring experts, got {rule.name!r} with {groups}."
         )
     return room

@@ -78,9 +78,9 @@ CASES = [  # settings that do not go together, or that nothing has
     (MIXTRAL | {"placement.hierarchical.groups": 3}, "groups must divide the 8 experts, got 3."),
     (MIXTRAL | {"placement.rule": "given"}, "placement.file must name a .json file with the placement of experts."),
     (MIXTRAL | {"placement.file": "none.json"}, "cannot read 'none.json' (No such file or directory)"),
-    (LIMITED | {"placement.rule": "with-circuits"}, "node_limit 'model', whose groups are of neighbouring"),
-    (LIMITED | {"placement.rule": "longest-processing-time"}, "node_limit 'model', whose groups are of neighbouring"),
-    (LIMITED | {"placement.hierarchical.groups": 16}, "node_limit 'model', whose groups are of neighbouring"),
+    (LIMITED | {"placement.rule": "with-circuits"}, "node_limit 'model' are neighbouring"),
+    (LIMITED | {"placement.rule": "longest-processing-time"}, "node_limit 'model' are neighbouring"),
+    (LIMITED | {"placement.hierarchical.groups": 16}, "node_limit 'model' are neighbouring"),
     (MIXTRAL | {"run.replicas": 9}, "replicas must be at most the 8 of mixtral-8x7b (dp), got 9"),
     ({"run.replicas": 2, "traffic.alike": "everything"}, "traffic.alike must be nothing with"),
     (
