@@ -346,6 +346,7 @@ def room_of(case: Case, job: Workload) -> SlotLayout:
     if limited and rule.name != "contiguous" and not whole_groups:
         raise InputError(
             f"placement.rule must be contiguous, or hierarchical with one group per server ({room.servers}), because "
-            f"the groups of job.per-server.node_limit 'model' are neighbouring experts, got {rule.name!r} with {groups}."
+            f"the groups of job.per-server.node_limit 'model' are neighbouring experts, got {rule.name!r} "
+            f"with {groups}."
         )
     return room
