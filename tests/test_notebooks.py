@@ -66,7 +66,7 @@ def test_what_was_open_and_what_serves_are_a_line():
     assert f"<td{LEFT}>job.parallel.ep</td>" in found._repr_html_()
     served = deployment(Case().with_({"model.name": "deepseek-v3", "serving.ep": 32, "serving.batch": 64.0}))
     assert repr(served).startswith("<Deployment: deepseek-v3 on ")
-    assert "; batch 64 tokens a GPU, context " in repr(served)
+    assert "; batch 64 tokens per GPU, context " in repr(served)
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows

@@ -73,7 +73,7 @@ class AllToAllsOf:
         return len(self.problem.selections)
 
     def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None = None) -> Exchanges:
-        """Return the all-to-alls [C ..] between servers of iterations [C], each in its case [C] of `costs`.
+        """Return the all-to-alls [C ..] between servers for iterations [C], each in its `case` [C] of `costs`.
 
         `shown`: index into [P Q L 2] of the circuits to return; (): all; None: none.
         """
@@ -140,7 +140,7 @@ def timer_on_links(unit: Any, carry: Any, per_server: int, dtype: str) -> Callab
 
 
 def at_bound(problem: Problem, group: Any) -> Exchanges:
-    """Return the all-to-alls if every one takes its degree bound; no circuits are chosen."""
+    """Return the all-to-alls, each at its degree bound; no circuits are chosen."""
     dtype, acks = problem.resolved.case.run.dtype, problem.resolved.carried_by.acks_back
     region = group_numbers(unit_on_host(group), dtype)
 

@@ -1,8 +1,8 @@
 """Circuits and seconds of a region for batches on the host, by compiled loops and by XLA programs that cases share.
 
 The cache key of a program holds what decides its code (servers, policy, routing), never the model, fabric or
-bandwidth. A program takes a batch in padded chunks. Unsplit all-to-alls are timed in float64; circuits are chosen, and
-routings that divide bytes are timed, in the dtype of the case.
+bandwidth. A program takes a batch in padded chunks. Unsplit all-to-alls are timed in float64. Circuits are chosen in
+the dtype of the case, in which routings that divide bytes are also timed.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from mfabric_jax.support import programs
 from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.support.platforms import OLDER_FUSIONS, platform
 
-LANES, WITH_MEMORY = 64, 8  # questions per chunk on a CPU: to policies of the demand alone; to others
+LANES, WITH_MEMORY = 64, 8  # questions per chunk on a CPU: for policies that read the demand alone, and for others
 QUICKLY_COMPILED = {"xla_cpu_use_fusion_emitters": False} if OLDER_FUSIONS else {}
 QUICKLY_COMPILED |= {"xla_backend_optimization_level": 1}
 
@@ -133,7 +133,7 @@ def seconds_of(count: Any, demand: Any, region: Region, carried: str | Callable)
 
 
 def waiting_of(count: Any, demand: Any, turning: Any, region: Region, routing: str) -> Any:
-    """Return `seconds_of`, and the seconds of traffic that waits for newly set-up circuits."""
+    """Return `seconds_of`, and the seconds of traffic that waits for new circuits."""
     parts = timer_of_routing(routing)
     return jax.vmap(lambda count, matrix, turning: parts(region, Circuits(count), matrix, turning))(
         count, demand, turning
@@ -144,7 +144,8 @@ def waiting_of(count: Any, demand: Any, turning: Any, region: Region, routing: s
 def in_chunks(function: Callable, members: tuple, *shared: Any, lanes: int = LANES, options: Any = None) -> Any:
     """Run a program on all members along the first axis of arrays, in chunks.
 
-    A CPU takes `lanes` members a chunk and pads the last chunk with zeros; accelerators take as many as fit in memory.
+    A CPU takes `lanes` members per chunk and pads the last chunk with zeros; accelerators take as many as fit in
+    memory.
     """
     if platform() != "cpu":
         return evaluate(jax.tree_util.Partial(_of_members, function, shared), members, batched=True).arrays

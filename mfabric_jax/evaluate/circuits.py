@@ -2,7 +2,7 @@
 
 A step is one block of N iterations and stages, side by side. `RULES` decide which circuits its two all-to-alls get,
 given the circuits in place and those that the policy chooses for the block's demand. A solver represents circuits
-either as arrays or as numbers.
+either as arrays or as indices into a table.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from mfabric_jax.support.array_module import Array
 class WalkSteps(NamedTuple):
     """Inputs of the walk [B N]: block B of iteration and stage N.
 
-    - `demand`, `forecast`, `key`: numbers of the demand sent, of the demand expected, and of the random key.
-    - `case`: number of the bandwidth and delay that the policy reads.
+    - `demand`, `forecast`, `key`: indices of the demand sent, of the demand expected, and of the random key.
+    - `case`: index of the bandwidth and delay that the policy reads.
     - `sent`: whether the block has all-to-alls; `kind`: `Places.kind`; `busy`: `expert_load`.
     """
 
@@ -43,7 +43,7 @@ def walk_circuits(
     """Return the circuits of both all-to-alls of every block, and the circuits before each, [B 2 N ..].
 
     - `rule`: one of `RULES`; `costs` [N]: needed by "pays"; `both`: a block's two all-to-alls share circuits.
-    - `cold`: start with uniform circuits; else with those that an identical iteration leaves.
+    - `cold`: start with uniform circuits; else with those that an identical previous iteration left.
     """
     solver.prepare(steps, rule)
     scanned = lax.scan if solver.scans else _scan_steps

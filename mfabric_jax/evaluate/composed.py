@@ -27,7 +27,7 @@ from mfabric_jax.workload import Workload
 
 
 class IterationOf(eqx.Module):
-    """Function from a case's numbers by path (`NUMBERS`) to seconds of `timing.Iteration` and `exposed_comm_s`."""
+    """Map a case's numbers, by path (`NUMBERS`), to the seconds of `timing.Iteration` and `exposed_comm_s`."""
 
     workload: Workload = eqx.field(static=True)
     rules: Rules = eqx.field(static=True)
@@ -41,13 +41,13 @@ class IterationOf(eqx.Module):
     policy: Policy
     carry: Any
     iterations: dict[str, Any]  # by iteration [I ..]: tokens, key, guess, sigma, past, moves
-    run: Any  # selections for which circuits of a whole run are chosen, and the run's key
+    run: Any  # selections for which circuits that stay for the whole run are chosen, and the run's key
 
     def __call__(self, case: Numbers) -> dict[str, Array]:
         return self.time(case, self.exchanges(case))
 
     def exchanges(self, case: Numbers) -> Exchanges:
-        """Return the all-to-alls at 1 byte/s of NICs and NVSwitches."""
+        """Return the all-to-alls with NICs and NVSwitches of 1 byte/s."""
         group, inputs = (
             self.network.group_at(case),
             {name: x[case["run.sample"]] for name, x in self.iterations.items()},
@@ -119,7 +119,7 @@ def function_of(problem: Problem) -> tuple[IterationOf, dict[str, Any]]:
     settings, changes, job = problem.resolved, problem.group.reconfigures, problem.workload
     case: Any = settings.case
     if changes and settings.is_scheduled:
-        raise InputError("circuits.schedule must be none for a function that JAX traces: it is planned on the host.")
+        raise InputError("circuits.schedule must be none for a traced function: schedules are planned on the host.")
     dtype, turn, bound = case.run.dtype, case.circuits.reconfigure, changes and settings.first == BOUND
     first = settings.first if changes else "block"
     span = problem.circuits_for if changes and not bound else "all-to-all"

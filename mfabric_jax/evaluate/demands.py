@@ -1,4 +1,4 @@
-"""Demands between servers, and the numbers by which a walk identifies demands, forecasts and random keys."""
+"""Demands between servers, and the indices by which a walk identifies demands, forecasts and random keys."""
 
 from typing import Any, NamedTuple
 
@@ -39,12 +39,12 @@ def away(demand: Float[np.ndarray, "*N S S"]) -> Float[np.ndarray, "*N S S"]:
 
 # ------------------------------------------------------------------------------------------------------------- numbers
 class NumberedAllToAlls(NamedTuple):
-    """All-to-alls of C iterations, as numbers of a solver's tables.
+    """All-to-alls of C iterations, as indices into a solver's tables.
 
     - `demand` [C layer M]: the demand of each; `even` [C]: the demand of balanced experts.
     - `forecast` [C layer M]: the expected demand; for long spans [C P span]: the demand that circuits are chosen for.
     - `key` [C P B]: random keys of blocks or spans in running order; `own_key` [C]: key of the iteration.
-    - `case` [C]: bandwidth and delay; `busy` [C P Q L]: `expert_load` itself.
+    - `case` [C]: bandwidth and delay; `busy` [C P Q L]: the value of `expert_load`, not an index.
     - `spans` [P span]: which spans have all-to-alls; None: circuits stay for at most one block.
     """
 
@@ -67,7 +67,7 @@ class Forecasts(NamedTuple):
     """Expected demands that circuits are chosen for: one each (`single` [G S S]) or many (`samples` [G K S S]).
 
     - `times` [G K]: how often each sample is sent.
-    - `number` [I ..]: number of the forecast of every demand or span; `spans` [P span]: spans with all-to-alls.
+    - `number` [I ..]: index of the forecast of every demand or span; `spans` [P span]: spans with all-to-alls.
     """
 
     number: np.ndarray | None = None
@@ -108,9 +108,9 @@ def in_numbers(
     keyed: bool,
     busy: Any = None,
 ) -> tuple[Array, NumberedAllToAlls]:
-    """Return the distinct demands [D S S] (inside a JAX program: all of them), and the all-to-alls as their numbers.
+    """Return the distinct demands [D S S] (inside a JAX program: all of them), and the all-to-alls as indices.
 
-    Keys of iterations are numbered first, then those of their steps; all numbers are 0 unless `keyed`.
+    Keys of iterations are indexed first, then those of their steps; all of these indices are 0 unless `keyed`.
     """
     xp, shape = array_module(demand, even), demand.shape[:3]
     single = [] if ahead.single is None else [ahead.single]
@@ -159,7 +159,7 @@ def _of_stage(where: Places, seen):
 
 
 def mean_of(samples: Float[Array, "*N K S S"], times: Float[np.ndarray, "*N K"]) -> Float[Array, "*N S S"]:
-    """Return the mean of demands, each weighted by the `times` that it is sent."""
+    """Return the mean of demands, weighted by how often each is sent (`times`)."""
     xp, times = array_module(samples), array_module(samples).asarray(times, samples.dtype)
     total = xp.maximum(times.sum(-1), 1)
     return (times[..., None, None] * samples).sum(-3) / total[..., None, None]

@@ -131,7 +131,9 @@ def exchanges_between(
         bounds = lambda every: degree_bounds(with_acks(every, acks), unit)  # noqa: E731
         return _alone(steady(where, servers[None], even, bounds))
     if span.long and first.rule != "block":
-        raise InputError(f"first must be 'block' with circuits_for {span.name!r}, known ahead, got {first.rule!r}.")
+        raise InputError(
+            f"first must be 'block' with circuits_for {span.name!r} (circuits known ahead), got {first.rule!r}."
+        )
     if first.rule == "random" and key is None:
         raise InputError("first 'random' needs a key, got none.")
     if partial and carry is not None:

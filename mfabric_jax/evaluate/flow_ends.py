@@ -55,7 +55,7 @@ def ends_at(
 ) -> FlowEnds | None:
     """Return the flow ends with NICs of 1 byte/s, for the selections `sent` [layer M R C] of an iteration.
 
-    None: the ends are not known, for example if drawn paths share circuits.
+    None if the ends are not known, for example if drawn paths share circuits.
     """
     job, settings = problem.workload, problem.resolved
     slot = slot_of(job)

@@ -63,7 +63,7 @@ def unit_on_host(group: Any) -> Any:
 
 
 def with_acks(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "... N N"]:
-    """Return the bytes in each direction plus the acknowledgements of the other direction."""
+    """Return the bytes in each direction, plus acknowledgements for the other direction."""
     return demand + acks * demand.swapaxes(-1, -2) if acks else demand
 
 
@@ -103,7 +103,7 @@ def degree_bounds(demand: Float[Array, "B S S"], region: Region) -> Float[Array,
 
 
 def in_phases(workload: Workload, group: Any, exchanges: Exchanges) -> Exchanges:
-    """Return `steady` all-to-alls; if sends take over their circuits, these reconfigure back before the next pass."""
+    """Return `steady` all-to-alls. If sends use the circuits, the switch reconfigures back before the next pass."""
     if not group.phases:
         return exchanges
     switch = np.broadcast_to(behind_sends(workload), exchanges.electrical.shape)
@@ -114,7 +114,7 @@ def in_phases(workload: Workload, group: Any, exchanges: Exchanges) -> Exchanges
 
 # ------------------------------------------------------------------------------------------------------- inside servers
 def crossing(workload: Workload, group: EpGroup, demand: Float[Array, "... R R"]) -> Float[Array, "... S g g"]:
-    """Return the bytes from rank to rank that cross the NVSwitch of each server, of a demand between ranks."""
+    """Return the part of a demand between ranks that crosses each server's NVSwitch, in bytes from rank to rank."""
     per_server = workload.ranks_per_server
     return inside_bytes(demand, per_server) + delegated_bytes(group, demand, per_server)
 

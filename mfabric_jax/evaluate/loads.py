@@ -140,7 +140,7 @@ def _spread(where: Places, solver: Any, count: Any, before: Any) -> tuple[Any, A
 
 # --------------------------------------------------------------------------------------------- partial reconfiguration
 def _before_last_change(solver: Any, served: Any, before: Any) -> Any:
-    """Circuits before the latest change, for every all-to-all in running order; before any change, those that serve."""
+    """Circuits before the latest change, for every all-to-all in running order; before any change, the current ones."""
     shape, changed = served.shape, solver.differ(served, before)
     xp, flat = array_module(changed), changed.reshape(*changed.shape[:2], -1)
     slots, more = flat.shape[-1], shape[5:]

@@ -50,7 +50,7 @@ class NetworkOf(eqx.Module):
     decision_s: Float[Array, ""]
     peak_s: BlockSeconds
     shares: BandwidthShares
-    path_links: Float[Array, "D"]  # per number of a server's optical NICs if that varies, else one value
+    path_links: Float[Array, "D"]  # one per number of a server's optical NICs if that varies, else one
     own_delay_s: Float[Array, ""] | None  # delay of a link; replaces `network.link_delay_s`
     memory_Bps: Float[Array, ""]
     oversubscription: Float[Array, ""]

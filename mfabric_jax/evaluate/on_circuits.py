@@ -121,7 +121,7 @@ def _predictions(problem: Problem, policy: Policy) -> Forecasts:
 
 
 def _of_spans(problem: Problem, where: Any, rule: CircuitRule, policy: Policy, demand: np.ndarray) -> Forecasts:
-    """Forecasts of long spans; all iterations of a replica share that of the span "run"."""
+    """Forecasts of long spans; with the span "run", all iterations of a replica share one."""
     seen = [
         between_servers(problem.workload, evaluate.planning_selections(replica)) for replica in problem.each_replica
     ]

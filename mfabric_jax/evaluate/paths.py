@@ -35,7 +35,9 @@ def _over_switches(settings: Resolved, group: Any) -> SinglePaths:
     network, job = settings.case.network, settings.job
     paths: Any = network.paths
     if group.nics != job.gpus_per_server:
-        raise InputError(f"network.nics must be {job.gpus_per_server}, one a GPU, for single paths, got {group.nics}.")
+        raise InputError(
+            f"network.nics must be {job.gpus_per_server}, one per GPU, for single paths, got {group.nics}."
+        )
     gpus = job.ep * job.tp
     groups = 1 if paths.busy == "group" else job.gpus // gpus
     servers = max(2, -(-groups * gpus // job.gpus_per_server))

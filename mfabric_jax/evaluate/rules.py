@@ -41,7 +41,7 @@ RELAY_TOLERANCE = 1e-3  # gap of relay shares to the optimum, relative
 class TradeOff(NamedTuple):
     """Costs and gains that the rule "pays" compares, of one case or of many [C].
 
-    - `size` [2]: bytes of the two forward all-to-alls over dispatch; `busy`: `expert_load` of blocks.
+    - `size` [2]: bytes of the two forward all-to-alls over those of the dispatch; `busy`: `expert_load` of blocks.
     - `inner_s` [C 3]: expert computation between the two, by `Places.kind`; `expert_s`: part that grows with load.
     - `behind_s` [C 3]: computation after the last all-to-all of a block.
     - `tolerance`: fresh circuits must save more than this part of the block's all-to-all time.

@@ -1,7 +1,8 @@
 """Policy and routing of a region for batches: `Now` on the host, `Traced` and `Numbered` inside a JAX program.
 
-Demands are numbers of a table. Circuits are numbers of the circuits chosen so far, if the solver runs on the host or
-the policy reads the demand alone. If JAX traces a policy with memory, they are arrays [.. S S], possibly fractional.
+Demands are indices into a table. Circuits are indices into the circuits chosen so far if the solver runs on the host or
+the policy reads the demand alone. If JAX traces a policy with memory (one that also reads the circuits in place), they
+are arrays [.. S S], possibly fractional.
 """
 
 import functools
@@ -25,17 +26,17 @@ from mfabric_jax.policies.reads import Reads
 from mfabric_jax.routing import Plan, degree_bound
 from mfabric_jax.support.array_module import Array, array_module
 
-MOST = 1 << 31  # above all numbers of circuits
+MOST = 1 << 31  # above every index of circuits
 LARGEST = np.iinfo(np.int64).max
 PAIRS_A_STEP = 16  # pairs of circuits and demands; with more per step, seconds are computed step by step
 
 
 class Tables(NamedTuple):
-    """Arrays that questions refer to by number.
+    """Arrays that questions refer to by index.
 
     - `demand` [D S S]: bytes between servers.
     - `samples` [G K S S]: forecasts for policies of many demands, each sent `times` [G K] (None: they are equally
-      likely); None: forecasts are numbers of `demand`.
+      likely); None: forecasts are indices into `demand`.
     - `key` [N ..]: random keys; None: none.
     - `rates` [C 2]: bandwidth [Gbps] and delay [s] that a policy reads; None: those of the solver's region.
     """
@@ -47,7 +48,7 @@ class Tables(NamedTuple):
     rates: Array | None = None
 
     def question(self, before: Array, demand: Any, key: Any, case: Any, ahead: bool) -> "Question":
-        """Return a policy's question with circuits `before` in place, the rest by number; `ahead`: for a forecast."""
+        """Return a policy's question with circuits `before` in place, the rest by index; `ahead`: for a forecast."""
         own = self.demand, None
         if ahead and self.samples is not None:
             own = self.samples, self.times
@@ -116,7 +117,7 @@ class RegionFunctions(NamedTuple):
 
 
 class Now:
-    """Solver on the host: circuits are numbers, and equal questions are computed once."""
+    """Solver on the host: circuits are indices, and equal questions are computed once."""
 
     scans = False
 
@@ -132,7 +133,7 @@ class Now:
 
     @property
     def counts(self) -> np.ndarray:
-        """Circuits [N S S] by number."""
+        """Circuits [N S S] by index."""
         return np.stack(self._counts)
 
     def begin(self, many: int) -> np.ndarray:
@@ -183,7 +184,7 @@ class Now:
         return self._once(self._timed, self.functions.seconds, count, demand)
 
     def waiting(self, count: np.ndarray, before: np.ndarray, demand: np.ndarray) -> Seconds:
-        """Return `seconds` and, third, those of traffic that waits for the switch, which replaced circuits `before`."""
+        """Return `seconds` and, third, the seconds of traffic that waits for the switch to replace `before`."""
         memo = Memo(len(self._counts), len(self.tables.demand))
         return self._once(memo, self.functions.waiting, count, before, demand)
 
@@ -211,7 +212,7 @@ class Now:
         return count != other
 
     def as_arrays(self, count: np.ndarray) -> np.ndarray:
-        """Return the circuits [.. S S] of numbers."""
+        """Return the circuits [.. S S] at indices."""
         return self.counts[count]
 
 
@@ -227,7 +228,7 @@ def _few_pairs(steps: WalkSteps) -> bool:
 
 
 def _pairs(steps: WalkSteps, chosen: np.ndarray, start: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of circuits and demands that stages may need: circuits `chosen` for each demand, and those of the start."""
+    """Pairs of circuits and demands that stages may need: circuits `chosen` for each demand, and the initial ones."""
     known = np.zeros(int(steps.demand.max(initial=0)) + 1, int)
     known[steps.demand[steps.sent]] = chosen
     pairs = set()
@@ -277,7 +278,7 @@ class Traced:
         return self._run_batch(lambda c, d: self.parts(self.region, Circuits(c), d), demand, count)
 
     def waiting(self, count: Array, before: Array, demand: Array) -> Seconds:
-        """Return `seconds` and, third, those of traffic that waits for the switch, which replaced circuits `before`."""
+        """Return `seconds` and, third, the seconds of traffic that waits for the switch to replace `before`."""
         work = lambda c, b, d: self.parts(self.region, Circuits(c), d, c > b)  # noqa: E731
         return self._run_batch(work, demand, count, before)
 
@@ -301,9 +302,9 @@ class Traced:
 
 
 class Numbered(Traced):
-    """Solver inside a JAX program for a policy of the demand alone: circuits are numbers, one for each demand.
+    """Solver inside a JAX program for a policy of the demand alone: circuits are indices, one for each demand.
 
-    Unless seconds decide which circuits serve, numbers are known while JAX traces, so that each pair of circuits and
+    Unless seconds decide which circuits serve, the indices are known while JAX traces. So each pair of circuits and
     demand is timed once.
     """
 
@@ -313,7 +314,7 @@ class Numbered(Traced):
         super().__init__(tables, *arguments)
         demands = len(tables.demand)
         self.counts = [self._each(super().choose, demands)]
-        self.ahead, self.drawn = 0, 0  # numbers of the first circuits for forecasts, and of the first drawn ones
+        self.ahead, self.drawn = 0, 0  # indices of the first circuits for forecasts, and of the first drawn ones
         if tables.samples is not None:
             self.ahead = demands
             choose = functools.partial(super().choose, ahead=True)
@@ -364,7 +365,7 @@ class Numbered(Traced):
         return self._once(super().differ, (count, other))
 
     def _once(self, work: Callable, circuits: tuple[Array, ...], *demand: Array) -> Any:
-        """Run `work` on circuits and demands; if their numbers are known, only on distinct rows."""
+        """Run `work` on circuits and demands; if their indices are known, only on distinct rows."""
         if not all(isinstance(number, np.ndarray) for number in circuits):
             return work(*(self.table[number] for number in circuits), *demand)
         numbers = np.broadcast_arrays(*circuits, *demand)

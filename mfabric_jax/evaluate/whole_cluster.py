@@ -174,7 +174,7 @@ def region_circuits(resolved: Resolved, tokens: np.ndarray, degree: int, policy:
 def choose_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, policy: str | None = None) -> np.ndarray:
     """Return the circuits [G S S] for the bytes [G S S] between the servers of every region; `policy` None: the case's.
 
-    A wiring over all regions gives [1 W W] and does not tell gradients from other bytes.
+    A wiring over all regions gives [1 W W] and does not distinguish gradients from other bytes.
     """
     if policy in OVER_STAGE:
         return circuits_over_stage(policy, degree, demand, ALL_TO_ALLS)[None]
@@ -235,7 +235,7 @@ def link_rows(solved: ClusterSolution) -> list[dict[str, Any]]:
 
 
 def use_of_links(network: FabricGraph, links: Iterable[int], size: np.ndarray, use: np.ndarray) -> list[dict[str, Any]]:
-    """Return a row for each of `links`; `size` [L]: bytes carried by each link of the network; `use` [L]: its use."""
+    """Return a row for each of `links`; `size`, `use` [L]: bytes and utilisation of each link of the network."""
     kinds = [kind for kind, count in network.links for _ in range(count)]
     return [
         {

@@ -177,7 +177,7 @@ def degrade(
     whole("gpus_per_rank", gpus_per_rank)
     if kind == "nvswitch":
         if whole("nvswitches", nvswitches) < 2:
-            raise InputError("nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
+            raise InputError("nvswitches must be at least 2 for failure 'nvswitch' (the others take over), got 1.")
         return Degraded(kind, group, server, nvlink_left=1 - 1 / nvswitches)
     if kind in PLANES and getattr(group, "planes", 1) == 1:
         raise InputError(f"failure {kind!r} needs NICs that are split over planes; this group's {ONE_PLANE[4:]}.")

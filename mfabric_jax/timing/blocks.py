@@ -25,8 +25,8 @@ from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 class BlockCompute(NamedTuple):
     """Forward seconds of the parts of a block and of one tensor-parallel all-reduce, () or [P].
 
-    `expert_s`: part of `moe_s` that grows with received tokens; `scores_s`: part of `attention_s` without weights;
-    `head_s`: of the output head; `backward`: seconds of backward passes, None: `usual_backward`.
+    `expert_s`: part of `moe_s` that grows with received tokens; `scores_s`: part of `attention_s` in attention scores,
+    which have no weights; `head_s`: of the output head; `backward`: seconds of backward passes, None: `usual_backward`.
     """
 
     attention_s: Float[Array, ""]

@@ -59,7 +59,7 @@ class FabricRates(NamedTuple):
     - `eps_Bps`, `send_Bps`: a server, for gradients and for sends to the next stage; () or [P].
     - `delay_s`: reconfiguration; `each_s`: further delay for each new circuit; `latency_s`: propagation.
     - `decision_s`: time from a known demand to the choice of circuits.
-    - `phase_s`: reconfiguration before sends, and before and after gradients; None: all have links at the same time.
+    - `phase_s`: reconfiguration before sends, and before and after gradients; None: links serve all at the same time.
     """
 
     nic_Bps: Float[Array, ""] | float
@@ -82,7 +82,7 @@ class FabricRates(NamedTuple):
 
 
 def rates_of(group: EpGroup, *, goodput: Any = 1.0, acks: float = 0.0, **fields: Any) -> FabricRates:
-    """Return the rates of a group at its bandwidth, of which the share `goodput` is payload.
+    """Return the rates of a group at its bandwidth; the fraction `goodput` of that is payload.
 
     `acks`: bytes of acknowledgement per byte of data; they slow gradient rings but not sends between stages. Other
     keywords are fields of `FabricRates`.
@@ -300,7 +300,7 @@ def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps: Float[Array, "
 
 
 def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges, compute: BlockCompute) -> Blocks:
-    """Return the blocks of all passes with both all-to-alls [C P Q L 2]; backward reverses dispatch and combine.
+    """Return the blocks of all passes with both all-to-alls [C P Q L 2]; backward passes reverse dispatch and combine.
 
     `compute`: read only if ranks send as soon as their own experts are done.
     """

@@ -49,7 +49,7 @@ def order_of(workload: Workload) -> Order:
 
 @functools.lru_cache(maxsize=64)
 def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overlap: bool = False) -> Order:
-    """Return the order of all stages; `Schedule.place` gives the position of their chunks in the model."""
+    """Return the order of all stages; `PipelineSchedule.place` gives the position of their chunks in the model."""
     shape = PipelineShape(stages, micro_batches, chunks, overlap)
     pipeline_schedule = SCHEDULES[schedule]
     units = [list(units_of(schedule, p, shape)) for p in range(stages)]

@@ -32,8 +32,9 @@ class Planned(NamedTuple):
 
     - `circuits_s`, `packets_s` [N]: when circuits and packet NICs carry their last byte.
     - `first`, `last` [N S S]: the first and the last circuits of all switches.
-    - `turns`, `anew` [N]: reconfigurations of the busiest switch meanwhile, and new circuits of all switches.
-    - `free` [N]: whether these leave out the first reconfiguration, which ends before the all-to-all begins.
+    - `turns`, `anew` [N]: reconfigurations of the busiest switch during the all-to-all, and new circuits of all
+      switches.
+    - `free` [N]: whether both leave out the first reconfiguration, which ends before the all-to-all begins.
     """
 
     circuits_s: Float[Array, "N"]

@@ -156,7 +156,7 @@ def waves_of(order: Order, *, one_by_one: bool = False) -> list[np.ndarray]:
 class _Passes(NamedTuple):
     """Passes of a wave [w].
 
-    - `stage`; `place`: row of their ends; `need`: row of the end that they wait for (-1: none).
+    - `stage`; `end_row`: row of their ends; `need`: row of the end that they wait for (-1: none).
     - `sent_s` [w C]: seconds from there; `seconds`, `flags` [L column w C]: of their blocks.
     """
 
@@ -169,7 +169,7 @@ class _Passes(NamedTuple):
 
 
 class _Players:
-    """Play the passes of all stages; an extra row after those of stages and passes takes the padding."""
+    """Play the passes of all stages; one more row, after those of stages and passes, takes the padding."""
 
     def __init__(self, order: Order, table: Any, send_s: Any, decision_s: Any, rules: Rules, every: bool):
         self.xp = array_module(order, table, send_s, decision_s)

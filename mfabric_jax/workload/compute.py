@@ -46,8 +46,7 @@ class BlockSeconds(NamedTuple):
     (`expert_s` of it in routed experts) or `dense_s`.
 
     - `scores_s`: part of `attention_s` in attention scores; None: by FLOPs.
-    - `head_s`: output heads, and products that join tokens' vectors before blocks that predict further tokens; None: by
-      FLOPs.
+    - `head_s`: output heads and MTP projections; None: by FLOPs.
     - `backward`: seconds of backward passes; None: two products (of inputs and of weights) per forward one.
     """
 
@@ -118,7 +117,7 @@ def scores_over_attention(workload: Workload) -> float:
 def ends_over_attention(workload: Workload) -> float:
     """Return the forward FLOPs outside blocks over those of one block's attention.
 
-    Outside blocks are counted output heads, and the products before blocks that predict further tokens.
+    Outside blocks are output heads, if they are counted, and MTP projections.
     """
     model, predicted = workload.architecture, workload.predicted
     params = workload.head_counted * (1 + predicted) * model.head_params + predicted * model.joining_params

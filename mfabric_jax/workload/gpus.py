@@ -68,7 +68,7 @@ class Gpu:
 
 def _text(field: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{field} must be a text, got {value!r}.")
+        raise InputError(f"{field} must be text, got {value!r}.")
     return value
 
 

@@ -204,7 +204,7 @@ class BandwidthShares(NamedTuple):
 
     - `nic`, `nvlink`: in all-to-alls; `ring_nic`, `ring_nvlink`: in rings; `send`: of NICs in sends between stages.
     - `counts_s`: seconds before a dispatch in which ranks exchange its sizes.
-    - `cores`: part of a GPU's cores that an all-to-all uses.
+    - `cores`: fraction of a GPU's cores that an all-to-all uses.
     """
 
     nic: float = 1.0
@@ -221,7 +221,7 @@ IDEAL = BandwidthShares()
 
 @cached_by_files(lambda servers, dispatcher, how="usual", path=None: (path,), maxsize=256)
 def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | None = None) -> BandwidthShares:
-    """Return what communication kernels achieve in a group of `servers` servers, interpolated by their logarithm."""
+    """Return what communication kernels achieve in a group, interpolated by the logarithm of `servers`."""
     if dispatcher == "ideal":
         return IDEAL
     every, column = table(path), HOW.index(how)
@@ -404,7 +404,7 @@ class _Kernels:
         return passes._replace(again=gated.forward if "activation" in self.again.parts else 0.0)
 
     def _head(self) -> _Passes:
-        """Seconds of the last stage's output heads and losses, and of products that join tokens' vectors."""
+        """Seconds of the last stage's output heads, losses and MTP projections."""
         model, tokens, passes = self.model, self.attention_tokens, _Passes()
         if self.job.head_counted:
             vocab = model.vocab / self.split

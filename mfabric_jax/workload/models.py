@@ -28,7 +28,7 @@ class _Kind:
 
     @property
     def shares(self) -> list[tuple[Any, float]]:
-        """Every kind with its part of the blocks."""
+        """Every kind with its fraction of the blocks."""
         return [(self, 1.0)]
 
     def params(self: Any, hidden: int) -> int:
@@ -204,7 +204,7 @@ class Mixed:
 
     @property
     def shares(self) -> list[tuple[Any, float]]:
-        """Every kind with its part of the blocks."""
+        """Every kind with its fraction of the blocks."""
         total = sum(blocks for _, blocks in self.parts)
         return [(kind, blocks / total) for kind, blocks in self.parts]
 
@@ -231,9 +231,9 @@ class Architecture:
 
     - `hidden`: width of a token; `expert_hidden`: inner width of one routed expert.
     - `shared_hidden`: inner width of all shared experts together; 0: none.
-    - `dense_blocks`: number of leading dense blocks, or a tuple of the dense blocks' places from 0.
+    - `dense_blocks`: number of leading dense blocks, or a tuple of the dense blocks' positions from 0.
     - `dense_hidden`: inner width of a dense FFN; 0: none.
-    - `vocab`: words of embedding and output head, one matrix if `tied`; 0: not counted.
+    - `vocab`: vocabulary size of embedding and output head, one matrix if `tied`; 0: not counted.
     - `expert_groups`, `top_groups`: a token's experts lie in `top_groups` of `expert_groups` groups; affects traffic if
       the workload's `node_limit` is "model".
     - `next_tokens`: number of multi-token prediction blocks, which `blocks` leaves out.
@@ -317,13 +317,13 @@ class Architecture:
 
     @property
     def joining_params(self) -> int:
-        """Parameters of the product that joins two tokens' vectors before a block that predicts a further token."""
+        """Parameters of an MTP projection, which joins two tokens' vectors before a multi-token prediction block."""
         return 2 * self.hidden**2
 
     @property
     def prediction_params(self) -> float:
-        """Parameters of the `next_tokens` blocks: an MoE block and a joining product each (arXiv 2412.19437). Embedding
-        and output head are the model's own."""
+        """Parameters of the `next_tokens` blocks: an MoE block and an MTP projection each (arXiv 2412.19437).
+        They share the model's embedding and output head."""
         block = self.attention_params + self.gate_params + self.experts * self.expert_params + self.shared_params
         return self.next_tokens * (block + self.joining_params)
 

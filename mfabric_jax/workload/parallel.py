@@ -130,7 +130,7 @@ class Workload:
     - `recompute`: what backward passes recompute: a level or parts, as in `workload.recompute`.
     - `tp_reduces`: outputs that TP ranks all-reduce: "attention", or "all" (experts and dense FFNs too).
     - `sequence_parallel`: between products, TP ranks also split the tokens (arXiv 2205.05198).
-    - `predicted`: how many of the last blocks predict further tokens, each with an output head of its own.
+    - `predicted`: how many of the last blocks are multi-token prediction (MTP) blocks, each with its own output head.
     - `layout_of_blocks`: how many blocks each place of the pipeline holds (`workload.layout`).
     - `sharding`: what replicas shard: "none", "optimizer" (ZeRO-1), "gradients" (ZeRO-2), "parameters" (ZeRO-3, FSDP).
     - `head`, `optimizer_step`: whether these take time: "left-out", "counted", or "known" (if `vocab`, or the GPU's
@@ -290,7 +290,7 @@ class Workload:
                 f"node_limit needs dispatch 'per-server', got {self.dispatch!r}, where it changes no bytes."
             )
         if isinstance(limit, str):
-            checks.one_of("node_limit (beside a number of servers)", limit, ("model",))
+            checks.one_of("node_limit (unless a number of servers)", limit, ("model",))
             groups, most, what = facts.expert_groups, facts.top_groups, "expert_groups"
         else:
             groups, most, what = self.ep // self.ranks_per_server, checks.whole("node_limit", limit), "servers"

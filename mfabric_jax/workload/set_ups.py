@@ -307,7 +307,7 @@ def gigabytes_in_words(size: float) -> str:
 
 def _room(server: Gpu) -> str:
     size = UNKNOWN_BYTES if server.memory_bytes is None else server.memory_bytes
-    return f"{gigabytes_in_words(usable_bytes(server.memory_bytes))} of {gigabytes_in_words(size)} GB a GPU"
+    return f"{gigabytes_in_words(usable_bytes(server.memory_bytes))} of {gigabytes_in_words(size)} GB per GPU"
 
 
 def _in_words(candidate: Candidate) -> str:

@@ -72,8 +72,7 @@ class StageParams(NamedTuple):
 def stage_params(workload: Workload, stage: int) -> StageParams:
     """Return the parameters of one stage, whole TP group, without embedding and output head.
 
-    The last stage also has the products that join tokens' vectors before blocks that predict further tokens. Raise
-    `InputError` for a stage that does not exist.
+    The last stage also has the MTP projections. Raise `InputError` for a stage that does not exist.
     """
     held = workload.holdings[workload.check_stage(stage)]
     moe, plain = block_params(workload, moe=True), block_params(workload, moe=False)

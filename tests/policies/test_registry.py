@@ -196,7 +196,7 @@ def test_beside_overlapping_passes_own_policies_choose_by_demand_alone(mine):
 
     resolve(on_mfabric(f"{mine}:squared", passes))
     said = refused(lambda: resolve(on_mfabric(staying, passes)))
-    assert said.startswith("circuits.policy must choose by demand alone beside job.overlap passes")
+    assert said.startswith("circuits.policy must choose by demand alone with job.overlap passes")
     assert "got staying, which" in said
     resolve(on_mfabric(staying, passes | {"circuits.span.length": "iteration"}))
 

@@ -35,7 +35,7 @@ REFUSED = [
     (lambda: Span("run"), "circuits_for 'run' needs the tokens seen [I layer M R E], got none."),
     (
         lambda: sent(first=First("predict", TOKENS), span=Span("run", TOKENS[None])),
-        "first must be 'block' with circuits_for 'run', known ahead, got 'predict'.",
+        "first must be 'block' with circuits_for 'run' (circuits known ahead), got 'predict'.",
     ),
     (lambda: sent(carry=no_time, partial=True), "carry must be None with partial, which needs flows that spread."),
 ]

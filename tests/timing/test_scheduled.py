@@ -227,7 +227,7 @@ WRONG = {
 def test_a_wrong_scheduler_is_told_before_anything_is_computed(own, function):
     with pytest.raises(InputError, match=re.escape(WRONG[function])):
         simulate(small({"circuits.schedule": own(function)}))
-    with pytest.raises(InputError, match=r"circuits\.switches must be 1 beside a scheduler of your own"):
+    with pytest.raises(InputError, match=r"circuits\.switches must be 1 with a scheduler of your own"):
         simulate(small({"circuits.schedule": own("stays"), "circuits.switches": 2}))
 
 
@@ -247,5 +247,5 @@ def test_bandwidths_and_delays_have_schedules_of_their_own():
 
 def test_what_lays_out_flows_one_by_one_has_no_schedules():
     case = small({"circuits.schedule": "spectra"})
-    with pytest.raises(InputError, match=r"circuits\.schedule must be none beside"):
+    with pytest.raises(InputError, match=r"circuits\.schedule must be none with"):
         choose_circuits(case, np.ones((1, 4, 4)), 6, "float64")

@@ -169,7 +169,7 @@ REFUSED = [
     (knob_file('{"schema_version": 9}'), "schema_version must be at most 1, got 9.", "must be at most 1, got 9."),
     # dispatch and placement
     (sending(dispatch="per-expert", node_limit=1), "node_limit needs dispatch 'per-server'"),
-    (sending(node_limit="groups"), "node_limit (beside a number of servers) 'groups'"),
+    (sending(node_limit="groups"), "node_limit (unless a number of servers) 'groups'"),
     (sending(dispatch="per-expert", capacity_factor=0.5), "capacity_factor must be at least 1, got 0.5"),
     (lambda: traffic.dispatched_bytes(sending()(), np.ones((8, 8))), "must have copies", "see traffic.sent_tokens."),
     (in_room(slots=7), "slots must be a multiple of the 2 ranks, at least one for each of 8 experts, got 7."),

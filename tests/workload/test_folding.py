@@ -109,7 +109,7 @@ def test_a_case_says_attention_s_degree_and_that_of_experts():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"job.parallel.etp": 4}, "etp must divide job.parallel.tp, got 4 beside tp 2"),
+        ({"job.parallel.etp": 4}, "etp must divide job.parallel.tp, got 4 with tp 2"),
         ({"job.parallel.tp": None}, "etp must divide job.parallel.tp; state both, got etp 1 alone"),
         (
             {"job.parallel.tp": 8, "job.parallel.ep": 4},

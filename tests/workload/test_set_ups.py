@@ -100,7 +100,7 @@ def test_where_nothing_fits_the_one_that_needs_least_is_taken_and_said():
     least = min(fullest_stage(job)[1].total for job in every(models.DEEPSEEK_V3, 64, micro_batches=8))
     assert not found.fits
     assert found.memory_bytes == least > usable_bytes(80e9)
-    assert found.why.startswith("No set-up fits 73.6 of 80 GB a GPU; tp ")
+    assert found.why.startswith("No set-up fits 73.6 of 80 GB per GPU; tp ")
 
 
 def test_an_almost_full_gpu_does_not_fit():

@@ -217,7 +217,7 @@ class Rate(NamedTuple):
 
 
 def read_rates(path: str) -> dict[str, Rate]:
-    """Return {kind: rate} from a file with one table per kind. Raise `InputError` for any other content.
+    """Return {kind: rate} from a file with one table per kind; raise `InputError` for any other content.
 
     Keys of a table: `per_million_hours` (failures per device) or `mtbf_hours`; `repair_hours` (default 24); `stops`
     (default true, for a controller false). A kind without a table may take its rate from another kind (`SAME_RATE`).
@@ -261,7 +261,7 @@ def expected_loss(
 
     Stopped hours are failures x `hours_a_stop`: half a checkpoint interval plus the restart if the failure stops the
     job, and the repair if the job waits. Slower hours are failures x `repair_hours` x (1 - 1 / (1 + slow-down)).
-    `available` is the part of the time in which all devices work.
+    `available` is the fraction of time in which all of these devices work.
     """
     if rate is None or count is None:
         return dict.fromkeys(LOSSES)
@@ -282,5 +282,5 @@ def expected_loss(
 
 
 def availability(per_hour: float, repair_hours: float) -> float:
-    """Return the part of the time in which nothing is broken: MTBF / (MTBF + MTTR)."""
+    """Return the fraction of time in which nothing is broken: MTBF / (MTBF + MTTR)."""
     return 1 / (1 + per_hour * repair_hours)

@@ -127,7 +127,7 @@ def failures_of(case: Case) -> Failures:
         names("failures.kinds", options.kinds, KINDS)
     nvswitches = case.gpu.nvswitches
     if nvswitches is not None and nvswitches < 2 and "nvswitch" in (options.kinds or KINDS):
-        raise InputError("gpu.nvswitches must be at least 2 for failure 'nvswitch' (the others carry), got 1.")
+        raise InputError("gpu.nvswitches must be at least 2 for failure 'nvswitch' (the others take over), got 1.")
     job = resolved.job
     for path, value, most, what in (
         ("iteration", options.iteration, case.run.iterations, "iterations of the run"),

@@ -15,8 +15,8 @@ class Month(NamedTuple):
     - `rows`: kinds with a failure rate; `without`: kinds of the cluster without one.
     - `spares_usd`: monthly cost of a spare server (if one takes over) and of one spare part per kind, depreciated like
       the cluster. Broken parts are repaired.
-    - `usd`: dollars per million tokens without failures. `usd_with`: with them, the month's dollars plus those of the
-      spares over the tokens of the remaining hours. None: unknown, or no hours remain.
+    - `usd`: dollars per million tokens without failures. `usd_with`: with failures, that is, the month's dollars plus
+      those of the spares, divided by the tokens of the remaining hours. None: unknown, or no hours remain.
     """
 
     first: Row
@@ -53,7 +53,7 @@ class Month(NamedTuple):
 
 
 def months(rows: Iterable[Row]) -> list[Month]:
-    """Return the month of every case with failure rates. `rows`: those of a case follow each other."""
+    """Return the month of every case with failure rates. The `rows` of a case must be consecutive."""
     groups: list[list[Row]] = []
     for row in rows:
         new = not groups or any(groups[-1][0].get(name) != row.get(name) for name in SAME_CASE)

@@ -13,7 +13,7 @@ BUILD, SOLVE = (
 REPLAY = Columns(
     Column("workload", TEXT, "File of the task graph."),
     FABRIC,
-    Column("graph", TEXT, "File of the graph, where the fabric is one.", only_some=True),
+    Column("graph", TEXT, "File of the graph, if the fabric is one.", only_some=True),
     NIC_GBPS,
     Column("ranks", "", "Ranks of the task graph."),
     SERVERS,

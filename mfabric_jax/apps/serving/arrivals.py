@@ -2,8 +2,8 @@
 
 Formats are Azure (Azure/AzurePublicDataset, LLM inference of 2023 and 2024, LMM of 2025), BurstGPT (HPMLL/BurstGPT),
 Mooncake (kvcache-ai/Mooncake, FAST25 traces) and Qwen-Bailian (alibaba-edu/qwen-bailian-usagetraces-anon). The last two
-give every block of tokens a hash of its content and of all blocks before it. Leading blocks of a prompt that an earlier
-prompt had count as cached; the cache never evicts.
+give every block of tokens a hash of its content and of all blocks before it. The leading blocks of a prompt count as
+cached if an earlier prompt began with them; the cache never evicts.
 """
 
 import csv
@@ -126,8 +126,8 @@ class LogRow(NamedTuple):
 def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: int | None = None) -> Requests:
     """Return the first `most` answered requests of a log.
 
-    - `unit`: of its timestamps (s, ms, us, ns); `block`: tokens per block. None: as its format has them, if the log
-      agrees.
+    - `unit`: of its timestamps (s, ms, us, ns); `block`: tokens per block. None: the format's, if the log agrees with
+      it.
 
     Raise `InputError` for an unreadable file, an unknown format, a wrong value (with its line), a log without answered
     requests, or a log whose unit or block size is ambiguous.
@@ -269,7 +269,7 @@ def _tokens(field: str, text: str) -> int:
 
 # -------------------------------------------------------------------------------------------- units and block sizes
 def _second_of(time: Float[np.ndarray, "R"], form: Form, stated: str | None, named: str) -> float:
-    """Seconds per unit of the timestamps. Raise `InputError` if another unit than the format's is as likely."""
+    """Seconds per unit of the timestamps. Raise `InputError` if a unit other than the format's is as likely."""
     if form.unit is None:
         if stated is not None:
             raise InputError(f"{named} has dates, which need no unit; leave out serving.load.unit, got {stated!r}.")

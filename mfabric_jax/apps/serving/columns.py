@@ -33,7 +33,7 @@ STEP = Columns(
     Column("ttft_s", "s", "Time from the first pass of a prompt to the first token, without a queue."),
     Column("ttft_limit_s", "s", "Stated limit of `ttft_s`.", detail=True),
     Column("ttft_high_s", "s", "`ttft_s` at the slow end of its bands.", detail=True),
-    Column("by", TEXT, "What keeps to limits: `high`, the slow end of the band, or `predicted`.", detail=True),
+    Column("by", TEXT, "What is compared with limits: `high`, the slow end of the band, or `predicted`.", detail=True),
     Column("tokens_per_s_per_gpu", "tokens/s", "Tokens of a GPU that decodes; idle GPUs do not count.", rises=True),
     Column("tokens_per_s_per_user", "tokens/s", "Tokens of a request.", rises=True),
     Column("dispatch_s", "s", "Dispatch of one MoE layer and micro-batch."),
@@ -60,7 +60,7 @@ SERVED = Columns(
     STEP,
     PREFILL,
     Column("requests", "", "Requests of a GPU."),
-    Column("most_requests", "", "Requests that the memory of a GPU holds.", rises=True),
+    Column("most_requests", "", "Requests that fit in the memory of a GPU.", rises=True),
     *(MEMORY[name] for name in ("memory_gb", "gpu_memory_gb", "fits")),
     Column("batch_limit", TEXT, "What keeps the batch from being larger: `memory` or `time`."),
     COST["usd_per_million_tokens"],
@@ -74,7 +74,7 @@ SPLIT = Columns(
     Column("layer_s", "s", "An MoE layer of all micro-batches.", detail=True),
     Column("expert_memory_gb", "GB", "Weights of a GPU of experts.", detail=True),
 )
-"""Beside `SERVED` under `serving.split`."""
+"""Columns in addition to `SERVED` with `serving.split`."""
 TIMED = {
     "ttft": "Time from arrival to first token",
     "tpot": "Mean time from token to token of a request",
@@ -84,15 +84,15 @@ LOADED = Columns(
     Column("load_requests_per_s", "1/s", "Requests that arrive."),
     Column("requests_per_s", "1/s", "Requests that end.", rises=True),
     Column("goodput_per_s", "1/s", "Requests that end within the limits; empty without limits.", rises=True),
-    Column("in_slo", "", "Part of the arriving requests that keep to the limits.", rises=True),
-    Column("in_slo_limit", "", "Part that groups were sought for (`serving.load.keep`).", detail=True),
+    Column("in_slo", "", "Fraction of arriving requests that meet the limits.", rises=True),
+    Column("in_slo_limit", "", "Fraction that must meet the limits (`serving.load.keep`).", detail=True),
     *(
         Column(f"load_{name}_{quantile}_s", "s", f"{text}, {quantile}.", detail=quantile == "p90")
         for name, text in TIMED.items()
         for quantile in QUANTILES
     ),
-    Column("load_warmup_s", "s", "First arrival that counts.", detail=True),
-    Column("load_window_s", "s", "From there to the last arrival.", detail=True),
+    Column("load_warmup_s", "s", "Time of the first arrival that counts, after the warm-up.", detail=True),
+    Column("load_window_s", "s", "Time from that arrival to the last one.", detail=True),
     Column("load_tokens_per_s", "tokens/s", "Tokens that answers ask for."),
     Column("decode_load", "", "These tokens over what the pool can decode."),
     Column("prefill_load", "", "Tokens of prompts over what the pool can prefill."),
@@ -100,21 +100,21 @@ LOADED = Columns(
     Column("prefill_queue", "", "Requests that wait for prefill, on average.", detail=True),
     Column("decode_queue", "", "Requests that wait for a slot on GPUs that decode, on average.", detail=True),
     Column("decode_limit", TEXT, "What limits the slots: `batch` or `memory`.", detail=True),
-    Column("prefill_busy", "", "Part of the time with a pass of prefill.", detail=True),
-    Column("prefill_filled", "", "Tokens of passes over their room.", detail=True),
-    Column("decode_busy", "", "Part of the time with a step.", detail=True),
+    Column("prefill_busy", "", "Fraction of time in which a prefill pass runs.", detail=True),
+    Column("prefill_filled", "", "Tokens of passes over their capacity.", detail=True),
+    Column("decode_busy", "", "Fraction of time in which a decoding step runs.", detail=True),
     Column("decode_requests", "", "Requests of a GPU that decodes, on average.", detail=True),
     Column("load_prefill_gpus", "GPUs", "GPUs that prefill."),
     Column("load_decode_gpus", "GPUs", "GPUs that decode."),
     Column("load_requests", "", "Requests that are served.", detail=True),
-    Column("refused", "", "Requests that no memory holds."),
+    Column("refused", "", "Requests too large for the memory of any GPU."),
     Column("left_out", "", "Requests of the trace without prompt or answer.", detail=True),
     Column("load_kv_p50_s", "s", "Median transfer of keys and values.", detail=True),
     Column("load_kv_p99_s", "s", "The same, p99."),
-    Column("kv_slowdown_p99", "", "Transfers over the same on an idle network, p99."),
-    Column("kv_busiest_nic", "", "Part of the time in which the busiest NIC carries caches.", detail=True),
+    Column("kv_slowdown_p99", "", "Transfer time over that on an idle network, p99."),
+    Column("kv_busiest_nic", "", "Fraction of time in which the busiest NIC carries caches.", detail=True),
     Column("kv_hot_pair", TEXT, "Pair of GPUs with the most bytes.", detail=True),
     Column("kv_hot_pair_over_mean", "", "Its bytes over the mean of pairs.", detail=True),
 )
-"""Beside `SERVED` under `serving.load`, of requests after the warm-up."""
+"""Columns in addition to `SERVED` with `serving.load`, for requests after the warm-up."""
 SERVE = Columns(SERVED, LOADED, SPLIT)

@@ -24,7 +24,7 @@ from mfabric_jax.workload import Workload
 from mfabric_jax.workload.models import Architecture
 
 PASS = 8192  # tokens of a prefill micro-batch, unless stated
-TRANSFER = 0.925  # part of a NIC that transfers in pages of 64 KiB reach (arXiv 2510.27656, table 2, second hand)
+TRANSFER = 0.925  # fraction of a NIC that transfers in pages of 64 KiB reach (arXiv 2510.27656, table 2, second hand)
 DECODES_WITH, PREFILLS_WITH = "deepep-low-latency", "deepep-normal"  # kernels, unless stated
 
 
@@ -131,7 +131,7 @@ class Deployment:
         serving, name = self.case.serving, type(self).__name__
         where = f"{self.case.model.name} on {self.case.network.fabric}, {self.case.gpu.name}"
         sizes = f"decoding on {self.decode.model.gpus} GPUs, prefill on {self.prefill.model.gpus}"
-        return f"<{name}: {where}; {sizes}; batch {serving.batch:g} tokens a GPU, context {serving.context:g}>"
+        return f"<{name}: {where}; {sizes}; batch {serving.batch:g} tokens per GPU, context {serving.context:g}>"
 
     # ---------------------------------------------------------------------------------------------------------- seconds
     @property
@@ -174,7 +174,7 @@ class Deployment:
         step = parts.step_seconds(pool.model, wires, *halves, numbers.host_s, overlap=self.overlap)
         draft_parts = of(
             requests, requests
-        )  # the drafting block (MTP): a further token of every request, nothing hidden
+        )  # the drafting block (MTP) drafts one more token for every request; nothing is hidden
         joined = parts.joining_s(pool.model, rate, requests)
         drafted = serving.drafts.tokens * (
             joined + draft_parts.compute_s + draft_parts.communication_s + draft_parts.head_s
@@ -190,7 +190,7 @@ class Deployment:
         return slower(self.case, "tpot") * self.decoding(numbers).tpot_s
 
     def steady(self) -> "Deployment":
-        """Return the deployment with every choice fixed that would otherwise depend on the batch."""
+        """Return the deployment with every choice fixed that depends on the batch."""
         return self
 
     @property
@@ -271,8 +271,7 @@ class Deployment:
     # ----------------------------------------------------------------------------------------------------------- memory
     def weight_bytes(self, pool: GpuPool) -> float:
         """Return the weights of a GPU [B]: attention (split by tp), dense and shared FFNs, its experts, router,
-        embedding and head. A drafting block adds one block with experts and the product that joins two tokens'
-        vectors."""
+        embedding and head. A drafting block adds one block with experts and its MTP projection (`joining_params`)."""
         facts, model = pool.model.of, pool.model
         blocks, moe = facts.blocks + model.drafting, len(facts.moe_blocks) + model.drafting
         inner = blocks * facts.attention_params / model.tp + model.dense_layers * facts.dense_params

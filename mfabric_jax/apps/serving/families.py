@@ -25,7 +25,8 @@ class TransferKernel(NamedTuple):
 
     - Latency is `alpha_s`, plus `peer_s` per GPU of the group, plus `beyond_s` if the group is larger than a domain.
       `floor_s`: least time of latency and bytes together.
-    - `nic`, `nvlink`: achieved part of a link's rate; `nic_message_s`, `nvlink_message_s`: added per copy of a token.
+    - `nic`, `nvlink`: achieved fraction of a link's rate; `nic_message_s`, `nvlink_message_s`: added per copy of a
+      token.
     """
 
     alpha_s: float = 0.0
@@ -126,5 +127,5 @@ def _kernel(where: str, table: dict[str, Any]) -> TransferKernel:
 
 def _below_one(field: str, value: float) -> float:
     if not 0 <= value < 1:
-        raise InputError(f"{field} must be a part of a GPU's cores, at least 0 and below 1, got {value:g}.")
+        raise InputError(f"{field} must be a fraction of a GPU's cores, at least 0 and below 1, got {value:g}.")
     return value

@@ -35,7 +35,7 @@ PASSES = 24, 8  # points of the table of passes: tokens, prompts
 LEAST_PASS = 16  # tokens of a micro-batch; fewer take equally long
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 SHOWN_PAIRS = 3
-FILLED = 0.8  # part to which passes are filled when the number of prefill groups is not stated
+FILLED = 0.8  # fraction to which passes are filled when the number of prefill groups is not stated
 
 
 def has_load(case: Case) -> bool:
@@ -60,7 +60,7 @@ def _decode_groups(case: Case) -> int:
 
 
 def decode_pool(deployed: Deployment, requests: Requests) -> DecodePool:
-    """Return the decoding pool; a GPU holds the requests of `serving.batch`, if its memory does."""
+    """Return the decoding pool; a GPU holds the requests of `serving.batch` if they fit its memory."""
     deployed = deployed.steady()
     model, numbers = deployed.decode.model, deployed.numbers
     alone = deployed.decode.group.shape.gpus / deployed.holders  # above 1 if some GPUs hold no requests
@@ -82,8 +82,8 @@ def decode_pool(deployed: Deployment, requests: Requests) -> DecodePool:
 def prefill_pool(deployed: Deployment, requests: Requests, groups: int | None = None) -> PrefillPool:
     """Return the prefill pool.
 
-    - `groups`: by default as stated, else the fewest that keep up with `FILLED` passes. They have to keep up with
-      arrivals, or with full decoding groups if these take less.
+    - `groups`: by default as stated, else the fewest that keep up with `FILLED` passes. They must keep up with
+      arrivals, or with full decoding groups if those handle fewer requests.
     """
     case, model = deployed.case, deployed.prefill.model
     low, high = float(requests.prompt.min()), float(requests.prompt.max())

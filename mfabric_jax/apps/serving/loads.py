@@ -129,7 +129,7 @@ def group_chances(load: ExpertLoad, groups: int) -> Float[np.ndarray, "L groups"
 
 
 def _chances(load: ExpertLoad) -> Float[np.ndarray, "L E"]:
-    """The chance of each expert alone. If all are selected equally often, any equal chances give the same result."""
+    """Probability of each expert on its own. If all are selected equally often, equal values give the same result."""
     if np.ptp(load.selected) < SURE:
         return load.selected
     sure = np.where(load.selected > 1 - SURE, 1, load.selected)
@@ -139,7 +139,7 @@ def _chances(load: ExpertLoad) -> Float[np.ndarray, "L E"]:
 def _allowed_chance(
     left: Float[np.ndarray, "... E"], taken: Float[np.ndarray, "... E"], load: ExpertLoad
 ) -> Float[np.ndarray, "..."]:
-    """Total chance of all sets of experts that a gate allows, if each expert alone is `left` or `taken`."""
+    """Total probability of all sets of experts that a gate allows, if each expert on its own is `left` or `taken`."""
     groups, most = load.limit
     axes, size = taken.shape[:-1], load.top_k + 1
     ways = np.zeros((most + 1, size, *axes))  # by numbers of groups and experts in the set so far

@@ -69,9 +69,8 @@ Member = tuple[Deployment, load.LoadOutcome | None]
 def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Callable[[str], None]) -> Iterator[Member]:
     """Yield the deployment with its best batch beside one of the `prefill` pools, and the outcome of its load.
 
-    Under a load, this is the member with the fewest GPUs that keeps it. Without a load, the cheapest member follows if
-    it differs.
-    Without `serving.tpot_ms`, yield the deployment unchanged.
+    Under a load, this is the member with the fewest GPUs that serves it within the limits. Without a load, the cheapest
+    member follows if it differs. Without `serving.tpot_ms`, yield the deployment unchanged.
     """
     case = deployed.case
     if case.serving.tpot_ms is None:

@@ -75,8 +75,8 @@ def _has_room(case: Case, size: int, kernels: str | None, usual: str) -> bool:
 def search(cases: Cases, *, start: int = 0, progress: Callable[[str], None] = silent) -> Iterator[dict[str, Any]]:
     """Yield rows of `serve` for every case and decoding group size; `start` as in `serve`.
 
-    A row is the best deployment of its size. If a limit on the first token makes another prefill pool the cheapest, it
-    has a row, too.
+    A row is the best deployment of its size. If a limit on the first token makes a different prefill pool the cheapest,
+    that pool has a row, too.
     """
     arriving = any(map(load.has_load, cases))
     for case in cases:

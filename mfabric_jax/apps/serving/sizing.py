@@ -81,7 +81,7 @@ class Batches(NamedTuple):
 
     @property
     def most_in_time(self) -> float:
-        """Tokens per second of a GPU in time. If all batches are late it is negative, and lower the later they are."""
+        """Most tokens per second of a GPU within the limit; if all batches are late, negative: the later, the lower."""
         return float(self.tokens_per_s[self.best] if self.in_time.any() else -self.tpot_for_limit_s[0])
 
 
@@ -158,10 +158,10 @@ class Reader(NamedTuple):
 
 
 def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deployment]:
-    """Return the member with the most tokens per second and GPU in time, over all batches and prefill pools.
+    """Return the member with the most tokens per second and GPU within its limits.
 
-    Ties go to the cheapest. The cheapest member in time follows if it differs. If all are late, return the one nearest
-    to its limits.
+    The space is all batches and prefill pools. Ties go to the cheapest. The cheapest member within the limits follows
+    if it differs. If all are late, return the one nearest to its limits.
     """
     case = decode[0].deployed.case
     limit_ms = case.serving.load.ttft_ms
@@ -193,11 +193,11 @@ def decode_choices(deployed: Deployment) -> list[Batches]:
 def fewest(
     decode: Sequence[Batches], prefill: Sequence[Reader], progress: Says = silent
 ) -> tuple[Deployment, LoadOutcome | None]:
-    """Return the member with the fewest GPUs that keeps a load in time, and the outcome of the load.
+    """Return the member with the fewest GPUs that serves a load within its limits, and the outcome of the load.
 
     The space is the decoding batches (of one group size), the prefill pools, and the numbers of groups unless stated.
-    At a given load this member is also the cheapest. If no member keeps the load, return the first pools with as many
-    groups as keep up. The outcome is None if the memory holds no request. Raise `InputError` for an unreadable log.
+    At a given load this member is also the cheapest. If no member does, return the first pools with as many groups as
+    keep up. The outcome is None if the memory holds no request. Raise `InputError` for an unreadable log.
     """
     first = with_prefill(decode[0].member(decode[0].best), prefill[0].deployed)
     load = loads.admitted_load(first)
@@ -223,7 +223,7 @@ def _gpus(member: Deployment) -> int:
 
 
 class _Search:
-    """Members in the order of their GPUs, without those that provably cannot keep the load in time."""
+    """Members in the order of their GPUs, without those that provably cannot serve the load within its limits."""
 
     def __init__(self, decode: Sequence[Batches], prefill: Sequence[Reader], load: AdmittedLoad):
         self._decode, self._prefill, self._load = decode, [pool.deployed for pool in prefill], load
@@ -299,10 +299,10 @@ class _Search:
 
     # ---------------------------------------------------------------------------------------------------------- batches
     def _batches(self, i: int, j: int, decode_groups: int, prefill_groups: int) -> Iterator[tuple[Deployment, Late]]:
-        """Yield members of one prefill pool by batch: the best, the smallest that keeps up, the largest, then by
-        bisection of those that late requests leave."""
+        """Yield members of one prefill pool by batch: the best, the smallest that keeps up, the largest, then
+        a bisection of the batches that late requests do not rule out."""
         own = self._decode[i]
-        smallest = bisect.bisect_left(  # a larger batch decodes no less
+        smallest = bisect.bisect_left(  # a larger batch never decodes less
             range(len(own.batch)), True, key=lambda batch: self._decode_least(i, batch) <= decode_groups
         )
         left, picks = list(range(smallest, len(own.batch))), [own.best, smallest, len(own.batch) - 1]

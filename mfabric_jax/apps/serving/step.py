@@ -28,11 +28,11 @@ from mfabric_jax.workload.models import Architecture, GroupedQuery, Latent, Line
 
 WEIGHTS = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625}  # bytes of a parameter, scales included
 ACTIVATION = 2.0  # bytes of an element between kernels
-FP4_OVER_FP8 = 2.0  # peak rates on Blackwell; kernels are assumed to achieve the same part of either
+FP4_OVER_FP8 = 2.0  # peak rates on Blackwell; kernels are assumed to achieve the same fraction of both
 DECODING = (
     3000 / 3350,
     580 / 989.4,
-)  # FlashMLA on H800: part of memory bandwidth, and of bf16 FLOP/s; assumed for other attention, too
+)  # FlashMLA on H800: fractions of memory bandwidth and of bf16 FLOP/s; assumed for other attention, too
 KERNELS = {"attention": 8, "layer": 10, "experts": 4, "ffn": 3}  # kernels that a usual implementation launches
 NORMS = 10  # elements that two norms and residuals move per element of a token
 ROUTER = 6  # passes over float32 logits, as in training
@@ -139,7 +139,7 @@ def _core_s(kind: Any, model: ServingModel, rate: ServingRates, tokens: Any, req
     split, size = model.tp, WEIGHTS[model.cache]
     if isinstance(kind, Linear):
         return 2 * STATE * requests * kind.heads * kind.head_dim**2 / rate.memory_Bps
-    if isinstance(kind, Latent):  # absorbed form: every head reads the latent; each GPU that splits heads stores all
+    if isinstance(kind, Latent):  # absorbed form: every head reads the latent; GPUs that split heads store it whole
         flops = 2 * kind.heads * (2 * kind.kv_rank + kind.rope_dim)
         read = split * requests * context * cache_elements(kind) * size
         return xp.maximum(read / rate.cache_Bps, tokens * context * flops / rate.attention)
@@ -212,7 +212,7 @@ def _distinct(values: Any):
 
 
 def ffn_s(model: ServingModel, rate: ServingRates, tokens: Any, width: float):
-    """Return the seconds of a gated FFN of which every GPU has a copy; 0 if `width` is 0."""
+    """Return the seconds of a gated FFN that every GPU has a copy of; 0 if `width` is 0."""
     if not width:
         return 0.0 * tokens
     hidden = model.of.hidden
@@ -233,12 +233,12 @@ def router_s(model: ServingModel, rate: ServingRates, tokens: Any):
 
 
 def joining_s(model: ServingModel, rate: ServingRates, tokens: Any):
-    """Return the seconds of the product that joins two tokens' vectors before a drafting block; every GPU has it."""
+    """Return the seconds of the MTP projection before a drafting block (`joining_params`), which every GPU has."""
     return _product_s(rate.products, rate.memory_Bps, tokens, 2 * model.of.hidden, model.of.hidden, model.weight_bytes)
 
 
 def head_s(model: ServingModel, rate: ServingRates, tokens: Any):
-    """Return the seconds of the output head, of which every GPU has a copy."""
+    """Return the seconds of the output head; every GPU has a copy."""
     return _product_s(rate.plain, rate.memory_Bps, tokens, model.of.hidden, model.of.vocab, ACTIVATION)
 
 

@@ -9,7 +9,7 @@ import math
 
 SURE = 1e-12  # rounding of a time
 
-Port = int  # even: a sender's, odd: a receiver's; integers, so that their order in sets is the same in every run
+Port = int  # even: a sender's, odd: a receiver's; an integer, so that sets have the same order in every run
 
 
 class _Flow:

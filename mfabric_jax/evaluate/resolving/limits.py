@@ -16,7 +16,7 @@ from mfabric_jax.workload.recompute import again_of
 
 
 class CaseLimit(NamedTuple):
-    """A limit: if `when` is true of the values by path, the value at `path` must be in `allowed`; `why`: the reason."""
+    """A limit: if `when` holds for the values by path, the value at `path` must be in `allowed`; `why`: the reason."""
 
     when: Callable[[dict[str, Any]], bool]
     path: str
@@ -129,7 +129,7 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
         )
 
 
-ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # values of a graph that replace those of BESIDE
+ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # values that replace those of BESIDE on a graph
 BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # values that each command models, by path
     "an iteration of one group": (
         ("network.paths", ("spray", "ecmp")),
@@ -167,9 +167,9 @@ def check_beside(what: str, case: Case) -> None:
     for path, allowed in BESIDE[what]:
         allowed = ON_GRAPHS.get(path, allowed) if case.network.fabric == GRAPH else allowed
         if path in settings and settings[path] not in allowed:
-            refuse(path, allowed, what, settings[path])
+            refuse(path, allowed, what, settings[path], link="for")
     if what == "failures" and settings["circuits.policy"] == "static":
-        raise Misfit("circuits.policy must not be static beside failures: each failure chooses circuits anew.")
+        raise Misfit("circuits.policy must not be static for failures: new circuits are chosen after each failure.")
 
 
 def _check_passes(settings: dict[str, Any]) -> None:
@@ -188,14 +188,14 @@ def each_by_demand(settings: dict[str, Any]) -> bool:
 
 def more_than_demand(name: str) -> Misfit:
     return Misfit(
-        f"circuits.policy must choose by demand alone beside job.overlap passes (or circuits.span.length be "
+        f"circuits.policy must choose by demand alone with job.overlap passes (or circuits.span.length be "
         f"iteration or run), got {name}, which also knows the circuits in place or draws them."
     )
 
 
-def refuse(path: str, allowed: tuple, why: str, got: Any) -> None:
+def refuse(path: str, allowed: tuple, why: str, got: Any, link: str = "with") -> None:
     words = " or ".join(map(_word, allowed))
-    raise Misfit(f"{path} must be {words} beside {why}, got {_word(got)}.")
+    raise Misfit(f"{path} must be {words} {link} {why}, got {_word(got)}.")
 
 
 def _word(value: Any) -> str:

@@ -81,7 +81,7 @@ class _DraftCase:
             self.put(path, value, why)
 
     def take(self, statement: Statement, why: str) -> None:
-        """Fill open values from a recipe: its choices first, then the settings of the alternatives chosen by then.
+        """Fill open values from a recipe: first its choices, then the settings of the chosen alternatives.
 
         Fill settings that exclude each other only if all of them are open.
         """
@@ -182,7 +182,7 @@ def _domain(draft: _DraftCase) -> None:
 
 
 class Recipe(NamedTuple):
-    """How a model was trained: the source, what it states, and dimensions that identify a file of the model."""
+    """How a model was trained: the source, its settings, and dimensions that identify the model in a file."""
 
     source: str
     statement: Statement
@@ -191,7 +191,7 @@ class Recipe(NamedTuple):
 
 @functools.cache
 def recipes(name: str) -> dict[str, Recipe]:
-    """Return the recipes of the makers, or of the paper, by model."""
+    """Return the recipes by model: the makers' or the paper's."""
     text = (resources.files("mfabric_jax.workload") / "recipes" / f"{name}.toml").read_text("utf-8")
     by_model: dict[str, Recipe] = {}
     for model, table in tomllib.loads(text).items():
@@ -240,7 +240,7 @@ def _recipe(draft: _DraftCase, model: NamedModel) -> None:
 
 
 def _predicting(model: NamedModel) -> NamedModel:
-    """The model with the blocks that predict further tokens after its own."""
+    """The model with its multi-token prediction (MTP) blocks appended."""
     facts = model.architecture
     if not facts.next_tokens:
         raise Misfit(f"job.mtp needs a model that predicts further tokens; {model.label} has next_tokens 0.")
@@ -371,7 +371,7 @@ def _chunks(draft: _DraftCase) -> int:
 
 
 def _copies(draft: _DraftCase) -> int:
-    """Slots of a group beyond one per expert."""
+    """Slots of a group beyond one per expert, for copies."""
     if draft["placement.rule"] != "file":
         return draft[f"placement.{draft['placement.rule']}.redundant_experts"] or 0
     if draft["placement.file"] is None:
@@ -421,7 +421,7 @@ def _check_degrees(draft: _DraftCase, model: NamedModel, gpu: Gpu) -> None:
     if etp is not None and tp is None:
         raise Misfit(f"job.parallel.etp must divide job.parallel.tp; state both, got etp {etp} alone.")
     if etp is not None and tp % etp:
-        raise Misfit(f"job.parallel.etp must divide job.parallel.tp, got {etp} beside tp {tp}.")
+        raise Misfit(f"job.parallel.etp must divide job.parallel.tp, got {etp} with tp {tp}.")
     for name, degree, of, what in (("tp", tp, servers, "GPUs of a server"), ("ep", ep, facts.experts, "experts")):
         if degree is not None and of % degree:
             near = _nearest(degree, [divisor for divisor in range(1, of + 1) if of % divisor == 0])
@@ -502,13 +502,13 @@ def _batch(draft: _DraftCase, degrees: Mapping[str, int]) -> None:
 
 
 def _ports(draft: _DraftCase, gpu: Gpu, servers: int, group: int, gpus: int, on: Fabric) -> int:
-    """Fill the NICs of a server and their shares, and return how many NICs of the cluster are on switch trees.
+    """Fill the NICs of a server and how many are optical, and return how many NICs of the cluster are on switch trees.
 
     `servers`, `gpus`: of the cluster; `group`: servers of an expert-parallel group.
     """
     draft.fill("network.nics", gpu.nics, f"data sheet of {gpu.name}")
     draft.fill("network.nics", on.about.nics, f"usual on {on.name}")
-    draft.fill("network.nics", gpu.gpus_per_server, "one a GPU")
+    draft.fill("network.nics", gpu.gpus_per_server, "one per GPU")
     nics = draft["network.nics"]
     site = FabricSite(network=draft.case.network, servers=servers, servers_per_region=group, nics=nics)
     for name, value in on.fills(site).items():
@@ -566,7 +566,7 @@ def _tree_room(draft: _DraftCase, on: Fabric) -> tuple[int | None, int, int]:
 
 
 def _tiers(draft: _DraftCase, on: Fabric, servers: int, tree_nics: int, least: int = 1) -> None:
-    """Fill the tiers of switch trees, at least `least`; raise Misfit if one stated switch is too small for all NICs."""
+    """Fill the tiers of switch trees, at least `least`; raise Misfit if one is stated but one switch is too small."""
     (one_switch_nics, two_tier_nics, trees), stated = _tree_room(draft, on), draft["network.tiers"]
 
     def tiers_for(nics: int) -> int:
@@ -637,7 +637,7 @@ def _hardware(whole: Case, gpu: Gpu, tiers_by_degree: tuple[int, ...]) -> dict[s
 
 
 def _check_values(resolved: Resolved) -> None:
-    """Raise InputError for what only the whole case shows, such as a bandwidth without a price."""
+    """Raise InputError for mistakes that only the whole case shows, such as a bandwidth without a price."""
     case: Any = resolved.case
     source, rule = case.traffic.source, case.placement.rule
     if source.name == "trace":
@@ -686,7 +686,7 @@ def _check_measured(case: Case) -> None:
         return
     one_of("compute.measured.fabric", rate.fabric, fabric.NAMES)
     if rate.iteration_s is None:
-        raise InputError("compute.measured needs iteration_s, the seconds of the iteration that was measured.")
+        raise InputError("compute.measured needs iteration_s, the seconds of the measured iteration.")
     if fabric.get(rate.fabric).reconfigures and PAYS({"circuits.reconfigure": case.circuits.reconfigure.name}):
         words = f"compute.measured.fabric {rate.fabric}, because pays weighs computation"
         refuse("circuits.reconfigure", ("on-demand", "always", "reuse", "predict", "span"), words, "pays")

@@ -55,7 +55,7 @@ planned, policies, timing = (
     LazyModule(f"mfabric_jax.{name}") for name in ("circuit_schedules.planned", "policies", "timing")
 )
 SCHEDULE = "schedule"  # the rule of circuits that change during an all-to-all
-LONG = ("stage", "iteration", "run")  # spans known before a pass begins: the switch reconfigures meanwhile
+LONG = ("stage", "iteration", "run")  # spans whose circuits are known before a pass begins
 BANDWIDTHS = (100.0, 200.0, 400.0, 800.0)
 PUBLISHED: dict[str, tuple[float, ...]] = {
     "mixtral-8x22b": (1.374, 1.194, 1.082, 1.024),
@@ -171,7 +171,7 @@ class Hardware:
         return planned.planner(self.case.circuits.schedule, region, **self._switches)
 
     def carrier(self, region: Region) -> Callable[[np.ndarray, bool], Carried]:
-        """Return the function that gives what each configuration of the scheduler carries of a region's all-to-all."""
+        """Return the function that gives what each configuration of a schedule carries of a region's all-to-all."""
         return planned.carrier(self.case.circuits.schedule, region, **self._switches)
 
     @property
@@ -184,7 +184,7 @@ class Hardware:
 class Resolved(Hardware):
     """One case with every value resolved.
 
-    - `case`: the case without open values; `asked`: the case as stated.
+    - `case`: the case without open values; `original`: the case as stated.
     - `job`: the model on its GPUs; `why`: reasons for filled values, by path; `recipe`: source of the set-up.
     - `measured`: the rate solved from a measured iteration.
     """
@@ -225,7 +225,7 @@ class Resolved(Hardware):
 
     @property
     def circuits_for(self) -> str:
-        """Name of the span in `timing.Span`."""
+        """Name of the span in `timing.CircuitSpan`."""
         turn: Any = self.case.circuits.reconfigure
         if turn.name == "span":
             return turn.length
@@ -235,7 +235,7 @@ class Resolved(Hardware):
 
     @property
     def plan_on(self) -> str:
-        """Selections for which long spans are planned: those of the span itself, or of the past."""
+        """Selections for which long spans are planned: of the span itself ("span"), or of the past ("past")."""
         turn: Any = self.case.circuits.reconfigure
         return "span" if turn.name == "span" and turn.chosen_on == "actual" else "past"
 
@@ -299,7 +299,7 @@ class Resolved(Hardware):
         return self.server.memory_Bps or math.inf
 
     def room(self, job: Workload) -> SlotLayout:
-        """Return `room_of` the case."""
+        """Return `room_of` for the case."""
         return room_of(self.case, job)
 
     @property
@@ -345,8 +345,8 @@ def room_of(case: Case, job: Workload) -> SlotLayout:
     whole_groups = rule.name == "hierarchical" and groups == facts.expert_groups == room.servers
     if limited and rule.name != "contiguous" and not whole_groups:
         raise InputError(
-            f"placement.rule must be contiguous, or hierarchical with one group a server ({room.servers}), beside "
-            f"job.per-server.node_limit 'model', whose groups are of neighbouring experts, got {rule.name!r} with "
-            f"{groups}."
+            f"placement.rule must be contiguous, or hierarchical with one group per server ({room.servers}), because "
+            f"the groups of job.per-server.node_limit 'model' are neighbouring experts, got {rule.name!r} "
+            f"with {groups}."
         )
     return room

@@ -25,7 +25,7 @@ from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
 MEMORY = Columns(
     Column("memory_gb", "GB", "Memory that a GPU of the fullest stage needs."),
     Column("gpu_memory_gb", "GB", "Memory that it has."),
-    Column("fits", TRUTH, "Whether that is enough."),
+    Column("fits", TRUTH, "Whether that memory is enough."),
     Column("memory_weights_gb", "GB", "Part of `memory_gb`: weights.", detail=True),
     Column("memory_gradients_gb", "GB", "Part of `memory_gb`: gradients.", detail=True),
     Column("memory_optimizer_gb", "GB", "Part of `memory_gb`: states of the optimizer.", detail=True),
@@ -98,7 +98,7 @@ def wider_words(resolved: Resolved) -> str | None:
 
 
 def schedule_words(resolved: Resolved) -> str | None:
-    """Return a sentence on schedule and layout, which the search leaves as usual, and on flags that try others."""
+    """Return a sentence on schedule and layout, which the search does not vary, and on flags that try others."""
     tried = {"job.schedule": ("1f1b", "interleaved"), "job.layout": ("even", "ends")}
     usual = {path: values for path, values in tried.items() if resolved.why.get(path) == "usual"}
     if not _is_searched(resolved, "pp") or resolved.job.pp == 1 or not usual:
@@ -143,7 +143,7 @@ def too_large_words(resolved: Resolved) -> str | None:
     does = [remedy_words(remedy, job) for remedy in remedies(job, server, again, loads_of)]
     kept = f"{HEADROOM:.0%} kept for buffers"
     what = (
-        f"{job.model} needs {memory['memory_gb']:,.0f} GB a GPU, which has {memory['gpu_memory_gb']:,.0f} GB ({kept})"
+        f"{job.model} needs {memory['memory_gb']:,.0f} GB per GPU, which has {memory['gpu_memory_gb']:,.0f} GB ({kept})"
     )
     return f"{what}; what fits: {'; '.join(does)}." if does else f"{what}; no other set-up fits, either."
 

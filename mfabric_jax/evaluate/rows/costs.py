@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 SECONDS_AN_HOUR = 3600
 MILLION = 1_000_000
-PLACES = 6  # of a number of GPUs
+PLACES = 6  # decimal places when a number of GPUs is compared
 
 COST = Columns(
     Column("network_cost_usd", "USD", "Price of the network."),
@@ -77,12 +77,12 @@ def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: PartsTable | Non
     A job pays for whole servers or domains, or for a part if it fills none (`Fabric.share_of`).
 
     - `job`: a `Workload`, or the shape of a serving group; `parts`: other prices.
-    - `nic_gbps`, `ports` (fields of `Site` that override the settings): may be arrays.
+    - `nic_gbps`, `ports` (fields of `FabricSite` that override the settings): may be arrays.
     """
     parts, gpu, on = parts or settings.parts, settings.server, settings.fabric
     built, share = on.physical_gpus(gpu), on.share_of(gpu, job.gpus_per_server)
     site = dataclasses.replace(settings.site_of(job), gpus_per_server=built, **ports)
-    site = site if on.domain_gpus is None else dataclasses.replace(site, nics=built)  # a NIC for each of its GPUs
+    site = site if on.domain_gpus is None else dataclasses.replace(site, nics=built)  # one NIC per GPU
     usd = multiply(site_cost(on, site, nic_gbps, parts.prices), share)
     watts = multiply(site_watts(on, site, nic_gbps, parts.watts), share)
     switches_of = on.about.optics.switches
@@ -107,7 +107,7 @@ def usd_of_gpu(settings: Hardware, parts: PartsTable | None = None) -> float | N
 def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achieved: Any) -> Row:
     """Return columns of dollars and power: of the cluster, per iteration (energy times PUE), per million tokens.
 
-    Those that need the time of priced GPUs are unknown where `achieved` exceeds their peak.
+    Those that combine the GPUs' price or power with time are unknown where `achieved` exceeds the GPUs' peak.
     """
     running = settings.parts.running
     joules = multiply(bill.cluster_watts, running.pue * iteration_s)
@@ -168,7 +168,7 @@ def unknown_parts(settings: Hardware, bill: Bill) -> Iterator[str]:
             give = f"give usd_per_port (or usd, of a switch) in [ocs.{name}] of network.prices."
             yield f"{on.name} has no cost: the price of optical switch {name!r} is unknown; {give}"
         if parts.ocs.watts is None and parts.ocs.watts_per_port is None:
-            yield f"the power of optical switch {name!r} is unknown: {parts.watts.ocs_port:g} W a port are assumed."
+            yield f"the power of optical switch {name!r} is unknown: {parts.watts.ocs_port:g} W per port are assumed."
     if bill.network_watts is None:
         give = "give it in [watts] of network.prices"
         yield f"{on.name} has no power: the power of a network part is unknown; {give}."
@@ -206,7 +206,7 @@ def _per(usd: Any, iteration_s: Any) -> Any:
 
 
 def columns_at_quotes(settings: Resolved, priced: Callable) -> Row:
-    """Dollars of a million tokens, and of the network, at other prices that are quoted; None where there are none."""
+    """Costs of a million tokens and of the network at other quoted prices; None where none are quoted."""
     columns: Row = dict.fromkeys(QUOTED)
     for column, parts in settings.parts.quote_variants(settings.server.name).items():
         bill, each = priced(parts)
@@ -217,10 +217,10 @@ def columns_at_quotes(settings: Resolved, priced: Callable) -> Row:
 
 
 def columns_on_panels(problem: "Problem", turned: Any, priced: Callable) -> Row:
-    """Columns of dollars with patch panels in the place of a switch that never turned; None: it turned, or is none."""
+    """Costs with patch panels instead of a switch that never reconfigured; None if it did, or if there is none."""
     if not problem.fabric.reconfigures or problem.fabric.about.optics.switches is None:
         return dict.fromkeys(ON_PANELS)
     _, usd_of = priced(panels=True)
-    turned = (turned > 0) | (problem.circuits_for not in ("all-to-all", "run"))  # other spans begin with a turn
+    turned = (turned > 0) | (problem.circuits_for not in ("all-to-all", "run"))  # other spans reconfigure
     each = {column: usd_of[name] for column, name in ON_PANELS.items()}
     return {column: None if usd is None else np.where(turned, np.nan, usd) for column, usd in each.items()}

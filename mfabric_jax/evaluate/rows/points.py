@@ -67,9 +67,9 @@ class Shared:
 
 
 class SolvedCases(NamedTuple):
-    """Columns [C] of solved cases; `which` [C]: number of each case's all-to-alls, which cases may share.
+    """Columns [C] of solved cases; `which` [C]: index of each case's all-to-alls, which cases may share.
 
-    By that number, `over`: loads over the balanced load; `circuits`: the shown circuits.
+    By that index, `over`: loads over the balanced load; `circuits`: the shown circuits.
     """
 
     which: np.ndarray
@@ -165,7 +165,7 @@ class Points:
         return columns | flows
 
     def _each_iteration(self, cases: RowArrays) -> tuple[np.ndarray, RowArrays]:
-        """Row number of every iteration that rows show, and the numbers of the iteration for every replica."""
+        """Row index of every iteration that rows show, and the numbers of its case for every replica."""
         every, replicas = np.arange(len(self.problem.selections) // self.replicas), np.arange(self.replicas)
         sample = cases[SAMPLE][:, None]
         row_numbers, iteration = np.nonzero((sample == AVERAGED) | (sample == every))
@@ -173,7 +173,7 @@ class Points:
         return row_numbers, each | {SAMPLE: np.add.outer(len(every) * replicas, iteration).ravel()}
 
     def _mean(self, solved: SolvedCases, row_numbers: np.ndarray) -> RowArrays:
-        """Mean over the iterations of every row [N]: seconds of the slowest replica, circuit changes of all."""
+        """Mean over the iterations of every row [N]: seconds of the slowest replica, circuit changes over all."""
         weight = 1 / np.bincount(row_numbers, minlength=len(self.block))
         changes = {name: x for name, x in solved.columns.items() if name in (*SWITCHING, RECONFIGURED)}
         columns = slowest_columns({n: x for n, x in solved.columns.items() if n not in changes}, self.replicas)
@@ -226,7 +226,7 @@ class Points:
         return replicas_of(self.case.run.replicas, self.job)
 
     def _networks(self, cases: RowArrays) -> Networks:
-        """Networks and numbers: the usual (""), and by column of `bands` with slower or faster kernels and links."""
+        """Networks and numbers by column of seconds: as set (""), and with slower or faster kernels or links."""
         resolved, network, job = self.resolved, self.problem.network, self.job
         networks = {"": (network, cases)}
         if resolved.case.compute.rate.name == "kernels":
@@ -280,7 +280,7 @@ class Points:
     def _groups(
         self, cases: RowArrays, first: np.ndarray, costs: TradeOff | None
     ) -> Iterator[tuple[np.ndarray, AllToAllsOf]]:
-        """Numbers of the all-to-alls on each group, and their solver; `first`: one case of each number."""
+        """For each group, the indices of its all-to-alls and their solver; `first`: one case of each index."""
         if not self.on.reconfigures:
             yield np.arange(len(first)), self._all_to_alls(None, None)
             return

@@ -143,7 +143,7 @@ def simulate(case: Case | Cases | Sequence[Case], *, workers: int = 2) -> Result
 
 
 def record_of_cases(all_cases: Cases) -> dict[str, Any]:
-    """Return what files of rows record of their cases: `describe_cases`, digests of named files, versions and
+    """Return what row files record about their cases: `describe_cases`, digests of named files, versions and
     device."""
     case = all_cases.blocks[0].case
     files = {name: digest(path) for name, path in files_of(all_cases).items()}
@@ -190,9 +190,9 @@ def not_known(all_cases: Cases) -> list[str]:
 
 
 def at_quoted_ports(all_cases: Cases) -> list[str]:
-    """Return a sentence on the cost of networks if switch ports cost the quoted instead of the listed price.
+    """Return a list with one sentence: what networks cost at the quoted instead of the listed price of a switch port.
 
-    It covers the first job alone. The list is empty if no fabric has ports at that bandwidth and price.
+    It covers only the first job. The list is empty if no fabric has ports of that bandwidth at the listed price.
     """
     quote = port_quote()
     listed = Prices().price_of("switch_port", quote.gbps)

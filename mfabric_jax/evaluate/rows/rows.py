@@ -110,7 +110,7 @@ ASSUMED = Columns(
     Column("expert_load", TEXT, "Whether experts compute a balanced load or what the busiest rank received."),
     Column("placement", TEXT, "The rule that places experts."),
     Column("dispatch", TEXT, "How tokens travel: once per expert or once per server."),
-    Column("dropped_share", "", "Part of the selections that experts drop."),
+    Column("dropped_share", "", "Fraction of the selections that experts drop."),
     Column("compute_source", TEXT, "Origin of computation times."),
     Column("traffic", TEXT, "Origin of the traffic."),
     Column("iterations", "", "Iterations that the row averages."),
@@ -124,7 +124,7 @@ FLOWS = Columns(
     Column("flow_p50_s", "s", "Time until half of the flows of one dispatch have ended."),
     Column("flow_p99_s", "s", "Time until 99 % of them have ended."),
     Column("busiest_link", TEXT, "The link of that dispatch that its bytes keep busy longest."),
-    Column("busiest_link_use", "", "How long they keep it busy, over the end of the dispatch."),
+    Column("busiest_link_use", "", "How long they keep it busy, over the length of the dispatch."),
 )
 CASES = Columns(
     *(NAMES, ITERATION, JUDGED, COST, SWITCHING, ALLOWED, PANELS, JOB, ASSUMED, MEMORY, REPLICAS),
@@ -239,7 +239,7 @@ def job_columns(settings: Resolved, job: Workload) -> Row:
 
 
 def compute_source(settings: Resolved, job: Workload, achieved: float, measured_at: float | None = None) -> str:
-    """Return words on the source of a model's computation time; `measured_at`: Gbps of a measured iteration."""
+    """Describe where a model's computation time comes from; `measured_at`: Gbps of a measured iteration."""
     rate: Any = settings.case.compute.rate
     gpu, precision = settings.server.name, settings.case.job.precision.compute
     peak = "peak" if precision == "bf16" else f"{precision} peak"

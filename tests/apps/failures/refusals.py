@@ -5,7 +5,7 @@ from tests.evaluate.rows.refusals import LPT, PLACED
 from tests.small import small
 
 REFUSED = [
-    (lambda: failures_of_cases(small(PLACED)), f"{LPT}.every must be 0 beside failures, got 2"),
-    (lambda: failures_of(small({"circuits.policy": "static"})), "circuits.policy must not be static beside failures"),
-    (lambda: failures_of(small({"circuits.schedule": "spectra"})), "circuits.schedule must be none beside"),
+    (lambda: failures_of_cases(small(PLACED)), f"{LPT}.every must be 0 for failures, got 2"),
+    (lambda: failures_of(small({"circuits.policy": "static"})), "circuits.policy must not be static for failures"),
+    (lambda: failures_of(small({"circuits.schedule": "spectra"})), "circuits.schedule must be none for"),
 ]

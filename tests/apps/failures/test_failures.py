@@ -300,11 +300,11 @@ def test_mistakes_get_a_sentence_at_once(monkeypatch):
         ),
         (
             {"circuits.reconfigure": "always"},
-            "circuits.reconfigure must be on-demand or reuse or predict beside failures",
+            "circuits.reconfigure must be on-demand or reuse or predict for failures",
         ),
-        ({"run.replicas": 2}, "run.replicas must be 1 beside failures, got 2."),
-        ({"circuits.policy": "static"}, "circuits.policy must not be static beside failures"),
-        ({"placement.longest-processing-time.every": 2}, "every must be 0 beside failures, got 2."),
+        ({"run.replicas": 2}, "run.replicas must be 1 for failures, got 2."),
+        ({"circuits.policy": "static"}, "circuits.policy must not be static for failures"),
+        ({"placement.longest-processing-time.every": 2}, "every must be 0 for failures, got 2."),
     ):
         check_refused(re.escape(sentence), failures_of_cases, base(changes))
     for name, allowed in (("iteration", ""), ("stage", "busiest, "), ("server", "")):

@@ -370,7 +370,7 @@ def test_circuits_of_a_plain_question_suit_even_demand(tmp_path):
 REFUSED = [
     ("--fabric full-mesh --set network.oversubscription=3", "network.oversubscription must be auto or 1 on full-mesh"),
     ("--fabric fat-tree --set network.radix=5", "network.radix must be even"),
-    ("--fabric fat-tree,torus --set network.paths=ecmp", "network.paths must be spray beside serving, got ecmp."),
+    ("--fabric fat-tree,torus --set network.paths=ecmp", "network.paths must be spray for serving, got ecmp."),
     ("--fabric mfabric --set circuits.delay_s=1", "circuits.delay_s is not read by serve; leave it out."),
     ("--fabric fat-tree,twisted-torus", "network.fabric twisted-torus needs"),
     ("--fabric fat-tree --ep 32,36", "serving.ep must fill servers of 8 GPUs on fat-tree: a multiple of 8, got 36."),

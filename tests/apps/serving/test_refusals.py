@@ -73,7 +73,7 @@ FILES = [
     ({"copies": "gpu", "dispatch": {"alpha_s": 1}}, "field of dispatch 'alpha_s' is unknown"),
     ({"copies": "gpu", "dispatch": 3}, "dispatch must be a table of a kernel's numbers, got 3."),
     ({"copies": "gpu", "dispatch": {}, "combine": {"like": "other"}}, "combine.like 'other' is unknown"),
-    ({"copies": "gpu", "dispatch": {}, "cores": 1}, "cores must be a part of a GPU's cores, at least 0 and below 1"),
+    ({"copies": "gpu", "dispatch": {}, "cores": 1}, "cores must be a fraction of a GPU's cores, at least 0 and"),
     ({"copies": "gpu", "dispatch": {}, "header": 1}, "field of kernels 'header' is unknown"),
 ]
 

@@ -221,8 +221,8 @@ def test_settings_reach_the_fabric_and_the_job():
 
 
 MISTAKES = [
-    (solve_cluster, "fat-tree", {"placement.rule": "hierarchical"}, "placement.rule must be contiguous beside a whole"),
-    (solve_cluster, "fat-tree", {"traffic.source": "authors"}, "traffic.source must be shares beside a whole cluster"),
+    (solve_cluster, "fat-tree", {"placement.rule": "hierarchical"}, "placement.rule must be contiguous for a whole"),
+    (solve_cluster, "fat-tree", {"traffic.source": "authors"}, "traffic.source must be shares for a whole cluster"),
     (solve_cluster, "fat-tree", {"network.radix": 4}, "has room for 16 hosts, got 64; choose a larger radix"),
     (
         solve_cluster,
@@ -230,8 +230,8 @@ MISTAKES = [
         {"circuits.policy": "static"},
         "circuits.policy must not be static for a single all-to-all",
     ),
-    (simulate, "fat-tree", {"network.paths": "least-loaded"}, "network.paths must be spray or ecmp beside"),
-    (simulate, "fat-tree", {"network.oversubscribed_at": "aggregation"}, "oversubscribed_at must be edge beside"),
+    (simulate, "fat-tree", {"network.paths": "least-loaded"}, "network.paths must be spray or ecmp for"),
+    (simulate, "fat-tree", {"network.oversubscribed_at": "aggregation"}, "oversubscribed_at must be edge for"),
 ]
 
 

@@ -138,7 +138,7 @@ def test_what_is_not_known_is_said(tmp_path):
 
     no_price, no_power = said("mfabric", {"circuits.ocs": "rotornet"})
     assert "the price of optical switch 'rotornet' is unknown; give usd_per_port" in no_price
-    assert "the power of optical switch 'rotornet' is unknown: 0.8 W a port are assumed." in no_power
+    assert "the power of optical switch 'rotornet' is unknown: 0.8 W per port are assumed." in no_power
     assert said("fat-tree", {"circuits.ocs": "rotornet"}) == []
     no_price, no_power = said("nvl72")
     assert "nvl72 has no cost: there are no public prices for NVLink domains" in no_price

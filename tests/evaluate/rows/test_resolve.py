@@ -41,7 +41,7 @@ def test_what_is_open_is_filled_and_said_why():
     assert open_still == NOT_KNOWN | NEVER_FILLED
     assert {path for path in values if values[path] != asked.get(path)} == set(found.why)
     assert all(asked.get(path) in (None, "fit", "fewest") for path in found.why)
-    assert found.why["network.nics"] == "one a GPU"
+    assert found.why["network.nics"] == "one per GPU"
     assert found.why["job.parallel.tp"].startswith("recipe makers")
     assert found.original == Case()
 

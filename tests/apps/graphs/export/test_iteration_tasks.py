@@ -118,8 +118,8 @@ def test_messages_have_the_bytes_of_the_iteration(ends):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"job.parts": 2}, "job.overlap must be none or passes beside an iteration as a graph, got parts."),
-        ({"network.paths": "ecmp"}, "network.paths must be spray beside an iteration as a graph, got ecmp."),
+        ({"job.parts": 2}, "job.overlap must be none or passes for an iteration as a graph, got parts."),
+        ({"network.paths": "ecmp"}, "network.paths must be spray for an iteration as a graph, got ecmp."),
         ({"network.fabric": "torus"}, "needs a switch tree or mfabric, got torus"),
     ],
 )

@@ -158,7 +158,7 @@ def test_what_schedules_are_refused_beside(tmp_path):
     refused = (
         (fabric("spectra"), "run", "circuits_for must be 'all-to-all' beside circuits.schedule spectra, got 'run'"),
         (fabric("spectra") | {"network.payload": "transport"}, "all-to-all", "network.payload must be goodput"),
-        (own | {"circuits.switches": 2}, "all-to-all", "circuits.switches must be 1 beside a scheduler of your own"),
+        (own | {"circuits.switches": 2}, "all-to-all", "circuits.switches must be 1 with a scheduler of your own"),
         (fabric("spectra", switches=3), "all-to-all", "optical_degree must be a multiple of the 3 switches"),
         (fabric("spectra"), "all-to-all", None),
     )
