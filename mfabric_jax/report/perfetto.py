@@ -109,7 +109,7 @@ def _passes(segments: Segments) -> dict[tuple, dict[str, Any]]:
 
 
 def _arrows(passes: Mapping[tuple, Mapping[str, Any]]) -> Iterator[Event]:
-    """Arrows from the end of each pass to the start of the pass on another stage that it feeds."""
+    """Yield arrows from the end of each pass to the start of the pass on another stage that it feeds."""
     for number, ((direction, micro_batch, position), source) in enumerate(passes.items()):
         fed = passes.get((direction, micro_batch, position + (1 if direction == "forward" else -1)))
         if fed is None or fed["stage"] == source["stage"]:

@@ -1,4 +1,4 @@
-"""Networks too large to draw whole: equivalent nodes become one box, or one node is shown with its neighbourhood.
+"""Networks too large to draw in full: equivalent nodes become one box, or one node is shown with its neighbourhood.
 
 Nodes are equivalent if they have the same kind, and links of the same kinds and capacities to equivalent nodes (colour
 refinement: Weisfeiler and Leman, 1968). Refinement stops when the picture has no room for more boxes.
@@ -91,7 +91,7 @@ def in_classes(network: Any, pairs: list[Pair]) -> DrawnNetwork:
 
 
 def _reverse_pair(pair: Pair) -> Pair:
-    """The pair from its other end."""
+    """Return the pair with its ends exchanged."""
     first, other = pair.ends
     return Pair(
         (other, first), pair.kind, pair.gbps[::-1], {not direction for direction in pair.directions}, pair.links

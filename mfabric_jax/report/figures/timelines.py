@@ -218,7 +218,7 @@ def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str]
         top += _HEIGHT[lane]
 
 
-# -- a replayed graph of tasks: ranks over time, the critical path, and what holds the makespan
+# -- a replayed graph of tasks: ranks over time, the critical path, and shares of the makespan
 
 MOST_RANKS = 24
 _LANE = 0.24
@@ -232,7 +232,7 @@ _LINKS = ("#DDCC77", "#117733", "#44AA99", "#AA4499", "#999933", "#661100", "#66
 def build_replayed(spans: Segments, parts: Segments, title: str = "") -> Figure:
     """Draw a replay: ranks over time, and below them the parts of the makespan.
 
-    `spans`: as in `write_task_trace`; of many ranks some are shown, those on the critical path first. `held`: the parts
+    `spans`: as in `write_task_trace`; of many ranks some are shown, those on the critical path first. `parts`: shares
     of the makespan, rows of `what` and `holds_s`; empty: not drawn. Raise InputError if no span has a rank.
     """
     ranks = sorted({span["rank"] for span in spans if span["rank"] >= 0})

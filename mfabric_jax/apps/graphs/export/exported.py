@@ -41,9 +41,9 @@ def export_iteration(
       seconds; needs all replicas.
 
     The graph has the simulated replicas (`run.replicas`); by default one stands for all, as in `compare`. Raise
-    `InputError` for settings whose closed form has no such graph.
+    `InputError` for settings whose times come from a formula that has no task graph.
 
-    Example: `exported_iteration(Case().with_({"network.fabric": "fat-tree"})).graph.tasks`.
+    Example: `export_iteration(Case().with_({"network.fabric": "fat-tree"})).graph.tasks`.
     """
     check_dtype(case.run.dtype)
     options = {"barriers": barriers, "receives": receives, "collectives": collectives}

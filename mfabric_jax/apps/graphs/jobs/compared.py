@@ -56,7 +56,7 @@ def draw_runs(scene: Scene, study: JobsStudy) -> tuple[np.ndarray, list[np.ndarr
     return arrival_s, [np.maximum(factors, 0) for factors in factor]
 
 
-# -- each job's share of a link over time: rates are solved again between successive events of a window
+# -- each job's share of a link over time: rates are solved anew between successive events of a window
 
 READABLE = 12  # iterations that fit side by side in a picture
 
@@ -138,7 +138,7 @@ def _of_intervals(capacity, hops, share, weight):
 
 # -- remarks below the tables
 
-LITTLE = 0.5  # part of the time: jobs that overlap for less do not show what sharing costs
+LITTLE = 0.5  # fraction of the time: jobs that overlap for less do not show what sharing costs
 STEPS = 1000  # a bound on slowdowns is shown in thousandths, rounded down
 
 

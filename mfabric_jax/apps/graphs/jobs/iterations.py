@@ -22,7 +22,7 @@ COMPUTES = -1  # end and connection of a computation
 
 
 def pattern_of(phases: Sequence[tuple[float, Routes, np.ndarray]]) -> Routed:
-    """Return the pattern of phases (seconds of computation, routes and bytes [n] of the flows that follow it).
+    """Return the pattern of phases (seconds of computation, paths and bytes [n] of the flows that follow it).
 
     Flows of different phases that cross the same links belong to one connection.
     """

@@ -157,7 +157,7 @@ def model_phase(case: Case) -> tuple[float, float]:
 
 
 def scene_from(shared: SharedJobs) -> Scene:
-    """Return the scene of a file of jobs, for which each job also runs alone."""
+    """Return the scene of a file of jobs; each job is also run alone to time it."""
     if shared.fabric is None:
         links, capacity = list(shared.links), np.array([units.gbps(float(gbps)) for gbps in shared.links.values()])
         patterns = [_over_links(job, links) for job in shared.jobs]

@@ -16,7 +16,7 @@ from mfabric_jax.routing.transfers import Routed
 
 ROUNDS = 3  # rounds of the search for the best shifts
 JUDGED = 30  # a candidate is judged by at most this many iterations of the job with the longest iterations
-MOST_OFF = 0.5  # part of an iteration; a job that is further off one turn is closer to the next
+MOST_OFF = 0.5  # fraction of an iteration; a job that misses its turn by more is closer to the next turn
 SAVED = 1e-9  # a further shift must reduce the mean slowdown by this much
 READ_BY = {  # settings that only some ways read
     **{("slope", "intercept", "pieces"): ("mltcp", "best"), ("tick_s",): ("cassini", "best")},

@@ -67,7 +67,7 @@ class Wirings:
         return stack_routes(parts, len(wiring))
 
 
-DTYPE = "float64"  # because many times add up
+DTYPE = "float64"  # single precision would round sums of many times
 
 
 class Prepared(NamedTuple):
