@@ -87,7 +87,7 @@ def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -
         if unknown:
             named = ", ".join(unknown[:MOST_NAMED]) + (", ..." if len(unknown) > MOST_NAMED else "")
             raise InputError(
-                f"{str(path)!r} holds rows of {by} with columns that have no meaning now ({named}); run the command "
+                f"{str(path)!r} holds rows of {by} with columns that mean nothing now ({named}); run the command "
                 f"again, or delete its configuration to read them as any table."
             )
     elif isinstance(schema, bool) or not isinstance(schema, int) or not 1 <= schema <= SCHEMA:

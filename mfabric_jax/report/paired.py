@@ -26,8 +26,8 @@ def settings_that_differ(rows: Rows, baseline: Sequence[bool]) -> list[str]:
 def partners(rows: Rows, baseline: Sequence[bool], condition: str) -> list[Mapping[str, Any] | None]:
     """Return the baseline row of each row [N], or None if it has none.
 
-    `condition`, for messages, is what marks baseline rows. Raise InputError if `baseline` [N] marks no row, or if two
-    baseline rows have the same settings.
+    `condition` is the text of the condition that marks baseline rows. Raise InputError if `baseline` [N] marks no row,
+    or if two baseline rows have the same settings.
     """
     if not any(baseline):
         raise InputError(f"over {condition!r} must match at least one row, got none of {len(rows):,}.")

@@ -120,7 +120,7 @@ def _arrows(passes: Mapping[tuple, Mapping[str, Any]]) -> Iterator[Event]:
         yield same | {"ph": "f", "bp": "e", "pid": fed["stage"], "ts": microseconds(fed["start_s"])}
 
 
-# -- a replayed graph of tasks: a process per rank, threads without overlaps
+# -- a replayed task graph: a process per rank, threads without overlaps
 
 
 def write_task_trace(spans: Spans, path: str | Path, config: Mapping[str, Any] | None = None) -> Path:

@@ -14,8 +14,8 @@ SHOWN_STEPS = 12
 NAME = 40  # most characters of a task's name
 WIDE = 130
 TIE = (
-    "Parts below 0 or above 100 % are valid for tiny changes only: events tie here, or a faster link delays another. "
-    "The savings of 1 % are from replays."
+    "Shares below 0 or above 100 % hold for tiny changes only: events tie here, or a faster link delays another. "
+    "The savings with 1 % more are from replays."
 )
 
 

@@ -302,7 +302,7 @@ def _number(name: str, cell: str) -> int | float:
 
 
 class Kept:
-    """The rows of a run so far. `done`: rows by number of work; the first `earlier` numbers are from an earlier run."""
+    """The rows of a run so far. `done`: rows by number of work; `earlier`: how many an earlier run finished."""
 
     def __init__(self, journal: FileIO | None, done: Mapping[int, list[Row]] | None = None):
         self._journal, self.done = journal, dict(done or {})

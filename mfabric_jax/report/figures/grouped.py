@@ -86,7 +86,7 @@ def in_classes(network: Any, pairs: list[Pair]) -> DrawnNetwork:
         there.gbps = [max(pair) for pair in zip(there.gbps, every[0].gbps, strict=True)]
         there.directions.update(*(pair.directions for pair in every))
         there.links += [number for pair in every for number in pair.links]
-    note = "a box: nodes with equal links; at its lines: number of neighbours of each node in the other box"
+    note = "a box: nodes with equal links; number on a line: neighbours of each node in the other box"
     return DrawnNetwork(kinds, names, list(between.values()), "; ".join([note, *own]))
 
 

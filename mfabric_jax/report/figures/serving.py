@@ -109,7 +109,7 @@ def calls_chart(rows: Rows) -> Chart:
                 )
             )
         panels.append(Panel(what, "EP", "error [%]", curves, columns=[str(ep) for ep in every]))
-    note = "Hollow: the row gave a constant of the model."
+    note = "Hollow: rows to which a constant of the model was fitted."
     return Chart("Error of the predicted seconds of dispatch and combine", note, list(looks.values()), panels)
 
 

@@ -218,7 +218,7 @@ def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str]
         top += _HEIGHT[lane]
 
 
-# -- a replayed graph of tasks: ranks over time, the critical path, and shares of the makespan
+# -- a replayed task graph: ranks over time, the critical path, and shares of the makespan
 
 MOST_RANKS = 24
 _LANE = 0.24
@@ -314,7 +314,7 @@ def _makespan_panel(parts: Segments) -> charts.Panel:
         look = style.Look(part["what"], _BESIDE.get(part["what"]) or next(others))
         bars.append(charts.Bar(look, row, min(0.0, value), max(0.0, value), ""))
         totals.append((max(0.0, value), percent(part["holds_s"] / total)))
-    below = "; valid for tiny changes only" if any(part["holds_s"] < 0 for part in parts) else ""
+    below = "; for tiny changes only" if any(part["holds_s"] < 0 for part in parts) else ""
     names = [part["what"] for part in ranked]
     return charts.Panel("", f"parts of the makespan [{unit}]{below}", bars=bars, names=names, totals=totals)
 

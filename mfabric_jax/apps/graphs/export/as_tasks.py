@@ -1,4 +1,4 @@
-"""Write one training iteration as a graph of tasks, for engines that time it themselves.
+"""Write one training iteration as a task graph, for engines that time it themselves.
 
 All-to-alls, sends between stages and gradients become messages in bytes between ends (servers, ranks or GPUs). Traffic
 inside a server, gathered parameters and context-parallel rings become seconds, as in `iterate`.

@@ -70,7 +70,7 @@ def _cluster(table: FabricTable, demand: np.ndarray) -> Cluster:
     hardware = hardware_of(table.case, table.servers)
     shape = plain_servers(table.servers, endpoints_of(table), table.region_servers)
     if table.case.network.payload.name == "transport":
-        raise Misfit("network.payload must be goodput beside several jobs, got transport.")
+        raise Misfit("network.payload must be goodput for several jobs, got transport.")
 
     def choose(degree: int, policy: str | None = None) -> np.ndarray:
         return choose_circuits(hardware.case, shape.regions(demand), degree, DTYPE, policy)
@@ -90,7 +90,7 @@ def _racks(table: FabricTable) -> FabricGraph:
     return network_of(parts, (("host", table.servers), ("rack", racks), ("core", 1)), 0.0)
 
 
-# -- an iteration of a job given as a graph of tasks, or as a case
+# -- an iteration of a job given as a task graph, or as a case
 
 NO_TIME = 10**9  # gigabytes/s of an NVSwitch that takes practically no time
 
@@ -234,7 +234,7 @@ class _PhaseMoves(NamedTuple):
 
 
 class _GraphMoves(NamedTuple):
-    """Traffic of a graph of tasks without latency; `server`, `turn` [ranks]: each rank's server and position there."""
+    """Traffic of a task graph without latency; `server`, `turn` [ranks]: each rank's server and its position there."""
 
     flows: Flows
     server: np.ndarray
