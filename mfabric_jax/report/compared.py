@@ -31,7 +31,7 @@ from mfabric_jax.report.numerals import many, millions, number, percent, usable
 from mfabric_jax.support.bands import HIGH, LOW
 
 _FEW = 6  # charts of the best series are filled up to this many series
-BANDS = " Lines: bands, from the spread of kernels, links and traffic."
+BANDS = " Lines: bands from the spread of kernels, links and traffic."
 FRONT = "The grey staircase is the Pareto front: no design is both cheaper and faster than its points."
 
 

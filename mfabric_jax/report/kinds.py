@@ -43,11 +43,11 @@ KINDS: Mapping[str, Columns] = ByName(
 REPRODUCE = Columns(
     Column("figure", TEXT, "Figure or table of the paper."),
     Column("claim", TEXT, "What it claims."),
-    Column("found", "", "Value that comes out."),
+    Column("found", "", "Value that the experiment gives."),
     Column("published", "", "Value that the paper prints."),
     Column("verdict", TEXT, "Whether they agree."),
     Column("off", "", "Relative difference."),
-    Column("quick", TEXT, "Whether a quick run made it."),
+    Column("quick", TEXT, "Whether it is from a quick run."),
 )
 
 MOST_NAMED = 5  # columns in a sentence

@@ -182,7 +182,7 @@ def build_iteration(segments: Segments, title: str = "") -> Figure:
 
 
 def close_up(segments: Segments) -> tuple[float, float]:
-    """Return the begin and end of the close-up of a stage, around its middle start of a backward pass."""
+    """Return the start and end of a stage's close-up, around the start of its middle backward pass."""
     work = [segment for segment in segments if segment["track"] == "compute"] or list(segments)
     pairs = enumerate(itertools.pairwise(work), 1)
     backward_starts = [n for n, (a, b) in pairs if a.get("direction") == "forward" != b.get("direction")]

@@ -125,7 +125,7 @@ def score_of(circles: Sequence[Circle], capacity: float, shift_s: Sequence[float
 
 
 def _best_turns(link: _Link) -> list[int]:
-    """Ticks by which to rotate each job, by coordinate search until nothing improves."""
+    """Return the ticks by which to rotate each job, found by coordinate search until nothing improves."""
     jobs = range(len(link.demand))
     best, least = [0] * len(jobs), np.inf
     for order in itertools.islice(itertools.permutations(jobs), 1 if len(jobs) < 3 else ORDERS):
@@ -154,7 +154,7 @@ def _turns_in_order(link: _Link, order: Sequence[int]) -> tuple[list[int], float
 
 
 def _least_excess_turn(others: np.ndarray, own: np.ndarray, period: int) -> int:
-    """The rotation of a job with the least excess beside the other jobs; ties go to the smallest."""
+    """Return the rotation of a job that gives the least excess with the other jobs; ties go to the smallest."""
     excess, every, some = np.empty(period), np.arange(period), max(1, AT_ONCE // period)
     # Both demands repeat, so one iteration of the job is compared with every stretch of that length of the other jobs.
     room, own = others.reshape(-1, period) - 1, own[:period]

@@ -182,8 +182,8 @@ class Scene(NamedTuple):
 
     - `names`, `patterns`, `iterations`, `arrival_s` [J]. `links` [L]: names; `capacity` [L]: bytes/s.
     - `alone_s` [J]: time of one iteration of each job when it runs alone.
-    - `busy` [J]: by link, the intervals (begin, end, bytes/s) in which the job alone sends, from the start of an
-      iteration.
+    - `busy` [J]: by link, the intervals (begin, end, bytes/s) in which the job sends when it runs alone, from the start
+      of an iteration.
     """
 
     names: tuple[str, ...]

@@ -55,7 +55,7 @@ def endpoints_of(table: FabricTable) -> int:
 
 
 def wire_fabric(table: FabricTable, demand: np.ndarray) -> WiredFabric:
-    """Build the fabric. Circuits are chosen for `demand` [S S], the bytes of all jobs between servers."""
+    """Build the fabric, with circuits for `demand` [S S], the bytes of all jobs between servers."""
     paths = table.case.network.paths.name
     if table.own:
         network = _racks(table) if table.graph is None else read_graph(table.graph)

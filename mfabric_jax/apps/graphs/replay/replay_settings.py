@@ -44,7 +44,7 @@ def gpus_of_ranks(
         return gpus_in(order, ranks, gpus)
     if first + ranks > gpus:
         raise InputError(
-            f"servers must hold {first + ranks} GPUs for {ranks} ranks from first_gpu {first} on, got {gpus}."
+            f"servers must hold {first + ranks} GPUs for {ranks} ranks starting at first_gpu {first}, got {gpus}."
         )
     return ORDERS[order](servers, per_server, seed)[first : first + ranks]
 

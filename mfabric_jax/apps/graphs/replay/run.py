@@ -95,7 +95,7 @@ def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
         "nic_gbps": done.prepared.nic_gbps,
         "makespan_s": done.makespan_s,
     }
-    lanes = "one task of a lane at a time, in an order set in advance" if config.lanes == "ordered" else "lanes free"
+    lanes = "one task of a lane at a time, in an order set in advance" if config.lanes == "ordered" else "lanes ignored"
     tail = f", {config.alpha_s:g} s a message; {lanes}" if config.alpha_s else f"; {lanes}"
     if cluster is None:
         return row | {
