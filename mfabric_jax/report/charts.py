@@ -26,7 +26,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Bar:
-    """A piece of a horizontal bar from `start` to `end` in row `place`; `text` is drawn inside if it fits."""
+    """A piece of a horizontal bar from `start` to `end` in row `row`; `text` is drawn inside if it fits."""
 
     look: style.Look
     row: int
@@ -66,7 +66,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels with a title, a note and a key. `folded`: further panels by heading, folded on the HTML page."""
+    """Panels with a title, a note and a key. `folded`: further panels by heading, collapsed on the HTML page."""
 
     title: str
     note: str

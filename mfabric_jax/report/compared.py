@@ -30,8 +30,8 @@ from mfabric_jax.report.memory import memory_of_models
 from mfabric_jax.report.numerals import many, millions, number, percent, usable
 from mfabric_jax.support.bands import HIGH, LOW
 
-_FEW = 6  # a chart of the best series is filled up to this many
-BANDS = " Lines: bands, from the spread of kernels, links and traffic."
+_FEW = 6  # charts of the best series are filled up to this many series
+BANDS = " Lines: bands from the spread of kernels, links and traffic."
 FRONT = "The grey staircase is the Pareto front: no design is both cheaper and faster than its points."
 
 
@@ -164,7 +164,7 @@ def _with_key(chart: Chart, what: str | None = None) -> Chart:
 def parts(grid: Grid) -> Chart:
     """Return a chart of an iteration's parts: a stacked bar per fabric near 400 Gbps; other bandwidths are folded."""
     nearest = nearest_to_detail(grid.bandwidths)
-    note = f"At {number(nearest)} Gbps a NIC. In a bar: shares of its iteration. Behind it: seconds"
+    note = f"At {number(nearest)} Gbps a NIC. In a bar: shares of its iteration. Right of it: seconds"
     note += ", and the ratio to the fat-tree." if any(series.fabric == REFERENCE for series in grid.series) else "."
     panels = _stacks(grid, nearest)
     note += BANDS if any(panel.spread for panel in panels) else ""

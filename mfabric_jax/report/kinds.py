@@ -43,18 +43,18 @@ KINDS: Mapping[str, Columns] = ByName(
 REPRODUCE = Columns(
     Column("figure", TEXT, "Figure or table of the paper."),
     Column("claim", TEXT, "What it claims."),
-    Column("found", "", "Value that comes out."),
+    Column("found", "", "Value that the experiment gives."),
     Column("published", "", "Value that the paper prints."),
     Column("verdict", TEXT, "Whether they agree."),
     Column("off", "", "Relative difference."),
-    Column("quick", TEXT, "Whether a quick run made it."),
+    Column("quick", TEXT, "Whether it is from a quick run."),
 )
 
 MOST_NAMED = 5  # columns in a sentence
 
 
 def kinds_of(config: Mapping[str, Any]) -> Iterator[str]:
-    """Kinds of rows that a configuration may be of; none for rows of an experiment, a query or another tool."""
+    """Yield the kinds of rows that a configuration may describe; none for an experiment, a query or another tool."""
     command = config.get("command", "cases" if "resolved" in config else None)
     if command == "sweep" and "resolved" not in config:
         return  # such sweeps have columns of their own axes
@@ -63,12 +63,12 @@ def kinds_of(config: Mapping[str, Any]) -> Iterator[str]:
 
 @functools.cache
 def column_named(name: str) -> Column | None:
-    """The declaration of a column, of whichever kind declares it first; None if none does."""
+    """Return the declaration of a column in the first kind that has it; None if no kind has it."""
     return next((KINDS[kind][name] for kind in KINDS if name in KINDS[kind]), None)
 
 
 def is_number(name: str, config: Mapping[str, Any]) -> bool:
-    """Whether commands fill this column of rows with numbers alone."""
+    """Whether commands fill this column of rows only with numbers."""
     if DRAW.fullmatch(name):
         return True
     declared = [KINDS[kind][name] for kind in kinds_of(config) if name in KINDS[kind]]
@@ -76,7 +76,7 @@ def is_number(name: str, config: Mapping[str, Any]) -> bool:
 
 
 def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -> None:
-    """Raise `InputError` for rows of a later schema, and for rows without one whose columns are unknown.
+    """Raise `InputError` for rows of a later schema, and for rows without a schema that have unknown columns.
 
     - `config`: the configuration of the rows; empty for a table of unknown origin, which is read as it is.
     """
@@ -87,7 +87,7 @@ def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -
         if unknown:
             named = ", ".join(unknown[:MOST_NAMED]) + (", ..." if len(unknown) > MOST_NAMED else "")
             raise InputError(
-                f"{str(path)!r} holds rows of {by} with columns that have no meaning now ({named}); run the command "
+                f"{str(path)!r} holds rows of {by} with columns that mean nothing now ({named}); run the command "
                 f"again, or delete its configuration to read them as any table."
             )
     elif isinstance(schema, bool) or not isinstance(schema, int) or not 1 <= schema <= SCHEMA:

@@ -13,7 +13,7 @@ from mfabric_jax.workload.parallel import region_remark
 TIME, RECONFIG, CHANGES, OVER = "iteration_s", "reconfig_s", "circuit_changes", "reconfigurations_over_allowed"
 SPAN, BEGIN_RECONFIGURED = "circuits_for", ("block", "stage", "iteration")
 STATIC = ("uniform", "static")  # policies with fixed circuits
-_MOSTLY = 0.5  # above this part of an iteration, reconfiguration dominates it
+_MOSTLY = 0.5  # above this fraction of an iteration, reconfiguration dominates it
 _COUNTED = 8  # most values that a sentence names
 _UNEVEN = 1.2  # above this ratio of the busiest rank to the mean, a remark says so
 _SAME = 0.0001  # relative: equal results
@@ -168,7 +168,7 @@ ADVICE = {  # on a switch that is too slow, by what its circuits follow
 def slow_switch_words(where: str, what: str, reconfig: float, whole: float, bubble: float, changes: str) -> str | None:
     """Return a warning if reconfigurations take most of an iteration without its bubble, else None.
 
-    The bubble is left out because other stages wait for reconfigurations in it. `turning`, `whole`, `bubble`: seconds.
+    The bubble is left out because other stages wait for reconfigurations in it. `reconfig`, `whole`, `bubble`: seconds.
     `changes`: what circuits follow, a key of `ADVICE`.
     """
     without_bubble = whole - bubble

@@ -7,8 +7,8 @@ from typing import Any
 MISSING = "-"
 _DIGITS, _EXACT, _CLEAN = 4, 5, 12  # significant digits: rounded, exact, without noise
 _SMALLEST_POWER, _LARGEST_POWER = -5, 9  # powers of ten; numbers outside are printed with an exponent
-LARGEST = 1e150  # differences and ratios of numbers up to LARGEST,
-SMALLEST = 1e-150  # and from SMALLEST on, are finite
+LARGEST = 1e150  # differences and ratios of numbers between SMALLEST
+SMALLEST = 1e-150  # and LARGEST are finite
 
 
 def usable(value: Any) -> float | None:

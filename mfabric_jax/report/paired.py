@@ -26,8 +26,8 @@ def settings_that_differ(rows: Rows, baseline: Sequence[bool]) -> list[str]:
 def partners(rows: Rows, baseline: Sequence[bool], condition: str) -> list[Mapping[str, Any] | None]:
     """Return the baseline row of each row [N], or None if it has none.
 
-    `said` is the condition that marks baseline rows. Raise InputError if `baseline` [N] marks no row, or if two
-    baseline rows have the same settings.
+    `condition` is the text of the condition that marks baseline rows. Raise InputError if `baseline` [N] marks no row,
+    or if two baseline rows have the same settings.
     """
     if not any(baseline):
         raise InputError(f"over {condition!r} must match at least one row, got none of {len(rows):,}.")
@@ -44,7 +44,7 @@ def partners(rows: Rows, baseline: Sequence[bool], condition: str) -> list[Mappi
 
 
 def ratios(rows: Rows, others: Sequence[Mapping[str, Any] | None], name: str) -> list[float | None]:
-    """Return a column [N] over the same column of the baseline rows; None where either is no number."""
+    """Return a column [N] over the same column of the baseline rows; None if either is not a number."""
     pairs = zip(rows, others, strict=True)
     return [_ratio(row[name], None if other is None else other[name]) for row, other in pairs]
 

@@ -109,7 +109,7 @@ def _passes(segments: Segments) -> dict[tuple, dict[str, Any]]:
 
 
 def _arrows(passes: Mapping[tuple, Mapping[str, Any]]) -> Iterator[Event]:
-    """Arrows from the end of each pass to the start of the pass on another stage that it feeds."""
+    """Yield arrows from the end of each pass to the start of the pass on another stage that it feeds."""
     for number, ((direction, micro_batch, position), source) in enumerate(passes.items()):
         fed = passes.get((direction, micro_batch, position + (1 if direction == "forward" else -1)))
         if fed is None or fed["stage"] == source["stage"]:
@@ -120,7 +120,7 @@ def _arrows(passes: Mapping[tuple, Mapping[str, Any]]) -> Iterator[Event]:
         yield same | {"ph": "f", "bp": "e", "pid": fed["stage"], "ts": microseconds(fed["start_s"])}
 
 
-# -- a replayed graph of tasks: a process per rank, threads without overlaps
+# -- a replayed task graph: a process per rank, threads without overlaps
 
 
 def write_task_trace(spans: Spans, path: str | Path, config: Mapping[str, Any] | None = None) -> Path:

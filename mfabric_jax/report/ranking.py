@@ -28,7 +28,7 @@ DAYS, TRAINING_USD = "training_days", "training_usd"
 OF_TRAINING = ("days", "training M$")  # titles
 _MEANS = (*_ORDERS, TOKEN_JOULES, TOKENS, CLUSTER, COST, PANEL_COST, PANEL_USD, DAYS, TRAINING_USD)
 _OF_FLOWS = 0.1  # relative error of all-to-all times at flow level: docs/accuracy.md, packet level
-_SAME_TIME = 0.0001  # relative: within it, two times are equal and share the model's error
+_SAME_TIME = 0.0001  # relative: two times within it count as equal and share the model's error
 _SAME = 0.001  # relative
 NOT_SEPARABLE = " not separable"
 SPREAD, MODEL, QUOTES = "spread", "model", "quotes"  # sources of uncertainty of a ratio
@@ -79,7 +79,7 @@ def _percent_texts(ends: Ends) -> list[str]:
 
 
 def _holds_1(ends: Ends) -> bool:
-    """Whether the ratio may be 1, by its ends as printed."""
+    """Whether the range of the ratio, as printed, contains 1."""
     low, high = map(float, _percent_texts(ends))
     return low <= 0 <= high
 
@@ -139,7 +139,7 @@ class Design(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """The best designs of a model as lines of a table, with a conclusion and remarks; `by`: what decides."""
+    """The best designs of a model as lines of a table, with a conclusion and remarks; `by`: what ranks them."""
 
     by: str
     conclusion: str
@@ -148,7 +148,7 @@ class Ranking(NamedTuple):
 
 
 def possible(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is no bound, fits its GPUs, and keeps to the rate of its switch, as far as known."""
+    """Return whether a row is not a bound, fits in GPU memory and keeps to its switch's rate, as far as known."""
     return row.get("policy") != BOUND and row.get(FITS) in (True, None) and (usable(row.get(OVER)) or 0) <= 1
 
 
@@ -166,7 +166,7 @@ def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, li
     names = dict.fromkeys(name for row in rows for name in row)
     rows = grid.with_named_graphs([{name: row.get(name) for name in names} for row in rows])
     rows = [row for row in rows if possible(row)]
-    rows = [row for row in rows if above_peak(row) is None] or rows  # if all exceed it, rank them all
+    rows = [row for row in rows if above_peak(row) is None] or rows  # if all rows exceed the peak, rank them all
     if not rows:
         return {}
     names = [name for name in grid.setting_columns(rows, effective) if name not in ("model", *grid.COUNTERS)]

@@ -1,4 +1,4 @@
-"""Texts that `mfabric replay` prints: runs, parts of the makespan, links, the critical path, assumptions."""
+"""Texts that `mfabric replay` prints: runs, shares of the makespan, links, the critical path, assumptions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,8 +14,8 @@ SHOWN_STEPS = 12
 NAME = 40  # most characters of a task's name
 WIDE = 130
 TIE = (
-    "Parts below 0 or above 100 % are valid for tiny changes only: events tie here, or a faster link delays another. "
-    "The savings of 1 % are from replays."
+    "Shares below 0 or above 100 % hold for tiny changes only: events tie here, or a faster link delays another. "
+    "The savings with 1 % more are from replays."
 )
 
 
@@ -59,7 +59,7 @@ def runs_text(rows: Rows) -> str:
 
 
 def makespan_text(rows: Rows, makespan_s: float, tie: bool) -> str:
-    """Return the table of what holds the makespan; `tie`: the parts are valid for tiny changes only."""
+    """Return the table of what accounts for the makespan; `tie`: the shares hold for tiny changes only."""
     named = {"holds_s": "holds", "saved_at_1_percent_s": "1 % more saves", "saved_per_100_gbps_s": "100 Gbps more"}
     if tie:
         del named["saved_per_100_gbps_s"]

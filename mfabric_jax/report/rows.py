@@ -34,7 +34,7 @@ Row: TypeAlias = dict[str, Any]
 EXTENSIONS = (".csv", ".parquet")
 CONFIGURATION = "the configuration of rows"
 _WHOLE = re.compile(r"[-+]?\d+")
-_RUN = re.compile(r"[=+@\t\r']|-(?![\d.]|inf|nan)")  # text that a spreadsheet would run, or with an apostrophe
+_RUN = re.compile(r"[=+@\t\r']|-(?![\d.]|inf|nan)")  # text that a spreadsheet would run, or that begins with '
 LARGEST_WHOLE = 2**63 - 1  # largest whole number in files of rows
 _DIGITS = 25  # most digits of a whole number that is parsed
 _LARGEST_CELL = 1 << 30  # characters
@@ -302,7 +302,7 @@ def _number(name: str, cell: str) -> int | float:
 
 
 class Kept:
-    """The rows of a run so far. `done`: rows by number of work; `found` of these numbers are from an earlier run."""
+    """The rows of a run so far. `done`: rows by number of work; `earlier`: how many an earlier run finished."""
 
     def __init__(self, journal: FileIO | None, done: Mapping[int, list[Row]] | None = None):
         self._journal, self.done = journal, dict(done or {})

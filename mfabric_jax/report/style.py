@@ -24,8 +24,8 @@ PAPER = "#ffffff"
 RULE = "#e3e3e3"
 FAINT = "#8a8a8a"
 FONT = 10.0
-_LIGHTER, _LIGHTEST = 0.35, 0.7  # part of white in colours of further series of a fabric
-_TOUCHING = 0.001  # boxes that overlap by less only touch
+_LIGHTER, _LIGHTEST = 0.35, 0.7  # fraction of white in colours of further series of a fabric
+_TOUCHING = 0.001  # boxes that overlap by less count as touching
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def rgb(colour: str) -> list[float]:
 
 
 def mix_with_white(colour: str, white: float) -> str:
-    """Return the colour, mixed with a part `white` of white."""
+    """Return the colour mixed with the fraction `white` of white."""
     return "#" + "".join(f"{round(255 * (part + (1 - part) * white)):02x}" for part in rgb(colour))
 
 

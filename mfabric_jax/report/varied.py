@@ -35,7 +35,7 @@ from mfabric_jax.report.ranking import MOST_OF_PAGE, choose_designs, designs
 _GBPS = "nic_gbps"
 _MOST_LINES, _MOST_PANELS, _MOST_VALUES, _MOST_CHARTS, _MOST_BARS = 10, 8, 40, 6, 40
 _MOST_POINTS = 1500  # most points of a panel besides its front
-_SLOW = 10  # slower designs than this many times the fastest are left out: they would squeeze the others
+_SLOW = 10  # designs slower than this many times the fastest are left out: they would squeeze the others
 _LETTERS = 28
 
 _COST = "cost of the chart"

@@ -10,7 +10,7 @@ Array = Any  # NumPy's or JAX's; type checkers know no common type
 
 def array_module(*values: Any) -> Any:
     """Return `jax.numpy` if a leaf of the values is a JAX array (or traced), else `numpy`."""
-    if (jax := sys.modules.get("jax")) is None:  # no value is JAX's before JAX is loaded
+    if (jax := sys.modules.get("jax")) is None:  # before JAX is loaded, no value can be JAX's
         return np
     return jax.numpy if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(values)) else np
 

@@ -53,7 +53,7 @@ def band_columns(usual: Any, variants: Mapping[str, Any], draws: Sequence[Any]) 
 
 
 def spread_of(usual: Any, each: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return low and high of the value `usual`; `each`: its variants by column."""
+    """Return the low and high end of the band around the value `usual`; `each`: its variants by column."""
     kinds = [[each[column] for column in kind.values() if column in each] for kind in (OF_KERNELS, OF_LINKS)]
     kinds.append([each[column] for column in draw_columns(each)])
     off = [
@@ -66,7 +66,7 @@ def spread_of(usual: Any, each: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def ratio_band(row: Mapping[str, Any], other: Mapping[str, Any], usual: str) -> tuple[float, float] | None:
-    """Return low and high of the ratio `one` / `other` in column `usual`; None if either has no band.
+    """Return the low and high end of the ratio `row` / `other` in column `usual`; None if either has no band.
 
     The ratio is taken within each variant.
     """

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-SCHEMA = 1  # of rows and their configuration: raised where a column goes, is renamed or means something else
+SCHEMA = 1  # version of rows and their configuration: raised if a column is removed, renamed or changes its meaning
 KEY = "schema"  # in a configuration
 DRAW = re.compile(r"draw_\d+_s")
 
@@ -54,7 +54,7 @@ class Columns(Mapping[str, Column]):
         return len(self._by_name)
 
     def rename(self, pattern: str, text: str, **changes: Any) -> "Columns":
-        """The same columns under `pattern`, which holds {name}; `text` holds {text}."""
+        """Return the columns with new names and meanings; `pattern` contains {name}, and `text` {text}."""
         return Columns(
             *(
                 column._replace(name=pattern.format(name=column.name), text=text.format(text=column.text), **changes)
@@ -63,15 +63,15 @@ class Columns(Mapping[str, Column]):
         )
 
     def without(self, *names: str) -> "Columns":
-        """The columns without those of these names."""
+        """Return the columns except those with these names."""
         return Columns(*(column for name, column in self.items() if name not in names))
 
     def as_details(self) -> "Columns":
-        """The same columns, all of them details."""
+        """Return the same columns, all marked as details."""
         return Columns(*(column._replace(detail=True) for column in self.values()))
 
 
 def without_details(rows: Iterable[Mapping[str, Any]], columns: Columns) -> list[dict[str, Any]]:
-    """The rows without details. Columns that are not declared, such as settings, stay."""
+    """Return the rows without details. Columns that are not declared, such as settings, stay."""
     details = {name for name, column in columns.items() if column.detail}
     return [{name: value for name, value in row.items() if name not in details} for row in rows]

@@ -67,7 +67,7 @@ def known_values(value: Any, *, wait: bool = False) -> np.ndarray | None:
 
 
 def mark_forbidden(array: Array, rule: NumberRule) -> Array:
-    """Return the array with NaN where the rule does not hold; for arrays of unknown values."""
+    """Return the array with NaN where the rule does not hold, for arrays of unknown values."""
     xp = array_module(array)
     return xp.where(rule.holds(array), array, xp.asarray(xp.nan, array.dtype))
 
@@ -136,7 +136,7 @@ def real_numbers(field: str, value: Any) -> Array:
 
 
 def _is_of_jax(value: Any) -> bool:
-    jax = sys.modules.get("jax")  # no value is JAX's before JAX is loaded
+    jax = sys.modules.get("jax")  # before JAX is loaded, no value can be JAX's
     return jax is not None and isinstance(value, jax.Array)
 
 

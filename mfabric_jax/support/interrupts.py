@@ -36,7 +36,7 @@ class Interrupts:
     """State of the interrupts of one command.
 
     - `whole`: the process belongs to this command alone, so it may end.
-    - `asked`: Ctrl-C was pressed. `taken`: it is being handled. `over`: the command has ended.
+    - `requested`: Ctrl-C was pressed. `taken`: it is being handled. `over`: the command has ended.
     """
 
     def __init__(self, whole: bool):

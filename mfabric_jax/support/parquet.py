@@ -1,4 +1,4 @@
-"""Parquet files as pyarrow tables; loaded by `extras.needed`, since pyarrow is an extra."""
+"""Parquet files as pyarrow tables; loaded by `extras.load_extra`, since pyarrow is an extra."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -19,7 +19,7 @@ from jax.experimental.buffer_callback import buffer_callback
 
 from mfabric_jax.checks import InputError
 
-RECORDED = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # else the host reads the predicate of each loop
+RECORDED = "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"  # otherwise the host reads the predicate of each loop
 # Whether XLA still has its older code generator for fusions and an option for it; removed in 0.11.1 or 0.11.2.
 OLDER_FUSIONS = jax.__version_info__ < (0, 11, 1)
 CPU_INFO = pathlib.Path("/proc/cpuinfo")

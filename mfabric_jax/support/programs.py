@@ -33,7 +33,7 @@ from mfabric_jax.support.loops import make_once
 MOST = 512 << 20  # most bytes of all files; the least recently used go first
 PACKAGE = pathlib.Path(__file__).parents[1]
 KNOWN = ("mfabric_jax", "builtins", "equinox", "jax", "jaxlib", "numpy")  # modules that change only with versions
-UNKNOWN = "\0"  # marks an object in a description that only this process can find
+UNKNOWN = "\0"  # in a description, marks an object that only this process can find
 CHECKSUM = 32  # bytes before a program in its file
 TRITON = export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")  # changes only with versions
 
@@ -58,7 +58,7 @@ def run(function: Callable[..., Any], *arguments: Any, options: dict[str, Any] |
     parts = [jax.typeof(leaf) if _is_input(leaf) else leaf for leaf in leaves]
     key = "\n".join([*map(_text, (function, tree, options, *parts)), _surroundings()])
     make = functools.partial(_load_or_compile, key, function, parts, tree, options)
-    program = _programs.setdefault(key, make_once(make))  # keeps the objects alive that the key names by id
+    program = _programs.setdefault(key, make_once(make))  # keeps alive the objects that the key names by id
     inputs = (np.asarray(leaf, jax.typeof(leaf).dtype) for leaf in leaves if _is_input(leaf))
     return jax.tree.map(np.asarray, program()(*inputs))
 

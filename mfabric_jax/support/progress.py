@@ -11,7 +11,7 @@ PART = 0.05  # least pause between lines as a part of the run so far
 
 
 def bar(what: str, unit: str, total: int | None = None, before: int = 0, **form: Any) -> Any:
-    """Return a progress bar; `found`: units that were done before the run began.
+    """Return a progress bar; `before`: units that were done before the run began.
 
     Return `ProgressLines` if standard error is a file outside notebooks, or without tqdm (extra `cli`).
     """

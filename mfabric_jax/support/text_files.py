@@ -53,7 +53,7 @@ def read_bytes(path: str | Path, give: str, largest: int = LARGEST) -> bytes:
     try:
         with path.open("rb") as opened:
             data = opened.read(largest + 1)
-    except (OSError, ValueError) as error:  # a name with a zero byte in it is no OSError
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {str(path)!r} ({reason}); {give}.") from error
     if len(data) > largest:
@@ -148,7 +148,7 @@ def stamp(path: str | Path) -> tuple:
             return seen
         with open(path, "rb") as opened:
             return (hashlib.blake2b(opened.read(), digest_size=16).digest(),)
-    except (OSError, ValueError):  # a name with a zero byte in it is no OSError
+    except (OSError, ValueError):  # ValueError: a name with a zero byte
         return ()
 
 

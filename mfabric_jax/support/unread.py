@@ -1,4 +1,4 @@
-"""Warnings on parts of other tools' files that readers ignore although they could change a number."""
+"""Warnings about parts of other tools' files that readers ignore although they could change a number."""
 
 import contextlib
 import sys
@@ -13,7 +13,7 @@ class Unread(UserWarning):
 
 
 def name_unread(file: str, what: str, names: Iterable[str]) -> None:
-    """Warn that `names` in a file are not read, if there are any. `what` they are, such as "fields"."""
+    """Warn that `names` in a file are not read, if there are any. `what` says what they are, such as "fields"."""
     every = list(dict.fromkeys(names))
     if not every:
         return

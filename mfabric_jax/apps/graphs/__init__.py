@@ -1,1 +1,1 @@
-"""Read, write and replay graphs of tasks, export an iteration as one, and run several jobs on one network."""
+"""Read, write and replay task graphs, export an iteration as a task graph, and run several jobs on one network."""

@@ -7,13 +7,13 @@ MODEL, FABRIC, NIC_GBPS = (NAMES[name] for name in ("model", "fabric", "nic_gbps
 SERVERS, GPUS = Column("servers", "", "Servers."), Column("gpus", "", "GPUs.")
 FLOW_COUNT, BYTES = Column("flows", "", "Flows."), Column("bytes", "bytes", "Bytes of all messages.")
 BUILD, SOLVE = (
-    Column("build_s", "s", "Time to lay out the flows, here.", detail=True),
-    Column("solve_s", "s", "Time to simulate them, here.", detail=True),
+    Column("build_s", "s", "Run time of building the flows.", detail=True),
+    Column("solve_s", "s", "Run time of the simulation.", detail=True),
 )
 REPLAY = Columns(
     Column("workload", TEXT, "File of the task graph."),
     FABRIC,
-    Column("graph", TEXT, "File of the graph, if the fabric is one.", only_some=True),
+    Column("graph", TEXT, "File of the network graph, if the fabric is a graph.", only_some=True),
     NIC_GBPS,
     Column("ranks", "", "Ranks of the task graph."),
     SERVERS,
@@ -22,36 +22,36 @@ REPLAY = Columns(
     FLOW_COUNT,
     BYTES,
     Column("makespan_s", "s", "Time until the last task ends."),
-    Column("compute_s", "s", "Time in computation, mean of ranks."),
-    Column("exposed_comm_s", "s", "Time in communication that nothing hides, mean of ranks."),
-    Column("idle_s", "s", "Time in neither, mean of ranks."),
-    Column("held_by", TEXT, "Kind of link or work that holds most of the makespan."),
-    Column("held_share", "", "Its part of the makespan; above 1 where several tie."),
+    Column("compute_s", "s", "Compute time, mean over ranks."),
+    Column("exposed_comm_s", "s", "Exposed communication time, mean over ranks."),
+    Column("idle_s", "s", "Idle time, neither computing nor communicating, mean over ranks."),
+    Column("held_by", TEXT, "Kind of link or work that accounts for most of the makespan."),
+    Column("held_share", "", "Its share of the makespan; above 1 if several tie."),
     Column("events", "", "Events of the simulation.", detail=True),
     BUILD,
     SOLVE,
 )
 REPLAYS = Columns(Column("configuration", "", "Number of the configuration."), REPLAY)
-"""Of sweeps of replays."""
+"""Columns of sweeps of replays."""
 LINKS = Columns(
     Column("link", TEXT, "Name of the link."),
     Column("kind", TEXT, "Kind of the link."),
-    Column("from", TEXT, "Where it begins."),
-    Column("to", TEXT, "Where it ends."),
+    Column("from", TEXT, "Node where it begins."),
+    Column("to", TEXT, "Node where it ends."),
     Column("capacity_bytes_per_s", "bytes/s", "Its capacity."),
     Column("bytes", "bytes", "Bytes that it carries."),
-    Column("utilisation", "", "Part of its capacity that is used until the last flow ends."),
+    Column("utilisation", "", "Fraction of its capacity that is used until the last flow ends."),
 )
 REPLAY_LINKS = Columns(
     LINKS,
-    Column("holds_s", "s", "Seconds of the makespan that shrink in proportion to its capacity."),
+    Column("holds_s", "s", "Seconds of the makespan that are inversely proportional to its capacity."),
 )
 PER_RANK = Columns(
     Column("rank", "", "Rank of the task graph."),
     Column("gpu", "", "GPU that it runs on."),
-    Column("compute_s", "s", "Its time in computation."),
-    Column("exposed_comm_s", "s", "Its time in communication that nothing hides."),
-    Column("idle_s", "s", "Its time in neither."),
+    Column("compute_s", "s", "Its compute time."),
+    Column("exposed_comm_s", "s", "Its exposed communication time."),
+    Column("idle_s", "s", "Its idle time."),
     Column("sent_bytes", "bytes", "Bytes that it sends."),
     Column("received_bytes", "bytes", "Bytes that it receives."),
 )
@@ -61,8 +61,8 @@ STEPS = Columns(
     Column("name", TEXT, "Name of the task."),
     Column("rank", "", "Rank that computes or sends."),
     Column("to", "", "Rank that receives."),
-    Column("released_s", "s", "When all that the step waits for has ended."),
-    Column("begin_s", "s", "When it begins: later by latency and lag."),
+    Column("released_s", "s", "When everything that the step waits for has ended."),
+    Column("begin_s", "s", "When it begins, after latency and lag."),
     Column("finish_s", "s", "When it ends."),
     Column("held_by", TEXT, "Kind of link or work that sets its speed."),
 )
@@ -97,10 +97,10 @@ JOBS = Columns(
     Column("way", TEXT, "How the jobs share links."),
     Column("job", TEXT, "Name of the job."),
     Column("iterations", "", "Iterations that it runs."),
-    Column("alone_s", "s", "An iteration without other jobs."),
-    Column("mean_s", "s", "An iteration beside the others, mean."),
-    Column("p99_s", "s", "The same, p99."),
-    Column("last_s", "s", "Its last iteration."),
+    Column("alone_s", "s", "Time of an iteration without other jobs."),
+    Column("mean_s", "s", "Mean time of an iteration with the other jobs running."),
+    Column("p99_s", "s", "99th percentile of that time."),
+    Column("last_s", "s", "Time of its last iteration."),
     Column("slowdown", "", "`mean_s` over `alone_s`."),
     Column("shift_s", "s", "How much later it starts."),
     Column("end_s", "s", "When it ends."),
@@ -111,6 +111,6 @@ JOB_LINKS = Columns(
     Column("job", TEXT, "Job that uses it."),
     Column("begin_s", "s", "Start of the interval."),
     Column("end_s", "s", "End of the interval."),
-    Column("use", "", "Part of the link that the job uses."),
-    Column("when", TEXT, "The first iterations after all jobs have started, or the last before a job ends."),
+    Column("use", "", "Fraction of the link's capacity that the job uses."),
+    Column("when", TEXT, "The first iterations with all jobs running, or the last before a job ends."),
 )

@@ -26,11 +26,11 @@ from mfabric_jax.report.numerals import number, percent
 
 _FAR = 5  # least ratio of largest to smallest value for a logarithmic scale
 _DECADES = 500  # above this ratio, only powers of ten are ticks
-_MOST_TICKS, _APART = 10, 0.075  # most ticks at the values themselves, and their least distance as a part of the axis
+_MOST_TICKS, _APART = 10, 0.075  # most ticks at the values themselves; least distance as a fraction of the axis
 _SIZE, _SMALLER = 6.5, 0.62  # size of a marker; factor for a marker on top of another
 _BAR = 0.66  # height of a bar
-_BEHIND = 10  # letters of room behind a bar, if panels share a scale
-_BELOW = 0.28  # part of a row by which its range is drawn below its middle
+_BEHIND = 10  # characters of room to the right of a bar, if panels share a scale
+_BELOW = 0.28  # fraction of a row by which its range is drawn below its middle
 
 
 def handles(chart: Chart) -> list[Any]:
@@ -171,7 +171,7 @@ def _draw_rows(axes: Axes, panel: Panel) -> None:
     values += [end for ends in panel.spread.values() for end in ends] + list(panel.reach)
     scale(axes, "x", values, zero=bool(panel.bars))
     (low, high), small = axes.get_xlim(), paper.font(0.85)
-    letter = 0.68 * small * axes.figure.dpi / 72 / axes.get_window_extent().width  # as part of the axis
+    letter = 0.68 * small * axes.figure.dpi / 72 / axes.get_window_extent().width  # as a fraction of the axis
     longest = max((len(text) for _, text in panel.totals), default=0)
     span = (high - low) / (1 - min(0.6, letter * max(longest, _BEHIND if panel.reach else 0)))
     axes.set_xlim(low, low + span)

@@ -1,4 +1,4 @@
-"""Networks too large to draw whole: equivalent nodes become one box, or one node is shown with its neighbourhood.
+"""Networks too large to draw in full: equivalent nodes become one box, or one node is shown with its neighbourhood.
 
 Nodes are equivalent if they have the same kind, and links of the same kinds and capacities to equivalent nodes (colour
 refinement: Weisfeiler and Leman, 1968). Refinement stops when the picture has no room for more boxes.
@@ -86,12 +86,12 @@ def in_classes(network: Any, pairs: list[Pair]) -> DrawnNetwork:
         there.gbps = [max(pair) for pair in zip(there.gbps, every[0].gbps, strict=True)]
         there.directions.update(*(pair.directions for pair in every))
         there.links += [number for pair in every for number in pair.links]
-    note = "a box: nodes with equal links; at its lines: number of neighbours of each node in the other box"
+    note = "a box: nodes with equal links; number on a line: neighbours of each node in the other box"
     return DrawnNetwork(kinds, names, list(between.values()), "; ".join([note, *own]))
 
 
 def _reverse_pair(pair: Pair) -> Pair:
-    """The pair from its other end."""
+    """Return the pair with its ends exchanged."""
     first, other = pair.ends
     return Pair(
         (other, first), pair.kind, pair.gbps[::-1], {not direction for direction in pair.directions}, pair.links

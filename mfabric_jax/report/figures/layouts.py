@@ -9,7 +9,7 @@ from mfabric_jax.report.figures.pairs import ENDPOINTS
 
 BELOW = {"nvswitch": -1, "optics": -2}  # kinds of nodes that are always drawn below the endpoints
 _SWEEPS = 12
-_FLAT = 0.25  # largest part of the links that may lie within a layer
+_FLAT = 0.25  # largest fraction of the links that may lie within a layer
 
 
 def _graph(nodes: int, pairs: Sequence[tuple[int, int]]) -> nx.Graph:

@@ -33,14 +33,14 @@ def of_serving(row: Mapping[str, Any]) -> bool:
 def serving_chart(rows: Rows) -> Chart:
     """Return a chart with a panel for each model, GPU and combination of settings.
 
-    Each fabric shows the set-ups that fit and that none of its others beats. If all rows have one time limit, it shows
-    the set-ups within the limit by group size.
+    Each fabric shows its set-ups that fit in memory and that no other set-up of the fabric beats. If all rows have one
+    time limit, it shows the set-ups within the limit by group size.
     """
     return _chart("Serving: throughput", rows, PER_GPU)
 
 
 def serving_charts(rows: Rows) -> list[Chart]:
-    """Return `serving_chart`, and the same chart of dollars if any row has a price."""
+    """Return `serving_chart`, and the same chart with dollars if any row has a price."""
     priced = [row for row in rows if usable(row[USD]) is not None]
     return [serving_chart(rows), *([_chart("Serving: cost", priced, USD)] if priced else [])]
 
@@ -109,7 +109,7 @@ def calls_chart(rows: Rows) -> Chart:
                 )
             )
         panels.append(Panel(what, "EP", "error [%]", curves, columns=[str(ep) for ep in every]))
-    note = "Hollow: the row gave a constant of the model."
+    note = "Hollow: rows to which a constant of the model was fitted."
     return Chart("Error of the predicted seconds of dispatch and combine", note, list(looks.values()), panels)
 
 

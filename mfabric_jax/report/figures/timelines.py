@@ -182,7 +182,7 @@ def build_iteration(segments: Segments, title: str = "") -> Figure:
 
 
 def close_up(segments: Segments) -> tuple[float, float]:
-    """Return the begin and end of the close-up of a stage, around its middle start of a backward pass."""
+    """Return the start and end of a stage's close-up, around the start of its middle backward pass."""
     work = [segment for segment in segments if segment["track"] == "compute"] or list(segments)
     pairs = enumerate(itertools.pairwise(work), 1)
     backward_starts = [n for n, (a, b) in pairs if a.get("direction") == "forward" != b.get("direction")]
@@ -218,7 +218,7 @@ def _draw_stage(axes: Axes, segments: Segments, stage: int, lanes: Sequence[str]
         top += _HEIGHT[lane]
 
 
-# -- a replayed graph of tasks: ranks over time, the critical path, and what holds the makespan
+# -- a replayed task graph: ranks over time, the critical path, and shares of the makespan
 
 MOST_RANKS = 24
 _LANE = 0.24
@@ -232,7 +232,7 @@ _LINKS = ("#DDCC77", "#117733", "#44AA99", "#AA4499", "#999933", "#661100", "#66
 def build_replayed(spans: Segments, parts: Segments, title: str = "") -> Figure:
     """Draw a replay: ranks over time, and below them the parts of the makespan.
 
-    `spans`: as in `write_task_trace`; of many ranks some are shown, those on the critical path first. `held`: the parts
+    `spans`: as in `write_task_trace`; of many ranks some are shown, those on the critical path first. `parts`: shares
     of the makespan, rows of `what` and `holds_s`; empty: not drawn. Raise InputError if no span has a rank.
     """
     ranks = sorted({span["rank"] for span in spans if span["rank"] >= 0})
@@ -314,7 +314,7 @@ def _makespan_panel(parts: Segments) -> charts.Panel:
         look = style.Look(part["what"], _BESIDE.get(part["what"]) or next(others))
         bars.append(charts.Bar(look, row, min(0.0, value), max(0.0, value), ""))
         totals.append((max(0.0, value), percent(part["holds_s"] / total)))
-    below = "; valid for tiny changes only" if any(part["holds_s"] < 0 for part in parts) else ""
+    below = "; for tiny changes only" if any(part["holds_s"] < 0 for part in parts) else ""
     names = [part["what"] for part in ranked]
     return charts.Panel("", f"parts of the makespan [{unit}]{below}", bars=bars, names=names, totals=totals)
 

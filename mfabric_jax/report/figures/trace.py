@@ -107,7 +107,7 @@ _LOADS = style.Look("mean of layers; bar: their 10th to 90th percentile", "#0072
 
 
 def drift_chart(rows: Rows, title: str = "") -> Chart:
-    """Return a chart of the correlation of loads by their distance in records (rows of `survey.drift_rows`)."""
+    """Return a chart of the correlation of loads by their distance in records (rows of `statistics.drift_rows`)."""
     known = [row for row in rows if row["correlation"] is not None]
     points = [(row["records"], row["correlation"]) for row in known]
     spread = [(row["correlation_p10"], row["correlation_p90"]) for row in known]
@@ -116,7 +116,7 @@ def drift_chart(rows: Rows, title: str = "") -> Chart:
 
 
 def foresight_chart(rows: Sequence[Mapping[str, Any]], title: str = "") -> Chart:
-    """Return a chart of the error of each predictor by its horizon (rows of `recordings.foresight`)."""
+    """Return a chart of the error of each predictor by its horizon (rows of `foresight.foresight_rows`)."""
     looks = {name: PREDICTORS.get(name, style.Look(name, style.FAINT)) for (name,) in group_rows(rows, "predictor")}
     curves = [
         Curve(looks[name], [(row["records"], row["error"]) for row in own])

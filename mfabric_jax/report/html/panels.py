@@ -33,8 +33,8 @@ _GLYPHS |= {
     "4": "≻≻",
 }
 _BESIDE = ("token_energy", "memory", "pareto")  # folded charts of a comparison
-_OPEN = 2  # further charts of varied numbers are folded
-_MOST_SERIES = 12  # of a chart
+_OPEN = 2  # after this many charts of varied numbers, others are folded
+_MOST_SERIES = 12  # most series of a chart
 _SEEN = 4.0  # least contrast of a mark (WCAG 2.1, 1.4.11 asks for 3)
 _WIDTHS = {1: 1180, 2: 590, 3: 396}  # pixels of a panel, by columns
 _RC = {"font.size": 12, "axes.titlesize": 13, "svg.fonttype": "none", "svg.hashsalt": ""}

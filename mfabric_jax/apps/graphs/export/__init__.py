@@ -1,4 +1,4 @@
-"""Export an iteration as a graph of tasks."""
+"""Export an iteration as a task graph."""
 
 from mfabric_jax.apps.graphs.export.exported import export_iteration, time_iteration
 

@@ -1,4 +1,4 @@
-"""Write one training iteration as a graph of tasks, for engines that time it themselves.
+"""Write one training iteration as a task graph, for engines that time it themselves.
 
 All-to-alls, sends between stages and gradients become messages in bytes between ends (servers, ranks or GPUs). Traffic
 inside a server, gathered parameters and context-parallel rings become seconds, as in `iterate`.
@@ -21,7 +21,7 @@ from mfabric_jax.workload.volume import GradientBytes, pp_bytes, replica_bytes, 
 
 
 class EndLayout(NamedTuple):
-    """Ends of an expert-parallel group (`per_region`) and of a server; expert-parallel ranks of an end (`ranks`)."""
+    """The number of ends per expert-parallel group (`per_region`) and per server, and of EP ranks per end (`ranks`)."""
 
     per_region: int
     per_server: int
@@ -42,7 +42,7 @@ def iteration_tasks(
     """Return the tasks of one iteration, with the columns of `EndTasks`.
 
     With R replicas of N ends, rank (p R + r) N + n is end n of replica r in stage p. A single replica may stand for
-    all: its gradients then circle among its own servers, with the bytes of the full ring.
+    all: its gradient ring then runs among its own servers, with the bytes of the full ring.
 
     - `barriers`: one of `BARRIERS`, for all-to-alls and before gradients.
     - `receives`: receiving a message is a separate task.
@@ -155,6 +155,6 @@ class _Writer:
 
 
 def _beside_each_other(every: list[Ready]) -> Ready:
-    """Tasks of R replicas, each [K N], side by side [K, R N]; a replica with fewer tasks repeats its last."""
+    """Join the tasks [K N] of R replicas to [K, R N]; a replica with fewer tasks repeats its last one."""
     most = max(len(ready) for ready in every)
     return np.concatenate([np.concatenate([ready, *[ready[-1:]] * (most - len(ready))]) for ready in every], axis=1)

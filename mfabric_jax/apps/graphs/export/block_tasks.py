@@ -1,4 +1,4 @@
-"""Build the tasks of one replica's passes, block by block, from `timing.blocks` and the table of the clock."""
+"""Build the tasks of one replica's passes, block by block, from the operations in `timing.blocks`."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class Replica(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """The last tasks of each pass (`ready`), of a pair's compute lane, and of the last block's weight gradients."""
+    """The last tasks of each pass (`ready`), of the compute lane (`free`), and of the last block's weight gradients."""
 
     ready: list[Ready]
     free: Ready
@@ -148,7 +148,7 @@ class ReplicaTasks:
         return Lanes(ready, ready[0], ready[0]) if single else Lanes(ready, free, weights)
 
     def _flag(self, slot: Place, name: str, *which: int) -> bool:
-        """Whether the clock sets the flag for any of a block's all-to-alls `which`."""
+        """Whether the timing sets the flag for any of a block's all-to-alls `which`."""
         return any(self.walked.table.flags[(*slot, FLAGS[name, exchange])] for exchange in which)
 
     def _compute(

@@ -1,4 +1,4 @@
-"""Export one iteration as a graph of tasks, list its contents, and time it on the case's fabric (`mfabric export`)."""
+"""Export one iteration as a task graph, list its contents, and time it on the case's fabric (`mfabric export`)."""
 
 import time
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ def export_iteration(
     receives: bool = True,
     collectives: bool = False,
 ) -> IterationGraph:
-    """Return one iteration of a case, `run.sample` or the last, as a graph of tasks.
+    """Return one iteration of a case, `run.sample` or the last, as a task graph.
 
     - `ends`: what a rank of the graph is: "server", "rank" (an expert-parallel rank with its tensor-parallel group) or
       "gpu". None: the ends between which `compare` solves all-to-alls, which are ranks if GPUs have their own NICs,
@@ -41,9 +41,9 @@ def export_iteration(
       seconds; needs all replicas.
 
     The graph has the simulated replicas (`run.replicas`); by default one stands for all, as in `compare`. Raise
-    `InputError` for settings whose closed form has no such graph.
+    `InputError` for settings whose times come from a formula that has no task graph.
 
-    Example: `exported_iteration(Case().with_({"network.fabric": "fat-tree"})).graph.tasks`.
+    Example: `export_iteration(Case().with_({"network.fabric": "fat-tree"})).graph.tasks`.
     """
     check_dtype(case.run.dtype)
     options = {"barriers": barriers, "receives": receives, "collectives": collectives}

@@ -1,4 +1,4 @@
-"""Turn a scenario's iteration into a graph of tasks, with the traffic, circuits and delays of `compare`."""
+"""Turn an iteration of a problem into a task graph, with the traffic, circuits and delays of `compare`."""
 
 import dataclasses
 from typing import Any
@@ -142,9 +142,9 @@ def iteration_graph(
     receives: bool = True,
     collectives: bool = False,
 ) -> IterationGraph:
-    """Return the iteration that a scenario shows (`run.sample`, or the last) at its first bandwidth, in every replica.
+    """Return the iteration `run.sample` (or the last) of a problem at its first bandwidth, with every replica.
 
-    Parameters are those of `export_iteration`. Raise `InputError` for settings that have no such graph.
+    Parameters are those of `export_iteration`. Raise `InputError` as it does.
     """
     check_exportable(problem)
     ends = usual_ends(problem.group) if ends is None else one_of("ends", ends, ENDS)

@@ -2,9 +2,9 @@
 
 Source: arXiv 2308.00852, NSDI 2024. A job's demand on a link lies on a circle whose perimeter is the iteration time.
 The jobs of a link share a unified circle, whose perimeter is the least common multiple of theirs. Rotating a job's
-circle shifts the job in time. The score is 1 - (mean demand above capacity) / capacity. A breadth-first walk over the
-bipartite affinity graph of jobs and links gives every job one shift. The candidate placement with the best mean score
-wins. Only the abstract was available: the formulas are from memory and agree with public notes on the paper.
+circle shifts the job in time. The score is 1 - (mean excess of demand over capacity) / capacity. A breadth-first walk
+over the bipartite affinity graph of jobs and links gives every job one shift. The candidate placement with the best
+mean score wins. Only the abstract was available: the formulas are from memory and agree with public notes on the paper.
 
 Deviations: circles are divided into equal ticks of time, not into sectors of 5 degrees. Rotations come from coordinate
 search, which is exhaustive for two jobs on a link. If the affinity graph has a loop, the paper drops the placement;
@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from mfabric_jax.checks import InputError, not_negative, positive, whole
 
 MOST_TICKS = 1 << 14  # of a unified circle
-AT_ONCE = 1 << 20  # rotations times ticks that are compared at once
+AT_ONCE = 1 << 20  # most rotations x ticks that are compared at once
 ORDERS = 24  # orders in which the search rotates more than two jobs
 GAIN = 1e-9  # a further rotation must reduce the excess by this much
 
@@ -85,7 +85,7 @@ class _Link(NamedTuple):
     periods: list[int]
 
     def excess(self, turns: Sequence[int]) -> float:
-        """Return the mean demand above capacity if each job is rotated by `turns` ticks."""
+        """Return the mean excess of demand over capacity if each job is rotated by `turns` ticks."""
         return _above(sum(np.roll(own, turn) for own, turn in zip(self.demand, turns, strict=True)))
 
 
@@ -125,7 +125,7 @@ def score_of(circles: Sequence[Circle], capacity: float, shift_s: Sequence[float
 
 
 def _best_turns(link: _Link) -> list[int]:
-    """Ticks by which to rotate each job, by coordinate search until nothing improves."""
+    """Return the ticks by which to rotate each job, found by coordinate search until nothing improves."""
     jobs = range(len(link.demand))
     best, least = [0] * len(jobs), np.inf
     for order in itertools.islice(itertools.permutations(jobs), 1 if len(jobs) < 3 else ORDERS):
@@ -154,9 +154,9 @@ def _turns_in_order(link: _Link, order: Sequence[int]) -> tuple[list[int], float
 
 
 def _least_excess_turn(others: np.ndarray, own: np.ndarray, period: int) -> int:
-    """The rotation of a job with the least excess beside the other jobs; ties go to the smallest."""
+    """Return the rotation of a job that gives the least excess with the other jobs; ties go to the smallest."""
     excess, every, some = np.empty(period), np.arange(period), max(1, AT_ONCE // period)
-    # Both repeat: compare one iteration of the job with every stretch of its length in the demand of the others.
+    # Both demands repeat, so one iteration of the job is compared with every stretch of that length of the other jobs.
     room, own = others.reshape(-1, period) - 1, own[:period]
     for first in range(0, period, some):
         turned = own[(every - every[first : first + some, None]) % period]
@@ -185,7 +185,7 @@ def time_shifts(
     """Return one time shift for every job, by a breadth-first walk over the affinity graph of jobs and shared links.
 
     - `jobs` [J]: iteration times [s].
-    - `links`: by name, the capacity [bytes/s] and the circles on the link by the job's number in `jobs`.
+    - `links`: for each name, the link's capacity [bytes/s] and its circles by the job's number in `jobs`.
 
     Of several links that the same jobs cross, only the one with the lowest score before shifting counts. A walk from
     job j over link l to job k gives t_k = (t_j - w_jl + w_lk) mod period_k, where w is the shift of a job on the link.

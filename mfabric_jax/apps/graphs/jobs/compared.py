@@ -56,7 +56,7 @@ def draw_runs(scene: Scene, study: JobsStudy) -> tuple[np.ndarray, list[np.ndarr
     return arrival_s, [np.maximum(factors, 0) for factors in factor]
 
 
-# -- each job's share of a link over time: rates are solved again between successive events of a window
+# -- each job's share of a link over time: rates are solved anew between successive events of a window
 
 READABLE = 12  # iterations that fit side by side in a picture
 
@@ -138,7 +138,7 @@ def _of_intervals(capacity, hops, share, weight):
 
 # -- remarks below the tables
 
-LITTLE = 0.5  # part of the time: jobs that overlap for less do not show what sharing costs
+LITTLE = 0.5  # fraction of the time: jobs that overlap for less do not show what sharing costs
 STEPS = 1000  # a bound on slowdowns is shown in thousandths, rounded down
 
 
@@ -150,13 +150,13 @@ def said_of_jobs(compared: JobsCompared) -> list[str]:
     sentences = ["the links have enough bandwidth for all jobs: nothing rules out a mean slowdown of 1."]
     if least > 1:
         bound = f"can have a mean slowdown below {least:.3f}."
-        sentences = [f"no schedule in which each job is present as long as here {bound}"]
+        sentences = [f"no schedule in which each job runs as long as here {bound}"]
     part = max(common_part(outcome) for outcome in compared.outcomes.values())
     if part < LITTLE:
         rows = [row for row in compared.jobs if row["way"] == compared.ways[0]["way"]]
         last = max(rows, key=lambda row: row["end_s"])["job"]
         sentences.append(
             f"all jobs run together for only {part:.1%} of the time ({last} runs longest), so slowdowns say little "
-            "about sharing; for jobs that end together, choose iterations in inverse proportion to alone_s."
+            "about sharing; to make jobs end together, choose iterations in inverse proportion to alone_s."
         )
     return sentences

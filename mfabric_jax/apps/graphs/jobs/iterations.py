@@ -22,7 +22,7 @@ COMPUTES = -1  # end and connection of a computation
 
 
 def pattern_of(phases: Sequence[tuple[float, Routes, np.ndarray]]) -> Routed:
-    """Return the pattern of phases (seconds of computation, routes and bytes [n] of the flows that follow it).
+    """Return the pattern of phases (seconds of computation, paths and bytes [n] of the flows that follow it).
 
     Flows of different phases that cross the same links belong to one connection.
     """
@@ -182,8 +182,8 @@ class Scene(NamedTuple):
 
     - `names`, `patterns`, `iterations`, `arrival_s` [J]. `links` [L]: names; `capacity` [L]: bytes/s.
     - `alone_s` [J]: time of one iteration of each job when it runs alone.
-    - `busy` [J]: by link, the intervals (begin, end, bytes/s) in which the job alone sends, from the start of an
-      iteration.
+    - `busy` [J]: by link, the intervals (begin, end, bytes/s) in which the job sends when it runs alone, from the start
+      of an iteration.
     """
 
     names: tuple[str, ...]

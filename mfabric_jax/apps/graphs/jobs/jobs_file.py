@@ -36,7 +36,7 @@ class TrainingJob:
     """A job that repeats its phases `iterations` times from `arrival_s` on; on a fabric it runs on `servers`.
 
     Instead of phases it may have a `case`, whose iteration in `simulate` becomes the only phase, or, on a fabric, a
-    `graph`: the file of a graph of tasks.
+    `graph`: the file of a task graph.
     """
 
     name: str
@@ -174,7 +174,7 @@ def _job(index: int, job: Any, iterations: int) -> TrainingJob:
     job = _check_table(_text(f"name of job {index}", named), job, OF_JOB)
     for kind, others in BESIDE.items():
         if kind in job and (beside := [other for other in others if other in job]):
-            raise InputError(f"{named} must not give {beside[0]} beside {kind}.")
+            raise InputError(f"{named} must not give {beside[0]} with {kind}.")
     one_phase = {key: value for key, value in job.items() if key in OF_PHASE}
     phases = check_list(f"phases of {named}", job.get("phases", [one_phase]))
     servers = check_list(f"servers of {named}", job.get("servers", ()))

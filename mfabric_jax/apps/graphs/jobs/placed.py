@@ -55,7 +55,7 @@ def endpoints_of(table: FabricTable) -> int:
 
 
 def wire_fabric(table: FabricTable, demand: np.ndarray) -> WiredFabric:
-    """Build the fabric. Circuits are chosen for `demand` [S S], the bytes of all jobs between servers."""
+    """Build the fabric, with circuits for `demand` [S S], the bytes of all jobs between servers."""
     paths = table.case.network.paths.name
     if table.own:
         network = _racks(table) if table.graph is None else read_graph(table.graph)
@@ -70,7 +70,7 @@ def _cluster(table: FabricTable, demand: np.ndarray) -> Cluster:
     hardware = hardware_of(table.case, table.servers)
     shape = plain_servers(table.servers, endpoints_of(table), table.region_servers)
     if table.case.network.payload.name == "transport":
-        raise Misfit("network.payload must be goodput beside several jobs, got transport.")
+        raise Misfit("network.payload must be goodput for several jobs, got transport.")
 
     def choose(degree: int, policy: str | None = None) -> np.ndarray:
         return choose_circuits(hardware.case, shape.regions(demand), degree, DTYPE, policy)
@@ -90,7 +90,7 @@ def _racks(table: FabricTable) -> FabricGraph:
     return network_of(parts, (("host", table.servers), ("rack", racks), ("core", 1)), 0.0)
 
 
-# -- an iteration of a job given as a graph of tasks, or as a case
+# -- an iteration of a job given as a task graph, or as a case
 
 NO_TIME = 10**9  # gigabytes/s of an NVSwitch that takes practically no time
 
@@ -157,7 +157,7 @@ def model_phase(case: Case) -> tuple[float, float]:
 
 
 def scene_from(shared: SharedJobs) -> Scene:
-    """Return the scene of a file of jobs, for which each job also runs alone."""
+    """Return the scene of a file of jobs; each job is also run alone to time it."""
     if shared.fabric is None:
         links, capacity = list(shared.links), np.array([units.gbps(float(gbps)) for gbps in shared.links.values()])
         patterns = [_over_links(job, links) for job in shared.jobs]
@@ -234,7 +234,7 @@ class _PhaseMoves(NamedTuple):
 
 
 class _GraphMoves(NamedTuple):
-    """Traffic of a graph of tasks without latency; `server`, `turn` [ranks]: each rank's server and position there."""
+    """Traffic of a task graph without latency; `server`, `turn` [ranks]: each rank's server and its position there."""
 
     flows: Flows
     server: np.ndarray

@@ -16,7 +16,7 @@ from mfabric_jax.routing.transfers import Routed
 
 ROUNDS = 3  # rounds of the search for the best shifts
 JUDGED = 30  # a candidate is judged by at most this many iterations of the job with the longest iterations
-MOST_OFF = 0.5  # part of an iteration; a job that is further off one turn is closer to the next
+MOST_OFF = 0.5  # fraction of an iteration; a job that misses its turn by more is closer to the next turn
 SAVED = 1e-9  # a further shift must reduce the mean slowdown by this much
 READ_BY = {  # settings that only some ways read
     **{("slope", "intercept", "pieces"): ("mltcp", "best"), ("tick_s",): ("cassini", "best")},
@@ -32,15 +32,15 @@ class JobsStudy:
     """fair: plain max-min sharing; cassini: time shifts from circles; mltcp: weights that grow with the part of the
     iteration's bytes already sent; best: the best time shifts of a search that runs each candidate exactly."""
     draws: int = 0
-    """Number of runs, in each of which every job arrives late by a random part of its iteration; 0: one run with the
+    """Number of runs; in each, every job arrives late by a random fraction of its iteration; 0: one run with the
     arrivals of the file."""
     jitter: float = 0.0
-    """Standard deviation of an iteration's computation time, relative to it; drawn anew for every iteration."""
+    """Relative standard deviation of the computation time, which is drawn anew for every iteration."""
     skip: int = 0
-    """Number of first iterations of every job that the statistics leave out."""
+    """Number of iterations at the start of every job that the statistics leave out."""
     placements: int = 0
-    """Number of random placements of the jobs on a fabric; of these and the file's, the one with the best CASSINI score
-    is used."""
+    """Number of random placements of the jobs on a fabric; among these and the file's placement, the one with the best
+    CASSINI score is used."""
     seed: int = 0
     """Seed of all random draws."""
     slope: float = 1.75
@@ -52,8 +52,8 @@ class JobsStudy:
     tick_s: float = 0.001
     """Shortest time step of CASSINI's circles."""
     adjust: float = 0.0
-    """Tolerance of cassini, as a part of an iteration: a job that is earlier than this waits for its turn; if one is
-    later, the turns of all jobs move with it (the paper's agents: 5 %, 0.05); 0: jobs never wait."""
+    """Tolerance of cassini, as a fraction of an iteration: a job that is early by more than this waits for its turn; if
+    a job is late by more, the turns of all jobs move with it (the paper's agents: 0.05); 0: jobs never wait."""
     steps: int = 24
     """Number of shifts of every job that the search for the best shifts tries."""
 
@@ -65,7 +65,7 @@ class JobsStudy:
         positive("tick_s", self.tick_s)
         whole("steps", self.steps, at_least=2)
         if not 0 <= self.adjust < MOST_OFF:
-            raise InputError(f"adjust must be from 0 to below {MOST_OFF}, a part of an iteration, got {self.adjust}.")
+            raise InputError(f"adjust must be from 0 to below {MOST_OFF} of an iteration, got {self.adjust}.")
         self.mltcp()
         for fields, ways in READ_BY.items():
             if not {*ways} & {*self.ways} and not ("tick_s" in fields and self.placements):

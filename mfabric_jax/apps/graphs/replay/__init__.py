@@ -1,4 +1,4 @@
-"""Replay graphs of tasks on fabrics."""
+"""Replay task graphs on fabrics."""
 
 from mfabric_jax.apps.graphs.replay.replay_settings import Replay
 from mfabric_jax.apps.graphs.replay.replayed import replay_row

@@ -1,9 +1,9 @@
 """Replay all-to-alls on circuits that change while they run: each transfer is cut into a piece for each configuration.
 
 The schedule of an all-to-all is computed for its own bytes between the servers of a region. It begins once everything
-that the all-to-all waits for has ended, and so have the earlier all-to-alls of its servers. Then each configuration
-lasts for its seconds, after a reconfiguration. A configuration carries the piece of a transfer that `schedule_time`
-gives it. Packet NICs carry the remaining bytes as soon as the transfer itself may begin.
+that the all-to-all waits for has ended, and so have the earlier all-to-alls of its servers. Each configuration then
+follows a reconfiguration and lasts for its own seconds. A configuration carries the piece of a transfer that
+`schedule_time` gives it. Packet NICs carry the remaining bytes as soon as the transfer itself may begin.
 """
 
 from collections.abc import Callable
@@ -80,8 +80,8 @@ def on_schedules(
     **how,
 ) -> Scheduled:
     """Return the graph in which all-to-alls follow their schedules. `ends`: source and destination server of flows [F].
-
-    `ahead`: the switch sets the first configuration of a `first_free` schedule as soon as the earlier all-to-alls have
+    `how` holds `ahead`: if true, the switch sets the first configuration of a `first_free` schedule as soon as the
+    earlier all-to-alls have
     ended; else everything that the all-to-all waits for must have ended, too.
     """
     own = _ScheduleLayout(flows, phases, ends, delay_s, **how)
@@ -166,7 +166,7 @@ class _ScheduleLayout:
         return [self._add([*through, *([] if self.ahead else waits)], lag=self.delay_s, task=TURN)]
 
     def _add_span_markers(self, part: RegionSchedule, begin: int) -> dict[int, int]:
-        """Add a marker for the begin of each span in use."""
+        """Add a marker for the start of each span in use."""
         last: dict[int, tuple[int, float]] = {}  # of each switch: the previous configuration's marker and seconds
         begins = {}
         for index in part.used_spans:
@@ -214,7 +214,7 @@ class _ScheduleLayout:
             self.split[flow].append(self._add(waits, size=size, message=self.number, wiring=wiring, **of_flow))
 
     def assemble(self) -> Scheduled:
-        """Make each divided transfer a marker that waits for its pieces alone, and return all flows."""
+        """Make each divided transfer a marker that waits only for its pieces, and return all flows."""
         flows, cut = self.flows, np.array(sorted(self.split), np.int64)
         arrays = {name: np.array(getattr(flows, name)) for name in COLUMNS}
         was_cut = np.zeros(flows.flows, bool)

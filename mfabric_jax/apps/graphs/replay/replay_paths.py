@@ -67,11 +67,11 @@ class Wirings:
         return stack_routes(parts, len(wiring))
 
 
-DTYPE = "float64"  # because many times add up
+DTYPE = "float64"  # single precision would round sums of many times
 
 
 class Prepared(NamedTuple):
-    """Flows of a graph of tasks on the L links of a fabric; computations are scaled, messages begin with their latency.
+    """Flows of a task graph on the L links of a fabric; computations are scaled, messages begin with their latency.
 
     - `routed`: the flows and their links. `gpu` [R]: the GPU of each rank. `paths`: how flows use equal paths.
     - `cluster`, `nic_gbps`: None on a user's network graph; `file`: its file, else None.
@@ -158,7 +158,7 @@ def lower(graph: TaskGraph, config: Replay, server: np.ndarray, nic_gbps: float)
 
 
 class _Placed(NamedTuple):
-    """A graph of tasks on a fabric; its `flows` have no latency yet.
+    """A task graph on a fabric; its `flows` have no latency yet.
 
     - `wiring` [F]: index into `wirings` of each flow. `cluster`: None on a user's network graph.
     - `relays`: whether the GPUs of a user's network graph forward.
@@ -270,7 +270,7 @@ def _on_schedules(config: Replay, hardware: Hardware, shape: PlainServers, betwe
         refuse("network.payload", ("goodput",), "circuits.schedule in a replay", case.network.payload.name)
     for path, usual in ITS_SWITCHES if is_function(schedule) else ():
         if flat(case)[path] != usual:
-            refuse(path, (usual,), "a scheduler of your own, which says it", flat(case)[path])
+            refuse(path, (usual,), "a scheduler of your own, which sets it", flat(case)[path])
     phases = _phases(graph, between, case.network.nic_gbps, shape.servers_per_region)
     degrees: list[int] = []
 

@@ -13,7 +13,7 @@ from mfabric_jax.case.grid import BESIDE_LINKS
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.fabric.rank_files import gpus_in
 
-UNREAD = BESIDE_LINKS | {  # settings that a replay does not read, and a hint at the option to use instead
+UNREAD = BESIDE_LINKS | {  # settings that a replay does not read, and the option to use instead
     **dict.fromkeys(("gpu.bf16_tflops", "gpu.fp8_tflops"), "; --tflops sets how fast a GPU computes"),
     "gpu.memory_gigabytes_per_s": "; --memory-gigabytes-per-s sets the bandwidth of a GPU's memory",
     "network.alpha_s": "; --alpha-s sets the latency of every message",
@@ -44,14 +44,14 @@ def gpus_of_ranks(
         return gpus_in(order, ranks, gpus)
     if first + ranks > gpus:
         raise InputError(
-            f"servers must hold {first + ranks} GPUs for {ranks} ranks from first_gpu {first} on, got {gpus}."
+            f"servers must hold {first + ranks} GPUs for {ranks} ranks starting at first_gpu {first}, got {gpus}."
         )
     return ORDERS[order](servers, per_server, seed)[first : first + ranks]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Replay:
-    """How to run a graph of tasks on the GPUs and the network of a case."""
+    """How to run a task graph on the GPUs and the network of a case."""
 
     graph: str | None = None
     """File of a network graph, in any format of docs/formats.md, that replaces the fabric; its gpu (or host) nodes are
@@ -66,10 +66,10 @@ class Replay:
     first_gpu: int = 0
     """Position of rank 0 in that order."""
     circuits_for: Literal["run", "all-to-all"] = "run"
-    """When circuits are chosen, if they can change: run, once, for all bytes of the graph; all-to-all, for each
+    """When circuits are chosen, if they can change. run: once, for all bytes of the graph; all-to-all: for each
     all-to-all, and nothing else uses circuits."""
     first: Literal["block", "ahead"] = "block"
-    """When the switch reconfigures for an all-to-all: block, once the all-to-all could begin; ahead, as soon as the
+    """When the switch reconfigures for an all-to-all. block: once the all-to-all could begin; ahead: as soon as the
     previous all-to-all has ended, as if the next demand were known."""
     algorithms: str = ""
     """Algorithms of collectives, such as all-reduce=ring*4,all-reduce:<65536=double-tree (a ring with 4 chunks; below
@@ -81,7 +81,7 @@ class Replay:
     absent: Literal["refuse", "assume"] = "refuse"
     """What to do if the file lacks some ranks of a collective or message: refuse, or assume that they take part."""
     lanes: Literal["ordered", "free"] = "ordered"
-    """How a rank runs the tasks of a lane (a stream): ordered, one at a time in an order chosen in advance; free, all
+    """How a rank runs the tasks of a lane (a stream). ordered: one at a time, in an order chosen in advance; free: all
     at once."""
     compute_scale: float = 1.0
     """Factor on the duration of every computation."""
@@ -95,7 +95,7 @@ class Replay:
                     raise InputError(f"{field} is not used on a graph, which replaces the fabric; leave it out.")
         check_order(self.ranks_on)
         if self.ranks_on.endswith(".json") and self.first_gpu:
-            raise InputError(f"first_gpu is not used beside a file of ranks_on, got {self.first_gpu}; leave it out.")
+            raise InputError(f"first_gpu is not used with a file of ranks_on, got {self.first_gpu}; leave it out.")
         for field in ("servers", "region_servers", "first_gpu"):
             whole(field, getattr(self, field), at_least=0)
         choices_of(self.algorithms, self.chunks)

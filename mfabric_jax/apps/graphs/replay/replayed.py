@@ -22,7 +22,7 @@ STEP_GBPS = 100.0
 COMPUTATION, LATENCY, LAG, START, SWITCH = "computation", "latency", "lag", "start", "reconfiguration"
 BEFORE = "configuration before"  # the time for which the previous configuration of a schedule lasts
 OF_SWITCHES = {TURN: SWITCH, SHOWN: BEFORE}
-NOISE = 1e3  # in units of the precision: smaller parts of the makespan are rounding
+NOISE = 1e3  # in units of the precision: smaller shares of the makespan are rounding errors
 
 
 class Spent(NamedTuple):
@@ -70,7 +70,7 @@ def time_spent(done: Replayed) -> Spent:
 
 
 class Gains(NamedTuple):
-    """Derivatives of the makespan [s] by the capacity of links [L] and by the size, lag and start of flows [F]."""
+    """Derivatives of the makespan [s]: by the capacity of links [L], and by the size, lag and start of flows [F]."""
 
     capacity: np.ndarray
     size: np.ndarray
@@ -102,7 +102,7 @@ def gain_rows(done: Replayed, slopes: Gains) -> list[dict[str, Any]]:
     Resources are the kinds of links, computation, latency, lags of tasks, the switch and starts. Both directions of a
     kind of link share a row if both limit the makespan, since that is often a tie.
 
-    - `holds_s`: seconds of the makespan that are proportional to the resource; they add up to the makespan.
+    - `holds_s`: seconds of the makespan that the resource accounts for; they add up to the makespan.
     - `saved_per_percent_s`: seconds saved if all such links had 1 % more capacity, or computation or latency took 1 %
       less.
     - `saved_per_100_gbps_s`: seconds saved, to first order, if every NIC, and with it these links, had 100 Gbps more
@@ -158,7 +158,7 @@ def _noise_s(done: Replayed) -> float:
 
 
 def at_a_tie(done: Replayed, rows: list[dict[str, Any]]) -> bool:
-    """Return whether a resource holds a negative part of the makespan, or more than the whole."""
+    """Return whether a resource accounts for a negative share of the makespan, or for more than all of it."""
     most = done.makespan_s + _noise_s(done)
     return any(row["holds_s"] < 0 or row["holds_s"] > most for row in rows)
 
@@ -236,7 +236,7 @@ def rank_rows(done: Replayed) -> list[dict[str, Any]]:
 
 
 def link_use_rows(done: Replayed, slopes: Gains | None = None) -> list[dict[str, Any]]:
-    """Return a row for each link with traffic: ends, capacity, bytes, use, and seconds of the makespan due to it."""
+    """Return a row for each link with traffic: nodes, capacity, bytes, utilisation, and seconds of the makespan."""
     prepared = done.prepared
     network = prepared.network
     carried = link_bytes(network, prepared.routed.routes, prepared.flows.bytes)
@@ -252,7 +252,7 @@ def link_use_rows(done: Replayed, slopes: Gains | None = None) -> list[dict[str,
 
 
 def replay_row(done: Replayed, slopes: Gains | None = None) -> dict[str, Any]:
-    """Return the row of a replay: the makespan, how ranks spend it on average, and what holds most of it."""
+    """Return the row of a replay: the makespan, how ranks spend it on average, and what accounts for most of it."""
     prepared, parts = done.prepared, time_spent(done)
     flows = prepared.flows
     return {

@@ -61,7 +61,7 @@ class Replays:
     def __init__(self, code: Mapping[str, Any], data: Mapping[str, Any], dtype: str):
         self.code, self.data, self.dtype = {**code}, {**data}, dtype
         if not code["workload"]:
-            raise InputError("workload must be the file of a graph of tasks, got none; give it in [fixed].")
+            raise InputError("workload must be the file of a task graph, got none; give it in [fixed].")
         if dtype != DTYPE:
             raise InputError(
                 f"dtype of a sweep of replays must be {DTYPE!r}, in which replays are computed, got {dtype!r}."
@@ -102,7 +102,7 @@ def _rows(data: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def _files(workload: str, communicators: str | None = None, weights: str | None = None, **options: Any) -> tuple:
-    """The files that a graph of tasks is read from; for a prefix, the folder of its set."""
+    """The files that a task graph is read from; for a prefix, the folder of its set."""
     path = Path(workload)
     return path if path.exists() else path.parent, communicators, weights
 

@@ -1,4 +1,4 @@
-"""Replay a graph of tasks on fabrics."""
+"""Replay a task graph on fabrics."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def replay(
     *,
     progress: Callable[[str], None] = lambda words: None,
 ) -> Iterator[Replayed]:
-    """Run a graph of tasks on the GPUs and the network of each case; yield results in order, as soon as they are ready.
+    """Run a task graph on the GPUs and the network of each case; yield results in order, as soon as they are ready.
 
     - `case`: only gpu, network, circuits.policy, circuits.delay_s and run.seed are used; with a user's network graph
       (`config.graph`), only network.payload, network.paths and run.seed of the first case.
@@ -79,7 +79,7 @@ def replay(
         yield Replayed(prepared, begin, finish, np.asarray(end.holder), int(end.events), *took)
 
 
-# -- assumptions of a replay, in words: servers, NICs and their users, latency, lanes
+# -- assumptions of a replay as text: servers, NICs and their users, latency, lanes
 
 NICS_ALONE = 'with spraying over switches that never block, only NICs limit messages (the page "Fabrics").'
 
@@ -87,7 +87,7 @@ NICS_ALONE = 'with spraying over switches that never block, only NICs limit mess
 def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
     """Return the assumptions of one replay as a row for `report.replay_text.assumptions_text`.
 
-    `like`: the reason, in words, why all replays with this reason take equally long; None: there is no such reason.
+    `like`: a known reason why this replay takes as long as all others with the same reason; None: no such reason.
     """
     cluster = done.prepared.cluster
     row = {
@@ -95,7 +95,7 @@ def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
         "nic_gbps": done.prepared.nic_gbps,
         "makespan_s": done.makespan_s,
     }
-    lanes = "one task of a lane at a time, in an order set in advance" if config.lanes == "ordered" else "lanes free"
+    lanes = "one task of a lane at a time, in an order set in advance" if config.lanes == "ordered" else "lanes ignored"
     tail = f", {config.alpha_s:g} s a message; {lanes}" if config.alpha_s else f"; {lanes}"
     if cluster is None:
         return row | {

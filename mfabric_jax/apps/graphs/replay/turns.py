@@ -70,7 +70,7 @@ def exchanges_of(graph: TaskGraph) -> np.ndarray:
 def turns_in_order(of: np.ndarray, flows: Flows, seconds: np.ndarray) -> np.ndarray:
     """Return an order in which each all-to-all can wait for all earlier ones.
 
-    All-to-alls are ordered by their begins, estimated as if flows shared no links. Raise `InputError` if two wait for
+    All-to-alls are ordered by their starts, estimated as if flows shared no links. Raise `InputError` if two wait for
     parts of each other.
     """
     count, every = int(of.max(initial=-1)) + 1, len(of)

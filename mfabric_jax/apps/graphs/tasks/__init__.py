@@ -1,4 +1,4 @@
-"""Graphs of tasks: read and write them, expand their collectives, and lower them to flows."""
+"""Task graphs: read and write them, expand their collectives, and lower them to flows."""
 
 from mfabric_jax.apps.graphs.tasks.formats.registry import read_tasks as read_tasks
 from mfabric_jax.apps.graphs.tasks.formats.registry import read_with_remarks as read_with_remarks

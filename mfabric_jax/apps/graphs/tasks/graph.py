@@ -1,4 +1,4 @@
-"""A job as a graph of tasks, independent of any fabric: computations, messages, collectives, and their dependencies."""
+"""A job as a task graph, independent of any fabric: computations, messages, collectives, and their dependencies."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from mfabric_jax.flows.dependencies import check_after, run_order
 class TaskKind(IntEnum):
     """Kind of a task."""
 
-    MARKER = 0  # takes no time: a barrier, metadata, or an end
+    MARKER = 0  # takes no time: a barrier, metadata, or the end of other tasks
     COMPUTE = 1
     SEND = 2
     RECV = 3  # ends when its message has arrived

@@ -49,7 +49,7 @@ def lane_waits(graph: TaskGraph, node: np.ndarray, after: np.ndarray, bytes_per_
 
 
 def lane_bound_tasks(graph: TaskGraph, lane: np.ndarray) -> np.ndarray:
-    """Return the tasks with a lag whose lane may become free only after their other waits end. `lane`: `lane_waits`."""
+    """Return the tasks with a lag whose lane may become free after their other waits end. `lane`: from `lane_waits`."""
     lane = lane[graph.lag[lane[:, 1]] > 0]
     neighbour = np.full(graph.tasks, -1)
     neighbour[lane[:, 1]] = lane[:, 0]

@@ -30,7 +30,7 @@ REFUSED = [
     (of_jobs(SENDS | {"links": ["a", "a"]}), "twice"),
     (of_jobs(SENDS | {"compute": 1.0}), "did you mean 'compute_s'"),
     (of_jobs(SENDS | {"compute_s": -1.0}), "compute_s of phase 0 of job 0"),
-    (of_jobs(SENDS | {"case": {"model": "llama-moe"}}), "must not give compute_s beside case"),
+    (of_jobs(SENDS | {"case": {"model": "llama-moe"}}), "must not give compute_s with case"),
     (of_jobs({"graph": "x.et"}), "needs a fabric"),
     (of_jobs({"case": {"model": "llama-moe"}}), "must be given, since it sends"),
     (of_jobs({"name": "x"}), "must compute or send"),

@@ -18,7 +18,7 @@ REFUSED = [
     (run(circuits_for="stage"), "circuits_for 'stage' is unknown"),
     (run(graph=Tasks(4).graph()), "a graph must have at least one task, got none"),
     (lambda: Replay(graph="own.json", servers=3), "servers is not used on a graph"),
-    (run(ranks_on="ranks.json", first_gpu=5), "first_gpu is not used beside a file"),
+    (run(ranks_on="ranks.json", first_gpu=5), "first_gpu is not used with a file"),
     (run({"network.paths": "weighted"}), "routing 'weighted' is unknown"),
     (run({"network.fabric": "mfabric"}), "network.nics must be at least 2 on mfabric"),
     (run(OPTICAL | {"circuits.policy": "static"}), "circuits.policy must not be static for a single all-to-all"),

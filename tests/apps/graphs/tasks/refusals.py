@@ -130,7 +130,7 @@ REFUSED = [
     (one(colour=1), "task 0 of", "must have only the fields"),
     (one(seconds="1"), "task 0 of", "for seconds, got '1'"),
     (one(after=[1]), "from 0 to 0 for after, got '1'"),
-    (one(name=1), "a text for name, got '1'"),
+    (one(name=1), "text for name, got '1'"),
     (one(bytes=10**400), "bytes is a whole number beyond 1e308"),
     (
         goal("9b to 1 tag 4", "9b to 1 tag 5"),

@@ -17,7 +17,7 @@ class Pattern(NamedTuple):
     """F messages between members. It is implied that a member sends only once it has entered the collective.
 
     - `src`, `dst` [F]: members. `dst` is -1 for a marker of `src`, which ends when everything it waits for has ended.
-    - `part` [F]: bytes of the message as a part of the collective's bytes.
+    - `part` [F]: bytes of the message as a fraction of the collective's bytes.
     - `after` [D 2]: message `after[d, 1]` waits for the end of message `after[d, 0]`.
     """
 
@@ -58,7 +58,7 @@ def backwards(forward: Pattern) -> Pattern:
 
 
 def on_each(inner: Pattern, members: np.ndarray, part: float = 1.0) -> Pattern:
-    """Run the pattern in each of G groups of members [G m] of a larger group, with `part` of the bytes in each."""
+    """Run the pattern in G groups of members [G m] of a larger group, each with the fraction `part` of the bytes."""
     groups = len(members)
     dst = np.where(inner.dst >= 0, members[:, inner.dst], -1)
     offset = len(inner.src) * np.arange(groups)[:, None, None]
@@ -108,7 +108,7 @@ def ends(whole: Pattern) -> tuple[np.ndarray, np.ndarray]:
 class Template(NamedTuple):
     """F flows of one collective; members are numbered as in `Pattern`.
 
-    - `src`, `dst` [F]: members, both -1 for a marker. `part` [F]: part of the collective's bytes.
+    - `src`, `dst` [F]: members, both -1 for a marker. `part` [F]: fraction of the collective's bytes.
     - `whose` [F]: the member to which the flow belongs: the sender, or the receiver of an arrival.
     - `message` [F]: the flow whose latency precedes this flow, else -1.
     - `after` [D 2]: flow `after[d, 1]` waits for flow `after[d, 0]`.

@@ -1,6 +1,6 @@
 """Read Chakra execution traces, `PREFIX.{rank}.et`, and the JSON form of their feeder: a whole set, or one file.
 
-Nodes have the meaning of ASTRA-sim: both kinds of dependencies count, durations are in microseconds, and `comm_size` of
+Nodes mean the same as in ASTRA-sim: both kinds of dependencies count, durations are in microseconds, and `comm_size` of
 an all-gather is a rank's own part. Of an NPU's ready nodes, one CPU operation, one GPU computation, one send or
 collective and one memory access run at a time; receives run at any time.
 
@@ -35,7 +35,7 @@ from mfabric_jax.support.unread import name_unread
 
 
 def messages_module() -> Any:
-    """Return the module `chakra_messages`. Raise `InputError` without the extra `formats`."""
+    """Return the module `chakra_messages`. Raise `InputError` if the extra `formats` is missing."""
     return load_extra("formats", "a Chakra trace", "mfabric_jax.apps.graphs.tasks.formats.chakra_messages")
 
 
@@ -490,9 +490,9 @@ def is_set(path: Path) -> bool:
 def read(path: Path, left_out: LeftOut) -> Reading:
     """Return the tasks of all ranks. `path` is a file of the set, its prefix, or its folder.
 
-    Communicators come from `given.communicators`, PREFIX.json beside the set, or METADATA nodes. A single file is
-    copied to `given.ranks` ranks, or to as many as its communicators name. For a set of several files, `given.ranks` is
-    the number of ranks of the job; ranks without a file are then absent.
+    Communicators come from `left_out.communicators`, PREFIX.json beside the set, or METADATA nodes. A single file is
+    copied to `left_out.ranks` ranks, or to as many as its communicators name. For a set of several files,
+    `left_out.ranks` is the number of ranks of the job; ranks without a file are then absent.
     """
     files_by_rank = _set_of(path)
     if not files_by_rank:

@@ -1,6 +1,6 @@
 """The protobuf messages of a Chakra trace, created on first use, and how to read and write streams of them.
 
-`extras.needed` loads this module, since protobuf is an extra.
+`extras.load_extra` loads this module, since protobuf is an extra.
 """
 
 import io

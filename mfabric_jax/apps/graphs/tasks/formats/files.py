@@ -12,7 +12,7 @@ from mfabric_jax.support import unpacking
 from mfabric_jax.support.text_files import read_bytes
 
 LARGEST = 1 << 32  # bytes of a file
-LARGEST_WHOLE = 1 << 53  # up to it, a float64 holds every whole number
+LARGEST_WHOLE = 1 << 53  # float64 holds every whole number up to this one
 MOST_TASKS = 1 << 24
 PACKED = re.compile(r"\.(gz|xz)$")
 

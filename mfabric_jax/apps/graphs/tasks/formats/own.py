@@ -80,7 +80,7 @@ def _add(spot: Spot, tasks: Tasks, row: dict[str, Any], count: int) -> None:
             )
         row[field] = words[row[field]]
     if not isinstance(row["name"], str):
-        spot.refuse(f"must have a text for name, got {str(row['name'])[:40]!r}")
+        spot.refuse(f"must have text for name, got {str(row['name'])[:40]!r}")
     others = row.pop("after")
     after = [_value(spot, "after", other, 0, count - 1) for other in (others if isinstance(others, list) else [others])]
     for field in ("rank", "peer", "match", "group", "lane"):

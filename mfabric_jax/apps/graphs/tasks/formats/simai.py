@@ -35,7 +35,7 @@ WORDS = {
     "ALLTOALL": Op.ALL_TO_ALL,
     "BROADCAST": Op.BROADCAST,
 }
-GROUPS = {"": None, "_EP": "ep", "_DP_EP": "dp_ep"}  # by the ending of a word; without one the phase decides
+GROUPS = {"": None, "_EP": "ep", "_DP_EP": "dp_ep"}  # by the suffix of a word; without a suffix the phase decides
 COMPUTE, WEIGHTS = 0, 1  # lanes
 AT_ONCE = 1 << 20  # tasks; a stage with more is cut to one block of tp x ep ranks, unless ranks is given
 
@@ -74,7 +74,7 @@ def tells(head: bytes) -> bool:
 
 
 def read(path: Path, left_out: LeftOut) -> Reading:
-    """Return the tasks of `given.ranks` ranks of a stage.
+    """Return the tasks of `left_out.ranks` ranks of a stage.
 
     The default is all ranks, or one block of tp x ep ranks if all need too many tasks.
     """
