@@ -128,7 +128,7 @@ WITHOUT_DOCSTRING = {
     "mfabric_jax.workload.NAMES": "Names of models.",
     "mfabric_jax.policies.Policy": "Type of a policy: a function of demand and region that gives a `Plan`.",
     "mfabric_jax.timing.First": "What the first all-to-all of a forward pass finds: names of `circuits.reconfigure`.",
-    "mfabric_jax.timing.Span": "For how long circuits stay set, and what they are chosen for.",
+    "mfabric_jax.timing.CircuitSpan": "For how long circuits stay set, and what they are chosen for.",
 }
 
 

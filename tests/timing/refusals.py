@@ -6,7 +6,7 @@ import numpy as np
 from mfabric_jax.evaluate.exchanges import exchanges_between
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies import Plan
-from mfabric_jax.timing import First, Span
+from mfabric_jax.timing import CircuitSpan, First
 from tests.timing.jobs import job
 
 REGION = Region(4, 8.0, 6, 1.0)
@@ -31,8 +31,8 @@ REFUSED = [
     (lambda: First("pays"), "first 'pays' needs the trade_off (delay, bandwidth, computation), got none."),
     (lambda: First("predict", TOKENS, scenarios=4), "scenarios of a prediction need sigma,"),
     (lambda: sent(first=First("random")), "first 'random' needs a key, got none."),
-    (lambda: Span("stages"), "circuits_for 'stages' is unknown (did you mean 'stage'?); allowed: all-to-all,"),
-    (lambda: Span("run"), "circuits_for 'run' needs the tokens seen [I layer M R E], got none."),
+    (lambda: CircuitSpan("stages"), "circuits_for 'stages' is unknown (did you mean 'stage'?); allowed: all-to-all,"),
+    (lambda: CircuitSpan("run"), "circuits_for 'run' needs the tokens seen [I layer M R E], got none."),
     (
         lambda: sent(first=First("predict", TOKENS), span=Span("run", TOKENS[None])),
         "first must be 'block' with circuits_for 'run' (circuits known ahead), got 'predict'.",
