@@ -27,7 +27,7 @@ def absent_parts(options: GraphFile, gpu: int = 0) -> dict[str, str]:
     for kind, why in (("link", NO_LINK), ("spine-link", NO_SPINE), ("switch", NO_SWITCH), ("spine", NO_SPINE)):
         lacks |= {} if broken_links(options, kind, gpu) else {kind: why}
     lacks |= {"nic-link": NO_SWITCH} if "switch" in lacks else {}
-    if names := _cut(options, broken_links(options, "electrical-nics", gpu)):  # several NICs at once are no part
+    if names := _cut(options, broken_links(options, "electrical-nics", gpu)):  # several NICs at once are not one part
         lacks["electrical-nics"] = NO_PATH.format(*names)
     return {kind: lacks[kind] for kind in KINDS if kind in lacks}
 
@@ -106,7 +106,7 @@ def graph_devices(options: GraphFile) -> dict[str, int]:
 
 
 def _at_gpus(graph: OwnGraph) -> np.ndarray:
-    """Switches with GPUs or servers behind them [N]."""
+    """Mask of the switches with GPUs or servers behind them [N]."""
     near = np.zeros(graph.network.size, bool)
     near[graph.network.head[_outside(graph)]] = True
     near[graph.nodes] = False

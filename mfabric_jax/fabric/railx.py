@@ -69,7 +69,7 @@ def railx_mesh(shape: tuple[int, int], side: int, each: float) -> Mesh:
 
 
 def side_of(servers: int, side: int | None, group: int = 1) -> int:
-    """Return the servers along a node: `side`, or the least from 2 on whose nodes hold a group, else 2 or 1."""
+    """Return the servers along a node: `side`, or the least of 2 or more whose nodes hold a group, else 2 or 1."""
     holding = (least for least in range(2, math.isqrt(servers) + 1) if least**2 >= group and servers % least**2 == 0)
     return side or next(holding, 2 if servers % 4 == 0 else 1)
 

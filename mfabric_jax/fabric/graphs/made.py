@@ -174,7 +174,7 @@ def dragonfly(numbers: GraphNumbers) -> FabricGraph:
 
 # ----------------------------------------------------------------------------------------------- links between GPUs
 def torus(numbers: GraphNumbers) -> FabricGraph:
-    """Return links of neighbours in every dimension, and of the last with the first; a dimension of 2 has both."""
+    """Return links of neighbours in every dimension, and of the last with the first; a dimension of size 2 has both."""
     return _network(_torus_runs(numbers, _shape(numbers)), [("gpu", numbers.gpus)])
 
 
