@@ -31,7 +31,7 @@ def rotor(demand: Float[np.ndarray, "S S"], *, slot_s: float | None = None, **ne
     cycles = math.ceil(largest / slot * (1 - ROUNDING))
     if cycles * len(cycle) > MOST_SHOWN:
         need = f"{cycles:,} cycles of {len(cycle)} configurations"
-        raise Misfit(f"slot_s must be longer: {slot:g} s needs {need}, but at most {MOST_SHOWN:,} configurations are allowed.")
+        raise Misfit(f"slot_s must be longer: {slot:g} s needs {need}, but at most {MOST_SHOWN:,} are allowed.")
     configurations = np.tile(cycle, (cycles, 1, 1))
     return (
         configurations,

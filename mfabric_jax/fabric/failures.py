@@ -20,7 +20,7 @@ KINDS = {
     "optical-nic": "one NIC on an optical switch, a patch panel or a direct link; circuits or paths avoid it",
     "nic-link": "the link of one NIC to its edge switch or router (two transceivers, a fibre); as electrical-nic",
     "optical-link": "the link of one NIC to its optical switch (a transceiver, a fibre); as optical-nic",
-    "link": "one uplink of an edge switch or link between servers; others carry its bytes (photonic rails: its NIC fails)",
+    "link": "an uplink of an edge switch or a link between servers; others carry its bytes (photonic rails: NIC fails)",
     "spine-link": "one link above the aggregation switches of three tiers; the others carry its bytes at no cost",
     "gpu": "one GPU; its work moves to a spare server (own ports: over one NIC); without a spare the job waits",
     "server": "a server; a spare takes over, on mFabric with its electrical NICs alone; without a spare the job waits",

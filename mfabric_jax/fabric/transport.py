@@ -130,7 +130,7 @@ def get_transport(transport: str | Path | Transport) -> Transport:
         missing = [name for name in ("payload_bytes", "header_bytes") if name not in values]
         if missing and measured is not None:
             raise InputError(
-                                "it holds measured times but no transport; to get one, calibrate with --nic-gbps from times between "
+                "it holds measured times but no transport; to get one, calibrate with --nic-gbps from times between "
                 "servers (tier leaf or across)."
             )
         if missing:

@@ -297,7 +297,7 @@ def _level_load(load: Float[Array, "... S g"]) -> Float[Array, "... S g g"]:
 @jax.jit
 def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
     """Return the time of the slowest all-to-all inside a server [s]: `demand` [S G G] bytes, `gpu_Bps` per rank."""
-    rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # or XLA folds every copy of a constant
+    rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # XLA would fold each constant copy
     port = jnp.broadcast_to(rate, demand.shape[1])
     finish = jax.vmap(lambda server_demand: flows.star_completion(server_demand, port, port))(_to_others(demand))
     return finish.max(initial=0)
