@@ -108,8 +108,8 @@ def spectra(need, plan, work):
 
 @compiled
 def whole_pairs(need, plan, work, matching_count):
-    """Add heaviest matchings of what the first `matching_count` leave, each as long as its largest entry; return the
-    new count."""
+    """Add heaviest matchings of what the first `matching_count` leave, each for its largest entry; return the new
+    count."""
     size, left = len(need), work.left
     write_remainder(need, plan, matching_count, left)
     for i in range(size):

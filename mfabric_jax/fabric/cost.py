@@ -164,8 +164,8 @@ class Prices:
     def read(cls, path: str | Path) -> "Prices":
         """Read prices from a `.toml` or `.json` file with the names above; missing names keep their defaults.
 
-        A file with its own `gbps` must also list the prices at them. It may leave out `switch_port` if it has whole
-        switches that serve each bandwidth.
+        A file with its own `gbps` must also list the prices at these bandwidths. It may leave out `switch_port` if it
+        has whole switches that serve each bandwidth.
         """
         with in_file(path):
             return cls._of(path)

@@ -162,7 +162,8 @@ def degrade(
 ) -> Degraded:
     """Return what is left of a group of equal servers after a part at `server` fails.
 
-    - `servers`: of the group; None: as the group has. `radix`: of edge switches, which spray over the links left.
+    - `servers`: of the group; None: the number that `group` has. `radix`: of edge switches, which spray over the links
+      left.
     - `nvswitches`: of a server; `rails`: NICs of equal rank share an edge switch.
     - `gpus_per_rank`: tensor-parallel degree inside experts; above 1, a failed GPU moves only its slice.
     - `gpu`: on graphs, the first GPU of that server, numbered over the cluster.

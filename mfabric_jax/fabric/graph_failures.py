@@ -14,7 +14,7 @@ NO_SWITCH = "it has no switch behind its NICs"
 NO_LINK = "no link leads further from there"
 NO_NVSWITCH = "it has no nvswitch"
 NO_SPINE = "all of its switches have GPUs behind them"
-NO_PATH = "then {} cannot reach {}"
+NO_PATH = "after the failure {} cannot reach {}"
 NO_NAMES = "a graph does not say which of its switches form a plane"
 OF_LINKS = "a link of its NICs to a switch is a plane-link"
 

@@ -113,7 +113,7 @@ class Region(eqx.Module):
         return self.eps_Bps
 
     def lacks(self, routing: str) -> dict[str, str]:
-        """Return the failures that cannot happen here or are not modelled: {kind: reason}; `routing`: how circuits are
+        """Return the failures that are absent or not modelled here: {kind: reason}; `routing`: how circuits are
         used."""
         reasons = dict.fromkeys(PLANES, ONE_PLANE)
         if self._alone or routing != "unsplit":

@@ -38,8 +38,7 @@ class ClusterShape(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FabricSite:
-    """The servers, NICs and switches that a fabric is laid out for. `Fabric.parts` also takes arrays [N] of numbers of
-    NICs.
+    """The servers, NICs and switches that a fabric is laid out for. For `Fabric.parts`, NIC counts may be arrays [N].
 
     - `network`: the network settings of a case, with a table for each fabric (`own`).
     - `servers`, `gpus_per_server`: servers, or parts of scale-up domains; `pp`: number of pipeline stages.
