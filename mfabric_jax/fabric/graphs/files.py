@@ -86,7 +86,7 @@ def _reader(file: str, suffix: str, first: str) -> Callable[[str], GraphData]:
         return lambda text: _astra_sim(file, text)
     if word.isdecimal():
         return topology_text.graph_data
-        raise InputError(f"{file!r} is not a graph in a known format: give {ALLOWED}.")
+    raise InputError(f"{file!r} is not a graph in a known format: give {ALLOWED}.")
 
 
 def _astra_sim(file: str, text: str) -> GraphData:
