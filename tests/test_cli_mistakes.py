@@ -109,7 +109,7 @@ MISTAKES = {
         ("--set network.paths=weighted", "routing 'weighted' is unknown; allowed: spray, ecmp, least-loaded."),
     ],
     GRAPH: [
-        ("notes.md", "'notes.md' is no graph in a known format: give .json"),
+        ("notes.md", "'notes.md' is not a graph in a known format: give .json"),
         ("x.json --nic-gbps 100", "network.nic_gbps is not used on a graph"),
     ],
     "draw": [

@@ -1,7 +1,7 @@
 """Matchings of rows and columns, compiled by numba: the cheapest, or any above a threshold.
 
-The cheapest: augmenting row reduction that starts from column prices, then shortest augmenting paths. Prices of a
-similar problem save most of the paths. Source: Jonker and Volgenant, Computing 38 (1987).
+The cheapest: augmenting row reduction that starts from column prices, then shortest augmenting paths. Starting from the
+prices of a similar problem saves most of the paths. Source: Jonker and Volgenant, Computing 38 (1987).
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ compiled = part_of_loops(set(), inlined=False)
 def assign(cost, price, column, row, length, index):
     """Find the cheapest assignment of a square `cost` [S S]: write the `column` of each row, the `row` of each column.
 
-    `price` [S] is the start and is updated; `length` [2 S] and `index` [2 S] are working arrays.
+    `price` [S] holds the prices to start from, and is updated; `length` [2 S] and `index` [2 S] are working arrays.
     """
     size = len(cost)
     column[:] = -1

@@ -50,11 +50,11 @@ def stack_schedules(many: Sequence[CircuitSchedule]) -> CircuitSchedule:
     `jax.vmap`.
 
     K is the largest number of configurations. Shorter schedules are padded with empty configurations of 0 s on switch
-    0: what comes after the last byte costs nothing. Raise `InputError` if servers, switches or rules differ, or if only
+    0: anything after the last byte costs nothing. Raise `InputError` if servers, switches or rules differ, or if only
     some have their own delay_s.
     """
     if not many:
-        raise InputError("stacked needs at least one schedule, got none.")
+        raise InputError("stack_schedules needs at least one schedule, got none.")
     for number, schedule in enumerate(many):
         of_type(f"[{number}] of the schedules", schedule, CircuitSchedule)
     names = ("switches", "all_stop", "directed", "first_free")

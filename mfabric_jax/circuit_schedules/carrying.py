@@ -12,7 +12,7 @@ class Carried(NamedTuple):
     """What circuits carry, by the rules of `schedule_time`.
 
     - `spans` [I]: switch by switch, each in the order of time. `part` [I S S]: fraction of a pair's bytes in a span.
-    - `left` [S S]: fraction that packet NICs carry. `first_free`: as in `Schedule`.
+    - `left` [S S]: fraction that packet NICs carry. `first_free`: as in `CircuitSchedule`.
     """
 
     spans: list[ScheduleSpan]

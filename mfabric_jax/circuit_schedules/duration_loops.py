@@ -8,10 +8,10 @@ Without e, as cuts: for a line (what one server sends, or receives) and any set 
 
 Without packet NICs there is a cut for every pair, with packet = 0. At known t and T, the most violated cut of a line
 has as J the partners with bytes left. So the primal simplex method solves the dual, which has a row for each t and for
-T; cuts are its columns, generated as they enter. The dual value rises from 0 to the least T, so a programme that cannot
-end before `limit` is abandoned as soon as that is proven. Right sides of 0 would stall the method: they are perturbed
-by NUDGE, as if a second of circuits added that much to T. Source: column generation (Gilmore and Gomory, Operations
-Research 9, 1961); the cuts are those of a flow with supplies.
+T; cuts are its columns, generated as they enter. The dual value rises from 0 to the least T, so a programme whose T
+cannot be below `limit` is abandoned as soon as that is proven. Right sides of 0 would stall the method: they are
+perturbed by NUDGE, as if a second of circuits added that much to T. Source: column generation (Gilmore and Gomory,
+Operations Research 9, 1961); the cuts are those of a flow with supplies.
 """
 
 import numpy as np
@@ -19,12 +19,12 @@ import numpy as np
 from mfabric_jax.circuit_schedules.assignment_loops import compiled
 from mfabric_jax.circuit_schedules.loop_rooms import ENDED, LATER, LOST, NEVER
 
-NUDGE = 1e-9  # of T, for a second of each configuration
-MISSED = 1e-10  # of the least time of any schedule: a smaller violation is none
+NUDGE = 1e-9  # of T, added for a second of each configuration
+MISSED = 1e-10  # of the least time of any schedule: smaller violations do not count
 PIVOT = 1e-11  # smallest entry of a column that may be a pivot
 PIVOTS = 40  # most pivots for each duration and server
 EVEN = 1e-13  # ratios that differ by less are equal: the larger pivot leaves
-NO_LINE, NOTHING = -1, -2  # a clock or a sign is violated; nothing is
+NO_LINE, NOTHING = -1, -2  # the violation is of a clock or a sign; there is none
 
 
 def solve(need, circuits, turns, packet, limit, room, price):
@@ -156,7 +156,7 @@ def _leave(need, circuits, turns, room):
 
 @compiled
 def _find_worst_line(need, packet, worst, line, room):
-    """Return the largest violation above `worst` and its line; write its partners (without packet NICs one)."""
+    """Return the largest violation above `worst` and its line; write its partners (only one without packet NICs)."""
     size, left, budget, pair = len(need), room.left, packet * room.primal[-1], -1
     for i in range(size):
         sent = received = -budget

@@ -28,7 +28,7 @@ with extra("exact", "an exact schedule"):
 
 MOST = 400  # limit on binary circuits
 GAP = 1e-6  # relative gap at which HiGHS calls a solution optimal
-MARGIN = 1e-6  # relative: the limit on T lies this far above the end of a known schedule
+MARGIN = 1e-6  # relative: the limit on T is this much above the end of a known schedule
 
 
 def exact(demand, *, most: int = 4, limit_s: float = 60.0, **network: Unpack[SwitchNetwork]) -> Placed:

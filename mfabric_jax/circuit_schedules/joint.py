@@ -7,7 +7,7 @@ For fixed configurations on fixed switches, a linear programme gives the best du
 Its prices value one more second of each pair's circuit; a heaviest matching by price is the best new configuration,
 delay aside. `duration_loops` solves the programme, and stops as soon as a sooner end is proven impossible. The search
 starts from each of Spectra, whole pairs, Solstice and Eclipse whose end, with the programme's durations, is near the
-best. It takes single moves while they end the schedule earlier:
+best. It takes single moves as long as one of them makes the schedule end earlier:
 
 - drop a short configuration, replace it by the best new one, or add that one;
 - trade circuits between two configurations: their union falls into cycles and paths of servers; on each, the longer
@@ -41,8 +41,8 @@ SHORTEST = 4  # configurations that a move tries to drop or replace
 TRADES = 8  # pairs of configurations that try to trade, the most promising first
 SLOWER = 0.96  # factor of one move on the planned packet rate
 REBUILT = 5  # most configurations that are rebuilt together
-IN_VAIN = 4  # most rebuilds tried for each programme of the limit, those with nothing to rebuild included
-GAIN = 1e-6  # relative: a smaller gain is no move
+IN_VAIN = 4  # most rebuilds tried for each programme of the limit, including those with nothing to rebuild
+GAIN = 1e-6  # relative: a move must gain more
 
 
 class Move(NamedTuple):
@@ -100,7 +100,7 @@ class _Search:
                 self.descend()
 
     def descend(self) -> None:
-        """Take moves while they end the schedule sooner."""
+        """Take moves until none makes the schedule end sooner."""
         moves = _moves(self.problem, self.best)
         while self.left and not self.proven and (move := next(moves, None)) is not None:
             if self.better(move):

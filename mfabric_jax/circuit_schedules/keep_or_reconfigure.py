@@ -8,8 +8,8 @@ costs a reconfiguration. `topologies` finds the best sequence by dynamic program
   2602.10468 (reconfigure if shorter paths save more than the delay; abstract only); rule and closed form derived here.
 - `keep_or_reconfigure`: a scheduler of the common form, without relaying. The steps are the whole-pair matchings; a
   step reconfigures to its matching, or keeps the circuits and leaves its bytes to the packet NICs. Steps are chosen as
-  if each waited for the last; in fact they do not wait, so the schedule ends no later. Without packet NICs every step
-  reconfigures.
+  if each waited for the one before; in fact they do not wait, so the schedule ends no later. Without packet NICs every
+  step reconfigures.
 """
 
 from typing import Unpack
@@ -28,7 +28,7 @@ def topologies(cost_s: np.ndarray, delay_s: float, first_free: bool) -> tuple[fl
     """
     cost_s = np.asarray(cost_s, float)
     if cost_s.ndim != 2 or np.isinf(cost_s).all(0).any():
-        raise InputError("cost_s must be [topologies steps] with a finite time of every step on some topology.")
+        raise InputError("cost_s must be [topologies steps], and every step must have a finite time on some topology.")
     candidates, steps = cost_s.shape
     ends = np.full(candidates, 0.0 if first_free else float(delay_s))
     came_from = np.zeros((candidates, steps), int)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# How a programme ended: solved; no end before the limit; circuits reach too few pairs; out of pivots.
+# How a programme ended: solved; cannot end before the limit; circuits reach too few pairs; out of pivots.
 ENDED, LATER, NEVER, LOST = 0, 1, 2, 3
 
 

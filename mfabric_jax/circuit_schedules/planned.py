@@ -21,13 +21,13 @@ TRIED = 1e8  # bytes of every pair in the demand that tests a user's scheduler
 
 
 def planner(name: str, region: Region, **how: Any) -> Planner:
-    """Return the planner that gives the ends of all-to-alls under the `schedulers` of a name."""
+    """Return the planner that times all-to-alls under the scheduler of that name (`schedulers`)."""
     region = jax.tree.map(np.asarray, region)
     return planner_of(schedulers(name, region, **how), region)
 
 
 def carrier(name: str, region: Region, **how: Any) -> Callable[[np.ndarray, bool], Carried]:
-    """Return a function (demand [S S] bytes, known ahead) -> what each configuration carries under the `schedulers`."""
+    """Return a function (demand [S S] bytes, known ahead) -> what each configuration of the named scheduler carries."""
     region = jax.tree.map(np.asarray, region)
     scheduler = schedulers(name, region, **how)
 
@@ -42,11 +42,11 @@ def carrier(name: str, region: Region, **how: Any) -> Callable[[np.ndarray, bool
 def schedulers(
     name: str, region: Region, *, switches: int = 1, all_stop: bool = True, directed: bool = True
 ) -> Callable[[bool], Scheduler]:
-    """Return a function of whether demand is known ahead: the scheduler of that name, or the one in FILE.py:FUNCTION.
+    """Return a function (known ahead) -> scheduler, for the scheduler of that name or the one in FILE.py:FUNCTION.
 
-    If demand is known ahead, the named scheduler's first reconfiguration is free. Demand and region are NumPy arrays.
-    Raise `InputError` if the switches do not share a server's ports evenly, or if a user's scheduler fails or returns
-    an illegal schedule for a uniform demand.
+    If demand is known ahead, the first reconfiguration of a named scheduler is free. Demand and region are NumPy
+    arrays. Raise `InputError` if the switches do not share a server's ports evenly, or if a user's scheduler fails or
+    returns an illegal schedule for a uniform demand.
     """
     uniform = TRIED * (1.0 - np.eye(region.servers))
     facts_of(region, switches)
@@ -65,7 +65,7 @@ def scheduler_named(name: str) -> Scheduler:
 
 
 def planner_of(scheduler: Callable[[bool], Scheduler], region: Region) -> Planner:
-    """Return the planner of `scheduler`, a function of whether demand is known ahead."""
+    """Return the planner for `scheduler`, a function (known ahead) -> scheduler."""
 
     def plan_demands(demand: np.ndarray, known: bool) -> Planned:
         plan = scheduler(known)
@@ -94,7 +94,7 @@ def _plan_times(schedule: CircuitSchedule, region: Region, demand: np.ndarray, n
 
 def _check_schedule(schedule: CircuitSchedule, region: Region, name: str = "of your own") -> CircuitSchedule:
     if not isinstance(schedule, CircuitSchedule):
-        raise InputError(f"scheduler {name} must return a Schedule, got {type(schedule).__name__}.")
+        raise InputError(f"scheduler {name} must return a CircuitSchedule, got {type(schedule).__name__}.")
     return jax.tree.map(np.asarray, schedule.check_region(region))
 
 

@@ -1,8 +1,8 @@
 """The loops of `quick`, compiled by numba: three schedulers for one directed demand; the earliest end wins.
 
-Demand is in seconds of a circuit. A matching is the column [S] of every row; the diagonal is an idle port. `Plan` (of
-`loop_rooms`) holds matchings in the order in which they are made; `place_matchings` puts them on switches, `ports` at
-a time, as `placing.Problem.place` does.
+Demand is in seconds of a circuit. A matching is the column [S] of every row; the diagonal is an idle port.
+`MatchingPlan` (of `loop_rooms`) holds matchings in the order in which they are made; `place_matchings` puts them on
+switches, `ports` at a time, like `placing.ScheduleProblem.place_matchings`.
 """
 
 import numpy as np
@@ -53,7 +53,7 @@ def copy_matrix(matrix, into):
 
 @compiled
 def write_remainder(need, plan, matching_count, left):
-    """Write to `left` [S S] what the first `found` matchings leave, negative where they have room."""
+    """Write to `left` [S S] what the first `matching_count` matchings leave, negative where they have room."""
     copy_matrix(need, left)
     for k in range(matching_count):
         for i in range(len(need)):
@@ -108,7 +108,8 @@ def spectra(need, plan, work):
 
 @compiled
 def whole_pairs(need, plan, work, matching_count):
-    """Add heaviest matchings of what the first `found` leave, each as long as its largest entry; return their total."""
+    """Add heaviest matchings of what the first `matching_count` leave, each for its largest entry; return the new
+    count."""
     size, left = len(need), work.left
     write_remainder(need, plan, matching_count, left)
     for i in range(size):

@@ -19,8 +19,8 @@ def rotor(demand: Float[np.ndarray, "S S"], *, slot_s: float | None = None, **ne
 
     The matchings of a cycle are shifts by 1 to S - 1, or those of a tournament if circuits carry both directions. They
     are dealt to the switches; a switch shows one per port at a time. `slot_s` None: one cycle. All paths are direct, as
-    in RotorNet (SIGCOMM 2017) without its second hop. Raise `Misfit` if slots are so short that there are more than
-    `MOST_SHOWN` configurations.
+    in RotorNet (SIGCOMM 2017) without its second hop. Raise `Misfit` if slots are so short that more than `MOST_SHOWN`
+    configurations are needed.
     """
     largest, ports = demand.max(initial=0) / network["circuit_Bps"], network["ports"]
     if not largest or not ports:
@@ -31,7 +31,7 @@ def rotor(demand: Float[np.ndarray, "S S"], *, slot_s: float | None = None, **ne
     cycles = math.ceil(largest / slot * (1 - ROUNDING))
     if cycles * len(cycle) > MOST_SHOWN:
         need = f"{cycles:,} cycles of {len(cycle)} configurations"
-        raise Misfit(f"slot_s must be longer: {slot:g} s needs {need}, at most {MOST_SHOWN:,} are allowed.")
+        raise Misfit(f"slot_s must be longer: {slot:g} s needs {need}, but at most {MOST_SHOWN:,} are allowed.")
     configurations = np.tile(cycle, (cycles, 1, 1))
     return (
         configurations,

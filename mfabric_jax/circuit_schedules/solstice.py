@@ -6,10 +6,10 @@
    above the threshold (BigSlice), kept for its smallest entry. If there is none, halve the threshold.
 3. What is left of the real demand uses the packet NICs from the start.
 
-Deviations, where the source does not apply: without packet NICs, slices stop once the threshold is below a delay, and
-whole-pair matchings carry the remainder. The same holds for circuits that carry both directions; there nothing is
-filled, and a slice is a largest matching that includes every server with an entry at or above the threshold. Several
-switches or ports share the slices. Source: CoNEXT 2015, steps as checked in an ns-3 port.
+Deviations for cases that the source does not cover: without packet NICs, slices stop once the threshold is below a
+delay, and whole-pair matchings carry the remainder. The same holds for circuits that carry both directions; there
+nothing is filled, and a slice is a largest matching that includes every server with an entry at or above the threshold.
+Several switches or ports share the slices. Source: CoNEXT 2015, steps as checked in an ns-3 port.
 """
 
 import math

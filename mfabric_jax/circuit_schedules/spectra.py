@@ -39,7 +39,7 @@ def decompose(wanted: np.ndarray, directed: bool) -> tuple[list[np.ndarray], lis
     while uncovered.any():
         rounds = partners(uncovered)
         critical = (uncovered.sum(1) == rounds)[:, None] + (uncovered.sum(0) == rounds)[None, :].astype(int)
-        covers = uncovered * critical * (2 * len(left))  # one line more outweighs every entry
+        covers = uncovered * critical * (2 * len(left))  # covering one more line outweighs every entry
         matching = heaviest(left / max(float(left.max()), np.finfo(float).tiny) + covers, directed)
         sent = left[(matching > 0) & (left > 0)]
         matchings.append(matching)

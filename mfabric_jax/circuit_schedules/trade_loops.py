@@ -4,9 +4,9 @@ from mfabric_jax.circuit_schedules.assignment_loops import compiled
 
 
 def gains(circuits, seconds, over, largest, whole, gain):
-    """Write to `gain` [K K] the seconds that a trade saves for pairs k < l, each as long as its largest entry.
+    """Write to `gain` [K K] the seconds that a trade saves for pairs k < l, if each lasts as long as its largest entry.
 
-    - `circuits`: `loop_rooms.Circuits`; `seconds` [K] of each.
+    - `circuits`: `loop_rooms.CircuitLists`; `seconds` [K]: of each configuration.
     - `over` [S S]: what all of them leave, negative where they carry more than the demand.
     - `largest`, `whole` [2 S]: working arrays.
 

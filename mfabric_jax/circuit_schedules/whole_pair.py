@@ -1,4 +1,4 @@
-"""Heaviest matchings in which every matched pair sends all of its bytes: few configurations, of bounded number.
+"""Heaviest matchings in which every matched pair sends all of its bytes: few configurations, bounded in number.
 
 Every step takes the heaviest matching of what is left, and keeps it for its largest entry. With packet NICs, the number
 of matchings is the one with the earliest end; packet NICs carry what they leave. Source: one reading of the greedy

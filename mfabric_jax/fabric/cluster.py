@@ -33,7 +33,7 @@ class CircuitTable:
     """Circuits of a cluster, listed in both directions.
 
     - `src`, `dst` [C]: servers, or routers behind them; `count` [C]: NICs that the circuits of this pair use.
-    - `gpu` [C most]: GPU (within its server) of every NIC at the source end; -1 for padding and at routers.
+    - `gpu` [C most]: GPU (within its server) of every NIC at the source end; -1 as padding and at routers.
     - `part` [C most]: the fraction of each of these NICs; 1 unless NICs are split.
     """
 
@@ -61,7 +61,7 @@ class Cluster:
     - `regions` [G S S]: circuits of each run of S consecutive servers; None: no optics. `directed`: matrices may be
       asymmetric, because the two fibres of a transceiver may lead to different peers.
     - `mesh`: fixed links between servers, and routers behind them; None: no fixed links.
-    - `phases`: circuits serve one kind of communication at a time; the links are those of the kind in pictures.
+    - `phases`: circuits serve one kind of communication at a time; the links are those of the kind that pictures show.
     - `link_delay_s`: propagation delay of every link.
     """
 
@@ -134,7 +134,7 @@ class Cluster:
 
     @property
     def first_electrical_gpu(self) -> int:
-        """Optical NICs come first; NICs on packet switches sit at the last GPUs."""
+        """The first GPU (within its server) with a NIC on packet switches: optical NICs come first."""
         return (self.gpus_per_server - self.nics) % self.gpus_per_server if self.nics else 0
 
     def host(self, server: np.ndarray, nic: np.ndarray) -> np.ndarray:

@@ -164,8 +164,8 @@ class Prices:
     def read(cls, path: str | Path) -> "Prices":
         """Read prices from a `.toml` or `.json` file with the names above; missing names keep their defaults.
 
-        A file with its own `gbps` must also list the prices at them. It may leave out `switch_port` if it has whole
-        switches that serve each bandwidth.
+        A file with its own `gbps` must also list the prices at these bandwidths. It may leave out `switch_port` if it
+        has whole switches that serve each bandwidth.
         """
         with in_file(path):
             return cls._of(path)
@@ -317,8 +317,8 @@ class Attachment:
 def tree_attachment(oversubscription: float = 1.0, tiers: Any = 3, oversubscribed_at: str = "edge") -> Attachment:
     """Return the parts behind a NIC on a tree, oversubscribed k:1 at the edge or (three tiers only) the aggregation.
 
-    A link has a port and a transceiver at each end. The path up has one link per tier, and k NICs share a link above
-    the oversubscribed switch. `tiers` may be an array. Switch ports, transceivers and fibres per NIC:
+    A link has a port and a transceiver at each end. The path up has one link per tier; above the oversubscribed switch,
+    k NICs share a link. `tiers` may be an array. Switch ports, transceivers and fibres per NIC:
 
     - three tiers: 5, 6, 3 at 1:1; 1 + 4/k, 2 + 4/k, 1 + 2/k at the edge; 3 + 2/k, 4 + 2/k, 2 + 1/k at the aggregation;
     - two tiers: 3, 4, 2 at 1:1; 1 + 2/k, 2 + 2/k, 1 + 1/k at the edge;

@@ -146,7 +146,7 @@ class Fabric(ABC):
 
         In a domain that leaves spares, it is the largest number that divides the `stage`, divides the `group` or is a
         multiple of it, and is a multiple of `attention`, the GPUs of a tensor-parallel group. Raise `Misfit` if no
-        number that fits a domain is all of these.
+        number of GPUs in a domain meets all of these conditions.
         """
         size = self.gpus_of(server)
         if not self.leaves_spares:

@@ -90,8 +90,8 @@ class Mesh(eqx.Module):
     def without_one(self, node: int, other: int) -> "Mesh":
         """Return the mesh without one link between two nodes, in both directions.
 
-        A width of whole NICs loses one NIC; a link of lanes is gone. Bytes take the shortest paths that are left, or
-        other links between areas.
+        A link as wide as whole NICs loses one NIC; a link made of lanes is lost. Bytes take the shortest paths that are
+        left, or other links between areas.
         """
         tail, head = np.asarray(self.tail), np.asarray(self.head)
         lost = find_links(tail, head, np.array([node, other]), np.array([other, node]))
@@ -181,7 +181,7 @@ class DirectLinks(eqx.Module, LinkRates):
     - `groups`: number of groups that use the links at the same time, from server 0 on; `stage`: servers of a stage.
     - `panels`: links end on patch panels, and spare servers are wired to them too.
     - `hops`, `share` [N H]: links (-1 pads) that carry the bytes of each of the N = S*S pairs of servers, and the share
-      that each link carries, group after group. None until `routing.fixed.wired` computes them.
+      that each link carries, group after group. None until `routing.fixed.add_paths` computes them.
     """
 
     servers: int = eqx.field(static=True)
@@ -265,7 +265,7 @@ class DirectLinks(eqx.Module, LinkRates):
             nics = tuple(self.nics - (server == hit.server) for server in range(self.servers))
             return Degraded(hit.kind, dataclasses.replace(self, nics=nics, mesh=None, hops=None), hit.server)
         eps_left = 1 - 1 / self.nics if hit.kind == "electrical-nic" else 1.0
-        if self.panels:  # one ring breaks; half of a last ring still works
+        if self.panels:  # one ring breaks; half of the last ring still works
             eps_left = max(self.ring_nics - RING_NICS, RING_NICS / 2) / self.ring_nics
         if self.mesh is None or not np.any(np.asarray(self.mesh.nics) > 0):  # links carry only gradients and sends
             eps_left = eps_left if self.panels else 1 - 1 / max(2.0, float(self.ring_nics))

@@ -1,9 +1,10 @@
 """A dragonfly: routers behind servers, fully meshed in groups, with links between every two groups.
 
-It is balanced as published, a = 2p = 2h: a group has a routers; a router has p ports for NICs, a - 1 in the group and h
-to other groups. p is the least that fits all servers into a h + 1 groups; leftover ports double links. Minimal routing
-divides bytes equally over all links between two groups. Valiant routing first sends them through all third groups, in
-equal shares. Source: Kim, Dally, Scott, Abts, Technology-Driven, Highly-Scalable Dragonfly Topology, ISCA 2008.
+It is balanced as published (`a` = 2 `p` = 2 `h`): a group has `a` routers; a router has `p` ports for NICs, `a` - 1 in
+the group and `h` to other groups. `p` is the least that fits all servers into `a` `h` + 1 groups; leftover ports double
+links. Minimal routing divides bytes equally over all links between two groups. Valiant routing first sends them through
+all third groups, in equal shares. Source: Kim, Dally, Scott, Abts, Technology-Driven, Highly-Scalable Dragonfly
+Topology, ISCA 2008.
 """
 
 from __future__ import annotations

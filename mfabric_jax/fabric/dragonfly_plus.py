@@ -52,7 +52,8 @@ def most_hosts(radix: int) -> int:
 def plus_shape(servers: int, nics: int, radix: int) -> DragonflyPlusShape:
     """Return the size with the fewest groups, filled evenly; leftover ports double the links between groups.
 
-    Raise `Misfit` if a leaf has no room for a server, or the largest number of groups has none for all servers.
+    Raise `Misfit` if a leaf has no room for a server, or if even the largest number of groups has no room for all
+    servers.
     """
     half = radix // 2
     per_leaf = half // nics

@@ -38,7 +38,7 @@ class Electrical(eqx.Module):
     - `leaves`: the whole cluster on an oversubscribed tree whose edge switches hold several servers
       (`routing.graphs`); `damage`: what a failure takes from it.
     - `ring_nics`, `stage_nics`: NICs with which a server on `leaves` sends gradients, and activations to the next
-      stage, if all servers do so at the same time; None until `routing.graphs.rated` computes them.
+      stage, if all servers do so at the same time; None until `routing.graphs.add_rates` computes them.
     - `nic_use`: "own": each GPU uses its own NIC; "pooled": all NICs of the server carry any of its data.
     - `pxn` (own only): data crosses the NVSwitch to the NIC of the destination's rank; on rails it then stays below the
       spine.
@@ -208,7 +208,7 @@ class Electrical(eqx.Module):
 
 
 class DegradedStar(eqx.Module):
-    """Ports left after a failure [NICs of 1 byte/s], for every GPU of a group and of a spare server that follows it.
+    """Ports left after a failure, for every GPU of a group and of a spare server that follows it; a NIC has 1 byte/s.
 
     - `sits` [G P]: the place (GPU) where the work of each GPU of the group is done; `per_server`: places of a server.
     - `carries` [P E]: fraction of a place's bytes that each port carries; `port` [E], `edge` [S]: capacities of ports

@@ -20,12 +20,12 @@ KINDS = {
     "optical-nic": "one NIC on an optical switch, a patch panel or a direct link; circuits or paths avoid it",
     "nic-link": "the link of one NIC to its edge switch or router (two transceivers, a fibre); as electrical-nic",
     "optical-link": "the link of one NIC to its optical switch (a transceiver, a fibre); as optical-nic",
-    "link": "one link from an edge switch up or between servers; others carry (photonic rails: its NIC fails)",
+    "link": "an uplink of an edge switch or a link between servers; others carry its bytes (photonic rails: NIC fails)",
     "spine-link": "one link above the aggregation switches of three tiers; the others carry its bytes at no cost",
     "gpu": "one GPU; its work moves to a spare server (own ports: over one NIC); without a spare the job waits",
     "server": "a server; a spare takes over, on mFabric with its electrical NICs alone; without a spare the job waits",
     "optical-switch": "the optical switch of a region or rail; electrical NICs or the other rails carry its bytes",
-    "controller": "what reconfigures a region; its circuits stay as the last iteration left them",
+    "controller": "the controller that reconfigures a region; its circuits stay as the last iteration left them",
     "nvswitch": "one NVSwitch of a server; the others carry its part of the bytes",
     "plane": "one of several planes that NICs are split over; the others carry its bytes",
     "plane-link": "the link of one NIC to one plane; its links to the other planes carry its bytes",
@@ -162,7 +162,8 @@ def degrade(
 ) -> Degraded:
     """Return what is left of a group of equal servers after a part at `server` fails.
 
-    - `servers`: of the group; None: as the group has. `radix`: of edge switches, which spray over the links left.
+    - `servers`: of the group; None: the number that `group` has. `radix`: of edge switches, which spray over the links
+      left.
     - `nvswitches`: of a server; `rails`: NICs of equal rank share an edge switch.
     - `gpus_per_rank`: tensor-parallel degree inside experts; above 1, a failed GPU moves only its slice.
     - `gpu`: on graphs, the first GPU of that server, numbered over the cluster.

@@ -25,7 +25,7 @@ OVERSUB_FAT_TREE = OnTree(
 
 
 def same_tree_notice(fabrics: Collection[str], ratio: float | None) -> str | None:
-    """Return a sentence if `network.oversubscription` makes two fabrics that are compared the same; else None."""
+    """Return a sentence if `network.oversubscription` makes two compared fabrics the same network; else None."""
     full, thin = FAT_TREE.name, OVERSUB_FAT_TREE.name
     if ratio is None or ratio == 1 or not {full, thin} <= set(fabrics):
         return None

@@ -6,8 +6,8 @@ NIC, which is then split into lanes. `paths` names the paths. `shortest`: all or
 direct link and over each third server of the line. Sources: Ahn et al., HyperX, SC 2009; Liao et al., UB-Mesh, arXiv
 2503.20377 (figures second hand). Deviation: a node is a server, unless servers have one GPU.
 
-If the user leaves shape or paths open, those are taken that carry an even all-to-all of an expert-parallel group
-fastest (`fastest`).
+If the user leaves shape or paths open, `fastest` takes those that carry an even all-to-all of an expert-parallel group
+fastest.
 """
 
 from __future__ import annotations

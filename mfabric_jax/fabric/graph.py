@@ -186,7 +186,7 @@ def _check_single(links: list[tuple], names: tuple[str, ...], directed: bool) ->
         pair = (tail, head) if directed else (min(tail, head), max(tail, head))
         if pair in seen:
             label = f"link {nth} ({names[tail]} -> {names[head]})"
-            raise InputError(f"{label} is there twice; parallel links need multigraph true.")
+            raise InputError(f"{label} appears twice; parallel links need multigraph true.")
         seen.add(pair)
 
 

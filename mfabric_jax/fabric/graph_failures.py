@@ -14,7 +14,7 @@ NO_SWITCH = "it has no switch behind its NICs"
 NO_LINK = "no link leads further from there"
 NO_NVSWITCH = "it has no nvswitch"
 NO_SPINE = "all of its switches have GPUs behind them"
-NO_PATH = "then {} cannot reach {}"
+NO_PATH = "after the failure {} cannot reach {}"
 NO_NAMES = "a graph does not say which of its switches form a plane"
 OF_LINKS = "a link of its NICs to a switch is a plane-link"
 
@@ -27,7 +27,7 @@ def absent_parts(options: GraphFile, gpu: int = 0) -> dict[str, str]:
     for kind, why in (("link", NO_LINK), ("spine-link", NO_SPINE), ("switch", NO_SWITCH), ("spine", NO_SPINE)):
         lacks |= {} if broken_links(options, kind, gpu) else {kind: why}
     lacks |= {"nic-link": NO_SWITCH} if "switch" in lacks else {}
-    if names := _cut(options, broken_links(options, "electrical-nics", gpu)):  # several NICs at once are no part
+    if names := _cut(options, broken_links(options, "electrical-nics", gpu)):  # several NICs at once are not one part
         lacks["electrical-nics"] = NO_PATH.format(*names)
     return {kind: lacks[kind] for kind in KINDS if kind in lacks}
 
@@ -106,7 +106,7 @@ def graph_devices(options: GraphFile) -> dict[str, int]:
 
 
 def _at_gpus(graph: OwnGraph) -> np.ndarray:
-    """Switches with GPUs or servers behind them [N]."""
+    """Mask of the switches with GPUs or servers behind them [N]."""
     near = np.zeros(graph.network.size, bool)
     near[graph.network.head[_outside(graph)]] = True
     near[graph.nodes] = False

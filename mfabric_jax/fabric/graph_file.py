@@ -33,7 +33,7 @@ CLOSE = 1e-6  # relative difference of bandwidths that counts as none
 
 @dataclass(frozen=True, eq=False)
 class OwnGraph:
-    """A graph that was read. As a key of caches it is compared by identity, not by its links.
+    """A graph that was read. As a cache key it is compared by identity, not by its links.
 
     - `file`: its name; `relays`: who forwards.
     - `nodes` [G]: nodes of the GPUs; `per_server`: GPUs at one NVSwitch.
@@ -59,7 +59,7 @@ class OwnGraph:
 
 class GraphFile(NamedTuple):
     """Settings of a graph: its `file`, whether GPUs forward (`relay`), the file that gives the GPUs of `ranks`, the
-    number of links that a NIC is `split` over; and the links that `failed`."""
+    number of links that a NIC is `split` over, and the links that `failed`."""
 
     file: str | None
     relay: str = "auto"
@@ -77,7 +77,7 @@ class GraphFile(NamedTuple):
 
 
 def own_graph(options: GraphFile) -> OwnGraph:
-    """Return the graph of a file. Raise `InputError` if the file is missing, unreadable or no cluster."""
+    """Return the graph of a file. Raise `InputError` if the file is missing, unreadable or not a cluster."""
     if options.file is None:
         raise InputError("network.fabric graph needs network.graph, the file of the graph.")
     return _own_graph(options.file, options)

@@ -20,7 +20,7 @@ class GraphLinks(eqx.Module, LinkRates):
 
     - `of`: the graph; `servers`: of a group; `nic_gbps`: bandwidth of a NIC, per direction; `nics`: NICs of a server.
     - `ring_nics`, `stage_nics`: NICs with which a server sends gradients, and activations to the next stage, if all
-      servers do so at the same time; None until `routing.graphs.rated` computes them.
+      servers do so at the same time; None until `routing.graphs.add_rates` computes them.
     """
 
     of: Any = eqx.field(static=True)  # `graph_file.GraphFile`

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_ports(site: FabricSite, region: Region) -> Region:
-    """Raise `InputError` if the optical switch has too few ports for the region."""
+    """Raise `Misfit` if the optical switch has too few ports for the region."""
     if site.ocs is not None:
         site.ocs.check_region(region.servers, int(np.max(region.optical_degree)))
     return region

@@ -25,7 +25,7 @@ class MultiPlaneFabric(OnTree):
         group: Any = super().group(site, nic_gbps)
         tree = self.links(site).tree
         assert tree is not None
-        dataclasses.replace(tree, hosts=site.servers * group.nics)  # raises `InputError` without room
+        dataclasses.replace(tree, hosts=site.servers * group.nics)  # raises `InputError` if the planes lack room
         if own and (site.ratio() != 1 or site.network.nic_use != "own"):
             raise Misfit(
                 "network.multi-plane.flows own needs network.nic_use own and network.oversubscription auto or 1."

@@ -12,7 +12,7 @@ PORTS = 2  # ports of a NIC with a circuit in each direction around the ring of 
 NIC_USES: tuple[str, ...] = get_args(NicUse)
 Handover = Literal[
     "none", "to the rail", "levelled", "spread"
-]  # over the NVSwitch of a server; see `routing.delegated_bytes`
+]  # over the NVSwitch of a server; see `routing.fixed.delegated_bytes`
 RING_NICS = 2  # NICs of a server per ring: one for each neighbour
 
 

@@ -83,7 +83,7 @@ class Ocs:
         return assumed if known is None else known
 
     def check_region(self, servers: int, degree: int) -> None:
-        """Raise `InputError` if the switch has fewer ports than a region has optical NICs."""
+        """Raise `Misfit` if the switch has fewer ports than a region has optical NICs."""
         if servers * degree > self.ports:
             raise Misfit(
                 f"ocs {self.name!r} has {self.ports} ports, but a region of {servers} servers with optical_degree "
@@ -137,7 +137,7 @@ class PartsTable:
             return cls(prices, watts, gpus, servers, _running(table["running"]), switch)
 
     def quote_variants(self, gpu: str) -> dict[str, "PartsTable"]:
-        """Return the parts at other quoted prices, by the column that shows what tokens cost then.
+        """Return the parts table at other quoted prices, by the column that shows the cost of tokens at that quote.
 
         They are the lowest quote of a switch port, and the lowest and highest of a GPU. A user's own prices have none.
         """

@@ -46,7 +46,7 @@ class PhotonicRailsFabric(OnMesh):
                 f"photonic-rails needs the {job.sequence_ranks} ranks of a sequence (job.parallel.cp) in one server, "
                 f"as rails carry one phase at a time; a server has {job.ranks_per_server}."
             )
-        stage = nics / min(PORTS, max(1, site.pp - 1))  # both ports lead to an only neighbour
+        stage = nics / min(PORTS, max(1, site.pp - 1))  # both ports lead to the only neighbour
         rates: dict[str, Any] = {"ring_nics": float(nics), "stage_nics": stage, "delay_s": site.delay_s}
         servers = site.group_servers
         return views.RailRings(servers, nic_gbps, nics, mesh=views.ring_of(servers), **rates)

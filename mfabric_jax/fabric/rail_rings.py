@@ -13,7 +13,7 @@ from mfabric_jax.fabric.grids import ring_circuits
 from mfabric_jax.fabric.nic_use import Handover
 
 NO_RECONFIGURATION = "circuits of other phases need it, so the job waits for the repair"
-ONE_RAIL = "no other rail could carry, so the job waits for the repair"
+ONE_RAIL = "no other rail could carry its bytes, so the job waits for the repair"
 
 
 class RailRings(DirectLinks):

@@ -2,12 +2,12 @@
 
 A server has a quarter of its NICs in each direction. Inside a node they link neighbours of the mesh. NICs that point
 out of the node are on rails; optical switches, set once, close the rails of a row of n nodes to rings. These are
-Hamilton cycles in which any two nodes are neighbours, so rows and columns are fully meshed (n odd: (n - 1) / 2
-rings, with half of their lanes in each direction). The border servers of a side share the rings equally: m links, each
-of 1 / (n - 1) of a direction's NICs, lead from the east side of every node to the west side of every other in its row,
-in the same line (columns: from south to north). Bytes take all shortest paths, in equal shares at every server; they
-cross a third node if that saves links of the mesh. Source: arXiv 2507.18889 (second hand). Deviations: how border
-servers share rails is ours, as is an even n (the same widths); a node's chips are servers, unless servers have one GPU.
+Hamilton cycles in which any two nodes are neighbours, so rows and columns are fully meshed (n odd: (n - 1) / 2 rings,
+with half of their lanes in each direction). The border servers of a side share the rings equally: m links, each 1 / (n
+- 1) of a direction's NICs wide, lead from the east side of every node to the west side of every other in its row, in
+the same line (columns: from south to north). Bytes take all shortest paths, in equal shares at every server; they cross
+a third node if that saves mesh links. Source: arXiv 2507.18889 (second hand). Deviations: how border servers share
+rails is ours, as is an even n (the same widths); a node's chips are servers, unless servers have one GPU.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def railx_mesh(shape: tuple[int, int], side: int, each: float) -> Mesh:
 
 
 def side_of(servers: int, side: int | None, group: int = 1) -> int:
-    """Return the servers along a node: `side`, or the least from 2 on whose nodes hold a group, else 2 or 1."""
+    """Return the servers along a node: `side`, or the least of 2 or more whose nodes hold a group, else 2 or 1."""
     holding = (least for least in range(2, math.isqrt(servers) + 1) if least**2 >= group and servers % least**2 == 0)
     return side or next(holding, 2 if servers % 4 == 0 else 1)
 

@@ -23,7 +23,7 @@ NO_CIRCUITS = -1  # marks an unknown count: the demand was NaN or negative
 SHOWN = 8  # most servers for which `repr` shows every circuit
 ROUNDING = 1e-4  # tolerance of the rules for real-valued circuits, as a fraction of a server's degree
 NO_RELAY = "no circuit leads to a server that could relay"
-UNSPLIT = "relaying then is modelled only for routing unsplit"
+UNSPLIT = "relaying after this failure is modelled only for routing unsplit"
 
 
 class Region(eqx.Module):
@@ -113,7 +113,8 @@ class Region(eqx.Module):
         return self.eps_Bps
 
     def lacks(self, routing: str) -> dict[str, str]:
-        """Return the failures that are not modelled: {kind: reason}; `routing`: how circuits are used."""
+        """Return the failures that are absent or not modelled here: {kind: reason}; `routing`: how circuits are
+        used."""
         reasons = dict.fromkeys(PLANES, ONE_PLANE)
         if self._alone or routing != "unsplit":
             reasons |= {"electrical-nics": NO_RELAY if self._alone else UNSPLIT}

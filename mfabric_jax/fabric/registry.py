@@ -92,7 +92,7 @@ def _site(name: str, gpus: int | None, settings: dict[str, Any]) -> FabricSite:
 
 
 def site_table(on: Fabric, site: FabricSite, nic_gbps: Any, prices: Prices) -> list[dict[str, Any]]:
-    """As `cost_table`, for a site."""
+    """Return the `cost_table` of a site."""
     rows: list[dict[str, Any]] = []
     for to, part, count in _count_parts(on, site, bool(prices.rack_switch_per_server)):
         unit = prices.price_of(part, nic_gbps)
@@ -129,7 +129,7 @@ def cluster_cost(
 
 
 def site_cost(on: Fabric, site: FabricSite, nic_gbps: Any, prices: Prices) -> Any:
-    """As `cluster_cost`, for a site; its `gpus_per_server` GPUs pay for their part of a server or domain."""
+    """Return the `cluster_cost` of a site; its `gpus_per_server` GPUs pay for their part of a server or domain."""
     dollars = [row["usd"] for row in site_table(on, site, nic_gbps, prices)]
     return None if any(part is None for part in dollars) else site.servers * sum(dollars)
 
@@ -146,7 +146,7 @@ def cluster_watts(
 
 
 def site_watts(on: Fabric, site: FabricSite, nic_gbps: Any, watts: Watts) -> Any:
-    """As `cluster_watts`, for a site."""
+    """Return the `cluster_watts` of a site."""
     drawn = [
         (watts.watts_of(part, nic_gbps), count)
         for _, part, count in _count_parts(on, site, bool(watts.rack_switch_per_server))

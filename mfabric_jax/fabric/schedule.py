@@ -14,7 +14,7 @@ from mfabric_jax.support.array_module import array_module
 from mfabric_jax.support.arrays import counts, floats, indices
 from mfabric_jax.support.platforms import soundness
 
-UNEQUAL = "optical_degree must be a multiple of the {} switches, which have equally many ports of a server"
+UNEQUAL = "optical_degree must be a multiple of the {} switches, which share a server's ports equally"
 
 
 class CircuitSchedule(eqx.Module):
@@ -29,7 +29,7 @@ class CircuitSchedule(eqx.Module):
     - `directed`: the two fibres of a transceiver may lead to different peers, so the ports limit rows and columns of a
       configuration separately. Otherwise a circuit joins two servers in both directions, and configurations are
       symmetric.
-    - `first_free`: the first configuration of every switch is there at time 0; otherwise it needs a reconfiguration.
+    - `first_free`: every switch already shows its first configuration at time 0; otherwise it needs a reconfiguration.
 
     The last four are static. Shapes are checked here; values are checked when a region is known.
     """

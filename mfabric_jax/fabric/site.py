@@ -38,7 +38,7 @@ class ClusterShape(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FabricSite:
-    """The servers, NICs and switches that a fabric is laid out for. In `parts`, numbers of NICs may be arrays [N].
+    """The servers, NICs and switches that a fabric is laid out for. For `Fabric.parts`, NIC counts may be arrays [N].
 
     - `network`: the network settings of a case, with a table for each fabric (`own`).
     - `servers`, `gpus_per_server`: servers, or parts of scale-up domains; `pp`: number of pipeline stages.
@@ -155,7 +155,7 @@ def server_Bps(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
 class Domains:
     """The scale-up domains of a fabric.
 
-    - `gpus`: GPUs of a domain that work, unless the GPU sets it; `built`: GPUs that it has; None: all work.
+    - `gpus`: GPUs of a domain that work, unless the GPU sets another number; `built`: GPUs that it has; None: all work.
     - `price`: field of `Prices` paid per GPU besides its NICs, and what it pays for.
     - `inside_Bps(gpu_tbps, nic_gbps, own_Bps)`: bandwidth of a GPU in its domain [bytes/s]; `own_Bps`: that of its data
       sheet.
@@ -177,8 +177,8 @@ class Optics:
     """Optical switches or panels of a fabric.
 
     - `wires(site, nic_gbps, choose)`: circuits [G S S] of the whole cluster; `choose(degree)` applies the user's policy
-      to every region, `choose(degree, "topoopt")` a named one, and `choose(nics, wiring)` wires every stage. None:
-      circuits are in `FabricLinks.mesh`.
+      to every region, `choose(degree, "topoopt")` applies a named one, and `choose(nics, wiring)` wires every stage.
+      None: circuits are in `FabricLinks.mesh`.
     - `switches(site)`: optical ports of one region, and number of regions; None: no such ports, or included in the
       price per GPU.
     - `policy`: the policy shown in rows; None: the user's choice; `reconfigures`: circuits change during training.

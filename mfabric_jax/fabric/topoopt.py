@@ -1,8 +1,9 @@
 """TopoOpt: all NICs on patch panels, circuits chosen once for expected demand; servers forward for each other.
 
 Rings over the servers of a stage carry gradients, and matchings inside expert-parallel groups carry all-to-alls. One
-circuit joins each server with its peer in the previous stage, and one in the next. `policies.wirings` divides the NICs
-among these. Gradients use rings in both directions, at twice a NIC's rate per ring. Source: Wang et al., NSDI 2023.
+circuit joins each server to its peer in the previous stage, and one to its peer in the next. `policies.wirings` divides
+the NICs among these. Gradients use rings in both directions, at twice a NIC's rate per ring. Source: Wang et al., NSDI
+2023.
 """
 
 from __future__ import annotations

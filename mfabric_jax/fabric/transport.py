@@ -110,7 +110,8 @@ TRANSPORTS = {
 
 
 def get_transport(transport: str | Path | Transport) -> Transport:
-    """Return a transport by its name (none, ndp, dctcp), from a `.toml` or `.json` file, or unchanged if it is one.
+    """Return a transport by its name (none, ndp, dctcp), from a `.toml` or `.json` file, or return it unchanged if it
+    is a `Transport`.
 
     A file holds `payload_bytes` and `header_bytes`, and optionally other fields of `Transport`; the default name is
     that of the file. `measured`, which `mfabric calibrate nccl` writes, says where the constants come from and is not
@@ -129,8 +130,8 @@ def get_transport(transport: str | Path | Transport) -> Transport:
         missing = [name for name in ("payload_bytes", "header_bytes") if name not in values]
         if missing and measured is not None:
             raise InputError(
-                "it holds measured times but no transport, which needs times between servers; write it with --nic-gbps "
-                "from times of tier leaf or across."
+                "it holds measured times but no transport; to get one, calibrate with --nic-gbps from times between "
+                "servers (tier leaf or across)."
             )
         if missing:
             raise InputError(f"a transport needs {' and '.join(missing)}.")

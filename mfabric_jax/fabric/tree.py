@@ -85,7 +85,7 @@ class Tree:
 
     @property
     def pod_ports(self) -> tuple[int, int]:
-        """(up, down) ports of an aggregation switch. Two tiers: (1, radix) of a spine; one: a pod is its switch."""
+        """(up, down) ports of an aggregation switch. Two tiers: (1, radix), of a spine; one tier: (1, 1)."""
         if self.tiers < 3:
             return 1, self.radix if self.tiers == 2 else 1
         return self._ports(self.oversubscription if self.oversubscribed_at == "aggregation" else 1.0)

@@ -55,7 +55,8 @@ def completion_times(
     - `after` [D 2]: flow `after[d, 1]` waits for the end of flow `after[d, 0]`; known before tracing, the same for a
       whole batch.
     - `lag` [F] s: a flow begins that long after the later of `start` and the last end it waits for; 0 or more.
-    - `engine`: host | device | auto. Auto takes host on a CPU if flows wait for others or there are over 512 flows.
+    - `engine`: host | device | auto. Auto is host on a CPU if flows wait for others or there are more than 512 flows,
+      else device.
 
     A flow without bytes ends as it begins and takes no bandwidth. A flow without hops runs at its cap, as a computation
     does. Raise `InputError` for a wrong shape, a cycle (with its members) or a second derivative. Differentiable once,

@@ -18,7 +18,7 @@ from mfabric_jax.flows.problem import FlowProblem, is_ill_posed, once
 
 
 class Release(NamedTuple):
-    """When flows may begin: `start`, `lag` [F] s; pairs `after` [D 2]; `order` [F]: one in which all can run."""
+    """When flows may begin: `start`, `lag` [F] s; pairs `after` [D 2]; `order` [F]: an order in which all can run."""
 
     start: Float[Array, "F"]
     lag: Float[Array, "F"]
@@ -52,7 +52,7 @@ class EventState(NamedTuple):
     begin: Float[Array, "F"]
     finish: Float[Array, "F"]
     holder: Int[Array, "F"]  # the link that limited a flow as it ended
-    filled: Filling  # of the interval before
+    filled: Filling  # in the interval before this one
     keep: Bool[Array, "F"]  # flows whose rate the last event cannot have changed
     floor: Float[Array, ""]  # the level below which nothing changed
     moving: Bool[Array, ""]
@@ -93,7 +93,7 @@ def simulate_events(problem: FlowProblem, size, release: Release) -> EventState:
         moving = jnp.isfinite(step)
         step = jnp.where(moving, step, 0)
         then = _add(clock.now, step)
-        begins = (until_begin <= until_end) | (next_begin <= then[0])  # rounding may reach a begin a little early
+        begins = (until_begin <= until_end) | (next_begin <= then[0])  # rounding may reach a begin too early
         later = jnp.where(moving, jnp.where(begins, jnp.stack([next_begin, 0]), then), clock.now)
         after = _add(clock.left, -jnp.where(step > 0, rate * step, 0))
         ended = moving & active & ((eta <= step) | (after[0] <= 0))

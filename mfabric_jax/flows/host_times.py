@@ -18,7 +18,7 @@ from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.lazily import LazyModule
 from mfabric_jax.support.platforms import cores
 
-# Its loops, and their compiler, load at the first instance.
+# The loops, and their compiler, load when the first instance is solved.
 _host = LazyModule("mfabric_jax.flows.host.instance")
 
 

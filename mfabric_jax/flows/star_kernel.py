@@ -1,8 +1,8 @@
 """The star kernel: N endpoints, each with a port up and a port down; ports may form groups.
 
 The max-min rate of flow i -> j is the smaller of two levels, x_ij = min(row_i, column_j). So ports fill lowest first,
-and a completion changes only ports above the ended flow's rate. The batch is the last axis; its lanes do not wait for
-a few that still fill. Exact without tolerances. Source: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2.
+and a completion changes only ports above the ended flow's rate. The batch is the last axis; most lanes continue while a
+few still fill. Exact without tolerances. Source: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2.
 """
 
 import functools

@@ -21,7 +21,7 @@ class Arrivals(NamedTuple):
     """Parts of one all-to-all, in the order in which they arrive, and the times of their return.
 
     - `time` [P S] s: when the last byte of a part arrives at a server; 0 where it has none. `bytes` [P S].
-    - `turn_s`, `circuit_s` [P]: how long circuits reconfigure before the part, and how long they carry it.
+    - `reconfigure_s`, `circuit_s` [P]: how long circuits reconfigure before the part, and how long they carry it.
     - `packet_s` [P]: how long the part's return takes on packet NICs alone.
     """
 
@@ -32,7 +32,8 @@ class Arrivals(NamedTuple):
     packet_s: Float[Array, "P"]
 
     def merge_parts(self, parts: int) -> "Arrivals":
-        """Merge neighbouring parts into at most `parts` of about equal numbers; a part arrives with its last member."""
+        """Merge neighbouring parts into at most `parts` groups of about equal size, which arrive with their last
+        part."""
         first = np.array_split(np.arange(len(self.time)), min(whole("parts", parts), len(self.time)))
         turn_s, both_s = self.reconfigure_s, self.reconfigure_s + self.circuit_s
         rows = [
@@ -49,7 +50,7 @@ class Arrivals(NamedTuple):
 
 
 def equal_parts(first_s, second_s, received: Float[Array, "S"], parts: int) -> Arrivals:
-    """Return an all-to-all of `first_s` seconds in equal parts, one after the other; their return takes `second_s` [s].
+    """Return an all-to-all in equal parts, one after another: all arrive in `first_s` and return in `second_s` [s].
 
     `received` [S]: bytes of all parts at every server.
     """
@@ -67,14 +68,14 @@ def equal_parts(first_s, second_s, received: Float[Array, "S"], parts: int) -> A
 
 
 def arrivals(region: Region, schedule: CircuitSchedule, demand: Float[Array, "S S"]) -> Arrivals:
-    """Return the K + 2 parts of an all-to-all whose circuits follow K configurations; exact, as `schedule_time`.
+    """Return the K + 2 parts of an all-to-all whose circuits follow K configurations; exact, like `schedule_time`.
 
     - `demand` [S S]: bytes from server i to server j; the diagonal stays in its server and is the first part, at 0 s.
 
     A part is what circuits deliver between the ends of two configurations (of any switch), plus the packets of every
-    pair whose last packet arrives in that time. The last part is packets that arrive after all configurations. The
-    return replays the same times over reversed circuits. Times are infinite if packet NICs do not reach bytes that
-    circuits leave. `InputError` and derivatives are those of `schedule_time`; under `vmap` a batch.
+    pair whose last packet arrives in that time. The last part is the packets that arrive after the last configuration.
+    The return replays the same times over reversed circuits. Times are infinite if circuits leave bytes that packet
+    NICs cannot reach. Errors and derivatives are those of `schedule_time`. Works under `vmap`.
     """
     of_type("schedule", schedule, CircuitSchedule)
     between = between_servers(of_type("region", region, Region), demand, rule=FROM_0_TO_INFINITY)

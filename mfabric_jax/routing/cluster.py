@@ -1,9 +1,9 @@
 """The links that flows between the GPUs of a cluster cross.
 
-Flows inside a server cross the NVSwitch. Between servers, a flow takes the first that exists of: paths over links that
-do not change; a direct circuit of the pair; the NICs on the tree; circuits of other servers, which forward. If a GPU
-does not own the NIC that its data uses, the data crosses the NVSwitch to (or from) the delegate GPU that does; the data
-is spread over the pair's delegates by their shares. Source: arXiv 2501.03905, topology-aware routing.
+Flows inside a server cross the NVSwitch. Between servers, a flow takes the first of these that exists: paths over fixed
+links; a direct circuit of the pair; the NICs on the tree; circuits through other servers, which forward. If a GPU does
+not own the NIC that its data uses, the data crosses the NVSwitch to (or from) the delegate GPU that does; the data is
+spread over the pair's delegates by their shares. Source: arXiv 2501.03905, topology-aware routing.
 """
 
 import numpy as np
@@ -216,8 +216,8 @@ def ecmp(tree: Tree, src: np.ndarray, dst: np.ndarray, seed: int) -> tuple[np.nd
 
 
 def least_loaded(tree: Tree, src, dst, size, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the aggregation switch and core of each flow; largest first, each takes the path whose fullest link is
-    emptiest."""
+    """Return the aggregation switch and core of each flow: in falling order of size, each flow takes the path whose
+    busiest link has the least load."""
     if size is None:
         raise InputError("routing 'least-loaded' needs size, the bytes of every flow.")
     up, climb = tree.edge_ports[UP], tree.pod_ports[UP]

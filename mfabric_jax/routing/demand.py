@@ -17,7 +17,7 @@ def between_servers(
 ) -> Float[Array, "S S"]:
     """Return the demand as floats with a zero diagonal.
 
-    Raise `InputError` if bytes between servers break the rule; if values are traced, negative ones become NaN.
+    Raise `InputError` if bytes between servers break `rule`. If values are traced, negative ones become NaN instead.
     """
     demand, servers = floats(field, demand), region.servers
     if demand.shape != (servers, servers):
@@ -45,5 +45,5 @@ def _without_own(field: str, demand: Float[Array, "... S S"], rule: NumberRule) 
 
 
 def over(load, capacity):
-    xp, dead = array_module(load, capacity), capacity <= 0  # NaN is not dead: it stays
+    xp, dead = array_module(load, capacity), capacity <= 0  # not true of NaN, which stays NaN
     return xp.where(load != 0, xp.where(dead, xp.inf, load / xp.where(dead, 1, capacity)), 0)

@@ -54,7 +54,7 @@ class FlowEnds(NamedTuple):
 
     @property
     def busiest_use(self) -> float | None:
-        """Fraction of the time until the last end that the busiest link needs for its bytes."""
+        """Time that the busiest link needs for its bytes, as a fraction of the time until the last flow ends."""
         last = self.seconds.max(initial=0)
         return None if self.busiest is None or not np.isfinite(last) or last == 0 else float(self.busiest_s / last)
 
@@ -63,7 +63,7 @@ QUANTILES = {"flow_p50_s": 0.5, "flow_p99_s": 0.99}
 
 
 def columns_of_ends(result: FlowEnds | None, rate: float = 1.0) -> dict[str, Any]:
-    """Return the columns of a row; `rate`: factor by which links are faster. `found` None: the ends are not known."""
+    """Return the columns of a row, all None if `result` is None (unknown); `rate`: factor by which links are faster."""
     if result is None:
         return dict.fromkeys((*QUANTILES, "busiest_link", "busiest_link_use"))
     seconds = {name: result.quantile(part) for name, part in QUANTILES.items()}

@@ -65,7 +65,7 @@ def fixed_time(group, demand: Float[Array, "R R"], ranks_per_server: int) -> Flo
 
 @functools.singledispatch
 def fixed_times_now(group, demand: Float[np.ndarray, "B R R"], ranks_per_server: int) -> Float[np.ndarray, "B"]:
-    """Return `fixed_time` for many all-to-alls, by compiled loops of the host in float64: no XLA program."""
+    """Return `fixed_time` for many all-to-alls, by compiled loops on the host in float64: no XLA program."""
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
 
@@ -137,7 +137,7 @@ def rail_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[
 
 
 def of_ports(group: RailRings, ranks_per_server: int) -> float:
-    """Return the time on all of a rank's rails, with ports of half a NIC each, over the time on one whole NIC."""
+    """Return the time on all rails of a rank, whose ports are half a NIC each, over the time on one whole NIC."""
     return PORTS * ranks_per_server / group.nics
 
 
@@ -150,7 +150,7 @@ def add_paths(fabric: DirectLinks, count=None) -> DirectLinks:
     if count is not None:
         mesh, groups = mesh_of(count), len(np.asarray(count)) // servers
         if len(np.asarray(count)) % servers:
-            raise InputError(f"count must be of whole groups of {servers} servers, got {list(np.shape(count))}.")
+            raise InputError(f"count must hold whole groups of {servers} servers, got {list(np.shape(count))}.")
     assert mesh is not None
     group, i, j = (x.ravel() for x in np.mgrid[:groups, :servers, :servers])
     a, b = group * servers + i, group * servers + j
@@ -178,7 +178,7 @@ def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Arra
     """Return the exact fluid time of one all-to-all of `demand` [S S] bytes per group, with forwarding [s]: the mean
     over groups."""
     if fabric.mesh is None or not fabric.has_paths:
-        raise InputError("direct links need circuits before they carry anything; see wired(group, count).")
+        raise InputError("direct links need circuits before they carry anything; see add_paths(fabric, count).")
     size = jnp.tile(between_servers(fabric, demand).reshape(-1), fabric.groups)
     return _mean_of_groups(
         jnp.asarray(fabric.mesh.nics), fabric.nic_Bps, fabric.hops, fabric.share, size, fabric.groups
@@ -186,7 +186,7 @@ def forward_time(fabric: DirectLinks, demand: Float[Array, "S S"]) -> Float[Arra
 
 
 def forward_times_now(fabric: DirectLinks, demand: Float[np.ndarray, "B S S"]) -> Float[np.ndarray, "B"]:
-    """Return `forward_time` for many all-to-alls, by compiled loops of the host in float64."""
+    """Return `forward_time` for many all-to-alls, by compiled loops on the host in float64."""
     assert fabric.mesh is not None
     size = np.tile(_to_others(demand).reshape(len(demand), -1), fabric.groups)
     return _means_of_groups_now(fabric.mesh.nics, fabric.nic_Bps, fabric.hops, fabric.share, size, fabric.groups)
@@ -237,7 +237,7 @@ def spray_ports(fabric: Electrical, demand: Float[Array, "... R R"], ranks_per_s
         between, port = on_planes(between, fabric.planes), xp.repeat(port, fabric.planes) / fabric.planes
     if fabric.pxn:
         between = by_rail(between, ranks_per_server)
-    below = fabric.oversubscription is None or fabric.pxn  # bytes stay below the edge switches, on their rails
+    below = fabric.oversubscription is None or fabric.pxn  # uplinks do not limit, or bytes stay on rails
     return StarLoads(between, port, None if below else edge)
 
 
@@ -297,14 +297,14 @@ def _level_load(load: Float[Array, "... S g"]) -> Float[Array, "... S g g"]:
 @jax.jit
 def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
     """Return the time of the slowest all-to-all inside a server [s]: `demand` [S G G] bytes, `gpu_Bps` per rank."""
-    rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # else XLA folds every copy of a constant
+    rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # XLA would fold each constant copy
     port = jnp.broadcast_to(rate, demand.shape[1])
     finish = jax.vmap(lambda server_demand: flows.star_completion(server_demand, port, port))(_to_others(demand))
     return finish.max(initial=0)
 
 
 def inside_times_now(demand: Float[np.ndarray, "B S G G"], gpu_Bps: float) -> Float[np.ndarray, "B"]:
-    """Return `inside_time` for many demands, by compiled loops of the host in float64."""
+    """Return `inside_time` for many demands, by compiled loops on the host in float64."""
     *many, ranks, _ = demand.shape
     ports = StarLoads(_to_others(demand).reshape(-1, ranks, ranks), np.full(ranks, float(gpu_Bps)), None)
     return latest_ends_on(ports).reshape(many).max(axis=-1, initial=0)
@@ -335,7 +335,7 @@ class SinglePaths(eqx.Module):
         return _mean_of_groups(self.capacity, fabric.nic_Bps, self.hops, self.share, size, self.groups)
 
     def times_now(self, fabric: Electrical | DirectLinks, demand: Float[np.ndarray, "B R R"]) -> Float[np.ndarray, "B"]:
-        """Return `time` for many all-to-alls, by compiled loops of the host in float64."""
+        """Return `time` for many all-to-alls, by compiled loops on the host in float64."""
         size = demand[:, np.asarray(self.source), np.asarray(self.target)] / self.slices
         return _means_of_groups_now(self.capacity, fabric.nic_Bps, self.hops, self.share, size, self.groups)
 
@@ -358,7 +358,7 @@ def single_shortest_paths(
 ) -> SinglePaths:
     """Draw `single_paths` on circuits with forwarding only: one shortest path per flow."""
     if links.mesh is None:
-        raise InputError("direct links need circuits before paths are drawn; see wired(group, count).")
+        raise InputError("direct links need circuits before paths are drawn; see add_paths(fabric, count).")
     network = links.mesh.network
     src, dst = leaving_flows(gpus_per_server, links.groups, ranks, slices)
     routes = routing.shortest_routes(network, src // gpus_per_server, dst // gpus_per_server, routing="ecmp", seed=seed)
@@ -368,7 +368,7 @@ def single_shortest_paths(
 def leaving_flows(
     gpus_per_server: int, groups: int, ranks: int, slices: int, moved: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the GPUs [F] of all groups' flows between servers; `moved`: a GPU that moved to a spare server."""
+    """Return both GPUs [F] of all groups' flows between servers; `moved`: a GPU that moved to a spare server."""
     group, source, target, slice_ = (x.ravel() for x in np.mgrid[:groups, :ranks, :ranks, :slices])
     src, dst = ((group * ranks + rank) * slices + slice_ for rank in (source, target))
     away = src // gpus_per_server != dst // gpus_per_server

@@ -1,4 +1,4 @@
-"""Bandwidth of gradient reductions, if the servers of all stages reduce at once over shared links."""
+"""Bandwidth of gradient reductions if the servers of all stages reduce at once over shared links."""
 
 from collections.abc import Callable
 
@@ -14,8 +14,9 @@ def gradient_nics(most: MostAtOnce, ports: float, servers: int, stage: int) -> f
     A stage is `stage` servers in a row. A server sends either to the next server on the ring of its stage, or in equal
     parts to all other servers of the stage, whichever is faster. Both move the bytes of a ring all-reduce.
 
-    - `most(src, dst, part)`: NICs of a server that fill the busiest link if each pair [F] carries `part` of them.
-    - `ports`: NICs of a server, an upper bound.
+    - `most(src, dst, part)`: bandwidth of a server, in NICs, at which the busiest link is full if each pair [F] carries
+      `part` of it.
+    - `ports`: NICs of a server, an upper bound on the result.
     """
     server = np.arange(servers)
     first = server // stage * stage

@@ -1,8 +1,8 @@
 """All-to-alls of equal groups on shared links, cut into parts without common links; equal parts are solved once.
 
 This is exact, because among links with the same flows only the narrowest can limit them; because flows that share no
-link, directly or through other flows, do not change each other's rates; and because parts that differ only in the
-numbers of their links take equal times. A part whose flows each cross one port out and one port in is a star, which a
+link, directly or through other flows, do not change each other's rates; and because parts that differ only in how their
+links are numbered take equal times. A part whose flows each cross one port out and one port in is a star, which a
 faster loop solves.
 """
 
@@ -45,7 +45,7 @@ class GraphPart(eqx.Module):
 
     - `source`, `target` [F]: ranks of each flow; `group` [F]: its group, numbered within the part.
     - `hops`, `share` [F H]: on links with the capacity of one NIC.
-    - `links_of` [L]: these links in the network, for the first of equal parts; `many`: number of equal parts.
+    - `many`: number of equal parts; `links_of` [L]: numbers of the links in the network, for the first of these parts.
     """
 
     source: Any
@@ -73,8 +73,8 @@ class GraphPart(eqx.Module):
 class GraphPaths(eqx.Module):
     """The parts of the all-to-alls of `groups` groups. Each flow carries 1 / `slices` of the bytes between its ranks.
 
-    - `of`, `column` [E]: columns are the groups of all parts, in order; the end of group `of` is the latest of its
-      columns.
+    - `of`, `column` [E]: pairs of a group and a column that holds one of its ends. Columns are the groups of all parts,
+      in order; a group ends with the latest of its columns.
     - `per_rail`: ranks of a server whose bytes leave by the NIC of the destination's rank; 0: by their own NICs.
     """
 
@@ -106,7 +106,7 @@ class GraphPaths(eqx.Module):
         return jnp.zeros(self.groups, every.dtype).at[self.of].max(every).mean()
 
     def times_now(self, fabric: Any, demand: Float[np.ndarray, "B R R"]) -> Float[np.ndarray, "B"]:
-        """Return `time` for many all-to-alls, by compiled loops of the host in float64."""
+        """Return `time` for many all-to-alls, by compiled loops on the host in float64."""
         if not self.parts:
             return np.zeros(len(demand))
         nic_Bps, demand = float(fabric.nic_Bps), self.at_nics(demand)
@@ -134,7 +134,7 @@ def _ends(part: GraphPart, nic_Bps: float, size: np.ndarray) -> np.ndarray:
 
 
 def _side_by_side(solve: Callable[[np.ndarray], np.ndarray], size: np.ndarray) -> np.ndarray:
-    """Return `solve` of sizes [B F], divided over the cores."""
+    """Return `solve` of sizes [B F], in parallel on all cores."""
     workers = min(cores(), len(size))
     if workers < 2:
         return solve(size)
@@ -144,7 +144,7 @@ def _side_by_side(solve: Callable[[np.ndarray], np.ndarray], size: np.ndarray) -
 
 # ---------------------------------------------------------------------------------------------- division into parts
 class _Hops(NamedTuple):
-    """Hops in order of flows: `flow`, `link` [N]; `share` [N]: fraction of the flow's rate over the link's NICs."""
+    """Hops in order of flows: `flow`, `link` [N]; `share` [N]: fraction of the flow's rate per NIC of the link."""
 
     flow: np.ndarray
     link: np.ndarray
@@ -232,7 +232,7 @@ def narrowest(hops: _Hops) -> _Hops:
     slot = offset[np.repeat(alike, count)] + nth
     same = np.full(int(offset[-1]) + 1, -1)
     same[slot] = flow
-    if (same[slot] != flow).any():  # two sets of flows have the same marks
+    if (same[slot] != flow).any():  # two different sets of flows happen to have the same marks
         return hops
     widest = np.zeros(len(same))
     np.maximum.at(widest, slot, share)
@@ -246,7 +246,7 @@ def narrowest(hops: _Hops) -> _Hops:
 
 
 def flow_components(hops: _Hops, flows: int, links: int) -> np.ndarray:
-    """Return, for each flow, the least flow [F] with which it shares links, directly or through others."""
+    """Return, for each flow, the lowest number [F] of a flow with which it shares links, directly or through others."""
     least = np.arange(flows)
     while True:
         of_link = np.full(links, flows)
@@ -314,7 +314,7 @@ def _star(hops: np.ndarray, share: np.ndarray) -> PartStar | None:
 
 
 def _sides(hops: np.ndarray, links: int) -> np.ndarray | None:
-    """Return 0 or 1 for each link, so that every flow crosses one link of each; None if that is impossible."""
+    """Return the side, 0 or 1, of each link: every flow crosses one link of each side; None if that is impossible."""
     side = np.full(links, -1)
     side[0] = 0
     while (side < 0).any():

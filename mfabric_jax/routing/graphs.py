@@ -29,7 +29,7 @@ from mfabric_jax.workload import Workload
 
 SIZED = "least-loaded"  # needs the bytes of every flow, which differ from one all-to-all to the next
 PAIRS_AT_ONCE = 1 << 22  # pairs of GPUs that reduce gradients, per batch
-_ONE = threading.Lock()  # scenarios are solved in parallel, over the same routes
+_ONE = threading.Lock()  # scenarios are solved in parallel, over the same paths
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -174,7 +174,7 @@ def _rates(links: SharedLinks, shape: _Shape) -> dict[str, float | None]:
     stage, servers = shape.stage // shape.server, shape.gpus // shape.server
 
     def most(src: np.ndarray, dst: np.ndarray, part: float) -> float:
-        """Return the NICs of each GPU if servers send to servers at once, GPU to GPU."""
+        """Return the bandwidth of each GPU, in NICs, if servers send to servers at once, GPU to GPU."""
         step = max(1, PAIRS_AT_ONCE // shape.server)
         parts = [slice(first, first + step) for first in range(0, len(src), step)]
         ends = ([_gpus_of(shape.server, server[some]) for server in (src, dst)] for some in parts)
@@ -193,7 +193,7 @@ def _gpus_of(per_server: int, server: np.ndarray) -> np.ndarray:
 
 
 def _ports(graph: OwnGraph, network: FabricGraph) -> float:
-    """Return the NICs of a GPU: the links that leave a server, over its GPUs, for the server with the fewest."""
+    """Return the NICs of a GPU: the links that leave the server with the fewest, divided by its GPUs."""
     server = np.full(network.size, -1)
     server[graph.nodes] = np.arange(len(graph.nodes)) // graph.per_server
     up = np.isin(network.tail, graph.nodes) & (kinds_of(network)[network.head] == "nvswitch")

@@ -30,7 +30,7 @@ def mesh_routes(mesh: Mesh, src: np.ndarray, dst: np.ndarray, *, routing: str = 
 
 
 def most_at_once(mesh: Mesh, src: np.ndarray, dst: np.ndarray, part: float = 1.0) -> float:
-    """Return the NICs per server that fill the busiest link if all pairs send `part` of a server's bytes at once."""
+    """Return the NICs of a server at which the busiest link is full if all pairs send `part` of their rate at once."""
     network = mesh.network
     load = np.zeros(len(network.tail))
     for first in range(0, len(src), PAIRS_AT_ONCE):
@@ -149,7 +149,7 @@ def _scale_shares(routes: Routes, part: np.ndarray) -> Routes:
 
 
 def _sum_legs(parts: list[Any], flows: int) -> Routes:
-    """Return one row per flow for legs (flow [N], hops, share [N H]); a link's shares in several legs add up."""
+    """Join legs (flow [N], hops, share [N H]) to one row per flow; the shares of a link in several legs add up."""
     triples = []
     for flow, hops, share in parts:
         row, column = np.nonzero(hops >= 0)

@@ -1,7 +1,8 @@
 """Relay shares from one potential per link: gradient steps on O(S^2) numbers instead of S^3 shares.
 
 A path's share of a pair's bytes is proportional to the product of e^potential over its links. The best and most even
-shares have this form, e^(-path price / temperature), as the temperature falls; a path's price is the sum over links.
+shares have this form, e^(-path price / temperature), as the temperature falls; a path's price is the sum of its links'
+prices.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ RATE, LAST_RATE = 0.15, 0.003  # first and last step size
 SLOPES, SQUARES = 0.8, 0.9  # Adam's decay rates: short memory, because the temperature falls
 FARTHEST = 20.0  # bound on |potential|: products stay within float32
 SMALLEST = 1e-8  # Adam's epsilon
-DIRECT = 7.0  # initial weight of a direct circuit over that of another path of equal width
+DIRECT = 7.0  # initial weight of a direct circuit, relative to another path of equal width
 
 Potentials = Float[Array, "3S+2 S"]  # first, second, direct circuits; ports up, ports down
 

@@ -39,15 +39,15 @@ def all_to_all_time(
       circuits and circuits through a third server (`relay_finish`).
 
     Raise `InputError` for circuits that are not legal in this region. If they are traced, a CPU raises a runtime error
-    that names the rule (`Circuits.checked`); other platforms return NaN. `part_times` does not check circuits: use it
-    in loops whose circuits are surely legal.
+    that names the rule (`Circuits.check_legal`); other platforms return NaN. `part_times` does not check circuits: use
+    it in loops whose circuits are known to be legal.
 
     Flows on the EPS share ports max-min fairly, except under split, where each is paced to end at the common time
     (max-min sharing would end later, see `port_bound`). The time is infinite if bytes have no path. Works under `vmap`;
     differentiable in demand, bandwidth, real-valued circuits and shares. The latest pair alone decides the time, so the
     derivative is 0 for nearly every other pair under "unsplit" and "best-path"; under "split" and "relay" it reaches
     all pairs of the busiest ports and links. A plan with a schedule takes its `schedule_time`, whatever the routing.
-    The result has the wider dtype of demand and the region's arrays, at least float32.
+    The result has the widest dtype of demand and the region's arrays, at least float32.
     """
     one_of("routing", routing, ROUTINGS)
     circuits = _circuits(region, plan)
@@ -120,7 +120,7 @@ def _on_circuits(
 def unsplit_times_now(
     region: Region, count: Int[np.ndarray, "B S S"], demand: Float[np.ndarray, "B S S"]
 ) -> tuple[Float[np.ndarray, "B"], Float[np.ndarray, "B"]]:
-    """Return `part_times` for many unsplit all-to-alls, by compiled loops of the host in float64."""
+    """Return `part_times` for many unsplit all-to-alls, by compiled loops on the host in float64."""
     demand, optical = np.where(np.eye(region.servers, dtype=bool), 0, demand), count > 0
     direct = np.where(optical & (demand != 0), _over_circuits(count, demand, region.nic_Bps), 0)
     port = np.broadcast_to(np.asarray(region.eps_Bps, float), region.servers)
@@ -136,10 +136,10 @@ def parts_that_wait(
     *,
     routing: str = "unsplit",
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-    """Return `part_times` (relay: `relay_part_bounds`), and the time of circuit traffic that waits [s].
+    """Return `part_times` (relay: `relay_part_bounds`), and the time that waiting circuit traffic takes [s].
 
-    Traffic waits for the pairs `turning` [S S], whose circuits reconfigure; a relayed path waits if either circuit
-    does.
+    The traffic of pairs that are `reconfigured` [S S] waits for their circuits; a relayed path waits if either of its
+    circuits reconfigures.
     """
     demand = between_servers(region, demand)
     if routing != "relay":
@@ -286,7 +286,7 @@ def kept_on_circuits(
         return port_bound(jnp.where(direct <= threshold, 0, demand), ports, ports)
 
     def halve(_, window):
-        low, high = window  # steps[high] is at or above its bound, steps[low] below its own
+        low, high = window  # steps[high] >= bound(steps[high]), steps[low] < bound(steps[low])
         middle = (low + high) // 2
         enough = steps[middle] >= bound(steps[middle])
         return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
@@ -390,7 +390,8 @@ def _pace(size: Float[Array, "S S"], seconds: Float[Array, ""]) -> Float[Array, 
 def relayed_part_times(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], *, server: int
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Return unsplit `part_times` if `server` lost its electrical ports and the peer with most circuits to it relays.
+    """Return unsplit `part_times` if the peer with the most circuits to `server`, which lost its electrical ports,
+    relays.
 
     Times are infinite if `server` has no circuit.
     """

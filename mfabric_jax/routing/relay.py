@@ -41,7 +41,7 @@ class Plan(eqx.Module):
 
     @staticmethod
     def of_schedule(schedule: CircuitSchedule) -> "Plan":
-        """Return a plan of the schedule that leaves no circuits up: the next plan must reconfigure."""
+        """Return a plan of the schedule after which no circuits are up, so the next plan must reconfigure."""
         nothing = jnp.zeros(schedule.configurations.shape[1:], jnp.int32)
         return Plan(Circuits(nothing), schedule=schedule)
 
@@ -86,7 +86,7 @@ def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) ->
 
 
 def link_seconds(demand, circuit, port, shares: Float[Array, "S S S+2"], efficiency) -> Float[Array, "L"]:
-    """Return load over capacity [s] of the links of `relay_problem` [S*S + 2S]; the largest bounds the time below."""
+    """Return load over capacity [s] of the links of `relay_problem` [S*S + 2S]; no time is below the largest."""
     load = on_paths(shares.astype(demand.dtype)) * demand[:, :, None]
     via, direct, eps = load[..., :-2], load[..., -2], load[..., -1]
     onward = jnp.swapaxes(via.sum(0), 0, 1) / jnp.asarray(efficiency, demand.dtype)  # [k j]
@@ -125,5 +125,5 @@ def check_shares(shares, servers: int):
     ):
         if broken.any():
             i, j = np.argwhere(broken)[0][:2]
-            raise InputError(f"shares {rule}, but for {i} -> {j} they are {values[i, j].tolist()}.")
+            raise InputError(f"shares {rule}; for {i} -> {j} they are {values[i, j].tolist()}.")
     return shares

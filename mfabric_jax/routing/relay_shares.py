@@ -1,7 +1,8 @@
 """Near-optimal shares for relay routing, by gradient steps on the busiest link's time (`relay_bound`).
 
 Paced flows, whose rates are proportional to bytes, reach the bound. Plain max-min sharing (`all_to_all_time`) ends
-later with the same shares, since a pair waits for its slowest part: 1.4 times the bound on average, 1.9 at worst.
+later with the same shares, since a pair waits for its slowest part: on average at 1.4 times the bound, at worst at 1.9
+times.
 """
 
 import functools

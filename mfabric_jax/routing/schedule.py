@@ -23,22 +23,22 @@ def schedule_time(region: Region, schedule: CircuitSchedule, demand: Float[Array
 
     Every switch begins at time 0 and shows its configurations in the order listed, for exactly their seconds. It
     reconfigures for delay_s before each, except before the first under `first_free`. Meanwhile none of its circuits
-    carry; without `all_stop`, the smaller of a pair's circuit counts before and after still carries. Other switches do
-    not wait. A circuit runs at nic_gbps in each direction and carries only bytes of its own pair (one hop, no relay),
+    carry; without `all_stop`, a pair keeps the smaller of its circuit counts before and after. Other switches do not
+    wait. A circuit runs at nic_gbps in each direction and carries only bytes of its own pair (one hop, no relay),
     whenever it is up, until none are left.
 
-    The schedule is known in advance, so at time 0 the packet NICs begin with the bytes that it leaves: those of every
-    pair above its circuits' rate times their seconds. They share the NICs max-min fairly (`star_completion`). A
-    remainder within rounding (K + 8 units of the last digit) counts as carried. The end is the later of the last byte
-    on circuits and the last on packet NICs; whatever the switches do after it costs nothing. It is infinite if packet
-    NICs do not reach bytes that circuits leave.
+    The schedule is known in advance, so at time 0 the packet NICs begin with the bytes that it leaves: what each pair
+    has beyond the rate of its circuits times the seconds that they are up. These bytes share the NICs max-min fairly
+    (`star_completion`). A remainder within rounding (K + 8 units of the last digit) counts as carried. The end is the
+    later of the last byte on circuits and the last on packet NICs; whatever the switches do after it costs nothing. It
+    is infinite if packet NICs do not reach bytes that circuits leave.
 
     A single configuration, `first_free` and as long as its slowest pair needs, gives `all_to_all_time` unsplit. If it
     stays for the seconds T of split routing, the end is T or later: split paces packets to end together, whereas here
     they share max-min fairly.
 
-    Raise `InputError` for an illegal schedule (`CircuitSchedule.check_region`). One trace per shape; under `vmap` a
-    batch; differentiable in seconds, delay, bandwidth, demand and real-valued configurations.
+    Raise `InputError` for an illegal schedule (`CircuitSchedule.check_region`). One trace per shape. Works under
+    `vmap`; differentiable in seconds, delay, bandwidth, demand and real-valued configurations.
     """
     return jnp.maximum(*schedule_part_times(region, schedule, demand))
 
@@ -47,7 +47,7 @@ def schedule_part_times(
     region: Region, schedule: CircuitSchedule, demand: Float[Array, "S S"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return when circuits and when packet NICs carry their last byte [s]; `schedule_time` is the later."""
-    of_type("schedule", schedule, CircuitSchedule, hint="a plan's is plan.schedule")
+    of_type("schedule", schedule, CircuitSchedule, hint="the schedule of a plan is plan.schedule")
     demand = between_servers(of_type("region", region, Region), demand)
     last, left = circuit_part(region, schedule.check_region(region), demand)
     port = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
@@ -121,7 +121,7 @@ def _carrying_spans(
     end = _own(here, jnp.cumsum(jnp.where(here, (turn + seconds)[:, None], 0), axis=0))
     if all_stop:
         return CarryingSpans(end, seconds, configurations)
-    number = jnp.where(here, jnp.arange(1, len(seconds) + 1)[:, None], 0)  # 0: none before
+    number = jnp.where(here, jnp.arange(1, len(seconds) + 1)[:, None], 0)  # 0: no configuration yet
     latest = jnp.concatenate([jnp.zeros_like(number[:1]), lax.cummax(number, axis=0)[:-1]])
     before = jnp.concatenate([jnp.zeros_like(configurations[:1]), configurations])[_own(here, latest)]
     kept = jnp.minimum(before, configurations)
@@ -162,12 +162,13 @@ def lower_bound(
     """Return a lower bound on `schedule_time` for any whole circuits on these switches [s]; arguments as in
     `CircuitSchedule`.
 
-    A line is what one server sends, or receives; if circuits carry both directions, the mean of both is a line, too.
-    With m configurations, a line has at most m times its ports partners; packet NICs carry the bytes of all others, at
-    best the smallest. Delays take their seconds from circuits, and m configurations on these switches follow one
-    another. The bound takes the best m. If a reconfiguration stops all circuits, m is common to all lines. Otherwise a
-    line loses only the ports that change, once for each new partner, and each line has its own best m. O(S^2 log S).
-    For one all-stop switch without packet NICs this is the known L / B + k delay (largest line L, most partners k).
+    A line is what one server sends, or receives; if circuits carry both directions, the mean of the two is also a line.
+    With m configurations, circuits connect a line to at most m times its ports partners; packet NICs carry the bytes of
+    all others, at best of the smallest. Circuits lose the seconds of delays, and the configurations of a switch follow
+    one another. The bound takes the best m. If a reconfiguration stops all circuits, m is common to all lines.
+    Otherwise a line loses only the ports that change, once for each new partner, and each line has its own best m.
+    O(S^2 log S). For one all-stop switch without packet NICs this is the known L / B + k delay (largest line L, most
+    partners k).
     """
     demand = between_servers(of_type("region", region, Region), demand)
     whole("switches", switches)
@@ -232,7 +233,7 @@ def _all_stop_bound(lines: ServerLines, nic, delay, switches: int, first_free: b
 
 
 def _partial_stop_bound(lines: ServerLines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
-    xp, met, degree = array_module(*lines), _counts(lines), lines.degree[None]  # met: number of partners by circuits
+    xp, met, degree = array_module(*lines), _counts(lines), lines.degree[None]  # met: partners on circuits
     changed = xp.maximum(met - degree, 0) if first_free else xp.maximum(met, degree)
     loaded = lines.load_seconds(nic, delay * changed.astype(nic.dtype))
     in_turn = xp.maximum(-(-met // xp.maximum(degree, 1)) - int(first_free), 0)

@@ -140,7 +140,7 @@ def shortest_loads(
     seed: int = 0,
     relay: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return what every link [L] carries of `amount` [F] on flows' `shortest_routes`, without a table of routes."""
+    """Return the load of every link [L] if flows carry `amount` [F] on `shortest_routes`, without a table of routes."""
     one_of("routing", routing, ("spray", "ecmp", "weighted"))
     src, dst = _ends(network, src, dst)
     load = np.zeros(len(network.tail))

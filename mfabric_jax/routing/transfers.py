@@ -36,13 +36,13 @@ class Wired(NamedTuple):
 
 
 def wire_cluster(cluster: Cluster, paths: str, seed: int = 0) -> Wired:
-    """Return routing between the GPUs of a cluster; `paths`: how flows use equal paths; `seed` of random ones.
+    """Return routing between the GPUs of a cluster; `paths`: how flows use equal paths; `seed`: of random paths.
 
     Raise `Misfit` if links serve one kind of communication at a time.
     """
     if cluster.phases:
         raise Misfit(
-            f"{cluster.name} has circuits for one kind of communication at a time, so only iterations run on it."
+            f"{cluster.name} has circuits for one kind of communication at a time, so it runs iterations only."
         )
 
     def routes(src: np.ndarray, dst: np.ndarray, size: np.ndarray) -> Routes:

@@ -107,7 +107,7 @@ def test_refused():
     for ask, words in [
         (lambda: schedules(np.ones((3, 3)), where), r"demands must be \[B S S\] with S = 3 servers, got \[3, 3\]"),
         (lambda: schedules(-np.ones((1, 3, 3)), where), "demands must be finite and not negative"),
-        (lambda: stack_schedules([]), "stacked needs at least one schedule"),
+        (lambda: stack_schedules([]), "stack_schedules needs at least one schedule"),
         (
             lambda: stack_schedules([one, CircuitSchedule(np.zeros((1, 3, 3), int), [1.0], switches=2)]),
             r"must have the same switches: 1 and, in \[1\], 2",

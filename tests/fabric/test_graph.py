@@ -145,6 +145,6 @@ def test_multigraph_false_has_no_parallel_links():
     data = two() | {"multigraph": False}
     graph_of(data)
     data["links"].append({"source": "s", "target": "a", "capacity_gbps": 1})
-    assert "link 2 (s -> a) is there twice; parallel links need multigraph true" in refused(graph_of, data)
+    assert "link 2 (s -> a) appears twice; parallel links need multigraph true" in refused(graph_of, data)
     assert len(graph_of(data | {"directed": True}).tail) == 3  # there and back are two links
     assert len(graph_of(data | {"multigraph": True}).tail) == 6

@@ -366,7 +366,7 @@ links: []
         (
             "compose.yaml",
             "services:\n  web:\n    image: x\nvolumes: []\n",
-            "no graph in a known format: a YAML file must",
+            "not a graph in a known format: a YAML file must",
         ),
         ("astra.yml", ASTRA + "devices: [ 3 ]\n", "key 'devices' is unknown"),
     ],

@@ -275,7 +275,7 @@ def test_what_is_left_of_gradients_and_what_cannot_fail():
     for kind in ("optical-nic", "link", "optical-switch"):
         left = broken(4, 8, 8, kind)
         assert (left.eps_left, left.everywhere) == (7 / 8, kind == "optical-switch")
-        assert broken(4, 1, 1, kind).waits == "no other rail could carry, so the job waits for the repair"
+        assert broken(4, 1, 1, kind).waits == "no other rail could carry its bytes, so the job waits for the repair"
     for kind in ("gpu", "server"):
         assert broken(4, 8, 8, kind).group.servers == 4
     assert broken(4, 8, 8, "controller").waits is not None

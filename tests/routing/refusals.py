@@ -122,7 +122,7 @@ REFUSED = [
     (lambda: relay_shares(region(), Circuits(ODD), NONE), "circuits must be [S S] with S = 8"),
     (lambda: relay_shares(region(), Circuits(NONE), NONE, steps=-1), "steps"),
     (lambda: add_paths(DirectLinks(4, 1.0), np.zeros((4, 4), int)), "no path leads from server 0 to server 1"),
-    (lambda: add_paths(DirectLinks(4, 1.0), np.zeros((3, 3), int)), "count must be of whole groups of 4 servers"),
+    (lambda: add_paths(DirectLinks(4, 1.0), np.zeros((3, 3), int)), "count must hold whole groups of 4 servers"),
     (
         lambda: forward_time(DirectLinks(4, 1.0), np.ones((4, 4))),
         "direct links need circuits before they carry anything",

@@ -219,7 +219,7 @@ def test_a_scheduler_of_ones_own_in_a_comparison(own):
 WRONG = {
     "wrong": "configurations[0] of the schedule has more circuits at a server than its ports on one switch.",
     "fails": "called as scheduler(demand, region), raised ValueError: no idea",
-    "bare": "must return a Schedule, got int.",
+    "bare": "must return a CircuitSchedule, got int.",
 }
 
 

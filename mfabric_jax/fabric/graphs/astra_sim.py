@@ -84,7 +84,7 @@ def _lists(text: str) -> dict[str, list[str]]:
             raise InputError(f"line {number} must be KEY: [VALUE, ...], got {line!r:.80}.")
         key = one_of(f"line {number}: key", key.strip(), KEYS)
         if key in lists:
-            raise InputError(f"line {number}: {key} is there twice.")
+            raise InputError(f"line {number}: {key} appears twice.")
         lists[key] = _flow_list(f"line {number}: {key}", value.strip())
     return _check_lengths(lists)
 

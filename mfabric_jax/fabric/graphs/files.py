@@ -46,7 +46,7 @@ def read_graph(path: str | Path) -> FabricGraph:
 
 
 def _dumps(named: str) -> list[str]:
-    """The files of a list such as `a.xml,b.xml*3`; the name itself if it is no list."""
+    """The files of a list such as `a.xml,b.xml*3`; the name itself if it is not a list."""
     files: list[str] = []
     for word in named.split(","):
         times = TIMES.fullmatch(word)
@@ -86,7 +86,7 @@ def _reader(file: str, suffix: str, first: str) -> Callable[[str], GraphData]:
         return lambda text: _astra_sim(file, text)
     if word.isdecimal():
         return topology_text.graph_data
-    raise InputError(f"{file!r} is no graph in a known format: give {ALLOWED}.")
+    raise InputError(f"{file!r} is not a graph in a known format: give {ALLOWED}.")
 
 
 def _astra_sim(file: str, text: str) -> GraphData:
@@ -95,7 +95,7 @@ def _astra_sim(file: str, text: str) -> GraphData:
     _refuse_foreign(file, keys)
     if keys and not set(keys) & set(astra_sim.KEYS):
         raise InputError(
-            f"{file!r} is no graph in a known format: a YAML file must have the keys {', '.join(astra_sim.KEYS)} of "
+            f"{file!r} is not a graph in a known format: a YAML file must have the keys {', '.join(astra_sim.KEYS)} of "
             f"ASTRA-sim's network, got {', '.join(dict.fromkeys(keys))[:200]}."
         )
     return astra_sim.graph_data(text)

@@ -3,9 +3,9 @@
 A file has `key value` lines: Nodes, Tiers, Podsize, then a section for every tier from `Tier 0` (the ToR switches) up.
 A section has Downlink_speed_Gbps, Downlink_Latency_ns, Radix_Down and, below the top, Radix_Up; optional are
 Oversubscribed (1), Bundle (parallel links, 1), Switch_Latency_ns (0), Queue_Up and Queue_Down (not read). Every ToR
-switch links to every aggregation switch of its pod; aggregation switch a of each pod links to the same cores. A bundle
-is one link of its summed capacity. The delay of a link is its own latency plus that of the switch at its end. Source:
-csg-htsim, sim/datacenter/fat_tree_topology.cpp.
+switch links to every aggregation switch of its pod; the a-th aggregation switch of every pod links to the same cores. A
+bundle is one link of its summed capacity. The delay of a link is its own latency plus that of the switch at its end.
+Source: csg-htsim, sim/datacenter/fat_tree_topology.cpp.
 """
 
 from itertools import pairwise
@@ -52,14 +52,14 @@ def _read(text: str) -> tuple[dict[str, int], list[Tier]]:
         key, value = _pair(f"line {number}", words)
         if key == "tier":
             if value in sections:
-                raise InputError(f"line {number}: tier {value} is there twice.")
+                raise InputError(f"line {number}: tier {value} appears twice.")
             into = sections.setdefault(value, {})
             continue
         if (key in HEADER) != (into is header):
             where = "before the first tier" if key in HEADER else "in a tier"
-            raise InputError(f"line {number}: {key} must stand {where}.")
+            raise InputError(f"line {number}: {key} must come {where}.")
         if key in into:
-            raise InputError(f"line {number}: {key} is there twice.")
+            raise InputError(f"line {number}: {key} appears twice.")
         into[key] = value
     return header, _check_tiers(header, sections)
 

@@ -116,7 +116,7 @@ def planes(numbers: GraphNumbers) -> FabricGraph:
 def _on_tree(
     numbers: GraphNumbers, tree: Tree, gpu: np.ndarray | None = None, host: np.ndarray | None = None, width: float = 1.0
 ) -> FabricGraph:
-    """The graph with NICs of GPUs `gpu` at ports `host` of a tree [NICs]; None: in order. `width`: part of a NIC."""
+    """The graph with NICs of GPUs `gpu` at tree ports `host` ([NICs] each); None: in order. `width`: part of a NIC."""
     gpu = np.arange(numbers.gpus) if gpu is None else gpu
     host = gpu if host is None else host
     nodes, runs = _servers(numbers)
@@ -149,7 +149,7 @@ def _servers(numbers: GraphNumbers) -> tuple[Nodes, list[Run]]:
 
 
 def _nics(numbers: GraphNumbers, gpu: np.ndarray, switch: np.ndarray, width: float = 1.0) -> list[Run]:
-    """Links of the NICs of GPUs `gpu` to `switch` [NICs]; `width`: part of a NIC."""
+    """Links from NICs of GPUs `gpu` to nodes `switch` ([NICs] each); `width`: part of a NIC."""
     pooled = numbers.gpus + numbers.servers if numbers.pooled else 0  # nodes before NICs
     return _both("nic", pooled + gpu, switch, np.full(len(gpu), numbers.port * width))
 
@@ -174,7 +174,7 @@ def dragonfly(numbers: GraphNumbers) -> FabricGraph:
 
 # ----------------------------------------------------------------------------------------------- links between GPUs
 def torus(numbers: GraphNumbers) -> FabricGraph:
-    """Return links of neighbours in every dimension, and of the last with the first; a dimension of 2 has both."""
+    """Return links of neighbours in every dimension, and of the last with the first; a dimension of size 2 has both."""
     return _network(_torus_runs(numbers, _shape(numbers)), [("gpu", numbers.gpus)])
 
 

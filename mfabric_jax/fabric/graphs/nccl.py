@@ -9,9 +9,9 @@ CPUs and NICs of servers.
   another one and is left out.
 - NICs of equal `plane` and `rail` are on one non-blocking switch, even if they are in several dumps; NICs that name
   neither share one switch. The `latency` of a NIC [us] is the delay of its link to the switch; no other link has one.
-- Every device below a CPU is behind a root port, and GPUs of one NVSwitch that share a PCI switch or CPU are behind a
-  port each. So an NVLink has fewer hops than a path through PCI switches and CPUs, as NCCL prefers it; this includes
-  the path to the GPU beside another NIC (PXN).
+- Every device below a CPU is behind a root port, and GPUs of one NVSwitch that share a PCI switch or CPU are each
+  behind a port. So an NVLink has fewer hops than a path through PCI switches and CPUs, as NCCL prefers it; this
+  includes the path to the GPU beside another NIC (PXN).
 
 Where a dump gives no bandwidth, NCCL's own is used, per direction (src/graph/topo.h, topo.cc): by `sm` for NVLinks, by
 `link_speed` and `link_width` for PCI, by vendor and model between CPUs. For xGMI it is RCCL's own, by `gcn`. Unknown
@@ -66,7 +66,7 @@ MEGABYTES = 1000  # per gigabyte
 LATENCY = re.compile(r"\d{1,9}(\.\d*)?(e[+-]?\d{1,3})?")
 NVSWITCH, CPU = "0x068000", "0x068001"
 GPUS = ("0x03", "0x12")  # prefixes of the classes of GPUs: NVIDIA's, and AMD's accelerators
-NO_SWITCH = (NVSWITCH, CPU, "0x02", *GPUS)  # classes of PCI devices that are no switches
+NO_SWITCH = (NVSWITCH, CPU, "0x02", *GPUS)  # classes of PCI devices that are not switches
 BROADCOM = ((0xC010, 0x1000, 0xA, 0xA), (0xC030, 0x1000, 0x0, 0x1))  # Gen4, Gen5: device, subsystem, of either level
 USUAL_CPU = {"familyid": "6", "modelid": "0"}
 VERSIONS = ("1", "2")
@@ -125,7 +125,7 @@ def graph_data(dumps: Iterable[tuple[str, str]]) -> GraphData:
 
 def _root(text: str) -> Element:
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise InputError("it is no topology dump of NCCL: a dump has no DOCTYPE and no ENTITY, but this file has.")
+        raise InputError("it is not a topology dump of NCCL, which has no DOCTYPE or ENTITY; this file has one.")
     try:
         root = ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError) as error:
@@ -139,7 +139,7 @@ def _root(text: str) -> Element:
 
 
 def _unread(root: Element) -> list[str]:
-    """Attributes that are unknown, or mean another path than here. Raise `InputError` for an unknown element."""
+    """Attributes that are unknown, or mean a path that is not modelled. Raise `InputError` for an unknown element."""
     attributes, left = [], [root]
     while left:
         element = left.pop()

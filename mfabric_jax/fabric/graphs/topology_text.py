@@ -71,7 +71,7 @@ def _switch_ids(lines: Lines, switches: int, nodes: int) -> tuple[list[int], Lin
 def _check_servers(header: dict[str, int], switches: int) -> None:
     each, gpus = header.get("gpus_per_server", 1), header["nodes"] - switches
     if gpus < 1 or gpus % each:
-        raise InputError(f"gpus_per_server must divide the {gpus} nodes that are no switches, got {each}.")
+        raise InputError(f"gpus_per_server must divide the {gpus} nodes that are not switches, got {each}.")
 
 
 def _add_link(graph: GraphData, names: dict[int, str], label: str, row: Sequence[str], nv: set[int]) -> None:

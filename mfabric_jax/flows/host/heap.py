@@ -13,7 +13,7 @@ _ENTRY = np.dtype([("key", float), ("thing", np.int64)])
 
 
 class Heap(NamedTuple):
-    """The first `size[0]` `entries` (`key`, `thing`) [N] are the heap; item n is at `place[n]`, or -1."""
+    """The first `size[0]` `entries` (`key`, `thing`) [N] are the heap; item n is at `position[n]`; -1: absent."""
 
     entries: np.ndarray
     position: np.ndarray

@@ -38,7 +38,7 @@ class Sharing(NamedTuple):
     """Running flows: records of flows [F], links [L] and hops [N], laid out in memory as they are used.
 
     - A flow has hops `first` to `end`, the link that limits it (`holder`; -1: its cap, -2: nothing), and `left` bytes
-      at the time `since` which its rate holds.
+      at time `since`, when its present rate began.
     - A link has `members` hops, listed in the hops' field `member` from `first` on; a hop is the `place`-th member.
       Fixed flows have bandwidth `used` (`changes`: changes of this sum since it was last computed anew). `risers` flows
       of total weight `rising` rise. The link holds `held` flows of total weight `bound` at the level at which it is
@@ -286,7 +286,8 @@ def _wake(s, link, caps):
 
 @compiled
 def _fill(s, link, reached, caps):
-    """If the link is full by now, make flows above its level rise, or else hold its flows; return the level reached."""
+    """If the link is full by now, make flows above its level rise, or hold its flows if none is; return the level
+    reached."""
     expected = max(_room_ends(s, link), reached)
     highest = _sum(s, link)
     _ask(s, link)

@@ -1,4 +1,4 @@
-"""Relative differences below which the loops of the host treat numbers as equal."""
+"""Relative differences below which the host loops treat numbers as equal."""
 
 AT_ONE_TIME = 2e-15  # for the ends of flows
 NEAR = 1e-12  # for levels of filling, and for the room on links

@@ -15,7 +15,7 @@ from mfabric_jax.support.loops import part_of_loops
 NONE = 1e300  # no flow, or no level
 UNLIMITED = 1e30  # level of a port that limits no flow
 FAST = {"nsz", "contract", "nnan", "reassoc", "ninf"}  # without these, minima and sums are not vectorised
-WINDOW = 6  # ports, in the order of the event before, among which the next to freeze is sought
+WINDOW = 6  # the next port to freeze is sought among this many, in the order of the event before
 compiled = part_of_loops(FAST)
 
 
@@ -116,7 +116,7 @@ def ends_of_all(size, leaf, groups, each):
                 for p in range(n):
                     old[s, p] = star.level[s, p]
             first = 0
-            least *= 1 - NEAR  # else a port whose level differs only by rounding would be kept, and stay too slow
+            least *= 1 - NEAR  # or a port whose level differs only by rounding would be kept, and stay too slow
             while first < steps and star.reached[first] < least:
                 first += 1
         ends[b] = now * (most / fastest)
@@ -232,7 +232,7 @@ def _fill(star, first, steps, hint):
 
 @compiled
 def _reopen_ports(star, back, step, hint):
-    """Reopen the ports frozen in steps `back` to `at`; list all open ports in `hint`, and return their number."""
+    """Reopen the ports frozen from step `back` up to `step`; list all open ports in `hint`, and return their number."""
     many = 0
     for k in range(back, step):
         hint[many, 0], hint[many, 1] = star.order[k, 0], star.order[k, 1]

@@ -17,12 +17,15 @@ class Tape(NamedTuple):
     """The record of a run.
 
     - `steps` [K 3] and `values` [K 2]: what happened. `length` [2]: steps and members written, or only counted.
-    - `hop`, `held`, `rate` [M]: the hops on a link when it became full: whether the link holds the flow, else the
-      flow's rate [bytes/s].
+    - `hop`, `held`, `rate` [M]: the hops on a link when it became full, whether the link holds their flow, and the
+      flow's rate [bytes/s] if not.
 
-    Steps, as integers; values. BEGIN flow, predecessor or -1. AT_ONCE flow: it ends as it begins. CLOSE flow, event
-    (flow number for a begin, plus F for an end); the flow's rate and its duration. CAPPED flow. LEVEL link, members;
-    level and rising weight. END flow; bytes left when its last rate began, and that rate.
+    Kinds of steps, with their integers and, after a semicolon, their values:
+
+    - BEGIN: flow, predecessor or -1. AT_ONCE: flow, which ends as it begins. CAPPED: flow.
+    - CLOSE: flow, event (flow number for a begin, plus F for an end); the flow's rate and how long it lasted.
+    - LEVEL: link, members; level and rising weight.
+    - END: flow; bytes left when its last rate began, and that rate.
     """
 
     steps: np.ndarray

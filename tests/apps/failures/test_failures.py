@@ -296,7 +296,7 @@ def test_mistakes_get_a_sentence_at_once(monkeypatch):
         ({"failures.server": 4}, "failures.server must be below the 4 servers of a region of mixtral-8x7b, got 4."),
         (
             only_one | {KINDS_ASKED: ["electrical-nics"]},
-            "mfabric: relaying then is modelled only for routing unsplit",
+            "mfabric: relaying after this failure is modelled only for routing unsplit",
         ),
         (
             {"circuits.reconfigure": "always"},
@@ -311,7 +311,7 @@ def test_mistakes_get_a_sentence_at_once(monkeypatch):
         said = f"failures.{name} must be {allowed}a whole number at least 0"
         check_refused(said, base, {f"failures.{name}": -1})
     (plan,) = failures_of_cases(base({"circuits.routing": "split"}))
-    assert "electrical-nics (relaying then is modelled only for routing unsplit)" in plan.notes[0]
+    assert "electrical-nics (relaying after this failure is modelled only for routing unsplit)" in plan.notes[0]
     timed_as(monkeypatch, [1, 1], [2, 2])
     with configured(jax_enable_x64=False), pytest.raises(InputError, match=r"^dtype float64 needs jax\.config\.update"):
         next(failures(base({KINDS_ASKED: ["link"]})))

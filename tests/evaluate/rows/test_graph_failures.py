@@ -95,14 +95,14 @@ def test_what_is_left_carries_all(drawn, kind, load):
 
 def test_what_cuts_gpus_off_stops_the_job_until_the_repair(drawn):
     asked, _ = drawn()
-    assert absent_parts(asked)["electrical-nics"] == "then gpu 0 cannot reach gpu 4"
+    assert absent_parts(asked)["electrical-nics"] == "after the failure gpu 0 cannot reach gpu 4"
     assert wait_reason(asked, "server", 0) == "a graph has no spare server, so the job waits for the repair"
     assert wait_reason(asked, "electrical-nic", 0) is None
     assert (
         wait_reason(asked._replace(relay="no"), "electrical-nic", 0) is not None
     )  # its NVSwitch leads to GPUs that do not forward
     alone, case = drawn(gpus_per_server=1)
-    assert wait_reason(alone, "electrical-nic", 3).startswith("then gpu 0 cannot reach gpu 3")
+    assert wait_reason(alone, "electrical-nic", 3).startswith("after the failure gpu 0 cannot reach gpu 3")
     assert absent_parts(alone)["nvswitch"] == "it has no nvswitch"
     resolved = resolve(case)
     group = resolved.fabric.group(resolved.site, 400.0)

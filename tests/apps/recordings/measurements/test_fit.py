@@ -95,7 +95,7 @@ def test_the_file_is_a_transport_with_the_latency_and_bandwidth_of_the_widest_ti
 @pytest.mark.parametrize(("tier", "nic_gbps"), [("server", 400), ("across", None)])
 def test_a_file_without_a_transport_is_refused_as_one(tmp_path, tier, nic_gbps):
     fits = fit_points([point._replace(tier=tier) for point in cluster(0)])
-    with pytest.raises(InputError, match="no transport, which needs times between servers; write it with --nic-gbps"):
+    with pytest.raises(InputError, match="no transport; to get one, calibrate with --nic-gbps from times"):
         get_transport(write_measured(fits, tmp_path / "own.json", nic_gbps))
 
 
