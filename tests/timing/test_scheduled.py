@@ -140,14 +140,14 @@ def test_one_configuration_that_stays_is_circuits_that_stay():
 
 SCHEDULER = """
 import numpy as np
-from mfabric_jax.circuit_schedules import Schedule
+from mfabric_jax.circuit_schedules import CircuitSchedule
 
 
 def shifts(demand, region):
     servers = region.servers
     each = [np.roll(np.eye(servers, dtype=int), shift, axis=1) for shift in range(1, servers)]
     slot_s = np.asarray(demand).max() / float(region.nic_Bps) / 6 / 2
-    return Schedule(6 * np.stack(each + each), np.full(2 * servers - 2, slot_s), first_free=True)
+    return CircuitSchedule(6 * np.stack(each + each), np.full(2 * servers - 2, slot_s), first_free=True)
 
 
 def stays(demand, region):
@@ -156,7 +156,7 @@ def stays(demand, region):
     while True:
         left = [(count[i, j], i, j) for i in range(len(free)) for j in range(i) if free[i] and free[j]]
         if not left:
-            return Schedule(count[None], [1e9], directed=False, first_free=True)
+            return CircuitSchedule(count[None], [1e9], directed=False, first_free=True)
         _, i, j = min(left)
         count[i, j] += 1
         count[j, i] += 1
@@ -164,7 +164,7 @@ def stays(demand, region):
 
 
 def wrong(demand, region):
-    return Schedule(7 * np.roll(np.eye(region.servers, dtype=int), 1, axis=1)[None], [1.0])
+    return CircuitSchedule(7 * np.roll(np.eye(region.servers, dtype=int), 1, axis=1)[None], [1.0])
 
 
 def fails(demand, region):
@@ -187,7 +187,7 @@ def in_jax(demand, region, *, previous=None, key=None):
     each = np.stack([np.roll(np.eye(servers, dtype=int), shift, axis=1) for shift in range(1, servers)])
     slot_s = demand.max() / region.nic_Bps / 6 / 2
     whole = np.concatenate([each, each])
-    return Plan.of_schedule(Schedule(6 * whole, jnp.full(len(whole), slot_s), first_free=True))
+    return Plan.of_schedule(CircuitSchedule(6 * whole, jnp.full(len(whole), slot_s), first_free=True))
 """
 )
 

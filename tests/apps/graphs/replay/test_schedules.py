@@ -120,15 +120,15 @@ def test_servers_of_several_gpus_and_groups_that_share_a_region():
 
 OWN = """
 import numpy as np
-from mfabric_jax.circuit_schedules import Schedule
+from mfabric_jax.circuit_schedules import CircuitSchedule
 
 def stays(demand, region):
     ring = np.roll(np.eye(region.servers, dtype=int), 1, axis=1)
-    return Schedule([ring + ring.T], [1.0], first_free=True)
+    return CircuitSchedule([ring + ring.T], [1.0], first_free=True)
 
 def one_way(demand, region):
     ring = np.roll(np.eye(region.servers, dtype=int), 1, axis=1)
-    return Schedule([2 * ring], [1.0], first_free=True)
+    return CircuitSchedule([2 * ring], [1.0], first_free=True)
 """
 
 
