@@ -37,7 +37,7 @@ class Config:
     def __post_init__(self):
         check(self, known={"fabrics": PRICED}, whole={1: "servers"})
         for gbps in self.nic_gbps:
-            Prices().at("nic", gbps)
+            Prices().price_of("nic", gbps)
         for tiers in self.tiers:
             room(self.fabrics[0], tiers)
 

@@ -51,8 +51,8 @@ class Config:
     def tokens(self, job: Workload) -> Tokens:
         """Selections."""
         if self.trace is not None:
-            return traffic.recorded(job, self.trace, iterations=1)
-        return traffic.measured(job, 1, seed=self.seed)
+            return traffic.recorded_tokens(job, self.trace, iterations=1)
+        return traffic.measured_tokens(job, 1, seed=self.seed)
 
 
 def run(config: Config) -> Found:

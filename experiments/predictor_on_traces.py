@@ -75,7 +75,7 @@ class Config(Ports):
         if self.trace is None:
             tokens = traffic.from_knobs(job, KNOBS, self.iterations or ITERATIONS, MICRO_BATCHES, self.seed)
         else:
-            tokens = traffic.recorded(job, self.trace, None, self.iterations)
+            tokens = traffic.recorded_tokens(job, self.trace, None, self.iterations)
         if len(tokens.count) <= predictor.WINDOW:
             raise InputError(f"predictors need more than {predictor.WINDOW} records, got {len(tokens.count)}.")
         return tokens

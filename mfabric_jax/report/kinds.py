@@ -55,10 +55,11 @@ MOST_NAMED = 5  # columns in a sentence
 
 def kinds_of(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the kinds of rows that a configuration may describe; none for an experiment, a query or another tool."""
-    command = config.get("command", "cases" if "resolved" in config else None)
+    command = config.get("command")
     if command == "sweep" and "resolved" not in config:
         return  # such sweeps have columns of their own axes
-    yield from (kind for kind in KINDS if kind == command or kind.startswith(f"{command} "))
+    every = command is None and "resolved" in config  # rows of cases, whose command is not stated
+    yield from (kind for kind in KINDS if every or kind == command or kind.startswith(f"{command} "))
 
 
 @functools.cache

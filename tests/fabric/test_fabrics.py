@@ -83,7 +83,7 @@ def test_what_a_nic_leaves_of_a_gpu_is_nvlink_and_optical_ports(gbps, ports, nvl
     assert group.optical_degree == ports * 64
     assert nvl72.inside_Bps(8.0, gbps, None) == pytest.approx(nvlink)
     assert cpo.inside_Bps(8.0, gbps, None) == pytest.approx(nvlink / 2)
-    traced = jax.jit(lambda group, gbps: group.at(gbps, 8.0).optical_degree)(cpo.group(site, 100.0), gbps)
+    traced = jax.jit(lambda group, gbps: group.with_bandwidth(gbps, 8.0).optical_degree)(cpo.group(site, 100.0), gbps)
     assert int(traced) == ports * 64  # the same rule where the bandwidth is traced
 
 

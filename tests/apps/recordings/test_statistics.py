@@ -173,7 +173,7 @@ def test_the_gate_trace(gate_trace, published):
     for period in ("iter_1", "iter_11_101", "iter_2011_5001"):
         want = published["smartmoe_gate_trace"][period]
         first, *last = map(int, period.split("_")[1:])
-        one = gate_trace.chosen((first, last[0] if last else first))
+        one = gate_trace.select((first, last[0] if last else first))
         rows = statistics.source_rows(one.tokens().count)
         same(max_over_mean(rows.sum(axis=2)), want["expert_max_over_mean_p10_50_90"])
         for ranks in (8, 16):
