@@ -130,9 +130,7 @@ class ServingSettings(SettingsGroup, frozen=True):
     ] = None
     overlap: Annotated[
         bool | None,
-        doc(
-            "Two micro-batches take turns: one computes while the other sends (auto: true; the better one with tpot_ms)."
-        ),
+        doc("Two micro-batches take turns: one computes while the other sends (auto: true; with tpot_ms, the better)."),
     ] = None
     experts: Annotated[
         Literal["balanced", "measured", "generated", "trace"],

@@ -19,7 +19,7 @@ class Options(shared.Rows, shared.OnDevice):
     """
 
     graph: str | None = None
-    """A graph that replaces the fabric: a file in any format of docs/formats.md, whose gpu or host nodes are the GPUs."""
+    """File of a graph that replaces the fabric (docs/formats.md); its gpu (or host) nodes are the GPUs."""
     out: str | None = None
     """Write a row per kind of traffic to this .csv or .parquet file."""
     links: str | None = None
@@ -76,5 +76,5 @@ def _draw_solved(solved, picture: str) -> None:
 
 
 def pooled_use(solved):
-    """Return the utilisation of the links of `pooled_network`, which the picture shows; None if flows took single paths."""
+    """Return the utilisation of `pooled_network`, which the picture shows; None if flows took single paths."""
     return solved.transfers.utilisation if solved.network is solved.cluster.pooled_network else None

@@ -32,8 +32,8 @@ class Options:
     """column:measure for every group: mean, min, max, median, std (sample, n - 1), ci95 (half of the 95 % confidence
     interval of the mean, Student's t), sum (default: the mean time)."""
     over: str | None = None
-    """Baseline rows, by a condition such as "policy = uniform". Measures are of ratios to the baseline row that has equal
-    other settings."""
+    """Baseline rows, by a condition such as "policy = uniform". Measures are of ratios to the baseline row with
+    otherwise equal settings."""
     sort: str | None = None
     """Column to sort by; column:down puts the largest first."""
     columns: str | None = None
