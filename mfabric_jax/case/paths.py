@@ -114,7 +114,7 @@ def parts_of(kind: Any) -> list[Any]:
 
 
 def _bounds(kind: Any) -> list[str]:
-    words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+    words = {"gt": "above", "ge": "of at least", "lt": "below", "le": "at most"}
     bounds = []
     for annotation in _annotations(kind):
         for meta in annotation.__metadata__:

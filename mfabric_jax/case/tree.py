@@ -363,18 +363,18 @@ class Compute(SettingsGroup, frozen=True):
 class Shares(Alternative, frozen=True, tag="shares"):
     """Expert shares measured on trained models (OLMoE, Mixtral)."""
 
-    drift: Annotated[
-        Least0, doc("Standard deviation by which the log of an expert's popularity changes per iteration.")
-    ] = 0.05
+    drift: Annotated[Least0, doc("Standard deviation of the change of an expert's log popularity per iteration.")] = (
+        0.05
+    )
 
 
 class Generated(Alternative, frozen=True, tag="generated"):
     """The r-th most popular expert has popularity r^-skew."""
 
     skew: Annotated[Least0, doc("Skew of popularity; 0 is balanced.")] = 0.0
-    drift: Annotated[
-        Least0, doc("Standard deviation by which the log of an expert's popularity changes per iteration.")
-    ] = 0.05
+    drift: Annotated[Least0, doc("Standard deviation of the change of an expert's log popularity per iteration.")] = (
+        0.05
+    )
 
 
 class KnobsFrom(Alternative, frozen=True, tag="knobs"):
@@ -414,7 +414,9 @@ class Traffic(SettingsGroup, frozen=True):
     source: Annotated[
         Shares | Generated | KnobsFrom | Trace | Authors, doc("Where the tokens' choices of experts come from.")
     ] = Shares()
-    drawn: Annotated[Count, doc("Different micro-batches in an iteration; the others repeat these in turn.")] = 4
+    drawn: Annotated[
+        Count, doc("Number of different micro-batches in an iteration; the others repeat these in turn.")
+    ] = 4
     alike: Annotated[
         Literal["nothing", "micro-batches", "everything"],
         doc(
@@ -497,7 +499,7 @@ class MultiPlane(SettingsGroup, frozen=True):
 class ScaleUp(SettingsGroup, frozen=True):
     """Scale-up domains of any size, and a NIC for each GPU."""
 
-    gpus: Annotated[Count, doc("GPUs of a domain; those left over by whole groups of the job stay idle.")] = 72
+    gpus: Annotated[Count, doc("GPUs of a domain; those that the whole groups of the job leave over stay idle.")] = 72
     ports: Annotated[Count, doc("NVLink ports of a GPU, one to each switch of its domain.")] = 18
     port_gigabytes_per_s: Annotated[Amount, doc("Bandwidth of an NVLink port, per direction [GB/s].")] = 50.0
 
@@ -578,7 +580,7 @@ class FullMesh(SettingsGroup, frozen=True):
         Literal["shortest", "dimension-order", "detour"] | None,
         doc(
             "shortest: all shortest paths; dimension-order: one path, first dimension first; detour: the same, but"
-            " each step also goes through each other server of its line (auto: the faster of shortest and detour)."
+            " each step also goes through all other servers of its line (auto: the faster of shortest and detour)."
         ),
     ] = None
 
@@ -681,9 +683,7 @@ class Network(SettingsGroup, frozen=True):
     ] = "edge"
     leaf_servers: Annotated[
         Literal["most", 1],
-        doc(
-            "Servers below an edge switch of trees: most (its ports are filled), or 1 (a switch per server, no rails)."
-        ),
+        doc("Servers below an edge switch of a tree: most (all ports used), or 1 (a switch per server, no rails)."),
     ] = "most"
     link_delay_s: Annotated[
         Least0, doc("Propagation delay of a link [s]; delays in the file of a graph replace it.", traced=True)

@@ -119,7 +119,7 @@ def _alltoallv(case: Case, path: str, options: Options) -> str:
     demand = dispatch_matrix(job, traffic_of(resolved.case, job, past=resolved.past)[0], which)
     write_alltoallv(demand, path)
     size = buffer_bytes(demand)
-    several = "" if job.tp == 1 else f" (an EP rank is {job.tp} tensor-parallel GPUs, of which one takes part)"
+    several = "" if job.tp == 1 else f" (an EP rank is {job.tp} tensor-parallel GPUs, one of which takes part)"
     return (
         f"\n{path}: dispatch {job.dispatch} of iteration {which.iteration}, block {which.block}, micro-batch "
         f"{which.micro_batch}, bytes between {job.ep} EP ranks{several}. The diagonal is what a rank keeps; combine "

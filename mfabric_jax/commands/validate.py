@@ -1,4 +1,4 @@
-"""`mfabric validate packet`, `training` and `serving`: predictions beside measurements."""
+"""`mfabric validate packet`, `training` and `serving`: predictions and measurements compared."""
 
 import dataclasses
 from collections.abc import Iterable

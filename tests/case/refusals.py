@@ -12,7 +12,7 @@ FLAGS = {  # of a flag PATH=VALUE
     "network.nic_gbps=0": "network.nic_gbps must be a number above 0, got 0.",
     "network.nic_gbps=fast": "network.nic_gbps must be a number above 0, got 'fast'.",
     "run.seed=auto": "run.seed must have a value, got 'auto'.",
-    "run.seed=-1": "run.seed must be a whole number at least 0, got -1.",
+    "run.seed=-1": "run.seed must be a whole number of at least 0, got -1.",
     "circuits.reconfigure=pay": "circuits.reconfigure 'pay' is unknown (did you mean 'pays'?); allowed: on-demand, ",
     "circuits.turn=pays": "circuits.turn is now circuits.reconfigure; use that name.",
     "circuits.predict=1": "circuits.predict is an alternative of circuits.reconfigure without a value of its own",

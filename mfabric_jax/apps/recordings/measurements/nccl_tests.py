@@ -32,7 +32,7 @@ PROGRAMS = {
     **{"alltoallv": "alltoallv", "alltoall": "all-to-all", "all_reduce": "all-reduce", "all_gather": "all-gather"},
     **{"reduce_scatter": "reduce-scatter", "sendrecv": "send-receive"},
 }
-NAMES = [*PROGRAMS, "broadcast", "reduce", "gather", "scatter", "hypercube"]  # all beside PROGRAMS are refused
+NAMES = [*PROGRAMS, "broadcast", "reduce", "gather", "scatter", "hypercube"]  # all except PROGRAMS are refused
 PROGRAM = re.compile(rf"(?<![a-z_])({'|'.join(NAMES)})_perf")
 STARTING = "Collective test starting"
 CONCLUDED = "Collective test concluded"
