@@ -580,7 +580,7 @@ class FullMesh(SettingsGroup, frozen=True):
         Literal["shortest", "dimension-order", "detour"] | None,
         doc(
             "shortest: all shortest paths; dimension-order: one path, first dimension first; detour: the same, but"
-            " each step also goes through all other servers of its line (auto: the faster of shortest and detour)."
+            " each step divides over the direct link and detours by all other servers of its line (auto: the faster of shortest and detour)."
         ),
     ] = None
 
