@@ -181,7 +181,7 @@ def test_make_graph_writes_what_is_read(tmp_path, capsys):
     network = read_graph(file)
     assert (network.nodes, capacities(network, "dimension 1")) == ((("gpu", 6),), {100})
     assert not cli.main(["make-graph", "planes", "--gpus", "16", "--planes", "2", "--split", "--out", str(file)])
-    assert "16 gpu, 2 nvswitch, 2 edge; 96 links" in capsys.readouterr().out
+    assert "16 gpu, 2 nvswitch, 2 edge; 96 one-way links" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
