@@ -580,8 +580,8 @@ class FullMesh(SettingsGroup, frozen=True):
         Literal["shortest", "dimension-order", "detour"] | None,
         doc(
             "shortest: all shortest paths; dimension-order: one path, first dimension first; detour: the same, with"
-            " each step divided over the direct link and all other servers of its line (auto: the faster of shortest and"
-            " detour)."
+            " each step divided over the direct link and all other servers of its line (auto: the faster of shortest"
+            " and detour)."
         ),
     ] = None
 
