@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class InputError(ValueError):
-    """A mistake in the caller's input. The message is one sentence, written for users."""
+    """A mistake in the user's input. The message is one sentence."""
 
 
 class Misfit(InputError):
@@ -119,7 +119,7 @@ def check_size(field: str, value: float) -> None:
 def check_unread(options: Any, fields: Iterable[str], why: str) -> None:
     """Raise InputError if one of these fields of a dataclass differs from its default although nothing reads it.
 
-    `why`: what reads it, such as "way mltcp" in "slope applies only to way mltcp; leave it out, got 2.0.".
+    `why`: what reads them, such as "validate packet" in "dtype applies only to validate packet; leave it out, got ...".
     """
     usual = {field.name: field.default for field in dataclasses.fields(options)}
     for name in fields:
@@ -250,7 +250,7 @@ def check_list(field: str, value: Any) -> Any:
 def distinct(field: str, values: Sequence) -> Any:
     """Check that a list is not empty and repeats no value."""
     if not values or len(set(values)) < len(values):
-        raise InputError(f"{field} must name at least one and none twice, got {list(values)}.")
+        raise InputError(f"{field} must name at least one and repeat none, got {list(values)}.")
     return values
 
 

@@ -33,4 +33,4 @@ def test_a_folder_of_shards_is_one_page_unless_it_is_too_long(tmp_path, monkeypa
     ) == 16
     monkeypatch.setattr(report_command, "MOST_ROWS", 15)
     assert status("report", tmp_path / "shards", "--out", tmp_path / "more.html") == 2
-    assert "holds 16 rows, a page at most 15: select fewer with mfabric query --out." in capsys.readouterr().err
+    assert "holds 16 rows, but a page at most 15: select fewer with mfabric query --out." in capsys.readouterr().err

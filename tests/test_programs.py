@@ -335,7 +335,7 @@ def said():
 
 def test_doctor_counts_and_clears(folder, capsys, command_line):
     again(folder)
-    assert said() == [f"{folder}: 1 programs, with executables 0.0 of at most 512 MiB"]
+    assert said() == [f"{folder}: 1 programs; their files take 0.0 of at most 512 MiB"]
     for name in ("of a user.txt", "jax/jit_call-1-cache", ".x.program.01234567.part"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("something")

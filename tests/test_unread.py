@@ -70,7 +70,7 @@ REFUSED = [
         "nccl-tests",
         "time   algbw",
         "ime   algbw",
-        "the table must have the column size, and columns time, algbw, busbw in a row",
+        "the table must have the column size, and columns time, algbw, busbw side by side",
     ),
     ("perftest", "RDMA_Write BW", "RDMA_Write Bidirectonal BW", "that counts both directions must say Bidirectional"),
     ("perftest as JSON", '"test": ', '"tests": ', "test of test_info must be the name of the test, got None"),

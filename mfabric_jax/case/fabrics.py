@@ -1,4 +1,4 @@
-"""The name of every fabric, and the module of `fabric/` that defines it. A new fabric needs that file and a line here.
+"""The name of every fabric, and the module of `fabric/` that defines it. A new fabric needs a module and a line here.
 
 These names are outside `fabric/` so that settings and help load without JAX.
 """

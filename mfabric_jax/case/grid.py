@@ -267,7 +267,7 @@ def _grid(below: Statement, above: Statement, variant: str = AS_SET) -> Cases:
 
 def _check_count(count: int) -> int:
     if count > MOST_CASES:
-        raise InputError(f"there must be at most {MOST_CASES:,} cases together, got {count:,}.")
+        raise InputError(f"there must be at most {MOST_CASES:,} cases in all, got {count:,}.")
     return count
 
 
@@ -304,7 +304,7 @@ def unread(case: Cases) -> list[str]:
 
 @contextlib.contextmanager
 def in_case_files(cases: Cases) -> Iterator[None]:
-    """Prefix mistakes raised in the block with the file that states the first setting named in them."""
+    """Prefix an `InputError` raised in the block with the file that states the first setting that it names."""
     try:
         yield
     except InputError as error:
@@ -326,7 +326,7 @@ def _paths_in_sentence(sentence: str, cases: Cases) -> Iterator[str]:
     yield from (path for path in stated if path.removesuffix(".name").rpartition(".")[2] in first)
 
 
-FIRST = 80  # characters of a message that name its subject
+FIRST = 80  # first characters of a message, which name its subject
 
 
 # ------------------------------------------------------------------------------------------------------ drawn at random
@@ -340,7 +340,7 @@ REFUSE, LEAVE_OUT = IMPOSSIBLE = "refuse", "leave-out"
 
 
 def draw_cases(below: Cases, random: Mapping[str, Any], sweep: Mapping[str, Any]) -> Cases:
-    """Return cases with random values, `draws` for each case. `random`, `sweep`: the tables of these names."""
+    """Return `draws` cases with random values for each case. `random`, `sweep`: the tables of these names."""
     for key in sweep:
         one_of("setting of [sweep]", key, RULES)
     rules = RULES | dict(sweep)
@@ -384,7 +384,7 @@ def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block
 
 
 def _may_be_read(path: str, drawn: Statement) -> bool:
-    """Whether the setting's alternative is chosen, or may be, after a draw."""
+    """Whether the alternative to which a setting belongs is, or may be, chosen after a draw."""
     setting = settings()[path]
     return not isinstance(setting, Leaf) or drawn.get(setting.choice, setting.of) in (setting.of, None)
 

@@ -32,7 +32,7 @@ def allow_code(*code: str | Path) -> None:
 
 
 def allowed_code() -> tuple[str, ...]:
-    """Return the code that may run in this process, so that another process can allow it."""
+    """Return the code that may run in this process, so that it can be allowed in another process."""
     return tuple(sorted(_allowed))
 
 
@@ -58,7 +58,7 @@ def check_code(code: str, named: str) -> None:
     if _resolve_code(code) not in _allowed:
         raise InputError(
             f"{named} names code to run, of {code!r}, but code that only a file names is not run; if you trust it, add "
-            f"{FLAG} {code}, in Python policies.allow_code({code!r})."
+            f"{FLAG} {code}, or in Python call policies.allow_code({code!r})."
         )
 
 

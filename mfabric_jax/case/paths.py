@@ -42,7 +42,7 @@ WITH_UNIT = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/
 
 
 def of_text(kind: Any, text: str) -> Any:
-    """Convert a command-line word to the type; numbers take precedence over texts."""
+    """Convert a command-line word to the type; a word that can be a number is one."""
     word = text.strip()
     if Any in parts_of(kind):
         return word
@@ -114,7 +114,7 @@ def parts_of(kind: Any) -> list[Any]:
 
 
 def _bounds(kind: Any) -> list[str]:
-    words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+    words = {"gt": "above", "ge": "of at least", "lt": "below", "le": "at most"}
     bounds = []
     for annotation in _annotations(kind):
         for meta in annotation.__metadata__:
@@ -187,7 +187,7 @@ class Case(SettingsGroup, frozen=True):
     serving: ServingSettings = ServingSettings()
 
     def with_(self, changes: Mapping[str, Any]) -> "Case":
-        """Return the case with changed values, by path: `case.with_({"network.nic_gbps": 400})`; None opens a value.
+        """Return the case with changed values, by path: `case.with_({"network.nic_gbps": 400})`; None means auto.
 
         Raise InputError for an unknown path or an invalid value.
         """
@@ -310,7 +310,7 @@ def unknown(path: str, where: str = "") -> InputError:
     """Return the error for an unknown path, with the closest known one."""
     known = settings()
     if path in RENAMED:
-        return InputError(f"{where}{path} is now {RENAMED[path]}; give it by that name.")
+        return InputError(f"{where}{path} is now {RENAMED[path]}; use that name.")
     near = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
     last = path.rpartition(".")[2]
     near = near or [candidate for candidate in known if candidate.rpartition(".")[2] == last][:1]
@@ -499,7 +499,7 @@ def flat(group: Any, prefix: str = "") -> Statement:
 
 @functools.lru_cache(maxsize=4096)
 def files_of_case(case: Case) -> tuple[str, ...]:
-    """Return the paths of files, folders and modules in a case, and names that could be those of files."""
+    """Return the files, folders and modules that a case names, and names that could be files."""
     stated = [value for path, value in flat(case).items() if path in file_settings() and isinstance(value, str)]
     return tuple(dict.fromkeys(map(policies.file_of, stated)))
 

@@ -167,8 +167,10 @@ def settings_in(policy: Any) -> dict[str, Any]:
 
 
 def check_name(name: str, kind: str = "policy") -> str:
-    """Return the bare name of a policy: one of the package, a file, or FILE.py:FUNCTION. Raise InputError for other
-    names. Another `kind` of `NAMED` has neither files nor settings."""
+    """Return the bare name of a policy: one of the package, a file, or FILE.py:FUNCTION.
+
+    Another `kind` of `NAMED` has no settings in its names and no .policy files. Raise InputError for other names.
+    """
     name = bare(name) if kind == "policy" else name
     if kind == "policy" and name.lower() == "copilot":
         raise InputError(f"policy {name!r}: {COPILOT}.")

@@ -32,15 +32,17 @@ class PrefillSettings(SettingsGroup, frozen=True):
     kernels: Annotated[
         str | None,
         doc(
-            "Kernels of dispatch and combine (auto: deepep-normal; nvlink-one-sided in domains beyond a server).",
+            "Kernels of dispatch and combine (auto: deepep-normal; nvlink-one-sided if domains exceed a server).",
             file=True,
         ),
     ] = None
     tokens: Annotated[
         Count | None,
-        doc("Tokens of a GPU per micro-batch (auto: 8192; in a search the cheapest of 1024 to 8192 that is in time)."),
+        doc("Tokens of a GPU per micro-batch (auto: 8192; in a search, the cheapest of 1024 to 8192 that is in time)."),
     ] = None
-    overlap: Annotated[bool | None, doc("As serving.overlap (auto: its value; in a search the better one).")] = None
+    overlap: Annotated[
+        bool | None, doc("serving.overlap for prefill (auto: the same value; in a search, the better one).")
+    ] = None
     cached: Annotated[
         Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Fraction of prompt tokens found in a cache.")
     ] = 0.0
@@ -70,17 +72,17 @@ class LoadSettings(SettingsGroup, frozen=True):
         Count | None,
         doc("Tokens of each block in the hash_ids of `arrivals` (auto: worked out from the number of blocks)."),
     ] = None
-    requests: Annotated[Count, doc("Number of requests: of generated ones, or of the first ones of the log.")] = 10000
-    repeat: Annotated[Count, doc("Number of times that all requests arrive, one run of the log after the other.")] = 1
+    requests: Annotated[Count, doc("Number of requests to generate, or to take from the start of the log.")] = 10000
+    repeat: Annotated[Count, doc("Number of times that all requests arrive, one pass after the other.")] = 1
     warmup: Annotated[
         Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Fraction of the requests, at the start, that is not counted.")
     ] = 0.2
-    prefill_groups: Annotated[
-        Count | None, doc("Prefill groups (auto: as many as keep up with passes filled to 0.8).")
-    ] = None
+    prefill_groups: Annotated[Count | None, doc("Prefill groups (auto: enough to keep up with passes 80 % full).")] = (
+        None
+    )
     decode_groups: Annotated[
         Count | None,
-        doc("Decode groups (auto: one; with serving.tpot_ms the fewest that keep the fraction `keep` in time)."),
+        doc("Decode groups (auto: one; with serving.tpot_ms, the fewest that keep the fraction `keep` in time)."),
     ] = None
     keep: Annotated[
         Annotated[float, msgspec.Meta(gt=0, le=1)],
@@ -96,13 +98,15 @@ class LoadSettings(SettingsGroup, frozen=True):
 
 
 class SplitSettings(SettingsGroup, frozen=True):
-    """Attention on some GPUs, experts on others, for `mfabric serve` with both numbers stated."""
+    """Attention on some GPUs, experts on others, for `mfabric serve` if both numbers of GPUs are stated."""
 
     attention_gpus: Annotated[Count | None, doc("GPUs that hold attention and caches (auto: no split).")] = None
     expert_gpus: Annotated[Count | None, doc("GPUs that hold the experts (auto: no split).")] = None
     micro_batches: Annotated[
         Count | None,
-        doc("Micro-batches that alternate between both (auto: the fewest, up to 4, that keep the slower GPUs busy)."),
+        doc(
+            "Micro-batches that alternate between both pools (auto: the fewest up to 4 that keep the slower pool busy)."
+        ),
     ] = None
 
 
@@ -110,7 +114,7 @@ class ServingSettings(SettingsGroup, frozen=True):
     """A model that serves requests. Read by `mfabric serve`, for pools of GPUs."""
 
     ep: Annotated[Count, doc("GPUs that share the experts.")] = 32
-    tp: Annotated[Count, doc("Neighbouring GPUs of these that split attention.")] = 1
+    tp: Annotated[Count, doc("Tensor-parallel degree of attention: neighbouring GPUs that split it.")] = 1
     batch: Annotated[Amount, doc("Tokens of a GPU per micro-batch, draft tokens included.")] = 128.0
     context: Annotated[Amount, doc("Mean tokens in the cache of a request.")] = 4096.0
     prompt: Annotated[Count | None, doc("Tokens of a prompt (auto: context).")] = None
@@ -119,36 +123,36 @@ class ServingSettings(SettingsGroup, frozen=True):
         str | None,
         doc(
             "Kernels of dispatch and combine: deepep-low-latency, deepep-low-latency-rdma, deepep-normal, deepep-v2,"
-            " hybridep, nvlink-one-sided, nccl, ideal, or a file (auto: deepep-low-latency; nvlink-one-sided in domains"
-            " beyond a server).",
+            " hybridep, nvlink-one-sided, nccl, ideal, or a file (auto: deepep-low-latency; nvlink-one-sided if domains"
+            " exceed a server).",
             file=True,
         ),
     ] = None
     overlap: Annotated[
         bool | None,
-        doc("Two micro-batches take turns: one computes while the other sends (auto: true; with tpot_ms the better)."),
+        doc("Two micro-batches take turns: one computes while the other sends (auto: true; with tpot_ms, the better)."),
     ] = None
     experts: Annotated[
         Literal["balanced", "measured", "generated", "trace"],
         doc(
             "Popularity of experts: balanced; measured (on OLMoE or Mixtral); generated (by traffic.generated.skew);"
-            " trace (recorded, traffic.trace)."
+            " trace (from the recording traffic.trace)."
         ),
     ] = "balanced"
-    eplb: Annotated[bool, doc("Place and copy experts by their popularity; false: in order.")] = True
+    eplb: Annotated[bool, doc("Place and copy experts by their popularity; false: place them in order.")] = True
     redundant_experts: Annotated[
         Natural | None, doc("Extra copies of experts (auto: the fewest that fill the GPUs).")
     ] = None
     reserved_gigabytes: Annotated[Least0, doc("Memory of a GPU kept for buffers of kernels and graphs [GB].")] = 6.0
     host_s: Annotated[Least0, doc("Time per step in which GPUs wait for the host [s].")] = 0.0
     tpot_ms: Annotated[
-        Amount | None, doc("Limit on the time from token to token [ms]; the best batch within it is chosen.")
+        Amount | None, doc("Limit on the time from token to token [ms]; if stated, the best batch within it is chosen.")
     ] = None
     by: Annotated[
         Literal["predicted", "high"] | None,
         doc(
-            "The seconds that must keep the time limits: the slow end of their band (high), or the prediction"
-            " (predicted) (auto: high with tpot_ms, else predicted)."
+            "Which time must keep within the limits: the slow end of its band (high), or the prediction (predicted)"
+            " (auto: high with tpot_ms, else predicted)."
         ),
     ] = None
     formats: Formats = Formats()

@@ -43,14 +43,14 @@ class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def doc(text: str, *, traced: bool = False, file: bool = False) -> msgspec.Meta:
-    """Return the help of a setting. `traced`: other values use the same compiled program; `file`: it may be a file."""
+    """Return the help of a setting. `traced`: a new value needs no recompilation; `file`: it may name a file."""
     marks = {"traced": True} if traced else {"file": True} if file else None
     return msgspec.Meta(description=text, extra_json_schema=marks)
 
 
 # ------------------------------------------------------------------------------------------------------ model and GPU
 class Model(SettingsGroup, frozen=True):
-    """The model and its recipe. The recipe fills settings of `job` at auto; settings here at auto are the model's."""
+    """The model and its recipe. The recipe fills auto settings of `job`; auto settings here are the model's."""
 
     name: Annotated[
         str,
@@ -59,30 +59,30 @@ class Model(SettingsGroup, frozen=True):
     recipe: Annotated[
         Literal["makers", "paper", "none"],
         doc(
-            "The set-up that fills degrees at auto: that of the model's makers, that of the paper arXiv 2501.03905, or"
-            " none: a search for degrees that fit."
+            "The set-up that fills auto degrees: makers (of the model), paper (arXiv 2501.03905), or none (a search"
+            " finds degrees that fit)."
         ),
     ] = "makers"
     blocks: Annotated[Count | None, doc("Transformer blocks.")] = None
-    hidden: Annotated[Count | None, doc("Width of a token.")] = None
+    hidden: Annotated[Count | None, doc("Hidden size: the width of a token's vector.")] = None
     experts: Annotated[Count | None, doc("Routed experts in a block.")] = None
     top_k: Annotated[Count | None, doc("Experts that each token goes to.")] = None
     expert_hidden: Annotated[Count | None, doc("Inner width of an expert.")] = None
     shared_hidden: Annotated[Natural | None, doc("Inner width of all shared experts together.")] = None
     dense_blocks: Annotated[
         Natural | tuple[int, ...] | None,
-        doc("Blocks without experts: the number of first ones, or a list of blocks, from 0."),
+        doc("Blocks without experts: how many of the first blocks, or a list of block numbers from 0."),
     ] = None
     dense_hidden: Annotated[Natural | None, doc("Inner width of the FFN of a dense block.")] = None
-    vocab: Annotated[Natural | None, doc("Entries of the embedding.")] = None
+    vocab: Annotated[Natural | None, doc("Vocabulary: rows of the embedding.")] = None
     tied: Annotated[bool | None, doc("Whether embedding and output head share weights.")] = None
     expert_groups: Annotated[Count | None, doc("Groups of neighbouring experts; the gate chooses groups first.")] = None
-    top_groups: Annotated[Count | None, doc("Groups of experts that a token may go to.")] = None
-    next_tokens: Annotated[Natural | None, doc("Extra tokens that the model predicts (MTP).")] = None
+    top_groups: Annotated[Count | None, doc("Most groups of experts that one token may go to.")] = None
+    next_tokens: Annotated[Natural | None, doc("Further tokens that the model predicts at each position (MTP).")] = None
 
 
 class GpuSettings(SettingsGroup, frozen=True):
-    """The GPU and its server. Settings at auto come from its data sheet."""
+    """The GPU and its server. Auto settings come from its data sheet."""
 
     name: Annotated[
         str,
@@ -101,19 +101,21 @@ class GpuSettings(SettingsGroup, frozen=True):
     ] = None
     gpus_per_server: Annotated[Count | None, doc("GPUs in a server.")] = None
     scale_up_gpus: Annotated[Count | None, doc("GPUs in an NVLink domain (nvl72, mfabric-cpo).")] = None
-    nvswitches: Annotated[Count | None, doc("NVSwitches in a server or domain, for failures.")] = None
+    nvswitches: Annotated[Count | None, doc("NVSwitches in a server or domain; read by mfabric failures only.")] = None
     watts: Annotated[Amount | None, doc("Power of a GPU [W].")] = None
     usd: Annotated[Amount | None, doc("Price of a GPU [$].")] = None
 
 
 # ----------------------------------------------------------------------------------------------------------------- job
 class Parallel(SettingsGroup, frozen=True):
-    """The degrees of the job: gpus = dp x etp x ep x pp, where etp at auto is tp."""
+    """The degrees of the job: gpus = dp x etp x ep x pp, where auto etp is tp."""
 
     tp: Annotated[Count | None, doc("Tensor-parallel degree.")] = None
     etp: Annotated[
         Count | None,
-        doc("Tensor-parallel degree inside experts; the other GPUs of tp hold other experts (folding; auto: tp)."),
+        doc(
+            "Tensor-parallel degree of experts; below tp, a TP group's GPUs hold different experts (folding; auto: tp)."
+        ),
     ] = None
     pp: Annotated[Count | None, doc("Pipeline stages.")] = None
     ep: Annotated[Count | None, doc("Expert-parallel degree.")] = None
@@ -124,9 +126,9 @@ class Parallel(SettingsGroup, frozen=True):
         Literal["attention", "all"],
         doc("Outputs that TP ranks all-reduce: those of attention, or all (experts and dense FFNs too)."),
     ] = "attention"
-    sequence: Annotated[bool, doc("TP ranks also share the tokens between matrix products (sequence parallelism).")] = (
-        True
-    )
+    sequence: Annotated[
+        bool, doc("TP ranks also divide the tokens outside matrix products (sequence parallelism).")
+    ] = True
 
 
 class Batch(SettingsGroup, frozen=True):
@@ -137,7 +139,7 @@ class Batch(SettingsGroup, frozen=True):
     ] = None
     micro_batches: Annotated[Count | None, doc("Micro-batches of an EP rank per iteration.")] = None
     per_stage: Annotated[
-        Count | None, doc("Micro-batches, as a multiple of the pipeline stages or of the schedule's minimum.")
+        Count | None, doc("Micro-batches over pipeline stages, or over the schedule's minimum if that is larger.")
     ] = None
     bubble: Annotated[
         Share | None, doc("Choose micro_batches so that the pipeline bubble is at most this fraction.")
@@ -152,7 +154,8 @@ class PrecisionSettings(SettingsGroup, frozen=True):
     """Number formats of computation, messages and memory."""
 
     compute: Annotated[
-        Precision | None, doc("Format of computation, whose peak counts: bf16 or fp8 (auto: the recipe's, else bf16).")
+        Precision | None,
+        doc("Format of computation, which selects the GPU's peak: bf16 or fp8 (auto: the recipe's, else bf16)."),
     ] = None
     dispatch: Annotated[
         Precision | Amount | None,
@@ -171,7 +174,7 @@ class PrecisionSettings(SettingsGroup, frozen=True):
     moments: Annotated[Sums | None, doc("The optimizer's two moments in memory (auto: the recipe's, else fp32).")] = (
         None
     )
-    weights: Annotated[Precision | None, doc("Weights in memory, and when replicas gather them (auto: bf16).")] = None
+    weights: Annotated[Precision | None, doc("Weights, in memory and when replicas gather them (auto: bf16).")] = None
     kept: Annotated[
         Precision | None, doc("Inputs of matrix products, kept for the backward pass (auto: the recipe's, else bf16).")
     ] = None
@@ -218,9 +221,9 @@ class Passes(Alternative, frozen=True, tag="passes"):
 
     comm_cores: Annotated[
         Annotated[float, msgspec.Meta(ge=0, lt=1)] | None,
-        doc("Fraction of a GPU's cores that communicates then (DeepSeek-V3: 0.152; auto: the dispatcher's)."),
+        doc("Fraction of a GPU's SMs that communicate meanwhile (DeepSeek-V3: 0.152; auto: the dispatcher's)."),
     ] = None
-    delayed: Annotated[bool, doc("Weight gradients are computed after the results that the next all-to-all sends.")] = (
+    delayed: Annotated[bool, doc("Compute weight gradients only after the results that the next all-to-all sends.")] = (
         True
     )
 
@@ -234,7 +237,7 @@ class PerServer(Alternative, frozen=True, tag="per-server"):
 
     node_limit: Annotated[
         Literal["model"] | Count | None,
-        doc("Most servers that a token may reach; model: as many as the model's groups of experts allow."),
+        doc("Most servers that one token may reach; model: the number that the model's groups of experts allow."),
     ] = None
 
 
@@ -243,7 +246,7 @@ class Job(SettingsGroup, frozen=True):
 
     training_tokens: Annotated[
         Amount | None,
-        doc("Tokens of a whole training; rows then have its days, dollars and energy."),
+        doc("Tokens of the whole training; if stated, rows have its days, dollars and energy."),
     ] = None
     parallel: Parallel = Parallel()
     batch: Batch = Batch()
@@ -259,7 +262,7 @@ class Job(SettingsGroup, frozen=True):
     sharding: Annotated[
         Literal["none", "optimizer", "gradients", "parameters"] | None,
         doc(
-            "State that replicas shard: optimizer (ZeRO-1), gradients (ZeRO-2) or parameters (ZeRO-3) (auto: the"
+            "What replicas shard: none, optimizer (ZeRO-1), gradients (ZeRO-2) or parameters (ZeRO-3) (auto: the"
             " recipe's, else optimizer)."
         ),
     ] = None
@@ -269,7 +272,7 @@ class Job(SettingsGroup, frozen=True):
     recompute: Annotated[
         str,
         doc(
-            "What the backward pass recomputes: fit (the lowest level with which the job fits the memory), none,"
+            "What the backward pass recomputes: fit (the least with which the job fits in memory), none,"
             " light, attention, block, or some of norm, mla-up, attention, activation, shared, mlp, router, moe, joined"
             " by +."
         ),
@@ -291,12 +294,13 @@ class Job(SettingsGroup, frozen=True):
     layout: Annotated[
         str | None,
         doc(
-            "Blocks on each stage: even, ends (embedding and head count as blocks), or a layout such as Et|(tt|)*30mL."
+            "Blocks on each stage: even, ends (embedding and head count as blocks), or a Megatron layout such as"
+            " Et|(tt|)*30mL."
         ),
     ] = None
     capacity_factor: Annotated[
         Annotated[float, msgspec.Meta(ge=1)],
-        doc("Most tokens of an expert, over the mean; further tokens are dropped."),
+        doc("Most tokens that an expert takes, over the mean; the others are dropped."),
     ] = float("inf")
     head: Annotated[bool, doc("Count the time of embedding and output head, if the vocabulary is known.")] = True
     optimizer_step: Annotated[
@@ -326,7 +330,7 @@ class Measured(Alternative, frozen=True, tag="measured"):
     iteration_s: Annotated[Amount | None, doc("Seconds of the measured iteration.")] = None
     fabric: Annotated[str, doc("The fabric on which it was measured.")] = "fat-tree"
     nic_gbps: Annotated[Amount | None, doc("The bandwidth of its NICs (auto: the case's).")] = None
-    nic_use: Annotated[NicUse | None, doc("How its GPUs used NICs (auto: as in the case).")] = None
+    nic_use: Annotated[NicUse | None, doc("How its GPUs used their NICs (auto: as in the case).")] = None
 
 
 class Calibrated(Alternative, frozen=True, tag="calibrated"):
@@ -359,18 +363,18 @@ class Compute(SettingsGroup, frozen=True):
 class Shares(Alternative, frozen=True, tag="shares"):
     """Expert shares measured on trained models (OLMoE, Mixtral)."""
 
-    drift: Annotated[
-        Least0, doc("Change of an expert's popularity from iteration to iteration: standard deviation of its log.")
-    ] = 0.05
+    drift: Annotated[Least0, doc("Standard deviation of the change of an expert's log popularity per iteration.")] = (
+        0.05
+    )
 
 
 class Generated(Alternative, frozen=True, tag="generated"):
-    """The popularity of an expert is its rank^-skew."""
+    """The r-th most popular expert has popularity r^-skew."""
 
     skew: Annotated[Least0, doc("Skew of popularity; 0 is balanced.")] = 0.0
-    drift: Annotated[
-        Least0, doc("Change of an expert's popularity from iteration to iteration: standard deviation of its log.")
-    ] = 0.05
+    drift: Annotated[Least0, doc("Standard deviation of the change of an expert's log popularity per iteration.")] = (
+        0.05
+    )
 
 
 class KnobsFrom(Alternative, frozen=True, tag="knobs"):
@@ -393,7 +397,7 @@ class Trace(Alternative, frozen=True, tag="trace"):
         None
     )
     records: Annotated[
-        tuple[int, int] | None, doc("Range of records, FIRST-LAST (auto for a gate trace: 2011-5001).")
+        tuple[int, int] | None, doc("Range of records, FIRST-LAST (auto: all; of a SmartMoE gate trace 2011-5001).")
     ] = None
     axes: Annotated[
         str | None, doc("Axes of an array, in order: iteration,layer,micro-batch,source,expert, or some of them.")
@@ -407,15 +411,18 @@ class Authors(Alternative, frozen=True, tag="authors"):
 class Traffic(SettingsGroup, frozen=True):
     """Which experts the tokens go to."""
 
-    source: Annotated[Shares | Generated | KnobsFrom | Trace | Authors, doc("Source of the tokens' experts.")] = (
-        Shares()
-    )
+    source: Annotated[
+        Shares | Generated | KnobsFrom | Trace | Authors, doc("Where the tokens' choices of experts come from.")
+    ] = Shares()
     drawn: Annotated[
-        Count, doc("Number of different micro-batches in an iteration; further ones repeat these in turn.")
+        Count, doc("Number of different micro-batches in an iteration; the others repeat these in turn.")
     ] = 4
     alike: Annotated[
         Literal["nothing", "micro-batches", "everything"],
-        doc("What repeats the same traffic: nothing, micro-batches (and iterations), or everything (blocks too)."),
+        doc(
+            "What has equal traffic: nothing; all micro-batches and iterations (micro-batches); also all blocks"
+            " (everything)."
+        ),
     ] = "nothing"
 
 
@@ -474,7 +481,7 @@ class PlacementSettings(SettingsGroup, frozen=True):
 
 # ------------------------------------------------------------------------------------------------------------- network
 class RailOptimized(SettingsGroup, frozen=True):
-    """NICs of equal rank share edge switches (a rail); a spine joins the rails."""
+    """NICs of equal rank in their servers share edge switches (a rail); a spine joins the rails."""
 
     pxn: Annotated[bool, doc("Data first crosses the NVSwitch to its destination's rail, as in NCCL.")] = True
 
@@ -492,7 +499,7 @@ class MultiPlane(SettingsGroup, frozen=True):
 class ScaleUp(SettingsGroup, frozen=True):
     """Scale-up domains of any size, and a NIC for each GPU."""
 
-    gpus: Annotated[Count, doc("GPUs of a domain; those that no group of the job fills stay idle.")] = 72
+    gpus: Annotated[Count, doc("GPUs of a domain; those that the whole groups of the job leave over stay idle.")] = 72
     ports: Annotated[Count, doc("NVLink ports of a GPU, one to each switch of its domain.")] = 18
     port_gigabytes_per_s: Annotated[Amount, doc("Bandwidth of an NVLink port, per direction [GB/s].")] = 50.0
 
@@ -503,13 +510,14 @@ class TopoOpt(SettingsGroup, frozen=True):
     wiring: Annotated[
         Literal["demand", "rings", "totient-perms"],
         doc(
-            "demand: a ring, then matchings by demand; rings: rings only; totient-perms: rings and matchings by bytes."
+            "demand: one ring, then matchings by demand; rings: rings only; totient-perms: rings and matchings, which"
+            " divide the NICs by the bytes of gradients and all-to-alls."
         ),
     ] = "totient-perms"
 
 
 class MFabric(SettingsGroup, frozen=True):
-    """Regional optical switches that reconfigure during training, and a switch tree."""
+    """Regional optical switches that reconfigure during training, and a tree of packet switches."""
 
     optical_degree: Annotated[
         Natural | None,
@@ -530,7 +538,10 @@ class Torus(SettingsGroup, frozen=True):
 
     shape: Annotated[
         str | None,
-        doc("Three sizes, such as 4x4x8, whose product is the servers (auto: an x-y plane holds a group, or a stage)."),
+        doc(
+            "Three sizes, such as 4x4x8, whose product is the number of servers (auto: an x-y plane holds a group or a"
+            " stage)."
+        ),
     ] = None
     paths: Annotated[
         Literal["dimension-order", "shortest"],
@@ -545,7 +556,8 @@ class TwistedTorus(SettingsGroup, frozen=True):
     """A torus of sizes n and 2n, whose rings of n are twisted along the rings of 2n."""
 
     shape: Annotated[
-        str | None, doc("Sizes, such as 4x4x8, whose product is the servers (auto: n x n x 2n or n x 2n x 2n).")
+        str | None,
+        doc("Sizes, such as 4x4x8, whose product is the number of servers (auto: n x n x 2n or n x 2n x 2n)."),
     ] = None
 
 
@@ -555,7 +567,7 @@ class FullMesh(SettingsGroup, frozen=True):
 
     shape: Annotated[
         str | None,
-        doc("Sizes of the dimensions, such as 16x16, whose product is the servers (auto: similar sizes, the fastest)."),
+        doc("Sizes, such as 16x16, whose product is the number of servers (auto: the fastest of similar sizes)."),
     ] = None
     dimensions: Annotated[
         Annotated[int, msgspec.Meta(ge=1, le=8)] | None,
@@ -568,7 +580,8 @@ class FullMesh(SettingsGroup, frozen=True):
         Literal["shortest", "dimension-order", "detour"] | None,
         doc(
             "shortest: all shortest paths; dimension-order: one path, first dimension first; detour: the same, with"
-            " each step also over every third server of its line (auto: the faster of shortest and detour)."
+            " each step divided over the direct link and all other servers of its line (auto: the faster of shortest"
+            " and detour)."
         ),
     ] = None
 
@@ -581,7 +594,8 @@ class RailX(SettingsGroup, frozen=True):
         doc("Servers along the side of a node, m (auto: the least m >= 2 whose nodes hold a group, else 2 or 1)."),
     ] = None
     shape: Annotated[
-        str | None, doc("Nodes in a row and in a column, such as 8x8, which hold the servers (auto: near a square).")
+        str | None,
+        doc("Nodes in a row and in a column, such as 8x8, that together hold all servers (auto: nearly square)."),
     ] = None
 
 
@@ -592,7 +606,7 @@ class Goodput(Alternative, frozen=True, tag="goodput"):
 
 
 class TransportSettings(Alternative, frozen=True, tag="transport"):
-    """A transport, whose headers, receiver pacing and acknowledgements take bandwidth."""
+    """Headers, receiver pacing and acknowledgements of a transport take bandwidth."""
 
     value: Annotated[str, doc("The transport: ndp, dctcp, or a .toml or .json file of constants.", file=True)] = "ndp"
 
@@ -615,7 +629,7 @@ class Ecmp(Alternative, frozen=True, tag="ecmp"):
 
 
 class LeastLoaded(Alternative, frozen=True, tag="least-loaded"):
-    """Each flow takes the shortest path whose links carry least so far (cluster, replay and jobs only)."""
+    """Each flow takes the shortest path whose links carry the least so far (cluster, replay and jobs only)."""
 
 
 class Weighted(Alternative, frozen=True, tag="weighted"):
@@ -639,10 +653,10 @@ class Network(SettingsGroup, frozen=True):
 
     fabric: Annotated[
         FabricName,
-        doc("The fabric between servers; settings of one fabric alone are in the table of its name."),
+        doc("The fabric between servers; settings of a single fabric are in the table of its name."),
     ] = "mfabric"
     graph: Annotated[
-        str | None, doc("The file of the graph, for fabric graph (docs/formats.md#graphs).", file=True)
+        str | None, doc("The file of the graph if fabric is graph (docs/formats.md#graphs).", file=True)
     ] = None
     nic_gbps: Annotated[
         Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True)
@@ -665,12 +679,12 @@ class Network(SettingsGroup, frozen=True):
             " else 1)."
         ),
     ] = None
-    oversubscribed_at: Annotated[Literal["edge", "aggregation"], doc("The oversubscribed tier of such a tree.")] = (
-        "edge"
-    )
+    oversubscribed_at: Annotated[
+        Literal["edge", "aggregation"], doc("The tier of switch trees that is oversubscribed.")
+    ] = "edge"
     leaf_servers: Annotated[
         Literal["most", 1],
-        doc("Servers below an edge switch of such a tree: most fills its ports; 1: one switch per server, no rails."),
+        doc("Servers below an edge switch of a tree: most (all ports used), or 1 (a switch per server, no rails)."),
     ] = "most"
     link_delay_s: Annotated[
         Least0, doc("Propagation delay of a link [s]; delays in the file of a graph replace it.", traced=True)
@@ -699,7 +713,7 @@ class OnDemand(Alternative, frozen=True, tag="on-demand"):
 
 
 class Always(Alternative, frozen=True, tag="always"):
-    """It reconfigures in every block and pass, even if no circuit changes."""
+    """The switch reconfigures in every block and pass, even if no circuit changes."""
 
 
 class Reuse(Alternative, frozen=True, tag="reuse"):
@@ -707,7 +721,7 @@ class Reuse(Alternative, frozen=True, tag="reuse"):
 
 
 class Predict(Alternative, frozen=True, tag="predict"):
-    """It reconfigures before the first all-to-all of a block, for a predicted demand."""
+    """The switch reconfigures before the first all-to-all of a block, for a predicted demand."""
 
     predictor: Annotated[
         Literal["transition", "previous-layer", "previous-iteration", "moving-average", "uniform", "random"],
@@ -721,7 +735,7 @@ class Predict(Alternative, frozen=True, tag="predict"):
 
 
 class Pays(Alternative, frozen=True, tag="pays"):
-    """It reconfigures where this is predicted to save time."""
+    """The switch reconfigures where this is predicted to save time."""
 
 
 class Bound(Alternative, frozen=True, tag="bound"):
@@ -734,7 +748,7 @@ class SpanOf(Alternative, frozen=True, tag="span"):
     length: Annotated[Literal["block", "stage", "iteration", "run"], doc("How long circuits stay.")] = "iteration"
     chosen_on: Annotated[
         Literal["past", "actual"],
-        doc("The demand for which they are chosen: of the previous span (past), or of their own (actual)."),
+        doc("The demand for which circuits are chosen: that of the previous span (past), or of their own (actual)."),
     ] = "past"
 
 
@@ -782,7 +796,7 @@ class CircuitSettings(SettingsGroup, frozen=True):
         ),
     ] = None
     delay_s: Annotated[
-        Least0 | None, doc("Time to reconfigure [s] (auto: the slowest of ocs, else 0.025).", traced=True)
+        Least0 | None, doc("Time to reconfigure [s] (auto: the longest time of ocs, else 0.025).", traced=True)
     ] = None
     each_s: Annotated[Least0, doc("Extra time for each new circuit [s].", traced=True)] = 0.0
     reactivation_s: Annotated[
@@ -806,7 +820,9 @@ class RunSettings(SettingsGroup, frozen=True):
         Literal["all"] | Count,
         doc("Data-parallel replicas to simulate, each with its own traffic; the slowest decides."),
     ] = 1
-    sample: Annotated[Natural | None, doc("A single iteration, by number (auto: the mean of all).", traced=True)] = None
+    sample: Annotated[
+        Natural | None, doc("Report a single iteration, by number (auto: the mean of all).", traced=True)
+    ] = None
 
 
 class FailureSettings(SettingsGroup, frozen=True):
@@ -822,7 +838,7 @@ class FailureSettings(SettingsGroup, frozen=True):
     ] = None
     stage: Annotated[
         Literal["busiest"] | Natural | None,
-        doc("The pipeline stage that fails: its number, or busiest (auto: the stage where it costs most)."),
+        doc("The pipeline stage that fails: its number, or busiest (auto: the stage where a failure costs most)."),
     ] = None
     gpu_remedy: Annotated[
         Literal["cheaper", "spare-gpu", "spare-server"],

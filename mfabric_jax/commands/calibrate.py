@@ -16,7 +16,7 @@ BELOW = [*preset_layers("paper"), SettingsLayer("calibrate", {"model.name": list
 class Options(shared.OnDevice):
     """Fit one computation rate per model to published fat-tree times (arXiv 2501.03905).
 
-    Three ratios per model are published; skew comes from the traffic. Your settings change preset paper;
+    Three ratios per model are published; skew comes from the traffic. Settings apply on top of preset paper.
     compute.calibrated uses the package's rates. For latency and bandwidth: mfabric calibrate nccl --help.
     """
 

@@ -16,7 +16,7 @@ class Options:
 
     Bytes are those over the busiest port: a GPU's link inside a server, a GPU's NIC between servers. Files: nccl-tests
     as text or JSON (all_reduce, all_gather, reduce_scatter, alltoall, alltoallv, sendrecv), osu_alltoall and
-    osu_alltoallv, perftest (ib_write_bw, ib_write_lat), DeepEP's tests. Options with several values have one per file.
+    osu_alltoallv, perftest (ib_write_bw, ib_write_lat), DeepEP's tests. An option takes one value, or one per file.
     """
 
     files: Annotated[tuple[str, ...], Positional("FILE", "files of measured times; --help lists the tools")]
@@ -24,11 +24,11 @@ class Options:
     tier: tuple[str, ...] | None = None
     """Network tier: server, leaf (servers under one leaf switch) or across; needed if a file spans several servers."""
     ranks: tuple[int, ...] | None = None
-    """Number of ranks, if a file does not have it."""
+    """Number of ranks, if a file does not state it."""
     gpus_per_server: tuple[int, ...] | None = None
-    """Number of those ranks in each server, if a file does not have it."""
+    """Number of ranks in each server, if a file does not state it."""
     nic_gbps: float | None = None
-    """The bandwidth of a NIC; with it, --out is a file for network.transport."""
+    """Bandwidth of a NIC; if given, network.transport can read the file of --out."""
     out: str | None = None
     """Write each alpha and bandwidth, with the range of measured sizes, to this .json file."""
     picture: str | None = None

@@ -19,8 +19,7 @@ class Options(shared.RowOptions, shared.OnDevice):
     """
 
     graph: str | None = None
-    """A graph in place of the fabric: a file in any format of docs/formats.md, whose gpu (or host) nodes are the
-    GPUs."""
+    """File of a graph that replaces the fabric (docs/formats.md); its gpu (or host) nodes are the GPUs."""
     out: str | None = None
     """Write a row per kind of traffic to this .csv or .parquet file."""
     links: str | None = None
@@ -77,5 +76,5 @@ def _draw_solved(solved, picture: str) -> None:
 
 
 def pooled_use(solved):
-    """Return the utilisation of `cluster.sprayed`'s links; None if flows took single paths, which the picture pools."""
+    """Return the utilisation of `pooled_network`, which the picture shows; None if flows took single paths."""
     return solved.transfers.utilisation if solved.network is solved.cluster.pooled_network else None

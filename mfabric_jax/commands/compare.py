@@ -71,7 +71,7 @@ def _without_failures(rows: list[dict], cases: Cases) -> Iterator[str]:
     priced = {row["fabric"] for row in rows if row.get("usd_per_million_tokens") is not None}
     if rates or len(priced) > 1:
         yield (
-            "Dollars are of clusters on which nothing fails. Hours lost to failures can change their order: mfabric "
+            "Dollars assume that nothing fails. Hours lost to failures can change the order of fabrics: mfabric "
             "failures with the same arguments and --set failures.rates=FILE also prices a million tokens with failures."
         )
 

@@ -15,7 +15,7 @@ SAME = 1e-6  # relative
 class Options(shared.OnDevice):
     """Export a training iteration as a task graph: every computation, every message, and their dependencies.
 
-    The last of several iterations is exported, with run.replicas data-parallel replicas (1 stands for all).
+    The last of several iterations is exported, with run.replicas data-parallel replicas (a single one stands for all).
     """
 
     out: str | None = None
@@ -30,7 +30,7 @@ class Options(shared.OnDevice):
     """Export gradients (and, with --ends gpu, tensor-parallel all-reduces) as collectives for other engines, instead of
     messages and seconds. Needs run.replicas all."""
     contention: Literal["none", "PP", "EP+PP", "EP+DP", "PP+DP", "all"] | None = None
-    """Simulate the graph on its fabric, with these kinds of traffic sharing links: none (as in compare) to all."""
+    """Simulate the graph on its fabric; these kinds of traffic share links, from none (as in compare) to all."""
 
 
 def run(cases: Cases, options: Options) -> None:

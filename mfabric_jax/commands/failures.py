@@ -29,7 +29,7 @@ MONTHS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.RowsAndPictures):
-    """Show the cost of failures on a fabric: iteration time with a broken part, beside the published figures.
+    """Show the cost of failures on a fabric: iteration time with a broken part, with the published figures.
 
     One failure hits one region; circuits are chosen again without the broken part. Kinds of failures: --help failures.
     """

@@ -58,7 +58,7 @@ def groups() -> dict[str, type[SettingsGroup]]:
 
 
 def of_options(program: str, cls: type) -> str:
-    """Return the help of a program without cases."""
+    """Return the help of a command that takes no cases."""
     known = options_in(cls).values()
     places = " ".join(
         f"[{option.positional.name} ...]" if option.takes_list else option.positional.name

@@ -27,7 +27,7 @@ class Options(shared.RowOptions, shared.OnDevice):
     links: str | None = None
     """Write the use of the busiest link over time (start and end of the first run) to this .csv or .parquet file."""
     figures: str | None = None
-    """Draw the use of the busiest link to this folder."""
+    """Draw the use of the busiest link, to a picture in this folder."""
 
 
 def run(options: Options) -> None:

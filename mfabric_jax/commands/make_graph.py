@@ -33,7 +33,7 @@ class Options:
     gpus: int | None = None
     """Number of GPUs (default: that of --shape)."""
     shape: str | None = None
-    """Sizes of a torus or mesh, such as 4x4x8 (default: a torus near a cube, a mesh of one dimension)."""
+    """Sizes of a torus or mesh, such as 4x4x8 (default: a nearly cubic torus, a mesh of one dimension)."""
     nic_gbps: float | None = None
     """Bandwidth of NICs, switch ports and links of a torus or mesh, per direction (default: 400)."""
     nvlink_gbps: float | None = None
@@ -72,7 +72,7 @@ def run(options: Options) -> None:
     with replacing(Path(options.out)) as (part,):
         part.write_text(graph_text(network), encoding="utf-8")
     nodes = ", ".join(f"{count:,} {kind}" for kind, count in network.nodes)
-    print(f"{options.kind}: {nodes}; {len(network.tail):,} links in one direction")
+    print(f"{options.kind}: {nodes}; {len(network.tail):,} one-way links")
     shared.tell(options.out)
 
 

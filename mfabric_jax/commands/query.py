@@ -32,17 +32,18 @@ class Options:
     """column:measure for every group: mean, min, max, median, std (sample, n - 1), ci95 (half of the 95 % confidence
     interval of the mean, Student's t), sum (default: the mean time)."""
     over: str | None = None
-    """Measure ratios to matching rows under a condition such as "policy = uniform", with all other settings equal."""
+    """Baseline rows, by a condition such as "policy = uniform". Measures are of ratios to the baseline row with
+    otherwise equal settings."""
     sort: str | None = None
     """Column to sort by; column:down puts the largest first."""
     columns: str | None = None
     """Columns to keep."""
     limit: int | None = None
-    """Most rows to select; all of them are printed (without --limit the first 20)."""
+    """Most rows to select, all of which are printed (without --limit, the first 20)."""
     out: str | None = None
     """Write the rows to this .csv or .parquet file."""
     figure: str | None = None
-    """Draw the means of groups over the last numeric column of --by to this picture."""
+    """Draw the means of groups against the last numeric column of --by, to this picture."""
 
 
 def run(options: Options) -> None:

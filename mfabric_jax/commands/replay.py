@@ -30,7 +30,7 @@ class Options(shared.RowOptions):
     """The file of a task graph; or the common prefix of one file per rank (job for job.0.et, job.1.et, ...)."""
     config: Replay
     ranks: int | None = None
-    """GPUs of the job, if the file does not have them."""
+    """Number of GPUs of the job, if the file does not state it."""
     communicators: str | None = None
     """JSON file with the communicators of a set of Chakra files (default: the one beside them)."""
     tflops: float | None = None
@@ -38,7 +38,7 @@ class Options(shared.RowOptions):
     memory_gigabytes_per_s: float | None = None
     """Memory bandwidth of a GPU, for computations that also have bytes of memory."""
     unbounded_bytes: float | None = None
-    """Bytes of htsim flows of size 0, which never end there (default: nothing is sent)."""
+    """Bytes to send for htsim flows of size 0, which never end in htsim (default: none)."""
     weights: str | None = None
     """MixNet's weight matrix (.txt), for the all-to-alls of MixNet graphs."""
     gradient: bool = True
@@ -56,7 +56,7 @@ class Options(shared.RowOptions):
     picture: str | None = None
     """Draw the timeline of ranks, and what determines the makespan, to this .png, .pdf or .svg file."""
     device: str = "cpu"
-    """cpu (its engine updates only what an event changes), gpu or tpu."""
+    """cpu (whose engine updates only what an event changes), gpu or tpu."""
 
 
 def run(cases: Cases, options: Options) -> None:

@@ -44,5 +44,7 @@ def run(options: Options) -> None:
         print(f"report: {note}", file=sys.stderr)
     if len(rows) > MOST_ROWS:
         fewer = "select fewer with mfabric query --out"
-        raise InputError(f"{', '.join(options.rows)} holds {len(rows):,} rows, a page at most {MOST_ROWS:,}: {fewer}.")
+        raise InputError(
+            f"{', '.join(options.rows)} holds {len(rows):,} rows, but a page at most {MOST_ROWS:,}: {fewer}."
+        )
     shared.tell(report.html_report(rows, effective, options.out, options.pictures, options.title))

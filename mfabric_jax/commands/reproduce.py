@@ -31,9 +31,9 @@ class Options:
     trace: str | None = None
     """Recorded routing for the experiments that use it (default: generated traffic)."""
     jobs: int | None = None
-    """Experiments that run at the same time (default: 2)."""
+    """Number of experiments that run at the same time (default: 2)."""
     again: bool = False
-    """Also compute figures that the folder already has."""
+    """Compute figures again that the folder already has."""
     list: bool = False
     """List the figures and exit."""
 

@@ -49,8 +49,8 @@ def run(options: Options) -> int:
     after = simulate(CaseSpace(cases).cases).rows(progress=True)
     if len(before) != len(after):
         raise InputError(
-            f"{options.rows!r} has {len(before)} rows, but its settings make {len(after)}: they are of an interrupted "
-            f"run, a selection, or made in Python."
+            f"{options.rows!r} has {len(before)} rows, but its settings make {len(after)}: the rows are of an "
+            f"interrupted run, are a selection, or were made in Python."
         )
     now = provenance(shared.dtype_of(cases))
     for name in ORIGIN:

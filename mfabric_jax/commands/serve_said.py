@@ -1,4 +1,4 @@
-"""Sentences of `mfabric serve` on its rows: the best, late rows, too large ones, missing prices, unsteady loads."""
+"""Sentences of `mfabric serve` on its rows: the best, late or too large ones, missing prices, unsteady loads."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,15 +43,19 @@ USES = [  # prefixes of settings, the cases that read them, and the condition in
     (
         ("serving.load.unit", "serving.load.block"),
         lambda case: case.serving.load.arrivals is not None,
-        "of a log of requests (--arrivals)",
+        "for a log of requests (--arrivals)",
     ),
-    ("serving.load.keep", lambda case: case.serving.tpot_ms is not None, "with a time to keep (--tpot-ms)"),
+    ("serving.load.keep", lambda case: case.serving.tpot_ms is not None, "with a time limit (--tpot-ms)"),
     ("serving.batch", lambda case: case.serving.tpot_ms is None, "without --tpot-ms, which chooses the batch"),
-    ("serving.by", lambda case: _has_limits(case) or _arrives(case), "with times to keep (--tpot-ms)"),
+    ("serving.by", lambda case: _has_limits(case) or _arrives(case), "with a time limit (--tpot-ms)"),
     ("serving.split.micro", lambda case: case.serving.split.attention_gpus, "with serving.split.attention_gpus"),
     ("serving.eplb", _places_experts, "where serving.experts is not balanced or experts have copies"),
     ("traffic.trace", lambda case: case.serving.experts == "trace", "with --set serving.experts=trace"),
-    ("traffic.source", lambda case: case.serving.experts in ("trace", "generated"), "where serving.experts says so"),
+    (
+        "traffic.source",
+        lambda case: case.serving.experts in ("trace", "generated"),
+        "where serving.experts is trace or generated",
+    ),
     ("traffic.generated", lambda case: case.serving.experts == "generated", "with --set serving.experts=generated"),
 ]
 
@@ -68,7 +72,7 @@ def apart_of(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def where(row: Row, rows: list[dict[str, Any]], *, sized: bool = True) -> str:
-    """Name a row in a sentence, with the columns in which rows differ. `sized`: with its size too."""
+    """Name a row in a sentence, with the columns in which rows differ. `sized`: also with its size."""
     apart = [f"{name} {row[name]}" for name in apart_of(rows) if name not in ("model", "kernels")]
     return ", ".join([f"{row['model']} on {row['fabric']}", *apart, *([f"ep {row['ep']}"] if sized else [])])
 
@@ -93,7 +97,7 @@ def of_search(groups: list[list[dict[str, Any]]], rows: list[dict[str, Any]]) ->
     """Yield the best pools of every fabric; `groups`: the rows of each fabric."""
     from mfabric_jax.apps.serving.search import cheapest, fastest, in_time
 
-    yield f"{len(rows)} set-ups were tried, of {', '.join(map(str, sorted({row['ep'] for row in rows})))} GPUs."
+    yield f"{len(rows)} set-ups were tried, with {', '.join(map(str, sorted({row['ep'] for row in rows})))} GPUs."
     several = len({_times(row) for row in rows}) > 1
     for own in groups:
         best, least = fastest(own), cheapest(own)
@@ -105,7 +109,7 @@ def of_search(groups: list[list[dict[str, Any]]], rows: list[dict[str, Any]]) ->
         if least is None:
             yield f"{most}."
         elif least is best:
-            yield f"{most}, which is cheapest, too: {_dollars(best)}."
+            yield f"{most}, which is also cheapest: {_dollars(best)}."
         else:
             yield f"{most}; cheapest: {_dollars(least)} with {_pools(least)}."
 
@@ -149,7 +153,7 @@ def _pools(row: Row) -> str:
 
 
 def of_load(rows: list[dict[str, Any]], cases: Cases) -> Iterator[str]:
-    """Yield the demand on pools, late or unsteady rows, requests left out by log or memory, and delays of KV caches."""
+    """Yield sentences on the load of pools, late or unsteady rows, KV transfers, and requests refused or left out."""
     for row in rows:
         named = where(row, rows)
         if row["load_requests"] is None:

@@ -30,10 +30,10 @@ class RowOptions:
     """The option of commands that write rows."""
 
     all_columns: bool = False
-    """Files have every column, details too."""
+    """Write every column to files, details included."""
 
     def columns(self, *kinds: str) -> Any:
-        """The columns whose details files of these kinds of rows leave out; None: files have every column."""
+        """The columns of these kinds of rows, whose details files leave out; None: files have every column."""
         from mfabric_jax.report.kinds import KINDS
         from mfabric_jax.support.columns import Columns
 
@@ -154,8 +154,8 @@ def check_flags(
 
 
 def case_notes(cases: Cases, *, set_ups: bool = True) -> list[str]:
-    """Return sentences on set-ups from a search (`found`), jobs that do not fit, transports beyond measurements, and
-    graphs."""
+    """Return sentences on jobs that do not fit, transports beyond measurements and graphs; with `set_ups`, also on
+    set-ups that a search found."""
     from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
     from mfabric_jax.evaluate.resolving.set_up import beyond_words, dispatcher_words, search_words, too_large_words
 

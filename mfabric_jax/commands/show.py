@@ -73,8 +73,8 @@ def _of_variants(cases: Cases) -> set[str]:
 
 
 def _stands_elsewhere(path: str, cases: Cases, values: Mapping[str, Any], *, changed: bool) -> bool:
-    """Whether the list leaves out a setting: drawn at random, a default, or of an alternative that only some variants
-    or open choices have."""
+    """Whether the list leaves out a setting, because it is drawn at random, is a default, or belongs to an alternative
+    that only some variants or auto choices have."""
     if path in random_axes(cases.random) or (changed and path not in cases.stated):
         return True
     leaf = settings()[path]

@@ -91,7 +91,7 @@ def _kept_programs() -> Iterator[Line]:
         yield Line("kept programs", f"{folder}: not used, {why}")
     else:
         many, size = programs.usage(folder)
-        words = f"{many:,} programs, with executables {size / MEBI:,.1f} of at most {programs.MOST / MEBI:,.0f} MiB"
+        words = f"{many:,} programs; their files take {size / MEBI:,.1f} of at most {programs.MOST / MEBI:,.0f} MiB"
         yield Line("kept programs", f"{folder}: {words}")
 
 

@@ -37,7 +37,7 @@ class Options(shared.RowOptions, shared.OnDevice):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfFile:
-    """A design space of all-to-alls or replays, as `evaluate` in its file says."""
+    """A design space of all-to-alls or replays; `evaluate` in its file tells which."""
 
     file: Annotated[str, Positional("FILE")]
     run: Options
@@ -80,7 +80,7 @@ def run(cases: Cases, options: Options) -> int:
     space = CaseSpace(cases)
     if space.left_out:
         first, *more = space.left_out
-        rows, others = sum(space.left_out.values()), f"; {len(more)} more reasons" if more else ""
+        rows, others = sum(space.left_out.values()), f" for {len(more) + 1} reasons, such as" if more else ""
         print(f"sweep: {rows:,} configurations are impossible and left out{others}: {first}", file=sys.stderr)
     return run_space(space, options, shard)
 

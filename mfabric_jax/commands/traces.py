@@ -50,7 +50,7 @@ class Options(shared.RowOptions):
     model: str | None = None
     """Router trace: the recorded job's model, which sets the defaults of the options below."""
     tp: int | None = None
-    """Router trace: tensor-parallel degree (default here and for the next five: the model's, else 1)."""
+    """Router trace: tensor-parallel degree (default of this and the next four options: the model's, else 1)."""
     ep: int | None = None
     """Router trace: expert-parallel degree."""
     dp: int | None = None

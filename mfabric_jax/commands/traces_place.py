@@ -40,7 +40,7 @@ class Options:
     records: tuple[int, int] | None = None
     """For a recording: range of records, FIRST-LAST (default: all)."""
     axes: str | None = None
-    """Axes of an array in a file, in order: as for mfabric traces info."""
+    """For a recording: axes of an array in a file, in order, as for mfabric traces info."""
 
 
 RULE = "hierarchical"
@@ -67,7 +67,7 @@ def _of(ranks: int | None) -> str:
 
 
 def _placement(options: Options) -> "ExpertPlacement":
-    """Return the placement in the file, or one for its loads."""
+    """Return the placement in the file, or make one for the loads in it."""
     from mfabric_jax.support.text_files import read_bytes, value_in
     from mfabric_jax.traffic.placement_files import is_placement, placement_in
 

@@ -22,9 +22,9 @@ class Options:
     rank_cost: str | None = None
     """Write seconds per byte between EP ranks on the fabric to this .json file, for network-aware placement."""
     block: int | None = None
-    """--alltoallv: the MoE block, from 0 (default: 0)."""
+    """For --alltoallv: the MoE block, from 0 (default: 0)."""
     micro_batch: int | None = None
-    """--alltoallv: the micro-batch, from 0 (default: 0)."""
+    """For --alltoallv: the micro-batch, from 0 (default: 0)."""
 
 
 def _size(job: Workload) -> str:
@@ -74,8 +74,8 @@ def run(cases: Cases, options: Options) -> None:
     if job.servers_per_region > 1:
         how = job.dispatch if job.node_limit is None else f"{job.dispatch}, node limit {job.node_limit}"
         how = f"dispatch {how}" if job.dispatch == PER_SERVER else "job.dispatch per-server"
-        part = f"{even_copies(job):.3f} of them if experts are balanced"
-        print(f"These bytes count every selected expert; between servers {how} sends {part}.")
+        part = f"{even_copies(job):.3f} of these bytes if experts are balanced"
+        print(f"EP bytes count every selected expert; between servers, {how} sends {part}.")
     print(f'measured: {MEASURED_SOURCE}; the page "Assumptions and limits" explains why the shares differ.')
     print(_size(job))
     stage, held = workload.fullest_stage(job, draw_loads(resolved.case, job))
@@ -119,7 +119,7 @@ def _alltoallv(case: Case, path: str, options: Options) -> str:
     demand = dispatch_matrix(job, traffic_of(resolved.case, job, past=resolved.past)[0], which)
     write_alltoallv(demand, path)
     size = buffer_bytes(demand)
-    several = "" if job.tp == 1 else f" (an EP rank is {job.tp} tensor-parallel GPUs, of which one takes part)"
+    several = "" if job.tp == 1 else f" (an EP rank is {job.tp} tensor-parallel GPUs, one of which takes part)"
     return (
         f"\n{path}: dispatch {job.dispatch} of iteration {which.iteration}, block {which.block}, micro-batch "
         f"{which.micro_batch}, bytes between {job.ep} EP ranks{several}. The diagonal is what a rank keeps; combine "

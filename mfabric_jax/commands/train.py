@@ -43,7 +43,7 @@ def run(options: Options) -> None:
 
         lines = learning.train(config, out, progress)
     shown = [line for line in lines if any(name.startswith("held_out") for name in line)]
-    print("mean time over the degree bound; held_out: on demand not used in training; the best policy there is kept")
+    print("mean time over the degree bound; held_out: on demand not used in training, which decides the kept policy")
     print(report.plain(shown, ["step", "time", *(name for name in shown[0] if name != "step")]))
     if learned := policies.load(out / TRAINED_POLICY).configuration["learned_from"]:
         print(_of_trace(learned))

@@ -1,4 +1,4 @@
-"""`mfabric validate packet`, `training` and `serving`: predictions beside measurements."""
+"""`mfabric validate packet`, `training` and `serving`: predictions and measurements compared."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from mfabric_jax.commands.words import Positional
 
 @dataclasses.dataclass(frozen=True)
 class Options(shared.RowOptions, shared.OnDevice):
-    """Predict measurements, and report the errors of the predictions.
+    """Predict measured times, and report the errors of the predictions.
 
     packet: flow-level predictions of packet-level runs: exact max-min fluid completion at the line rate without
     headers, and the same corrected for the run's transport. Neither models queues or losses.
@@ -26,7 +26,7 @@ class Options(shared.RowOptions, shared.OnDevice):
     ]
     """packet: packet-level runs; training: training steps; serving: inference."""
     rows: Annotated[tuple[str, ...], Positional("ROW")] = ()
-    """Rows of `training` or `serving` (default: all); for `serving`, a benchmark stands for all of its rows."""
+    """Rows of `training` or `serving` (default: all); for `serving`, a benchmark's name selects all of its rows."""
     runs: str | None = None
     """A folder of packet-level runs, one .json file per run."""
     transport: str = "named"

@@ -228,7 +228,7 @@ def _pairs(
         elif name not in known:
             raise _unknown(name, list(known), of_cases)
         elif not equals and (not left or left[0].startswith("--")):
-            raise InputError(f"option {name} needs a value after it; --help says which.")
+            raise InputError(f"option {name} needs a value after it; --help shows what it takes.")
         else:
             yield name, value if equals else left.pop(0)
 

@@ -74,7 +74,9 @@ def get(name: str, **settings: Any) -> Policy:
     """
     name, stated = split(name)
     if several := next((setting for setting, value in stated.items() if isinstance(value, list)), None):
-        raise InputError(f"policy {join_name(name, stated)!r}: its setting {several!r} is one value here, got several.")
+        raise InputError(
+            f"policy {join_name(name, stated)!r}: its setting {several!r} must be one value here, got several."
+        )
     if is_function(name):
         policy: Policy = __getattr__("load_function")(name)
     else:
@@ -144,7 +146,7 @@ def _alone(policy: Policy, demand, region, *, previous=None, key=None) -> Plan:
 
 
 def reads_of(policy: Policy, region: Region) -> Reads:
-    """Return what a policy reads besides the demand; own and trained policies are traced to find out."""
+    """Return what a policy reads besides the demand. User and trained policies are traced to find out."""
     plain = policy_of(policy)
     if plain is _alone:
         return ALONE

@@ -20,7 +20,7 @@ ROUTINGS = (*WITHOUT_RELAY, "relay")
 def demand_of(
     demand: Any, region: Region, field: str = "demand", rule: NumberRule = FROM_0_TO_INFINITY
 ) -> Float[Array, "S S"]:
-    """Return the checked demand of one region; refuse known NaN, which circuits could not show."""
+    """Return the demand of one region, checked. Known NaN is refused, since circuits cannot mark it."""
     return between_servers(of_type("region", region, Region), demand, field, rule)
 
 
@@ -29,7 +29,7 @@ def demands_of(demands: Any, region: Region, field: str = "demand") -> Float[Arr
 
 
 def circuits_before(previous: Plan | None, region: Region) -> Array | None:
-    """Return the circuits [S S] of the previous plan, None without one."""
+    """Return the circuits [S S] of the previous plan; None if there is none."""
     if previous is None:
         return None
     count = of_type("previous", previous, Plan, hint="Plan(Circuits(count)) is the plan of an array").circuits.count

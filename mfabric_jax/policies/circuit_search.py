@@ -1,7 +1,7 @@
-"""Searches one set of circuits for many demands, in rounds of circuit swaps.
+"""Search for one set of circuits for many demands, in rounds of circuit swaps.
 
 Swaps are ranked by link prices: how much earlier the all-to-all ends per unit of capacity added to the link. These are
-the dual of the linear programme of `best_relay_shares`. A circuit that opens a new path for a pair is worth the price
+the dual of the linear programme of the best relay shares. A circuit that opens a new path for a pair is worth the price
 of the pair's cheapest path minus the price of the other links of the new path; the largest difference counts.
 """
 
@@ -42,9 +42,9 @@ class Worth(NamedTuple):
 
 
 def circuit_worth(links: RelayLinks, seconds: Float[Array, "S+2 S"]) -> Worth:
-    """Return the first-order worth of circuits for nearly best `seconds` of circuits, ports up and ports down.
+    """Return the worth of circuits to first order, from the `seconds` of circuits, ports up and ports down.
 
-    It needs about S^3 floats.
+    The shares behind `seconds` must be nearly best. It needs about S^3 floats.
     """
     latest = seconds.max()
     late = seconds / jnp.where(latest > 0, latest, 1)

@@ -41,7 +41,7 @@ class Scaled(NamedTuple):
     unit_s: Float[Array, ""]  # seconds in which a NIC carries one unit
 
     def excess(self, carried: Float[Array, "S S"], time) -> tuple[Float[Array, "S"], Float[Array, "S"]]:
-        """Return the bytes out and in beyond what each server's ports carry by `at`; negative if there is room."""
+        """Return the bytes out and in beyond what each server's ports carry by `time`; negative if there is room."""
         return carried.sum(1) - self.port * time, carried.sum(0) - self.port * time
 
 
@@ -74,7 +74,7 @@ def circuits_needed(size: Float[Array, "S S"], time) -> Int[Array, "S S"]:
 
 
 def circuits_in_use(count: Int[Array, "S S"], size, time, routing: str) -> Int[Array, "S S"]:
-    """Return the circuits in use: under unsplit routing, a pair with too few circuits to end by `at` uses none."""
+    """Return the circuits in use: under unsplit routing, a pair with too few circuits to end by `time` uses none."""
     return count if routing == "split" else jnp.where(count < circuits_needed(size, time), 0, count)
 
 
@@ -95,7 +95,7 @@ def _split(count, size, time):
 
 
 def _unsplit(count, size, time):
-    """Return steps of all circuits that a pair needs; circuits too few or beyond the need cost nothing to take."""
+    """Return steps of all circuits that a pair needs; circuits that are too few or not needed cost nothing to take."""
     enough = circuits_needed(size, time)
     done = count >= enough
     carried = jnp.where(done, 0, size)
@@ -225,7 +225,7 @@ def best_move(
 
     Only `loose` pairs may change. The latest server is the one with most excess bytes at its ports, scaled by `favour`
     [S]. Even the best move may make the plan slower. Nothing changes if no port is late or no move exists. A circuit
-    beyond the limit costs as many bytes as it carries by `at`.
+    beyond the limit costs the bytes that it carries by `time`.
     """
     give, take, carried = steps(count, work.size, time, routing)
     give, take = (step._replace(nics=jnp.where(loose, step.nics, 0)) for step in (give, take))

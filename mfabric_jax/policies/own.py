@@ -1,4 +1,4 @@
-"""The user's own policies, as functions or `FILE.py:FUNCTION`; they are tried out before use."""
+"""Users' own policies, as functions or `FILE.py:FUNCTION`; they are tried before use."""
 
 import contextlib
 import functools

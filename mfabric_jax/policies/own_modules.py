@@ -1,4 +1,4 @@
-"""Files of your own policies that are Equinox modules; the header says how to build the module of the arrays."""
+"""Files of policies that are a user's Equinox modules; the header says how to build a module for the arrays."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""What circuits depend on besides the demand. If nothing else, each distinct demand is planned once."""
+"""What circuits depend on besides the demand. If on nothing, each distinct demand is planned once."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -184,7 +184,7 @@ def stages(search: Search) -> tuple[Callable, Callable]:
     def first(samples: Samples, before, key):
         counts = _plain(samples)
         each = settle_each(samples, delivery, counts, delivery.cold(samples), False)
-        if stay:  # time the previous circuits more exactly, lest they are replaced needlessly
+        if stay:  # time the previous circuits more exactly, so that they are not replaced needlessly
             legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
             placed, state = jnp.where(legal, before, counts[0]), delivery.cold(samples)
             for warm in (False, *[True] * AGAIN):

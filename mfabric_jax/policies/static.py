@@ -35,12 +35,12 @@ def uniform_circuits(degree: Int[Array, "S"]) -> Int[Array, "S S"]:
     xp = array_module(degree)
     both = xp.minimum(degree[:, None], degree[None, :])
     turn = np.arange(len(turns), dtype=np.int32)[:, None, None]
-    times = (both[None] - 1 - turn) // len(turns) + 1  # how often each round is used [turns S S]
+    times = (both[None] - 1 - turn) // len(turns) + 1  # how often each round is used [rounds S S]
     return (times * turns).sum(0, dtype=np.int32)
 
 
 def _turns(servers: int) -> np.ndarray:
-    """Return the circuits of each round [turns S S], one per server; all rounds together join every pair once.
+    """Return the circuits of each round [rounds S S], one per server; all rounds together join every pair once.
 
     For an odd number of servers, the rounds come from rings of servers at equal distance, two rounds each.
     """

@@ -1,4 +1,4 @@
-"""Picks the one of a few prewired graphs that serves a demand fastest.
+"""Picks, from a few prewired graphs, the one that serves a demand fastest.
 
 Arrays of small optical switches choose among such graphs. Source of the idea: ACOS, arXiv 2602.17449 (abstract). The
 graphs are our choice.

@@ -1,4 +1,4 @@
-"""Writes the bytes of one all-to-all for nccl-tests' `alltoallv_perf`, to measure what is predicted.
+"""Writes the bytes of one all-to-all for nccl-tests' `alltoallv_perf`, so that a prediction can be measured.
 
 The file (`NCCL_TESTS_ALLTOALLV_MATRIX_FILE`) is a square matrix of whole bytes, a line for each source rank. The
 program rounds up to 16 bytes. The diagonal is what a rank keeps; the program copies it too.
@@ -17,12 +17,12 @@ from mfabric_jax.traffic.tokens import Tokens
 from mfabric_jax.workload import Workload
 
 SUFFIX = ".txt"
-STEP = 16  # the program rounds up to multiples of so many bytes
+STEP = 16  # the program rounds up to multiples of this many bytes
 MOST_RANKS = 4096  # most ranks of a file, whose text is then 300 MB
 
 
 class ExchangeIndex(NamedTuple):
-    """Which all-to-all of a run. Numbers start at 0; `block` counts only blocks with experts."""
+    """One all-to-all of a run, by numbers that start at 0; `block` counts only blocks with experts."""
 
     iteration: int = 0
     block: int = 0
@@ -39,7 +39,7 @@ def dispatch_matrix(workload: Workload, tokens: Tokens, which: ExchangeIndex) ->
 
 
 def check_alltoallv(path: str | Path, ranks: int) -> None:
-    """Raise `InputError` if the matrix of so many ranks cannot be written."""
+    """Raise `InputError` if the matrix of this many ranks cannot be written."""
     check_file("alltoallv", path, (SUFFIX,))
     if ranks > MOST_RANKS:
         raise InputError(f"alltoallv must be of at most {MOST_RANKS:,} ranks (ep), got {ranks:,}.")

@@ -1,4 +1,4 @@
-"""Families of random demand between servers that train and compare policies; only proportions matter."""
+"""Families of random demand between servers, to train and compare policies; only proportions matter."""
 
 import functools
 import hashlib

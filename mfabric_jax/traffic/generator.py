@@ -101,7 +101,7 @@ class TrafficShape(NamedTuple):
 def draw(
     shape: TrafficShape, knobs: Knobs, seed: int, iterations: np.ndarray, normals: Normals = normals
 ) -> np.ndarray:
-    """Return selections [T layer micro_batch source_rank expert] in the iterations `at` [T], ascending."""
+    """Return selections [T layer micro_batch source_rank expert] in the `iterations` [T], ascending."""
     count = np.empty((len(iterations), *shape[:4]), np.int32 if knobs.sampled else np.float64)
     for layer in range(shape.layers):
         share = _shares(shape, knobs, seed, layer, iterations, normals)
@@ -294,7 +294,7 @@ def measured_tokens(
 
 
 def layer_shares(architecture: Architecture, layers: int, seed: int) -> tuple[np.ndarray, str]:
-    """Return the shares [layer, domain, expert] that `measured` draws from, and a note on how they were made."""
+    """Return the shares [layer, domain, expert] that `measured_tokens` draws from, and a note on how they were made."""
     table, note, experts = measured_shares()[_table_of(architecture)], "", architecture.experts
     *axes, known = table.shape
     if known % experts == 0:

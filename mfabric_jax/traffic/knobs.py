@@ -89,7 +89,7 @@ class Knobs:
             if field.name in _PARTS and (value > 1 or (value == 1 and _PARTS[field.name] == "below")):
                 raise InputError(f"{field.name} must be {_PARTS[field.name]} 1, got {value}.")
         if self.hot_experts and self.hot_ranks:
-            raise InputError(f"hot_ranks must be 0 beside hot_experts {self.hot_experts}, got {self.hot_ranks}.")
+            raise InputError(f"hot_ranks must be 0 if hot_experts is {self.hot_experts}, got {self.hot_ranks}.")
         if self.hot_share and not (self.hot_experts or self.hot_ranks):
             raise InputError(f"hot_share {self.hot_share:g} needs hot_experts or hot_ranks of at least 1, got 0.")
         if self.burst_every and self.burst_length > self.burst_every:

@@ -1,8 +1,8 @@
 """Expert placement: which expert every physical slot holds, placement policies, and tokens by slot.
 
-A placement policy is `(selections [R E], Room) -> expert [slots]`. An expert in c slots gets 1/c of its selections in
-each. Packing and replication follow github.com/deepseek-ai/EPLB: items go in order of weight, each to the lightest pack
-with room. Letters: I iterations, R ranks, E experts.
+A placement policy is `(selections [R E], SlotLayout) -> expert [slots]`. An expert in c slots gets 1/c of its
+selections in each. Packing and replication follow github.com/deepseek-ai/EPLB: items go in order of weight, each to the
+lightest pack with room. Letters: I iterations, R ranks, E experts.
 """
 
 import dataclasses

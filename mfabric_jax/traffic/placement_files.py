@@ -23,7 +23,7 @@ from mfabric_jax.support.unread import name_unread
 from mfabric_jax.workload import Workload
 
 MAP, SLOTS, LAYERS = "physical_to_logical_map", "phy2log", "layer_list"  # keys that identify the forms
-BESIDE = ("log2phy", "logcnt", "moe_layer_count")  # keys read beside them
+BESIDE = ("log2phy", "logcnt", "moe_layer_count")  # further keys that are read
 LOADS = ("logical_count", "expert_load_window", "records", "global_physical_count")
 MOST = 2**24  # slots of all layers
 

@@ -116,7 +116,8 @@ _ALONE = threading.Lock()
 def predict_shares(
     load: Float[Array, "T L M E"], targets: Int[Array, "N"] | np.ndarray, predictor: Predictor, horizon: int = 1
 ) -> Float[Array, "N L M E"]:
-    """Return predicted shares for every micro-batch of iterations `at`, from iterations at least `horizon` earlier.
+    """Return predicted shares for every micro-batch of the iterations `targets`, from iterations at least
+    `horizon` earlier.
 
     Only one thread predicts at a time.
     """

@@ -1,4 +1,5 @@
-"""The loops of `dispatch.chances` and `dispatch.reached`, compiled by numba; vector lanes process rows side by side.
+"""The loops of `dispatch.chances` and `dispatch.reach_probabilities`, compiled by numba; vector lanes process rows
+side by side.
 
 The chance of a set of experts is a polynomial in the experts' independent chances. A forward pass multiplies them from
 the first expert (and group) on; a backward pass takes derivatives of all that follow. Together they tell how often

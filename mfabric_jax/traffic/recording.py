@@ -19,7 +19,7 @@ from mfabric_jax.support.unread import name_unread
 from mfabric_jax.traffic.tokens import Reached, Tokens
 from mfabric_jax.workload import RankLayout, Workload
 
-FORMATS = "mfabric_jax.apps.recordings.formats"  # its `read(path, layout, axes)` reads recordings in others' formats
+FORMATS = "mfabric_jax.apps.recordings.formats"  # its `read(path, layout, axes)` reads recordings in other formats
 AXES = ("iteration", "layer", "micro-batch", "source", "expert")
 DESTINATION = "destination"  # an axis of ranks instead of experts
 COUNTS, META = "tokens", "meta"  # keys of our own files
@@ -218,7 +218,7 @@ def recorded_tokens(
 
 
 def recording_of(workload: Workload, path: str | pathlib.Path | Recording, axes: str | None = None) -> Recording:
-    """Return the path's recording for the model, not fitted to it; arguments as in `recorded`."""
+    """Return the path's recording for the model, not fitted to it; arguments as in `recorded_tokens`."""
     if isinstance(path, Recording):
         if axes is not None:
             raise InputError(f"axes are for a file that is one array; this recording has its own, got {axes!r}.")

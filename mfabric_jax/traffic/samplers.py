@@ -38,7 +38,7 @@ def split_key(key: Key[Array, ""], split: str) -> Key[Array, ""]:
 
 
 def split_records(records: int, split: str) -> slice:
-    """Return which of so many records belong to the split; if there are few, "test" is the first to be empty."""
+    """Return which of `records` records belong to the split; if there are few, "test" is the first to be empty."""
     trained = max(round(TRAINED * records), 1)
     chosen = trained + -(-(records - trained) // 2)
     first, last = {"train": (0, trained), "validation": (trained, chosen), "test": (chosen, records)}[

@@ -61,7 +61,7 @@ def no_reader_runs(read, content, folder):
     said = refused(read, path)
     assert said.startswith(repr(path))
     assert "names code to run" in said
-    assert f"add --code {folder}/theirs.py, in Python policies.allow_code(" in said
+    assert f"add --code {folder}/theirs.py, or in Python call policies.allow_code(" in said
     assert not (folder / "ran").exists()
 
 

@@ -126,7 +126,7 @@ def test_a_case_is_immutable_and_equal_by_its_values():
 
 def test_names_are_those_that_there_are():
     assert literals("network.fabric") == {*fabric.NAMES, GRAPH}
-    assert literals("placement.rule") == {*PLACEMENTS, "given"}
+    assert literals("placement.rule") == {*PLACEMENTS, "file"}
     assert literals("circuits.predict.predictor") == {*PREDICTORS, "random"}
     assert literals("job.schedule") == set(SCHEDULES)
     assert literals("circuits.span.length") | {"all-to-all"} == set(SPANS)

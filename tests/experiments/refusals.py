@@ -10,7 +10,7 @@ def made(name, **fields):
 REFUSED = [
     (made("pareto", fabrics=("fat-tre",)), "fabrics 'fat-tre' is unknown (did you mean 'fat-tree'?)"),
     (made("batch_size", models=("mixtral-8x7",)), "model.name 'mixtral-8x7' is unknown (did you mean 'mixtral-8x7b'?)"),
-    (made("scale_up_domains", gpu_tbps=(8.0, 8.0)), "gpu_tbps must name at least one and none twice"),
+    (made("scale_up_domains", gpu_tbps=(8.0, 8.0)), "gpu_tbps must name at least one and repeat none"),
     (made("scale_up_domains", efficiency=(0.5, 0.0)), "efficiency must be finite and above 0, got [0.5, 0.0]."),
     (made("cost_by_cluster_size", servers=(0,)), "servers must be a whole number of at least 1, got 0."),
     (made("cost_by_cluster_size", tiers=(4,)), "tiers must be 1, 2 or 3, got 4."),

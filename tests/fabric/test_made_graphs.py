@@ -177,11 +177,11 @@ def test_every_kind_survives_its_file_and_joins_all_gpus(kind):
 def test_make_graph_writes_what_is_read(tmp_path, capsys):
     file = tmp_path / "torus.json"
     assert not cli.main(["make-graph", "torus", "--shape", "2x3", "--nic-gbps", "100", "--out", str(file)])
-    assert "torus: 6 gpu; 18 links in one direction" in capsys.readouterr().out
+    assert "torus: 6 gpu; 18 one-way links" in capsys.readouterr().out
     network = read_graph(file)
     assert (network.nodes, capacities(network, "dimension 1")) == ((("gpu", 6),), {100})
     assert not cli.main(["make-graph", "planes", "--gpus", "16", "--planes", "2", "--split", "--out", str(file)])
-    assert "16 gpu, 2 nvswitch, 2 edge; 96 links" in capsys.readouterr().out
+    assert "16 gpu, 2 nvswitch, 2 edge; 96 one-way links" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

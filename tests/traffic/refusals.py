@@ -160,7 +160,7 @@ REFUSED = [
     (knobs(row_shared=2.0), "row_shared must be at most 1, got 2.0."),
     (knobs(sampled=1), "sampled must be true or false, got 1."),
     (knobs(hot_share=0.5), "hot_share 0.5 needs hot_experts or hot_ranks of at least 1, got 0."),
-    (knobs(hot_experts=1, hot_ranks=2), "hot_ranks must be 0 beside hot_experts 1, got 2."),
+    (knobs(hot_experts=1, hot_ranks=2), "hot_ranks must be 0 if hot_experts is 1, got 2."),
     (knobs(burst_every=2, burst_length=3), "burst_length must be at most burst_every 2, got 3."),
     (knobs(sparsity=0.9, distinct=2), "sparsity 0.9 must leave at least 2 (distinct) of 8 experts, got 1."),
     (knobs(pair_sparsity=0.9, distinct=2), "pair_sparsity 0.9 must leave at least 2 (distinct) of 8 experts to"),

@@ -45,7 +45,7 @@ class Chain(NamedTuple):
     hidden_s: Float[Array, ""]
 
 
-# ----------------------------------------------------------------------------------------------------------- chances
+# --------------------------------------------------------------------------------------------------- random chains
 def popularity(demand: Float[Array, "S S"]) -> Float[Array, "S S"]:
     """Return the demand that follows from the total bytes of senders and receivers alone."""
     total = demand.sum()
@@ -83,7 +83,8 @@ def draw_chain(
 ) -> Chain:
     """Draw a chain of `steps` that drifts around `base`, or take the `recorded` one.
 
-    A fraction `told` of the chains has forecasts with errors `sigma`. The others predict each demand from the last.
+    A fraction `noisy_share` of the chains has forecasts with errors `sigma`. The others predict each demand from the
+    previous one.
     """
     keys = jax.random.split(key, 8)
     part = [jax.random.uniform(entry, (), jnp.float32) for entry in keys[:6]]

@@ -126,7 +126,7 @@ class HeldOut:
 
     name: str
     demand: Float[jax.Array | np.ndarray, "N S S"]  # bytes
-    predicted: Float[np.ndarray, "N S S"] | None  # by `traffic.predicted`; None without earlier iterations
+    predicted: Float[np.ndarray, "N S S"] | None  # by `traffic.predict_selections`; None without earlier iterations
     mean: Float[jax.Array | np.ndarray, "S S"]  # of other demands, for policies that use only the mean
     error: float = 0.0  # standard deviation of the log errors of `predicted`, measured on other demands
 

@@ -18,8 +18,8 @@ def schedules_over_bound(
 ) -> Float[np.ndarray, "N"]:
     """Return the times of schedules over the degree bound; 1 without demand.
 
-    Schedules are planned for `seen` and carry `true`. `turn` is the reconfiguration delay over the degree bound of
-    `true`; the first reconfiguration is charged too.
+    Schedules are planned for `seen` and carry `true`. `relative_delay` is the reconfiguration delay over the degree
+    bound of `true`; the first reconfiguration is charged too.
     """
     scheduler, bounds = (
         scheduler_named(name),

@@ -61,7 +61,7 @@ REFERENCE = "greedy"
 BASELINES = ("untrained", "uniform", "previous")  # untrained; "previous" keeps the uniform circuits of the start
 EVALUATED = ("learned", "index", REFERENCE, "greedy-next", "threshold", "local-search", *BASELINES, STATIC)
 PROVED = 1e-4  # relative gap to the bound at which an optimum counts as proved
-MOST_PROVED = 16  # optima are computed up to so many servers
+MOST_PROVED = 16  # optima are computed up to this many servers
 RESAMPLED, CONFIDENCE = 2000, 0.95  # of the bootstrap
 LATE = functools.partial(np.quantile, q=0.9)
 Row = dict[str, Any]
@@ -187,7 +187,7 @@ def _check(config: "Scoreboard | Evaluation", sizes: str, many: str) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnRegions:
     trace: str | None = None
-    """Recorded routing to judge by as well; it is fitted to 16 expert-parallel ranks, and neighbours share a server."""
+    """Recorded routing to judge on as well; it is fitted to 16 expert-parallel ranks, and neighbours share a server."""
     records: tuple[int, int] | None = None
     """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
     optical_degree: int = 6
@@ -209,7 +209,7 @@ class Scoreboard(OnRegions):
     policies: tuple[str, ...] = BENCHED
     """Names, or files that mfabric train wrote."""
     workloads: tuple[str, ...] | None = None
-    """zipf, hot, sparse, block, dense, lognormal, skewed (default: these), recorded (default beside --trace)."""
+    """zipf, hot, sparse, block, dense, lognormal, skewed (default: these), recorded (also a default with --trace)."""
     servers: tuple[int, ...] = (8, 16)
     """Servers of the region."""
     routings: tuple[str, ...] = ("unsplit", "split", "relay")
@@ -217,7 +217,7 @@ class Scoreboard(OnRegions):
     sigmas: tuple[float, ...] = (0.0,)
     """Standard deviations of the forecasts' log errors."""
     instances: int = 60
-    """Demands per workload. From a recording, so many all-to-alls are drawn without replacement, or all if it has
+    """Demands per workload. Of a recording, this number of all-to-alls is drawn without replacement, or all if it has
     fewer."""
     optimum_s: float = 0.0
     """Seconds of exact search per demand (0: none); only for sigma 0, unsplit and split routing, up to 16 servers."""
@@ -380,10 +380,10 @@ class Evaluation(OnRegions):
     """
 
     policies: tuple[str, ...] = EVALUATED
-    """Names, or files that mfabric train wrote. static plans once, by greedy-next, for the mean of other demand."""
+    """Names, or files that mfabric train wrote. static takes greedy-next's circuits for the mean of other demand."""
     routings: tuple[str, ...] = (*ROUTED, PLANNED)
-    """Routings. relay plans shares for the true demand; relay-planned takes the policy's shares or plans for the
-    forecast."""
+    """Routings. relay plans shares for the true demand; relay-planned takes the policy's shares, or plans them for
+    the forecast."""
     sizes: tuple[int, ...] = (8, 16)
     """Servers of the region."""
     sigmas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.6, 1.0)

@@ -82,7 +82,7 @@ class TrainingSettings:
     are predictions from the previous all-to-all; circuits are even where the network is unsure. iteration: a chain of
     all-to-alls in which each change of circuits costs the delay."""
     method: str = "gradient"
-    """gradient goes through real-valued circuits; reinforce and evolution try whole circuits."""
+    """gradient: through real-valued circuits; reinforce and evolution: trials of whole circuits."""
     start: str | None = None
     """Trained network to start from, of this width and depth; none: random weights from the seed."""
     chain: int = 4
@@ -304,7 +304,7 @@ def chain_step(
 
 
 def _strength(step: Int[Array, ""], config: TrainingSettings) -> Float[Array, ""]:
-    """Return how far circuits are drawn to whole numbers; 1 for a network that was trained before."""
+    """Return how strongly circuits are drawn to whole numbers; 1 for a network that was trained before."""
     if config.start is not None:
         return jnp.ones((), jnp.float32)
     return jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
@@ -404,7 +404,7 @@ def train(
     folder, record = Path(folder), record_of(config)
     check_folder(folder)
     for name in (CHECKPOINT, METRICS, TRAINED_POLICY):
-        check_place("file", folder / name, "set out to another folder")
+        check_place("file", folder / name, "choose another folder for out")
     run, step, lines = resume_run(config, record, folder)
     pools, others = _pools(config, "train"), _pools(config, "validation")
     chained = config.objective != "all-to-all" or config.method != "gradient"
@@ -557,10 +557,10 @@ def resume_run(
     stored = policy_file.read(folder / CHECKPOINT)
     then, step = stored.header.get("configuration"), stored.header.get("step")
     if stored.header.get("kind") != CHECKPOINT or not isinstance(then, dict) or not isinstance(step, int):
-        raise InputError(f"{stored.path!r} is not a checkpoint of `mfabric train`; set out to another folder.")
+        raise InputError(f"{stored.path!r} is not a checkpoint of `mfabric train`; choose another folder for out.")
     now = json.loads(json.dumps(record))
     if now.pop("learned_from") != then.get("learned_from", {}):
-        raise InputError(f"trace must be unchanged since the run in {folder} began; set out to another folder.")
+        raise InputError(f"trace must be unchanged since the run in {folder} began; choose another folder for out.")
     for field, value in now.items():
         if then.get(field) != value:
             allowed = f"{then.get(field)!r}, as in the run in {folder}, or out must be another folder"
@@ -575,4 +575,4 @@ def _metrics(path: Path) -> list[Line]:
             raise ValueError("a line has no step")
         return lines
     except (OSError, ValueError) as error:
-        raise InputError(f"metrics {str(path)!r} cannot be read ({error}); set out to another folder.") from error
+        raise InputError(f"metrics {str(path)!r} cannot be read ({error}); choose another folder for out.") from error

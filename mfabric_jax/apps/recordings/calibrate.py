@@ -1,4 +1,4 @@
-"""Fit the computation time of models to published fat-tree times; see `resolving.calibration`."""
+"""Fit the computation time of models to published fat-tree times; `resolving.resolved` uses the result."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -35,8 +35,8 @@ def calibrate(
         if model not in PUBLISHED:
             known = ", ".join(PUBLISHED)
             raise InputError(
-                f"models must have published fat-tree times to fit a rate to ({known}), got {model!r}; state the "
-                "compute of other models as --gpu at --efficiency."
+                f"models must have published fat-tree times to fit a rate to ({known}), got {model!r}; for "
+                "other models, state --gpu and --efficiency."
             )
     names("models", tuple(models), PUBLISHED)
     base = load(preset="paper") if case is None else case

@@ -279,7 +279,7 @@ def _drifting(knobs: Knobs, experts: int, point: Sequence[float]) -> Knobs | Non
 
 
 def _decay(seen: np.ndarray, iterations: np.ndarray, length: int) -> dict[str, float]:
-    """Start, floor and half-life of the amplitudes `seen` at iterations `at`; empty if they hardly change."""
+    """Start, floor and half-life of the amplitudes `seen` at the `iterations`; empty if they hardly change."""
     if np.ptp(seen) < LEAST_PHASE * seen.mean():
         return {}
     change = float(np.abs(seen - seen.mean()).sum())

@@ -211,7 +211,7 @@ def _circuits(study: Studied) -> list[str]:
     published = by_name.get(PUBLISHED)
     if published is not None and published not in alike:
         more = published["iteration_s"] / simplest["iteration_s"] - 1
-        lines.append(f"The published policy takes {more:.0%} longer than that.")
+        lines.append(f"The published policy takes {more:.0%} longer than the best design.")
     alone = by_name.get(f"{TREE}, own NICs")
     if alone is not None and alone is not tree and alone["iteration_s"] > (1 + ALIKE) * tree["iteration_s"]:
         more = alone["iteration_s"] / tree["iteration_s"] - 1
@@ -280,17 +280,17 @@ def _reach(study: Studied, row: dict[str, Any], last: tuple[int, int | None]) ->
     spans = {each["records"]: (each["records"], each["iterations"]) for each in study.foresight}
     if not row["works_to"]:
         return "no better than even shares"
-    end = "the longest tried" if row["reaches_end"] else "no longer after that"
+    end = "the longest horizon tried" if row["reaches_end"] else "no longer after that"
     reach = f"better than even shares up to {_span(spans[row['works_to']])} ahead, {end}"
     if row["predictor"] == REPEATS:
         return reach
     if not row["beats_repeating_to"] and row["beats_repeating_from"] is not None:
         since = _span(spans[row["beats_repeating_from"]])
-        return f"{reach}; better than repeating the last iteration from {since} ahead on, no better before"
+        return f"{reach}; better than repeating the last iteration from {since} ahead on, but not before"
     if not row["beats_repeating_to"]:
-        return f"{reach}; no better than repeating the last iteration up to the longest tried"
+        return f"{reach}; no better than repeating the last iteration, up to the longest horizon tried"
     longest = spans[row["beats_repeating_to"]]
-    beyond = " (the longest tried)" if longest == last else ""
+    beyond = " (the longest horizon tried)" if longest == last else ""
     return f"{reach}; better than repeating the last iteration up to {_span(longest)} ahead{beyond}"
 
 

@@ -121,7 +121,7 @@ def test_the_source_of_published_figures_is_said_beside_them(capsys):
 def test_a_comparison_of_fabrics_says_that_its_dollars_leave_failures_out(capsys):
     words = ["compare", "--preset", "paper", "--model", "llama-moe", "--efficiency", "0.5", "--nic-gbps", "400"]
     words += ["--micro-batches", "1", "--set", "traffic.alike=everything", "--set", "run.draws=1"]
-    said = "Dollars are of clusters on which nothing fails. Hours lost to failures can change their order"
+    said = "Dollars assume that nothing fails. Hours lost to failures can change the order of fabrics"
     assert status(*words, "--fabric", "fat-tree,rail-optimized") == 0
     assert said in capsys.readouterr().out
     assert status(*words, "--fabric", "fat-tree") == 0

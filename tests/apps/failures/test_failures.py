@@ -308,7 +308,7 @@ def test_mistakes_get_a_sentence_at_once(monkeypatch):
     ):
         check_refused(re.escape(sentence), failures_of_cases, base(changes))
     for name, allowed in (("iteration", ""), ("stage", "busiest, "), ("server", "")):
-        said = f"failures.{name} must be {allowed}a whole number at least 0"
+        said = f"failures.{name} must be {allowed}a whole number of at least 0"
         check_refused(said, base, {f"failures.{name}": -1})
     (plan,) = failures_of_cases(base({"circuits.routing": "split"}))
     assert "electrical-nics (relaying after this failure is modelled only for routing unsplit)" in plan.notes[0]

@@ -30,7 +30,7 @@ def acted(env, action):
 
 REFUSED = [
     (functools.partial(TrainingSettings, routing="split"), "routing must be relay for a network, got 'split'"),
-    (functools.partial(TrainingSettings, sizes=()), "sizes must name at least one and none twice, got []"),
+    (functools.partial(TrainingSettings, sizes=()), "sizes must name at least one and repeat none, got []"),
     (functools.partial(TrainingSettings, varied=1.1), "varied must be at most 1, got 1.1"),
     (
         functools.partial(TrainingSettings, checkpoint_every=75),
@@ -41,7 +41,7 @@ REFUSED = [
     (functools.partial(Scoreboard, workloads=("recorded",)), "workloads 'recorded' needs trace, the recording"),
     (functools.partial(Scoreboard, axes="layer,expert"), f"axes {UNNAMED}"),
     (functools.partial(Scoreboard, workloads=("zipf",), trace="none.npz"), f"trace {UNNAMED}"),
-    (functools.partial(Scoreboard, servers=(8, 8)), "servers must name at least one and none twice, got [8, 8]"),
+    (functools.partial(Scoreboard, servers=(8, 8)), "servers must name at least one and repeat none, got [8, 8]"),
     (functools.partial(Scoreboard, sigmas=(-1.0,)), "sigmas must be finite and not negative, got -1.0"),
     (functools.partial(Scoreboard, instances=0), "instances must be a whole number of at least 1, got 0"),
     (functools.partial(Evaluation, routings=("spray",)), "routings 'spray' is unknown"),

@@ -202,7 +202,9 @@ def test_what_cannot_be_written_is_found_before_the_first_step(tmp_path, monkeyp
     for name in (training.CHECKPOINT, training.METRICS, training.TRAINED_POLICY):
         folder = tmp_path / name
         (folder / name).mkdir(parents=True)
-        check_refused(f"file .*{name}' is a folder; set out to another folder", train, TrainingSettings(**TINY), folder)
+        check_refused(
+            f"file .*{name}' is a folder; choose another folder for out", train, TrainingSettings(**TINY), folder
+        )
     (tmp_path / "file").touch()
     check_refused(r"cannot write into .*file' \(File exists\)", train, TrainingSettings(**TINY), tmp_path / "file")
 

@@ -118,7 +118,7 @@ def test_the_verdict_on_circuits():
     assert said.startswith("In time, yes: with circuits an iteration takes 1.5 s, 25.0% less than on the best fat-tre")
     assert "pooled NICs). In price, yes: a dollar of the network alone does 2.67 times the work (the network" in said
     assert f"Best: {BEST} (" in said
-    assert "takes 67% longer than that" in said
+    assert "takes 67% longer than the best design" in said
     assert "patch panel" not in said
     assert "an iteration takes 50% longer" in said
     said = circuits(2, 2, 3, 2.2, 2.2, 2.21)

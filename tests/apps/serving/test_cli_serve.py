@@ -259,12 +259,12 @@ USELESS = [
     ),
     (
         "--rate 3 --set serving.load.unit=s",
-        "serving.load.unit is read only of a log of requests (--arrivals), got 's'.",
+        "serving.load.unit is read only for a log of requests (--arrivals), got 's'.",
     ),
-    ("--rate 3 --set serving.load.block=16", "serving.load.block is read only of a log of requests (--arrivals)"),
+    ("--rate 3 --set serving.load.block=16", "serving.load.block is read only for a log of requests (--arrivals)"),
     ("--set serving.load.tpot_ms=3", "serving.load.tpot_ms is read only where requests arrive"),
-    ("--rate 3 --set serving.load.keep=0.9", "serving.load.keep is read only with a time to keep (--tpot-ms)"),
-    ("--by high", "serving.by is read only with times to keep (--tpot-ms), got 'high'."),
+    ("--rate 3 --set serving.load.keep=0.9", "serving.load.keep is read only with a time limit (--tpot-ms)"),
+    ("--by high", "serving.by is read only with a time limit (--tpot-ms), got 'high'."),
     (
         "--set serving.split.micro_batches=2",
         "split.micro_batches is read only with serving.split.attention_gpus",
@@ -274,7 +274,7 @@ USELESS = [
         "serving.eplb is read only where serving.experts is not balanced or experts have copies, got False.",
     ),
     ("--trace t.npy", "traffic.trace.path is read only with --set serving.experts=trace, got 't.npy'."),
-    ("--set traffic.source=generated", "traffic.source is read only where serving.experts says so, got "),
+    ("--set traffic.source=generated", "traffic.source is read only where serving.experts is trace or generated, got "),
     ("--set traffic.drawn=2", "traffic.drawn is not read by serve; leave it out."),
 ]
 

@@ -17,7 +17,7 @@ from mfabric_jax.checks import InputError
 HUBER, TO_DEVIATION, ROUNDS = 1.345, 1.4826, 50
 SAME = 10 * np.finfo(float).eps  # relative change below which rounds end
 LEAST_OFF = 1e-6  # smaller relative errors are rounding in the file
-ONE_SIZE = 1.05  # largest over smallest size; below this, latency and bandwidth cannot be separated
+ONE_SIZE = 1.05  # largest over smallest size; below this ratio, latency and bandwidth cannot be separated
 
 
 class LineFit(NamedTuple):

@@ -32,7 +32,7 @@ PROGRAMS = {
     **{"alltoallv": "alltoallv", "alltoall": "all-to-all", "all_reduce": "all-reduce", "all_gather": "all-gather"},
     **{"reduce_scatter": "reduce-scatter", "sendrecv": "send-receive"},
 }
-NAMES = [*PROGRAMS, "broadcast", "reduce", "gather", "scatter", "hypercube"]  # all beside PROGRAMS are refused
+NAMES = [*PROGRAMS, "broadcast", "reduce", "gather", "scatter", "hypercube"]  # all except PROGRAMS are refused
 PROGRAM = re.compile(rf"(?<![a-z_])({'|'.join(NAMES)})_perf")
 STARTING = "Collective test starting"
 CONCLUDED = "Collective test concluded"
@@ -45,7 +45,7 @@ LARGEST_ERROR = 0.01  # largest error that older versions accept in half precisi
 
 @dataclass
 class NcclRun:
-    """One table, with what the text names since the previous table: programs, and ranks with group and server."""
+    """One table, with what the text names after the previous table: programs, and ranks with group and server."""
 
     line: int = 0
     columns: list[str] = field(default_factory=list)
@@ -118,7 +118,7 @@ def _columns(where: str, line: str) -> list[str]:
     ]
     if columns[0] != "size" or not followed or not all(followed) or len(followed) != columns.count("algbw"):
         raise InputError(
-            f"{where}: the table must have the column size, and columns time, algbw, busbw in a row, got "
+            f"{where}: the table must have the column size, and columns time, algbw, busbw side by side, got "
             f"{', '.join(columns):.80}; -C (CPU time) and versions of 2017 are not read."
         )
     return columns

@@ -39,7 +39,7 @@ class Point(NamedTuple):
 
 
 def points_of(reports: Sequence[Report], facts: UserFacts = NOTHING) -> list[Point]:
-    """Return the times of a file's runs as bytes over the busiest port of a tier.
+    """Return the times of a file's runs, with bytes over the busiest port of a tier.
 
     If only some runs are inside one server, the tier that the user states is that of the other runs.
 
