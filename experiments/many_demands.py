@@ -8,8 +8,8 @@ there is one scenario, and sample-average is joint. "clairvoyant" is joint that 
 
 - Drawn: the families of `traffic.broad_families`, and those of `UNSEEN`, that nothing was trained on or chosen by:
   partners a power of two away, rows and columns of a grid, and a tree. Only proportions matter: no unit is meant.
-- "olmoe": tokens drawn from the packaged expert shares of OLMoE (`traffic.measured_tokens`), whose popularity walks; source
-  rank r reads text domain r mod 5.
+- "olmoe": tokens drawn from the packaged expert shares of OLMoE (`traffic.measured_tokens`), whose popularity walks;
+  source rank r reads text domain r mod 5.
 - "smartmoe": the SmartMoE gate trace, source ranks and experts folded to servers.
 - "laer": what every rank of LAER-MoE processed (its recording with most records), spread equally over sources. Server s
   stands for the ranks r with r mod S = s, which have one place in their expert-parallel groups of four, so that servers

@@ -98,7 +98,7 @@ def run(config: Config) -> list[Row]:
     places = config.drawn(tokens.count.shape[:3], (predictor.WINDOW, FIRST_LAYER, 0))
     here = tuple(places.T)
     true = tokens.count[here].astype(float)
-    guesses = {name: traffic.predicted(tokens, name)[here] for name in config.predictors}
+    guesses = {name: traffic.predict_selections(tokens, name)[here] for name in config.predictors}
     known = {name: _accuracy(guess, true) for name, guess in guesses.items()}
     rows = []
     for servers in config.servers:

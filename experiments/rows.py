@@ -98,7 +98,7 @@ def pivots(down: Sequence[str], across: str, titles: Mapping[str, str], form: st
 
 def listed(*columns: Any) -> Callable[[Rows], str]:
     """A table with a line for each row; a column is a key, or the key, its heading and whether it is per cent."""
-    shown = [report.Column(one) if isinstance(one, str) else report.Column(*one) for one in columns]
+    shown = [report.TableColumn(one) if isinstance(one, str) else report.TableColumn(*one) for one in columns]
     return lambda rows: report.plain(rows, shown)
 
 

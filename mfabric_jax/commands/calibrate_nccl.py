@@ -90,15 +90,15 @@ def _table_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _columns(report: Any, fits: Sequence[Any]) -> list[Any]:
     alike = {(fit.tier, fit.kind, fit.program, fit.ranks) for fit in fits}
-    each = [report.Column("each", "ranks in a server")] if len(alike) < len(fits) else []
-    sizes = [report.Column("low", "smallest [B]"), report.Column("high", "largest [B]")]
+    each = [report.TableColumn("each", "ranks in a server")] if len(alike) < len(fits) else []
+    sizes = [report.TableColumn("low", "smallest [B]"), report.TableColumn("high", "largest [B]")]
     errors = [("error_median", "error"), ("error_worst", "worst")]
     return [
         *("tier", "kind", "points", "ranks"),
         *sizes,
-        report.Column("alpha_us", "alpha [us]"),
+        report.TableColumn("alpha_us", "alpha [us]"),
         "GB/s",
-        *(report.Column(key, title, percent=True) for key, title in errors),
+        *(report.TableColumn(key, title, percent=True) for key, title in errors),
         "program",
         *each,
     ]

@@ -95,7 +95,7 @@ def inside_jax(one):
     """The all-to-alls of every iteration and their seconds, as one program of JAX computes them."""
     function, case = function_of(one)
     case = {path: jnp.asarray(number) for path, number in case.items()}
-    every = [composed(function, case | {"run.sample": jnp.asarray(at)}) for at in range(len(one.sent))]
+    every = [composed(function, case | {"run.sample": jnp.asarray(at)}) for at in range(len(one.own_selections))]
     return jax.tree.map(lambda *x: np.stack(x), *every)
 
 

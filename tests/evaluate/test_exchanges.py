@@ -142,7 +142,7 @@ def test_once_for_each_demand_is_what_block_after_block_gives():
     once, each = once_and_each(region(degree=5), TOKENS)
     assert np.asarray(once.switch).any()
     assert not np.asarray(once.switch).all()
-    unused = {"waiting", "busy", "early", "moved", "turns"}
+    unused = {"waiting", "busy", "early", "moved", "reconfigurations_during"}
     assert all(getattr(found, name) is None for found in (once, each) for name in unused)
     for name in set(once._fields) - unused:
         np.testing.assert_allclose(getattr(once, name), getattr(each, name), rtol=1e-12, err_msg=name)

@@ -169,8 +169,11 @@ TREES = [
             "a tree of 1 tier has no links up and cannot be oversubscribed, got 3:1",
         ),
         ({"tiers": 1, "hosts": 65}, "of 1 tier and radix 64 has room for 64 hosts, got 65; choose 2 tiers or a larger"),
-        ({"tiers": 2, "at": "aggregation"}, "a tree of 2 tiers can only be oversubscribed at the edge, got at 'agg"),
-        ({"oversubscription": 8.0, "radix": 8, "at": "aggregation"}, "radix 8 is too small for 8:1."),
+        (
+            {"tiers": 2, "oversubscribed_at": "aggregation"},
+            "a tree of 2 tiers can only be oversubscribed at the edge, got at 'agg",
+        ),
+        ({"oversubscription": 8.0, "radix": 8, "oversubscribed_at": "aggregation"}, "radix 8 is too small for 8:1."),
         ({"hosts": 17, "radix": 4}, "3 tiers and radix 4 has room for 16 hosts, got 17; choose a larger radix."),
         ({"hosts": 18, "radix": 4, "parts": 2, "tiers": 2}, "has room for 8 hosts, got 9; choose 3 tiers or a larger"),
     )

@@ -40,7 +40,7 @@ def test_a_full_tree_has_what_its_hosts_pay_for():
         ({"tiers": 1}, (1, 2, 1)),
         ({"oversubscription": 3.0}, (1 + 4 / 3, 2 + 4 / 3, 1 + 2 / 3)),
         ({"oversubscription": 7.0}, (1 + 4 / 7, 2 + 4 / 7, 1 + 2 / 7)),
-        ({"oversubscription": 3.0, "at": "aggregation"}, (3 + 2 / 3, 4 + 2 / 3, 2 + 1 / 3)),
+        ({"oversubscription": 3.0, "oversubscribed_at": "aggregation"}, (3 + 2 / 3, 4 + 2 / 3, 2 + 1 / 3)),
         ({"oversubscription": 3.0, "tiers": 2}, (1 + 2 / 3, 2 + 2 / 3, 1 + 1 / 3)),
     ]:
         for parts in (1, 3):

@@ -60,7 +60,7 @@ REFUSED = [
     (lambda: figures.region(np.ones(3), np.ones(3), PNG), "square matrix"),
     (lambda: figures.region(ONES, ONES, PNG, servers=["a"]), "must name all 3 servers"),
     (lambda: figures.gantt([], PNG), "segments must hold at least one segment, got none."),
-    (lambda: figures.replay_picture(SPANS, [], PNG), "at least one of a rank"),
+    (lambda: figures.replay_picture(SPANS, [], PNG), "spans must hold at least one with a rank, got none."),
     (lambda: figures.block_timeline(synthetic.segments(), FOLDER / "a.gif"), "allowed: .png, .pdf, .svg"),
     (lambda: build_load(np.ones((3, 4)), [0, 1, 2]), "load must have three non-empty axes", "got shape (3, 4)"),
     (lambda: build_load(np.ones((3, 1, 4)), [0]), "number must name each of the 3 iterations of load, got 1"),

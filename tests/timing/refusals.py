@@ -34,7 +34,7 @@ REFUSED = [
     (lambda: CircuitSpan("stages"), "circuits_for 'stages' is unknown (did you mean 'stage'?); allowed: all-to-all,"),
     (lambda: CircuitSpan("run"), "circuits_for 'run' needs the tokens seen [I layer M R E], got none."),
     (
-        lambda: sent(first=First("predict", TOKENS), span=Span("run", TOKENS[None])),
+        lambda: sent(first=First("predict", TOKENS), span=CircuitSpan("run", TOKENS[None])),
         "first must be 'block' with circuits_for 'run' (circuits known ahead), got 'predict'.",
     ),
     (lambda: sent(carry=no_time, partial=True), "carry must be None with partial, which needs flows that spread."),

@@ -7,7 +7,7 @@ from mfabric_jax.commands.failures import month_loss_lines
 from mfabric_jax.report import read_rows
 from tests.command_line import header, line_of, status
 
-FAILURES = ("failures", "--preset", "paper", "--model", "llama-moe", "--set", "run.dtype=float64")
+FAILURES = ("failures", "--all-columns", "--preset", "paper", "--model", "llama-moe", "--set", "run.dtype=float64")
 HOURS = 730.0  # of a month
 
 pytestmark = pytest.mark.usefixtures("command_line")

@@ -35,7 +35,7 @@ def test_stages_at_places_where_a_failure_is_not_simulated_are_left_out(drawn, m
     module = importlib.import_module("mfabric_jax.apps.failures.iterations")
     _, case = drawn()
     two = {"job.parallel.pp": 2, "job.parallel.ep": 8, "failures.kinds": ("link",)}
-    stages, simulated = [], module._left
+    stages, simulated = [], module._remaining_fabric
 
     def left(config, one, kind, stage):
         stages.append(stage)

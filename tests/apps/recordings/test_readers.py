@@ -190,7 +190,7 @@ def test_passes_of_every_rank_are_added_up(tmp_path):
     assert found.count[:, :, 0, 0].tolist() == [[[72, 36, 0], [36, 36, 36]], [[80, 40, 0], [40, 40, 40]]]
     assert only(first).count[0, 0, 0, 0].tolist() == [26, 13, 0]
     write_torch(first, {"records": [{"rank": 0, "topk_ids_of_layer": [[0]]}]})
-    assert "must each have forward_pass_id and global_physical_count" in unread(first)
+    assert "must have forward_pass_id and global_physical_count" in unread(first)
     write_torch(first, {"weight": Tensor(np.ones((2, 3), np.int64))})
     assert "must hold one recording; name one of its .pt files." in unread(tmp_path)
 

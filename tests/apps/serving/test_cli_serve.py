@@ -49,7 +49,7 @@ def test_columns_are_always_there():
 def test_the_command_writes_a_row_for_each_case_and_goes_on_where_it_stopped(tmp_path, capsys, monkeypatch):
     out = tmp_path / "rows.csv"
     words = *WORDS, "--fabrics", "fat-tree,full-mesh", "--ep", "32,64", "--batch", "64,128", "--context", "1000"
-    words = *words, "--out", str(out)
+    words = *words, "--all-columns", "--out", str(out)
     assert status(*words) == 0
     said = capsys.readouterr().out
     assert "full-mesh" in said

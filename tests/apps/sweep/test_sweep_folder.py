@@ -61,7 +61,7 @@ def test_what_is_there_is_not_made_again_and_comes_out_the_same(whole, tmp_path)
     sweep(exchanges(), tmp_path, progress=told.append)
     assert files_of(tmp_path) == files_of(whole)
     assert (tmp_path / FILES[0]).stat().st_mtime_ns == kept
-    assert (told[0].found, told[-1].done, told[-1].rows, told[-1].again) == (6, 10, 10, ())
+    assert (told[0].rows_found, told[-1].done, told[-1].rows, told[-1].again) == (6, 10, 10, ())
 
 
 def test_damaged_and_misplaced_files_are_refused_and_made_again(whole, copied):

@@ -135,7 +135,7 @@ def test_which_figures_there_are_and_are_asked_for(ours, capsys):
 
 
 def test_mistakes_are_sentences_before_anything_runs(capsys, monkeypatch):
-    monkeypatch.setattr(paper, "each", None)
+    monkeypatch.setattr(paper, "run_each", None)
     for words, sentence in (
         ("cots", "figure 'cots' is unknown (did you mean 'cost'?); allowed: traffic-shares, block-timeline,"),
         ("cost --trace nowhere", "trace must be an existing file or folder, got nowhere."),
@@ -174,7 +174,7 @@ def test_processes_at_once_share_the_cores(tmp_path, monkeypatch):
 def test_an_installation_without_experiments_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(paper, "ROOT", tmp_path / "mfabric_jax")
     monkeypatch.delitem(sys.modules, paper.PACKAGE, raising=False)
-    check_refused(f"neither {tmp_path}/mfabric_jax/experiments nor {tmp_path}/experiments", paper.package)
+    check_refused(f"neither in {tmp_path}/mfabric_jax/experiments nor in {tmp_path}/experiments", paper.package)
 
 
 @pytest.mark.parametrize(

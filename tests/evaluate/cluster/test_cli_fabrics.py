@@ -12,7 +12,7 @@ from mfabric_jax.report import read_rows
 from tests.command_line import header, line_of, mistake, status
 
 SMALL = ("--preset", "paper", "--model", "llama-moe", "--gpus", "64", "--dp", "1")
-CLUSTER = ("cluster", *SMALL, "--set", "run.dtype=float64")
+CLUSTER = ("cluster", "--all-columns", *SMALL, "--set", "run.dtype=float64")
 pytestmark = pytest.mark.usefixtures("command_line")
 OUT_COLUMNS = ["model", "fabric", "servers", "gpus", "nic_gbps", "links", "traffic", "flows", "bytes", "end_s"]
 OUT_COLUMNS += ["flow_p50_s", "flow_p99_s", "busiest_link", "busiest_link_use", "build_s", "solve_s", "peak_mb"]

@@ -82,7 +82,7 @@ class Replays:
     def effective(self) -> dict[str, Any]:
         return {name: value for name, value in {**self.code, **self.data}.items() if value is not None}
 
-    def fixed_columns(self) -> dict[str, Any]:
+    def constant_columns(self) -> dict[str, Any]:
         """Return the columns that every row shows, even if they are constant."""
         return {"workload": self.code["workload"]}
 

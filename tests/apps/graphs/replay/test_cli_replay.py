@@ -61,7 +61,7 @@ def test_a_row_for_every_fabric_and_bandwidth_and_files_of_the_first(job, tmp_pa
 
 def test_fabrics_that_end_alike_say_why(job, capsys):
     assert status("replay", job, "--fabrics", "fat-tree,rail-optimized", "--no-gradient", *ALONE, *APART) == 0
-    assert "fat-tree and rail-optimized end at the same time: sprayed" in capsys.readouterr().out
+    assert "fat-tree and rail-optimized end at the same time: with spraying" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
