@@ -6,15 +6,16 @@ from mfabric_jax import report
 from mfabric_jax.cli import main
 from mfabric_jax.commands import OF_CASES as COMMANDS_OF_CASES
 from mfabric_jax.commands import compare, query, sweep
-from mfabric_jax.commands.words import ALSO, OF_CASES, OF_COMMAND, flags_of_cases, parse, read
+from mfabric_jax.commands.words import ALSO, flags_of_cases, own_flags, parse, read, short_flags
 
 
 def test_a_flag_of_one_command_is_a_flag_of_all_unless_its_settings_are_the_command_s_own():
-    for command, flags in OF_COMMAND.items():
-        alone = {flag: path for flag, path in flags.items() if flag not in OF_CASES}
-        assert all(path.startswith("serving.") for path in alone.values()), (command, alone)
+    own = own_flags("serve")
+    assert own["--ep"] == "serving.ep"
+    assert all(path.startswith("serving.") for path in own.values())
     for command in COMMANDS_OF_CASES:
-        assert flags_of_cases(command).keys() >= OF_CASES.keys()
+        assert flags_of_cases(command).keys() >= short_flags().keys()
+        assert command == "serve" or not own_flags(command)
 
 
 @pytest.mark.parametrize("options", [compare.Options, sweep.Options])

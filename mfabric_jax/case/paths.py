@@ -216,7 +216,7 @@ class Leaf:
     """One setting, of type `kind`. It belongs to the alternative `of` of `choice`, or to none ("").
 
     `traced`: other values need no recompilation; `file`: it may name a file; `open`: it may be None; `listed`: it may
-    be a tuple.
+    be a tuple; `flag`: its short flag, of one `command` or ("") of all.
     """
 
     path: str
@@ -229,6 +229,8 @@ class Leaf:
     listed: bool
     choice: str = ""
     of: str = ""
+    flag: str = ""
+    command: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,9 +244,11 @@ class SettingChoice:
     open: bool
     traced: bool = False
     listed: bool = False
+    flag: str = ""
+    command: str = ""
 
 
-def _doc_and_marks(hint: Any) -> tuple[str, Mapping[str, bool]]:
+def _doc_and_marks(hint: Any) -> tuple[str, Mapping[str, Any]]:
     """Return the text and the marks that `tree.doc` gives a setting."""
     for meta in getattr(hint, "__metadata__", ()):
         if isinstance(meta, msgspec.Meta) and meta.description:
@@ -273,12 +277,13 @@ def settings() -> dict[str, Leaf | SettingChoice]:
 
 def _settings_of(cls: type, prefix: str) -> Iterable[Leaf | SettingChoice]:
     for _, name, hint, default in _fields(cls):
-        path, (text, _) = prefix + name, _doc_and_marks(hint)
+        path, (text, marks) = prefix + name, _doc_and_marks(hint)
         if isinstance(hint, type) and issubclass(hint, SettingsGroup):
             yield from _settings_of(hint, path + ".")
         elif several := _alternatives(hint):
             named = default.name if isinstance(default, Alternative) else None
-            yield SettingChoice(path, several, named, text, type(None) in parts_of(hint))
+            flags = {name: marks[name] for name in ("flag", "command") if name in marks}
+            yield SettingChoice(path, several, named, text, type(None) in parts_of(hint), **flags)
             for alternative in several:
                 for field, _, own, usual in _fields(several[alternative]):
                     yield _leaf(leaf_path(prefix + alternative, field), own, usual, path, alternative)
@@ -290,7 +295,8 @@ def _leaf(path: str, hint: Any, default: Any, choice: str = "", of: str = "") ->
     (text, marks), parts = _doc_and_marks(hint), parts_of(hint)
     listed = any(typing.get_origin(part) is tuple for part in parts)
     marked = marks.get("traced", False), marks.get("file", False)
-    return Leaf(path, hint, default, text, *marked, type(None) in parts, listed, choice, of)
+    flags = marks.get("flag", ""), marks.get("command", "")
+    return Leaf(path, hint, default, text, *marked, type(None) in parts, listed, choice, of, *flags)
 
 
 def leaf_path(alternative: str, field: str) -> str:

@@ -10,7 +10,9 @@ from mfabric_jax.case.tree import Amount, Count, Least0, Natural, SettingsGroup,
 class Formats(SettingsGroup, frozen=True):
     """Number formats of serving."""
 
-    dispatch: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Format of dispatched tokens.")] = "fp8"
+    dispatch: Annotated[
+        Literal["fp8", "bf16", "nvfp4"], doc("Format of dispatched tokens.", flag="--precision", command="serve")
+    ] = "fp8"
     combine: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Format of combined tokens.")] = "bf16"
     weights: Annotated[Literal["fp8", "bf16", "nvfp4"], doc("Format of weights, and of matrix products with them.")] = (
         "fp8"
@@ -52,7 +54,12 @@ class LoadSettings(SettingsGroup, frozen=True):
     """Requests that arrive at pools of GPUs, for `mfabric serve` with `rate` or `arrivals`."""
 
     rate: Annotated[
-        Amount | None, doc("Requests per second: Poisson arrivals, or those of `arrivals` with their times scaled.")
+        Amount | None,
+        doc(
+            "Requests per second: Poisson arrivals, or those of `arrivals` with their times scaled.",
+            flag="--rate",
+            command="serve",
+        ),
     ] = None
     arrivals: Annotated[
         str | None,
@@ -62,6 +69,8 @@ class LoadSettings(SettingsGroup, frozen=True):
             " input_length, output_length (Mooncake; ms) and chat_id (Qwen-Bailian; seconds). Three lines, for"
             " example: Timestamp,Request tokens,Response tokens / 0.0,1500,200 / 0.35,320,80.",
             file=True,
+            flag="--arrivals",
+            command="serve",
         ),
     ] = None
     unit: Annotated[
@@ -113,12 +122,19 @@ class SplitSettings(SettingsGroup, frozen=True):
 class ServingSettings(SettingsGroup, frozen=True):
     """A model that serves requests. Read by `mfabric serve`, for pools of GPUs."""
 
-    ep: Annotated[Count, doc("GPUs that share the experts.")] = 32
-    tp: Annotated[Count, doc("Tensor-parallel degree of attention: neighbouring GPUs that split it.")] = 1
-    batch: Annotated[Amount, doc("Tokens of a GPU per micro-batch, draft tokens included.")] = 128.0
-    context: Annotated[Amount, doc("Mean tokens in the cache of a request.")] = 4096.0
-    prompt: Annotated[Count | None, doc("Tokens of a prompt (auto: context).")] = None
-    answer: Annotated[Count, doc("Tokens of an answer.")] = 1024
+    ep: Annotated[Count, doc("GPUs that share the experts.", flag="--ep", command="serve")] = 32
+    tp: Annotated[
+        Count,
+        doc("Tensor-parallel degree of attention: neighbouring GPUs that split it.", flag="--tp", command="serve"),
+    ] = 1
+    batch: Annotated[
+        Amount, doc("Tokens of a GPU per micro-batch, draft tokens included.", flag="--batch", command="serve")
+    ] = 128.0
+    context: Annotated[Amount, doc("Mean tokens in the cache of a request.", flag="--context", command="serve")] = (
+        4096.0
+    )
+    prompt: Annotated[Count | None, doc("Tokens of a prompt (auto: context).", flag="--prompt", command="serve")] = None
+    answer: Annotated[Count, doc("Tokens of an answer.", flag="--answer", command="serve")] = 1024
     kernels: Annotated[
         str | None,
         doc(
@@ -126,6 +142,8 @@ class ServingSettings(SettingsGroup, frozen=True):
             " hybridep, nvlink-one-sided, nccl, ideal, or a file (auto: deepep-low-latency; nvlink-one-sided if domains"
             " exceed a server).",
             file=True,
+            flag="--kernels",
+            command="serve",
         ),
     ] = None
     overlap: Annotated[
@@ -146,13 +164,20 @@ class ServingSettings(SettingsGroup, frozen=True):
     reserved_gigabytes: Annotated[Least0, doc("Memory of a GPU kept for buffers of kernels and graphs [GB].")] = 6.0
     host_s: Annotated[Least0, doc("Time per step in which GPUs wait for the host [s].")] = 0.0
     tpot_ms: Annotated[
-        Amount | None, doc("Limit on the time from token to token [ms]; if stated, the best batch within it is chosen.")
+        Amount | None,
+        doc(
+            "Limit on the time from token to token [ms]; if stated, the best batch within it is chosen.",
+            flag="--tpot-ms",
+            command="serve",
+        ),
     ] = None
     by: Annotated[
         Literal["predicted", "high"] | None,
         doc(
             "Which time must keep within the limits: the slow end of its band (high), or the prediction (predicted)"
-            " (auto: high with tpot_ms, else predicted)."
+            " (auto: high with tpot_ms, else predicted).",
+            flag="--by",
+            command="serve",
         ),
     ] = None
     formats: Formats = Formats()

@@ -42,10 +42,16 @@ class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.__struct_config__.tag  # type: ignore[return-value]
 
 
-def doc(text: str, *, traced: bool = False, file: bool = False) -> msgspec.Meta:
-    """Return the help of a setting. `traced`: a new value needs no recompilation; `file`: it may name a file."""
-    marks = {"traced": True} if traced else {"file": True} if file else None
-    return msgspec.Meta(description=text, extra_json_schema=marks)
+def doc(text: str, *, traced: bool = False, file: bool = False, flag: str = "", command: str = "") -> msgspec.Meta:
+    """Return the help of a setting.
+
+    - `traced`: other values use the same compiled program. `file`: the value may name a file.
+    - `flag`: its short flag. `command`: the only command that has the flag, or gives it this meaning; "": all.
+    """
+    marks = {"traced": traced, "file": file, "flag": flag, "command": command}
+    return msgspec.Meta(
+        description=text, extra_json_schema={name: mark for name, mark in marks.items() if mark} or None
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ model and GPU
@@ -54,7 +60,11 @@ class Model(SettingsGroup, frozen=True):
 
     name: Annotated[
         str,
-        doc("The name of a model, a .toml or .json file of your own, or a released model's config.json.", file=True),
+        doc(
+            "The name of a model, a .toml or .json file of your own, or a released model's config.json.",
+            file=True,
+            flag="--model",
+        ),
     ] = "mixtral-8x7b"
     recipe: Annotated[
         Literal["makers", "paper", "none"],
@@ -90,6 +100,7 @@ class GpuSettings(SettingsGroup, frozen=True):
             "A100-80GB-SXM, H100-SXM, H800-SXM, H20-SXM, H200-SXM, B200-HGX, B300-HGX, GB200-NVL72, GB300-NVL72,"
             " MI300X, MI355X, or a .toml or .json file of your own.",
             file=True,
+            flag="--gpu",
         ),
     ] = "H100-SXM"
     bf16_tflops: Annotated[Amount | None, doc("Dense bf16 peak [TFLOP/s].")] = None
@@ -110,17 +121,18 @@ class GpuSettings(SettingsGroup, frozen=True):
 class Parallel(SettingsGroup, frozen=True):
     """The degrees of the job: gpus = dp x etp x ep x pp, where auto etp is tp."""
 
-    tp: Annotated[Count | None, doc("Tensor-parallel degree.")] = None
+    tp: Annotated[Count | None, doc("Tensor-parallel degree.", flag="--tp")] = None
     etp: Annotated[
         Count | None,
         doc(
-            "Tensor-parallel degree of experts; below tp, a TP group's GPUs hold different experts (folding; auto: tp)."
+            "Tensor-parallel degree of experts; below tp, a TP group holds different experts (folding; auto: tp).",
+            flag="--etp",
         ),
     ] = None
-    pp: Annotated[Count | None, doc("Pipeline stages.")] = None
-    ep: Annotated[Count | None, doc("Expert-parallel degree.")] = None
-    gpus: Annotated[Count | None, doc("GPUs of the job (auto: 1,024 if dp is auto too).")] = None
-    dp: Annotated[Count | None, doc("Data-parallel degree: replicas of an expert-parallel group.")] = None
+    pp: Annotated[Count | None, doc("Pipeline stages.", flag="--pp")] = None
+    ep: Annotated[Count | None, doc("Expert-parallel degree.", flag="--ep")] = None
+    gpus: Annotated[Count | None, doc("GPUs of the job (auto: 1,024 if dp is auto too).", flag="--gpus")] = None
+    dp: Annotated[Count | None, doc("Data-parallel degree: replicas of an expert-parallel group.", flag="--dp")] = None
     cp: Annotated[Count, doc("Neighbouring EP ranks that share a sequence (context parallelism).")] = 1
     tp_reduces: Annotated[
         Literal["attention", "all"],
@@ -135,9 +147,12 @@ class Batch(SettingsGroup, frozen=True):
     """Sequences of an iteration. The first four settings are four ways to state the same batch; they must agree."""
 
     global_batch: Annotated[
-        Count | None, doc("Sequences of an iteration (auto: about 4,096 if the next three are auto too).")
+        Count | None,
+        doc("Sequences of an iteration (auto: about 4,096 if the next three are auto too).", flag="--global-batch"),
     ] = None
-    micro_batches: Annotated[Count | None, doc("Micro-batches of an EP rank per iteration.")] = None
+    micro_batches: Annotated[
+        Count | None, doc("Micro-batches of an EP rank per iteration.", flag="--micro-batches")
+    ] = None
     per_stage: Annotated[
         Count | None, doc("Micro-batches over pipeline stages, or over the schedule's minimum if that is larger.")
     ] = None
@@ -147,7 +162,9 @@ class Batch(SettingsGroup, frozen=True):
     micro_batch: Annotated[
         Count | None, doc("Sequences of an EP rank in a micro-batch (auto: the model file's, else 1).")
     ] = None
-    sequence: Annotated[Count | None, doc("Tokens of a sequence (auto: the model file's, else 4,096).")] = None
+    sequence: Annotated[
+        Count | None, doc("Tokens of a sequence (auto: the model file's, else 4,096).", flag="--sequence")
+    ] = None
 
 
 class PrecisionSettings(SettingsGroup, frozen=True):
@@ -246,7 +263,7 @@ class Job(SettingsGroup, frozen=True):
 
     training_tokens: Annotated[
         Amount | None,
-        doc("Tokens of the whole training; if stated, rows have its days, dollars and energy."),
+        doc("Tokens of the whole training; if stated, rows have its days, dollars and energy.", flag="--tokens"),
     ] = None
     parallel: Parallel = Parallel()
     batch: Batch = Batch()
@@ -312,7 +329,7 @@ class Job(SettingsGroup, frozen=True):
 class Efficiency(Alternative, frozen=True, tag="efficiency"):
     """A fraction of the GPU's peak."""
 
-    value: Annotated[Amount, doc("Achieved FLOP/s over peak FLOP/s.", traced=True)] = 0.5
+    value: Annotated[Amount, doc("Achieved FLOP/s over peak FLOP/s.", traced=True, flag="--efficiency")] = 0.5
 
 
 class Kernels(Alternative, frozen=True, tag="kernels"):
@@ -393,9 +410,9 @@ class KnobsFrom(Alternative, frozen=True, tag="knobs"):
 class Trace(Alternative, frozen=True, tag="trace"):
     """Recorded routing."""
 
-    path: Annotated[str | None, doc("A file or folder in any format that mfabric traces --help lists.", file=True)] = (
-        None
-    )
+    path: Annotated[
+        str | None, doc("A file or folder in any format that mfabric traces --help lists.", file=True, flag="--trace")
+    ] = None
     records: Annotated[
         tuple[int, int] | None, doc("Range of records, FIRST-LAST (auto: all; of a SmartMoE gate trace 2011-5001).")
     ] = None
@@ -653,17 +670,17 @@ class Network(SettingsGroup, frozen=True):
 
     fabric: Annotated[
         FabricName,
-        doc("The fabric between servers; settings of a single fabric are in the table of its name."),
+        doc("The fabric between servers; settings of a single fabric are in the table of its name.", flag="--fabric"),
     ] = "mfabric"
     graph: Annotated[
         str | None, doc("The file of the graph if fabric is graph (docs/formats.md#graphs).", file=True)
     ] = None
     nic_gbps: Annotated[
-        Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True)
+        Amount, doc("Bandwidth of every NIC [Gbps]; prices are known from 100 to 800.", traced=True, flag="--nic-gbps")
     ] = 400.0
-    nic_use: Annotated[NicUse, doc("own: each GPU uses its own NIC; pooled: the GPUs of a server share its NICs.")] = (
-        "own"
-    )
+    nic_use: Annotated[
+        NicUse, doc("own: each GPU uses its own NIC; pooled: the GPUs of a server share its NICs.", flag="--nic-use")
+    ] = "own"
     nics: Annotated[
         Count | None, doc("NICs of a server (auto: those of the GPU's server, else one per GPU; 6 on tori).")
     ] = None
@@ -761,13 +778,15 @@ class CircuitSettings(SettingsGroup, frozen=True):
             f"{', '.join(policies.NAMES)}; a .policy file; FILE.py:FUNCTION, whose code is run. Each may have"
             f" settings: {policies.FORM} (auto: greedy; uniform for serving).",
             file=True,
+            flag="--policy",
         ),
     ] = None
     routing: Annotated[
         RoutingName | None,
         doc(
             "unsplit: pairs with circuits use only these, other pairs the tree; best-path: circuits or tree, the"
-            " faster; split: both at once; relay: also through third servers (auto: unsplit; split for serving)."
+            " faster; split: both at once; relay: also through third servers (auto: unsplit; split for serving).",
+            flag="--routing",
         ),
     ] = None
     schedule: Annotated[
@@ -792,7 +811,8 @@ class CircuitSettings(SettingsGroup, frozen=True):
         str | None,
         doc(
             "The optical switch, for its ports, price, power and delay: telescent, polatis, calient, palomar, rotornet,"
-            " lightmatter, epiphotonics."
+            " lightmatter, epiphotonics.",
+            flag="--ocs",
         ),
     ] = None
     delay_s: Annotated[
@@ -809,12 +829,15 @@ class CircuitSettings(SettingsGroup, frozen=True):
 class RunSettings(SettingsGroup, frozen=True):
     """Random draws, iterations and arithmetic."""
 
-    seed: Annotated[Natural, doc("Seed of all random draws.")] = 0
+    seed: Annotated[Natural, doc("Seed of all random draws.", flag="--seed")] = 0
     dtype: Annotated[Literal["float32", "float64"], doc("Arithmetic of the simulator.")] = "float32"
     iterations: Annotated[Count, doc("Iterations to simulate and average.")] = 1
     draws: Annotated[
         Count,
-        doc("Draws of the traffic, with consecutive seeds; their spread is part of the band of an iteration's time."),
+        doc(
+            "Draws of the traffic, with consecutive seeds; their spread is part of the band of an iteration's time.",
+            flag="--draws",
+        ),
     ] = 2
     replicas: Annotated[
         Literal["all"] | Count,

@@ -1,7 +1,6 @@
 """Help of commands: their options, and the settings of a case (on one screen, by group, or a single one in full)."""
 
 import dataclasses
-import itertools
 import textwrap
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from mfabric_jax.case.paths import (
     words,
 )
 from mfabric_jax.case.tree import SettingsGroup
-from mfabric_jax.commands.words import OF_CASES, OF_COMMAND, Option, flags_of_cases, options_in
+from mfabric_jax.commands.words import Option, flags_of_cases, options_in, own_flags, short_flags
 
 WIDTH = 110
 ALL = "all"
@@ -164,8 +163,8 @@ def _screen(command: str, cls: type, below: Sequence[SettingsLayer], reads: tupl
     yield from (f"  {line}" for line in _about(cls)[:3])
     yield "what is simulated (values separated by commas are compared); FILE: a case in TOML or JSON"
     usual = {path: value for layer in below for path, value in layer.stated.items()}
-    own = OF_COMMAND.get(command, {})
-    flags = [_short(flag, usual) for flag in SHOWN if flag not in own and OF_CASES[flag].startswith(reads)]
+    own = own_flags(command)
+    flags = [_short(flag, usual) for flag in SHOWN if flag not in own and short_flags()[flag].startswith(reads)]
     flags += [f"{' '.join(DEGREES)}  recipe"] if "job.parallel.tp".startswith(reads) else []
     yield from _columns([*flags, "--set PATH=VALUE  any other setting"], 3)
     if own:
@@ -198,7 +197,7 @@ def _columns(cells: Sequence[str], many: int) -> Iterator[str]:
 
 
 def _short(flag: str, usual: Mapping[str, Any]) -> str:
-    path, (takes, default) = OF_CASES[flag], SHOWN[flag]
+    path, (takes, default) = short_flags()[flag], SHOWN[flag]
     if path in usual:
         value = usual[path]
         default = f"{len(value)} names" if isinstance(value, list) else default_text(value)
@@ -258,7 +257,7 @@ def _in_full(path: str) -> Iterator[str]:
         yield f"  belongs to {setting.choice} = {setting.of}; stating it chooses {setting.of}"
     if setting.traced:
         yield "  axis       a list of any length runs in one compiled program"
-    every = itertools.chain(OF_CASES.items(), *(own.items() for own in OF_COMMAND.values()))
+    every = [*short_flags().items(), *((setting.flag, path) for path, setting in settings().items() if setting.command)]
     flags = [flag for flag, setting_path in every if setting_path == path]
     yield f"  flag       {flags[0] if flags else '--set ' + path}{' ' if flags else '='}VALUE,..."
     group, _, key = path.partition(".")

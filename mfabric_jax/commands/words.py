@@ -29,27 +29,12 @@ LISTED = {int: "whole numbers", float: "numbers", bool: "true or false,"}
 COMMENT = re.compile(r"^    (\w+): .*  # (.+)$", re.MULTILINE)
 RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
 CASE_FILES = (".toml", ".json")
-OF_CASES = {  # short flags, and the settings that they stand for
-    **{"--model": "model.name", "--fabric": "network.fabric", "--gpu": "gpu.name", "--gpus": "job.parallel.gpus"},
-    **{"--nic-gbps": "network.nic_gbps", "--nic-use": "network.nic_use"},
-    **{f"--{name}": f"job.parallel.{name}" for name in ("tp", "etp", "pp", "ep", "dp")},
-    **{"--global-batch": "job.batch.global_batch", "--micro-batches": "job.batch.micro_batches"},
-    **{"--sequence": "job.batch.sequence", "--efficiency": "compute.efficiency", "--trace": "traffic.trace.path"},
-    **{"--policy": "circuits.policy", "--routing": "circuits.routing", "--ocs": "circuits.ocs", "--seed": "run.seed"},
-    **{"--draws": "run.draws", "--precision": "job.precision", "--tokens": "job.training_tokens"},
-}
 ALSO = {  # other spellings of flags; both spellings work
     **{"--models": "--model", "--fabrics": "--fabric", "--policies": "--policy", "--routings": "--routing"},
     **{"--traces": "--trace", "--seeds": "--seed", "--nic-uses": "--nic-use", "--seq": "--sequence"},
     **{"--figure": "--picture", "--sigma": "--sigmas", "--size": "--sizes"},
 }
-OF_COMMAND = {  # short flags of one command only, or with another meaning there
-    "serve": {
-        **{f"--{name}": f"serving.{name}" for name in ("ep", "tp", "batch", "context", "prompt", "answer", "kernels")},
-        **{"--precision": "serving.formats.dispatch", "--tpot-ms": "serving.tpot_ms", "--by": "serving.by"},
-        **{"--rate": "serving.load.rate", "--arrivals": "serving.load.arrivals"},
-    },
-}
+IN_ONE_WORD = {"--precision": "job.precision"}  # flags of several settings together
 WITH_COMMAS = ("traffic.trace.axes",)  # settings whose single value contains commas
 
 
@@ -139,7 +124,20 @@ def parse(cls: type[T], words: Sequence[str], command: str) -> T:
 
 def flags_of_cases(command: str) -> dict[str, str]:
     """Return the settings that short flags of a command stand for."""
-    return OF_CASES | OF_COMMAND.get(command, {})
+    return short_flags() | own_flags(command)
+
+
+@functools.cache
+def short_flags() -> dict[str, str]:
+    """Return the short flags of every command, with the settings that they stand for."""
+    return {
+        setting.flag: path for path, setting in settings().items() if setting.flag and not setting.command
+    } | IN_ONE_WORD
+
+
+def own_flags(command: str) -> dict[str, str]:
+    """Return the short flags that one command alone has, or gives another meaning."""
+    return {setting.flag: path for path, setting in settings().items() if setting.flag and setting.command == command}
 
 
 def _sort_words(
