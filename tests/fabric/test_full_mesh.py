@@ -56,7 +56,7 @@ def test_every_link_carries_what_listed_ways_make(shape, rule):
         for way, share in ways_of(shape, src, dst, rule).items():
             for step in itertools.pairwise(way):
                 want[tuple(nodes.index(end) for end in step)] += share * int(demand[i, j])
-    found = loads_of(full_mesh(shape, 8, ways=rule), demand)
+    found = loads_of(full_mesh(shape, 8, paths=rule), demand)
     assert set(want) <= set(found)
     assert {ends: found[ends] for ends in found} == pytest.approx({ends: float(want[ends]) for ends in found})
 
@@ -67,7 +67,7 @@ def test_uniform_all_to_alls_by_hand(shape):
     # 1 / (a - 1) of that over it directly, and as first or second link of a - 2 ways each.
     servers = int(np.prod(shape))
     for ways in ("dimension-order", "detour"):
-        mesh = full_mesh(shape, 1.0 * sum(size - 1 for size in shape), ways=ways)
+        mesh = full_mesh(shape, 1.0 * sum(size - 1 for size in shape), paths=ways)
         for (src, dst), load in loads_of(mesh, np.ones((servers, servers))).items():
             place = [np.unravel_index(node, shape, order="F") for node in (src, dst)]
             (axis,) = (axis for axis in range(len(shape)) if place[0][axis] != place[1][axis])
@@ -82,7 +82,7 @@ def test_how_much_of_the_ports_an_8x8_mesh_can_use():
     seconds = float(fixed_time(group, np.ones((64, 64)), 1))
     assert seconds == pytest.approx(8)
     assert 63 / (14 * seconds) == pytest.approx(0.5625)
-    detour = of_all(full_mesh((8, 8), 14, ways="detour"))
+    detour = of_all(full_mesh((8, 8), 14, paths="detour"))
     assert float(fixed_time(detour, np.ones((64, 64)), 1)) == pytest.approx(8 * 13 / 7)
     # A pair alone in a line has seven ways of its own, a seventh of its bytes on each.
     alone = np.zeros((64, 64))
@@ -134,7 +134,7 @@ def test_flows_of_a_cluster_take_the_ways_of_their_group_and_lanes_of_their_nics
     )
     assert sorted(map(tuple, held.round(9))) == [(0, 0.4), (0, 0.4), (0.2, 0.2), (0.4, 0), (0.4, 0)]
     for ways in WAYS:
-        made = cluster("full-mesh", 12, to_gbps(1.0), nics=5, gpus_per_server=2, shape=(4, 3), ways=ways)
+        made = cluster("full-mesh", 12, to_gbps(1.0), nics=5, gpus_per_server=2, shape=(4, 3), paths=ways)
         src, dst = (2 * x for x in every_pair(12))
         routes, network = cluster_routes(made, src, dst), links_of(made)
         there = routes.hops >= 0
@@ -145,13 +145,13 @@ def test_flows_of_a_cluster_take_the_ways_of_their_group_and_lanes_of_their_nics
 
 @pytest.mark.parametrize("ways", WAYS)
 def test_groups_of_one_server_and_clusters_of_one(ways):
-    mesh = full_mesh((3, 2), 6, ways=ways)
+    mesh = full_mesh((3, 2), 6, paths=ways)
     alone = add_paths(DirectLinks(1, to_gbps(1.0), 6, None, None, mesh, groups=6, stage=6))
     assert float(fixed_time(alone, np.ones((1, 1)), 1)) == 0
     # Gradients: a fifth of a server's bytes for each other. A link of two NICs in the line of two carries 6 / 2 of
     # these, in that of three 6 / 3, with detours 3/2 as many.
     assert alone.ring_nics == pytest.approx(2 / (3 / 5))
-    one = of_all(full_mesh((1, 1), 8, ways=ways))
+    one = of_all(full_mesh((1, 1), 8, paths=ways))
     assert float(fixed_time(one, np.ones((1, 1)), 1)) == 0
 
 
@@ -213,15 +213,15 @@ def filled(servers, group, nics=8, **stated):
     ],
 )
 def test_what_is_open_carries_the_all_to_alls_of_a_group(servers, group, shape, ways):
-    assert filled(servers, group) == {"shape": shape, "ways": ways}
+    assert filled(servers, group) == {"shape": shape, "paths": ways}
 
 
 def test_what_is_stated_stays():
     # Lines of two have no third servers: 4 bytes on 8/3 NICs; a line of 8: 13/7 on 8/7.
-    assert filled(8, 8, ways="detour") == {"shape": "2x2x2", "ways": "detour"}
-    assert filled(8, 8, dimensions=2) == {"shape": "4x2", "ways": "shortest"}
-    assert filled(16, 8, shape="16") == filled(16, 8, shape="16", ways="detour") == {"shape": "16", "ways": "detour"}
-    assert filled(8, 8, split="6x2") == {"shape": "4x2", "ways": "shortest"}
+    assert filled(8, 8, paths="detour") == {"shape": "2x2x2", "paths": "detour"}
+    assert filled(8, 8, dimensions=2) == {"shape": "4x2", "paths": "shortest"}
+    assert filled(16, 8, shape="16") == filled(16, 8, shape="16", paths="detour") == {"shape": "16", "paths": "detour"}
+    assert filled(8, 8, split="6x2") == {"shape": "4x2", "paths": "shortest"}
 
 
 def test_no_other_shape_or_path_carries_the_all_to_all_of_a_group_faster():
@@ -242,13 +242,13 @@ def test_no_other_shape_or_path_carries_the_all_to_all_of_a_group_faster():
                 seconds.setdefault(("x".join(map(str, shape)), ways), max(load.values()))
         if seconds:
             found = filled(servers, group, nics)
-            assert (found["shape"], found["ways"]) == min(seconds, key=seconds.get)
+            assert (found["shape"], found["paths"]) == min(seconds, key=seconds.get)
 
 
 def test_what_is_open_of_an_iteration_is_the_fastest():
     """Groups of two servers; of 16 in a line, the others forward."""
     asked = JOB | {"network.fabric": "full-mesh"}
     usual = row(small(asked))["iteration_s"]
-    others = [{"dimensions": count, "ways": ways} for count in (1, 2) for ways in ("detour", "shortest")]
+    others = [{"dimensions": count, "paths": ways} for count in (1, 2) for ways in ("detour", "shortest")]
     each = [row(small(asked | {f"network.full-mesh.{name}": one[name] for name in one})) for one in others]
     assert usual == min(one["iteration_s"] for one in each) == each[0]["iteration_s"]

@@ -19,7 +19,7 @@ from tests.routing.clusters import CIRCUITS, CLUSTERS, COUNT, GPUS, SERVERS, all
 VARIANTS = [
     *((name, {}) for name in CLUSTERS),
     ("full-mesh", {"shape": (8,)}),  # 4/7 of a NIC to each peer
-    ("full-mesh", {"shape": (4, 2), "ways": "detour"}),
+    ("full-mesh", {"shape": (4, 2), "paths": "detour"}),
     ("fat-tree", {"pxn": True}),
     ("fat-tree", {"nic_use": "pooled"}),
     ("fat-tree", {"tiers": 2, "radix": 16}),
