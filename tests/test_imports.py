@@ -185,7 +185,7 @@ for ask, extra in (
     (lambda: report.save_all, "plot"),
     (lambda: report.html_report, "plot"),
     (lambda: importlib.import_module("mfabric_jax.report.figures.timelines"), "plot"),
-    (lambda: report.query(["rows.csv"], report.Asked()), "store"),
+    (lambda: report.query(["rows.csv"], report.QueryOptions()), "store"),
     (lambda: report.write_rows([{"x": 1}], "rows.parquet", {}), "store"),
     (lambda: report.read_rows("rows.parquet"), "store"),
 ):
@@ -300,6 +300,8 @@ def apps_in(source):
         parts = target.split(".")
         if parts[1:2] == ["apps"] and parts[0] in ("mfabric_jax", "tests") and parts[2:3] != ["together"]:
             yield from ((line, app) for app in parts[2:3])
+        if parts[:2] == ["mfabric_jax", "commands"] and len(parts) > 2:
+            yield from ((line, app) for app, commands in APPS.items() if parts[2] in commands)
 
 
 def against_the_apps(source, path):
@@ -321,6 +323,8 @@ def test_tests_of_an_app_go_with_it_and_no_others_need_it():
         ("fabric/test_a.py", "from tests.apps.sweep.test_b import rows", True),
         ("fabric/test_a.py", "files('mfabric_jax.apps.serving')", True),
         ("fabric/test_a.py", "from mfabric_jax.fabric import apps", False),
+        ("fabric/test_a.py", "from mfabric_jax.commands.rerun import cases_of", True),
+        ("fabric/test_a.py", "from mfabric_jax.commands.compare import run", False),
         ("apps/sweep/test_a.py", "from mfabric_jax.apps.serving import known", True),
         ("apps/sweep/test_a.py", "from mfabric_jax.apps.sweep import sweep", False),
         ("apps/together/test_a.py", "from mfabric_jax.apps.sweep import sweep", False),

@@ -8,7 +8,6 @@ import pytest
 
 import mfabric_jax
 from mfabric_jax.case import Case, load, own_code
-from mfabric_jax.commands.rerun import cases_of
 from mfabric_jax.policies import allow_code, get
 from tests.command_line import mistake, status
 from tests.mistakes import refused
@@ -68,16 +67,6 @@ def no_reader_runs(read, content, folder):
 @pytest.mark.parametrize("where", SETTINGS)
 def test_no_reader_takes_code_that_its_file_names(where, theirs, tmp_path):
     no_reader_runs(load, SETTINGS[where], tmp_path)
-
-
-@pytest.mark.parametrize("where", SETTINGS)
-def test_rows_are_no_way_to_run_code_either(where, theirs, tmp_path):
-    content = json.loads(json.dumps(SETTINGS[where]).replace("NAME", theirs))
-    variants, random, _ = (content.pop(key, {}) for key in ("variants", "random", "sweep"))
-    config = {"stated": content, "varied": [], "variants": variants, "random": random, "rules": {}}
-    assert "names code to run" in refused(cases_of, "rows.csv", config)
-    allow_code(tmp_path / "theirs.py")
-    assert len(cases_of("rows.csv", config))
 
 
 def test_a_file_may_name_what_python_allows_or_the_command_line_states(theirs, tmp_path, capsys):

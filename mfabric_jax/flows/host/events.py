@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mfabric_jax.flows.host import AT_ONE_TIME
 from mfabric_jax.flows.host.heap import Heap, compiled, drop, first, least, put
 from mfabric_jax.flows.host.refilling import CHANGED, Sharing, enter, leave, refill
-from mfabric_jax.flows.host.rounding import AT_ONE_TIME
 from mfabric_jax.flows.host.tape import AT_ONCE, BEGIN, CAPPED, END, note
 
 

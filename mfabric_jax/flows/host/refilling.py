@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mfabric_jax.flows.host import NEAR
 from mfabric_jax.flows.host.heap import compiled, drop, first, least, put
-from mfabric_jax.flows.host.rounding import NEAR
 from mfabric_jax.flows.host.tape import CAPPED, CLOSE, LEVEL, Tape, note, note_member
 
 FIXED, RISING, FROZEN = 0, 1, 2

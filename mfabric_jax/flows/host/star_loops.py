@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mfabric_jax.flows.host.rounding import AT_ONE_TIME, NEAR
+from mfabric_jax.flows.host import AT_ONE_TIME, NEAR
 from mfabric_jax.support.loops import part_of_loops
 
 NONE = 1e300  # no flow, or no level
