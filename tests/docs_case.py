@@ -15,7 +15,7 @@ from mfabric_jax.case.layers import load
 from mfabric_jax.case.paths import Leaf, SettingChoice, flat, settings
 from mfabric_jax.commands import COMMANDS
 from mfabric_jax.commands.help import default_text, groups, kind_words
-from mfabric_jax.commands.words import short_flags
+from mfabric_jax.commands.words import flags_of_cases
 from mfabric_jax.report.kinds import KINDS
 from mfabric_jax.support.columns import Column
 from tests.docs_tables import ROOT
@@ -73,7 +73,7 @@ def the_presets() -> Iterator[str]:
 
 def the_short_flags() -> Iterator[str]:
     """Flags of one setting."""
-    yield ", ".join(f"`{flag}` (`{path}`)" for flag, path in short_flags().items()) + "."
+    yield ", ".join(f"`{flag}` (`{path}`)" for flag, path in flags_of_cases().items()) + "."
 
 
 def the_defaults() -> Iterator[str]:

@@ -6,16 +6,17 @@ from mfabric_jax import report
 from mfabric_jax.cli import main
 from mfabric_jax.commands import OF_CASES as COMMANDS_OF_CASES
 from mfabric_jax.commands import compare, query, sweep
-from mfabric_jax.commands.words import ALSO, flags_of_cases, own_flags, parse, read, short_flags
+from mfabric_jax.commands.words import ALSO, flags_of_cases, parse, read
 
 
 def test_a_flag_of_one_command_is_a_flag_of_all_unless_its_settings_are_the_command_s_own():
-    own = own_flags("serve")
+    shared = flags_of_cases()
+    own = dict(flags_of_cases("serve").items() - shared.items())
     assert own["--ep"] == "serving.ep"
     assert all(path.startswith("serving.") for path in own.values())
     for command in COMMANDS_OF_CASES:
-        assert flags_of_cases(command).keys() >= short_flags().keys()
-        assert command == "serve" or not own_flags(command)
+        assert flags_of_cases(command).keys() >= shared.keys()
+        assert command == "serve" or flags_of_cases(command) == shared
 
 
 @pytest.mark.parametrize("options", [compare.Options, sweep.Options])

@@ -22,7 +22,7 @@ from mfabric_jax.case.paths import (
     words,
 )
 from mfabric_jax.case.tree import SettingsGroup
-from mfabric_jax.commands.words import Option, flags_of_cases, options_in, own_flags, short_flags
+from mfabric_jax.commands.words import Option, flags_of_cases, options_in
 
 WIDTH = 110
 ALL = "all"
@@ -163,8 +163,9 @@ def _screen(command: str, cls: type, below: Sequence[SettingsLayer], reads: tupl
     yield from (f"  {line}" for line in _about(cls)[:3])
     yield "what is simulated (values separated by commas are compared); FILE: a case in TOML or JSON"
     usual = {path: value for layer in below for path, value in layer.stated.items()}
-    own = own_flags(command)
-    flags = [_short(flag, usual) for flag in SHOWN if flag not in own and short_flags()[flag].startswith(reads)]
+    shared = flags_of_cases()
+    own = {flag: path for flag, path in flags_of_cases(command).items() if shared.get(flag) != path}
+    flags = [_short(flag, usual) for flag in SHOWN if flag not in own and shared[flag].startswith(reads)]
     flags += [f"{' '.join(DEGREES)}  recipe"] if "job.parallel.tp".startswith(reads) else []
     yield from _columns([*flags, "--set PATH=VALUE  any other setting"], 3)
     if own:
@@ -197,7 +198,7 @@ def _columns(cells: Sequence[str], many: int) -> Iterator[str]:
 
 
 def _short(flag: str, usual: Mapping[str, Any]) -> str:
-    path, (takes, default) = short_flags()[flag], SHOWN[flag]
+    path, (takes, default) = flags_of_cases()[flag], SHOWN[flag]
     if path in usual:
         value = usual[path]
         default = f"{len(value)} names" if isinstance(value, list) else default_text(value)
@@ -257,7 +258,10 @@ def _in_full(path: str) -> Iterator[str]:
         yield f"  belongs to {setting.choice} = {setting.of}; stating it chooses {setting.of}"
     if setting.traced:
         yield "  axis       a list of any length runs in one compiled program"
-    every = [*short_flags().items(), *((setting.flag, path) for path, setting in settings().items() if setting.command)]
+    every = [
+        *flags_of_cases().items(),
+        *((setting.flag, path) for path, setting in settings().items() if setting.command),
+    ]
     flags = [flag for flag, setting_path in every if setting_path == path]
     yield f"  flag       {flags[0] if flags else '--set ' + path}{' ' if flags else '='}VALUE,..."
     group, _, key = path.partition(".")

@@ -122,22 +122,12 @@ def parse(cls: type[T], words: Sequence[str], command: str) -> T:
     return _options(cls, values, free, command)
 
 
-def flags_of_cases(command: str) -> dict[str, str]:
-    """Return the settings that short flags of a command stand for."""
-    return short_flags() | own_flags(command)
-
-
 @functools.cache
-def short_flags() -> dict[str, str]:
-    """Return the short flags of every command, with the settings that they stand for."""
-    return {
-        setting.flag: path for path, setting in settings().items() if setting.flag and not setting.command
-    } | IN_ONE_WORD
-
-
-def own_flags(command: str) -> dict[str, str]:
-    """Return the short flags that one command alone has, or gives another meaning."""
-    return {setting.flag: path for path, setting in settings().items() if setting.flag and setting.command == command}
+def flags_of_cases(command: str = "") -> dict[str, str]:
+    """Return the settings that short flags of a command stand for; "": those that every command has."""
+    flags = [(setting.flag, setting.command, path) for path, setting in settings().items() if setting.flag]
+    shared = {flag: path for flag, own, path in flags if not own} | IN_ONE_WORD
+    return shared | {flag: path for flag, own, path in flags if command and own == command}
 
 
 def _sort_words(

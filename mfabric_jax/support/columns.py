@@ -5,7 +5,7 @@ draws. `report/kinds.py` lists which columns each command writes.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 SCHEMA = 1  # version of rows and their configuration: raised if a column is removed, renamed or changes its meaning
@@ -37,21 +37,12 @@ class Column(NamedTuple):
         return self.unit not in (TEXT, TRUTH)
 
 
-class Columns(Mapping[str, Column]):
+class Columns(dict[str, Column]):
     """Columns by name, in the order of rows."""
 
     def __init__(self, *parts: "Column | Columns"):
         each = [column for part in parts for column in ([part] if isinstance(part, Column) else part.values())]
-        self._by_name = {column.name: column for column in each}
-
-    def __getitem__(self, name: str) -> Column:
-        return self._by_name[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name)
-
-    def __len__(self) -> int:
-        return len(self._by_name)
+        super().__init__((column.name, column) for column in each)
 
     def rename(self, pattern: str, text: str, **changes: Any) -> "Columns":
         """Return the columns with new names and meanings; `pattern` contains {name}, and `text` {text}."""
@@ -66,9 +57,9 @@ class Columns(Mapping[str, Column]):
         """Return the columns except those with these names."""
         return Columns(*(column for name, column in self.items() if name not in names))
 
-    def as_details(self) -> "Columns":
-        """Return the same columns, all marked as details."""
-        return Columns(*(column._replace(detail=True) for column in self.values()))
+    def with_detail(self, detail: bool) -> "Columns":
+        """Return the columns, all of them details or none."""
+        return Columns(*(column._replace(detail=detail) for column in self.values()))
 
 
 def without_details(rows: Iterable[Mapping[str, Any]], columns: Columns) -> list[dict[str, Any]]:

@@ -41,6 +41,6 @@ FAILURES = Columns(
     Column("published", "", "Slow-down that the paper reports."),
     PARTS_OF_ITERATION.rename("healthy_{name}", "Without failures: {text}", detail=True),
     PARTS_OF_ITERATION,
-    JOB.as_details(),
+    JOB.with_detail(True),
     Column("dtype", TEXT, "Arithmetic.", detail=True),
 )

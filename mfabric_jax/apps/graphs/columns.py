@@ -77,7 +77,7 @@ CLUSTER = Columns(
     FLOW_COUNT,
     BYTES,
     Column("end_s", "s", "Time until the last of these flows ends."),
-    FLOWS,
+    FLOWS.with_detail(False),
     BUILD,
     SOLVE,
     Column("peak_mb", "MB", "Peak memory of this process.", detail=True),

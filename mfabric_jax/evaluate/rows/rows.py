@@ -121,14 +121,14 @@ REPLICAS = Columns(
     Column("slowest_over_mean", "", "The slowest replica, which the row shows, over the mean.", detail=True),
 )
 FLOWS = Columns(
-    Column("flow_p50_s", "s", "Time until half of the flows of one dispatch have ended."),
-    Column("flow_p99_s", "s", "Time until 99 % of them have ended."),
-    Column("busiest_link", TEXT, "The link of that dispatch that its bytes keep busy longest."),
-    Column("busiest_link_use", "", "How long they keep it busy, over the length of the dispatch."),
+    Column("flow_p50_s", "s", "Time until half of the flows of one dispatch have ended.", detail=True),
+    Column("flow_p99_s", "s", "Time until 99 % of them have ended.", detail=True),
+    Column("busiest_link", TEXT, "The link of that dispatch that its bytes keep busy longest.", detail=True),
+    Column("busiest_link_use", "", "How long they keep it busy, over the length of the dispatch.", detail=True),
 )
 CASES = Columns(
     *(NAMES, ITERATION, JUDGED, COST, SWITCHING, ALLOWED, PANELS, JOB, ASSUMED, MEMORY, REPLICAS),
-    *(FLOWS.as_details(), BAND, TRAINING, VARIANTS, QUOTES),
+    *(FLOWS, BAND, TRAINING, VARIANTS, QUOTES),
 )
 """Columns of a row of `compare`, `sweep` and `simulate(...).rows()`."""
 
