@@ -20,7 +20,7 @@ class CaseLimit(NamedTuple):
 
     when: Callable[[dict[str, Any]], bool]
     path: str
-    allowed: tuple
+    allowed: tuple[Any, ...]
     why: str
 
 
@@ -130,7 +130,7 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
 
 
 ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # values of a graph that replace those of BESIDE
-BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # values that each command models, by path
+BESIDE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that each command models, by path
     "an iteration of one group": (
         ("network.paths", ("spray", "ecmp")),
         ("network.oversubscribed_at", ("edge",)),
@@ -193,7 +193,7 @@ def more_than_demand(name: str) -> Misfit:
     )
 
 
-def refuse(path: str, allowed: tuple, why: str, got: Any) -> None:
+def refuse(path: str, allowed: tuple[Any, ...], why: str, got: Any) -> None:
     words = " or ".join(map(_word, allowed))
     raise Misfit(f"{path} must be {words} beside {why}, got {_word(got)}.")
 
