@@ -11,9 +11,19 @@ import tempfile
 
 import hypothesis
 import jax
+import jaxtyping
 import pytest
 
-from mfabric_jax.support.platforms import OLDER_FUSIONS
+# The modules that annotate shapes are checked whenever they are called, before the first of them is imported. Numba
+# compiles none of them, and a wrapper around its loops would stop it; other annotations are pyright's to check.
+PACKAGE = pathlib.Path(__file__).parents[1] / "mfabric_jax"
+WITH_SHAPES = [file for file in PACKAGE.rglob("*.py") if "from jaxtyping import" in file.read_text(encoding="utf-8")]
+jaxtyping.install_import_hook(
+    [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in WITH_SHAPES],
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",  # an int is a float
+)
+
+from mfabric_jax.support.platforms import OLDER_FUSIONS  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -1,14 +1,27 @@
 """How a mistake of the user is answered, and files that are mistaken."""
 
+import contextlib
+
+import jaxtyping
 import numpy as np
 import pytest
 
 from mfabric_jax.checks import InputError
 
 
+@contextlib.contextmanager
+def as_users_call():
+    """Annotated shapes are not checked, as in the programs of users: what is wrong reaches the package's own checks."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
 def refused(call, *args, **named) -> str:
     """The one sentence with which a call is refused."""
-    with pytest.raises(InputError) as caught:
+    with as_users_call(), pytest.raises(InputError) as caught:
         call(*args, **named)
     sentence = str(caught.value)
     assert "\n" not in sentence
@@ -18,7 +31,7 @@ def refused(call, *args, **named) -> str:
 
 def check_refused(pattern, call, *args, **named):
     """The call raises an `InputError` in which this pattern is found."""
-    with pytest.raises(InputError, match=pattern):
+    with as_users_call(), pytest.raises(InputError, match=pattern):
         call(*args, **named)
 
 

@@ -40,7 +40,7 @@ def rotor(demand: Float[np.ndarray, "S S"], *, slot_s: float | None = None, **ne
     )
 
 
-def shifts(servers: int) -> Int[np.ndarray, "S-1 S S"]:
+def shifts(servers: int) -> Int[np.ndarray, "rounds S S"]:
     """Return the matchings in which server i sends to server i + r, for r from 1 to S - 1."""
     identity = np.eye(servers, dtype=int)
     return np.array([np.roll(identity, r, axis=1) for r in range(1, servers)]).reshape(-1, servers, servers)

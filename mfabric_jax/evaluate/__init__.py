@@ -6,8 +6,10 @@ from mfabric_jax.support.lazily import at_first_use
 
 if TYPE_CHECKING:
     from mfabric_jax.evaluate.composed import iteration_of
-    from mfabric_jax.evaluate.forecasts import guess_of, planning_selections, sigma_of  # noqa: F401
-    from mfabric_jax.evaluate.on_schedules import OnSchedules  # noqa: F401
+    from mfabric_jax.evaluate.forecasts import guess_of as guess_of
+    from mfabric_jax.evaluate.forecasts import planning_selections as planning_selections
+    from mfabric_jax.evaluate.forecasts import sigma_of as sigma_of
+    from mfabric_jax.evaluate.on_schedules import OnSchedules as OnSchedules
     from mfabric_jax.evaluate.problem import Problem
     from mfabric_jax.evaluate.resolving.resolve import Resolved, resolve
     from mfabric_jax.evaluate.rows.points import rows_of

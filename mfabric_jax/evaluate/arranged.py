@@ -72,7 +72,7 @@ class AllToAllsOf:
         """Number of iterations over all replicas."""
         return len(self.problem.selections)
 
-    def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None = None) -> Exchanges:
+    def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple[Any, ...] | None = None) -> Exchanges:
         """Return the all-to-alls [C ..] between servers for iterations [C], each in its `case` [C] of `costs`.
 
         `shown`: index into [P Q L 2] of the circuits to return; (): all; None: none.
@@ -106,7 +106,7 @@ class Steady:
     def __init__(self, every: Exchanges):
         self._every = every
 
-    def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None) -> Exchanges:
+    def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple[Any, ...] | None) -> Exchanges:
         return jax.tree.map(lambda x: x[iteration], self._every)
 
 

@@ -26,12 +26,13 @@ from mfabric_jax.support.arrays import group_numbers
 from mfabric_jax.support.platforms import OLDER_FUSIONS, platform
 
 LANES, WITH_MEMORY = 64, 8  # questions per chunk on a CPU: for policies that read the demand alone, and for others
-QUICKLY_COMPILED = {"xla_cpu_use_fusion_emitters": False} if OLDER_FUSIONS else {}
-QUICKLY_COMPILED |= {"xla_backend_optimization_level": 1}
+QUICKLY_COMPILED = {"xla_backend_optimization_level": 1} | (
+    {"xla_cpu_use_fusion_emitters": False} if OLDER_FUSIONS else {}
+)
 
 
 def region_functions(
-    unit: Region, policy: Policy, reads: Reads, carried: str | Callable, acks: float, dtype: str
+    unit: Region, policy: Policy, reads: Reads, carried: str | Callable[..., Any], acks: float, dtype: str
 ) -> RegionFunctions:
     """Return functions that choose circuits and compute seconds of a region at unit bandwidth, on NumPy arrays.
 
@@ -126,7 +127,7 @@ def draw_circuits(key: Any, region: Region) -> Any:
     return jax.vmap(draw)(key)
 
 
-def seconds_of(count: Any, demand: Any, region: Region, carried: str | Callable) -> Any:
+def seconds_of(count: Any, demand: Any, region: Region, carried: str | Callable[..., Any]) -> Any:
     """Return the seconds [B] until circuits finish and until packet switches finish."""
     parts = carried if callable(carried) else timer_of_routing(carried)
     return jax.vmap(lambda count, matrix: parts(region, Circuits(count), matrix))(count, demand)
@@ -141,7 +142,9 @@ def waiting_of(count: Any, demand: Any, turning: Any, region: Region, routing: s
 
 
 # ------------------------------------------------------------------------------------------------------------- batches
-def in_chunks(function: Callable, members: tuple, *shared: Any, lanes: int = LANES, options: Any = None) -> Any:
+def in_chunks(
+    function: Callable[..., Any], members: tuple[Any, ...], *shared: Any, lanes: int = LANES, options: Any = None
+) -> Any:
     """Run a program on all members along the first axis of arrays, in chunks.
 
     A CPU takes `lanes` members per chunk and pads the last chunk with zeros; accelerators take as many as fit in
@@ -162,5 +165,5 @@ def _pad(some: np.ndarray, lanes: int) -> np.ndarray:
     return np.concatenate([some, nothing]) if len(nothing) else some
 
 
-def _of_members(function: Callable, shared: tuple, members: tuple) -> Any:
+def _of_members(function: Callable[..., Any], shared: tuple[Any, ...], members: tuple[Any, ...]) -> Any:
     return function(*members, *shared)

@@ -49,13 +49,13 @@ def walk_circuits(
     scanned = lax.scan if solver.scans else _scan_steps
     xp = jnp if solver.scans else np
 
-    def serve(state, row: WalkSteps):
+    def serve(state: tuple[Any, ...], row: WalkSteps):
         before, behind = state
         first, second = RULES[rule](solver, before, behind, row, costs)
         first, second = (solver.where(row.sent, each, before) for each in (first, first if both else second))
         return (second, xp.where(row.sent, row.kind, 0)), (xp.stack([first, second]), xp.stack([before, first]))
 
-    def iteration(before):
+    def iteration(before: Array):
         (after, _), served = scanned(serve, (before, steps.kind[0] * 0), steps)
         return after, served
 
@@ -63,7 +63,7 @@ def walk_circuits(
     return iteration(start)[1] if cold else _second_iteration(iteration, start, solver.scans)
 
 
-def _second_iteration(iteration: Callable, start: Any, scans: bool) -> Any:
+def _second_iteration(iteration: Callable[..., Any], start: Any, scans: bool) -> Any:
     """Circuits of the second of two identical iterations; traced once."""
     if not scans:
         return iteration(iteration(start)[0])[1]
@@ -71,7 +71,7 @@ def _second_iteration(iteration: Callable, start: Any, scans: bool) -> Any:
     return jax.tree.map(lambda x: x[-1], served)
 
 
-def _scan_steps(step: Callable, state: Any, steps: WalkSteps) -> tuple[Any, Any]:
+def _scan_steps(step: Callable[..., Any], state: Any, steps: WalkSteps) -> tuple[Any, Any]:
     served, before = [], []
     for index in range(len(steps.sent)):
         state, (now, then) = step(state, steps.row_at(index))
@@ -81,26 +81,27 @@ def _scan_steps(step: Callable, state: Any, steps: WalkSteps) -> tuple[Any, Any]
 
 
 # --------------------------------------------------------------------------------------------------------------- rules
-def _block(solver, before, behind, row: WalkSteps, costs):
+def _block(solver: Any, before: Array, behind: Array, row: WalkSteps, costs: TradeOff | None):
     fresh = solver.choose(before, row)
     return fresh, fresh
 
 
-def _reuse(solver, before, behind, row: WalkSteps, costs):
+def _reuse(solver: Any, before: Array, behind: Array, row: WalkSteps, costs: TradeOff | None):
     return before, solver.choose(before, row)
 
 
-def _random(solver, before, behind, row: WalkSteps, costs):
+def _random(solver: Any, before: Array, behind: Array, row: WalkSteps, costs: TradeOff | None):
     fresh = solver.choose(before, row)
     return solver.where(row.kind > 0, fresh, solver.draw(row)), fresh
 
 
-def _predict(solver, before, behind, row: WalkSteps, costs):
+def _predict(solver: Any, before: Array, behind: Array, row: WalkSteps, costs: TradeOff | None):
     fresh = solver.choose(before, row)
     return solver.where(row.kind > 0, fresh, solver.choose(before, row, ahead=True)), fresh
 
 
-def _pays(solver, before, behind, row: WalkSteps, costs: TradeOff):
+def _pays(solver: Any, before: Array, behind: Array, row: WalkSteps, costs: TradeOff | None):
+    assert costs is not None
     fresh = solver.choose(before, row)
     kept_s, fresh_s = (solver.seconds(count, row.demand) for count in (before, fresh))
     pays = what_pays(costs, kept_s, fresh_s, solver.anew(before, fresh), row.kind, behind, row.busy)
@@ -108,7 +109,7 @@ def _pays(solver, before, behind, row: WalkSteps, costs: TradeOff):
     return first, second
 
 
-def _ahead(solver, before, behind, row: WalkSteps, costs):
+def _ahead(solver: Any, before: Array, behind: Array, row: WalkSteps, costs: TradeOff | None):
     chosen = solver.choose(before, row, ahead=True)
     return chosen, chosen
 

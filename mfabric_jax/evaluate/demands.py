@@ -136,13 +136,13 @@ def samples_of_spans(
     return _of_passes(where, demand, seen) if span == "stage" else _of_stage(where, seen)
 
 
-def _of_passes(where: Places, demand, seen):
+def _of_passes(where: Places, demand: Array, seen: Array):
     known = where.backward[..., None, None]
     own, past = demand[where.pick(*demand.shape[:2])], seen[0][where.pick(*seen.shape[1:3])]
     return array_module(demand).where(known, own, past), (where.layer >= 0).astype(float)
 
 
-def _of_stage(where: Places, seen):
+def _of_stage(where: Places, seen: Array):
     xp = array_module(seen)
     iterations, layers, micro_batches = seen.shape[:3]
     layer, micro_batch = where.pick(layers, micro_batches)

@@ -46,7 +46,7 @@ from mfabric_jax.traffic.dispatch import dispatch_of, even_bytes, summed_by_serv
 from mfabric_jax.workload import Workload
 
 BLOCK, ALL_TO_ALL = First(), CircuitSpan()
-Carry = SinglePaths | GraphPaths | Callable | None
+Carry = SinglePaths | GraphPaths | Callable[..., Any] | None
 
 
 def exchanges(
@@ -82,12 +82,19 @@ def exchanges(
     if span.seen is not None:
         span = dataclasses.replace(span, seen=_selections("seen", span.seen, "I layer M R E"))
     group = as_data(group, tokens.dtype)
-    options = {"routing": routing, "first": first, "span": span, "partial": partial, "carry": carry, "key": key}
+    options: dict[str, Any] = {
+        "routing": routing,
+        "first": first,
+        "span": span,
+        "partial": partial,
+        "carry": carry,
+        "key": key,
+    }
     between = exchanges_between(workload, group, tokens, policy, **options)
     return between._replace(inside=exchanges_inside(workload, group, tokens))
 
 
-def _selections(field: str, tokens, axes: str = "layer M R E") -> Float[Array, "... layer M R E"]:
+def _selections(field: str, tokens: Any, axes: str = "layer M R E") -> Float[Array, "... layer M R E"]:
     tokens = floats_or_nan(field, tokens, NOT_NEGATIVE)
     if tokens.ndim != len(axes.split()):
         raise InputError(f"{field} must be [{axes}], selections of experts, got {list(tokens.shape)}.")
@@ -162,11 +169,13 @@ def _alone(batch: Exchanges) -> Exchanges:
     return jax.tree.map(lambda x: x[0], batch)
 
 
-def _on_links(workload: Workload, group, where: Places, demand, even, carry: Carry, acks: float) -> Exchanges:
+def _on_links(
+    workload: Workload, group: Any, where: Places, demand: Array, even: Array, carry: Carry, acks: float
+) -> Exchanges:
     unit, per_server = at_unit_bandwidth(group, demand.dtype), workload.ranks_per_server
     paths = carry if isinstance(carry, SinglePaths | GraphPaths) else None
 
-    def seconds(every):
+    def seconds(every: Array):
         return seconds_on_links(with_acks(every, acks), unit, paths, per_server)
 
     return _alone(in_phases(workload, unit, steady(where, demand[None], even, seconds)))
@@ -181,7 +190,7 @@ def _forecasts(
     span: CircuitSpan,
     key: Any,
 ) -> Forecasts:
-    def between(tokens):
+    def between(tokens: Any):
         return summed_by_server(dispatch_of(workload, tokens), workload.ranks_per_server)
 
     if span.long:

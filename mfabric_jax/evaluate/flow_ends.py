@@ -83,7 +83,7 @@ def _name_of_links(problem: Problem) -> Callable[[int], str]:
     return "link {} of drawn paths".format
 
 
-def flow_columns(all_ends: Sequence[FlowEnds | None], nic_Bps: np.ndarray) -> dict[str, list]:
+def flow_columns(all_ends: Sequence[FlowEnds | None], nic_Bps: np.ndarray) -> dict[str, list[Any]]:
     """Return the columns [N] of flow ends; `nic_Bps` [N]: bandwidth of a NIC."""
     rows = [columns_of_ends(own_ends, rate) for own_ends, rate in zip(all_ends, nic_Bps.tolist(), strict=True)]
     return {name: [row[name] for row in rows] for name in COLUMNS}

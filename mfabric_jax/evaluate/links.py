@@ -25,7 +25,7 @@ RELAY_STEPS = 100  # on average 0.1 % from the best shares
 
 
 # ------------------------------------------------------------------------------------------- seconds of one all-to-all
-def timer_of_routing(routing: str) -> Callable:
+def timer_of_routing(routing: str) -> Callable[..., Any]:
     """Return a routing's function (region, circuits, demand) -> seconds until circuits and packet switches finish.
 
     If a fourth argument gives the pairs that reconfigure [S S], the function also returns the seconds of traffic that
@@ -33,7 +33,7 @@ def timer_of_routing(routing: str) -> Callable:
     beats.
     """
 
-    def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], turning: Any = None):
+    def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], turning: Any = None) -> Any:
         if routing == "bound":
             return jnp.zeros((), demand.dtype), degree_bound(region, demand)
         relay = routing == "relay"
@@ -48,7 +48,7 @@ def timer_of_routing(routing: str) -> Callable:
     return parts
 
 
-def at_unit_bandwidth(group: Any, dtype) -> Any:
+def at_unit_bandwidth(group: Any, dtype: Any) -> Any:
     """Return the group with NICs of 1 byte/s; its delay scales so that its ratio to all-to-alls stays the same."""
     xp = array_module(group)
     unit = eqx.tree_at(lambda g: g.nic_gbps, group, xp.asarray(units.to_gbps(1.0), dtype))
@@ -69,7 +69,7 @@ def with_acks(demand: Float[Array, "... N N"], acks: float) -> Float[Array, "...
 
 # --------------------------------------------------------------------------------------------- links that do not change
 def steady(
-    where: Places, demand: Float[Array, "C layer M N N"], even: Float[Array, "N N"], seconds: Callable
+    where: Places, demand: Float[Array, "C layer M N N"], even: Float[Array, "N N"], seconds: Callable[..., Any]
 ) -> Exchanges:
     """Return the all-to-alls of C iterations on links that never change.
 
@@ -136,7 +136,7 @@ def moving(
         paths = carry if unit.shares_links else None
         return jnp.stack([seconds_on_links(moves, unit, paths, per_server), inside], axis=-1)
 
-    def between(demand):
+    def between(demand: Array):
         servers = summed_by_server(demand, per_server)
         return jnp.maximum(*timer_of_routing(routing)(unit, uniform(servers, unit).circuits, servers))
 

@@ -19,7 +19,7 @@ def loads_on_circuits(
     sent: NumberedAllToAlls,
     rule: CircuitRule,
     costs: TradeOff | None = None,
-    shown: tuple | None = (),
+    shown: tuple[Any, ...] | None = (),
 ) -> Exchanges:
     """Return the all-to-alls between servers [C ..] with NICs of 1 byte/s, without the part inside servers.
 
@@ -60,7 +60,9 @@ def loads_on_circuits(
     )
 
 
-def _walk_blocks(where, solver, sent: NumberedAllToAlls, slots: np.ndarray, rule: CircuitRule, costs: TradeOff | None):
+def _walk_blocks(
+    where: Places, solver: Any, sent: NumberedAllToAlls, slots: np.ndarray, rule: CircuitRule, costs: TradeOff | None
+):
     """Circuits of every all-to-all, and the circuits before it, [C P Q L 2 ..], block by block."""
     shape, lane = slots.shape, where.lane
     many, stages = shape[:2]
@@ -108,7 +110,9 @@ def _of_stages(costs: TradeOff, many: int, stages: int) -> TradeOff:
 
 
 # --------------------------------------------------------------------------------------------------------------- spans
-def _walk_spans(where, solver, sent: NumberedAllToAlls, slots: np.ndarray, rule: CircuitRule, costs):
+def _walk_spans(
+    where: Places, solver: Any, sent: NumberedAllToAlls, slots: np.ndarray, rule: CircuitRule, costs: TradeOff | None
+):
     """As `_walk_blocks`, with circuits that stay for a pass, an iteration or a run."""
     used: Any = sent.spans
     many, (stages, spans) = len(slots), used.shape

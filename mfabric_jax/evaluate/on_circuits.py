@@ -60,7 +60,7 @@ class OnCircuits:
         self.solver = Now(tables, start, functions, reads)
         self._legal = (resolved.policy_name, np.asarray(group.degrees)) if is_own(resolved.policy) else None
 
-    def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None) -> Exchanges:
+    def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple[Any, ...] | None) -> Exchanges:
         """Return the all-to-alls of iterations [C] in cases [C]."""
         sent = self.sent.of(iteration)
         if self.rates is not None:

@@ -26,7 +26,7 @@ class OnSchedules:
         self._demand = with_acks(demand, problem.resolved.carried_by.acks_back)
         self._keys = own_keys(problem)
 
-    def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple | None) -> Exchanges:
+    def loads(self, iteration: np.ndarray, case: np.ndarray, shown: tuple[Any, ...] | None) -> Exchanges:
         rows, number = np.unique(np.stack([iteration, case]), axis=1, return_inverse=True)
         exchanges = [self._plan(*row) for row in rows.T]
         return jax.tree.map(lambda *x: np.stack(x)[number.reshape(-1)], *exchanges)
@@ -41,7 +41,7 @@ class OnSchedules:
         cold = problem.resolved.case.circuits.cold_start
         return schedule_exchanges(problem.workload, self._demand[iteration], self._even, planner, nic_Bps, cold=cold)
 
-    def _of_policy(self, there: Region, iteration: int) -> Callable:
+    def _of_policy(self, there: Region, iteration: int) -> Callable[..., Any]:
         """The planner of a user's policy whose plans hold schedules."""
         problem, dtype = self._problem, self._problem.resolved.case.run.dtype
         policy, region = problem.resolved.circuits_policy(), group_numbers(there, dtype)

@@ -123,7 +123,7 @@ class Problem:
         return timing.carries_schedule(self.resolved.circuits_policy(), region, demand, key)
 
     @functools.cached_property
-    def mean_demand(self) -> jax.Array:
+    def mean_demand(self) -> Float[Array, "S S"]:
         """Bytes between the servers of a region [S S]: the mean all-to-all of the run, over all replicas."""
         each = (np.asarray(replica.own_selections, np.float64) for replica in self.each_replica)
         mean = np.mean([sent.mean(axis=(0, 1, 2)) for sent in each], axis=0)
@@ -224,7 +224,7 @@ class TrafficOf:
     """The part of a case that decides its traffic; a cache key."""
 
     resolved: Resolved = dataclasses.field(compare=False)
-    key: tuple
+    key: tuple[Any, ...]
 
     @staticmethod
     def of(resolved: Resolved) -> "TrafficOf":
@@ -264,11 +264,11 @@ def policy_of_mean(problem: Problem) -> Policy:
 WARM_UP, TIMED = 3, 15  # decisions
 
 
-def measured_decision_s(policy: Policy, region, demand: Float[Array, "S S"], key: Array) -> float:
+def measured_decision_s(policy: Policy, region: Any, demand: Float[Array, "S S"], key: Array) -> float:
     """Return the median seconds that the compiled policy takes for one region on this machine."""
 
     @eqx.filter_jit
-    def decide(region, demand, before):
+    def decide(region: Any, demand: Array, before: Array):
         return policy(demand, region, previous=Plan(Circuits(before)), key=key).circuits.count
 
     arguments, durations = (region, demand, uniform(None, region).circuits.count), []

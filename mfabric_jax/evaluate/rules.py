@@ -112,7 +112,7 @@ def what_pays(
     ready = xp.where(backward, _of_kind(trade_off.behind_s, behind), 0)  # demand known before: time to reconfigure
     computed = _of_kind(trade_off.inner_s, kind) + (busy - 1) * _of_kind(trade_off.expert_s, kind)
 
-    def paid_delay(hidden, size):
+    def paid_delay(hidden: Array, size: Array):
         return xp.where(optical > 0, xp.maximum(delay_s - hidden - size * (new - optical), 0), 0)
 
     # Seconds saved over circuits that stay; exact in a tie, although compilers fuse sums of products differently.

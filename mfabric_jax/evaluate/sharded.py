@@ -155,7 +155,7 @@ def _everywhere(spread: NamedSharding) -> NamedSharding:
     return NamedSharding(spread.mesh, PartitionSpec())
 
 
-def grid(**axes: Sequence | np.ndarray) -> dict[str, np.ndarray]:
+def grid(**axes: Sequence[Any] | np.ndarray) -> dict[str, np.ndarray]:
     """Return every combination of the values of the axes as cases for `evaluate`; the last axis changes fastest.
 
     An array axis [n ...] has its values along the first dimension.
@@ -183,7 +183,7 @@ def _count(cases: Case) -> int:
     return shapes[0][0]
 
 
-def _to_array(path, x):
+def _to_array(path: Any, x: Any):
     if isinstance(x, jax.Array):
         return x
     array, name = np.asarray(x), f"cases{jax.tree_util.keystr(path)}"
@@ -230,7 +230,7 @@ def _compile_chunk(of_chunk: Any, shared: Any, cases: Case, at_once: int, spread
     return program, took.temp_size_in_bytes + fixed + (IN_FLIGHT + 1) * each
 
 
-def hashable(tree) -> tuple:
+def hashable(tree: Any) -> tuple[Any, ...]:
     """Return a tree in hashable form: leaves, their types (1, 1.0, True and -0.0 differ) and its structure."""
     leaves, structure = jax.tree.flatten(tree)
     kinds = tuple((type(x), repr(x) if isinstance(x, float | complex) else None) for x in leaves)
@@ -243,7 +243,7 @@ def hashable(tree) -> tuple:
 
 
 @functools.lru_cache(maxsize=32)
-def chunk_results(code: tuple, spread: NamedSharding, batched: bool, kind: str) -> Any:
+def chunk_results(code: tuple[Any, ...], spread: NamedSharding, batched: bool, kind: str) -> Any:
     """Return a jitted function of shared arrays and a chunk; `code`: from `hashable`; `kind`: platform, a cache key."""
     leaves, _, structure = code
 

@@ -154,7 +154,7 @@ class Now:
     def choose(self, before: np.ndarray, row: WalkSteps, ahead: bool = False) -> np.ndarray:
         """Return circuits for the demand; `ahead`: for the forecast."""
 
-        def work(before, demand, key, case):
+        def work(before: Array, demand: Array, key: Any, case: Any):
             question = self.tables.question(self.counts[before], demand, key, case, ahead)
             return self._number(self.functions.choose(question))
 
@@ -189,7 +189,7 @@ class Now:
         return self._once(memo, self.functions.waiting, count, before, demand)
 
     def _once(self, memo: Memo, function: Callable[..., Seconds], *numbers: np.ndarray) -> Seconds:
-        def work(*numbers):
+        def work(*numbers: Any) -> np.ndarray:
             counts, (*circuits, demand) = self.counts, numbers
             members = *(counts[number] for number in circuits), self.tables.demand[demand]
             return np.stack(function(*members), axis=-1)
@@ -199,16 +199,16 @@ class Now:
     def anew(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         """Number of new circuits."""
 
-        def work(before, after):
+        def work(before: Array, after: Array) -> Any:
             counts = self.counts
             return circuits_anew(counts[before], counts[after])
 
         return self._anew(work, *np.broadcast_arrays(before, after))
 
-    def where(self, mask, count, other):
+    def where(self, mask: Array, count: Array, other: Array):
         return np.where(mask, count, other)
 
-    def differ(self, count, other):
+    def differ(self, count: Array, other: Array) -> Any:
         return count != other
 
     def as_arrays(self, count: np.ndarray) -> np.ndarray:
@@ -249,7 +249,7 @@ class Traced:
 
     scans = True
 
-    def __init__(self, tables: Tables, region: Region, policy: Policy, parts: Callable, acks: float = 0.0):
+    def __init__(self, tables: Tables, region: Region, policy: Policy, parts: Callable[..., Any], acks: float = 0.0):
         self.tables, self.region, self.policy = jax.tree.map(jnp.asarray, tables), region, policy
         self.parts, self.carried = parts, with_acks(self.tables.demand, acks)
         self.uniform = uniform(None, region).circuits.count
@@ -282,7 +282,7 @@ class Traced:
         work = lambda c, b, d: self.parts(self.region, Circuits(c), d, c > b)  # noqa: E731
         return self._run_batch(work, demand, count, before)
 
-    def _run_batch(self, work: Callable, demand: Array, *counts: Array) -> Seconds:
+    def _run_batch(self, work: Callable[..., Any], demand: Array, *counts: Array) -> Seconds:
         flat = [count.reshape(-1, *count.shape[-2:]) for count in counts]
         parts = jax.vmap(work)(*flat, self.carried[demand.reshape(-1)])
         return tuple(part.reshape(demand.shape) for part in parts)
@@ -291,10 +291,10 @@ class Traced:
         """Number of new circuits."""
         return circuits_anew(before, after).astype(self.tables.demand.dtype)
 
-    def where(self, mask, count, other):
+    def where(self, mask: Array, count: Array, other: Array):
         return jnp.where(mask[..., None, None], count, other)
 
-    def differ(self, count, other):
+    def differ(self, count: Array, other: Array) -> Any:
         return jnp.any(count != other, axis=(-2, -1))
 
     def as_arrays(self, count: Array) -> Array:
@@ -321,7 +321,7 @@ class Numbered(Traced):
             self.counts.append(self._each(choose, len(tables.samples)))
         self.pairs, self.number_of_pair = None, np.zeros((0, 0), np.int32)
 
-    def _each(self, choose: Callable, many: int) -> Array:
+    def _each(self, choose: Callable[..., Any], many: int) -> Array:
         number = np.arange(many, dtype=np.int32)
         return choose(super().begin(many), WalkSteps(number, number, *[0 * number] * 5))
 
@@ -364,7 +364,7 @@ class Numbered(Traced):
     def differ(self, count: Array, other: Array) -> Array:
         return self._once(super().differ, (count, other))
 
-    def _once(self, work: Callable, circuits: tuple[Array, ...], *demand: Array) -> Any:
+    def _once(self, work: Callable[..., Any], circuits: tuple[Array, ...], *demand: Array) -> Any:
         """Run `work` on circuits and demands; if their indices are known, only on distinct rows."""
         if not all(isinstance(number, np.ndarray) for number in circuits):
             return work(*(self.table[number] for number in circuits), *demand)
@@ -373,7 +373,7 @@ class Numbered(Traced):
         results = work(*(self.table[row] for row in rows[: len(circuits)]), *rows[len(circuits) :])
         return jax.tree.map(lambda part: part[of_each.reshape(numbers[0].shape)], results)
 
-    def where(self, mask, count, other):
+    def where(self, mask: Array, count: Array, other: Array):
         return array_module(mask, count, other).where(mask, count, other)
 
     def as_arrays(self, count: Array) -> Array:

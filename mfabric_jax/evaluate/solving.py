@@ -27,7 +27,7 @@ from mfabric_jax.workload.compute import BlockSeconds
 
 
 # ------------------------------------------------------------------------------------------------------------- solving
-def solve_between(problem: Problem, shown: tuple | None = ()) -> Exchanges:
+def solve_between(problem: Problem, shown: tuple[Any, ...] | None = ()) -> Exchanges:
     """Return the all-to-alls between servers [I ...], or [bandwidth I ...] if the problem `weighs`.
 
     `shown`: index into [P Q L 2] of the circuits to return; (): all; None: none.

@@ -1,6 +1,7 @@
 """Fixed links between servers, and routers behind them; servers or routers forward for each other."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -125,7 +126,7 @@ class Mesh(eqx.Module):
         }
 
 
-def mesh_of(count: np.ndarray, **rule: Any) -> Mesh:
+def mesh_of(count: np.ndarray | Sequence[Any], **rule: Any) -> Mesh:
     """Return a mesh with `count` [S S] links from server to server; absent links have width 0."""
     count = np.asarray(count)
     tail, head = (x.ravel() for x in np.mgrid[: len(count), : len(count)])

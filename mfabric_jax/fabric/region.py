@@ -1,6 +1,7 @@
 """One region of an mFabric cluster: the servers of an expert-parallel group behind one optical switch."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -8,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Bool, Float, Int
+from jaxtyping import ArrayLike, Bool, Float, Int, Num
 
 from mfabric_jax import units
 from mfabric_jax.checks import InputError, concrete, not_negative, one_of, part, positive, whole
 from mfabric_jax.fabric.failures import CUT_OFF, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover, optical_ports
-from mfabric_jax.support.array_module import array_module
+from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.support.arrays import counts
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE, real_numbers, refuse
 from mfabric_jax.support.platforms import soundness
@@ -44,8 +45,8 @@ class Region(eqx.Module):
 
     servers: int = eqx.field(static=True)
     nic_gbps: Float[Array, ""] | float
-    optical_degree: Int[Array, ""] | Int[Array, "S"] | int = 6
-    electrical_nics: Float[Array, ""] | Float[Array, "S"] | float = 2
+    optical_degree: Num[Array, ""] | Num[Array, "S"] | int = 6
+    electrical_nics: Num[Array, ""] | Num[Array, "S"] | float = 2
     delay_s: Float[Array, ""] | float = 0.025
     relay_efficiency: Float[Array, ""] | float = 1.0
     own_ports: bool = eqx.field(static=True, default=False)
@@ -196,7 +197,7 @@ class Circuits(eqx.Module):
 
     count: Int[Array, "S S"] | Float[Array, "S S"]
 
-    def __init__(self, count: ArrayLike):
+    def __init__(self, count: ArrayLike | Sequence[Any]):
         self.count = counts("count", count)
         if self.count.ndim != 2 or self.count.shape[0] != self.count.shape[1]:
             raise InputError(f"circuits join servers to servers: count must be [S S], got {list(self.count.shape)}.")

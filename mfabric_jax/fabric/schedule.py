@@ -52,9 +52,9 @@ class CircuitSchedule(eqx.Module):
 
     def __init__(
         self,
-        configurations: ArrayLike,
-        seconds: ArrayLike,
-        switch: ArrayLike | None = None,
+        configurations: ArrayLike | Sequence[Any],
+        seconds: ArrayLike | Sequence[Any],
+        switch: ArrayLike | Sequence[Any] | None = None,
         *,
         switches: int = 1,
         delay_s: Float[Array, ""] | float | None = None,

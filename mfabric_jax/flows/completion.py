@@ -4,6 +4,8 @@ Two engines compute the same times: `host` runs compiled loops on the CPU (`flow
 for accelerators and batches of small problems (`flows.device_events`).
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -91,7 +93,7 @@ def _known_pairs(after: ArrayLike | None, flows: int) -> np.ndarray:
     return pairs
 
 
-def _now(problem: FlowProblem, size, start, lag, order: Successors) -> Completion:
+def _now(problem: FlowProblem, size: Any, start: Any, lag: Any, order: Successors) -> Completion:
     """Solve outside any JAX program: nothing to trace or compile."""
     problem, size, start, lag = jax.tree.map(np.asarray, (problem, size, start, lag))
     nonfinite = bool(is_ill_posed(problem, size, start, lag))
@@ -105,7 +107,7 @@ def _now(problem: FlowProblem, size, start, lag, order: Successors) -> Completio
 
 
 @jax.jit
-def _on_host(problem: FlowProblem, size, start, lag, order: Successors) -> Completion:
+def _on_host(problem: FlowProblem, size: Any, start: Any, lag: Any, order: Successors) -> Completion:
     nonfinite = is_ill_posed(problem, size, start, lag)
     problem, size = jax.tree.map(
         lambda nothing, own: jnp.where(nonfinite, nothing, own), _nothing_to_do(problem, size), (problem, size)
@@ -114,21 +116,23 @@ def _on_host(problem: FlowProblem, size, start, lag, order: Successors) -> Compl
     return _completion((begin, finish), holder, events, nonfinite, jnp.asarray(False))
 
 
-def _nothing_to_do(problem: FlowProblem, size):
+def _nothing_to_do(problem: FlowProblem, size: Any):
     """Return flows without bytes or links. They replace an ill-posed problem: the host must not use wrong hops."""
     xp = array_module(problem, size)
     return eqx.tree_at(lambda tree: tree.hops, problem, xp.full_like(problem.hops, -1)), xp.zeros_like(size)
 
 
 @jax.jit
-def _on_device(problem: FlowProblem, size, release: Release) -> Completion:
+def _on_device(problem: FlowProblem, size: Array, release: Release) -> Completion:
     end = device_events.simulate_events(*lax.stop_gradient((problem, size, release)))
-    times = device_events.with_tangents((end.begin, end.finish), problem, size, release)
+    times: Any = device_events.with_tangents((end.begin, end.finish), problem, size, release)
     nonfinite = is_ill_posed(problem, size, release.start, release.lag)
     return _completion(times, end.holder, end.events, nonfinite, end.moving)
 
 
-def _completion(times: tuple[Array, Array], holder, events, nonfinite, moving) -> Completion:
+def _completion(
+    times: tuple[Array, Array], holder: Array, events: Array, nonfinite: Array, moving: Array
+) -> Completion:
     begin, finish = (jnp.where(nonfinite, jnp.nan, time) for time in times)
     outcome = SolveOutcome.where(jnp.isinf(finish).any(), SolveOutcome.starved, SolveOutcome.solved)
     outcome = SolveOutcome.where(moving, SolveOutcome.unfinished, outcome)

@@ -1,7 +1,7 @@
 """Dependencies between flows as arrays: a run order, and the members of a cycle."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class Successors(NamedTuple):
     waits: np.ndarray
 
 
-def check_after(after, flows: int) -> np.ndarray:
+def check_after(after: Any, flows: int) -> np.ndarray:
     """Return `after` as int64 [D 2]. Raise `InputError` for a wrong shape or an unknown flow."""
     pairs = np.zeros((0, 2), np.int64) if after is None else np.asarray(real_numbers("after", after))
     if pairs.size == 0:
@@ -62,7 +62,7 @@ def _walk_flows(after: np.ndarray, flows: int) -> tuple[np.ndarray, np.ndarray]:
     return order[: walk(first, then, waits, order)], waits
 
 
-def _walk(first, then, waits, order):
+def _walk(first: np.ndarray, then: np.ndarray, waits: np.ndarray, order: np.ndarray):
     known = 0
     for flow in range(len(waits)):
         if waits[flow] == 0:

@@ -5,7 +5,7 @@ below x keep their rates, since no link on its path was full below x. Flows that
 instance; use `jax.vmap` for batches.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -33,7 +33,7 @@ class Release(NamedTuple):
     def known_times(self, size: Float[Array, "F"], finish: Float[Array, "F"]) -> tuple[Array, Array]:
         """Return begin and finish times; flows without bytes end as they begin, which may release others."""
 
-        def further(state):
+        def further(state: tuple[Any, ...]):
             begin, finish, _ = state
             then = jnp.where(size > 0, finish, begin)
             return self.begin(then), then, jnp.any(then != finish)
@@ -59,7 +59,7 @@ class EventState(NamedTuple):
     events: Int[Array, ""]
 
 
-def simulate_events(problem: FlowProblem, size, release: Release) -> EventState:
+def simulate_events(problem: FlowProblem, size: Array, release: Release) -> EventState:
     begin, finish = release.known_times(size, jnp.full_like(size, jnp.inf))
     origin = jnp.where(size > 0, begin, jnp.inf).min(initial=jnp.inf)
     finite = ~is_ill_posed(problem, size, release.start, release.lag)
@@ -139,16 +139,16 @@ def only(problem: FlowProblem, active: Bool[Array, "F"]) -> FlowProblem:
 
 
 @jax.custom_jvp
-def with_tangents(times, problem: FlowProblem, size, release: Release):
+def with_tangents(times: tuple[Array, Array], problem: FlowProblem, size: Array, release: Release):
     """Return `times` (begins and ends [F]) with the derivative of the simulation attached."""
     return times
 
 
 @with_tangents.defjvp
-def _tangents(primals, tangents):
+def _tangents(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
     times, problem, size, release = once(primals)
 
-    def again(problem, size, start, lag):
+    def again(problem: FlowProblem, size: Array, start: Array, lag: Array):
         return in_known_order(times, problem, size, release._replace(start=start, lag=lag))
 
     d_release = tangents[3]
@@ -158,14 +158,16 @@ def _tangents(primals, tangents):
     return times, d_times
 
 
-def in_known_order(known: tuple[Array, Array], problem: FlowProblem, size, release: Release) -> tuple[Array, Array]:
+def in_known_order(
+    known: tuple[Array, Array], problem: FlowProblem, size: Array, release: Release
+) -> tuple[Array, Array]:
     """Return begins and ends as a differentiable function, with events in the order of the `known` times."""
     if not (flows := size.size):
         return known
     k_begin, k_finish = lax.stop_gradient(known)
     moves = (size > 0) & (problem.weight > 0) & jnp.isfinite(k_finish) & (k_finish > k_begin)
 
-    def event(state, index):
+    def event(state: tuple[Any, ...], index: Array):
         now, served, begin, finish, begun, ended = state
         flow, begins = index // 2, index % 2 == 0
         rate = max_min_rates(only(problem, begun & ~ended)).rate

@@ -102,9 +102,11 @@ class Flows:
 
 
 def flows_of(
-    src: np.ndarray, dst: np.ndarray, size: np.ndarray, *, after: ArrayLike = (), labels=(), **columns: Any
+    src: np.ndarray, dst: np.ndarray, size: np.ndarray, *, after: ArrayLike = (), labels: Any = (), **columns: Any
 ) -> Flows:
     """Return flows with these columns; a single number applies to all flows."""
     usual = USUAL | {"cap": np.where(np.asarray(dst) >= 0, np.inf, 1.0)}
-    every = {name: x if np.ndim(x) else np.broadcast_to(x, np.shape(src)) for name, x in (usual | columns).items()}
+    every: dict[str, Any] = {
+        name: x if np.ndim(x) else np.broadcast_to(x, np.shape(src)) for name, x in (usual | columns).items()
+    }
     return Flows(src, dst, size, **every, after=check_after(after, len(src)), labels=labels)

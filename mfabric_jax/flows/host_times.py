@@ -34,12 +34,14 @@ class Terms(NamedTuple):
     lag: Float[Array, "F"]
 
 
-def times(problem: FlowProblem, size, start, lag, order: Successors) -> tuple[Array, Array, Array, Array]:
+def times(
+    problem: FlowProblem, size: Array, start: Array, lag: Array, order: Successors
+) -> tuple[Array, Array, Array, Array]:
     """Return begin and end [F] s, the link that limited each flow as it ended [F] (-1: none), and the event count."""
     return _times(_terms(problem, size, start, lag), problem.hops, order)
 
 
-def times_now(problem: FlowProblem, size, start, lag, order: Successors) -> tuple[np.ndarray, ...]:
+def times_now(problem: FlowProblem, size: Array, start: Array, lag: Array, order: Successors) -> tuple[np.ndarray, ...]:
     """Return `times` for concrete arrays, as NumPy arrays."""
     terms, hops, order = jax.tree.map(np.asarray, (_terms(problem, size, start, lag), problem.hops, order))
     begin, finish, holder, events = _solve(terms, hops, order)
@@ -62,7 +64,7 @@ def finish_times_now(
     return np.array(ends).reshape(size.shape)
 
 
-def _terms(problem: FlowProblem, size, start, lag) -> Terms:
+def _terms(problem: FlowProblem, size: Array, start: Array, lag: Array) -> Terms:
     return Terms(problem.capacity, problem.share, problem.weight, problem.cap, size, start, lag)
 
 
@@ -75,7 +77,7 @@ def _times(terms: Terms, hops: Array, order: Successors) -> tuple[Any, ...]:
 
 
 @_times.defjvp
-def _(primals, tangents):
+def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
     terms, hops, order = once(primals)
     begin, finish, holder, events = _times(terms, hops, order)
     d_begin, d_finish = _change(tangents[0], terms, hops, order)
@@ -110,19 +112,17 @@ def _call_host(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any
     ranks = [np.ndim(leaf) for leaf in jax.tree.leaves(operands)]
     shape_of = jax.tree.structure(operands)
 
-    def call(_, results, *leaves):
-        leaves, results = ([np.asarray(leaf) for leaf in some] for some in (leaves, jax.tree.leaves(results)))
-        batches = [leaf.shape[: leaf.ndim - rank] for leaf, rank in zip(leaves, ranks, strict=True)]
+    def call(_, results: Any, *leaves: Any):
+        given, into = ([np.asarray(leaf) for leaf in some] for some in (leaves, jax.tree.leaves(results)))
+        batches = [leaf.shape[: leaf.ndim - rank] for leaf, rank in zip(given, ranks, strict=True)]
         batch = np.broadcast_shapes(*batches)
         full = [
             np.broadcast_to(leaf, batch + leaf.shape[leaf.ndim - rank :])
-            for leaf, rank in zip(leaves, ranks, strict=True)
+            for leaf, rank in zip(given, ranks, strict=True)
         ]
 
-        def instance(index):
-            for result, value in zip(
-                results, function(*shape_of.unflatten([leaf[index] for leaf in full])), strict=True
-            ):
+        def instance(index: tuple[int, ...]):
+            for result, value in zip(into, function(*shape_of.unflatten([leaf[index] for leaf in full])), strict=True):
                 result[index] = value
 
         places = list(np.ndindex(*batch))
@@ -160,7 +160,7 @@ def _push_forward(terms: Terms, hops: Array, order: Successors, change: Terms):
     return np.split(_host.changes(instance, tuple(d)), 2)
 
 
-def _pull_back(terms: Terms, hops: Array, order: Successors, counts: tuple):
+def _pull_back(terms: Terms, hops: Array, order: Successors, counts: tuple[Any, ...]):
     instance, finite_hops = _instance(terms, hops, order)
     back = list(_host.counts(instance, np.concatenate([np.array(count, float) for count in counts])))
     share = np.zeros(np.size(terms.share))

@@ -6,7 +6,8 @@ usually a few do. Source: Bertsekas & Gallager, Data Networks, 2nd ed., 6.5.2. S
 batches.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -94,7 +95,7 @@ def fill(problem: FlowProblem, start: Filling, floor: Array | float = 0.0) -> Fi
 def pack(problem: FlowProblem, row: Int[Array, "R"]) -> FlowProblem:
     """Return the problem reduced to the flows `row`; a row beyond the table becomes an absent flow."""
 
-    def take(x, fill):
+    def take(x: Array, fill: Any):
         return jnp.take(x, row, axis=0, mode="fill", fill_value=fill)
 
     chosen = take(problem.hops, -1), take(problem.share, 1), take(problem.weight, 0), take(problem.cap, jnp.inf)
@@ -106,13 +107,15 @@ def room_left(paths: FlowPaths, capacity: Float[Array, "L"], rate: Float[Array, 
     return jnp.where(jnp.isinf(capacity), jnp.inf, jnp.maximum(capacity - paths.link_sum(rate), 0))
 
 
-def fair_shares(paths: FlowPaths, capacity, rate: Float[Array, "F"], rising: Float[Array, "F"]) -> Float[Array, "L"]:
+def fair_shares(
+    paths: FlowPaths, capacity: Array, rate: Float[Array, "F"], rising: Float[Array, "F"]
+) -> Float[Array, "L"]:
     """Return the level at which each link would be full: its room over the weights `rising` on it, or infinity."""
     load = paths.link_sum(rising)
     return jnp.where(load > 0, room_left(paths, capacity, rate) / jnp.where(load > 0, load, 1), jnp.inf)
 
 
-def _rounds(problem: FlowProblem, start: Filling, floor, few: int) -> Filling:
+def _rounds(problem: FlowProblem, start: Filling, floor: Array | float, few: int) -> Filling:
     paths, weight = paths_of(problem), problem.weight
     ceiling = jnp.where(weight > 0, problem.cap / jnp.where(weight > 0, weight, 1), jnp.inf)  # [F]
     bound = start.rounds + weight.size  # each round freezes a flow
@@ -143,12 +146,12 @@ def _rounds(problem: FlowProblem, start: Filling, floor, few: int) -> Filling:
 
 
 @jax.custom_jvp
-def _with_tangents(rate, bottleneck, problem) -> Float[Array, "F"]:
+def _with_tangents(rate: Array, bottleneck: Array, problem: FlowProblem) -> Float[Array, "F"]:
     return rate
 
 
 @_with_tangents.defjvp
-def _rate_tangents(primals, tangents):
+def _rate_tangents(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
     """Differentiate the linear system of the known bottlenecks: on each, the shares * rates sum to the capacity, and a
     rate is the flow's cap, or weight * level of its bottleneck."""
     (rate, bottleneck, problem), d = once(primals), tangents[2]
@@ -164,7 +167,7 @@ def _rate_tangents(primals, tangents):
     return rate, jnp.where(jnp.isfinite(rate), d_rate, 0)
 
 
-def _solve_levels(paths: FlowPaths, bottleneck, weight, rhs: Float[Array, "L"]) -> Float[Array, "L"]:
+def _solve_levels(paths: FlowPaths, bottleneck: Array, weight: Array, rhs: Float[Array, "L"]) -> Float[Array, "L"]:
     """Solve for levels x: own[l] x[l] + (sum of share * weight * x[there], over flows of l held at other links) = rhs.
 
     The system is triangular in freezing order, so one fixed-point sweep per round solves it exactly; the transpose
@@ -176,23 +179,23 @@ def _solve_levels(paths: FlowPaths, bottleneck, weight, rhs: Float[Array, "L"]) 
     used = own > 0
     safe = jnp.where(used, own, 1)
 
-    def others(x):
+    def others(x: Array):
         there = paths.spread(jnp.where(held, weight * x[holder], 0))
         return paths.hop_sum(jnp.where(other_hop, paths.share * there, 0))
 
-    def others_transposed(x):
+    def others_transposed(x: Array):
         crossing = jnp.where(other_hop, paths.share * paths.at_hops(x, 0.0), 0).sum(axis=1)
         return jnp.zeros_like(x).at[holder].add(jnp.where(held, weight * crossing, 0))
 
-    def matvec(x):
+    def matvec(x: Array):
         return jnp.where(used, own * x + others(x), x)
 
-    def sweep(step):
-        def solve(_, b):
-            def changing(state):
+    def sweep(step: Callable[[Array, Array], Array]):
+        def solve(_: Any, b: Array):
+            def changing(state: tuple[Any, ...]):
                 return state[1] & (state[2] <= paths.links)
 
-            def again(state):
+            def again(state: tuple[Any, ...]):
                 x = step(state[0], b)
                 return x, jnp.any(x != state[0]), state[2] + 1
 

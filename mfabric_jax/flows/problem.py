@@ -63,7 +63,7 @@ class FlowProblem(eqx.Module):
         _check_rows(table, share)
 
 
-def of_shape(field: str, value: ArrayLike, dtype, shape: tuple[int, ...], rule: NumberRule | None = None) -> Array:
+def of_shape(field: str, value: ArrayLike, dtype: Any, shape: tuple[int, ...], rule: NumberRule | None = None) -> Array:
     """Return `value` in that dtype, broadcast to the shape. Raise `InputError` for a wrong shape or a broken `rule`."""
     array = floats(field, value, rule, dtype, wait=True)
     if array.ndim not in (0, len(shape)) or any(a not in (1, b) for a, b in zip(array.shape, shape, strict=False)):
@@ -85,7 +85,7 @@ def _check_rows(hops: ArrayLike, share: ArrayLike) -> None:
         raise InputError(f"hops must not name a link twice in one row, but row {np.argwhere(twice)[0, 0]} does.")
 
 
-def is_ill_posed(problem: "FlowProblem", size: Any = 0.0, start: Any = 0.0, lag: Any = 0.0) -> Bool[Array, ""]:
+def is_ill_posed(problem: "FlowProblem", size: Any = 0.0, start: Any = 0.0, lag: Any = 0.0) -> Bool[Any, ""]:
     """Return whether a value is NaN or forbidden, or a hop names no link.
 
     These are the checks of `FlowProblem` and `completion_times` inside a program."""
@@ -154,12 +154,12 @@ def once(primals: Any) -> Any:
 
 
 @jax.custom_jvp
-def _identity(primals):
+def _identity(primals: tuple[Any, ...]):
     return primals
 
 
 @_identity.defjvp
-def _refuse(primals, tangents):
+def _refuse(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
     raise InputError(
         "rates and completion times of flows have only first derivatives; take the second by finite differences of "
         "the first, or put jax.lax.stop_gradient around the inputs of a first derivative that is meant as a constant."

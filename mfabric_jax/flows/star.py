@@ -1,6 +1,8 @@
 """Completion times and rates on a star of ports. A call solves one instance; `jax.vmap` runs the batched kernel."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -8,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from mfabric_jax.checks import InputError
@@ -20,7 +23,15 @@ from mfabric_jax.support.arrays import floats
 from mfabric_jax.support.host_arrays import NAN_OR_NOT_NEGATIVE, NOT_NEGATIVE
 
 
-def star_completion(size, up, down, group_up=None, group_down=None, *, kernel: str = AUTO) -> Float[Array, "N N"]:
+def star_completion(
+    size: ArrayLike,
+    up: ArrayLike,
+    down: ArrayLike,
+    group_up: ArrayLike | None = None,
+    group_down: ArrayLike | None = None,
+    *,
+    kernel: str = AUTO,
+) -> Float[Array, "N N"]:
     """Return when each flow of a star ends [s]; all start at 0 and share the ports max-min fairly.
 
     - `size` [N N]: bytes from endpoint i to endpoint j (the diagonal is a flow like any other).
@@ -37,12 +48,20 @@ def star_completion(size, up, down, group_up=None, group_down=None, *, kernel: s
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _finish(kernel: StarKernel | None, *inputs) -> Float[Array, "N N"]:
+def _finish(kernel: StarKernel | None, *inputs: Array) -> Float[Array, "N N"]:
     batch = _finish_batch(kernel)(*(x[None] for x in lax.stop_gradient(inputs)))
     return _finish_tangents(batch[0], *inputs)
 
 
-def star_rates(flows, up, down, group_up=None, group_down=None, *, kernel: str = AUTO) -> Float[Array, "N N"]:
+def star_rates(
+    flows: ArrayLike,
+    up: ArrayLike,
+    down: ArrayLike,
+    group_up: ArrayLike | None = None,
+    group_down: ArrayLike | None = None,
+    *,
+    kernel: str = AUTO,
+) -> Float[Array, "N N"]:
     """Return the max-min fair rates [bytes/s] of a star's flows; ports and kernel as in `star_completion`.
 
     - `flows` [N N]: above 0 where there is a flow (e.g. bytes). Rates are 0 elsewhere and at dead ports.
@@ -52,12 +71,14 @@ def star_rates(flows, up, down, group_up=None, group_down=None, *, kernel: str =
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _rates(kernel: StarKernel | None, *inputs) -> Float[Array, "N N"]:
+def _rates(kernel: StarKernel | None, *inputs: Array) -> Float[Array, "N N"]:
     batch = _rate_batch(kernel)(*(x[None] for x in lax.stop_gradient(inputs)))
     return _rate_tangents(batch[0], *inputs)
 
 
-def _check_inputs(size, up, down, group_up, group_down):
+def _check_inputs(
+    size: ArrayLike, up: ArrayLike, down: ArrayLike, group_up: ArrayLike | None, group_down: ArrayLike | None
+):
     size = floats("size", size, NAN_OR_NOT_NEGATIVE)
     dtype, n = size.dtype, size.shape[0] if size.ndim else 0
     if (group_up is None) != (group_down is None):
@@ -75,7 +96,7 @@ def _check_inputs(size, up, down, group_up, group_down):
     return size, jnp.stack(ports), groups
 
 
-def _batchable(make):
+def _batchable(make: Callable[..., Array]):
     """Make a kernel a function of [B ...] arrays whose `vmap` merges the new axis into the batch."""
 
     @functools.cache
@@ -83,8 +104,8 @@ def _batchable(make):
         function = custom_vmap(functools.partial(make, kernel))
 
         @function.def_vmap
-        def _(axis_size, in_batched, *args):
-            def merge_axis(x, has_axis):
+        def _(axis_size: int, in_batched: list[bool], *args: Array):
+            def merge_axis(x: Array, has_axis: bool):
                 x = x if has_axis else jnp.broadcast_to(x[None], (axis_size, *x.shape))
                 return x.reshape(axis_size * x.shape[1], *x.shape[2:])
 
@@ -97,13 +118,13 @@ def _batchable(make):
     return batched_kernel
 
 
-def largest(x):
+def largest(x: Array):
     """Return the largest value per instance, [B ...] -> [B 1 1], or 1 if it is 0; instances are divided by it."""
     top = jnp.max(x, axis=(1, 2))
     return jnp.where(top > 0, top, 1)[:, None, None]
 
 
-def dead_flows(size, leaf, groups):
+def dead_flows(size: Array, leaf: Array, groups: Array):
     """Return the flows over a port without capacity [B N N], and the instances with an invalid size or port [B 1 1]."""
     n, racks = size.shape[1], groups.shape[2]
     reach = leaf if not racks else jnp.minimum(leaf, jnp.repeat(groups, n // racks, axis=2))
@@ -113,7 +134,7 @@ def dead_flows(size, leaf, groups):
 
 
 @_batchable
-def _finish_batch(kernel: StarKernel | None, size, leaf, groups) -> Float[Array, "B N N"]:
+def _finish_batch(kernel: StarKernel | None, size: Array, leaf: Array, groups: Array) -> Float[Array, "B N N"]:
     dead, bad = dead_flows(size, leaf, groups)
     scale, most = largest(leaf), largest(size)
     work = jnp.where(dead | bad, 0, size / most)
@@ -124,7 +145,7 @@ def _finish_batch(kernel: StarKernel | None, size, leaf, groups) -> Float[Array,
 
 
 @_batchable
-def _rate_batch(kernel: StarKernel | None, size, leaf, groups) -> Float[Array, "B N N"]:
+def _rate_batch(kernel: StarKernel | None, size: Array, leaf: Array, groups: Array) -> Float[Array, "B N N"]:
     dead, bad = dead_flows(size, leaf, groups)
     scale = largest(leaf)
     flows = jnp.where((size > 0) & ~dead & ~bad, jnp.ones_like(size), 0)
@@ -132,13 +153,15 @@ def _rate_batch(kernel: StarKernel | None, size, leaf, groups) -> Float[Array, "
     return jnp.where(bad, jnp.nan, rate)
 
 
-def _rates_in_step(flows, ports: StarPorts):
+def _rates_in_step(flows: Array, ports: StarPorts):
     return rates(flows > 0, ports)
 
 
-def _run_kernel(kernel: StarKernel | None, in_step, in_registers: str, work, leaf, groups):
-    def run(kernel: StarKernel, interpret: bool):
-        def solve(work, leaf, groups):
+def _run_kernel(
+    kernel: StarKernel | None, in_step: Callable[..., Array], in_registers: str, work: Array, leaf: Array, groups: Array
+) -> Array:
+    def run(kernel: StarKernel, interpret: bool) -> Callable[..., Array]:
+        def solve(work: Array, leaf: Array, groups: Array):
             limited = jnp.minimum(groups, BIG)
             if kernel.name == "fused":
                 return getattr(fused, in_registers)(work, leaf, limited, warps=kernel.number, interpret=interpret)
@@ -155,16 +178,16 @@ def _run_kernel(kernel: StarKernel | None, in_step, in_registers: str, work, lea
     return lax.platform_dependent(work, leaf, groups, cuda=there, rocm=there, default=here)
 
 
-def _in_chunks(kernel, lanes: int, work, leaf, groups):
+def _in_chunks(kernel: Callable[..., Array], lanes: int, work: Array, leaf: Array, groups: Array):
     batch, n, _ = work.shape
     lanes = min(batch, lanes) or batch
     chunks = -(-batch // lanes)
 
-    def lanes_last(x):  # [B ...] -> [chunks ... lanes]
+    def lanes_last(x: Array):  # [B ...] -> [chunks ... lanes]
         padded = jnp.concatenate([x, jnp.zeros((chunks * lanes - batch, *x.shape[1:]), x.dtype)])
         return jnp.moveaxis(padded.reshape(chunks, lanes, *x.shape[1:]), 1, -1)
 
-    def run(chunk):
+    def run(chunk: tuple[Array, ...]):
         size, ends, racks = chunk
         with jax.numpy_rank_promotion("allow"):  # [P B] and [N N B] meet on the batch axis
             return kernel(size, StarPorts(ends.reshape(-1, lanes), racks.reshape(-1, lanes)))
@@ -174,15 +197,15 @@ def _in_chunks(kernel, lanes: int, work, leaf, groups):
 
 
 @jax.custom_jvp
-def _finish_tangents(finish, size, leaf, groups):
+def _finish_tangents(finish: Array, size: Array, leaf: Array, groups: Array):
     return finish
 
 
 @_finish_tangents.defjvp
-def _(primals, tangents):
+def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
     finish, *inputs = once(primals)
 
-    def general(size, leaf, groups):
+    def general(size: Array, leaf: Array, groups: Array):
         at_once = jnp.zeros(size.size, size.dtype)
         release = Release(at_once, at_once, jnp.zeros((0, 2), jnp.int32), jnp.arange(size.size))
         problem = as_problem(leaf, groups)
@@ -192,22 +215,22 @@ def _(primals, tangents):
 
 
 @jax.custom_jvp
-def _rate_tangents(rate, size, leaf, groups):
+def _rate_tangents(rate: Array, size: Array, leaf: Array, groups: Array):
     return rate
 
 
 @_rate_tangents.defjvp
-def _(primals, tangents):
+def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
     rate, size, *ports = once(primals)
 
-    def general(leaf, groups):
+    def general(leaf: Array, groups: Array):
         problem = eqx.tree_at(lambda p: p.weight, as_problem(leaf, groups), (size > 0).astype(size.dtype).reshape(-1))
         return max_min_rates(problem).rate.reshape(size.shape)
 
     return rate, jax.jvp(general, tuple(ports), tuple(tangents[2:]))[1]
 
 
-def as_problem(leaf: Float[Array, "2 N"], groups: Float[Array, "2 G"]) -> FlowProblem:
+def as_problem(leaf: Float[Any, "2 N"], groups: Float[Any, "2 G"]) -> FlowProblem:
     """Return the star's N*N flows (row-major) as a `FlowProblem` over ports up, ports down, groups up, groups down."""
     n, racks = leaf.shape[1], groups.shape[1]
     source, to = np.divmod(np.arange(n * n), n)

@@ -7,7 +7,7 @@ up before down. Exact without tolerances, although Triton's float32 division is 
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,8 @@ class _Filling(NamedTuple):
 
     level: Float[Array, "2 N"]
     room: Float[Array, "2 N"]  # capacity left to unsettled flows
-    count: Float[Array, "2 N"]  # number of unsettled flows; 0 once the port has saturated
+    # number of unsettled flows; 0 once the port has saturated
+    count: Float[Array, "2 N"]  # pyright: ignore[reportIncompatibleMethodOverride]
     group_room: Float[Array, "2 N"] | None
     group_count: Float[Array, "2 N"] | None
     share: Float[Array, "2 N"]
@@ -58,7 +59,7 @@ class _State(NamedTuple):
     events: Int[Array, ""]
 
 
-def fused_finish_times(size, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
+def fused_finish_times(size: Array, leaf: Any, groups: Array, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
     """Return when each flow of each star ends, for inputs scaled to about 1 and without flows on dead ports.
 
     `size` [B N N]; capacities `leaf` [B 2 N] and `groups` [B 2 G]; `warps`: a power of two; `interpret`: run it as JAX
@@ -67,12 +68,14 @@ def fused_finish_times(size, leaf, groups, *, warps: int, interpret: bool) -> Fl
     return _programs(_simulate, "star", size, leaf, groups, warps, interpret)
 
 
-def fused_rates(flows, leaf, groups, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
+def fused_rates(flows: Array, leaf: Any, groups: Array, *, warps: int, interpret: bool) -> Float[Array, "B N N"]:
     """Return max-min fair rates, 0 where `flows` is 0; arguments as in `fused_finish_times`."""
     return _programs(_share_out, "star_rates", flows, leaf, groups, warps, interpret)
 
 
-def _programs(program: Callable, name: str, size, leaf, groups, warps: int, interpret: bool) -> Float[Array, "B N N"]:
+def _programs(
+    program: Callable[..., Any], name: str, size: Array, leaf: Any, groups: Array, warps: int, interpret: bool
+) -> Float[Array, "B N N"]:
     batch, n, _ = size.shape
     wide = max(2, 1 << (n - 1).bit_length())  # Triton's shapes are powers of two
     per = n // groups.shape[2] if groups.shape[2] else 0
@@ -95,7 +98,7 @@ def _programs(program: Callable, name: str, size, leaf, groups, warps: int, inte
     return run(*operands)[:, :n, :n]
 
 
-def _ports(leaf, group, per: int) -> _Ports:
+def _ports(leaf: Any, group: Any, per: int) -> _Ports:
     if not per:
         return _Ports(leaf[...], None, None)
     n = leaf.shape[1]
@@ -103,7 +106,7 @@ def _ports(leaf, group, per: int) -> _Ports:
     return _Ports(leaf[...], group[...], rack == lax.broadcasted_iota(jnp.int32, (n, n), 1) // per)
 
 
-def _simulate(size, leaf, *refs, per: int) -> None:
+def _simulate(size: Any, leaf: Any, *refs: Any, per: int) -> None:
     *group, finish = refs
     ports, demand = _ports(leaf, group[0] if group else None, per), size[...]
     n, zero = demand.shape[0], jnp.zeros((), demand.dtype)
@@ -118,7 +121,7 @@ def _simulate(size, leaf, *refs, per: int) -> None:
     finish[...] = jnp.where(size[...] > 0, ended, 0)  # reading `size` again is cheaper than keeping it in registers
 
 
-def _share_out(flows, leaf, *refs, per: int) -> None:
+def _share_out(flows: Any, leaf: Any, *refs: Any, per: int) -> None:
     *group, rate = refs
     ports, active = _ports(leaf, group[0] if group else None, per), flows[...] > 0
     zero = jnp.zeros((), ports.leaf.dtype)
@@ -143,7 +146,7 @@ def _event(state: _State, ports: _Ports) -> _State:
     return _State(left, level, now, step, jnp.where(ends, rates, math.inf).min(), state.events + 1)
 
 
-def _fill_levels(sends: Bool[Array, "N N"], level, floor, ports: _Ports) -> Float[Array, "2 N"]:
+def _fill_levels(sends: Bool[Array, "N N"], level: Array, floor: Array, ports: _Ports) -> Float[Array, "2 N"]:
     """Return the levels of all ports, filled from `floor` on; levels below it are kept."""
     words = _words(sends)
 
@@ -157,7 +160,7 @@ def _fill_levels(sends: Bool[Array, "N N"], level, floor, ports: _Ports) -> Floa
     return lax.while_loop(is_unsettled, saturate, _open(sends, words, level, floor, ports)).level
 
 
-def _open(sends, words: Words, level, floor, ports: _Ports) -> _Filling:
+def _open(sends: Array, words: Words, level: Array, floor: Array, ports: _Ports) -> _Filling:
     stands = level < floor
     kept = jnp.where(stands, level, math.inf)
     row, column = _sides(kept)
@@ -173,7 +176,7 @@ def _open(sends, words: Words, level, floor, ports: _Ports) -> _Filling:
     return _Filling(kept, room, count, group_room, group_count, share, share.min(), floor, steps)
 
 
-def _after(filling: _Filling, full, gone, ports: _Ports) -> _Filling:
+def _after(filling: _Filling, full: Array, gone: Array, ports: _Ports) -> _Filling:
     level = jnp.maximum(filling.least, filling.last)
     leaves = jnp.where(full, filling.count, jnp.where(filling.count > 0, gone, 0))
     room, count = jnp.maximum(filling.room - level * leaves, 0), filling.count - leaves
@@ -186,9 +189,9 @@ def _after(filling: _Filling, full, gone, ports: _Ports) -> _Filling:
     return _Filling(levels, room, count, group_room, group_count, share, share.min(), level, filling.steps + 1)
 
 
-def _shares(room, count, group_room, group_count):
+def _shares(room: Array, count: Array, group_room: Array | None, group_count: Array | None):
     share = room / jnp.maximum(count, 1)
-    if group_room is not None:
+    if group_room is not None and group_count is not None:
         share = jnp.minimum(share, group_room / jnp.maximum(group_count, 1))
     return jnp.where(count > 0, share, math.inf)
 
@@ -210,7 +213,7 @@ def _words(sends: Bool[Array, "N N"]) -> Words:
     return tuple(words)
 
 
-def _common(words: Words, mask: Bool[Array, "2 N"], dtype) -> Float[Array, "2 N"]:
+def _common(words: Words, mask: Bool[Array, "2 N"], dtype: Any) -> Float[Array, "2 N"]:
     common = []
     for index, word in enumerate(words):
         own = jnp.where(mask, _bit(word.shape[1], index), jnp.int32(0)).sum(1, dtype=jnp.int32)
@@ -219,7 +222,7 @@ def _common(words: Words, mask: Bool[Array, "2 N"], dtype) -> Float[Array, "2 N"
     return _degree(tuple(common), dtype)
 
 
-def _degree(words: Words, dtype) -> Float[Array, "2 N"]:
+def _degree(words: Words, dtype: Any) -> Float[Array, "2 N"]:
     return functools.reduce(lax.add, [lax.population_count(word).astype(jnp.int32) for word in words]).astype(dtype)
 
 

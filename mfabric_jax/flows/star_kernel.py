@@ -6,7 +6,8 @@ few still fill. Exact without tolerances. Source: Bertsekas & Gallager, Data Net
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -35,7 +36,8 @@ class Levels(NamedTuple):
     """Filling in progress. A frozen port's `room` is minus its level, its `count` 0."""
 
     room: Float[Array, "P B"]  # capacity left to unfrozen flows
-    count: Float[Array, "P B"]  # number of unfrozen flows
+    # number of unfrozen flows
+    count: Float[Array, "P B"]  # pyright: ignore[reportIncompatibleMethodOverride]
     group_room: Float[Array, "Q B"]
     group_count: Float[Array, "Q B"]
     shares: Float[Array, "P B"]  # room / count, or the group's if that is less; BIG if no flow is left
@@ -53,21 +55,21 @@ class Simulation(NamedTuple):
     steps: Int[Array, ""]
 
 
-def low(a, b):  # without the NaN rules of jnp.minimum: one vector instruction
+def low(a: Any, b: Any):  # without the NaN rules of jnp.minimum: one vector instruction
     return jnp.where(a < b, a, b)
 
 
-def high(a, b):
+def high(a: Any, b: Any):
     return jnp.where(a > b, a, b)
 
 
-def lowest(x):
+def lowest(x: Array):
     """Return the minimum over axis 0, by a reducer that vectorises."""
     top = jnp.asarray(BIG if jnp.issubdtype(x.dtype, jnp.floating) else 1 << 30, x.dtype)
     return barrier(lax.reduce(x, top, lambda a, b: lax.select(a < b, a, b), (0,)))
 
 
-def unroll(op, n: int, term):
+def unroll(op: Callable[[Array, Array], Array], n: int, term: Callable[[int], Array]):
     """Return op(term(0), term(1), ...), unrolled: one elementwise pass instead of a slow reduction."""
     total = term(0)
     for i in range(1, n):
@@ -85,27 +87,27 @@ class Bits:
         self.n, self.words = n, -(-n // 32)
         self.place = (jnp.arange(n, dtype=jnp.uint32) % 32)[:, None]
 
-    def pack(self, mask) -> list:
+    def pack(self, mask: Array) -> list[Array]:
         """mask [... N B] -> words [... B]"""
         bits = mask.astype(jnp.uint32) << self.place
         return [bits[..., 32 * w : 32 * w + 32, :].sum(-2, dtype=jnp.uint32) for w in range(self.words)]
 
-    def at_ports(self, flows) -> list:
+    def at_ports(self, flows: Array) -> list[Array]:
         """flows [N N B] -> words [2N B]: the flows present, at both of their ports"""
         return [jnp.concatenate(pair) for pair in zip(self.pack(flows), self.pack(flows.swapaxes(0, 1)), strict=True)]
 
-    def facing(self, mask) -> list:
+    def facing(self, mask: Array) -> list[Array]:
         """mask [2N B] -> words [2N B]: for every port, the opposite ports in the mask"""
         sources, sinks = barrier((self.pack(mask[: self.n]), self.pack(mask[self.n :])))
         is_source = jnp.arange(2 * self.n, dtype=jnp.int32)[:, None] < self.n
         return [jnp.where(is_source, sink, source) for source, sink in zip(sources, sinks, strict=True)]
 
-    def count(self, words, dtype):
+    def count(self, words: Any, dtype: Any):
         """words [2N B] -> number of bits set"""
         return functools.reduce(lax.add, [lax.population_count(word) for word in words]).astype(dtype)
 
 
-def _open(ports: StarPorts, room, count, group_room, group_count, last) -> Levels:
+def _open(ports: StarPorts, room: Array, count: Array, group_room: Array, group_count: Array, last: Array) -> Levels:
     shares = room / high(count, 1)
     if ports.group.shape[0]:
         shares = low(shares, ports.of_group(group_room / high(group_count, 1)))
@@ -113,7 +115,7 @@ def _open(ports: StarPorts, room, count, group_room, group_count, last) -> Level
     return Levels(room, count, group_room, group_count, shares, lowest(shares), last)
 
 
-def _freeze(ports: StarPorts, bits: Bits, words, levels: Levels) -> Levels:
+def _freeze(ports: StarPorts, bits: Bits, words: Any, levels: Levels) -> Levels:
     on = levels.share < BIG
     level = jnp.where(on, high(levels.share, levels.last), 0)
     frozen = barrier((levels.shares == levels.share) & on)
@@ -128,15 +130,15 @@ def _freeze(ports: StarPorts, bits: Bits, words, levels: Levels) -> Levels:
     return _open(ports, room, count, group_room, group_count, jnp.where(on, level, levels.last))
 
 
-def _refill(ports: StarPorts, bits: Bits, left, words, level, keep, floor) -> Levels:
+def _refill(ports: StarPorts, bits: Bits, left: Array, words: Any, level: Array, keep: Array, floor: Array) -> Levels:
     n = bits.n
     kept = barrier(jnp.where(keep, level, BIG))
 
-    def rows(j):
+    def rows(j: int):
         held = low(kept[:n], kept[n + j])
         return jnp.where((left[:, j] < BIG) & (held < BIG), held, 0)
 
-    def columns(i):
+    def columns(i: int):
         held = low(kept[n:], kept[i])
         return jnp.where((left[i] < BIG) & (held < BIG), held, 0)
 
@@ -148,7 +150,7 @@ def _refill(ports: StarPorts, bits: Bits, left, words, level, keep, floor) -> Le
     return _open(ports, room, count, group_room, ports.group_sum(count), floor)
 
 
-def _next_end(left, level, n: int):
+def _next_end(left: Array, level: Array, n: int):
     slow = 1 / level
     level, slow = barrier((level, slow))
     until = unroll(low, n, lambda i: left[i] * high(slow[i], slow[n:]))  # [N B] over destinations
@@ -186,11 +188,11 @@ def _end_flows(ports: StarPorts, bits: Bits, state: Simulation) -> Simulation:
     return Simulation(left, finish, tuple(words), levels, now, flows, state.steps + 1)
 
 
-def _filling(ports: StarPorts, bits: Bits, words, levels: Levels, goal) -> Levels:
-    def filling(state):
+def _filling(ports: StarPorts, bits: Bits, words: Any, levels: Levels, goal: Array | float) -> Levels:
+    def filling(state: tuple[Any, ...]):
         return ((state[0].share < BIG).sum(dtype=jnp.float32) > goal) & (state[1] < bits.n)
 
-    def fill_twice(state):
+    def fill_twice(state: tuple[Any, ...]):
         return _freeze(ports, bits, words, _freeze(ports, bits, words, state[0])), state[1] + 1
 
     return lax.while_loop(filling, fill_twice, (levels, jnp.zeros((), jnp.int32)))[0]
@@ -200,7 +202,7 @@ def _level(ports: StarPorts, levels: Levels):
     return jnp.where(levels.room < 0, -levels.room, ports.leaf)
 
 
-def rates(flows, ports: StarPorts) -> Float[Array, "N N B"]:
+def rates(flows: Array, ports: StarPorts) -> Float[Array, "N N B"]:
     """Return max-min fair rates of one chunk, for capacities scaled to about 1. flows [N N B]: which are present."""
     bits = Bits(n := flows.shape[0])
     words = bits.at_ports(flows)
@@ -210,7 +212,7 @@ def rates(flows, ports: StarPorts) -> Float[Array, "N N B"]:
     return jnp.where(flows, low(level[:n, None], level[None, n:]), 0)
 
 
-def finish_times(size, ports: StarPorts) -> Float[Array, "N N B"]:
+def finish_times(size: Array, ports: StarPorts) -> Float[Array, "N N B"]:
     """Return the finish times of one chunk, scaled to about 1. size [N N B]: 0 without a flow."""
     n, batch = size.shape[0], size.shape[-1]
     bits, sends = Bits(n), size > 0

@@ -22,6 +22,7 @@ from mfabric_jax.policies.static import static_for as static_for
 from mfabric_jax.policies.static import topoopt as topoopt
 from mfabric_jax.policies.static import uniform as uniform
 from mfabric_jax.routing import Plan
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.lazily import ByName, at_first_use
 
 if TYPE_CHECKING:
@@ -141,7 +142,9 @@ def for_demand_alone(policy: Policy) -> Policy:
     return functools.partial(_alone, policy)
 
 
-def _alone(policy: Policy, demand, region, *, previous=None, key=None) -> Plan:
+def _alone(
+    policy: Policy, demand: Array, region: Any, *, previous: Plan | None = None, key: Array | None = None
+) -> Plan:
     return policy(demand, region)
 
 
@@ -156,9 +159,10 @@ def reads_of(policy: Policy, region: Region) -> Reads:
 
 def policy_of(policy: Policy) -> Policy:
     """Return the policy without its settings."""
-    while hasattr(policy, "func"):
-        policy = policy.func
-    return policy
+    plain: Any = policy
+    while hasattr(plain, "func"):
+        plain = plain.func
+    return plain
 
 
 def takes_many(policy: Policy) -> bool:

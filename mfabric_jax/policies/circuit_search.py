@@ -41,7 +41,7 @@ class Worth(NamedTuple):
     added: Float[Array, "S S"]  # time saved by one more circuit
 
 
-def circuit_worth(links: RelayLinks, seconds: Float[Array, "S+2 S"]) -> Worth:
+def circuit_worth(links: RelayLinks, seconds: Float[Array, "links S"]) -> Worth:
     """Return the worth of circuits to first order, from the `seconds` of circuits, ports up and ports down.
 
     The shares behind `seconds` must be nearly best. It needs about S^3 floats.
@@ -98,7 +98,7 @@ def swaps(
     total, chosen = lax.top_k(total, min(many, len(a)))
     b, d = jnp.divmod(pick, servers + 1)
 
-    def apply_swap(a, b, c, d, possible):
+    def apply_swap(a: Array, b: Array, c: Array, d: Array, possible: Array):
         wide = jnp.pad(count, (0, 1))
         left, right = jnp.where((b == servers) & (free[a] > 1), a, b), jnp.where((d == servers) & (free[c] > 1), c, d)
         for i, j, change in ((a, c, 1), (a, b, -1), (c, d, -1), (left, right, 1)):
@@ -119,7 +119,7 @@ class Delivery(NamedTuple):
 
 
 class Found(NamedTuple):
-    count: Int[Array, "S S"]
+    count: Int[Array, "S S"]  # pyright: ignore[reportIncompatibleMethodOverride]
     state: Any
     seconds: Float[Array, "K"]  # over each demand's degree bound
 
@@ -143,12 +143,14 @@ def is_enough(samples: Samples, result: Found, tail: float):
     return risk_of(result.seconds, samples.weight, tail) <= limit
 
 
-def improve_circuits(samples: Samples, how: Delivery, start: Found, key, rounds: int, many: int, tail: float) -> Found:
-    def searching(state):
+def improve_circuits(
+    samples: Samples, how: Delivery, start: Found, key: Array, rounds: int, many: int, tail: float
+) -> Found:
+    def searching(state: tuple[Any, ...]):
         turn, fruitless, now = state
         return (turn < rounds) & (fruitless < PATIENCE) & ~is_enough(samples, now, tail)
 
-    def step(state):
+    def step(state: tuple[Any, ...]):
         turn, fruitless, now = state
         late = now.seconds > samples.limit * (1 + ENOUGH)
         counts = jnp.where(late, counting(now.seconds, samples.weight, tail), 0)[:, None, None]
@@ -165,7 +167,7 @@ def improve_circuits(samples: Samples, how: Delivery, start: Found, key, rounds:
 
 
 def most_promising(
-    samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, turn, tail: float, warm: bool
+    samples: Samples, how: Delivery, counts: Int[Array, "C S S"], state: Any, turn: Array | int, tail: float, warm: bool
 ) -> Found:
     """Return the best candidate, judged by 16 of the demands; each round takes other demands."""
     demands = len(samples.pairs)
@@ -182,10 +184,10 @@ def most_promising(
 def adaptive_delivery() -> Delivery:
     """Return the delivery by relay routing with near-best shares for each demand."""
 
-    def settle(samples: Samples, count, state, warm: bool):
+    def settle(samples: Samples, count: Array, state: Any, warm: bool):
         steps, hot, rate = FROM_WARM if warm else FROM_COLD
 
-        def descend(member):
+        def descend(member: tuple[Any, ...]):
             pairs, limit, potentials = member
             links, late = samples.links(pairs, count)
             enough = limit * (1 + ENOUGH / 2)
@@ -194,8 +196,8 @@ def adaptive_delivery() -> Delivery:
 
         return map_members(descend, (samples.pairs, samples.limit, state), LANES)
 
-    def worth(samples: Samples, count, state) -> Worth:
-        def demand_worth(pairs, potentials):
+    def worth(samples: Samples, count: Array, state: Any) -> Worth:
+        def demand_worth(pairs: Array, potentials: Array):
             links, _ = samples.links(pairs, count)
             return circuit_worth(links, links.seconds(potentials))
 
@@ -212,24 +214,24 @@ def fixed_delivery(tail: float) -> Delivery:
         servers = samples.pairs.shape[-1]
         return jnp.zeros((servers, servers, servers + 2), samples.pairs.dtype)
 
-    def seconds_of(samples: Samples, count, logits):
+    def seconds_of(samples: Samples, count: Array, logits: Array):
         shares = shares_of(samples, count, logits)
         circuit = count.astype(shares.dtype)
         served = shares.sum(2) > 0
 
-        def link_times(pairs):
+        def link_times(pairs: Array):
             seconds = link_seconds(jnp.where(served, pairs, 0), circuit, samples.ports, shares, samples.efficiency)
             return seconds, NEVER * jnp.where(served, 0, pairs).sum()
 
         return jax.vmap(link_times)(samples.pairs)
 
-    def settle(samples: Samples, count, state, warm: bool):
-        def times(logits):
+    def settle(samples: Samples, count: Array, state: Any, warm: bool):
+        def times(logits: Array):
             seconds, late = seconds_of(samples, count, logits)
             return seconds.max(1) + late
 
-        def time_and_slope(logits, temperature):
-            def soft(logits):
+        def time_and_slope(logits: Array, temperature: Array):
+            def soft(logits: Array):
                 seconds, late = seconds_of(samples, count, logits)
                 each = temperature * jax.nn.logsumexp(seconds / temperature, axis=1) + late
                 hard = seconds.max(1) + late
@@ -244,11 +246,11 @@ def fixed_delivery(tail: float) -> Delivery:
         final_logits, _ = minimise(time_and_slope, state, steps, enough=enough, hot=hot, rate=rate)
         return final_logits, times(final_logits)
 
-    def worth(samples: Samples, count, state) -> Worth:
+    def worth(samples: Samples, count: Array, state: Any) -> Worth:
         servers = samples.pairs.shape[-1]
         seconds, _ = seconds_of(samples, count, state)
 
-        def demand_worth(pairs, seconds):
+        def demand_worth(pairs: Array, seconds: Array):
             links, _ = samples.links(pairs, count)
             return circuit_worth(links, seconds.reshape(servers + 2, servers))
 
@@ -257,7 +259,7 @@ def fixed_delivery(tail: float) -> Delivery:
     return Delivery(cold, settle, worth, lambda state, some: state)
 
 
-def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
+def shares_of(samples: Samples, count: Array, logits: Float[Array, "S S S+2"]) -> Float[Array, "S S S+2"]:
     """Return each path's share, in proportion to its width times exp(logit); 0 for a pair without a path."""
     circuit, port = count.astype(logits.dtype), samples.ports
     via = jnp.minimum(circuit[:, None, :], circuit.T[None])
@@ -273,7 +275,7 @@ def shares_of(samples: Samples, count, logits: Float[Array, "S S S+2"]) -> Float
 def paced_delivery(routing: str) -> Delivery:
     """Return the delivery by unsplit or split routing, without shares; the worth of circuits is measured by trial."""
 
-    def late(samples: Samples, count):
+    def late(samples: Samples, count: Array):
         where = samples.region(UNIT_GBPS)
         times = jax.vmap(lambda pairs: fluid_lower_bound(where, Circuits(count), pairs, routing=routing))(samples.pairs)
         return jnp.minimum(times, jnp.asarray(NEVER, times.dtype))
@@ -281,15 +283,15 @@ def paced_delivery(routing: str) -> Delivery:
     def cold(samples: Samples):
         return jnp.zeros(())
 
-    def settle(samples: Samples, count, state, warm: bool):
+    def settle(samples: Samples, count: Array, state: Any, warm: bool):
         return state, late(samples, count)
 
-    def worth(samples: Samples, count, state) -> Worth:
+    def worth(samples: Samples, count: Array, state: Any) -> Worth:
         now = late(samples, count)
         a, b = np.triu_indices(len(samples.ports), 1)
 
         def change(by: int):
-            def changed_time(a, b):
+            def changed_time(a: Array, b: Array):
                 return late(samples, count.at[a, b].add(by).at[b, a].add(by))
 
             differences = jnp.abs(jax.vmap(changed_time)(jnp.asarray(a), jnp.asarray(b)) - now[None])  # [pairs K]

@@ -19,13 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from mfabric_jax.checks import InputError, one_of, positive
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.arguments import ROUTINGS, demand_of, unless_nan
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.extras import load_extra
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 
@@ -108,11 +109,11 @@ class _Programme:
         self.whole.append(int(whole))
         return len(self.low) - 1
 
-    def row(self, terms, low: float = -np.inf, high: float = np.inf) -> None:
+    def row(self, terms: Any, low: float = -np.inf, high: float = np.inf) -> None:
         self.terms += [(len(self.limits), variable, coefficient) for variable, coefficient in terms]
         self.limits.append((low, high))
 
-    def choose(self, i: int, j: int, numbers) -> None:
+    def choose(self, i: int, j: int, numbers: Any) -> None:
         self.chosen[i, j] = {c: self.variable(1, whole=True) for c in numbers}
         self.row([(x, 1) for x in self.chosen[i, j].values()], 1, 1)
 
@@ -223,7 +224,8 @@ def _relay(programme: _Programme) -> dict[tuple[int, int], tuple[int, float]]:
 
 
 class _Found(NamedTuple):
-    count: np.ndarray  # [S S]
+    # [S S]
+    count: np.ndarray  # pyright: ignore[reportIncompatibleMethodOverride]
     shares: np.ndarray | None  # [S S S+2] of relay routing
     time: float  # units
     bound: float  # units
@@ -233,8 +235,8 @@ def exact(
     demand: Float[Array, "S S"],
     region: Region,
     *,
-    previous=None,
-    key=None,
+    previous: Plan | None = None,
+    key: Array | None = None,
     routing: str = "unsplit",
     seconds: float = 60.0,
 ) -> Plan:
@@ -256,13 +258,13 @@ def exact(
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "seconds"))
-def _on_host(demand, region: Region, routing: str, seconds: float):
+def _on_host(demand: Any, region: Region, routing: str, seconds: float):
     servers = region.servers
     start = greedy(demand, region, rule="next").circuits.count
     shape = servers, servers, servers + 2 if routing == "relay" else 0
     result = jax.ShapeDtypeStruct((servers, servers), jnp.int32), jax.ShapeDtypeStruct(shape, demand.dtype)
 
-    def search(demand, start, *numbers):
+    def search(demand: Any, start: Array, *numbers: Any):
         best = _best(_instance(demand, *numbers), np.asarray(start), routing, seconds)
         shares = np.zeros(shape) if best.shares is None else best.shares
         return best.count.astype(np.int32), shares.astype(demand.dtype)
@@ -272,7 +274,7 @@ def _on_host(demand, region: Region, routing: str, seconds: float):
 
 
 def exact_circuits(
-    region: Region, demand, *, routing: str = "unsplit", seconds: float = 60.0
+    region: Region, demand: Any, *, routing: str = "unsplit", seconds: float = 60.0
 ) -> tuple[np.ndarray, float, float]:
     """Return the best circuits [S S], their time, and a lower bound for all circuits [s].
 
@@ -291,7 +293,7 @@ def exact_circuits(
     return best.count, best.time * instance.unit, best.bound * instance.unit
 
 
-def _instance(demand, degree, electrical, nic, efficiency) -> Instance:
+def _instance(demand: Any, degree: Any, electrical: Any, nic: Any, efficiency: Any) -> Instance:
     demand, degree = np.asarray(demand, np.float64), np.asarray(degree)
     port = np.broadcast_to(np.asarray(electrical, np.float64), degree.shape)
     speed = (degree + port) * float(nic)
@@ -365,7 +367,9 @@ def _relay_time(instance: Instance, count: np.ndarray, shares: np.ndarray) -> fl
     return max(_ratio(links, count), _port_time(instance, eps))
 
 
-def matching(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
+def matching(
+    demand: Float[Array, "S S"], region: Region, *, previous: Plan | None = None, key: Array | None = None
+) -> Plan:
     """Repeatedly give one circuit to each pair of the heaviest set of pairs that the free NICs allow.
 
     - `demand` [S S]: bytes from server i to server j in one phase; the diagonal is ignored.
@@ -381,7 +385,7 @@ def matching(demand: Float[Array, "S S"], region: Region, *, previous=None, key=
     return Plan(Circuits(unless_nan(count, demand)))
 
 
-def _match_pairs(demand, degree) -> np.ndarray:
+def _match_pairs(demand: Any, degree: Any) -> np.ndarray:
     demand = np.asarray(demand, np.float64)
     weight = demand + demand.T
     i, j = np.nonzero(np.triu(np.where(np.isfinite(weight), weight, 0), 1) > 0)

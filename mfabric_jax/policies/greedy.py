@@ -1,17 +1,19 @@
 """The paper's greedy policy: give one circuit at a time to the slowest pair until no pair with demand can take one."""
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Float, Int
 
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.routing import Plan
+from mfabric_jax.support.array_module import Array
 
 RULES = ("printed", "released", "next")
 PLENTY = 2**30  # circuits: more than any server has
@@ -19,11 +21,19 @@ PLENTY = 2**30  # circuits: more than any server has
 
 class _Allocation(NamedTuple):
     score: Float[Array, "S S"]  # upper triangle; the released rule divides it
-    count: Int[Array, "S S"]  # upper triangle
+    # upper triangle
+    count: Int[Array, "S S"]  # pyright: ignore[reportIncompatibleMethodOverride]
     free: Int[Array, "S"]
 
 
-def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None, rule: str = "printed") -> Plan:
+def greedy(
+    demand: Float[Array, "S S"],
+    region: Region,
+    *,
+    previous: Plan | None = None,
+    key: Array | None = None,
+    rule: str = "printed",
+) -> Plan:
     """Give circuits one at a time to the pair that needs one most and has free NICs at both ends.
 
     - `demand` [S S]: bytes from server i to server j in one phase; both directions are added, the diagonal is ignored.
@@ -44,12 +54,16 @@ def greedy(demand: Float[Array, "S S"], region: Region, *, previous=None, key=No
     return Plan(Circuits(allocate_greedily(demand_of(demand, region), region.degrees, rule)))
 
 
-def greedy_released(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
+def greedy_released(
+    demand: Float[Array, "S S"], region: Region, *, previous: Plan | None = None, key: Array | None = None
+) -> Plan:
     """Run `greedy` with the rule "released", that of the authors' simulator."""
     return greedy(demand, region, rule="released")
 
 
-def greedy_next(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
+def greedy_next(
+    demand: Float[Array, "S S"], region: Region, *, previous: Plan | None = None, key: Array | None = None
+) -> Plan:
     """Run `greedy` with the rule "next"."""
     return greedy(demand, region, rule="next")
 
@@ -68,10 +82,10 @@ def allocate_greedily(demand: Float[Array, "S S"], degree: Int[Array, "S"], rule
     def allocate(state: _Allocation) -> _Allocation:
         able = eligible(state)
         slowness = jnp.where(able, _slowness(rule, state, total), -1)
+        tied = slowness == slowness.max(initial=-1)
         if rule == "released":
             pair = jnp.argmax(slowness)
         else:
-            tied = slowness == slowness.max(initial=-1)
             pair = jnp.argmax(jnp.where(tied, total, -1))
         if rule == "printed":
             pair = _where(
@@ -93,7 +107,7 @@ def allocate_greedily(demand: Float[Array, "S S"], degree: Int[Array, "S"], rule
     return unless_nan(count + count.T, total)
 
 
-def _slowness(rule: str, state: _Allocation, total) -> Float[Array, "S S"]:
+def _slowness(rule: str, state: _Allocation, total: Array) -> Float[Array, "S S"]:
     if rule == "released":
         return state.score
     count = state.count.astype(total.dtype)
@@ -102,14 +116,14 @@ def _slowness(rule: str, state: _Allocation, total) -> Float[Array, "S S"]:
     return jnp.where(count > 0, total / jnp.maximum(count, 1), jnp.inf)
 
 
-def _doubtful(free: Int[Array, "S"], tied: Bool[Array, "S S"], dense, pair) -> Bool[Array, ""]:
+def _doubtful(free: Int[Array, "S"], tied: Bool[Array, "S S"], dense: Array, pair: Array) -> Bool[Array, ""]:
     """Return whether another tied pair may lose fewer circuits than this one."""
     i, j = jnp.divmod(pair, len(free))
     half = (2 * free >= free.sum(dtype=free.dtype)) & (free > 0)
     left_out = half.sum(dtype=jnp.int32) > half[i].astype(jnp.int32) + half[j].astype(jnp.int32)
     last = jnp.minimum(free[i], free[j]) == 1
 
-    def is_needed(free):
+    def is_needed(free: Array):
         both = tied | tied.T
         critical = _critical(free, both)[0]
         return ((free[i] == 1) & (both[i] & critical).any()) | ((free[j] == 1) & (both[j] & critical).any())
@@ -119,7 +133,7 @@ def _doubtful(free: Int[Array, "S"], tied: Bool[Array, "S S"], dense, pair) -> B
 
 def _least_loss(free: Int[Array, "S"], eligible: Bool[Array, "S S"], tied: Bool[Array, "S S"]) -> Bool[Array, "S S"]:
     """Return the tied pairs (upper triangle) with the least loss; `_loses_two` counts 2, `_needs_its_partners` 1."""
-    active, partners = free > 0, eligible | eligible.T
+    active, partners = free > 0, jnp.logical_or(eligible, eligible.T)
     half = (active & (2 * free >= free.sum(dtype=free.dtype))).astype(jnp.int32)  # sufficient if all pairs have demand
     left_out = half.sum(dtype=half.dtype) - half[:, None] - half[None, :] > 0
     silent = (active[:, None] & active[None, :] & ~partners & ~jnp.eye(len(free), dtype=bool)).any()
@@ -129,10 +143,13 @@ def _least_loss(free: Int[Array, "S"], eligible: Bool[Array, "S S"], tied: Bool[
     return loss == loss.min(initial=4)
 
 
-def _where(needed: Bool[Array, ""], compute, otherwise, free: Int[Array, "S"]):
+def _where(
+    needed: Bool[Array, ""], compute: Callable[[Array], Array], otherwise: Array, free: Int[Array, "S"]
+) -> Array:
     """Return `compute(free)` if needed; unlike `lax.cond`, skip it if no member of a batch needs it."""
 
-    def once(state):  # `free` depends on the state; otherwise XLA moves the computation out of the loop
+    def once(state: tuple[Any, ...]):
+        # `free` depends on the state; otherwise XLA moves the computation out of the loop
         needed, _ = state
         return jnp.zeros_like(needed), compute(jnp.where(needed, free, 0))
 
@@ -155,7 +172,7 @@ def _loses_two(free: Int[Array, "S"], partners: Bool[Array, "S S"]) -> Bool[Arra
     component = _components(partners)
     together = (component[:, None] == component[None, :]) & active[None, :]
 
-    def nics(servers):
+    def nics(servers: Array):
         return jnp.where(servers, free[None, :], 0).sum(1, dtype=free.dtype)
 
     besieged = (partners & (free > nics(partners))[:, None]).any(0)
@@ -172,7 +189,7 @@ def _needs_its_partners(free: Int[Array, "S"], tied: Bool[Array, "S S"]) -> Bool
     """Return the tied pairs whose circuit takes the last NIC of a partner that another server needs."""
     critical, twice = _critical(free, tied)
 
-    def needs(free):
+    def needs(free: Array):
         last = tied & (free == 1)[None, :] & critical[:, None]
         others = (free > 0)[None, :] & ~jnp.eye(len(free), dtype=bool) & (twice % 2 == 0)[:, None]
         return _both_ways(last, last | others)
@@ -203,7 +220,7 @@ def _some(first: Bool[Array, "N M"], second: Bool[Array, "M K"]) -> Bool[Array, 
     """Return the Boolean matrix product, computed on words of 32 entries."""
     word = min(second.shape[0], 32)
 
-    def sets(members):
+    def sets(members: Array):
         words = jnp.pad(members, ((0, 0), (0, -members.shape[1] % word))).reshape(len(members), -1, word)
         return (words.astype(jnp.uint32) << jnp.arange(word, dtype=jnp.uint32)[None, None, :]).sum(2, dtype=jnp.uint32)
 
@@ -216,7 +233,7 @@ def _components(joined: Bool[Array, "S S"]) -> Int[Array, "S"]:
     own = jnp.arange(servers, dtype=jnp.int32)
     reach = joined | jnp.eye(servers, dtype=bool)
 
-    def spread(state):
+    def spread(state: tuple[Any, ...]):
         label, _ = state
         lowest = jnp.where(reach, label[None, :], servers).min(1)
         return lowest, (lowest != label).any()

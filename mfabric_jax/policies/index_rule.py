@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from mfabric_jax.checks import InputError, not_negative, positive
 from mfabric_jax.fabric import Circuits, Region
@@ -19,6 +19,7 @@ from mfabric_jax.policies import policy_file
 from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.policies.samples import NormalisedDemand, normalise
 from mfabric_jax.routing import Plan
+from mfabric_jax.support.array_module import Array
 
 DATA = importlib.resources.files("mfabric_jax.policies") / "data"
 
@@ -54,19 +55,26 @@ class Index(eqx.Module):
     def settings(self) -> dict[str, float]:
         return {field.name: float(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
-    def __call__(self, demand, region: Region, *, previous=None, key=None) -> Plan:
+    def __call__(
+        self, demand: Array, region: Region, *, previous: Plan | None = None, key: Array | None = None
+    ) -> Plan:
         demand = demand_of(demand, region)
         need = normalise(demand, region)
         return Plan(Circuits(unless_nan(allocate_by_index(self, need, pair_worth(self, need), region.degrees), demand)))
 
 
 class _Allocation(NamedTuple):
-    count: Int[Array, "S S"]
+    count: Int[Array, "S S"]  # pyright: ignore[reportIncompatibleMethodOverride]
     free: Int[Array, "S"]
 
 
 def index(
-    demand: Float[Array, "S S"], region: Region, *, previous=None, key=None, parameters: Index | None = None
+    demand: Float[Array, "S S"],
+    region: Region,
+    *,
+    previous: Plan | None = None,
+    key: Array | None = None,
+    parameters: Index | None = None,
 ) -> Plan:
     """Give circuits one at a time to the pair with the largest `Index` score and a free NIC at both ends.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from mfabric_jax.case.own_code import allowed_code
 from mfabric_jax.case.policies import is_file
@@ -21,6 +21,7 @@ from mfabric_jax.policies.network import SHARE_STEPS, PolicyNetwork
 from mfabric_jax.policies.own_modules import recipe, skeleton
 from mfabric_jax.policies.reads import Trained
 from mfabric_jax.routing import Plan
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.text_files import cached_by_files
 from mfabric_jax.traffic.demand_families import record_digests
 
@@ -29,7 +30,7 @@ OWN = "module"
 
 
 def save(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     policy: Any,
     configuration: Mapping[str, Any] | None = None,
     *,
@@ -58,7 +59,7 @@ def save(
     )
 
 
-def load(path: str | os.PathLike) -> Trained:
+def load(path: str | os.PathLike[str]) -> Trained:
     """Return the policy in a file written by `save`; the same object until the file changes.
 
     Raise `InputError` if the file is missing, is damaged or holds no policy, or if its module cannot be built or needs
@@ -120,7 +121,7 @@ def learned(
 
     Trained for relay routing at 8 and 16 servers with sigma up to 1. `key` is not used.
     """
-    settings = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
+    settings: dict[str, Any] = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
     return shipped_network()(demand, region, previous=previous, **settings)
 
 
@@ -138,7 +139,7 @@ def untrained(
 
     Circuits follow the expected demand and are kept or changed as in `learned`.
     """
-    settings = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
+    settings: dict[str, Any] = {"sigma": sigma, "share_steps": share_steps, "hidden_s": hidden_s}
     return first_network()(demand, region, previous=previous, **settings)
 
 

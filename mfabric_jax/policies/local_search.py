@@ -10,18 +10,19 @@ server that lose least.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.policies.arguments import WITHOUT_RELAY, circuits_before, demand_of, unless_nan
 from mfabric_jax.policies.greedy import greedy
 from mfabric_jax.routing import Plan, degree_bound, fluid_lower_bound
+from mfabric_jax.support.array_module import Array
 
 ROUNDING = 4  # units in the last place by which D / T may exceed a whole number
 PLENTY = 1e6  # circuits: more than any server has
@@ -40,7 +41,7 @@ class Scaled(NamedTuple):
     port: Float[Array, "S"]  # EPS NICs
     unit_s: Float[Array, ""]  # seconds in which a NIC carries one unit
 
-    def excess(self, carried: Float[Array, "S S"], time) -> tuple[Float[Array, "S"], Float[Array, "S"]]:
+    def excess(self, carried: Float[Array, "S S"], time: Array) -> tuple[Float[Array, "S"], Float[Array, "S"]]:
         """Return the bytes out and in beyond what each server's ports carry by `time`; negative if there is room."""
         return carried.sum(1) - self.port * time, carried.sum(0) - self.port * time
 
@@ -60,12 +61,14 @@ def scale_demand(demand: Float[Array, "S S"], region: Region) -> Scaled:
     return Scaled(demand / largest, port, largest / jnp.asarray(region.nic_Bps, demand.dtype))
 
 
-def scaled_time(work: Scaled, region: Region, demand, count: Int[Array, "S S"], routing: str) -> Float[Array, ""]:
+def scaled_time(
+    work: Scaled, region: Region, demand: Array, count: Int[Array, "S S"], routing: str
+) -> Float[Array, ""]:
     """Return the time of paced flows over the circuits [units]."""
     return fluid_lower_bound(region, Circuits(count), demand, routing=routing) / work.unit_s
 
 
-def circuits_needed(size: Float[Array, "S S"], time) -> Int[Array, "S S"]:
+def circuits_needed(size: Float[Array, "S S"], time: Array) -> Int[Array, "S S"]:
     larger = jnp.maximum(size, size.T)
     some = larger > 0
     time = jnp.maximum(time, jnp.finfo(size.dtype).tiny)
@@ -73,18 +76,20 @@ def circuits_needed(size: Float[Array, "S S"], time) -> Int[Array, "S S"]:
     return jnp.where(some, jnp.clip(most, 1, PLENTY), 0).astype(jnp.int32)
 
 
-def circuits_in_use(count: Int[Array, "S S"], size, time, routing: str) -> Int[Array, "S S"]:
+def circuits_in_use(count: Int[Array, "S S"], size: Array, time: Array, routing: str) -> Int[Array, "S S"]:
     """Return the circuits in use: under unsplit routing, a pair with too few circuits to end by `time` uses none."""
     return count if routing == "split" else jnp.where(count < circuits_needed(size, time), 0, count)
 
 
-def steps(count: Int[Array, "S S"], size, time, routing: str) -> tuple[CircuitStep, CircuitStep, Float[Array, "S S"]]:
+def steps(
+    count: Int[Array, "S S"], size: Array, time: Array, routing: str
+) -> tuple[CircuitStep, CircuitStep, Float[Array, "S S"]]:
     """Return every pair's next step up and down from `count` circuits, and its current bytes on the EPS."""
     return (_split if routing == "split" else _unsplit)(count, size, time)
 
 
-def _split(count, size, time):
-    def bytes_left(count):
+def _split(count: Array, size: Array, time: Array):
+    def bytes_left(count: Array):
         return jnp.maximum(size - count.astype(size.dtype) * time, 0)
 
     carried, active = bytes_left(count), jnp.minimum(count, 1)
@@ -94,7 +99,7 @@ def _split(count, size, time):
     return give, take, carried
 
 
-def _unsplit(count, size, time):
+def _unsplit(count: Array, size: Array, time: Array):
     """Return steps of all circuits that a pair needs; circuits that are too few or not needed cost nothing to take."""
     enough = circuits_needed(size, time)
     done = count >= enough
@@ -110,7 +115,7 @@ def threshold(
     demand: Float[Array, "S S"],
     region: Region,
     *,
-    previous=None,
+    previous: Plan | None = None,
     key: PRNGKeyArray | None = None,
     routing: str = "unsplit",
     starts: int = 16,
@@ -133,7 +138,7 @@ def threshold(
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "starts"))
-def _best_of_starts(demand, region: Region, key, routing: str, starts: int) -> Int[Array, "S S"]:
+def _best_of_starts(demand: Array, region: Region, key: Array, routing: str, starts: int) -> Int[Array, "S S"]:
     first = greedy(demand, region, rule="next").circuits.count
     spread = jnp.linspace(0, NOISE, starts, dtype=demand.dtype)[:, None, None]
     favour = jnp.exp(spread * jax.random.normal(key, (starts, *demand.shape), demand.dtype))
@@ -141,10 +146,12 @@ def _best_of_starts(demand, region: Region, key, routing: str, starts: int) -> I
     return counts[jnp.argmin(times)]
 
 
-def _bisect_time(demand, region: Region, first, favour, routing: str) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
+def _bisect_time(
+    demand: Array, region: Region, first: Array, favour: Array, routing: str
+) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
     work = scale_demand(demand, region)
 
-    def halve(_, state):
+    def halve(_, state: tuple[Any, ...]):
         low, high, best, least = state
         middle = (low + high) / 2
         count = _allocate(work, region.degrees, middle, favour, routing)
@@ -160,10 +167,10 @@ def _bisect_time(demand, region: Region, first, favour, routing: str) -> tuple[I
     return lax.fori_loop(0, BISECTIONS, halve, (low, high, first, least))[2:]
 
 
-def _allocate(work: Scaled, degree: Int[Array, "S"], time, favour, routing: str) -> Int[Array, "S S"]:
+def _allocate(work: Scaled, degree: Int[Array, "S"], time: Array, favour: Array, routing: str) -> Int[Array, "S S"]:
     size = work.size
 
-    def look(count):
+    def look(count: Array):
         give, _, carried = steps(count, size, time, routing)
         out, into = (jnp.maximum(excess, 0) for excess in work.excess(carried, time))
         relief = jnp.minimum(give.moved, out[:, None]) + jnp.minimum(give.moved, into[None, :])
@@ -173,7 +180,7 @@ def _allocate(work: Scaled, degree: Int[Array, "S"], time, favour, routing: str)
         score = relief / jnp.maximum(give.nics, 1).astype(size.dtype) * favour
         return jnp.where(able, score, 0), give.after
 
-    def deal(state):
+    def deal(state: tuple[Any, ...]):
         count, score, after = state
         i, j = jnp.divmod(jnp.argmax(score), len(size))
         count = count.at[i, j].set(after[i, j]).at[j, i].set(after[i, j])
@@ -252,7 +259,7 @@ def best_move(
     return after, after != count
 
 
-def _moves(w, give: CircuitStep, take: CircuitStep, free: Int[Array, "S"]) -> tuple[_Moves, Bool[Array, "..."]]:
+def _moves(w: Array, give: CircuitStep, take: CircuitStep, free: Int[Array, "S"]) -> tuple[_Moves, Bool[Array, "..."]]:
     servers = len(free)
     harm = jnp.where(take.nics > 0, -take.moved - take.moved.T, -jnp.inf)
     value, near = lax.top_k(harm, min(SLOTS, servers - 1))
@@ -267,12 +274,12 @@ def _moves(w, give: CircuitStep, take: CircuitStep, free: Int[Array, "S"]) -> tu
     return _Moves(w, b, c, d, closes), able
 
 
-def _rise(moves: _Moves, give: CircuitStep, take: CircuitStep, excess) -> Float[Array, "..."]:
+def _rise(moves: _Moves, give: CircuitStep, take: CircuitStep, excess: Array) -> Float[Array, "..."]:
     """Return how much each move adds to the ports' excess bytes."""
     w, b, c, d, closes = moves
     up, down, (out, into) = give.moved, take.moved, excess
 
-    def server_rise(server, more_out, more_in):
+    def server_rise(server: Array, more_out: Array, more_in: Array):
         before = jnp.maximum(out[server], 0) + jnp.maximum(into[server], 0)
         return jnp.maximum(out[server] + more_out, 0) + jnp.maximum(into[server] + more_in, 0) - before
 
@@ -287,7 +294,7 @@ def _rise(moves: _Moves, give: CircuitStep, take: CircuitStep, excess) -> Float[
 
 
 def _beyond(
-    limit: Limit, moves: _Moves, count, give: CircuitStep, take: CircuitStep
+    limit: Limit, moves: _Moves, count: Array, give: CircuitStep, take: CircuitStep
 ) -> tuple[_Moves, Int[Array, "..."]]:
     """Return the circuits that each move adds beyond the limit; (c, d) gets circuits only if that adds none."""
     w, b, c, d, closes = moves
@@ -296,7 +303,7 @@ def _beyond(
         new, old = (jnp.maximum(sign * (value - limit.origin), 0) for value in (step.after, count))
         return jnp.where(step.nics > 0, new - old, 0)
 
-    def beyond(closes):
+    def beyond(closes: Array):
         sides = []
         for sign in (1, -1):
             now = jnp.triu(jnp.maximum(sign * (count - limit.origin), 0)).sum(dtype=count.dtype)
@@ -311,7 +318,7 @@ def _beyond(
 
 # --------------------------------------------------------------------------------------------------- search
 class _Search(NamedTuple):
-    count: Int[Array, "S S"]
+    count: Int[Array, "S S"]  # pyright: ignore[reportIncompatibleMethodOverride]
     fixed: Int[Array, "S S"]  # last round in which a pair keeps its circuits
     stale: Int[Array, ""]  # rounds since the last better plan or the last return to it
     best: Int[Array, "S S"]
@@ -353,7 +360,9 @@ def local_search(
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "rounds"))
-def _best(demand, region: Region, previous, most, key, routing: str, rounds: int) -> Int[Array, "S S"]:
+def _best(
+    demand: Array, region: Region, previous: Plan | None, most: Array, key: Array, routing: str, rounds: int
+) -> Int[Array, "S S"]:
     starts = []
     if previous is not None:
         starts.append(_fit_degrees(previous, demand, region.degrees))
@@ -369,7 +378,13 @@ def _best(demand, region: Region, previous, most, key, routing: str, rounds: int
 
 @functools.partial(jax.jit, static_argnames=("routing", "rounds"))
 def tabu_search(
-    start: Int[Array, "S S"], demand: Float[Array, "S S"], region: Region, most, key, routing: str, rounds: int
+    start: Int[Array, "S S"],
+    demand: Float[Array, "S S"],
+    region: Region,
+    most: Array,
+    key: Array,
+    routing: str,
+    rounds: int,
 ) -> tuple[Int[Array, "S S"], Float[Array, ""]]:
     """Return the best circuits of `rounds` moves from `start`, and their paced time [units].
 
@@ -384,7 +399,7 @@ def tabu_search(
     limit = None if most is None else Limit(start, most)
     chance = jax.random.uniform(key, (rounds, len(demand) + 1), demand.dtype)
 
-    def move(state: _Search, now) -> tuple[_Search, None]:
+    def move(state: _Search, now: tuple[Array, Array]) -> tuple[_Search, None]:
         turn, chance = now
         target = jnp.where(
             jnp.isfinite(state.least), state.least * (1 - CLOSER), 1
@@ -412,16 +427,16 @@ def tabu_search(
     return last.best, last.least
 
 
-def _fit_degrees(count, demand, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
+def _fit_degrees(count: Array, demand: Array, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
     """Remove the circuits with least demand until every server is within its degree."""
     wanted = jnp.maximum(jnp.rint(jnp.minimum(count, count.T)), 0).astype(jnp.int32)
     legal = jnp.where(jnp.eye(len(degree), dtype=bool), 0, wanted)
     both = jnp.maximum(demand, demand.T)
 
-    def over(count):
+    def over(count: Array):
         return count.sum(1, dtype=degree.dtype) - degree
 
-    def drop(count):
+    def drop(count: Array):
         worst = jnp.argmax(over(count))
         carries = both[worst] / jnp.maximum(count[worst], 1).astype(both.dtype)
         least = jnp.argmin(jnp.where(count[worst] > 0, carries, jnp.inf))

@@ -8,7 +8,7 @@ provably powerful graph networks). The output corrects the logarithm of circuits
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import not_negative, whole
 from mfabric_jax.fabric import Circuits, Region
@@ -18,6 +18,7 @@ from mfabric_jax.policies.rounding import deal_circuits
 from mfabric_jax.policies.samples import NormalisedDemand, normalise
 from mfabric_jax.policies.weighing import relative_delay, weigh_circuits
 from mfabric_jax.routing import Plan, relay_shares
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.traffic.scenarios import expected_demand
 
 PAIR_FEATURES = 15
@@ -177,13 +178,13 @@ def on_pairs(linear: eqx.nn.Linear, pairs: Float[Array, "S S F"]) -> Float[Array
     return jax.vmap(jax.vmap(linear))(pairs)
 
 
-def _weighing_features(servers: int, before, delay) -> Float[Array, "S S 2"]:
+def _weighing_features(servers: int, before: Array | None, delay: Array) -> Float[Array, "S S 2"]:
     in_place = jnp.zeros((servers, servers), jnp.float32) if before is None else before.astype(jnp.float32)
     cost = jnp.log1p(jnp.asarray(delay, jnp.float32))
     return jnp.stack([in_place / 4, jnp.broadcast_to(cost, in_place.shape)], axis=2)
 
 
-def _pair_features(need: NormalisedDemand, degrees: Int[Array, "S"], spread) -> Float[Array, "S S F"]:
+def _pair_features(need: NormalisedDemand, degrees: Int[Array, "S"], spread: Array) -> Float[Array, "S S F"]:
     bytes_ = need.pairs
     dtype, servers = bytes_.dtype, len(bytes_)
     seen = [bytes_ / 4, bytes_.T / 4, jnp.log1p(16 * bytes_), jnp.log1p(16 * bytes_.T)]

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import importlib.util
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,11 @@ from mfabric_jax.support.host_arrays import NOT_NEGATIVE, host_floats
 from mfabric_jax.support.text_files import cached_by_files
 
 TRIES = 2  # number of demands; the second call gets the first plan as `previous`
-NOT_TRACED = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
-NOT_TRACED += (jax.errors.TracerIntegerConversionError,)
+NOT_TRACED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
 
 
 def load_function(name: str, kind: str = "policy") -> Callable[..., Any]:
@@ -65,15 +68,16 @@ def try_out(policy: Callable[..., Plan], name: str, servers: int, degree: int) -
         key = jax.random.key(seed)
         with wrap_errors(f"policy {name}, called as policy(demand, region, previous=..., key=...),"):
             try:
-                plan = jax.jit(policy)(demand, region, previous=previous, key=key)
+                plan: Any = jax.jit(policy)(demand, region, previous=previous, key=key)
             except NOT_TRACED as error:
                 raise InputError(
                     f"policy {name} must be a function that JAX can trace (jax.numpy, no `if` or `range` on "
                     "demand or on the region's numbers except servers): "
                     f"{_first_line(error)}"
                 ) from error
-        if not isinstance(plan, Plan) or not isinstance(plan.circuits, Circuits):
-            inside = f"({type(plan.circuits).__name__})" if isinstance(plan, Plan) else ""
+        circuits: Any = getattr(plan, "circuits", None)
+        if not isinstance(plan, Plan) or not isinstance(circuits, Circuits):
+            inside = f"({type(circuits).__name__})" if isinstance(plan, Plan) else ""
             raise InputError(f"policy {name} must return Plan(Circuits(count)), got {type(plan).__name__}{inside}.")
         count = np.asarray(plan.circuits.count)
         if count.shape != (servers, servers):
@@ -105,7 +109,7 @@ def check_legal(name: str, count: np.ndarray, degree: ArrayLike) -> None:
 
 
 @contextlib.contextmanager
-def wrap_errors(what: str) -> Iterator[None]:
+def wrap_errors(what: str) -> Generator[None]:
     """Turn every error of the user's code into an `InputError` that starts with `what`.
 
     This includes an exit of the program, but not interrupts.

@@ -46,7 +46,7 @@ class Stored(NamedTuple):
         return tree
 
 
-def write(path: str | os.PathLike, header: dict[str, Any], tree: Any) -> Path:
+def write(path: str | os.PathLike[str], header: dict[str, Any], tree: Any) -> Path:
     """Write `header`, which JSON must be able to hold, and the arrays of `tree`, atomically."""
     path, body = Path(path), io.BytesIO()
     eqx.tree_serialise_leaves(body, tree)
@@ -62,7 +62,7 @@ def replace(path: Path, content: bytes) -> Path:
     return path
 
 
-def read(path: str | os.PathLike | Traversable) -> Stored:
+def read(path: str | os.PathLike[str] | Traversable) -> Stored:
     """Return the content of a file from `write`. Raise `InputError` if it is missing, damaged or of another layout."""
     path = path if isinstance(path, Traversable) else Path(path)
     name = str(path)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.routing import Plan
+from mfabric_jax.support.array_module import Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -18,7 +19,9 @@ class Trained:
     model: Any
     configuration: Mapping[str, Any]
 
-    def __call__(self, demand, region: Region, *, previous: Plan | None = None, key=None, **settings: Any) -> Plan:
+    def __call__(
+        self, demand: Array, region: Region, *, previous: Plan | None = None, key: Array | None = None, **settings: Any
+    ) -> Plan:
         return self.model(demand, region, previous=previous, key=key, **settings)
 
 
@@ -52,7 +55,7 @@ def traced_reads(policy: Any, region: Region) -> Reads:
     servers = region.servers
     demand, before = jnp.ones((servers, servers)), jnp.zeros((servers, servers), jnp.int32)
 
-    def circuits(demand, before, key):
+    def circuits(demand: Array, before: Array, key: Array):
         return policy(demand, region, previous=Plan(Circuits(before)), key=key).circuits.count
 
     program = jax.make_jaxpr(circuits)(demand, before, jax.random.key(0)).jaxpr

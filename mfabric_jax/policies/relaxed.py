@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import one_of, whole
 from mfabric_jax.fabric import Circuits, Region
@@ -20,6 +20,7 @@ from mfabric_jax.policies.arguments import ROUTINGS, demand_of, unless_nan
 from mfabric_jax.policies.local_search import tabu_search
 from mfabric_jax.policies.samples import NormalisedDemand, Samples, counting, normalise, samples_of
 from mfabric_jax.routing import Plan, fluid_lower_bound, relay_shares
+from mfabric_jax.support.array_module import Array
 
 SCALINGS = 12  # rounds of Sinkhorn scaling; `within_degrees` removes the excess that remains
 HOT, COLD = 0.3, 0.005  # first and last softness of the latest time, in degree bounds
@@ -64,7 +65,7 @@ def soft_circuits(logits: Float[Array, "S S"], degrees: Int[Array, "S"]) -> Floa
     degree = degrees.astype(dtype)
     wanted = jnp.log(jnp.where(some, degree, 1))
 
-    def scale(u, _):
+    def scale(u: Array, _):
         terms = jnp.where(open_, level + u[None, :], -jnp.inf)
         total = jax.nn.logsumexp(jnp.where(partners[:, None], terms, 0), axis=1)
         return jnp.where(partners, (u + wanted - total) / 2, 0), None
@@ -87,7 +88,7 @@ def draw_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Flo
     return count - strength * jnp.sin(turn * count) / turn
 
 
-def anneal(objective: Objective, start, steps: int):
+def anneal(objective: Objective, start: Any, steps: int):
     """Return the parameters after `steps` of Adam on `objective(parameters, temperature, strength)`.
 
     `strength` is that of `draw_to_whole`.
@@ -98,7 +99,7 @@ def anneal(objective: Objective, start, steps: int):
     part = np.linspace(0, 1, steps)
     strength = jnp.asarray(np.clip((part - STAIRS_FROM) / (1 - STAIRS_FROM), 0, 1), dtype)
 
-    def step(state, annealing):
+    def step(state: tuple[Any, ...], annealing: Any):
         parameters, moments = state
         slope = jax.grad(objective)(parameters, *annealing)
         with jax.numpy_dtype_promotion("standard"):  # optax divides floats by whole numbers
@@ -135,11 +136,11 @@ def round_circuits(
         lack += jnp.asarray(noise, dtype) * jax.random.normal(key, lack.shape, dtype)
     enough = upper & (lack >= jnp.asarray(least, dtype))
 
-    def open_(state):
+    def open_(state: tuple[Any, ...]):
         _, free, lack = state
         return enough & (lack >= jnp.asarray(least, dtype)) & (free > 0)[:, None] & (free > 0)[None, :]
 
-    def deal(state):
+    def deal(state: tuple[Any, ...]):
         allocated, free, lack = state
         i, j = jnp.divmod(jnp.argmax(jnp.where(open_(state), lack, -jnp.inf)), servers)
         return allocated.at[i, j].add(1), free.at[i].add(-1).at[j].add(-1), lack.at[i, j].add(-1)
@@ -153,7 +154,7 @@ def round_circuits(
 def relax_jointly(samples: Samples, logits: Float[Array, "S S"], steps: int, tail: float = 1.0) -> Float[Array, "S S"]:
     """Return nearly whole circuits after gradient steps on `softened_time` in circuit logits and relay potentials."""
 
-    def objective(parameters, temperature, strength):
+    def objective(parameters: Any, temperature: Array, strength: Array):
         logits, potentials = parameters
         return softened_time(samples, logits, potentials, temperature, strength, tail)
 
@@ -163,9 +164,9 @@ def relax_jointly(samples: Samples, logits: Float[Array, "S S"], steps: int, tai
 def softened_time(
     samples: Samples,
     logits: Float[Array, "S S"],
-    potentials: Float[Array, "K 3S+2 S"],
-    temperature,
-    strength,
+    potentials: Float[Array, "K links S"],
+    temperature: Array,
+    strength: Array,
     tail: float,
 ) -> Float[Array, ""]:
     """Return the softened time over the degree bound, averaged over the samples that count."""
@@ -173,11 +174,11 @@ def softened_time(
 
 
 def softened_circuit_time(
-    samples: Samples, width: Float[Array, "S S"], potentials: Float[Array, "K 3S+2 S"], temperature, tail: float
+    samples: Samples, width: Float[Array, "S S"], potentials: Float[Array, "K links S"], temperature: Array, tail: float
 ) -> Float[Array, ""]:
     """Return `softened_time` of real-valued circuits."""
 
-    def sample_time(pairs, potentials):
+    def sample_time(pairs: Array, potentials: Array):
         links, late = samples.links(pairs, width)
         return temperature * jax.nn.logsumexp(links.seconds(potentials) / temperature) + late
 
@@ -186,7 +187,7 @@ def softened_circuit_time(
     return jnp.where(counts > 0, counts * seconds, 0).sum()
 
 
-def width_of(samples: Samples, logits: Float[Array, "S S"], strength) -> Float[Array, "S S"]:
+def width_of(samples: Samples, logits: Float[Array, "S S"], strength: Array) -> Float[Array, "S S"]:
     count = soft_circuits(logits, samples.degrees)
     return draw_to_whole(count, strength) + jnp.asarray(INACTIVE, logits.dtype)
 
@@ -195,7 +196,7 @@ def relaxed(
     demand: Float[Array, "S S"],
     region: Region,
     *,
-    previous=None,
+    previous: Plan | None = None,
     key: PRNGKeyArray | None = None,
     routing: str = "split",
     steps: int = 150,
@@ -225,29 +226,31 @@ def relaxed(
 
 
 @functools.partial(jax.jit, static_argnames=("routing", "steps", "samples", "rounds"))
-def _relax(demand, region: Region, key, routing: str, steps: int, samples: int, rounds: int) -> Int[Array, "S S"]:
+def _relax(
+    demand: Array, region: Region, key: Array, routing: str, steps: int, samples: int, rounds: int
+) -> Int[Array, "S S"]:
     start, rounding = jax.random.split(key)
     need, degrees = normalise(demand, region), region.degrees
     latest = split_latest if routing == "split" else unsplit_latest
 
-    def objective(logits, temperature, strength):
+    def objective(logits: Array, temperature: Array, strength: Array):
         return latest(need, draw_to_whole(soft_circuits(logits, degrees), strength), temperature)
 
-    def descend(logits):
+    def descend(logits: Array):
         return soft_circuits(anneal(objective, logits, steps), degrees)
 
     soft = jax.vmap(descend)(first_logits(demand, start, samples))
     candidates = jax.vmap(lambda count, key: _roundings(count, degrees, key))(soft, jax.random.split(rounding, samples))
     candidates = candidates.reshape(-1, *demand.shape)
 
-    def seconds(count):
+    def seconds(count: Array):
         return fluid_lower_bound(region, Circuits(count), demand, routing=routing)
 
     best = candidates[jnp.argmin(jax.vmap(seconds)(candidates))]
     return tabu_search(best, demand, region, None, jax.random.key(0), routing, rounds)[0]
 
 
-def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
+def _roundings(count: Float[Array, "S S"], degrees: Array, key: Array) -> Int[Array, "K S S"]:
     """Return roundings without and with noise, using all NICs or skipping pairs that lack under half a circuit."""
     noise = jnp.asarray(NOISES, count.dtype)
     keys = jax.random.split(key, len(NOISES))
@@ -261,7 +264,7 @@ def _roundings(count: Float[Array, "S S"], degrees, key) -> Int[Array, "K S S"]:
     return every(noise, keys, least).reshape(-1, *count.shape)
 
 
-def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
+def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature: Array) -> Float[Array, ""]:
     """Return split routing's time over the degree bound, softened over ports by a log-sum-exp.
 
     A port's time is the root t of sum_j max(D_j - C_j t, 0) = E t, found by Newton as in `split_seconds`.
@@ -270,7 +273,7 @@ def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature
     circuit = jnp.concatenate([count, count])
     port = jnp.tile(jnp.maximum(need.ports, FAINT), 2)
 
-    def ratio(time):
+    def ratio(time: Array):
         late = demand > circuit * time[:, None]
         return jnp.where(late, demand, 0).sum(1) / (port + jnp.where(late, circuit, 0).sum(1))
 
@@ -278,7 +281,7 @@ def split_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature
     return _softest(ratio(root), temperature)
 
 
-def unsplit_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature) -> Float[Array, ""]:
+def unsplit_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperature: Array) -> Float[Array, ""]:
     """Return a smooth unsplit time over the degree bound: c < 1 circuits count as one with probability c, else EPS."""
     active = jnp.minimum(count, 1)
     on_circuits = need.pairs / jnp.maximum(count, 1)
@@ -289,17 +292,17 @@ def unsplit_latest(need: NormalisedDemand, count: Float[Array, "S S"], temperatu
     return _softest(times, temperature, weight)
 
 
-def _softest(times, temperature, weight=None):
+def _softest(times: Array, temperature: Array, weight: Array | None = None):
     return temperature * jax.nn.logsumexp(times / temperature, b=weight)
 
 
 @functools.partial(jax.jit, static_argnames=("steps", "samples"))
 def _relax_with_relay(
-    demand, region: Region, key, steps: int, samples: int
+    demand: Array, region: Region, key: Array, steps: int, samples: int
 ) -> tuple[Circuits, Float[Array, "S S S+2"]]:
     sample = samples_of(demand[None], region)
 
-    def plan_from(logits):
+    def plan_from(logits: Array):
         circuits = Circuits(round_circuits(relax_jointly(sample, logits, steps), region.degrees))
         shares = relay_shares(region, circuits, demand)
         return circuits, shares, fluid_lower_bound(region, Plan(circuits, shares), demand, routing="relay")

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from mfabric_jax.checks import InputError, of_type, one_of, whole
 from mfabric_jax.fabric import Circuits, Region
@@ -38,6 +38,7 @@ from mfabric_jax.policies.samples import Samples, samples_of, tail_of
 from mfabric_jax.policies.static import uniform
 from mfabric_jax.routing import Plan, relay_shares
 from mfabric_jax.routing.demand import between_servers
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import floats, floats_or_nan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 from mfabric_jax.support.platforms import in_step, map_members
@@ -138,7 +139,7 @@ class Search(NamedTuple):
         return Search(tail=tail_of(values["risk"]), **{name: values[name] for name in Search._fields if name in values})
 
 
-def _defaults(policy: Callable) -> dict[str, Any]:
+def _defaults(policy: Callable[..., Any]) -> dict[str, Any]:
     every = inspect.signature(policy).parameters.items()
     return {name: parameter.default for name, parameter in every if parameter.default is not parameter.empty}
 
@@ -146,7 +147,7 @@ def _defaults(policy: Callable) -> dict[str, Any]:
 def first_of_each(demand: Float[Array, "B S S"], region: Region, search: Search) -> tuple[Found, Array]:
     """Return the first stage of the search for each demand alone, and whether it suffices [B]."""
 
-    def first_stage(demand):
+    def first_stage(demand: Array) -> tuple[Found, Array]:
         samples, before, key = _alone(demand, region)
         return stages(search)[0](samples, before, key)
 
@@ -158,7 +159,7 @@ def further_of_each(
 ) -> Int[Array, "B S S"]:
     """Return the circuits after the second stage, for demands whose first stage did not suffice."""
 
-    def further_stage(result, demand):
+    def further_stage(result: Found, demand: Array) -> Array:
         return stages(search)[1](result, *_alone(demand, region)).count
 
     return jax.vmap(further_stage)(results, demand)
@@ -170,7 +171,7 @@ def _alone(demand: Float[Array, "S S"], region: Region) -> tuple[Samples, Array,
 
 
 @functools.cache
-def stages(search: Search) -> tuple[Callable, Callable]:
+def stages(search: Search) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the two stages of the search: starts for all members; all other work for those that are not done."""
     routing, routes, tail, rounds, swaps, steps, starts, stay, _ = search
     delivery = (
@@ -181,20 +182,21 @@ def stages(search: Search) -> tuple[Callable, Callable]:
         else adaptive_delivery()
     )
 
-    def first(samples: Samples, before, key):
+    def first(samples: Samples, before: Array, key: Array):
         counts = _plain(samples)
         each = settle_each(samples, delivery, counts, delivery.cold(samples), False)
         if stay:  # time the previous circuits more exactly, so that they are not replaced needlessly
             legal = (before.sum(1, dtype=jnp.int32) <= samples.degrees).all()
             placed, state = jnp.where(legal, before, counts[0]), delivery.cold(samples)
-            for warm in (False, *[True] * AGAIN):
-                state, seconds = delivery.settle(samples, placed, state, warm)
+            state, seconds = delivery.settle(samples, placed, state, False)
+            for _ in range(AGAIN):
+                state, seconds = delivery.settle(samples, placed, state, True)
             first_of_all = Found(placed, state, seconds)
             each = jax.tree.map(lambda leaf, others: jnp.concatenate([leaf[None], others]), first_of_all, each)
         result = best(samples, each, tail, stay)
         return result, is_enough(samples, result, tail)
 
-    def further(result: Found, samples: Samples, before, key):
+    def further(result: Found, samples: Samples, before: Array, key: Array):
         others = [in_proportion(samples, power) for power in POWERS[1:]]
         others.append(_unlike(samples))
         if steps and routing == "relay":
@@ -213,7 +215,7 @@ def stages(search: Search) -> tuple[Callable, Callable]:
 
 
 @functools.cache
-def _search(search: Search) -> Callable:
+def _search(search: Search) -> Callable[..., Any]:
     return jax.jit(batch_stages(*stages(search), search.at_once))
 
 
@@ -274,7 +276,7 @@ def batch_stages(first: Callable[..., Any], further: Callable[..., Any], at_once
     """
 
     @custom_vmap
-    def batch(inputs):
+    def batch(inputs: Any):
         many = len(jax.tree.leaves(inputs)[0])
         size = in_step(at_once, many)
         results, done = map_members(lambda member: first(*member), inputs, at_once)
@@ -282,7 +284,7 @@ def batch_stages(first: Callable[..., Any], further: Callable[..., Any], at_once
         groups = -(-many // size)
         order = jnp.concatenate([order, jnp.broadcast_to(order[-1:], (groups * size - many,))]).reshape(groups, size)
 
-        def group(members):
+        def group(members: Any) -> Any:
             taken, own, over = jax.tree.map(lambda x: x[members], (results, inputs, done))
 
             def go_on():
@@ -296,7 +298,7 @@ def batch_stages(first: Callable[..., Any], further: Callable[..., Any], at_once
         return jax.tree.map(lambda old, new: old.at[flat].set(new.reshape(-1, *new.shape[2:])), results, then)
 
     @batch.def_vmap
-    def _(axis_size, in_batched, inputs):
+    def _(axis_size: int, in_batched: Any, inputs: Any):
         whole = jax.tree.map(
             lambda x, batched: x if batched else jnp.broadcast_to(x, (axis_size, *x.shape)), inputs, in_batched[0]
         )
@@ -305,11 +307,11 @@ def batch_stages(first: Callable[..., Any], further: Callable[..., Any], at_once
         apart = jax.tree.map(lambda x: x.reshape(axis_size, many, *x.shape[1:]), results)
         return apart, jax.tree.map(lambda _: True, apart)
 
-    def run(*inputs):
+    def run(*inputs: Any):
         return jax.tree.map(lambda x: x[0], batch(jax.tree.map(lambda x: jnp.asarray(x)[None], inputs)))
 
     return run
 
 
-def _like(flags, x):
+def _like(flags: Array, x: Array):
     return flags.reshape(-1, *[1] * (x.ndim - 1))

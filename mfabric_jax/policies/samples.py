@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Region
@@ -12,6 +12,7 @@ from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.demand import between_servers
 from mfabric_jax.routing.potentials import RelayLinks, level
 from mfabric_jax.routing.region import eps_pairs
+from mfabric_jax.support.array_module import Array
 
 NEVER = 1e4  # time of bytes without a path, in degree bounds: finite, to compare circuits
 
@@ -61,7 +62,7 @@ class Samples(NamedTuple):
         return (self.weight[:, None, None] * self.pairs).sum(0)
 
     @property
-    def cold(self) -> Float[Array, "K 3S+2 S"]:
+    def cold(self) -> Float[Array, "K links S"]:
         servers = len(self.ports)
         return jnp.broadcast_to(level(servers, self.pairs.dtype), (len(self.pairs), 3 * servers + 2, servers))
 
@@ -72,7 +73,7 @@ class Samples(NamedTuple):
     def region(self, nic_gbps: float) -> Region:
         return Region(len(self.ports), nic_gbps, self.degrees, self.ports, relay_efficiency=self.efficiency)
 
-    def links(self, pairs: Float[Array, "S S"], count) -> tuple[RelayLinks, Float[Array, ""]]:
+    def links(self, pairs: Float[Array, "S S"], count: Array) -> tuple[RelayLinks, Float[Array, ""]]:
         """Return the links of one demand over real or whole circuits, and the extra time of bytes without a path."""
         circuit = count.astype(pairs.dtype)
         active = (circuit > 0).astype(pairs.dtype)

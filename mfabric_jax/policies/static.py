@@ -1,6 +1,7 @@
 """Policies that do not adapt circuits to each demand: uniform, previous, static, random, TopoOpt."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from mfabric_jax.routing import Plan
 from mfabric_jax.support.array_module import Array, array_module
 
 
-def uniform(demand, region: Region, *, previous=None, key=None) -> Plan:
+def uniform(demand: Array, region: Region, *, previous: Plan | None = None, key: Array | None = None) -> Plan:
     """Return circuits spread evenly over all pairs, which differ by at most one circuit.
 
     With an odd number of servers and an odd degree, one NIC stays idle. Round t of the spreading gives circuits only to
@@ -58,23 +59,30 @@ def _turns(servers: int) -> np.ndarray:
     return turns
 
 
-def keep(demand, region: Region, *, previous: Plan | None = None, key=None) -> Plan:
+def keep(demand: Array, region: Region, *, previous: Plan | None = None, key: Array | None = None) -> Plan:
     return uniform(demand, region) if previous is None else previous
 
 
-def static(demand, region: Region, *, previous=None, key=None, mean: Float[Array, "S S"] | None = None) -> Plan:
+def static(
+    demand: Array,
+    region: Region,
+    *,
+    previous: Plan | None = None,
+    key: Array | None = None,
+    mean: Float[Array, "S S"] | None = None,
+) -> Plan:
     """Return the circuits of `greedy_next` for the `mean` demand [S S] bytes; `Partial(static, mean=mean)` fixes it."""
     if mean is None:
         raise InputError("policy 'static' needs mean, the demand [S S] that its circuits are chosen for; got none.")
     return greedy(demand_of(mean, region, "mean"), region, rule="next")
 
 
-def static_for(mean) -> jax.tree_util.Partial:
+def static_for(mean: Array) -> jax.tree_util.Partial:
     """Return `static` with its mean demand, as a pytree."""
     return jax.tree_util.Partial(static, mean=mean)
 
 
-def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
+def random_circuits(demand: Array, region: Region, *, previous: Plan | None = None, key: Array | None = None) -> Plan:
     """Return random circuits between free NICs, as many as the degrees allow; `key` is required.
 
     Circuits are drawn one after the other. All pairs of free NICs at two servers are equally likely (the configuration
@@ -87,10 +95,10 @@ def random_circuits(demand, region: Region, *, previous=None, key=None) -> Plan:
 
 
 @jax.jit
-def _draw_circuits(key, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
+def _draw_circuits(key: Array, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
     servers = len(degree)
 
-    def joinable(free):
+    def joinable(free: Array):
         """Return the log probability of each pair (upper triangle); minus infinity if it must not be next."""
         total = free.sum(dtype=free.dtype)
         must = 2 * free >= total - 1  # as many as all others together, or one fewer
@@ -100,10 +108,10 @@ def _draw_circuits(key, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
         most = jnp.where(pairs > -jnp.inf, ends, 0).max(initial=0)
         return jnp.where(ends >= most, pairs, -jnp.inf)
 
-    def more(state):
+    def more(state: tuple[Any, ...]):
         return (state[2] > -jnp.inf).any()
 
-    def join(state):
+    def join(state: tuple[Any, ...]):
         count, free, pairs, key = state
         key, now = jax.random.split(key)
         i, j = jnp.divmod(jnp.argmax(pairs + jax.random.gumbel(now, pairs.shape, pairs.dtype)), servers)
@@ -114,7 +122,9 @@ def _draw_circuits(key, degree: Int[Array, "S"]) -> Int[Array, "S S"]:
     return lax.while_loop(more, join, (nothing, degree, joinable(degree), key))[0]  # ends when no NIC is free
 
 
-def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=None) -> Plan:
+def topoopt(
+    demand: Float[Array, "S S"], region: Region, *, previous: Plan | None = None, key: Array | None = None
+) -> Plan:
     """Return a chain of neighbouring servers (part of the all-reduce ring), plus matchings of `demand` [S S] bytes.
 
     Source: Wang et al., NSDI 2023, topology finder. Deviations: circuits join both directions; the matching is greedy
@@ -125,7 +135,7 @@ def topoopt(demand: Float[Array, "S S"], region: Region, *, previous=None, key=N
 
 
 @jax.jit
-def _wire_topoopt(demand: Float[Array, "S S"], degree) -> Array:
+def _wire_topoopt(demand: Float[Array, "S S"], degree: Array) -> Array:
     servers = len(demand)
     server = jnp.arange(servers)
     chain = jnp.abs(server[:, None] - server[None, :]) == 1
@@ -139,12 +149,12 @@ def matchings(demand: Float[Array, "S S"], free: Int[Array, "S"]) -> Int[Array, 
     total = jnp.triu(demand + demand.T, 1)
     total = total + total.T
 
-    def more(state):
+    def more(state: tuple[Any, ...]):
         _, free, left = state
         spare = free > 0
         return ((left > 0) & spare[:, None] & spare[None, :]).any()
 
-    def match(state):
+    def match(state: tuple[Any, ...]):
         count, free, left = state
         taken = _matching(left, free > 0)
         return count + taken, free - taken.sum(axis=1, dtype=jnp.int32), jnp.where(taken > 0, left / 2, left)
@@ -153,10 +163,10 @@ def matchings(demand: Float[Array, "S S"], free: Int[Array, "S"]) -> Int[Array, 
     return lax.while_loop(more, match, (nothing, jnp.asarray(free), total))[0]
 
 
-def _matching(weight: Float[Array, "S S"], willing) -> Array:
+def _matching(weight: Float[Array, "S S"], willing: Array) -> Array:
     servers = weight.shape[0]
 
-    def step(_, state):
+    def step(_, state: tuple[Any, ...]):
         taken, willing = state
         open_ = jnp.where(willing[:, None] & willing[None, :] & (weight > 0), jnp.triu(weight, 1), 0)  # no NaN
         i, j = jnp.divmod(jnp.argmax(open_), servers)

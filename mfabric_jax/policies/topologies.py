@@ -9,7 +9,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 
 from mfabric_jax.case.fabrics import TOPOLOGIES
 from mfabric_jax.checks import one_of
@@ -19,6 +19,7 @@ from mfabric_jax.fabric.torus import near_square, torus_links
 from mfabric_jax.policies.arguments import demand_of, unless_nan
 from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import part_times
+from mfabric_jax.support.array_module import Array
 
 STRIDES, MATCHINGS = 4, 16  # how many differ; they repeat if a server has more NICs
 SEED = 0  # of the random matchings
@@ -28,8 +29,8 @@ def topologies(
     demand: Float[Array, "S S"],
     region: Region,
     *,
-    previous=None,
-    key=None,
+    previous: Plan | None = None,
+    key: Array | None = None,
     routing: str = "unsplit",
     names: tuple[str, ...] = TOPOLOGIES,
 ) -> Plan:
@@ -98,10 +99,10 @@ def _in_turn(graphs: np.ndarray, times: Array) -> Array:
 def _within(count: Int[Array, "S S"], degree: Int[Array, "S"]) -> Int[Array, "S S"]:
     """Remove circuits beyond a server's NICs, first from the pair that has most."""
 
-    def over(count):
+    def over(count: Array):
         return (count.sum(1, dtype=jnp.int32) > degree).any()
 
-    def drop(count):
+    def drop(count: Array):
         server = jnp.argmax(count.sum(1, dtype=jnp.int32) - degree)
         other = jnp.argmax(count[server])
         return count.at[server, other].add(-1).at[other, server].add(-1)

@@ -4,7 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int, Num
 
 from mfabric_jax.fabric import Region
 from mfabric_jax.policies.circuit_search import ENOUGH
@@ -12,6 +12,7 @@ from mfabric_jax.policies.samples import Samples, samples_of
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.routing.potentials import minimise
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.traffic.scenarios import likely_demands
 
 SCENARIOS = 2  # demands that time the candidates, with opposite noise
@@ -22,10 +23,10 @@ MOST_DOUBT = 0.02  # limit of this, in degree bounds
 
 
 @functools.partial(jax.jit, static_argnames="steps")
-def relay_times(samples: Samples, count: Float[Array, "S S"], steps: int) -> Float[Array, "K"]:
+def relay_times(samples: Samples, count: Num[Array, "S S"], steps: int) -> Float[Array, "K"]:
     """Return each sample's time over its degree bound, with relay shares after `steps` gradient steps."""
 
-    def sample_time(pairs, cold, limit):
+    def sample_time(pairs: Array, cold: Array, limit: Array):
         links, late = samples.links(pairs, count)
         return minimise(links.soft_time, cold, steps, enough=limit * (1 + ENOUGH / 2))[1] + late
 

@@ -1,11 +1,11 @@
 """Arrival times of an all-to-all's bytes at every server, in parts: equal parts, or one for each configuration."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric.region import Region
@@ -13,6 +13,7 @@ from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.flows import star_completion
 from mfabric_jax.routing.demand import between_servers
 from mfabric_jax.routing.schedule import CarryingSpans, circuit_part, spans
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import floats, floats_or_nan, known_values
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NOT_NEGATIVE
 
@@ -49,7 +50,7 @@ class Arrivals(NamedTuple):
         return jax.tree.map(lambda *each: jnp.stack(each), *rows)
 
 
-def equal_parts(first_s, second_s, received: Float[Array, "S"], parts: int) -> Arrivals:
+def equal_parts(first_s: Any, second_s: Any, received: Float[Array, "S"], parts: int) -> Arrivals:
     """Return an all-to-all in equal parts, one after another: all arrive in `first_s` and return in `second_s` [s].
 
     `received` [S]: bytes of all parts at every server.
@@ -126,11 +127,11 @@ def _arrivals(
 
 
 def _delivered_bytes(
-    shown: CarryingSpans, nic, times: Float[Array, "K"], most: Float[Array, "S S"]
+    shown: CarryingSpans, nic: Any, times: Float[Array, "K"], most: Float[Array, "S S"]
 ) -> Float[Array, "K S S"]:
     """Return the bytes that circuits have delivered by these times, at most `most`."""
 
-    def bytes_at(time):
+    def bytes_at(time: Array):
         lasted = jnp.clip(time - (shown.end - shown.length), 0, shown.length)
         return jnp.minimum(most, nic * (shown.count * lasted[:, None, None]).sum(0))
 

@@ -6,6 +6,8 @@ not own the NIC that its data uses, the data crosses the NVSwitch to (or from) t
 spread over the pair's delegates by their shares. Source: arXiv 2501.03905, topology-aware routing.
 """
 
+from typing import Any
+
 import numpy as np
 
 from mfabric_jax.checks import InputError, of_type, one_of
@@ -27,7 +29,9 @@ def links_of(cluster: Cluster, routing: str = "spray") -> FabricGraph:
     return cluster.pooled_network if one_of("routing", routing, PATHS) == "spray" else cluster.network
 
 
-def cluster_routes(cluster: Cluster, src, dst, *, routing: str = "spray", seed: int = 0, size=None) -> Routes:
+def cluster_routes(
+    cluster: Cluster, src: Any, dst: Any, *, routing: str = "spray", seed: int = 0, size: Any = None
+) -> Routes:
     """Return the links of `links_of(cluster, routing)` that each flow from GPU `src` to GPU `dst` [F] crosses.
 
     - `routing` on the tree: "spray" divides evenly over all shortest paths; "ecmp" picks one path per flow by a hash
@@ -88,7 +92,7 @@ def nic_routes(cluster: Cluster, src: np.ndarray, dst: np.ndarray, heirs: Heirs 
     return stack_routes([(flow, _row(*_between_nics(cluster, ends, None, flow))) for flow in every], len(src))
 
 
-def _gpus(name: str, gpu, cluster: Cluster) -> np.ndarray:
+def _gpus(name: str, gpu: Any, cluster: Cluster) -> np.ndarray:
     gpu = host_indices(name, gpu, 0, cluster.gpus - 1)
     if gpu.ndim != 1:
         raise InputError(f"{name} must be GPUs [F], got {list(gpu.shape)}.")
@@ -100,7 +104,7 @@ def _chunks(mask: np.ndarray):
     return (flows[first : first + AT_ONCE] for first in range(0, len(flows), AT_ONCE))
 
 
-def _row(*blocks) -> Routes:
+def _row(*blocks: tuple[np.ndarray, np.ndarray]) -> Routes:
     hops, share = (np.hstack([block[column] for block in blocks]) for column in (0, 1))
     return compact(hops, share)
 
@@ -116,14 +120,14 @@ def _across(cluster: Cluster, server: np.ndarray, have: np.ndarray, need: np.nda
     return np.hstack([gpu, cluster.gpus + gpu]), np.hstack([np.maximum(moved, 0), np.maximum(-moved, 0)])
 
 
-def _inside(cluster: Cluster, src, dst) -> Routes:
+def _inside(cluster: Cluster, src: np.ndarray, dst: np.ndarray) -> Routes:
     return _row(_across(cluster, src // cluster.gpus_per_server, _at(cluster, src), _at(cluster, dst)))
 
 
 class _Ends:
     """NICs on the tree by which each flow leaves (`out`) and enters (`into`), as tree hosts [U F]."""
 
-    def __init__(self, cluster: Cluster, src, dst, routing: str, seed: int):
+    def __init__(self, cluster: Cluster, src: np.ndarray, dst: np.ndarray, routing: str, seed: int):
         per_server = cluster.gpus_per_server
         self.src, self.dst = src, dst
         if cluster.nic_use == "own":
@@ -140,7 +144,7 @@ class _Ends:
             raise InputError(f"{cluster.name}: GPUs of different rails have no path to each other without pxn.")
 
 
-def _over_tree(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> Routes:
+def _over_tree(cluster: Cluster, ends: _Ends, path: tuple[np.ndarray, np.ndarray] | None, some: np.ndarray) -> Routes:
     per_server = cluster.gpus_per_server
     out, into, src, dst = ends.out[:, some], ends.into[:, some], ends.src[some], ends.dst[some]
     part = 1 / len(out)
@@ -152,7 +156,9 @@ def _over_tree(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> Routes:
     return _row(*blocks, *_between_nics(cluster, ends, path, some))
 
 
-def _between_nics(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+def _between_nics(
+    cluster: Cluster, ends: _Ends, path: tuple[np.ndarray, np.ndarray] | None, some: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return hops and shares from NIC to NIC, for each NIC over which a flow is spread."""
     tree, ports, blocks = cluster.nic_tree, 2 * cluster.gpus, []
     out, into = ends.out[:, some], ends.into[:, some]
@@ -167,7 +173,9 @@ def _between_nics(cluster: Cluster, ends: _Ends, path, some: np.ndarray) -> list
     return blocks
 
 
-def _over_circuits(cluster: Cluster, src, dst, row, share, first: int) -> Routes:
+def _over_circuits(
+    cluster: Cluster, src: np.ndarray, dst: np.ndarray, row: np.ndarray, share: np.ndarray, first: int
+) -> Routes:
     table, per_server = cluster.circuits, cluster.gpus_per_server
     here, there = src // per_server, dst // per_server
     held, far = _gpu_shares(cluster, table.gpu, table.part), _gpu_shares(cluster, *cluster.far_nics)
@@ -194,13 +202,15 @@ def _gpu_shares(cluster: Cluster, gpu: np.ndarray, part: np.ndarray) -> np.ndarr
     return held / np.where(total > 0, total, 1)
 
 
-def _forwarding(cluster: Cluster, here, there, routing: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _forwarding(
+    cluster: Cluster, here: np.ndarray, there: np.ndarray, routing: str, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     routes = mesh_routes(cluster.forwarding, here, there, routing="spray" if routing == "spray" else "ecmp", seed=seed)
     return routes.hops.astype(np.int64), np.where(routes.hops >= 0, routes.share, 0)
 
 
 # -------------------------------------------------------------------------------------------- single paths over a tree
-def hash_keys(*keys) -> np.ndarray:
+def hash_keys(*keys: Any) -> np.ndarray:
     """Return a 64-bit hash of integers, element by element."""
     value = np.uint64(0)
     with np.errstate(over="ignore"):
@@ -215,7 +225,7 @@ def ecmp(tree: Tree, src: np.ndarray, dst: np.ndarray, seed: int) -> tuple[np.nd
     return np.divmod(draw.astype(np.int64), tree.pod_ports[UP])
 
 
-def least_loaded(tree: Tree, src, dst, size, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def least_loaded(tree: Tree, src: np.ndarray, dst: np.ndarray, size: Any, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the aggregation switch and core of each flow: in falling order of size, each flow takes the path whose
     busiest link has the least load."""
     if size is None:

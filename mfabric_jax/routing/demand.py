@@ -1,5 +1,7 @@
 """The demand of an all-to-all: checked bytes between servers, and the seconds that loads take."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -13,7 +15,7 @@ from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NAN_OR_NOT_NEGAT
 
 
 def between_servers(
-    region: Region | DirectLinks, demand, field: str = "demand", rule: NumberRule = NAN_OR_NOT_NEGATIVE
+    region: Region | DirectLinks, demand: Any, field: str = "demand", rule: NumberRule = NAN_OR_NOT_NEGATIVE
 ) -> Float[Array, "S S"]:
     """Return the demand as floats with a zero diagonal.
 
@@ -25,7 +27,7 @@ def between_servers(
     return _without_own(field, demand, rule)
 
 
-def demands_between_servers(region: Region, demands, field: str, axis: str = "K") -> Float[Array, "K S S"]:
+def demands_between_servers(region: Region, demands: Any, field: str, axis: str = "K") -> Float[Array, "K S S"]:
     """Return `between_servers` of one or more demands; NaN is not allowed."""
     demands, servers = floats(field, demands), region.servers
     if demands.ndim != 3 or demands.shape[1:] != (servers, servers) or not len(demands):
@@ -44,6 +46,6 @@ def _without_own(field: str, demand: Float[Array, "... S S"], rule: NumberRule) 
     return jnp.where(own if demand.ndim == 2 else own[None], 0, demand)
 
 
-def over(load, capacity):
+def over(load: Any, capacity: Any):
     xp, dead = array_module(load, capacity), capacity <= 0  # not true of NaN, which stays NaN
     return xp.where(load != 0, xp.where(dead, xp.inf, load / xp.where(dead, 1, capacity)), 0)

@@ -72,13 +72,13 @@ def columns_of_ends(result: FlowEnds | None, rate: float = 1.0) -> dict[str, Any
 
 
 @functools.singledispatch
-def ends(group, demand: Float[np.ndarray, "R R"], ranks_per_server: int) -> FlowEnds:
+def ends(group: Any, demand: Float[np.ndarray, "R R"], ranks_per_server: int) -> FlowEnds:
     """Return when the flows of an all-to-all of `demand` bytes end on links that do not change, by the group's rule."""
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
 
 @ends.register
-def _(group: Electrical, demand, ranks_per_server) -> FlowEnds:
+def _(group: Electrical, demand: np.ndarray, ranks_per_server: int) -> FlowEnds:
     ports = spray_ports(group, demand, ranks_per_server)
     each, edges = len(ports.port), 0 if ports.edge is None else len(ports.edge)
     planes = group.planes if group.own_plane else 1
@@ -90,7 +90,7 @@ def _(group: Electrical, demand, ranks_per_server) -> FlowEnds:
 
 
 @ends.register
-def _(group: DirectLinks, demand, ranks_per_server) -> FlowEnds:
+def _(group: DirectLinks, demand: np.ndarray, ranks_per_server: int) -> FlowEnds:
     assert group.mesh is not None
     size = summed_by_server(away_from_server(demand, ranks_per_server), ranks_per_server)
     capacity = np.asarray(group.mesh.nics, float) * np.asarray(group.nic_Bps, float)
@@ -185,13 +185,15 @@ def _star_ends(ports: StarLoads) -> Float[np.ndarray, "N N"]:
     return flow_ends(ports.size[None], both, None if ports.edge is None else np.stack([ports.edge, ports.edge]))[0]
 
 
-def _on_paths(capacity, hops, share, size: Float[np.ndarray, "F"], name: Callable[[int], str]) -> FlowEnds:
+def _on_paths(
+    capacity: np.ndarray, hops: np.ndarray, share: np.ndarray, size: Float[np.ndarray, "F"], name: Callable[[int], str]
+) -> FlowEnds:
     finish = finish_times_now(capacity, hops, share, size[None])[0]
     load = _load(hops, share, size, len(capacity))
     alone = np.divide(load, capacity, out=np.zeros(len(capacity)), where=load > 0)
     return FlowEnds.of(finish[size > 0], alone, name)
 
 
-def _load(hops, share, size: Float[np.ndarray, "F"], links: int) -> Float[np.ndarray, "L"]:
+def _load(hops: np.ndarray, share: np.ndarray, size: Float[np.ndarray, "F"], links: int) -> Float[np.ndarray, "L"]:
     there = hops >= 0
     return np.bincount(hops[there], (share * size[:, None])[there], minlength=links)

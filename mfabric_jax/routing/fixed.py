@@ -7,13 +7,14 @@ packet simulators without spraying. A flow connects two GPUs: each pair of ranks
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from mfabric_jax import flows, routing
@@ -54,7 +55,7 @@ class StarLoads(NamedTuple):
 
 
 @functools.singledispatch
-def fixed_time(group, demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, ""]:
+def fixed_time(group: Any, demand: Float[Array, "R R"], ranks_per_server: int) -> Float[Array, ""]:
     """Return the exact fluid completion time of one all-to-all between ranks of different servers [s].
 
     `group`: `Electrical` ports under spraying, the `DegradedStar` of ports that remain after a failure, or
@@ -64,7 +65,7 @@ def fixed_time(group, demand: Float[Array, "R R"], ranks_per_server: int) -> Flo
 
 
 @functools.singledispatch
-def fixed_times_now(group, demand: Float[np.ndarray, "B R R"], ranks_per_server: int) -> Float[np.ndarray, "B"]:
+def fixed_times_now(group: Any, demand: Float[np.ndarray, "B R R"], ranks_per_server: int) -> Float[np.ndarray, "B"]:
     """Return `fixed_time` for many all-to-alls, by compiled loops on the host in float64: no XLA program."""
     raise TypeError(f"group must be Electrical or DirectLinks, got {type(group).__name__}.")
 
@@ -76,13 +77,13 @@ def latest_ends_on(ports: StarLoads) -> Float[np.ndarray, "B"]:
 
 
 @fixed_time.register
-def _(group: DegradedStar, demand, ranks_per_server: int):
+def _(group: DegradedStar, demand: Array, ranks_per_server: int):
     ports = left_ports(group, demand)
     return flows.star_completion(ports.size, *ports.capacities).max(initial=0)
 
 
 @fixed_times_now.register
-def _(group: DegradedStar, demand, ranks_per_server: int):
+def _(group: DegradedStar, demand: Array, ranks_per_server: int):
     return latest_ends_on(left_ports(group, demand))
 
 
@@ -99,30 +100,30 @@ def left_ports(group: DegradedStar, demand: Float[Array, "... R R"]) -> StarLoad
 
 
 @fixed_time.register
-def _(group: DirectLinks, demand, ranks_per_server: int):
+def _(group: DirectLinks, demand: Array, ranks_per_server: int):
     return forward_time(group, summed_by_server(demand, ranks_per_server))
 
 
 @fixed_times_now.register
-def _(group: DirectLinks, demand, ranks_per_server: int):
+def _(group: DirectLinks, demand: Array, ranks_per_server: int):
     return forward_times_now(group, summed_by_server(demand, ranks_per_server))
 
 
 @fixed_time.register
-def _(group: RailRings, demand, ranks_per_server: int):
+def _(group: RailRings, demand: Array, ranks_per_server: int):
     seconds = jax.vmap(lambda rail: forward_time(group, rail))(rail_bytes(demand, ranks_per_server))
     return seconds.max() * of_ports(group, ranks_per_server)
 
 
 @fixed_times_now.register
-def _(group: RailRings, demand, ranks_per_server: int):
+def _(group: RailRings, demand: Array, ranks_per_server: int):
     rails = rail_bytes(demand, ranks_per_server)
     seconds = forward_times_now(group, rails.reshape(-1, *rails.shape[-2:]))
     return seconds.reshape(rails.shape[:-2]).max(axis=-1) * of_ports(group, ranks_per_server)
 
 
 @fixed_times_now.register
-def _(group: RailsLeft, demand, ranks_per_server: int):
+def _(group: RailsLeft, demand: Array, ranks_per_server: int):
     rails = np.einsum("Ngst,bgst->Nbst", group.carried, rail_bytes(demand, ranks_per_server))
     there = np.array(group.joined_to)
     seconds = [forward_times_now(add_paths(group.first), rails[0][:, there[:, None], there])]
@@ -141,7 +142,7 @@ def of_ports(group: RailRings, ranks_per_server: int) -> float:
     return PORTS * ranks_per_server / group.nics
 
 
-def add_paths(fabric: DirectLinks, count=None) -> DirectLinks:
+def add_paths(fabric: DirectLinks, count: Any = None) -> DirectLinks:
     """Return the fabric with every pair's paths over its links, or over circuits `count` [W W].
 
     Runs on the host. Raise `InputError` if the links do not connect all servers.
@@ -192,14 +193,18 @@ def forward_times_now(fabric: DirectLinks, demand: Float[np.ndarray, "B S S"]) -
     return _means_of_groups_now(fabric.mesh.nics, fabric.nic_Bps, fabric.hops, fabric.share, size, fabric.groups)
 
 
-def _means_of_groups_now(nics, nic_Bps, hops, share, size: Float[np.ndarray, "B F"], groups: int) -> np.ndarray:
+def _means_of_groups_now(
+    nics: Array, nic_Bps: ArrayLike, hops: Any, share: Any, size: Float[np.ndarray, "B F"], groups: int
+) -> np.ndarray:
     capacity = np.asarray(nics, float) * np.asarray(nic_Bps, float)
     finish = finish_times_now(capacity, np.asarray(hops), np.asarray(share, float), size)
     return finish.reshape(len(size), groups, -1).max(axis=2, initial=0).mean(axis=1)
 
 
 @functools.partial(jax.jit, static_argnames="groups")
-def _mean_of_groups(nics, nic_Bps, hops, share, size, groups: int) -> Float[Array, ""]:
+def _mean_of_groups(
+    nics: Array, nic_Bps: ArrayLike, hops: Any, share: Any, size: Array, groups: int
+) -> Float[Array, ""]:
     capacity = nics.astype(size.dtype) * jnp.asarray(nic_Bps, size.dtype)
     finish = flows.completion_times(flows.FlowProblem(capacity, hops, share.astype(size.dtype)), size).finish
     return finish.reshape(groups, -1).max(axis=1, initial=0).mean()
@@ -219,7 +224,7 @@ def spray_time(fabric: Electrical, demand: Float[Array, "R R"], ranks_per_server
 
 
 @fixed_times_now.register
-def _(group: Electrical, demand, ranks_per_server: int):
+def _(group: Electrical, demand: Array, ranks_per_server: int):
     return latest_ends_on(spray_ports(group, demand, ranks_per_server))
 
 
@@ -295,7 +300,7 @@ def _level_load(load: Float[Array, "... S g"]) -> Float[Array, "... S g g"]:
 
 
 @jax.jit
-def inside_time(demand: Float[Array, "S G G"], gpu_Bps) -> Float[Array, ""]:
+def inside_time(demand: Float[Array, "S G G"], gpu_Bps: ArrayLike) -> Float[Array, ""]:
     """Return the time of the slowest all-to-all inside a server [s]: `demand` [S G G] bytes, `gpu_Bps` per rank."""
     rate = lax.optimization_barrier(jnp.asarray(gpu_Bps, demand.dtype))  # XLA would fold each constant copy
     port = jnp.broadcast_to(rate, demand.shape[1])
@@ -377,7 +382,9 @@ def leaving_flows(
     return src[away], dst[away]
 
 
-def first_and_its_neighbours(ends, routes: "Routes", capacity: np.ndarray, slices: int, ranks: int) -> SinglePaths:
+def first_and_its_neighbours(
+    ends: tuple[np.ndarray, np.ndarray], routes: "Routes", capacity: np.ndarray, slices: int, ranks: int
+) -> SinglePaths:
     there, links, group = routes.hops >= 0, np.maximum(routes.hops, 0), ends[0] // (slices * ranks)
     near = group == 0
     while True:
@@ -393,7 +400,7 @@ def first_and_its_neighbours(ends, routes: "Routes", capacity: np.ndarray, slice
 
 
 @functools.lru_cache(maxsize=32)
-def single_part_times(many: int, nics: int, *, seed: int = 0) -> Callable:
+def single_part_times(many: int, nics: int, *, seed: int = 0) -> Callable[..., Any]:
     """Return the function (region, circuits, demand) -> `part_times` of an unsplit region whose flows do not spread.
 
     Each of a pair's `many` flows takes one circuit, or one of the `nics` electrical NICs at either end.

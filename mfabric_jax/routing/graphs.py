@@ -53,7 +53,7 @@ class SharedLinks:
 
 
 @functools.singledispatch
-def shared_links(group, paths: str, seed: int = 0) -> SharedLinks:
+def shared_links(group: Any, paths: str, seed: int = 0) -> SharedLinks:
     """Return the links of a graph, or of a tree whose edge switches hold several servers."""
     raise TypeError(f"group must be GraphLinks or Electrical, got {type(group).__name__}.")
 

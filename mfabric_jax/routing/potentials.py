@@ -6,14 +6,15 @@ prices.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from mfabric_jax.routing.relay import is_path
+from mfabric_jax.support.array_module import Array
 
 HOT, COLD = 0.4, 0.001  # first and last temperature, relative to the shortest time so far
 RATE, LAST_RATE = 0.15, 0.003  # first and last step size
@@ -22,7 +23,7 @@ FARTHEST = 20.0  # bound on |potential|: products stay within float32
 SMALLEST = 1e-8  # Adam's epsilon
 DIRECT = 7.0  # initial weight of a direct circuit, relative to another path of equal width
 
-Potentials = Float[Array, "3S+2 S"]  # first, second, direct circuits; ports up, ports down
+Potentials = Float[Array, "links S"]  # first, second, direct circuits; ports up, ports down
 
 
 class RelayLinks(NamedTuple):
@@ -52,7 +53,7 @@ class RelayLinks(NamedTuple):
         """Return the time that every link needs for its bytes [s]: circuits, ports up, ports down."""
         return jnp.concatenate(self._seconds(self.factors(potentials))[:2])
 
-    def _seconds(self, factors):
+    def _seconds(self, factors: tuple[Array, ...]):
         first, second, direct, up, down = factors
         ways = _inverse(first @ second + direct + up[:, None] * down[None])
         sent = self.demand * ways
@@ -90,11 +91,11 @@ def split(potentials: Potentials):
     return first, second, direct, potentials[-2], potentials[-1]
 
 
-def level(servers: int, dtype) -> Potentials:
+def level(servers: int, dtype: Any) -> Potentials:
     return jnp.zeros((3 * servers + 2, servers), dtype)
 
 
-def _inverse(x):
+def _inverse(x: Array):
     return jnp.where(x > 0, 1 / jnp.where(x > 0, x, 1), 0)
 
 
@@ -102,7 +103,13 @@ Softened = Callable[[Array, Float[Array, ""]], tuple[Float[Array, ""], Array]]
 
 
 def minimise(
-    softened: Softened, start: Array, steps: int, *, enough: Float[Array, ""] | float = 0.0, hot=HOT, rate=RATE
+    softened: Softened,
+    start: Array,
+    steps: int,
+    *,
+    enough: Float[Array, ""] | float = 0.0,
+    hot: Any = HOT,
+    rate: Any = RATE,
 ) -> tuple[Array, Float[Array, ""]]:
     """Return the best parameters of at most `steps` Adam steps, and their time; stop once it is at most `enough`.
 
@@ -113,11 +120,11 @@ def minimise(
     slopes, squares, enough = (jnp.asarray(x, dtype) for x in (SLOPES, SQUARES, enough))
     tiny, pi = jnp.finfo(dtype).tiny, jnp.asarray(np.pi, dtype)
 
-    def going(state):
+    def going(state: tuple[Any, ...]):
         index, *_, least = state
         return (index < steps) & (least > enough)
 
-    def step(state):
+    def step(state: tuple[Any, ...]):
         index, parameters, mean, square, best, least = state
         part = index.astype(dtype) / max(steps - 1, 1)
         late, slope = softened(parameters, jnp.maximum(hot * (cold / hot) ** part * least, tiny))

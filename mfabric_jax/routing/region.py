@@ -5,13 +5,14 @@ server.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Num
 
 from mfabric_jax import flows
 from mfabric_jax.case.policies import ROUTINGS
@@ -26,9 +27,11 @@ from mfabric_jax.support.array_module import Array, array_module
 from mfabric_jax.support.arrays import mark_forbidden
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
 
+Numbers = Float[Array, "S S"] | Sequence[Any]  # lists too, which NumPy reads
+
 
 def all_to_all_time(
-    region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"], *, routing: str = "unsplit"
+    region: Region, plan: Plan | Circuits, demand: Numbers, *, routing: str = "unsplit"
 ) -> Float[Array, ""]:
     """Return the exact fluid completion time of one all-to-all between servers [s]: the later of `part_times`.
 
@@ -58,13 +61,13 @@ def all_to_all_time(
     return seconds * legality(circuits, region.optical_degree).astype(seconds.dtype)
 
 
-def _time_of_schedule(region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"]) -> Float[Array, ""] | None:
+def _time_of_schedule(region: Region, plan: Plan | Circuits, demand: Numbers) -> Float[Array, ""] | None:
     schedule = plan.schedule if isinstance(plan, Plan) else None
     return None if schedule is None else schedule_time(region, schedule, demand)
 
 
 def part_times(
-    region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"], *, routing: str = "unsplit"
+    region: Region, plan: Plan | Circuits, demand: Numbers, *, routing: str = "unsplit"
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return the completion times of circuits and EPS for their parts of one all-to-all [s].
 
@@ -77,7 +80,7 @@ def part_times(
 
 
 @functools.partial(jax.jit, static_argnames="routing")
-def _part_times(region: Region, circuits: Circuits, shares, demand: Float[Array, "S S"], routing: str):
+def _part_times(region: Region, circuits: Circuits, shares: Array, demand: Float[Array, "S S"], routing: str):
     if routing == "relay":
         rate, port = circuit_rates(region, circuits, demand), _port(region, demand)
         finish = relay_finish(demand, rate, port, shares, region.relay_efficiency)
@@ -164,7 +167,7 @@ def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Arr
 
 
 def fluid_lower_bound(
-    region: Region, plan: Plan | Circuits, demand: Float[Array, "S S"], *, routing: str = "unsplit"
+    region: Region, plan: Plan | Circuits, demand: Numbers, *, routing: str = "unsplit"
 ) -> Float[Array, ""]:
     """Return the completion time of one all-to-all with flows paced to end together [s]: the busiest circuit or port.
 
@@ -192,7 +195,7 @@ def _paced_time(region: Region, circuits: Circuits, demand: Float[Array, "S S"],
     return jnp.maximum(slowest, port_bound(jnp.where(kept, 0, demand), ports, ports))
 
 
-def degree_bound(region: Region, demand: Float[Array, "S S"]) -> Float[Array, ""]:
+def degree_bound(region: Region, demand: Numbers) -> Float[Array, ""]:
     """Return the lower bound for any circuits and routing [s]: the busiest server's bytes, out or in, over its NICs.
 
     It is infinite if a server without NICs has bytes.
@@ -217,7 +220,7 @@ def relay_part_bounds(
     return circuits.max(initial=0), eps.max(initial=0)
 
 
-def _relay_seconds(region: Region, circuits: Circuits, demand, shares) -> tuple[Array, Array]:
+def _relay_seconds(region: Region, circuits: Circuits, demand: Array, shares: Array) -> tuple[Array, Array]:
     rate, port = circuit_rates(region, circuits, demand), _port(region, demand)
     seconds = link_seconds(demand, rate, port, shares, region.relay_efficiency)
     return seconds[: demand.size], seconds[demand.size :]
@@ -261,14 +264,14 @@ def direct_seconds(region: Region, circuits: Circuits, demand: Float[Array, "S S
     return _over_circuits(circuits.count, demand, region.nic_Bps)
 
 
-def _over_circuits(count: Int[Array, "... S S"], demand: Float[Array, "... S S"], nic_Bps: Any) -> Any:
+def _over_circuits(count: Num[Array, "... S S"], demand: Float[Array, "... S S"], nic_Bps: Any) -> Any:
     xp, count = array_module(count, demand, nic_Bps), count.astype(demand.dtype)
     some = count > 0
     rate = xp.where(some, count, 1) * xp.asarray(nic_Bps, demand.dtype)
     return xp.where(some, demand / rate, np.inf)
 
 
-def _port(region: Region, demand) -> Float[Array, ""] | Float[Array, "S"]:
+def _port(region: Region, demand: Array) -> Float[Array, ""] | Float[Array, "S"]:
     return jnp.asarray(region.eps_Bps, demand.dtype)
 
 
@@ -282,10 +285,10 @@ def kept_on_circuits(
     steps = jnp.concatenate([jnp.zeros(1, direct.dtype), jnp.sort(direct.reshape(-1))])
     ports = jnp.broadcast_to(port, demand.shape[0])
 
-    def bound(threshold):
+    def bound(threshold: Array):
         return port_bound(jnp.where(direct <= threshold, 0, demand), ports, ports)
 
-    def halve(_, window):
+    def halve(_, window: tuple[Any, ...]):
         low, high = window  # steps[high] >= bound(steps[high]), steps[low] < bound(steps[low])
         middle = (low + high) // 2
         enough = steps[middle] >= bound(steps[middle])
@@ -323,7 +326,7 @@ def eps_pairs(port: Float[Array, "S"]) -> Bool[Array, "S S"]:
     return some[:, None] & some[None, :]
 
 
-def _largest_ratio(demand, circuit, port: Float[Array, "S"], time: Float[Array, ""]) -> Float[Array, ""]:
+def _largest_ratio(demand: Array, circuit: Array, port: Float[Array, "S"], time: Float[Array, ""]) -> Float[Array, ""]:
     late = demand > circuit * time
     load, speed = jnp.where(late, demand, 0), jnp.where(late, circuit, 0)
     load = jnp.concatenate([load.sum(0), load.sum(1)])
@@ -331,12 +334,12 @@ def _largest_ratio(demand, circuit, port: Float[Array, "S"], time: Float[Array, 
     return jnp.where(speed > 0, load / jnp.where(speed > 0, speed, 1), 0).max(initial=0)
 
 
-def _before_last_step(demand, circuit, port) -> Float[Array, ""]:
-    def rising(state):
+def _before_last_step(demand: Array, circuit: Array, port: Array) -> Float[Array, ""]:
+    def rising(state: tuple[Any, ...]):
         now, after, step = state
         return (after > now) & (step <= demand.size)
 
-    def climb(state):
+    def climb(state: tuple[Any, ...]):
         now, after, step = state
         then = _largest_ratio(demand, circuit, port, after)
         better = then > after

@@ -8,12 +8,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from mfabric_jax import flows
 from mfabric_jax.checks import InputError
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.fabric.schedule import CircuitSchedule
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import floats, known_values, mark_forbidden
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
 
@@ -52,7 +53,7 @@ def relay_finish(
     circuit: Float[Array, "S S"],
     port: Float[Array, ""] | Float[Array, "S"],
     shares: Float[Array, "S S S+2"],
-    efficiency,
+    efficiency: Array,
 ) -> Float[Array, "S S"]:
     """Return the finish time of each pair [s]: 0 without bytes, infinity if a share uses a missing circuit.
 
@@ -66,7 +67,9 @@ def relay_finish(
     return jnp.where(lost.any(), jnp.nan, finish)
 
 
-def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) -> "flows.FlowProblem":
+def relay_problem(
+    circuit: Array, port: Array, shares: Float[Array, "S S S+2"], efficiency: Array
+) -> "flows.FlowProblem":
     """Return S*S flows (row-major) over S*S circuits (row-major), S ports up and S ports down."""
     servers = circuit.shape[0]
     i, j, k = np.ogrid[:servers, :servers, :servers]
@@ -85,7 +88,9 @@ def relay_problem(circuit, port, shares: Float[Array, "S S S+2"], efficiency) ->
     )
 
 
-def link_seconds(demand, circuit, port, shares: Float[Array, "S S S+2"], efficiency) -> Float[Array, "L"]:
+def link_seconds(
+    demand: Array, circuit: Array, port: Array, shares: Float[Array, "S S S+2"], efficiency: Array
+) -> Float[Array, "L"]:
     """Return load over capacity [s] of the links of `relay_problem` [S*S + 2S]; no time is below the largest."""
     load = on_paths(shares.astype(demand.dtype)) * demand[:, :, None]
     via, direct, eps = load[..., :-2], load[..., -2], load[..., -1]
@@ -96,7 +101,7 @@ def link_seconds(demand, circuit, port, shares: Float[Array, "S S S+2"], efficie
     return jnp.where(loads == 0, 0, jnp.where(some, loads / jnp.where(some, capacity, 1), jnp.inf))
 
 
-def _capacities(circuit: Float[Array, "S S"], port) -> Float[Array, "L"]:
+def _capacities(circuit: Float[Array, "S S"], port: Array) -> Float[Array, "L"]:
     return jnp.concatenate([circuit.reshape(-1), jnp.broadcast_to(port, (2, circuit.shape[0])).reshape(-1)])
 
 
@@ -110,7 +115,7 @@ def is_path(servers: int) -> np.ndarray:
     return (i != j) & (k != i) & (k != j) | (i != j) & (k >= servers)
 
 
-def check_shares(shares, servers: int):
+def check_shares(shares: Array, servers: int):
     """Return the shares. Raise `InputError` for a wrong shape, or for wrong values known before tracing."""
     shares, shape = floats("shares", shares), (servers, servers, servers + 2)
     if shares.shape != shape:

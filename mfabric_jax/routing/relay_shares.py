@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float
 
 from mfabric_jax.checks import InputError, of_type, whole
 from mfabric_jax.fabric import Circuits, Region
@@ -20,6 +20,7 @@ from mfabric_jax.routing.demand import between_servers
 from mfabric_jax.routing.potentials import RelayLinks, level, minimise
 from mfabric_jax.routing.region import circuit_rates, degree_bound, eps_pairs, split_seconds
 from mfabric_jax.routing.relay import is_path, link_seconds
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import known_values
 from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY
 
@@ -59,7 +60,7 @@ class _Sent(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames="steps")
-def _descend_shares(region: Region, circuits: Circuits, demand, steps: int) -> Float[Array, "S S S+2"]:
+def _descend_shares(region: Region, circuits: Circuits, demand: Array, steps: int) -> Float[Array, "S S S+2"]:
     sent = _links_and_paths(region, circuits, demand)
     first = _first_shares(sent)
     served = jnp.where(sent.path.any(2), sent.links.demand, 0)
@@ -74,7 +75,7 @@ def _descend_shares(region: Region, circuits: Circuits, demand, steps: int) -> F
     return jnp.where(sent.seconds(shares) < unit, shares, first)
 
 
-def _links_and_paths(region: Region, circuits: Circuits, demand) -> _Sent:
+def _links_and_paths(region: Region, circuits: Circuits, demand: Array) -> _Sent:
     demand = between_servers(region, demand)
     if circuits.count.shape != demand.shape:
         raise InputError(f"circuits must be [S S] with S = {region.servers} servers, got {list(circuits.count.shape)}.")
@@ -100,7 +101,7 @@ def _first_shares(sent: _Sent) -> Float[Array, "S S S+2"]:
     return _normal(jnp.where(split.any(2, keepdims=True), split, wide), path)
 
 
-def _normal(parts: Float[Array, "S S S+2"], path) -> Float[Array, "S S S+2"]:
+def _normal(parts: Float[Array, "S S S+2"], path: Array) -> Float[Array, "S S S+2"]:
     parts = jnp.where(path, parts, 0)
     total = parts.sum(2, keepdims=True)
     eps = np.zeros(parts.shape, bool)

@@ -1,7 +1,8 @@
 """The time of an all-to-all while optical switches reconfigure, and its lower bound."""
 
 import functools
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,9 @@ from mfabric_jax.routing.demand import between_servers, over
 from mfabric_jax.support.array_module import Array, array_module
 
 
-def schedule_time(region: Region, schedule: CircuitSchedule, demand: Float[Array, "S S"]) -> Float[Array, ""]:
+def schedule_time(
+    region: Region, schedule: CircuitSchedule, demand: Float[Array, "S S"] | Sequence[Any]
+) -> Float[Array, ""]:
     """Return the exact fluid completion time of one all-to-all whose circuits follow a schedule [s].
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored (it stays on the NVSwitch).
@@ -64,13 +67,13 @@ def circuit_part(
     return _circuit_part(demand, schedule.switch, *arrays, nic, switches=schedule.switches, all_stop=schedule.all_stop)
 
 
-def spans(region: Region, schedule: CircuitSchedule, dtype) -> "CarryingSpans":
+def spans(region: Region, schedule: CircuitSchedule, dtype: Any) -> "CarryingSpans":
     """Return the spans in which circuits carry: those of configurations, in order, then those of kept circuits."""
     numbers = _numbers(region, schedule, dtype)
     return _in_time(schedule.switch, *numbers, schedule.switches, schedule.all_stop)
 
 
-def _numbers(region: Region, schedule: CircuitSchedule, dtype) -> tuple[Array, Array, Array, Array]:
+def _numbers(region: Region, schedule: CircuitSchedule, dtype: Any) -> tuple[Array, Array, Array, Array]:
     """Return the configurations, their seconds, the first delay and the other delays [s]."""
     delay = region.delay_s if schedule.delay_s is None else schedule.delay_s
     values = schedule.configurations, schedule.seconds, 0.0 if schedule.first_free else delay, delay
@@ -78,7 +81,9 @@ def _numbers(region: Region, schedule: CircuitSchedule, dtype) -> tuple[Array, A
     return configurations, seconds, first, later
 
 
-def _in_time(switch, configurations, seconds, first_turn, delay, switches: int, all_stop: bool) -> "CarryingSpans":
+def _in_time(
+    switch: Array, configurations: Array, seconds: Array, first_turn: Array, delay: Any, switches: int, all_stop: bool
+) -> "CarryingSpans":
     here = switch[:, None] == jnp.arange(switches, dtype=switch.dtype)[None]
     number = _own(here, jnp.cumsum(here, axis=0))
     turn = jnp.where(number == 1, first_turn, delay)
@@ -86,7 +91,18 @@ def _in_time(switch, configurations, seconds, first_turn, delay, switches: int, 
 
 
 @functools.partial(jax.jit, static_argnames=("switches", "all_stop"))
-def _circuit_part(demand, switch, configurations, seconds, first_turn, delay, nic, *, switches: int, all_stop: bool):
+def _circuit_part(
+    demand: Array,
+    switch: Array,
+    configurations: Array,
+    seconds: Array,
+    first_turn: Array,
+    delay: Any,
+    nic: Any,
+    *,
+    switches: int,
+    all_stop: bool,
+):
     shown = _in_time(switch, configurations, seconds, first_turn, delay, switches, all_stop)
     room = nic * (shown.count * shown.length[:, None, None]).sum(0)
     rounding = (len(seconds) + 8) * float(jnp.finfo(demand.dtype).eps)
@@ -178,7 +194,9 @@ def lower_bound(
 
 
 @functools.partial(jax.jit, static_argnames=("switches", "all_stop", "directed", "first_free"))
-def _lower_bound(demand, region: Region, delay, *, switches, all_stop, directed, first_free):
+def _lower_bound(
+    demand: Array, region: Region, delay: Any, *, switches: int, all_stop: bool, directed: bool, first_free: bool
+):
     nic, delay = (jnp.asarray(value, demand.dtype) for value in (region.nic_Bps, delay))
     packet = jnp.broadcast_to(jnp.asarray(region.eps_Bps, demand.dtype), region.servers)
     lines = lines_of(demand, region.degrees, packet, directed)
@@ -217,12 +235,14 @@ def lines_of(
     return ServerLines(xp.sort(xp.concatenate(kinds), axis=1), *(xp.tile(x, len(kinds)) for x in (degree, packet)))
 
 
-def bound_of(lines: ServerLines, nic, delay, switches: int, all_stop: bool, first_free: bool) -> Float[Array, ""]:
+def bound_of(
+    lines: ServerLines, nic: Any, delay: Any, switches: int, all_stop: bool, first_free: bool
+) -> Float[Array, ""]:
     """Return the `lower_bound` of lines; `nic`, `delay`: arrays of one number."""
     return (_all_stop_bound if all_stop else _partial_stop_bound)(lines, nic, delay, switches, first_free)
 
 
-def _all_stop_bound(lines: ServerLines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
+def _all_stop_bound(lines: ServerLines, nic: Any, delay: Any, switches: int, first_free: bool) -> Float[Array, ""]:
     xp, shown = array_module(*lines), _counts(lines)  # number of configurations on all switches
     some, ports = shown > 0, lines.degree[None] // switches
     turns = xp.maximum(shown - switches, 0) if first_free else xp.maximum(shown, switches)
@@ -232,7 +252,7 @@ def _all_stop_bound(lines: ServerLines, nic, delay, switches: int, first_free: b
     return xp.maximum(line, delay * in_turn.astype(nic.dtype)).min()
 
 
-def _partial_stop_bound(lines: ServerLines, nic, delay, switches: int, first_free: bool) -> Float[Array, ""]:
+def _partial_stop_bound(lines: ServerLines, nic: Any, delay: Any, switches: int, first_free: bool) -> Float[Array, ""]:
     xp, met, degree = array_module(*lines), _counts(lines), lines.degree[None]  # met: partners on circuits
     changed = xp.maximum(met - degree, 0) if first_free else xp.maximum(met, degree)
     loaded = lines.load_seconds(nic, delay * changed.astype(nic.dtype))

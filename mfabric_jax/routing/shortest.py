@@ -5,6 +5,7 @@ links of a node are those on a shortest path to the destination. Letters: F flow
 destinations, R distinct pairs of nodes.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -300,7 +301,9 @@ def _table(row: np.ndarray, link: np.ndarray, share: np.ndarray, rows: int) -> R
     return Routes(hops, table)
 
 
-def _balance_flows(dag: _Dag, src, dst, to, size, key) -> Routes:
+def _balance_flows(
+    dag: _Dag, src: np.ndarray, dst: np.ndarray, to: np.ndarray, size: np.ndarray, key: np.ndarray
+) -> Routes:
     pair, row = np.unique(src * len(dag.distance) + to, return_inverse=True)
     levels = _levels(dag, pair // len(dag.distance), pair % len(dag.distance))
     hops = np.full((len(src), max([1, *map(len, levels)])), -1, np.int32)
@@ -326,7 +329,9 @@ def _levels(dag: _Dag, src: np.ndarray, to: np.ndarray) -> list[list[np.ndarray]
     return levels
 
 
-def _lightest(network: FabricGraph, levels, dst: int, load, size: float, key: np.ndarray) -> list[int]:
+def _lightest(
+    network: FabricGraph, levels: list[np.ndarray], dst: int, load: np.ndarray, size: float, key: np.ndarray
+) -> list[int]:
     ends = [(network.tail[links], network.head[links]) for links in levels]
     costs = [(load[links] + size) / network.capacity[links] for links in levels]
     worst = _best(ends, costs, dst, np.maximum)[0].min()
@@ -341,7 +346,12 @@ def _lightest(network: FabricGraph, levels, dst: int, load, size: float, key: np
     return path
 
 
-def _best(ends, costs, dst: int, joined) -> list[np.ndarray]:
+def _best(
+    ends: list[tuple[np.ndarray, np.ndarray]],
+    costs: list[np.ndarray],
+    dst: int,
+    joined: Callable[[np.ndarray, list[float]], np.ndarray],
+) -> list[np.ndarray]:
     totals: list[np.ndarray] = []
     behind = {dst: 0.0}
     for (tail, head), cost in zip(reversed(ends), reversed(costs), strict=True):

@@ -7,7 +7,9 @@ of it. `relay` [N]: nodes that forward for others.
 import numpy as np
 
 
-def hops_to(targets, first, link, tail, relay, distance):
+def hops_to(
+    targets: np.ndarray, first: np.ndarray, link: np.ndarray, tail: np.ndarray, relay: np.ndarray, distance: np.ndarray
+):
     """Write to `distance` [D N] the hops from every node to each target; -1 without a path."""
     queue = np.empty(distance.shape[1], np.int64)
     for d in range(len(targets)):
@@ -27,7 +29,20 @@ def hops_to(targets, first, link, tail, relay, distance):
                         end += 1
 
 
-def spread(targets, flows, source, amount, into_first, into_link, out_first, out_link, ends, relay, weight, load):
+def spread(
+    targets: np.ndarray,
+    flows: np.ndarray,
+    source: np.ndarray,
+    amount: np.ndarray,
+    into_first: np.ndarray,
+    into_link: np.ndarray,
+    out_first: np.ndarray,
+    out_link: np.ndarray,
+    ends: tuple[np.ndarray, np.ndarray],
+    relay: np.ndarray,
+    weight: np.ndarray,
+    load: np.ndarray,
+):
     """Add to `load` [L] the part of each `amount` [F] that every link carries; return a flow without a path, or -1.
 
     Flows `flows[d]` to `flows[d + 1]` go from `source` [F] to target d; every node splits them by `weight` [L].

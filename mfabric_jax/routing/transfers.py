@@ -58,7 +58,7 @@ def wire_graph(
     goodput: float = 1.0,
     *,
     forward: np.ndarray | None = None,
-    node=None,
+    node: np.ndarray | None = None,
 ) -> Wired:
     """Return routing between the gpu or host nodes of a user's network.
 
@@ -117,7 +117,7 @@ def latency(network: FabricGraph, routes: Routes) -> np.ndarray:
     return delay_s.sum(axis=1)
 
 
-def transfer(network: FabricGraph, routes: Routes, size, start: Any = 0.0, *, dtype: Any = None) -> TransferResult:
+def transfer(network: FabricGraph, routes: Routes, size: Any, start: Any = 0.0, *, dtype: Any = None) -> TransferResult:
     """Move `size` [F] bytes along the routes from `start` [F] s on, by exact max-min fluid completion.
 
     Links that can never limit a flow are left out (`binding`), which changes no result. Raise `InputError` if a flow
@@ -211,7 +211,7 @@ def under(
     return dataclasses.replace(network, capacity=capacity), _waits_s(transport, network, routes, outside)
 
 
-def _of_kind(runs: tuple[tuple[str, int], ...], wanted) -> np.ndarray:
+def _of_kind(runs: tuple[tuple[str, int], ...], wanted: Callable[[str], bool]) -> np.ndarray:
     return np.repeat([bool(wanted(kind)) for kind, _ in runs], [count for _, count in runs])
 
 

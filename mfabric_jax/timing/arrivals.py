@@ -5,10 +5,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from mfabric_jax.checks import InputError, of_type, positive
 from mfabric_jax.routing.arrived import Arrivals
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import floats, floats_or_nan
 from mfabric_jax.support.host_arrays import NO_NAN, NOT_NEGATIVE
 

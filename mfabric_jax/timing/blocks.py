@@ -42,18 +42,18 @@ class BlockCompute(NamedTuple):
 class Blocks(NamedTuple):
     """The blocks of all passes in running order [.. P Q L], and their all-to-alls [.. P Q L 2]."""
 
-    present: Bool[Array, "P Q L"]  # False pads passes that have fewer
-    moe: Bool[Array, "P Q L"]  # False: a dense block, no all-to-all
-    optical_s: Float[Array, "P Q L 2"]  # on circuits
-    packet_s: Float[Array, "P Q L 2"]  # on packet switches, at the same time
-    switch: Bool[Array, "P Q L 2"]  # circuits change before it
-    ahead: Bool[Array, "P Q L"]  # circuits of the first all-to-all are known before the pass
-    inside_s: Float[Array, "P Q L 2"] | None = None  # on NVSwitches, at the same time; None: 0
-    waiting_s: Float[Array, "P Q L 2"] | None = None  # part of `optical_s` that waits for the switch; None: all
-    busy: Float[Array, "P Q L"] | None = None  # `expert_load`; None: balanced
-    beside_s: Float[Array, "P Q L 2"] | None = None  # other seconds, before it and after its all-to-alls
-    experts: Bool[Array, "P Q L"] | None = None  # has experts, even without all-to-all; None: as `moe`
-    counts_s: Float[Array, "P Q L"] | None = None  # part of the first; a pair also computes longer by it; None: 0
+    present: Bool[Array, "*C P Q L"]  # False pads passes that have fewer
+    moe: Bool[Array, "*C P Q L"]  # False: a dense block, no all-to-all
+    optical_s: Float[Array, "*C P Q L 2"]  # on circuits
+    packet_s: Float[Array, "*C P Q L 2"]  # on packet switches, at the same time
+    switch: Bool[Array, "*C P Q L 2"]  # circuits change before it
+    ahead: Bool[Array, "*C P Q L"]  # circuits of the first all-to-all are known before the pass
+    inside_s: Float[Array, "*C P Q L 2"] | None = None  # on NVSwitches, at the same time; None: 0
+    waiting_s: Float[Array, "*C P Q L 2"] | None = None  # part of `optical_s` that waits for the switch; None: all
+    busy: Float[Array, "*C P Q L"] | None = None  # `expert_load`; None: balanced
+    beside_s: Float[Array, "*C P Q L 2"] | None = None  # other seconds, before it and after its all-to-alls
+    experts: Bool[Array, "*C P Q L"] | None = None  # has experts, even without all-to-all; None: as `moe`
+    counts_s: Float[Array, "*C P Q L"] | None = None  # part of the first; a pair also computes longer by it; None: 0
 
     @property
     def electronic_s(self):
@@ -92,21 +92,21 @@ class Slots(NamedTuple):
     Fields that were not requested are None.
     """
 
-    end: Float[Array, "P Q L"]
-    start: Float[Array, "P Q L 2"]
-    over: Float[Array, "P Q L 2"]
-    compute_s: Float[Array, "P Q L"]
-    tp_s: Float[Array, "P Q L"]
-    exchange_s: Float[Array, "P Q L"]  # exposed all-to-alls, without waiting for the switch
-    paid_s: Float[Array, "P Q L"]  # waiting for the switch
-    again: Float[Array, "P Q L 2"] | Any = None  # start of recomputed all-to-alls; None: there are none
-    begin: Float[Array, "P Q L"] | Any = None
-    inner: Float[Array, "P Q L 2"] | Any = None  # the experts (or dense part) start and end
-    turn: Float[Array, "P Q L 2"] | Any = None  # start of the reconfiguration (meaningless without one)
-    active: Float[Array, "P Q L 2"] | Any = None  # when its circuits start to carry
-    waiting: Float[Array, "P Q L 2"] | Any = None  # seconds of the traffic that waited for them
-    runs: Float[Array, "P Q L 4"] | Any = None  # when each of `RUNS` starts
-    held: Float[Array, "P Q L"] | Any = None  # of pairs: when computation begins to take `Blocks.counts_s` longer
+    end: Float[Array, "*C P Q L"]
+    start: Float[Array, "*C P Q L 2"]
+    over: Float[Array, "*C P Q L 2"]
+    compute_s: Float[Array, "*C P Q L"]
+    tp_s: Float[Array, "*C P Q L"]
+    exchange_s: Float[Array, "*C P Q L"]  # exposed all-to-alls, without waiting for the switch
+    paid_s: Float[Array, "*C P Q L"]  # waiting for the switch
+    again: Float[Array, "*C P Q L 2"] | Any = None  # start of recomputed all-to-alls; None: there are none
+    begin: Float[Array, "*C P Q L"] | Any = None
+    inner: Float[Array, "*C P Q L 2"] | Any = None  # the experts (or dense part) start and end
+    turn: Float[Array, "*C P Q L 2"] | Any = None  # start of the reconfiguration (meaningless without one)
+    active: Float[Array, "*C P Q L 2"] | Any = None  # when its circuits start to carry
+    waiting: Float[Array, "*C P Q L 2"] | Any = None  # seconds of the traffic that waited for them
+    runs: Float[Array, "*C P Q L 4"] | Any = None  # when each of `RUNS` starts
+    held: Float[Array, "*C P Q L"] | Any = None  # of pairs: when computation begins to take `Blocks.counts_s` longer
 
 
 def in_float64(tree: Any) -> Any:

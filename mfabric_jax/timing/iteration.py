@@ -38,7 +38,7 @@ from mfabric_jax.workload.volume import (
     tp_bytes_per_gpu,
 )
 
-Beside = dict[str, Float[Array, "P Q L 2"]]  # seconds before a block and behind its all-to-alls, by kind
+Beside = dict[str, Float[Array, "*C P Q L 2"]]  # seconds before a block and behind its all-to-alls, by kind
 BESIDE = {  # column of rows, track and label of a picture
     "head": ("compute_s", "compute", "output head"),
     "tp": ("tp_comm_s", "NVSwitch", "TP"),
@@ -77,7 +77,7 @@ class FabricRates(NamedTuple):
     phase_s: Float[Array, ""] | float | None = None
 
     @property
-    def step_s(self) -> Float[Array, ""] | float:
+    def step_s(self) -> Float[Array, "..."] | float:
         return self.latency_s + self.alpha_s
 
 
@@ -174,17 +174,17 @@ class Walked(NamedTuple):
     table: ClockTable
     blocks: Blocks
     compute: BlockCompute
-    reduce_s: Float[Array, "C P"]
+    reduce_s: Float[Array, "*C P"]
     beside: Beside
-    step_s: Float[Array, "C P"]
-    moved_s: Float[Array, "C"]
+    step_s: Float[Array, "*C P"]
+    moved_s: Float[Array, "*C"]
 
     @property
-    def ends(self) -> Float[Array, "C P"]:
+    def ends(self) -> Float[Array, "*C P"]:
         return self.slots.end.max(axis=(-2, -1)) + self.reduce_s + self.step_s
 
     @property
-    def stage_seconds(self) -> dict[str, Float[Array, "C P"]]:
+    def stage_seconds(self) -> dict[str, Float[Array, "*C P"]]:
         """Seconds of every stage's own work and of its wait for the switch, by row column."""
         slots = self.slots
         each = {"compute_s": slots.compute_s, "tp_comm_s": slots.tp_s, "ep_comm_s": slots.exchange_s}
@@ -203,7 +203,7 @@ def walk(
     seconds: BlockSeconds,
     *,
     rules: Rules | None = None,
-    tp_Bps: Float[Array, "C P"] | None = None,
+    tp_Bps: Float[Array, "*C P"] | None = None,
     every: bool = True,
 ) -> Walked:
     """Return when every block of every pass of C iterations runs [C P Q L], and what follows; NumPy or JAX.
@@ -263,7 +263,7 @@ def rules_of(workload: Workload, rules: Rules | None) -> Rules:
     return rules
 
 
-def step_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
+def step_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "*C P"]:
     """Return the seconds of the optimizer step on every stage, limited by GPU memory bandwidth; 0 if it is left out."""
     memory_Bps: Any = rates.memory_Bps
     counts = workload.optimizer_step != "left-out"
@@ -271,7 +271,7 @@ def step_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
     return array_module(rates).asarray(moved, memory_Bps.dtype)[None] / memory_Bps
 
 
-def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, "C"]:
+def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, "*C"]:
     """Return the seconds of moving experts between ranks after an iteration, on the slowest stage."""
     if exchanges.moved is None:
         return array_module(rates, exchanges).zeros(len(exchanges.switch), exchanges.load.dtype)
@@ -280,7 +280,7 @@ def moving_seconds(rates: FabricRates, exchanges: Exchanges) -> Float[Array, "C"
     return array_module(between, inside).maximum(between, inside).max(-1)
 
 
-def send_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
+def send_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "*C P"]:
     """Return the seconds of activations between stages p and p + 1; last entry: from the last stage to the first."""
     senders = workload.gpus_per_server // workload.tp  # EP ranks on a server
     xp = array_module(rates)
@@ -291,7 +291,7 @@ def send_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
     return float(pp_bytes(workload) * senders) / slower + rates.step_s + turn_s
 
 
-def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps: Float[Array, "C P"]) -> BlockCompute:
+def compute_of(workload: Workload, seconds: BlockSeconds, tp_Bps: Float[Array, "*C P"]) -> BlockCompute:
     """Return the seconds of a block's parts, with the tensor-parallel all-reduce."""
     whole = complete_seconds(workload, seconds)
     tp_s = tp_bytes_per_gpu(workload) / tp_Bps
@@ -349,8 +349,8 @@ def _of_experts(workload: Workload, compute: BlockCompute) -> Any:
 
 
 def exposed_reduce_seconds(
-    workload: Workload, rates: FabricRates, end: Float[Array, "C P Q L"], rules: Rules
-) -> Float[Array, "C P"]:
+    workload: Workload, rates: FabricRates, end: Float[Array, "*C P Q L"], rules: Rules
+) -> Float[Array, "*C P"]:
     """Return the seconds of the gradient all-reduce that remain after the passes of every stage.
 
     If it overlaps with the passes, blocks queue for it in equal parts as they finish.
@@ -366,7 +366,7 @@ def exposed_reduce_seconds(
     return xp.stack(done, -1) - end.max(axis=(-2, -1))
 
 
-def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "C P"]:
+def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "*C P"]:
     """Return the seconds of the gradient all-reduce of every stage at the end of the iteration, by `replica_ring`.
 
     Dense gradients are reduced over all servers of the stage, those of experts over replicas and copies. Sharded

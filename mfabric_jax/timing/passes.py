@@ -123,22 +123,22 @@ class Exchanges(NamedTuple):
       theirs.
     """
 
-    optical: Float[Array, "P Q L 2"]
-    electrical: Float[Array, "P Q L 2"]
-    inside: Float[Array, "P Q L"]
-    switch: Bool[Array, "P Q L 2"]
-    ahead: Bool[Array, "P Q L"]
+    optical: Float[Array, "*C P Q L 2"]
+    electrical: Float[Array, "*C P Q L 2"]
+    inside: Float[Array, "*C P Q L"]
+    switch: Bool[Array, "*C P Q L 2"]
+    ahead: Bool[Array, "*C P Q L"]
     count: Array | None
     balanced: Float[Array, ""]
-    waiting: Float[Array, "P Q L 2"] | None = None
-    anew: Float[Array, "P Q L 2"] | None = None
-    busy: Float[Array, "P Q L"] | None = None
-    early: Float[Array, "P Q L 3 R"] | None = None
-    moved: Float[Array, "P 2"] | None = None
-    reconfigurations_during: Float[Array, "P Q L 2"] | None = None
+    waiting: Float[Array, "*C P Q L 2"] | None = None
+    anew: Float[Array, "*C P Q L 2"] | None = None
+    busy: Float[Array, "*C P Q L"] | None = None
+    early: Float[Array, "*C P Q L 3 R"] | None = None
+    moved: Float[Array, "*C P 2"] | None = None
+    reconfigurations_during: Float[Array, "*C P Q L 2"] | None = None
 
     @property
-    def load(self) -> Float[Array, "P Q L 2"]:
+    def load(self) -> Float[Array, "*C P Q L 2"]:
         return array_module(self.optical, self.electrical).maximum(self.optical, self.electrical)
 
     @property

@@ -32,7 +32,7 @@ _reached = at_first_call("mfabric_jax.traffic.reached_loops:reached_of_all")
 
 
 # ------------------------------------------------------------------------------------------------------ demand matrices
-def rank_bytes(tokens: Num[Array, "... R E"], bytes_per_selection: float | Float[Array, ""]) -> Float[Array, "... R R"]:
+def rank_bytes(tokens: Num[Array, "... R E"], bytes_per_selection: float | Num[Array, ""]) -> Float[Array, "... R R"]:
     """Return the bytes [... R R] that each rank dispatches to each rank; the diagonal is what a rank keeps.
 
     `tokens` [... R E] are selections in one all-to-all; expert e lives on rank e // (E / R). NumPy arrays give NumPy

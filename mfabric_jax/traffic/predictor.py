@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Float, Int, Num
 
 from mfabric_jax.checks import InputError, one_of, positive, whole
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.traffic.tokens import Tokens
 
 Predictor = Callable[..., Float[Array, "L E"]]
@@ -129,7 +130,7 @@ def predict_shares(
 
 @functools.partial(jax.jit, static_argnames="predictor")
 def _predict_shares(
-    load: Float[Array, "T L M E"], targets: Int[Array, "N"], predictor: Predictor, horizon: int
+    load: Float[Array, "T L M E"], targets: Int[Array, "N"], predictor: Predictor, horizon: int | Array
 ) -> Float[Array, "N L M E"]:
     window = inspect.signature(predictor).parameters.get("window")
     reach = window.default if window else 1

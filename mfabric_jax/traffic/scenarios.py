@@ -10,9 +10,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float, Key
 
 from mfabric_jax.checks import InputError, whole
+from mfabric_jax.support.array_module import Array
 from mfabric_jax.support.arrays import floats_or_nan
 from mfabric_jax.support.host_arrays import NOT_NEGATIVE
 

@@ -1,5 +1,6 @@
 """Forward and reverse derivatives against central differences, along one drawn direction per argument."""
 
+import chex
 import jax
 import numpy as np
 
@@ -32,6 +33,6 @@ class Derivatives:
             # Differences of values v carry about 1e-16 v / STEP of rounding.
             noise = 1e-8 * np.abs(value[settled]).max(initial=0)
             np.testing.assert_allclose(forward[settled], slope, rtol=rtol, atol=noise, err_msg=f"along {name}")
-            assert np.isfinite(slopes[name]).all(), name
+            chex.assert_tree_all_finite(slopes[name])
             pulled, pushed = np.sum(slopes[name] * direction), np.sum(cotangent[settled] * forward[settled])
             np.testing.assert_allclose(pulled, pushed, rtol=1e-9, atol=noise, err_msg=f"the transpose along {name}")

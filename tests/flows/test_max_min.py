@@ -2,6 +2,7 @@
 
 import math
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -117,7 +118,7 @@ def test_nan_ends_in_an_outcome():
 # ------------------------------------------------------------------------------------------------ transformations
 def test_a_batch_equals_its_loop_and_nothing_retraces():
     singles = [(padded(draw(seed, F, L, H), F, L, H).problem(),) for seed in range(12)]
-    once = eqx.filter_jit(eqx.debug.assert_max_traces(max_min_rates, max_traces=1))
+    once = eqx.filter_jit(chex.assert_max_traces(max_min_rates, n=1))
     assert_batch_is_its_loop(max_min_rates, singles, once, rtol=1e-14)
 
 

@@ -624,7 +624,7 @@ def test_a_block_computes_as_long_as_its_busiest_rank():
     tokens = jnp.zeros((1, 1, 4, 4)).at[..., 0].set(job.selections)  # every token to rank 0: it computes four times
     load = expert_load(job, tokens, tile=1)
     assert load.tolist() == [[4.0]]
-    found, _ = jobs.simulate(job, jobs.fat_tree(), 0 * tokens, EACH, jobs.KEEP, FAST)
+    found, _ = jobs.simulate(job, jobs.fat_tree(), 0 * tokens, EACH, uniform, FAST)
     even = jobs.timed(job, jobs.fat_tree(), found, EACH, FAST)
     busy = jobs.timed(job, jobs.fat_tree(), found._replace(busy=load[where.pick(1, 1)]), EACH, FAST)
     assert float(even.compute_s) == pytest.approx(3 * (2 + 5))

@@ -316,7 +316,7 @@ def _adam(config: TrainingSettings) -> optax.GradientTransformation:
 
 
 def mean_time(
-    model: PolicyNetwork, batch: Lesson, potentials: Float[Array, "B 1 3S+2 S"], strength: Float[Array, ""]
+    model: PolicyNetwork, batch: Lesson, potentials: Float[Array, "B 1 links S"], strength: Float[Array, ""]
 ) -> Float[Array, ""]:
     """Return the mean softened time, over the degree bound, of true demands on the circuits for their forecasts."""
 

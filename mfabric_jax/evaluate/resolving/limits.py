@@ -20,7 +20,7 @@ class CaseLimit(NamedTuple):
 
     when: Callable[[dict[str, Any]], bool]
     path: str
-    allowed: tuple
+    allowed: tuple[Any, ...]
     why: str
 
 
@@ -130,7 +130,7 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
 
 
 ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # values that replace those of BESIDE on a graph
-BESIDE: dict[str, tuple[tuple[str, tuple], ...]] = {  # values that each command models, by path
+BESIDE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that each command models, by path
     "an iteration of one group": (
         ("network.paths", ("spray", "ecmp")),
         ("network.oversubscribed_at", ("edge",)),
@@ -193,7 +193,7 @@ def more_than_demand(name: str) -> Misfit:
     )
 
 
-def refuse(path: str, allowed: tuple, why: str, got: Any, link: str = "with") -> None:
+def refuse(path: str, allowed: tuple[Any, ...], why: str, got: Any, link: str = "with") -> None:
     words = " or ".join(map(_word, allowed))
     raise Misfit(f"{path} must be {words} {link} {why}, got {_word(got)}.")
 

@@ -317,7 +317,7 @@ class Resolved(Hardware):
     def policy_name(self) -> str:
         return name_of(self.case.circuits.policy)
 
-    def circuits_policy(self, mean=None) -> Policy:
+    def circuits_policy(self, mean: Any = None) -> Policy:
         """Return the policy with its settings; `mean`: demand for "static"."""
         case: Any = self.case
         name = case.circuits.policy

@@ -105,7 +105,7 @@ class _LoadOf:
 
     case: Case = dataclasses.field(compare=False)
     job: Workload = dataclasses.field(compare=False)
-    key: tuple
+    key: tuple[Any, ...]
 
     @staticmethod
     def of(case: Case, job: Workload) -> "_LoadOf":

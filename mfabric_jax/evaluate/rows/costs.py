@@ -205,7 +205,7 @@ def _per(usd: Any, iteration_s: Any) -> Any:
     return None if usd is None else 1 / (iteration_s * usd)
 
 
-def columns_at_quotes(settings: Resolved, priced: Callable) -> Row:
+def columns_at_quotes(settings: Resolved, priced: Callable[..., Any]) -> Row:
     """Costs of a million tokens and of the network at other quoted prices; None where none are quoted."""
     columns: Row = dict.fromkeys(QUOTED)
     for column, parts in settings.parts.quote_variants(settings.server.name).items():
@@ -216,7 +216,7 @@ def columns_at_quotes(settings: Resolved, priced: Callable) -> Row:
     return columns
 
 
-def columns_on_panels(problem: "Problem", turned: Any, priced: Callable) -> Row:
+def columns_on_panels(problem: "Problem", turned: Any, priced: Callable[..., Any]) -> Row:
     """Costs with patch panels instead of a switch that never reconfigured; None if it did, or if there is none."""
     if not problem.fabric.reconfigures or problem.fabric.about.optics.switches is None:
         return dict.fromkeys(ON_PANELS)

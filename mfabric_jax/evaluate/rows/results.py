@@ -71,7 +71,8 @@ class Results:
         return f"<Results of {repr(self.cases)[1:-1]}; .rows() or .frame() computes them>"
 
     def _repr_html_(self) -> str:
-        return f"<p>Results of these cases; .rows() or .frame() computes them.</p>{self.cases._repr_html_()}"
+        cases: Any = self.cases
+        return f"<p>Results of these cases; .rows() or .frame() computes them.</p>{cases._repr_html_()}"
 
     def columns(self) -> RowArrays:
         """Return the rows as columns, each [N]; unknown numbers are nan."""

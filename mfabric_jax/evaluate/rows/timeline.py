@@ -60,7 +60,7 @@ def _rows(walked: Walked) -> list[dict[str, Any]]:
 NEAR_GBPS = 400.0
 
 
-def examples(cases: Cases) -> tuple[dict[str, dict], dict[str, list]]:
+def examples(cases: Cases) -> tuple[dict[str, dict[str, Any]], dict[str, list[Any]]]:
     """Return, by title, a region with its circuits, and timelines of a middle block with and without circuits.
 
     They show the first model with circuits between more than two servers, near 400 Gbps. Both are empty if no fabric

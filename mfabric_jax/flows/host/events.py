@@ -39,7 +39,7 @@ class Times(NamedTuple):
     holder: np.ndarray
 
 
-def run(s: Sharing, size, waiting: Waiting, heaps: Heaps, times: Times) -> int:
+def run(s: Sharing, size: np.ndarray, waiting: Waiting, heaps: Heaps, times: Times) -> int:
     """Fill in `times`; return the number of distinct event times."""
     clock, of_links, of_caps = heaps
     for flow in range(len(size)):
@@ -64,7 +64,7 @@ def run(s: Sharing, size, waiting: Waiting, heaps: Heaps, times: Times) -> int:
 
 
 @compiled
-def _expect(s, clock):
+def _expect(s: Sharing, clock: Heap):
     for index in range(s.counts[CHANGED]):
         flow = s.flows[index].changed
         if s.flows[flow].rate > 0:
@@ -75,7 +75,7 @@ def _expect(s, clock):
 
 
 @compiled
-def _release(waiting, flow, clock):
+def _release(waiting: Waiting, flow: int, clock: Heap):
     if waiting.ready[flow] <= waiting.start[flow]:
         waiting.last[flow] = -1
     time = max(waiting.start[flow], waiting.ready[flow]) + waiting.lag[flow]
@@ -84,7 +84,7 @@ def _release(waiting, flow, clock):
 
 
 @compiled
-def _begin(s, size, waiting, times, flow, time, clock):
+def _begin(s: Sharing, size: np.ndarray, waiting: Waiting, times: Times, flow: int, time: float, clock: Heap):
     times.begin[flow] = time
     s.now[1] = flow
     s.flows[flow].left, s.flows[flow].since = size[flow], time
@@ -103,7 +103,7 @@ def _begin(s, size, waiting, times, flow, time, clock):
 
 
 @compiled
-def _end(s, waiting, times, flow, time, clock):
+def _end(s: Sharing, waiting: Waiting, times: Times, flow: int, time: float, clock: Heap):
     s.now[1] = len(s.flows) + flow
     note(s.tape, END, flow, 0, s.flows[flow].left, s.flows[flow].rate)
     times.holder[flow] = max(s.flows[flow].holder, -1)
@@ -113,7 +113,7 @@ def _end(s, waiting, times, flow, time, clock):
 
 
 @compiled
-def _finish_flow(waiting, times, flow, time, clock):
+def _finish_flow(waiting: Waiting, times: Times, flow: int, time: float, clock: Heap):
     times.finish[flow] = time
     for index in range(waiting.first[flow], waiting.first[flow + 1]):
         then = waiting.then[index]

@@ -1,6 +1,6 @@
 """A binary heap of numbered items with changeable keys; each item is in it at most once."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ _ENTRY = np.dtype([("key", float), ("thing", np.int64)])
 class Heap(NamedTuple):
     """The first `size[0]` `entries` (`key`, `thing`) [N] are the heap; item n is at `position[n]`; -1: absent."""
 
-    entries: np.ndarray
+    entries: Any
     position: np.ndarray
     size: np.ndarray
 
@@ -25,18 +25,18 @@ def new_heap(things: int) -> Heap:
 
 
 @compiled
-def least(heap):
+def least(heap: Heap):
     """Return the smallest key; infinity if the heap is empty."""
     return heap.entries[0].key if heap.size[0] else np.inf
 
 
 @compiled
-def first(heap):
+def first(heap: Heap):
     return heap.entries[0].thing
 
 
 @compiled
-def put(heap, thing, key):
+def put(heap: Heap, thing: int, key: float):
     slot = heap.position[thing]
     if slot < 0:
         slot = heap.size[0]
@@ -49,7 +49,7 @@ def put(heap, thing, key):
 
 
 @compiled
-def drop(heap, thing):
+def drop(heap: Heap, thing: int):
     slot = heap.position[thing]
     if slot < 0:
         return
@@ -65,13 +65,13 @@ def drop(heap, thing):
 
 
 @compiled
-def _stand(heap, slot, thing, key):
+def _stand(heap: Heap, slot: int, thing: int, key: float):
     heap.entries[slot].key, heap.entries[slot].thing = key, thing
     heap.position[thing] = slot
 
 
 @compiled
-def _rise(heap, slot, thing, key):
+def _rise(heap: Heap, slot: int, thing: int, key: float):
     entries = heap.entries
     while slot:
         above = (slot - 1) // 2
@@ -83,7 +83,7 @@ def _rise(heap, slot, thing, key):
 
 
 @compiled
-def _sink(heap, slot, thing, key):
+def _sink(heap: Heap, slot: int, thing: int, key: float):
     entries = heap.entries
     while True:
         below = 2 * slot + 1

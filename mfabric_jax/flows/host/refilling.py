@@ -6,12 +6,12 @@ x, and on which a flow rises or has ended, releases these. A flow joins before a
 level, so no lower decision is ever undone.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mfabric_jax.flows.host import NEAR
-from mfabric_jax.flows.host.heap import compiled, drop, first, least, put
+from mfabric_jax.flows.host.heap import Heap, compiled, drop, first, least, put
 from mfabric_jax.flows.host.tape import CAPPED, CLOSE, LEVEL, Tape, note, note_member
 
 FIXED, RISING, FROZEN = 0, 1, 2
@@ -19,18 +19,15 @@ ROUNDING = 1e-15  # error that one change adds to a sum, relative to the largest
 MOST = 1e-6  # a sum that falls below this fraction of the term just subtracted is computed anew
 
 
-_FLOW = {"weight": float, "cap": float, "rate": float, "level": float, "left": float, "since": float}
-_FLOW |= {"holder": np.int32, "first": np.int32, "end": np.int32, "changed": np.int32, "state": np.int8}
-_LINK = {"capacity": float, "used": float, "rising": float, "full": float, "first": np.int32, "members": np.int32}
-_LINK |= {
-    "risers": np.int32,
-    "held": np.int32,
-    "changes": np.int32,
-    "listed": np.int32,
-    "stale": np.int32,
-    "bound": float,
+_FLOW = {
+    **{"weight": float, "cap": float, "rate": float, "level": float, "left": float, "since": float},
+    **{"holder": np.int32, "first": np.int32, "end": np.int32, "changed": np.int32, "state": np.int8},
 }
-_LINK |= {"touched": np.bool_, "waits": np.bool_, "asked": np.bool_}
+_LINK = {
+    **{"capacity": float, "used": float, "rising": float, "full": float, "first": np.int32, "members": np.int32},
+    **{"risers": np.int32, "held": np.int32, "changes": np.int32, "listed": np.int32, "stale": np.int32},
+    **{"bound": float, "touched": np.bool_, "waits": np.bool_, "asked": np.bool_},
+}
 _HOP = {"link": np.int32, "flow": np.int32, "share": float, "place": np.int32, "member": np.int32}
 
 
@@ -47,9 +44,9 @@ class Sharing(NamedTuple):
       links that need a new key. `now` [2]: time, and event (flow number for a begin, plus F for an end).
     """
 
-    flows: np.ndarray
-    links: np.ndarray
-    hops: np.ndarray
+    flows: Any
+    links: Any
+    hops: Any
     counts: np.ndarray
     now: np.ndarray
     tape: Tape
@@ -65,7 +62,15 @@ def _records(count: int, fields: dict[str, type], **values: np.ndarray | int) ->
     return records
 
 
-def nothing_shared(capacity, weight, cap, flow, link, share, tape: Tape) -> Sharing:
+def nothing_shared(
+    capacity: np.ndarray,
+    weight: np.ndarray,
+    cap: np.ndarray,
+    flow: np.ndarray,
+    link: np.ndarray,
+    share: np.ndarray,
+    tape: Tape,
+) -> Sharing:
     """Return the state before the first flow. Hops `flow`, `link`, `share` [N] in order of flows, on finite links."""
     first, first_hop = _firsts(link, len(capacity)), _firsts(flow, len(weight))
     return Sharing(
@@ -83,7 +88,7 @@ def _firsts(of: np.ndarray, many: int) -> np.ndarray:
 
 
 @compiled
-def enter(s, flow):
+def enter(s: Sharing, flow: int):
     """Begin a flow: add it to its links, rising from 0."""
     for hop in range(s.flows[flow].first, s.flows[flow].end):
         link = s.hops[hop].link
@@ -95,7 +100,7 @@ def enter(s, flow):
 
 
 @compiled
-def leave(s, flow):
+def leave(s: Sharing, flow: int):
     for hop in range(s.flows[flow].first, s.flows[flow].end):
         link = s.hops[hop].link
         _touch(s, link)
@@ -109,7 +114,7 @@ def leave(s, flow):
 
 
 @compiled
-def settle(s, flow):
+def settle(s: Sharing, flow: int):
     had = s.now[0] - s.flows[flow].since
     note(s.tape, CLOSE, flow, int(s.now[1]), s.flows[flow].rate, had)
     if had > 0:
@@ -118,7 +123,7 @@ def settle(s, flow):
 
 
 @compiled
-def _touch(s, link):
+def _touch(s: Sharing, link: int):
     if s.links[link].touched:
         return
     s.links[link].touched, s.links[link].waits = True, True
@@ -130,7 +135,7 @@ def _touch(s, link):
 
 
 @compiled
-def _sum(s, link):
+def _sum(s: Sharing, link: int):
     """Compute the sums over the link's flows anew; return the highest level of its fixed flows."""
     used, rising, risers, highest = 0.0, 0.0, 0, 0.0
     for slot in range(s.links[link].first, s.links[link].first + s.links[link].members):
@@ -147,7 +152,7 @@ def _sum(s, link):
 
 
 @compiled
-def _ask(s, link):
+def _ask(s: Sharing, link: int):
     if not s.links[link].asked:
         s.links[link].asked = True
         s.links[s.counts[STALE]].stale = link
@@ -155,7 +160,7 @@ def _ask(s, link):
 
 
 @compiled
-def _rise(s, flow):
+def _rise(s: Sharing, flow: int):
     """Make a fixed flow rise: return its bandwidth to its links."""
     s.flows[s.counts[CHANGED]].changed = flow
     s.counts[CHANGED] += 1
@@ -173,7 +178,7 @@ def _rise(s, flow):
 
 
 @compiled
-def _let_go(s, hop):
+def _let_go(s: Sharing, hop: int):
     link, flow = s.hops[hop].link, s.hops[hop].flow
     if s.flows[flow].holder == link:
         s.links[link].held -= 1
@@ -181,7 +186,7 @@ def _let_go(s, hop):
 
 
 @compiled
-def _give_back(s, link, rate):
+def _give_back(s: Sharing, link: int, rate: float):
     s.links[link].used -= rate
     s.links[link].changes += 1
     if s.links[link].used < MOST * rate:
@@ -190,7 +195,7 @@ def _give_back(s, link, rate):
 
 
 @compiled
-def _rise_again(s, flow, caps):
+def _rise_again(s: Sharing, flow: int, caps: Heap):
     settle(s, flow)
     _rise(s, flow)
     if s.flows[flow].cap < np.inf:
@@ -198,7 +203,7 @@ def _rise_again(s, flow, caps):
 
 
 @compiled
-def _freeze(s, flow, level, link, caps):
+def _freeze(s: Sharing, flow: int, level: float, link: int, caps: Heap):
     s.flows[flow].state, s.flows[flow].level, s.flows[flow].holder = FROZEN, level, link
     s.flows[flow].rate = s.flows[flow].weight * level if link >= 0 else s.flows[flow].cap
     drop(caps, flow)
@@ -217,14 +222,14 @@ def _freeze(s, flow, level, link, caps):
 
 
 @compiled
-def _room_ends(s, link):
+def _room_ends(s: Sharing, link: int):
     if s.links[link].risers == 0:
         return np.inf
     return max(s.links[link].capacity - s.links[link].used, 0.0) / s.links[link].rising
 
 
 @compiled
-def _find_keys(s, links):
+def _find_keys(s: Sharing, links: Heap):
     for index in range(s.counts[STALE]):
         link = s.links[index].stale
         s.links[link].asked = False
@@ -239,7 +244,7 @@ def _find_keys(s, links):
 
 
 @compiled
-def refill(s, links, caps):
+def refill(s: Sharing, links: Heap, caps: Heap):
     """Update rates after flows entered and left, and list the flows that rose. `links`, `caps`: empty heaps."""
     for index in range(s.counts[CHANGED]):
         flow = s.flows[index].changed
@@ -266,7 +271,7 @@ def refill(s, links, caps):
 
 
 @compiled
-def _wake(s, link, caps):
+def _wake(s: Sharing, link: int, caps: Heap):
     """Make the flows held by a link rise if it has room at their level."""
     s.links[link].waits = False
     _ask(s, link)
@@ -285,7 +290,7 @@ def _wake(s, link, caps):
 
 
 @compiled
-def _fill(s, link, reached, caps):
+def _fill(s: Sharing, link: int, reached: float, caps: Heap):
     """If the link is full by now, make flows above its level rise, or hold its flows if none is; return the level
     reached."""
     expected = max(_room_ends(s, link), reached)
@@ -318,7 +323,7 @@ def _fill(s, link, reached, caps):
 
 
 @compiled
-def _finish(s):
+def _finish(s: Sharing):
     for index in range(s.counts[CHANGED]):
         s.flows[s.flows[index].changed].state = FIXED
     for index in range(s.counts[TOUCHED]):

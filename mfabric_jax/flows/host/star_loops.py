@@ -44,19 +44,19 @@ class StarState(NamedTuple):
 
 
 @compiled
-def _update_frozen(row, free, before, after):
+def _update_frozen(row: np.ndarray, free: np.ndarray, before: np.ndarray, after: np.ndarray):
     for q in range(len(row)):
         after[q] = before[q] + row[q] * free[q]
 
 
 @compiled
-def _update_room(row, free, before, after, level):
+def _update_room(row: np.ndarray, free: np.ndarray, before: np.ndarray, after: np.ndarray, level: float):
     for q in range(len(row)):
         after[q] = before[q] - level * (row[q] * free[q])
 
 
 @compiled
-def _sum_of(row, free, begin, end):
+def _sum_of(row: np.ndarray, free: np.ndarray, begin: int, end: int):
     total = 0.0
     for q in range(begin, end):
         total += row[q] * free[q]
@@ -64,7 +64,7 @@ def _sum_of(row, free, begin, end):
 
 
 @compiled
-def _soonest(left, levels, level, step, slow, pace):
+def _soonest(left: np.ndarray, levels: np.ndarray, level: float, step: float, slow: np.ndarray, pace: float):
     """Subtract a step's bytes, at the old levels, from a source's flows; return the seconds until the next one ends."""
     low = NONE
     for j in range(len(left)):
@@ -74,7 +74,7 @@ def _soonest(left, levels, level, step, slow, pace):
     return low
 
 
-def ends_of_all(size, leaf, groups, each):
+def ends_of_all(size: np.ndarray, leaf: np.ndarray, groups: np.ndarray, each: np.ndarray):
     """Return when the last flow of each star ends [B]; arguments as in `star.latest_ends`, without NaN.
 
     `each` [B N N] receives the end of every flow; with the shape [0 0 0], of none.
@@ -124,7 +124,7 @@ def ends_of_all(size, leaf, groups, each):
 
 
 @compiled
-def _begin(star, size, leaf, groups):
+def _begin(star: StarState, size: np.ndarray, leaf: np.ndarray, groups: np.ndarray):
     """Set up one star, scaled to about 1; return the number of flows (-1: one crosses a dead port) and both scales."""
     n, racks = len(size), groups.shape[1]
     share = n // racks if racks else 1
@@ -159,7 +159,7 @@ def _begin(star, size, leaf, groups):
 
 
 @compiled
-def _count(star, i, j, change):
+def _count(star: StarState, i: int, j: int, change: float):
     star.degree[0, i] += change
     star.degree[1, j] += change
     racks = star.group_degree.shape[1]
@@ -170,7 +170,7 @@ def _count(star, i, j, change):
 
 
 @compiled
-def _end(star, until, slow, border, each, now):
+def _end(star: StarState, until: np.ndarray, slow: np.ndarray, border: float, each: np.ndarray, now: float):
     """End the flows that finish by `border`; return their number and their least rate. `each` [1 N N] or [0 N N]
     receives their ends."""
     ended, least = 0, NONE
@@ -190,7 +190,7 @@ def _end(star, until, slow, border, each, now):
 
 
 @compiled
-def _fill(star, first, steps, hint):
+def _fill(star: StarState, first: int, steps: int, hint: np.ndarray):
     """Freeze ports from step `first` on, lowest first; return the number of steps.
 
     The order of the event before is a hint: the lowest of its next few ports freezes. If the levels ascend, they are
@@ -231,7 +231,7 @@ def _fill(star, first, steps, hint):
 
 
 @compiled
-def _reopen_ports(star, back, step, hint):
+def _reopen_ports(star: StarState, back: int, step: int, hint: np.ndarray):
     """Reopen the ports frozen from step `back` up to `step`; list all open ports in `hint`, and return their number."""
     many = 0
     for k in range(back, step):
@@ -248,7 +248,7 @@ def _reopen_ports(star, back, step, hint):
 
 
 @compiled
-def _is_overfull(star, step):
+def _is_overfull(star: StarState, step: int):
     """Return whether a port or group whose flows are all frozen by others carries more than its capacity."""
     for s in range(2):
         for p in range(len(star.left)):
@@ -261,7 +261,7 @@ def _is_overfull(star, step):
 
 
 @compiled
-def _share(star, step, side, port):
+def _share(star: StarState, step: int, side: int, port: int):
     """Return the level at which a port would be full, or `NONE` if all its flows are frozen."""
     version, racks = star.version[step, side], star.group_degree.shape[1]
     count = star.degree[side, port] - star.frozen[side, version, port]
@@ -276,7 +276,7 @@ def _share(star, step, side, port):
 
 
 @compiled
-def _freeze(star, step, side, port, level):
+def _freeze(star: StarState, step: int, side: int, port: int, level: float):
     other, racks = 1 - side, star.group_degree.shape[1]
     own, theirs = star.version[step, side], star.version[step, other]
     row, free = star.has[side, port], star.open[other]

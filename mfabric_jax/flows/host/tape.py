@@ -45,7 +45,7 @@ def new_tape(steps: int, members: int) -> Tape:
 
 
 @compiled
-def note(tape, what, first, second, value, other):
+def note(tape: Tape, what: int, first: int, second: int, value: float, other: float):
     index = tape.length[0]
     tape.length[0] += 1
     if index < len(tape.steps):
@@ -54,14 +54,14 @@ def note(tape, what, first, second, value, other):
 
 
 @compiled
-def note_member(tape, hop, held, rate):
+def note_member(tape: Tape, hop: int, held: bool, rate: float):
     index = tape.length[1]
     tape.length[1] += 1
     if index < len(tape.hop):
         tape.hop[index], tape.held[index], tape.rate[index] = hop, held, rate
 
 
-def push_forward(tape, hop_flow, share, weight, d):
+def push_forward(tape: Tape, hop_flow: np.ndarray, share: np.ndarray, weight: np.ndarray, d: tuple[np.ndarray, ...]):
     """Return the change of all begins and ends [2F] for changes `d` of capacity, share (by hop), weight, cap, size,
     start and lag."""
     d_capacity, d_share, d_weight, d_cap, d_size, d_start, d_lag = d
@@ -100,7 +100,7 @@ def push_forward(tape, hop_flow, share, weight, d):
     return time
 
 
-def pull_back(tape, hop_flow, share, weight, links, of_time):
+def pull_back(tape: Tape, hop_flow: np.ndarray, share: np.ndarray, weight: np.ndarray, links: int, of_time: np.ndarray):
     """Return the cotangents of each input for cotangents of begins and ends [2F]: the transpose of `push_forward`."""
     flows, hops = len(weight), len(share)
     capacity, of_share, of_weight = np.zeros(links), np.zeros(hops), np.zeros(flows)
