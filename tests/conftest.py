@@ -4,6 +4,7 @@ Tests need the extra `dev`, which holds all others.
 """
 
 import gc
+import importlib.util
 import os
 import pathlib
 import signal
@@ -18,10 +19,11 @@ import pytest
 # compiles none of them, and a wrapper around its loops would stop it; other annotations are pyright's to check.
 PACKAGE = pathlib.Path(__file__).parents[1] / "mfabric_jax"
 WITH_SHAPES = [file for file in PACKAGE.rglob("*.py") if "from jaxtyping import" in file.read_text(encoding="utf-8")]
-jaxtyping.install_import_hook(
-    [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in WITH_SHAPES],
-    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",  # an int is a float
-)
+if importlib.util.find_spec("beartype"):  # machines with a GPU may lack it
+    jaxtyping.install_import_hook(
+        [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in WITH_SHAPES],
+        "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",  # an int is a float
+    )
 
 from mfabric_jax.support.platforms import OLDER_FUSIONS  # noqa: E402
 
