@@ -205,7 +205,7 @@ class Now:
 
         return self._anew(work, *np.broadcast_arrays(before, after))
 
-    def where(self, mask: Array, count: Array, other: Array):
+    def where(self, mask: Array, count: Array, other: Array) -> Any:
         return np.where(mask, count, other)
 
     def differ(self, count: Array, other: Array) -> Any:
@@ -291,7 +291,7 @@ class Traced:
         """Number of new circuits."""
         return circuits_anew(before, after).astype(self.tables.demand.dtype)
 
-    def where(self, mask: Array, count: Array, other: Array):
+    def where(self, mask: Array, count: Array, other: Array) -> Any:
         return jnp.where(mask[..., None, None], count, other)
 
     def differ(self, count: Array, other: Array) -> Any:
@@ -373,7 +373,7 @@ class Numbered(Traced):
         results = work(*(self.table[row] for row in rows[: len(circuits)]), *rows[len(circuits) :])
         return jax.tree.map(lambda part: part[of_each.reshape(numbers[0].shape)], results)
 
-    def where(self, mask: Array, count: Array, other: Array):
+    def where(self, mask: Array, count: Array, other: Array) -> Any:
         return array_module(mask, count, other).where(mask, count, other)
 
     def as_arrays(self, count: Array) -> Array:
