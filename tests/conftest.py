@@ -15,11 +15,13 @@ import jax
 import jaxtyping
 import pytest
 
-# The modules that annotate shapes are checked whenever they are called, before the first of them is imported. Numba
-# compiles none of them, and a wrapper around its loops would stop it; other annotations are pyright's to check.
+# Under MFABRIC_CHECK_SHAPES=1 the modules that annotate shapes are checked whenever they are called; the hook comes
+# before the first of them is imported. Numba compiles none of them, and a wrapper around its loops would stop it; other
+# annotations are pyright's to check.
 PACKAGE = pathlib.Path(__file__).parents[1] / "mfabric_jax"
 WITH_SHAPES = [file for file in PACKAGE.rglob("*.py") if "from jaxtyping import" in file.read_text(encoding="utf-8")]
-if importlib.util.find_spec("beartype"):  # machines with a GPU may lack it
+CHECKS_SHAPES = bool(os.environ.get("MFABRIC_CHECK_SHAPES")) and importlib.util.find_spec("beartype") is not None
+if CHECKS_SHAPES:
     jaxtyping.install_import_hook(
         [".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in WITH_SHAPES],
         "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",  # an int is a float

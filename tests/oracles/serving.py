@@ -163,7 +163,7 @@ def on_torus(between, per_server, servers):
     return drained(flows, capacity)
 
 
-PLANE = {"network__full-mesh__dimensions": 2, "network__full-mesh__ways": "shortest"}  # what `on_full_mesh` is
+PLANE = {"network__full-mesh__dimensions": 2, "network__full-mesh__paths": "shortest"}  # what `on_full_mesh` is
 
 
 def on_full_mesh(between, per_server, servers):

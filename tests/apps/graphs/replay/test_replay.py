@@ -289,7 +289,7 @@ def test_ranks_are_where_they_are_asked_for(tmp_path):
     file.write_text('{"gpus": [3, 1, 0, 2]}')
     assert gpus(ranks_on=str(file)) == [3, 1, 0, 2]
     file.write_text('{"gpus": [3, 1, 1, 2]}')
-    check_refused("must be 4 different ones", gpus, ranks_on=str(file))
+    check_refused("must be 4 different GPUs", gpus, ranks_on=str(file))
 
 
 def test_spans_tell_everything_once_and_the_path():
