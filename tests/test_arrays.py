@@ -449,7 +449,7 @@ def test_every_public_array_has_a_row():
     covered, lacking = {name for row in (*ROWS, *SLOW) for name in row.names.split()}, []
     line = re.compile(rf"name mfabric_jax\.(?:{PACKAGES})\.([A-Za-z_.]+): (?:class)?\((.*)\)")
     names = [found.groups() for found in map(line.fullmatch, SURFACE.read_text().splitlines()) if found]
-    assert len(names) > 200
+    assert len(names) > 90
     for name, arguments in names:
         if name.partition(".")[0] in WITHOUT.split():
             continue

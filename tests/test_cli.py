@@ -66,7 +66,7 @@ def test_without_the_extra_only_the_bar_is_missing(capsys, monkeypatch):
 
 def test_rows_are_printed_and_written(capsys, tmp_path):
     csv = tmp_path / "rows.csv"
-    assert status(*SMALL, "--seed", "1", "--out", str(csv)) == 0
+    assert status(*SMALL, "--seed", "1", "--all-columns", "--out", str(csv)) == 0
     output = capsys.readouterr()
     assert "fat-tree" in output.out
     assert "perf/$" in output.out

@@ -53,9 +53,11 @@ class _Bar:
 
     def __call__(self, now) -> None:
         if self.bar is None:
-            there = f"; {now.files_found:,} files with {now.found:,} cases exist already" if now.files_found else ""
+            there = (
+                f"; {now.files_found:,} files with {now.rows_found:,} cases exist already" if now.files_found else ""
+            )
             print(f"sweep: {now.rows:,} cases in {now.files:,} files{there}", file=sys.stderr, flush=True)
-            self.bar = shared.bar("sweep", "case", now.rows, now.found, unit_scale=True)
+            self.bar = shared.bar("sweep", "case", now.rows, now.rows_found, unit_scale=True)
             for fault in now.again:
                 self.bar.write(f"sweep: {fault}; it is computed again.", file=sys.stderr)
         elif now.estimate is not None and now.estimate is not self.now.estimate:
@@ -115,7 +117,7 @@ def run_space(config: Any, options: Any, shard: tuple[int, int]) -> int:
         raise
     finally:
         bar.close()
-    took, made = time.perf_counter() - began - bar.compile_s, bar.now.done - bar.now.found
+    took, made = time.perf_counter() - began - bar.compile_s, bar.now.done - bar.now.rows_found
     beside = f" and {bar.compile_s:.1f} s of compiling" if bar.compile_s > SEEN_S else ""
     now = f", {pace(made, took, 'case')}{beside}" if made else ""
     print(f"{bar.now.done:,} configurations in {len(files)} files of {options.out}; {made:,} of them now{now}")

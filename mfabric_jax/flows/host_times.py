@@ -113,12 +113,12 @@ def _call_host(function: Callable[..., Any], shapes: Any, *operands: Any) -> Any
     shape_of = jax.tree.structure(operands)
 
     def call(_, results: Any, *leaves: Any):
-        given, into = ([np.asarray(leaf) for leaf in some] for some in (leaves, jax.tree.leaves(results)))
-        batches = [leaf.shape[: leaf.ndim - rank] for leaf, rank in zip(given, ranks, strict=True)]
+        values, into = ([np.asarray(leaf) for leaf in some] for some in (leaves, jax.tree.leaves(results)))
+        batches = [leaf.shape[: leaf.ndim - rank] for leaf, rank in zip(values, ranks, strict=True)]
         batch = np.broadcast_shapes(*batches)
         full = [
             np.broadcast_to(leaf, batch + leaf.shape[leaf.ndim - rank :])
-            for leaf, rank in zip(given, ranks, strict=True)
+            for leaf, rank in zip(values, ranks, strict=True)
         ]
 
         def instance(index: tuple[int, ...]):

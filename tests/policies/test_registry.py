@@ -140,7 +140,7 @@ def test_a_name_holds_settings_which_are_columns_and_one_object(mine):
 def test_settings_and_functions_that_a_policy_does_not_have(mine):
     for name, sentence in (
         (f"{mine}:squared(powr=2)", "squared' has no setting 'powr'; it has rule, power."),
-        (f"{mine}:squared(power)", "must be written as NAME(setting=value, ...), got 'power' in it."),
+        (f"{mine}:squared(power)", "must be written as NAME(setting=value, ...), but contains 'power'."),
         (f"{mine}:squared(power=1, power=2)", "its setting 'power' is stated twice."),
         (f"{mine}:squared(power=[1, 2])", "its setting 'power' must be one value here, got several."),
         (f"{mine}:_helper", "is unknown; allowed: squared."),

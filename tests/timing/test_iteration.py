@@ -342,7 +342,7 @@ def timed(workload, seconds=SECONDS, **more):
     nothing = np.zeros((*places(workload).layer.shape, 2))
     found = Exchanges(nothing, nothing, nothing[..., 0], nothing > 0, nothing[..., 0] > 0, None, np.zeros(()))
     walked = walk_alone(workload, rates(**more), found, BlockSeconds(*seconds))
-    return Times(float(walked.ends.max()), {name: x[-1] for name, x in walked.stage_seconds.items()}, walked)
+    return Times(float(walked.ends.max()), {name: x[-1] for name, x in walked.spent.items()}, walked)
 
 
 def alone(workload, seconds=SECONDS, **more):
@@ -365,14 +365,10 @@ def test_the_head_by_hand():
     workload = with_words(job(blocks=1, micro_batches=1))
     before, after = timed(workload), timed(with_words(workload, head="counted"))
     np.testing.assert_allclose(after.walked.beside["head"][0, :, 0], [[0, HEAD_S], [2 * HEAD_S, 0]], rtol=RTOL)
-    np.testing.assert_allclose(
-        after.stage_seconds["compute_s"], before.stage_seconds["compute_s"] + 3 * HEAD_S, rtol=RTOL
-    )
+    np.testing.assert_allclose(after.spent["compute_s"], before.spent["compute_s"] + 3 * HEAD_S, rtol=RTOL)
     words = 2 * VOCAB * 1000 * 1000.0  # bytes of both matrices' gradients; inside: a ring of 2 ranks over 4 slices
     reduce_s = servers_of(workload, words) / SERVER + words / 4 / NVLINK
-    np.testing.assert_allclose(
-        after.stage_seconds["dp_comm_s"], before.stage_seconds["dp_comm_s"] + reduce_s, rtol=RTOL
-    )
+    np.testing.assert_allclose(after.spent["dp_comm_s"], before.spent["dp_comm_s"] + reduce_s, rtol=RTOL)
     np.testing.assert_allclose(after.iteration_s, before.iteration_s + 3 * HEAD_S + reduce_s, rtol=RTOL)
     assert alone(workload) == alone(dataclasses.replace(workload, architecture=job().architecture, head="known")) == {}
 
@@ -418,13 +414,13 @@ def test_the_optimizer_reads_and_writes_its_state():
         np.testing.assert_array_equal(step_seconds(workload, jobs.of_cases(rates(memory_Bps=np.inf))), 0)
     got, before = timed(workload), timed(dataclasses.replace(workload, optimizer_step="left-out"))
     np.testing.assert_allclose(got.iteration_s, before.iteration_s + step_s, rtol=RTOL)
-    np.testing.assert_allclose(got.stage_seconds["compute_s"], before.stage_seconds["compute_s"] + step_s, rtol=RTOL)
+    np.testing.assert_allclose(got.spent["compute_s"], before.spent["compute_s"] + step_s, rtol=RTOL)
 
 
 def test_experts_that_are_all_reduced_too():
     # Two blocks of two micro-batches on one stage: 3 s forward and 3 s backward more in each.
     before, got = (timed(job(tp_reduces=kind)) for kind in ("attention", "all"))
-    np.testing.assert_allclose(got.stage_seconds["tp_comm_s"], before.stage_seconds["tp_comm_s"] + 24, rtol=RTOL)
+    np.testing.assert_allclose(got.spent["tp_comm_s"], before.spent["tp_comm_s"] + 24, rtol=RTOL)
     np.testing.assert_allclose(got.iteration_s, before.iteration_s + 24, rtol=RTOL)
     np.testing.assert_array_equal(alone(job(tp_reduces="all", recompute="block"))["tp"], got.walked.beside["tp"])
 
@@ -522,7 +518,7 @@ def test_gradients_that_are_scattered_and_weights_gathered_at_the_end():
     got = timed(workload, BlockSeconds(0.0, 0.0, 0.0))
     moe, dense = half_ring(2.0 * MOE_BLOCK, 6e6) - 0.04, half_ring(2.0 * DENSE_BLOCK, 0) - 0.04
     np.testing.assert_allclose(got.walked.reduce_s, half_of_all() - 0.04, rtol=RTOL)
-    np.testing.assert_allclose(got.stage_seconds["dp_comm_s"], 3 * (moe + dense) + half_of_all() - 0.04, rtol=RTOL)
+    np.testing.assert_allclose(got.spent["dp_comm_s"], 3 * (moe + dense) + half_of_all() - 0.04, rtol=RTOL)
     for kind in ("none", "optimizer"):  # a reduce-scatter and an all-gather: all of an all-reduce
         whole = reduce_seconds(dataclasses.replace(workload, sharding=kind))
         np.testing.assert_allclose(whole, 2 * (half_of_all() - 0.04), rtol=RTOL)
@@ -541,7 +537,7 @@ def test_all_of_it_together_adds_up_and_is_drawn():
     workload = with_words(job(pp=2, dp=2, blocks=5, dense_blocks=1, recompute="block"), **settings)
     total, _, walked = timed(workload, BlockSeconds(0.001, 0.001, 0.001))  # hides next to nothing
     busy = np.asarray(walked.slots.end - walked.slots.begin).sum((1, 2)) + walked.reduce_s + walked.step_s
-    np.testing.assert_allclose(sum(walked.stage_seconds.values()), busy, rtol=RTOL)
+    np.testing.assert_allclose(sum(walked.spent.values()), busy, rtol=RTOL)
     assert total > busy.max()
     assert set(walked.beside) == set(BESIDE)
     assert all(float(jnp.asarray(x).sum()) > 0 for x in walked.beside.values())
@@ -556,7 +552,7 @@ def test_all_of_it_together_adds_up_and_is_drawn():
             if one["stage"] == stage and column:
                 of[column] += one["end_s"] - one["start_s"]
         for column, seconds in of.items():
-            np.testing.assert_allclose(seconds, plain.stage_seconds[column][stage], rtol=1e-7, err_msg=column)
+            np.testing.assert_allclose(seconds, plain.spent[column][stage], rtol=1e-7, err_msg=column)
 
 
 def test_slopes_go_through():

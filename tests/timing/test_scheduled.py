@@ -232,7 +232,7 @@ def test_a_wrong_scheduler_is_told_before_anything_is_computed(own, function):
 
 
 def test_a_function_of_numbers_has_no_schedule():
-    with pytest.raises(InputError, match=r"circuits\.schedule must be none for a function that JAX traces"):
+    with pytest.raises(InputError, match=r"circuits\.schedule must be none for a traced function"):
         iteration_of(small({"circuits.schedule": "spectra"}))
 
 

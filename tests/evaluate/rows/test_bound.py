@@ -65,5 +65,5 @@ def test_it_is_one_row_whatever_the_policy_and_is_not_ranked():
 
 
 def test_failures_have_none():
-    with pytest.raises(InputError, match=r"circuits\.turn must be"):
+    with pytest.raises(InputError, match=r"circuits\.reconfigure must be"):
         check_beside("failures", small({"network.fabric": "mfabric", "circuits.reconfigure": "bound"}))
