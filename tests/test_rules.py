@@ -35,7 +35,12 @@ def test_nothing_writes_into_frozen_classes():
     ]
 
 
-NO_FABRIC = {"CircuitTable", "Circuits", "Prices", "CircuitSchedule"}  # classes in fabric/ that code elsewhere may ask for
+NO_FABRIC = {
+    "CircuitTable",
+    "Circuits",
+    "Prices",
+    "CircuitSchedule",
+}  # classes in fabric/ that code elsewhere may ask for
 
 
 def fabric_classes():

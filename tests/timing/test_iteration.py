@@ -342,7 +342,7 @@ def timed(workload, seconds=SECONDS, **more):
     nothing = np.zeros((*places(workload).layer.shape, 2))
     found = Exchanges(nothing, nothing, nothing[..., 0], nothing > 0, nothing[..., 0] > 0, None, np.zeros(()))
     walked = walk_alone(workload, rates(**more), found, BlockSeconds(*seconds))
-    return Times(float(walked.ends.max()), {name: x[-1] for name, x in walked.spent.items()}, walked)
+    return Times(float(walked.ends.max()), {name: x[-1] for name, x in walked.stage_seconds.items()}, walked)
 
 
 def alone(workload, seconds=SECONDS, **more):
@@ -537,7 +537,7 @@ def test_all_of_it_together_adds_up_and_is_drawn():
     workload = with_words(job(pp=2, dp=2, blocks=5, dense_blocks=1, recompute="block"), **settings)
     total, _, walked = timed(workload, BlockSeconds(0.001, 0.001, 0.001))  # hides next to nothing
     busy = np.asarray(walked.slots.end - walked.slots.begin).sum((1, 2)) + walked.reduce_s + walked.step_s
-    np.testing.assert_allclose(sum(walked.spent.values()), busy, rtol=RTOL)
+    np.testing.assert_allclose(sum(walked.stage_seconds.values()), busy, rtol=RTOL)
     assert total > busy.max()
     assert set(walked.beside) == set(BESIDE)
     assert all(float(jnp.asarray(x).sum()) > 0 for x in walked.beside.values())
@@ -552,7 +552,7 @@ def test_all_of_it_together_adds_up_and_is_drawn():
             if one["stage"] == stage and column:
                 of[column] += one["end_s"] - one["start_s"]
         for column, seconds in of.items():
-            np.testing.assert_allclose(seconds, plain.spent[column][stage], rtol=1e-7, err_msg=column)
+            np.testing.assert_allclose(seconds, plain.stage_seconds[column][stage], rtol=1e-7, err_msg=column)
 
 
 def test_slopes_go_through():
