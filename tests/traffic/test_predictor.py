@@ -215,9 +215,9 @@ def test_total_variation_by_hand():
 SIDE_BY_SIDE = """
 import threading
 import numpy as np
-from mfabric_jax.traffic.predictor import ahead, get
+from mfabric_jax.traffic.predictor import get, predict_shares
 load = np.random.default_rng(0).random((3, 4, 1, 24), np.float32)
-threads = [threading.Thread(target=lambda: ahead(load, np.arange(3), get("transition"))) for _ in range(2)]
+threads = [threading.Thread(target=lambda: predict_shares(load, np.arange(3), get("transition"))) for _ in range(2)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 """
