@@ -14,7 +14,7 @@ from typing import Any
 
 from mfabric_jax.apps.failures import failures
 from mfabric_jax.case import Case
-from mfabric_jax.case.fabrics import NAMES
+from mfabric_jax.case.network import NAMES
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate import simulate
 from mfabric_jax.fabric.graph import graph_text

@@ -11,14 +11,16 @@ import re
 import sys
 import zlib
 from collections.abc import Container, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mfabric_jax.case.fabrics import GRAPH, NAMES
+from mfabric_jax.case.network import GRAPH, NAMES
 from mfabric_jax.case.paths import (
     Case,
     Leaf,
     Statement,
     build,
+    file_settings,
     flat,
     is_axis,
     is_chosen,
@@ -28,7 +30,7 @@ from mfabric_jax.case.paths import (
     settings,
     unknown,
 )
-from mfabric_jax.case.policies import BOUND
+from mfabric_jax.case.policies import BOUND, file_of
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.support.notebooks import MOST, few, html_table
 
@@ -416,3 +418,11 @@ def _draw_values(path: str, axis: Mapping[str, Any], count: int, seed: int) -> l
         axis["whole"] = True
         check_range(field, **axis)
     return draw(path, axis, count, seed).tolist()
+
+
+def files_of(cases: Cases) -> dict[str, Path]:
+    """Return the existing files and folders that cases name, by that name."""
+    every = [flat(block.case) for block in cases.blocks]
+    named = {value for values in every for path in file_settings() if isinstance(value := values.get(path), str)}
+    paths = {name: Path(file_of(name)) for name in sorted(named)}
+    return {name: path for name, path in paths.items() if path.exists()}

@@ -18,9 +18,20 @@ from typing import Any
 import msgspec
 
 from mfabric_jax import units
-from mfabric_jax.case import policies, tree
+from mfabric_jax.case import policies
+from mfabric_jax.case.job import (
+    Compute,
+    FailureSettings,
+    GpuSettings,
+    Job,
+    Model,
+    PlacementSettings,
+    RunSettings,
+    Traffic,
+)
+from mfabric_jax.case.network import CircuitSettings, Network
+from mfabric_jax.case.schema import Alternative, SettingsGroup
 from mfabric_jax.case.serving import ServingSettings
-from mfabric_jax.case.tree import Alternative, SettingsGroup
 from mfabric_jax.checks import InputError, check_size, format_value, one_of, suggestion
 from mfabric_jax.support.notebooks import html_table
 
@@ -172,18 +183,18 @@ Statement = dict[str, Any]
 
 
 class Case(SettingsGroup, frozen=True):
-    """All settings that decide one result, as an immutable tree."""
+    """All settings that decide one result, in groups; immutable."""
 
-    model: tree.Model = tree.Model()
-    gpu: tree.GpuSettings = tree.GpuSettings()
-    job: tree.Job = tree.Job()
-    compute: tree.Compute = tree.Compute()
-    traffic: tree.Traffic = tree.Traffic()
-    placement: tree.PlacementSettings = tree.PlacementSettings()
-    network: tree.Network = tree.Network()
-    circuits: tree.CircuitSettings = tree.CircuitSettings()
-    run: tree.RunSettings = tree.RunSettings()
-    failures: tree.FailureSettings = tree.FailureSettings()
+    model: Model = Model()
+    gpu: GpuSettings = GpuSettings()
+    job: Job = Job()
+    compute: Compute = Compute()
+    traffic: Traffic = Traffic()
+    placement: PlacementSettings = PlacementSettings()
+    network: Network = Network()
+    circuits: CircuitSettings = CircuitSettings()
+    run: RunSettings = RunSettings()
+    failures: FailureSettings = FailureSettings()
     serving: ServingSettings = ServingSettings()
 
     def with_(self, changes: Mapping[str, Any]) -> "Case":
@@ -249,7 +260,7 @@ class SettingChoice:
 
 
 def _doc_and_marks(hint: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return the text and the marks that `tree.doc` gives a setting."""
+    """Return the text and the marks that `schema.doc` gives a setting."""
     for meta in getattr(hint, "__metadata__", ()):
         if isinstance(meta, msgspec.Meta) and meta.description:
             return meta.description, meta.extra_json_schema or {}

@@ -1,10 +1,10 @@
-"""Settings of serving: a group of the tree in `case.tree`."""
+"""Settings of serving: a group of `Case`."""
 
 from typing import Annotated, Literal
 
 import msgspec
 
-from mfabric_jax.case.tree import Amount, Count, Least0, Natural, SettingsGroup, doc
+from mfabric_jax.case.schema import Amount, Count, Least0, Natural, SettingsGroup, doc
 
 
 class Formats(SettingsGroup, frozen=True):

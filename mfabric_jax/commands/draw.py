@@ -4,8 +4,8 @@ import dataclasses
 from typing import Annotated
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.fabrics import NAMES, is_graph
 from mfabric_jax.case.grid import BESIDE_LINKS
+from mfabric_jax.case.network import NAMES, is_graph
 from mfabric_jax.commands import shared
 from mfabric_jax.commands.cluster import READS
 from mfabric_jax.commands.words import Positional

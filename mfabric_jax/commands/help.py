@@ -21,7 +21,7 @@ from mfabric_jax.case.paths import (
     unknown,
     words,
 )
-from mfabric_jax.case.tree import SettingsGroup
+from mfabric_jax.case.schema import SettingsGroup
 from mfabric_jax.commands.words import Option, flags_of_cases, options_in
 
 WIDTH = 110

@@ -104,7 +104,8 @@ def _files_then(rows: pathlib.Path, config: Mapping[str, Any]) -> Mapping[str, s
 
 def _check_files(cases: Cases, then: Mapping[str, str]) -> None:
     """Raise InputError if a file with which the rows were made is missing or has changed."""
-    from mfabric_jax.evaluate.rows.given_files import digest, files_of
+    from mfabric_jax.case.grid import files_of
+    from mfabric_jax.support.text_files import digest
 
     now = {name: digest(path) for name, path in files_of(cases).items()}
     for name in then:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mfabric_jax.case import Case, Cases
-from mfabric_jax.case.fabrics import GRAPH
+from mfabric_jax.case.network import GRAPH
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.support.progress import bar as bar
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from mfabric_jax.case import Cases
-from mfabric_jax.case.fabrics import GRAPH, is_graph
 from mfabric_jax.case.layers import SettingsLayer, merge_layers, read_layers
+from mfabric_jax.case.network import GRAPH, is_graph
 from mfabric_jax.case.paths import parts_of, read_statement, settings
 from mfabric_jax.case.policies import split_words as split_words
 from mfabric_jax.checks import InputError, one_of

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from mfabric_jax.case.grid import fabric_reads
+from mfabric_jax.case.job import Measured
 from mfabric_jax.case.paths import Case, files_of_case
-from mfabric_jax.case.tree import Measured
 from mfabric_jax.checks import InputError
 from mfabric_jax.evaluate.arranged import AllToAllsOf, inside_of
 from mfabric_jax.evaluate.on_circuits import policy_rates, solver_inputs

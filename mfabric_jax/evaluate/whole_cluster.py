@@ -12,7 +12,7 @@ import numpy as np
 
 from mfabric_jax import fabric, policies, traffic, units
 from mfabric_jax.case import Case
-from mfabric_jax.case.fabrics import GRAPH
+from mfabric_jax.case.network import GRAPH
 from mfabric_jax.case.policies import NO_SCHEDULE
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate import Resolved, resolve

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mfabric_jax.case.fabrics import NAMES
+from mfabric_jax.case.network import NAMES
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.fabric.design import Fabric

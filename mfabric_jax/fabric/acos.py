@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mfabric_jax.case.fabrics import TOPOLOGIES
+from mfabric_jax.case.network import TOPOLOGIES
 from mfabric_jax.checks import InputError, Misfit, one_of
 from mfabric_jax.fabric.cost import Attachment, PartGroup
 from mfabric_jax.fabric.mfabric import BesideTree

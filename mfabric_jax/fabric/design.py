@@ -1,6 +1,6 @@
 """The interface of a fabric: six members. `OnTree` (a switch tree) and `OnMesh` (fixed links) give defaults.
 
-A fabric is one file with one instance, and one line in `case/fabrics.py`.
+A fabric is one file with one instance, and one line in `case/network.py`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.case.tree import Network as NetworkSettings
+from mfabric_jax.case.network import Network as NetworkSettings
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.fabric.cost import Attachment
 from mfabric_jax.fabric.graph import endpoints

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.case.tree import Network
+from mfabric_jax.case.network import Network
 from mfabric_jax.checks import Misfit
 from mfabric_jax.fabric import views
 from mfabric_jax.fabric.cost import PartGroup

@@ -1,4 +1,4 @@
-"""Fabrics by name, and their costs. A new fabric needs one file and one line in `case.fabrics.MODULES`.
+"""Fabrics by name, and their costs. A new fabric needs one file and one line in `case.network.MODULES`.
 
 The file of a fabric is imported when the fabric is first used.
 """
@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mfabric_jax.case.fabrics import GRAPH, MODULES, NAMES
-from mfabric_jax.case.tree import Network
+from mfabric_jax.case.network import GRAPH, MODULES, NAMES, Network
 from mfabric_jax.checks import not_negative, one_of, whole
 from mfabric_jax.fabric.cluster import Cluster
 from mfabric_jax.fabric.cost import Prices, Watts

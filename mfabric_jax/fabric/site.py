@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from mfabric_jax import units
-from mfabric_jax.case.tree import Network
+from mfabric_jax.case.network import Network
 from mfabric_jax.fabric.grids import shape_text
 from mfabric_jax.fabric.tree import Tree
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from mfabric_jax.case.fabrics import TOPOLOGIES
+from mfabric_jax.case.network import TOPOLOGIES
 from mfabric_jax.checks import one_of
 from mfabric_jax.fabric import Circuits, Region
 from mfabric_jax.fabric.grids import ascending_steps, ring_circuits

@@ -183,3 +183,15 @@ def cached_by_files(
         return current
 
     return decorate
+
+
+@cached_by_files(lambda path: (path,), maxsize=64)
+def digest(path: Path) -> str:
+    """Return the digest of a file, or of all files of a folder."""
+    held = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            held.update(file.relative_to(path.parent).as_posix().encode())
+            with file.open("rb") as opened:
+                held.update(hashlib.file_digest(opened, "sha256").digest())
+    return held.hexdigest()[:16]

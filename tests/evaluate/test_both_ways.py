@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import InputError, load, resolve
-from mfabric_jax.case.fabrics import NAMES
+from mfabric_jax.case.network import NAMES
 from mfabric_jax.evaluate import solving
 from mfabric_jax.evaluate.composed import function_of
 from tests.small import model_file, scenario

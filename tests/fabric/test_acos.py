@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mfabric_jax import load, policies
-from mfabric_jax.case.fabrics import TOPOLOGIES
+from mfabric_jax.case.network import TOPOLOGIES
 from mfabric_jax.fabric import Circuits, Region, cluster_cost
 from mfabric_jax.fabric.cost import Prices
 from mfabric_jax.policies.topologies import candidates

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mfabric_jax.case import Block, Cases
-from mfabric_jax.case.grid import REFUSE
+from mfabric_jax.case.grid import REFUSE, files_of
 from mfabric_jax.case.paths import build, differences, flat
 from mfabric_jax.checks import InputError, Misfit
 from mfabric_jax.evaluate.resolving.resolve import resolve
-from mfabric_jax.evaluate.rows.given_files import files_of
 from mfabric_jax.evaluate.rows.points import BANDWIDTH, PORTS, check_block
 from mfabric_jax.evaluate.rows.results import Results, record_of_cases
 from mfabric_jax.evaluate.sharded import Estimate

@@ -14,12 +14,12 @@ from mfabric_jax.apps.sweep.design_space import Sweep
 from mfabric_jax.case.own_code import allow_code, allowed_code
 from mfabric_jax.checks import InputError, one_of, whole
 from mfabric_jax.evaluate.problem import check_dtype
-from mfabric_jax.evaluate.rows.given_files import digest
 from mfabric_jax.evaluate.sharded import Estimate, drop_programs_if_crowded
 from mfabric_jax.support.atomic import check_folder
 from mfabric_jax.support.columns import Columns
 from mfabric_jax.support.extras import load_extra
 from mfabric_jax.support.parts import MISSING, SweepFolder
+from mfabric_jax.support.text_files import digest
 
 ENGINES = ("local", "ray")
 MOST_LOST = 3  # workers that one part may crash before the sweep fails

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mfabric_jax import fabric
-from mfabric_jax.case.fabrics import GRAPH
+from mfabric_jax.case.network import GRAPH
 from mfabric_jax.case.paths import AUTO, Case, flat
 from mfabric_jax.case.policies import NO_SCHEDULE, bare, is_function
 from mfabric_jax.checks import InputError, Misfit

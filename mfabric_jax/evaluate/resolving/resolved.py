@@ -96,7 +96,7 @@ def _at(path: str) -> property:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """GPUs, NICs and switches of one resolved case (fields as in `case.tree`); `server`: GPU and server.
+    """GPUs, NICs and switches of one resolved case (fields as in `case`); `server`: GPU and server.
 
     - `tiers_by_degree`: tiers for 0, 1, ... optical NICs of a server; empty if that number cannot vary.
     - `shares_network`: these servers are part of a cluster whose other servers fill the switches.

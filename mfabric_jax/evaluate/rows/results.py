@@ -11,13 +11,12 @@ import jax
 
 import mfabric_jax
 from mfabric_jax.case import Block, Case, Cases, cases
-from mfabric_jax.case.grid import reads_setting
+from mfabric_jax.case.grid import files_of, reads_setting
 from mfabric_jax.case.paths import POLICY, differences, flat
 from mfabric_jax.case.policies import name_of, settings_in
 from mfabric_jax.evaluate.problem import Problem, check_dtype
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.rows.costs import MILLION, Row, bill_of, idle_spares, unknown_parts
-from mfabric_jax.evaluate.rows.given_files import digest, files_of
 from mfabric_jax.evaluate.rows.points import BANDWIDTH, Points, Shared
 from mfabric_jax.evaluate.rows.rows import RowArrays, column_of
 from mfabric_jax.evaluate.sharded import drop_programs_if_crowded
@@ -30,6 +29,7 @@ from mfabric_jax.support.extras import load_extra
 from mfabric_jax.support.notebooks import Rows
 from mfabric_jax.support.origin import commit
 from mfabric_jax.support.progress import bar
+from mfabric_jax.support.text_files import digest
 
 SHOWN = {  # settings that fixed columns of rows already show
     "model.name",

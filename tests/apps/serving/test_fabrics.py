@@ -9,7 +9,8 @@ from mfabric_jax.apps.serving import deployment, family
 from mfabric_jax.apps.serving.group import crossing_of, group_of
 from mfabric_jax.apps.serving.loads import copies_of, place_experts
 from mfabric_jax.apps.serving.rows import row_of
-from mfabric_jax.case import Case, fabrics
+from mfabric_jax.case import Case
+from mfabric_jax.case.network import NAMES
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 from tests.evaluate.rows.test_wirings import WIRINGS
@@ -118,7 +119,7 @@ def test_on_grids_fair_flows_end_with_the_busiest_link_or_shortly_behind(fabric,
 LONG = {"topoopt", "acos", "mfabric"}  # search circuits
 SIZES = {"twisted-torus": 128}  # no twisted torus has 8 servers
 FASTER = {"nvl72", "mfabric-cpo", "scale-up", "cloudmatrix384"}  # a domain of 64 GPUs
-EVERY = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in fabrics.NAMES]
+EVERY = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in NAMES]
 KNOWN = "tpot_s", "ttft_s", "tokens_per_s_per_gpu", "memory_gb", "prefill_tokens_per_s_per_gpu"
 
 

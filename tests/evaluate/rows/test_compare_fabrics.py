@@ -8,7 +8,7 @@ import pytest
 
 from mfabric_jax import load, resolve, simulate, units
 from mfabric_jax.case import cases
-from mfabric_jax.case.fabrics import NAMES as EVERY
+from mfabric_jax.case.network import NAMES as EVERY
 from mfabric_jax.evaluate.links import with_acks
 from mfabric_jax.evaluate.rows.points import DRAWN_AGAIN
 from mfabric_jax.evaluate.whole_cluster import solve_cluster

@@ -12,13 +12,12 @@ from mfabric_jax.case import Case
 from mfabric_jax.case.paths import Leaf, file_settings, settings
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.rows.costs import bill_of
-from mfabric_jax.evaluate.rows.given_files import digest
 from mfabric_jax.evaluate.solving import solve_efficiency
 from mfabric_jax.fabric.graph import graph_text
 from mfabric_jax.fabric.graph_file import GraphFile, own_graph
 from mfabric_jax.fabric.graphs.made import GraphNumbers, make_graph
 from mfabric_jax.policies.own import load_function
-from mfabric_jax.support.text_files import HASHED, stamp
+from mfabric_jax.support.text_files import HASHED, digest, stamp
 from tests.small import model_file, scenario, small
 
 HERE = {"gpu.name": "H100-SXM", "run.iterations": 1}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mfabric_jax.case import Case
-from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.case.layers import file_layers, layers_of, merge_layers
+from mfabric_jax.case.network import GRAPH
 from mfabric_jax.case.own_code import read_settings
 from mfabric_jax.case.paths import differences
 from mfabric_jax.checks import InputError, check_list, not_negative, number, one_of, positive, whole

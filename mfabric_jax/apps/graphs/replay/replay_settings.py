@@ -8,8 +8,8 @@ import numpy as np
 
 from mfabric_jax.apps.graphs.tasks.collectives.registry import choices_of
 from mfabric_jax.case import Case
-from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.case.grid import BESIDE_LINKS
+from mfabric_jax.case.network import GRAPH
 from mfabric_jax.checks import InputError, not_negative, one_of, whole
 from mfabric_jax.fabric.rank_files import gpus_in
 

@@ -9,10 +9,10 @@ import pytest
 
 from mfabric_jax import fabric, policies, units
 from mfabric_jax.case import Case, load
-from mfabric_jax.case.fabrics import GRAPH
 from mfabric_jax.case.layers import SettingsLayer
+from mfabric_jax.case.network import GRAPH
 from mfabric_jax.case.paths import Leaf, SettingChoice, build, differences, flat, parts_of, read_statement, settings
-from mfabric_jax.case.tree import SettingsGroup
+from mfabric_jax.case.schema import SettingsGroup
 from mfabric_jax.commands.help import groups
 from mfabric_jax.evaluate.rules import SPANS
 from mfabric_jax.traffic.placement import REGISTRY as PLACEMENTS
