@@ -114,7 +114,7 @@ def merge_layers(layers: Sequence[SettingsLayer]) -> Cases:
 
 
 def _narrow_variants(variants: Sequence[Variant], later: Statement) -> tuple[Variant, ...]:
-    """Keep the variants of earlier layers that agree with a later one. Dropped ones leave their fabrics, unnamed."""
+    """Keep the variants of earlier layers that agree with a later one. Fabrics of dropped variants stay, unnamed."""
     kept: list[Variant] = []
     alone: list[str] = []
     for variant in _of_all_models(variants, later):

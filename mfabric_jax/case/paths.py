@@ -159,7 +159,7 @@ SHORT = {  # groups that may be stated by a plain value, and the path that it se
     "traffic": "traffic.source",
     "network": "network.fabric",
 }
-EITHER = (  # stating one of these in a later layer removes the others of earlier layers
+EITHER = (  # a later layer that states one of these removes the others from earlier layers
     ("job.batch.global_batch", "job.batch.micro_batches", "job.batch.per_stage", "job.batch.bubble"),
     ("job.parallel.gpus", "job.parallel.dp"),
 )

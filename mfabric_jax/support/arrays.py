@@ -1,8 +1,8 @@
-"""Convert what callers pass to JAX arrays, and check the values if they are known.
+"""Convert the values that callers pass into JAX arrays, and check those that are known.
 
 NumPy reads values first, since JAX would cut 64-bit integers to 32 bits. Values are known outside of JAX programs,
 unless they are on an accelerator, which a call does not wait for. For unknown values only the kind is checked;
-forbidden values become NaN (`mark_forbidden`) or an outcome.
+forbidden ones become NaN (`mark_forbidden`) or are reported as an outcome.
 """
 
 from typing import Any

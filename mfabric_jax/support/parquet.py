@@ -18,7 +18,7 @@ def save_table(table: Any, path: Path) -> None:
 
 
 def table_of(columns: Mapping[str, np.ndarray], metadata: Mapping[bytes, str]) -> Any:
-    """Return a pyarrow table of columns; NaN becomes null, and values that are no Python scalars become text."""
+    """Return a pyarrow table of columns; NaN becomes null, and values that are not Python scalars become text."""
     arrays = {name: _array(values) for name, values in columns.items()}
     return pyarrow.table(arrays).replace_schema_metadata(dict(metadata))
 

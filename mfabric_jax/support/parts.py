@@ -72,13 +72,15 @@ class SweepFolder:
             if changes := list(_changes(there, self.sweep)):
                 changes = [change for change in changes if not change.startswith(_DIGEST_OF_CASES)] or changes
                 differences = "; ".join(changes[:_MOST_CHANGES])
-                more = f"; {len(changes) - _MOST_CHANGES} more differ" if len(changes) > _MOST_CHANGES else ""
+                more = f"; and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
                 raise InputError(f"{str(self.path)!r} holds another sweep: {differences}{more}; give another folder.")
             return False
         for file in sorted(self.path.glob("rows-*.parquet")):
             label = _LABEL.search(file.read_bytes())
             if not label or label[2].decode() != self.digest:
-                raise InputError(f"{str(self.path)!r} holds {file.name} of another sweep; give another folder.")
+                raise InputError(
+                    f"{str(self.path)!r} holds {file.name}, which is not of this sweep; give another folder."
+                )
         with replacing(self.path / CONFIG) as (beside,):
             beside.write_text(json.dumps(self.sweep, indent=1) + "\n", encoding="utf-8")
         return True

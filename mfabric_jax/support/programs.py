@@ -33,7 +33,7 @@ from mfabric_jax.support.loops import make_once
 MOST = 512 << 20  # most bytes of all files; the least recently used go first
 PACKAGE = pathlib.Path(__file__).parents[1]
 KNOWN = ("mfabric_jax", "builtins", "equinox", "jax", "jaxlib", "numpy")  # modules that change only with versions
-UNKNOWN = "\0"  # in a description, marks an object that only this process can find
+UNKNOWN = "\0"  # marks, in a description, an object that only this process can find
 CHECKSUM = 32  # bytes before a program in its file
 TRITON = export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")  # changes only with versions
 
@@ -142,7 +142,7 @@ def _surroundings() -> str:
 def keep_in(folder: str | os.PathLike[str] | None = None) -> None:
     """Keep programs on disk and load kept ones; this applies to programs that have not run yet.
 
-    - `folder`: None: MFABRIC_PROGRAMS, or `programs` in `cache_folder()`. "off": keep none.
+    - `folder`: None means MFABRIC_PROGRAMS, else `programs` in `cache_folder()`; "off" keeps none.
 
     JAX's compilation cache then keeps all executables, also those that compile quickly: in `jax_compilation_cache_dir`
     if that is set, else in `jax` inside this folder. `problem` says why a folder is not used.

@@ -41,7 +41,7 @@ def most_bytes(packed: int) -> int:
 
 
 def check_size(path: str | Path, needed: float, packed: int | None = None) -> None:
-    """Raise InputError if a file would need more than `most_bytes`; `packed`: its own bytes, None: read from disk."""
+    """Raise InputError if a file would need more than `most_bytes`; `packed`: the file's size (None: look it up)."""
     packed = bytes_of(path) if packed is None else packed
     if needed > (most := most_bytes(packed)):
         raise InputError(
