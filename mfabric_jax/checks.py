@@ -128,7 +128,7 @@ def check_unread(options: Any, fields: Iterable[str], why: str) -> None:
 
 
 def concrete(value: Any) -> bool:
-    """Whether a value is known now, rather than traced by JAX."""
+    """Return whether a value is known now, not traced by JAX."""
     core = sys.modules.get("jax.core")  # without it nothing is traced; help does not wait for JAX
     return core is None or not isinstance(value, core.Tracer)
 

@@ -40,5 +40,5 @@ GRAPHS = (
 
 
 def is_graph(word: str) -> bool:
-    """Whether a word names a graph's file rather than a fabric. `a.xml*16` means 16 equal servers of that file."""
+    """Return whether a word names a graph's file, not a fabric. `a.xml*16` means 16 equal servers of that file."""
     return word not in NAMES and (word.lower().partition("*")[0].endswith(GRAPHS) or Path(word).is_file())

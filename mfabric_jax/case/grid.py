@@ -273,12 +273,12 @@ def _check_count(count: int) -> int:
 
 
 def reads_setting(path: str, statement: Statement) -> bool:
-    """Whether a case with these alternatives and this fabric reads a setting."""
+    """Return whether a case with these alternatives and this fabric reads a setting."""
     return is_chosen(path, statement) and fabric_reads(path, statement)
 
 
 def fabric_reads(path: str, statement: Statement) -> bool:
-    """Whether the fabric of a case reads a setting of NICs or circuits."""
+    """Return whether the fabric of a case reads a setting of NICs or circuits."""
     fabric = statement.get("network.fabric", settings()["network.fabric"].default)
     if path.startswith("network.") and (only := path.split(".")[1]) in NAMES:
         return fabric == only
@@ -385,7 +385,7 @@ def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block
 
 
 def _may_be_read(path: str, drawn: Statement) -> bool:
-    """Whether the alternative to which a setting belongs is, or may be, chosen after a draw."""
+    """Return whether the alternative to which a setting belongs is, or may be, chosen after a draw."""
     setting = settings()[path]
     return not isinstance(setting, Leaf) or drawn.get(setting.choice, setting.of) in (setting.of, None)
 

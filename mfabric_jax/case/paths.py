@@ -400,7 +400,7 @@ def alternatives() -> dict[str, tuple[str, str]]:
 
 
 def is_axis(path: str, value: Any) -> bool:
-    """Whether a value is a list with one value per case, rather than a single value that is a list."""
+    """Return whether a value is a list with one value per case, not a single value that is a list."""
     if not isinstance(value, list):
         return False
     return not settings()[path].listed or any(isinstance(item, list | tuple) for item in value)
@@ -460,7 +460,7 @@ def _names(chosen: Any) -> list[str]:
 
 
 def is_chosen(path: str, stated: Statement) -> bool:
-    """Whether a setting belongs to no choice, or to the alternative that is chosen (or the default)."""
+    """Return whether a setting belongs to no choice, or to the alternative that is chosen (or the default)."""
     leaf = settings()[path]
     if not isinstance(leaf, Leaf) or not leaf.choice:
         return True

@@ -54,7 +54,7 @@ class _State(NamedTuple):
     left: Float[Array, "N N"]  # bytes left; after the end, minus the finish time; ABSENT without a flow
     level: Float[Array, "2 N"]
     now: Float[Array, ""]
-    step: Float[Array, ""]  # time since the event before; infinity once no flow is left
+    step: Float[Array, ""]  # time since the previous event; infinity once no flow is left
     rate: Float[Array, ""]  # rate of the flow that ended; levels below it are kept
     events: Int[Array, ""]
 

@@ -29,7 +29,7 @@ def uniform(demand: Array, region: Region, *, previous: Plan | None = None, key:
 
 
 def uniform_circuits(degree: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """Return the circuits of `uniform`; a NumPy array if the degrees are one."""
+    """Return the circuits of `uniform`, as a NumPy array if `degree` is one."""
     turns = _turns(len(degree))
     if not len(turns):
         return np.zeros((len(degree),) * 2, np.int32)

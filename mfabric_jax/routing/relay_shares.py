@@ -42,7 +42,7 @@ def relay_shares(
     inputs as if the shares were fixed.
     """
     whole("steps", steps, at_least=0)
-    of_type("circuits", circuits, Circuits, hint="Circuits(count) holds the circuits of an array")
+    of_type("circuits", circuits, Circuits, hint="Circuits(count) makes them from an array")
     demand = between_servers(of_type("region", region, Region), demand, rule=FROM_0_TO_INFINITY)
     shares = _descend_shares(*lax.stop_gradient((region, circuits, demand)), steps)
     if known_values(demand) is not None:

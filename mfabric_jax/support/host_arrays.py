@@ -30,7 +30,7 @@ NAN_OR_NOT_NEGATIVE = NumberRule("not be negative", lambda x: ~(x < 0))
 
 
 def host_floats(field: str, value: Any, rule: NumberRule | None = None) -> np.ndarray:
-    """Return the numbers in float64, to compute on the host. Raise InputError as `floats` does, or if they are traced."""
+    """Return float64 numbers, to compute on the host. Raise InputError as `floats` does, and for traced values."""
     if not concrete(value):
         raise InputError(f"{field} must be known, got a value that JAX traces: this runs on the host, not inside jit.")
     array = np.array(real_numbers(field, value), float)

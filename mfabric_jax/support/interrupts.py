@@ -87,7 +87,7 @@ class Interrupts:
 
 
 def _unsafe(frame: "FrameType | None") -> bool:
-    """Whether the main thread runs under a library that an exception would abort."""
+    """Return whether the main thread runs under a library that an exception would abort."""
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] in UNSAFE:
             return True

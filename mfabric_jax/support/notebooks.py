@@ -46,7 +46,7 @@ def html_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
 
 
 def _line(tag: str, cells: Sequence[Any]) -> str:
-    """A row of cells. Texts are aligned left, since notebooks align all cells right."""
+    """Return a row of cells. Texts are aligned left, since notebooks align all cells right."""
     kinds = [tag + LEFT * (tag == "td" and isinstance(cell, str)) for cell in cells]
     each = zip(kinds, map(text_of, cells), strict=True)
     return f"<tr>{''.join(f'<{kind}>{html.escape(text)}</{tag}>' for kind, text in each)}</tr>"

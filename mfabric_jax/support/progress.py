@@ -63,7 +63,7 @@ def _say(line: str) -> None:
 
 
 def _has_bar() -> bool:
-    """Whether a tqdm bar is on the screen, which shows progress itself."""
+    """Return whether a tqdm bar is on the screen, which shows progress itself."""
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
     return any(not instance.disable for instance in list(getattr(tqdm, "_instances", ())))
 

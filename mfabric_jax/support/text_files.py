@@ -121,7 +121,7 @@ def _check_depth(value: Any) -> None:
 
 
 def _path_of(number: int, value: Any) -> str:
-    """The path of a number in a value, such as "tasks.0.bytes"; "" if the number is the value."""
+    """Return the path of a number in a value, such as "tasks.0.bytes"; "" if the number is the value."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, item in inside:
         if item is number:

@@ -25,7 +25,7 @@ from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 Segment = dict[str, Any]
 Place = tuple[int, int, int]  # [P Q L]
 TRACKS = ("compute", "EPS", "OCS", "NVSwitch", "waiting")
-SLIVER = 1e-4  # part of the window: shorter segments are rounding
+SLIVER = 1e-4  # fraction of the window; shorter segments are rounding
 DIRECTIONS = {FORWARD: "forward", BACKWARD: "backward", WEIGHT: "weights"}
 COUNTS = "counts"  # kind and label
 LABELS = {  # of all-to-alls
@@ -201,7 +201,7 @@ def _with_ending(drawn: list[Segment], walked: Walked) -> list[Segment]:
 
 
 def _apart(drawn: list[Segment]) -> list[Segment]:
-    """Sorted segments of positive length, cut so that those of a track do not overlap."""
+    """Return sorted segments of positive length, cut so that no two of a track overlap."""
     drawn = sorted(
         (segment for segment in drawn if segment["end_s"] > segment["start_s"]), key=lambda segment: segment["start_s"]
     )
