@@ -109,7 +109,7 @@ HELP = """usage: mfabric COMMAND [options]
 
 
 def _command(words: list[str]) -> str | None:
-    """Return the command of a line. For help or the version, print it and return None."""
+    """Return the command of a line. Print help or the version if asked for, and return None."""
     from mfabric_jax.checks import InputError, one_of
     from mfabric_jax.commands import COMMANDS, TWO_WORDS
 

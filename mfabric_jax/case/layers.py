@@ -65,7 +65,7 @@ def layers_of(content: Mapping[str, Any], name: str, *, typed: bool = False) -> 
 
 
 def read_layers(presets: Sequence[str], files: Sequence[str | Path]) -> list[SettingsLayer]:
-    """Return the layers of presets, then those of files."""
+    """Return the layers of presets, then the layers of files."""
     below = [layer for name in presets for layer in preset_layers(name)]
     return below + [layer for file in files for layer in file_layers(file)]
 

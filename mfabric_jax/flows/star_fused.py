@@ -1,7 +1,7 @@
 """The star kernel fused for a GPU: one Pallas program (Triton) per instance simulates in registers.
 
-The algorithm is that of `star_kernel`, except that flows that end at the same instant share an event. Ports are [2 N],
-up before down. Exact without tolerances, although Triton's float32 division is not correctly rounded.
+It runs the algorithm of `star_kernel`, but flows that end at the same instant share an event. Ports are [2 N], up
+before down. Exact without tolerances, although Triton's float32 division is not correctly rounded.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Policies: `policy(demand, region, *, previous=None, key=None) -> Plan`. `REGISTRY` holds those of the package."""
+"""Policies: `policy(demand, region, *, previous=None, key=None) -> Plan`. `REGISTRY` holds the package's policies."""
 
 import functools
 import inspect

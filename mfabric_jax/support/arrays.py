@@ -33,7 +33,7 @@ def floats(
 ) -> jax.Array:
     """Return the numbers as JAX floats.
 
-    The dtype is `dtype`, or that of the value; half precision becomes float32, whose 24 bits suffice to add up bytes.
+    The dtype is `dtype`, or the value's own; half precision becomes float32, whose 24 bits suffice to add up bytes.
     `wait`: also check values on an accelerator. Raise InputError for other kinds, for values that `rule` forbids, and
     for values too large for the dtype.
     """

@@ -2,7 +2,7 @@
 
 The handler raises `KeyboardInterrupt` in the main thread, where cleaning up keeps the rows. If C++ code runs, which the
 exception would abort, the handler waits until that code returns. If the exception is lost, as in callbacks of Python's
-garbage collector, it is raised again. If that takes too long, or on a second Ctrl-C, the process ends: journals of rows
+garbage collector, it is raised again. The process ends if that takes too long, or on a second Ctrl-C: journals of rows
 are already on disk.
 
 A command imports this module first, so it imports little.

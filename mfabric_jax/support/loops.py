@@ -29,7 +29,7 @@ def make_once(make: Callable[[], Any]) -> Callable[[], Any]:
 def at_first_call(name: str) -> Callable[..., Any]:
     """Return the loop MODULE:FUNCTION; its first call loads the module and compiles the loop.
 
-    If the module defines `FAST`, numba gets it as `fastmath`.
+    `FAST` of the module, if defined, is numba's `fastmath`.
     """
 
     @make_once

@@ -53,7 +53,7 @@ def check_size(path: str | Path, needed: float, packed: int | None = None) -> No
 def unpack(path: str | Path, data: bytes) -> bytes:
     """Return the content `data` of a file, decompressed if it is .gz or .xz, of at most `most_bytes`.
 
-    For damaged content the decompressors raise one of `BROKEN`.
+    The decompressors raise one of `BROKEN` for damaged content.
     """
     kind = next((opened for begin, opened in OPENED_BY.items() if data.startswith(begin)), None)
     if kind is None:

@@ -307,7 +307,7 @@ FLAGS = {name: column for column, name in enumerate(FLAGGED)}
 OF_BOTH = ("start", "over", "turn", "active", "waiting")  # times of each all-to-all
 
 BACK = ("inputs", "weights", "again")  # of attention, and of experts or the dense part (inner), in backward passes
-BASES = (  # seconds of a block; those of all work are sums of these
+BASES = (  # seconds of a block; all work takes sums of these
     *("attention", *(f"attention {name}" for name in BACK), "tp"),
     *("inner", *(f"inner {name}" for name in BACK), "beside 0", "beside 1"),
 )

@@ -208,7 +208,7 @@ def walk(
 ) -> Walked:
     """Return when every block of every pass of C iterations runs [C P Q L], and what follows; NumPy or JAX.
 
-    - `exchanges` [C ..]; `rates`, `seconds` () or [C], those of servers also [C P]; the rest as in `iterate`.
+    - `exchanges` [C ..]; `rates`, `seconds` () or [C], for servers also [C P]; the rest as in `iterate`.
     - `every`: record all times of `Slots`, for pictures; else only those that the seconds need.
     """
     rules = rules_of(workload, rules)
@@ -353,7 +353,7 @@ def exposed_reduce_seconds(
 ) -> Float[Array, "*C P"]:
     """Return the seconds of the gradient all-reduce that remain after the passes of every stage.
 
-    If it overlaps with the passes, blocks queue for it in equal parts as they finish.
+    Blocks queue for it in equal parts as they finish, if it overlaps with the passes.
     """
     reduce_s = all_reduce_seconds(workload, rates)
     if not rules.dp_overlap or workload.sharding not in ("none", "optimizer"):
@@ -369,7 +369,7 @@ def exposed_reduce_seconds(
 def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "*C P"]:
     """Return the seconds of the gradient all-reduce of every stage at the end of the iteration, by `replica_ring`.
 
-    Dense gradients are reduced over all servers of the stage, those of experts over replicas and copies. Sharded
+    Dense gradients are reduced over all servers of the stage, gradients of experts over replicas and copies. Sharded
     optimizer states take a reduce-scatter, then an all-gather of weights. `beside_of` covers further sharding.
     """
     sizes = [replica_bytes(workload, stage, last=True) for stage in range(workload.pp)]

@@ -169,7 +169,7 @@ class _Passes(NamedTuple):
 
 
 class _Players:
-    """Play the passes of all stages; one more row, after those of stages and passes, takes the padding."""
+    """Play the passes of all stages; one more row, after the rows of stages and passes, takes the padding."""
 
     def __init__(self, order: Order, table: Any, send_s: Any, decision_s: Any, rules: Rules, every: bool):
         self.xp = array_module(order, table, send_s, decision_s)

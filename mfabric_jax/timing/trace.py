@@ -63,8 +63,8 @@ class Computed:
 def segments(workload: Workload, walked: Walked, rules: Rules | None = None) -> list[Segment]:
     """Return the segments of one iteration by stage and start; segments of one track do not overlap.
 
-    Lengths add up to those of `walked.slots`, except where dispatch, experts and combine overlap in parts: all-to-alls
-    are then drawn whole, while `exchange_s` is only the exposed time. Waiting is left out where two passes run
+    Lengths add up to the seconds of `walked.slots`, except where dispatch, experts and combine overlap in parts: there
+    all-to-alls are drawn whole, while `exchange_s` is only the exposed time. Waiting is left out where two passes run
     together. A restarted reconfiguration ends where the next begins; one before the iteration is left out.
     """
     rules, walked = rules_of(workload, rules), in_float64(walked)
