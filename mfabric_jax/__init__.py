@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mfabric_jax.support import programs
 
 __version__ = "0.2.0.dev0"
-BEGAN = time.time()  # package files written later are not those that this process imports
+BEGAN = time.time()  # package files written later may differ from those that this process imported
 
 __all__ = [
     "Case",

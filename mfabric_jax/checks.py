@@ -30,7 +30,7 @@ class Misfit(InputError):
 
 @contextlib.contextmanager
 def in_file(path: object | None) -> Iterator[None]:
-    """Add the file's name to mistakes raised inside that do not name it; None: no single file is read."""
+    """Add the file's name to each mistake raised in the block that does not name it; None: the block reads no file."""
     named = str(path)
     try:
         yield
@@ -47,7 +47,7 @@ class Range(NamedTuple):
 
 MOST_WHOLE = 2**31 - 1  # largest whole number: devices count in 32 bits
 ANY = Range(1e-30, 1e30)  # single precision ends at 1e-38 and 3e38
-BY_UNIT = {  # by the end of a field's name
+BY_UNIT = {  # by how a field's name ends
     "_s": Range(10**-12, 10**9),  # a picosecond, 30 years
     "_gbps": Range(10**-9, 10**9),  # a bit/s, an exabit/s
     "_tbps": Range(10**-9, 10**6),  # the same
@@ -128,7 +128,7 @@ def check_unread(options: Any, fields: Iterable[str], why: str) -> None:
 
 
 def concrete(value: Any) -> bool:
-    """Whether a value is known now, rather than traced by JAX."""
+    """Return whether a value is known now, not traced by JAX."""
     core = sys.modules.get("jax.core")  # without it nothing is traced; help does not wait for JAX
     return core is None or not isinstance(value, core.Tracer)
 
@@ -232,7 +232,7 @@ def _unit(name: str) -> str:
 
 
 def of_type(field: str, value: T, *types: type, hint: str = "") -> T:
-    """Check that a value has one of these types; `hint`: how to make one, for the message."""
+    """Check that a value has one of these types; `hint` ends the message and says how to make one."""
     if not isinstance(value, types):
         shape = getattr(value, "shape", None)
         got = type(value).__name__ + (f" {list(shape)}" if shape is not None and not callable(shape) else "")

@@ -15,14 +15,14 @@ LONGEST = 1500  # most characters of a printed message
 
 
 def main(arguments: "Sequence[str] | None" = None) -> int:
-    """Run a command line and return its exit status. None: run that of this process, then end the process."""
+    """Run a command line and return its exit status. None: run this process's command line, then end the process."""
     if arguments is None:
         interrupts.whole_process(lambda: _exit_status(sys.argv[1:], alive=True))
     return _exit_status(list(arguments))
 
 
 def _exit_status(words: list[str], *, alive: bool = False) -> int:
-    """Run a command line, print mistakes, and return the exit status. `alive`: print signs of life now and then."""
+    """Run a command line, print mistakes, and return the exit status. `alive`: print a line in long silences."""
     try:
         from mfabric_jax.checks import InputError
         from mfabric_jax.support.unread import in_one_line
@@ -109,7 +109,7 @@ HELP = """usage: mfabric COMMAND [options]
 
 
 def _command(words: list[str]) -> str | None:
-    """Return the command of a line. For help or the version, print it and return None."""
+    """Return the command of a line. Print help or the version if asked for, and return None."""
     from mfabric_jax.checks import InputError, one_of
     from mfabric_jax.commands import COMMANDS, TWO_WORDS
 

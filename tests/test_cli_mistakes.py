@@ -100,7 +100,7 @@ MISTAKES = {
         ("--routing split", "circuits.routing is not read by cluster; how flows use equal paths is"),
         ("--trace x.npy", "traffic.trace.path is not read by cluster; leave it out."),
         ("--tokens 1e12", "job.training_tokens is not read by cluster; leave it out."),
-        ("--set network.alpha_s=1e-5", "network.alpha_s is not read by cluster; latency is that of links"),
+        ("--set network.alpha_s=1e-5", "network.alpha_s is not read by cluster; the latency of a link is"),
         ("--set gpu.watts=9", "gpu.watts is not read by cluster; leave it out."),
         ("--set network.paths=fastest", "'fastest' is unknown; allowed: spray, ecmp, least-loaded, weighted."),
     ],

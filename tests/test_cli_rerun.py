@@ -23,7 +23,7 @@ def test_rows_are_found_again_and_what_differs_is_told(tmp_path, capsys):
     rows, policy = tmp_path / "rows.csv", f"{tmp_path / 'mine.py'}:mine(power=[1.0, 2.0])"
     assert status("compare", *JOB.split(), "--policy", policy, "--nic-gbps", "400", "--out", rows) == 0
     capsys.readouterr()
-    assert "names code to run, of" in mistake(capsys, "rerun", rows)
+    assert "names code to run, from" in mistake(capsys, "rerun", rows)
     assert status("rerun", *again) == 0
     assert capsys.readouterr().out == "equal: 3 rows, every column within 1e-05\n"
     lines = rows.read_text().splitlines()

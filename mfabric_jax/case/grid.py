@@ -43,7 +43,7 @@ FORM = "{ of = [...] } or { low = ..., high = ..., scale = 'linear' or 'log', wh
 
 
 class Setting(NamedTuple):
-    """A setting of a sweep. `type`: of its values; `data`: other values run in the same compiled program."""
+    """A setting of a sweep, with values of `type`; `data`: other values run in the same compiled program."""
 
     default: Any
     type: Any
@@ -76,7 +76,7 @@ def check_range(field: str, low: Any, high: Any, scale: Any = "linear", whole: A
         least = "above 0 and " if scale == "log" else ""
         raise InputError(f"{field}.low must be {least}at most high ({high}), got {low}.")
     if not math.isfinite(high - low):
-        raise InputError(f"{field} must not be wider than the largest number, got from {low} to {high}.")
+        raise InputError(f"{field} must not be wider than the largest number, got {low} to {high}.")
     if whole and (max(abs(low), abs(high)) >= WHOLE_BELOW or int(low) != low or int(high) != high):
         raise InputError(f"{field} is whole: low and high must be whole numbers below 2^31, got {low} and {high}.")
 
@@ -97,7 +97,7 @@ def draw(path: str, axis: Mapping[str, Any], count: int, seed: int) -> "np.ndarr
 
 
 AS_SET = "as set"  # variant name of a case without variants
-OWN_DOMAINS = ("scale-up", "cloudmatrix384")  # fabrics with their own size and bandwidth of a domain
+OWN_DOMAINS = ("scale-up", "cloudmatrix384")  # fabrics that set size and bandwidth of a domain themselves
 OF_DOMAINS = ("gpu.nvlink_gigabytes_per_s", "gpu.scale_up_gpus")
 OF_CHOICE = tuple(
     f"circuits.{name}" for name in ("policy", "routing", "schedule", "partial")
@@ -117,7 +117,7 @@ OF_BILLS: tuple[str, ...] = (  # settings of costs and failures
 )
 # Settings that a command does not read, each with a hint: commands about links, and commands about times and bytes.
 BESIDE_LINKS: dict[str, str] = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")
-BESIDE_LINKS |= {"network.alpha_s": "; latency is that of links, network.link_delay_s"}
+BESIDE_LINKS |= {"network.alpha_s": "; the latency of a link is network.link_delay_s"}
 BESIDE_TIMES: dict[str, str] = dict.fromkeys(OF_BILLS, "")
 MOST_CASES = 2**26  # every column has an entry per case
 OWN_NICS = (
@@ -203,8 +203,9 @@ def cases(
 ) -> Cases:
     """Return the cases of a grid of values, or of a list of changes.
 
-    `axes`: lists of values by path, every combination of which is a case (the first axis changes slowest); or a list of
-    changes for `Case.with_`, one per case; None: the case itself. Raise InputError for unknown paths or invalid values.
+    `axes` holds lists of values by path: every combination is a case, and the first axis changes slowest. It may also
+    be a list of changes for `Case.with_`, one per case. None gives the case itself. Raise InputError for unknown paths
+    or invalid values.
     """
     if isinstance(case, Case):
         case = Cases((Block(case),))
@@ -274,12 +275,12 @@ def _check_count(count: int) -> int:
 
 
 def reads_setting(path: str, statement: Statement) -> bool:
-    """Whether a case with these alternatives and this fabric reads a setting."""
+    """Return whether a case with these alternatives and this fabric reads a setting."""
     return is_chosen(path, statement) and fabric_reads(path, statement)
 
 
 def fabric_reads(path: str, statement: Statement) -> bool:
-    """Whether the fabric of a case reads a setting of NICs or circuits."""
+    """Return whether the fabric of a case reads a setting of NICs or circuits."""
     fabric = statement.get("network.fabric", settings()["network.fabric"].default)
     if path.startswith("network.") and (only := path.split(".")[1]) in NAMES:
         return fabric == only
@@ -386,7 +387,7 @@ def _with_draws(block: Block, values: Mapping[str, list[Any]]) -> Iterator[Block
 
 
 def _may_be_read(path: str, drawn: Statement) -> bool:
-    """Whether the alternative to which a setting belongs is, or may be, chosen after a draw."""
+    """Return whether the alternative to which a setting belongs is, or may be, chosen after a draw."""
     setting = settings()[path]
     return not isinstance(setting, Leaf) or drawn.get(setting.choice, setting.of) in (setting.of, None)
 

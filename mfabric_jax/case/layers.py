@@ -65,7 +65,7 @@ def layers_of(content: Mapping[str, Any], name: str, *, typed: bool = False) -> 
 
 
 def read_layers(presets: Sequence[str], files: Sequence[str | Path]) -> list[SettingsLayer]:
-    """Return the layers of presets, then those of files."""
+    """Return the layers of presets, then the layers of files."""
     below = [layer for name in presets for layer in preset_layers(name)]
     return below + [layer for file in files for layer in file_layers(file)]
 
@@ -114,7 +114,7 @@ def merge_layers(layers: Sequence[SettingsLayer]) -> Cases:
 
 
 def _narrow_variants(variants: Sequence[Variant], later: Statement) -> tuple[Variant, ...]:
-    """Keep the variants of earlier layers that agree with a later one. Dropped ones leave their fabrics, unnamed."""
+    """Keep the variants of earlier layers that agree with a later one. Fabrics of dropped variants stay, unnamed."""
     kept: list[Variant] = []
     alone: list[str] = []
     for variant in _of_all_models(variants, later):

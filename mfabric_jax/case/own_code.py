@@ -1,8 +1,8 @@
 """Rules for running users' code: it must be stated on the command line or in Python, not only in a file.
 
 Cases, sweeps, jobs, rows and `.policy` files are data, which others may have written. They may name a FILE.py:FUNCTION
-or a module. It runs only if the same file or module is also stated on the command line (in any word, or by `--code`) or
-in Python (`policies.allow_code`).
+or a module. Such code runs only if its file or module is also stated on the command line (in any word, or by `--code`)
+or in Python (`policies.allow_code`).
 """
 
 import contextlib
@@ -57,8 +57,8 @@ def check_code(code: str, named: str) -> None:
     """Raise InputError unless the Python file or module `code`, which the file `named` names, is allowed."""
     if _resolve_code(code) not in _allowed:
         raise InputError(
-            f"{named} names code to run, of {code!r}, but code that only a file names is not run; if you trust it, add "
-            f"{FLAG} {code}, or in Python call policies.allow_code({code!r})."
+            f"{named} names code to run, from {code!r}, but code that only a file names is not run; if you trust it, "
+            f"add {FLAG} {code}, or in Python call policies.allow_code({code!r})."
         )
 
 

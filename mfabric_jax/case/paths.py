@@ -170,7 +170,7 @@ SHORT = {  # groups that may be stated by a plain value, and the path that it se
     "traffic": "traffic.source",
     "network": "network.fabric",
 }
-EITHER = (  # stating one of these in a later layer removes the others of earlier layers
+EITHER = (  # a later layer that states one of these removes the others from earlier layers
     ("job.batch.global_batch", "job.batch.micro_batches", "job.batch.per_stage", "job.batch.bubble"),
     ("job.parallel.gpus", "job.parallel.dp"),
 )
@@ -411,7 +411,7 @@ def alternatives() -> dict[str, tuple[str, str]]:
 
 
 def is_axis(path: str, value: Any) -> bool:
-    """Whether a value is a list with one value per case, rather than a single value that is a list."""
+    """Return whether a value is a list with one value per case, not a single value that is a list."""
     if not isinstance(value, list):
         return False
     return not settings()[path].listed or any(isinstance(item, list | tuple) for item in value)
@@ -471,7 +471,7 @@ def _names(chosen: Any) -> list[str]:
 
 
 def is_chosen(path: str, stated: Statement) -> bool:
-    """Whether a setting belongs to no choice, or to the alternative that is chosen (or the default)."""
+    """Return whether a setting belongs to no choice, or to the alternative that is chosen (or the default)."""
     leaf = settings()[path]
     if not isinstance(leaf, Leaf) or not leaf.choice:
         return True

@@ -56,7 +56,7 @@ class LoadSettings(SettingsGroup, frozen=True):
     rate: Annotated[
         Amount | None,
         doc(
-            "Requests per second: Poisson arrivals, or those of `arrivals` with their times scaled.",
+            "Requests per second: they arrive as a Poisson process, or as in `arrivals` with scaled times.",
             flag="--rate",
             command="serve",
         ),
@@ -75,7 +75,7 @@ class LoadSettings(SettingsGroup, frozen=True):
     ] = None
     unit: Annotated[
         Literal["s", "ms", "us", "ns"] | None,
-        doc("Unit of the timestamps in `arrivals` (auto: that of its format; refused if another unit is as likely)."),
+        doc("Unit of the timestamps in `arrivals` (auto: the unit of its format; refused if another is as likely)."),
     ] = None
     block: Annotated[
         Count | None,
@@ -84,7 +84,8 @@ class LoadSettings(SettingsGroup, frozen=True):
     requests: Annotated[Count, doc("Number of requests to generate, or to take from the start of the log.")] = 10000
     repeat: Annotated[Count, doc("Number of times that all requests arrive, one pass after the other.")] = 1
     warmup: Annotated[
-        Annotated[float, msgspec.Meta(ge=0, lt=1)], doc("Fraction of the requests, at the start, that is not counted.")
+        Annotated[float, msgspec.Meta(ge=0, lt=1)],
+        doc("Fraction of the requests, from the start, that are not counted."),
     ] = 0.2
     prefill_groups: Annotated[Count | None, doc("Prefill groups (auto: enough to keep up with passes 80 % full).")] = (
         None
@@ -174,7 +175,7 @@ class ServingSettings(SettingsGroup, frozen=True):
     by: Annotated[
         Literal["predicted", "high"] | None,
         doc(
-            "Which time must keep within the limits: the slow end of its band (high), or the prediction (predicted)"
+            "The time that must be within the limits: predicted, or high, the slow end of its band"
             " (auto: high with tpot_ms, else predicted).",
             flag="--by",
             command="serve",

@@ -62,7 +62,7 @@ def completion_times(
 
     A flow without bytes ends as it begins and takes no bandwidth. A flow without hops runs at its cap, as a computation
     does. Raise `InputError` for a wrong shape, a cycle (with its members) or a second derivative. Differentiable once,
-    forward and reverse, in capacity, share, weight, cap, size, start and lag; at ties the derivative is that of one
+    forward and reverse, in capacity, share, weight, cap, size, start and lag; at ties the derivative follows one
     possible order.
     """
     of_type("problem", problem, FlowProblem)

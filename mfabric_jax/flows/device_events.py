@@ -26,7 +26,7 @@ class Release(NamedTuple):
     order: Int[Array, "F"]
 
     def begin(self, finish: Float[Array, "F"]) -> Float[Array, "F"]:
-        """Return begin times for the finish times known so far; infinity while a needed one is unknown."""
+        """Return begin times for the finish times known so far; infinity for a flow that waits for an unknown one."""
         ready = jnp.full_like(finish, -jnp.inf).at[self.after[:, 1]].max(finish[self.after[:, 0]])
         return jnp.maximum(self.start, ready) + self.lag
 
@@ -52,7 +52,7 @@ class EventState(NamedTuple):
     begin: Float[Array, "F"]
     finish: Float[Array, "F"]
     holder: Int[Array, "F"]  # the link that limited a flow as it ended
-    filled: Filling  # in the interval before this one
+    filled: Filling  # the filling in the previous interval
     keep: Bool[Array, "F"]  # flows whose rate the last event cannot have changed
     floor: Float[Array, ""]  # the level below which nothing changed
     moving: Bool[Array, ""]
@@ -128,7 +128,7 @@ def _kept_filling(clock: EventState, active: Bool[Array, "F"]) -> Filling:
 
 
 def _add(pair: Array, more: Array) -> Array:
-    """Kahan sum: add `more` to the pair (value, rounding error) [2 ...]."""
+    """Add `more` to the pair (value, rounding error) [2 ...], by Kahan summation."""
     step = more + pair[1]
     total = pair[0] + step
     return jnp.stack([total, step - (total - pair[0])])

@@ -86,7 +86,7 @@ def _(primals: tuple[Any, ...], tangents: tuple[Any, ...]):
 
 
 def _change(d: Terms, terms: Terms, hops: Array, order: Successors) -> tuple[Array, Array]:
-    """Return the linear change of begin and end, as the solution of a linear system: JAX can transpose and batch it."""
+    """Return the linear change of begin and end, by a linear system that JAX can transpose and batch."""
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), terms)
 
     together, apart = ravel_pytree(d)  # a single operand, since some inputs have changes known to be zero

@@ -50,9 +50,9 @@ class Filling(NamedTuple):
 def max_min_rates(problem: FlowProblem) -> MaxMinRates:
     """Return max-min fair rates: no flow can go faster without slowing one whose rate / weight is not higher.
 
-    A flow over a zero-capacity link has rate 0 (`SolveOutcome.starved`). A flow without hops runs at its cap; without
-    a cap its rate is infinite. A flow of weight 0 has rate 0. Differentiable once, forward and reverse, in capacity,
-    share, weight and cap; a second derivative raises `InputError`. At a tie the derivative is that of the reported
+    A flow over a zero-capacity link has rate 0 (`SolveOutcome.starved`). A flow without hops runs at its cap; without a
+    cap its rate is infinite. A flow of weight 0 has rate 0. Differentiable once, forward and reverse, in capacity,
+    share, weight and cap; a second derivative raises `InputError`. At a tie the derivative follows the reported
     bottleneck. Memory is linear in the number of hops, also in the reverse pass.
     """
     return _max_min_rates(of_type("problem", problem, FlowProblem))

@@ -1,7 +1,7 @@
 """The star kernel fused for a GPU: one Pallas program (Triton) per instance simulates in registers.
 
-The algorithm is that of `star_kernel`, except that flows that end at the same instant share an event. Ports are [2 N],
-up before down. Exact without tolerances, although Triton's float32 division is not correctly rounded.
+It runs the algorithm of `star_kernel`, but flows that end at the same instant share an event. Ports are [2 N], up
+before down. Exact without tolerances, although Triton's float32 division is not correctly rounded.
 """
 
 import functools
@@ -54,7 +54,7 @@ class _State(NamedTuple):
     left: Float[Array, "N N"]  # bytes left; after the end, minus the finish time; ABSENT without a flow
     level: Float[Array, "2 N"]
     now: Float[Array, ""]
-    step: Float[Array, ""]  # time since the event before; infinity once no flow is left
+    step: Float[Array, ""]  # time since the previous event; infinity once no flow is left
     rate: Float[Array, ""]  # rate of the flow that ended; levels below it are kept
     events: Int[Array, ""]
 

@@ -1,4 +1,4 @@
-"""Policies: `policy(demand, region, *, previous=None, key=None) -> Plan`. `REGISTRY` holds those of the package."""
+"""Policies: `policy(demand, region, *, previous=None, key=None) -> Plan`. `REGISTRY` holds the package's policies."""
 
 import functools
 import inspect
@@ -61,8 +61,8 @@ OPTIMISES = {
     "topologies": WITHOUT_RELAY,
     "sample-average": ROUTINGS,
 }
-SETTLE_TIES = ("joint", "sample-average")  # the previous plan and a key settle ties
-WEIGH = ("learned", "untrained")  # they may keep the previous plan
+SETTLE_TIES = ("joint", "sample-average")  # policies that settle ties by the previous plan and a key
+WEIGH = ("learned", "untrained")  # policies that may keep the previous plan
 NEAREST = {"best-path": "unsplit", "relay": "split"}
 
 
@@ -171,13 +171,13 @@ def takes_many(policy: Policy) -> bool:
 
 
 def of_package(policy: Policy) -> bool:
-    """Return whether a policy is from `REGISTRY` or trained; the plans of these have no schedule."""
+    """Return whether a policy is from `REGISTRY` or trained; plans of such policies have no schedule."""
     plain = policy_of(policy)
     return plain is _alone or isinstance(plain, Trained) or REGISTRY.name_of(plain) is not None
 
 
 def weighs_changes(name: Any) -> bool:
-    """Return whether a policy weighs new circuits against the delay of changing to them: `WEIGH`, or a file."""
+    """Return whether a policy weighs new circuits against the delay of changing to them: one of `WEIGH`, or a file."""
     return isinstance(name, str) and (bare(name) in WEIGH or is_file(name))
 
 

@@ -32,7 +32,7 @@ def circuits_before(previous: Plan | None, region: Region) -> Array | None:
     """Return the circuits [S S] of the previous plan; None if there is none."""
     if previous is None:
         return None
-    count = of_type("previous", previous, Plan, hint="Plan(Circuits(count)) is the plan of an array").circuits.count
+    count = of_type("previous", previous, Plan, hint="Plan(Circuits(count)) makes one from an array").circuits.count
     if count.shape != (region.servers, region.servers):
         wanted = f"[S S] with S = {region.servers} servers"
         raise InputError(f"previous must have circuits {wanted}, got {list(count.shape)}.")

@@ -1,8 +1,9 @@
 """Search for one set of circuits for many demands, in rounds of circuit swaps.
 
-Swaps are ranked by link prices: how much earlier the all-to-all ends per unit of capacity added to the link. These are
-the dual of the linear programme of the best relay shares. A circuit that opens a new path for a pair is worth the price
-of the pair's cheapest path minus the price of the other links of the new path; the largest difference counts.
+Swaps are ranked by link prices. The price of a link is how much earlier the all-to-all ends per unit of capacity added
+to it: prices are the dual of the linear programme of the best relay shares. A circuit that opens a new path for a pair
+is worth the price of the pair's cheapest path minus the price of the other links of the new path; the largest
+difference counts.
 """
 
 import functools

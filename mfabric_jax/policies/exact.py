@@ -278,8 +278,8 @@ def exact_circuits(
 ) -> tuple[np.ndarray, float, float]:
     """Return the best circuits [S S], their time, and a lower bound for all circuits [s].
 
-    If both times are equal, the circuits are proved optimal. Arguments are those of `exact`. It runs on the host, not
-    in `jit`. Times are infinite if some bytes have no path.
+    Circuits are proved optimal if both times are equal. Arguments as in `exact`. It runs on the host, not in `jit`.
+    Times are infinite if some bytes have no path.
     """
     one_of("routing", routing, ROUTINGS)
     positive("seconds", seconds)

@@ -57,7 +57,7 @@ def greedy(
 def greedy_released(
     demand: Float[Array, "S S"], region: Region, *, previous: Plan | None = None, key: Array | None = None
 ) -> Plan:
-    """Run `greedy` with the rule "released", that of the authors' simulator."""
+    """Run `greedy` with the rule "released", as in the authors' simulator."""
     return greedy(demand, region, rule="released")
 
 

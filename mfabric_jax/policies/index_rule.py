@@ -33,7 +33,7 @@ class Index(eqx.Module):
     - r: load of both servers' EPS ports (the busier direction), relative to what the ports carry within the degree
       bound.
 
-    With offset 1, power 1 and zeros, the rule is greedy's "next". `spread` above 0 hedges against wrong forecasts. It
+    The rule is greedy's "next" with offset 1, power 1 and zeros. `spread` above 0 hedges against wrong forecasts. It
     also gives spare NICs to pairs without bytes, where relays may use them.
     """
 
@@ -79,7 +79,7 @@ def index(
     """Give circuits one at a time to the pair with the largest `Index` score and a free NIC at both ends.
 
     - `demand` [S S]: bytes from server i to server j, exact or a forecast; the diagonal is ignored.
-    - `parameters`: None takes those of the package, trained by `mfabric train --kind index`.
+    - `parameters`: None takes the parameters of the package, trained by `mfabric train --kind index`.
 
     Ties go to the lower (i, j). At most S * degree / 2 rounds. `previous` and `key` are not used.
     """

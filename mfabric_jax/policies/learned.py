@@ -135,7 +135,7 @@ def untrained(
     share_steps: int = SHARE_STEPS,
     hidden_s: float | Float[Array, ""] = 0.0,
 ) -> Plan:
-    """Return the plan of `learned` before its training, which shows what training adds.
+    """Return the plan of `learned` before its training, to show what training adds.
 
     Circuits follow the expected demand and are kept or changed as in `learned`.
     """

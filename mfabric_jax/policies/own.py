@@ -99,7 +99,7 @@ def check_legal(name: str, count: np.ndarray, degree: ArrayLike) -> None:
     rules = {
         "whole numbers": np.isfinite(count).all() and (count == np.round(count)).all(),
         "not negative": (count >= 0).all(),
-        "symmetric (a circuit joins two servers both ways)": (count == np.swapaxes(count, -1, -2)).all(),
+        "symmetric (a circuit joins two servers in both directions)": (count == np.swapaxes(count, -1, -2)).all(),
         "zero on the diagonal": (np.diagonal(count, axis1=-2, axis2=-1) == 0).all(),
         f"at most {most} at a server (region.optical_degree), got {used.max():g}": (used <= degree).all(),
     }

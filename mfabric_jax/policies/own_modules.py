@@ -44,7 +44,7 @@ def recipe(policy: Any, build: str | None, settings: Mapping[str, Any] | None) -
 def skeleton(build: str, settings: Mapping[str, Any], named: str) -> Any:
     """Return what `build` makes from the settings, with a random key if it takes one and the settings have none.
 
-    Raise `InputError`, which names `named`, if its code is not allowed.
+    Raise `InputError` about `named` if its code is not allowed.
     """
     check_code(_code_of(build), named)
     function = _function(build)
@@ -87,7 +87,7 @@ def _function(build: str) -> Callable[..., Any]:
 
 
 def _alike(policy: Any, like: Any) -> bool:
-    """Compare by name and arrays, as an imported class differs from the same class run from its file."""
+    """Compare by name and arrays, since an imported class differs from the same class run from its file."""
     return type(policy).__qualname__ == type(like).__qualname__ and _shapes(policy) == _shapes(like)
 
 

@@ -1,4 +1,4 @@
-"""What circuits depend on besides the demand. If on nothing, each distinct demand is planned once."""
+"""What circuits depend on besides the demand. Each distinct demand is planned once if they depend on nothing else."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The policy `relaxed`: Adam lowers a softened all-to-all time over real-valued circuits, which are then rounded.
 
-`soft_circuits` keeps circuits within the degrees. While the temperature falls, counts are drawn to whole numbers.
+`soft_circuits` keeps circuits within the degrees. Counts are drawn to whole numbers while the temperature falls.
 """
 
 import functools
@@ -91,7 +91,7 @@ def draw_to_whole(count: Float[Array, "S S"], strength: Float[Array, ""]) -> Flo
 def anneal(objective: Objective, start: Any, steps: int):
     """Return the parameters after `steps` of Adam on `objective(parameters, temperature, strength)`.
 
-    `strength` is that of `draw_to_whole`.
+    `strength` goes to `draw_to_whole`.
     """
     dtype = jax.tree.leaves(start)[0].dtype
     adam = optax.adam(optax.cosine_decay_schedule(RATE, max(steps, 1), LAST_RATE / RATE), *MEMORY)

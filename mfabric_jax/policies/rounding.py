@@ -1,4 +1,4 @@
-"""Rounds scores of pairs to legal circuits, for the environment, networks and your own policies."""
+"""Round scores of pairs to legal circuits, for the environment, networks and your own policies."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int

@@ -48,7 +48,7 @@ ROUTINGS = ("relay", "unsplit", "split")
 POWERS = (1.0, 0.5, 0.25)  # circuits are proportional to these powers of the demand
 RELAXED = 8  # most demands in a relaxation
 AGAIN = 2  # further descents for the previous circuits
-APART = 0.12  # circuits of equally loaded servers, relative to the most unequally loaded ones
+APART = 0.12  # weight of a pair of equally loaded servers, relative to the most unequally loaded pair
 
 
 def sample_average(

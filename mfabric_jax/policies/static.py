@@ -22,14 +22,14 @@ from mfabric_jax.support.array_module import Array, array_module
 def uniform(demand: Array, region: Region, *, previous: Plan | None = None, key: Array | None = None) -> Plan:
     """Return circuits spread evenly over all pairs, which differ by at most one circuit.
 
-    With an odd number of servers and an odd degree, one NIC stays idle. Round t of the spreading gives circuits only to
+    One NIC stays idle if the number of servers and the degree are odd. Round t of the spreading gives circuits only to
     servers with more than t NICs.
     """
     return Plan(Circuits(uniform_circuits(region.degrees)))
 
 
 def uniform_circuits(degree: Int[Array, "S"]) -> Int[Array, "S S"]:
-    """Return the circuits of `uniform`; a NumPy array if the degrees are one."""
+    """Return the circuits of `uniform`, as a NumPy array if `degree` is one."""
     turns = _turns(len(degree))
     if not len(turns):
         return np.zeros((len(degree),) * 2, np.int32)
@@ -43,7 +43,7 @@ def uniform_circuits(degree: Int[Array, "S"]) -> Int[Array, "S S"]:
 def _turns(servers: int) -> np.ndarray:
     """Return the circuits of each round [rounds S S], one per server; all rounds together join every pair once.
 
-    For an odd number of servers, the rounds come from rings of servers at equal distance, two rounds each.
+    The rounds of an odd number of servers come from rings of servers at equal distance, two rounds each.
     """
     if servers % 2 == 0:
         return round_robin(servers)
@@ -86,8 +86,8 @@ def random_circuits(demand: Array, region: Region, *, previous: Plan | None = No
     """Return random circuits between free NICs, as many as the degrees allow; `key` is required.
 
     Circuits are drawn one after the other. All pairs of free NICs at two servers are equally likely (the configuration
-    model without loops). As soon as one server has as many free NICs as all others together, all further circuits go
-    to it, so that it leaves no usable NIC idle.
+    model without loops). All further circuits go to a server once it has as many free NICs as all others together, so
+    that it leaves no usable NIC idle.
     """
     if key is None:
         raise InputError("policy 'random' needs a key, got none.")

@@ -1,4 +1,4 @@
-"""Picks, from a few prewired graphs, the one that serves a demand fastest.
+"""Choose the one of a few prewired graphs that serves a demand fastest.
 
 Arrays of small optical switches choose among such graphs. Source of the idea: ACOS, arXiv 2602.17449 (abstract). The
 graphs are our choice.
@@ -21,7 +21,7 @@ from mfabric_jax.routing import Plan
 from mfabric_jax.routing.region import part_times
 from mfabric_jax.support.array_module import Array
 
-STRIDES, MATCHINGS = 4, 16  # how many differ; they repeat if a server has more NICs
+STRIDES, MATCHINGS = 4, 16  # different strides and random matchings; they repeat if a server has more NICs
 SEED = 0  # of the random matchings
 
 

@@ -1,4 +1,4 @@
-"""Decides whether to keep the circuits, spread them evenly, or take proposed ones, by their times and the delay."""
+"""Decide, by times and the delay, whether to keep the circuits, spread them evenly, or take proposed ones."""
 
 import functools
 

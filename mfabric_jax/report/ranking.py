@@ -342,9 +342,9 @@ def not_ranked(rows: Rows) -> list[str]:
     """Return a sentence for each reason why rows are not ranked, with their number."""
     above = sum(above_peak(row) is not None for row in rows)
     reasons = {
-        "do not fit the memory of their GPUs": sum(row.get(FITS) not in (True, None) for row in rows),
-        "reconfigure a switch more often than it allows": sum((usable(row.get(OVER)) or 0) > 1 for row in rows),
-        "are bounds that circuits may not reach": sum(row.get("policy") == BOUND for row in rows),
-        "compute above the peak of the GPU that is priced": above if above < len(rows) else 0,
+        "lack of GPU memory": sum(row.get(FITS) not in (True, None) for row in rows),
+        "reconfiguring a switch more often than it allows": sum((usable(row.get(OVER)) or 0) > 1 for row in rows),
+        "being a bound that circuits may not reach": sum(row.get("policy") == BOUND for row in rows),
+        "computing above the peak of the GPU that is priced": above if above < len(rows) else 0,
     }
-    return [f"Not ranked: {count} rows that {why}." for why, count in reasons.items() if count]
+    return [f"Not ranked for {why}: {many(count, 'row')}." for why, count in reasons.items() if count]

@@ -19,7 +19,7 @@ from mfabric_jax.support.host_arrays import FROM_0_TO_INFINITY, NOT_NEGATIVE
 
 
 class Arrivals(NamedTuple):
-    """Parts of one all-to-all, in the order in which they arrive, and the times of their return.
+    """Parts of one all-to-all in order of arrival, and how long they take to return.
 
     - `time` [P S] s: when the last byte of a part arrives at a server; 0 where it has none. `bytes` [P S].
     - `reconfigure_s`, `circuit_s` [P]: how long circuits reconfigure before the part, and how long they carry it.

@@ -1,9 +1,9 @@
 """The links that flows between the GPUs of a cluster cross.
 
 Flows inside a server cross the NVSwitch. Between servers, a flow takes the first of these that exists: paths over fixed
-links; a direct circuit of the pair; the NICs on the tree; circuits through other servers, which forward. If a GPU does
-not own the NIC that its data uses, the data crosses the NVSwitch to (or from) the delegate GPU that does; the data is
-spread over the pair's delegates by their shares. Source: arXiv 2501.03905, topology-aware routing.
+links; a direct circuit of the pair; the NICs on the tree; circuits through other servers, which forward. Data of a GPU
+that does not own the NIC in use crosses the NVSwitch to (or from) a delegate GPU that does; the data is spread over the
+pair's delegates by their shares. Source: arXiv 2501.03905, topology-aware routing.
 """
 
 from typing import Any

@@ -19,7 +19,7 @@ def between_servers(
 ) -> Float[Array, "S S"]:
     """Return the demand as floats with a zero diagonal.
 
-    Raise `InputError` if bytes between servers break `rule`. If values are traced, negative ones become NaN instead.
+    Raise `InputError` if bytes between servers break `rule`. Traced negative values become NaN instead.
     """
     demand, servers = floats(field, demand), region.servers
     if demand.shape != (servers, servers):

@@ -1,7 +1,7 @@
 """The ends of all flows of one all-to-all, and its busiest link, on the host in float64.
 
-A flow is the bytes of a pair of GPUs or ranks, or of a pair of servers where these pool NICs or use circuits. The
-busiest link is the one whose own bytes would take longest at its full capacity.
+A flow is the bytes of a pair of GPUs or ranks, or of a pair of servers that pool NICs or use circuits. The busiest link
+is the one whose own bytes would take longest at its full capacity.
 """
 
 import functools

@@ -138,7 +138,7 @@ def rail_bytes(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[
 
 
 def of_ports(group: RailRings, ranks_per_server: int) -> float:
-    """Return the time on all rails of a rank, whose ports are half a NIC each, over the time on one whole NIC."""
+    """Return the factor from one whole NIC's time to the time on all rails of a rank, whose ports are half NICs."""
     return PORTS * ranks_per_server / group.nics
 
 

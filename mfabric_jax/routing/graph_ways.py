@@ -1,9 +1,9 @@
 """All-to-alls of equal groups on shared links, cut into parts without common links; equal parts are solved once.
 
-This is exact, because among links with the same flows only the narrowest can limit them; because flows that share no
-link, directly or through other flows, do not change each other's rates; and because parts that differ only in how their
-links are numbered take equal times. A part whose flows each cross one port out and one port in is a star, which a
-faster loop solves.
+This is exact for three reasons. Among links with the same flows, only the narrowest can limit them. Flows that share no
+link, directly or through other flows, do not change each other's rates. Parts that differ only in how their links are
+numbered take equal times. A part whose flows each cross one port out and one port in is a star, which a faster loop
+solves.
 """
 
 import collections

@@ -1,9 +1,9 @@
 """Traffic of a job on links that its groups share: all-to-alls, gradient rings, sends between stages.
 
-The links are those of a graph, or of a switch tree whose edge switches hold several servers. Ranks are on GPUs in
-order: stage by stage, expert-parallel group by group. All groups of a stage run the same all-to-all at once. A time is
-the mean over the slowest groups: the group on the link that carries most in an even all-to-all of any stage, and the
-groups that share links with it.
+The links belong to a graph, or to a switch tree whose edge switches hold several servers. Ranks are on GPUs in order:
+stage by stage, expert-parallel group by group. All groups of a stage run the same all-to-all at once. A time is the
+mean over the slowest groups: the group on the link that carries most in an even all-to-all of any stage, and the groups
+that share links with it.
 """
 
 import dataclasses
@@ -137,7 +137,7 @@ def _paths(links: SharedLinks, shape: _Shape, pxn: bool) -> GraphPaths:
     groups = shape.stage // (shape.ranks * shape.slices)
     moved = None if links.moved is None else links.moved % shape.stage
     src, dst = leaving_flows(shape.server, groups, shape.ranks, shape.slices, moved)
-    pxn = pxn and moved is None  # a moved GPU's flows are no longer those of its server
+    pxn = pxn and moved is None  # a moved GPU no longer sends the flows of its server
     if pxn:  # bytes leave by the NIC of the destination's rank
         own_rail = src % shape.server == dst % shape.server
         src, dst = src[own_rail], dst[own_rail]

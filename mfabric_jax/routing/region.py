@@ -160,7 +160,7 @@ def parts_that_wait(
 
 # ------------------------------------------------------------------------------------------------------- lower bounds
 def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Array, "N"]) -> Float[Array, ""]:
-    """Return the busiest port's bytes over its capacity [s]: a lower bound on `star_completion`, tight if paced."""
+    """Return the busiest port's bytes over its capacity [s]: a lower bound on `star_completion`, equal if paced."""
     size = jnp.asarray(size)
     out, into = (over(size.sum(axis), jnp.asarray(port, size.dtype)) for axis, port in ((1, up), (0, down)))
     return jnp.maximum(out.max(initial=0), into.max(initial=0))
@@ -169,7 +169,7 @@ def port_bound(size: Float[Array, "N N"], up: Float[Array, "N"], down: Float[Arr
 def fluid_lower_bound(
     region: Region, plan: Plan | Circuits, demand: Numbers, *, routing: str = "unsplit"
 ) -> Float[Array, ""]:
-    """Return the completion time of one all-to-all with flows paced to end together [s]: the busiest circuit or port.
+    """Return when one all-to-all ends if its flows are paced to end together [s]: with the busiest circuit or port.
 
     It is a cheap lower bound on `all_to_all_time` (equal under split and for a schedule), with the same arguments; use
     it to optimise circuits.
@@ -238,7 +238,7 @@ def _widen_demand(region: Region, demand: Float[Array, "S S"]) -> Float[Array, "
 def _circuits(region: Region, plan: Plan | Circuits) -> Circuits:
     """Return the circuits of a plan, or the circuits themselves. Raise `InputError` unless they fit the region."""
     servers = of_type("region", region, Region).servers
-    of_type("plan", plan, Plan, Circuits, hint="Circuits(count) holds the circuits of an array")
+    of_type("plan", plan, Plan, Circuits, hint="Circuits(count) makes circuits from an array")
     circuits = plan.circuits if isinstance(plan, Plan) else plan
     if circuits.count.shape != (servers, servers):
         raise InputError(f"circuits must be [S S] with S = {servers} servers, got {list(circuits.count.shape)}.")
@@ -393,8 +393,7 @@ def _pace(size: Float[Array, "S S"], seconds: Float[Array, ""]) -> Float[Array, 
 def relayed_part_times(
     region: Region, circuits: Circuits, demand: Float[Array, "S S"], *, server: int
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Return unsplit `part_times` if the peer with the most circuits to `server`, which lost its electrical ports,
-    relays.
+    """Return unsplit `part_times` after `server` lost its electrical ports: its peer with the most circuits relays.
 
     Times are infinite if `server` has no circuit.
     """

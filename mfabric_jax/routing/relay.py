@@ -42,7 +42,7 @@ class Plan(eqx.Module):
 
     @staticmethod
     def of_schedule(schedule: CircuitSchedule) -> "Plan":
-        """Return a plan of the schedule after which no circuits are up, so the next plan must reconfigure."""
+        """Return a plan of the schedule. No circuits are up after it, so the next plan must reconfigure."""
         nothing = jnp.zeros(schedule.configurations.shape[1:], jnp.int32)
         return Plan(Circuits(nothing), schedule=schedule)
 

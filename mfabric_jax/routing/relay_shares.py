@@ -35,14 +35,14 @@ def relay_shares(
 
     - `demand` [S S]: bytes from server i to server j; the diagonal is ignored.
 
-    The shares are never worse than those of split routing. A pair's shares sum to 1, those of a server to itself are 0;
-    a pair without bytes uses its circuits, or else the EPS. The objective is a log-sum-exp of link times with falling
+    The shares are never worse than under split routing. A pair's shares sum to 1, or are 0 from a server to itself; a
+    pair without bytes uses its circuits, or else the EPS. The objective is a log-sum-exp of link times with falling
     temperature; the best step is returned, and steps stop within 1e-5 of the degree bound. Shares below 1e-4 are
     dropped. Works under `vmap`. No derivatives flow through the shares: at the optimum, the time changes with the
     inputs as if the shares were fixed.
     """
     whole("steps", steps, at_least=0)
-    of_type("circuits", circuits, Circuits, hint="Circuits(count) holds the circuits of an array")
+    of_type("circuits", circuits, Circuits, hint="Circuits(count) makes them from an array")
     demand = between_servers(of_type("region", region, Region), demand, rule=FROM_0_TO_INFINITY)
     shares = _descend_shares(*lax.stop_gradient((region, circuits, demand)), steps)
     if known_values(demand) is not None:

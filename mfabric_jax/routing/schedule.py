@@ -36,9 +36,9 @@ def schedule_time(
     later of the last byte on circuits and the last on packet NICs; whatever the switches do after it costs nothing. It
     is infinite if packet NICs do not reach bytes that circuits leave.
 
-    A single configuration, `first_free` and as long as its slowest pair needs, gives `all_to_all_time` unsplit. If it
-    stays for the seconds T of split routing, the end is T or later: split paces packets to end together, whereas here
-    they share max-min fairly.
+    A single configuration, `first_free` and as long as its slowest pair needs, gives `all_to_all_time` unsplit. A
+    configuration that stays for the seconds T of split routing ends at T or later: split paces packets to end together,
+    but here they share max-min fairly.
 
     Raise `InputError` for an illegal schedule (`CircuitSchedule.check_region`). One trace per shape. Works under
     `vmap`; differentiable in seconds, delay, bandwidth, demand and real-valued configurations.
@@ -68,7 +68,7 @@ def circuit_part(
 
 
 def spans(region: Region, schedule: CircuitSchedule, dtype: Any) -> "CarryingSpans":
-    """Return the spans in which circuits carry: those of configurations, in order, then those of kept circuits."""
+    """Return the spans in which circuits carry: one per configuration, in order, then the spans of kept circuits."""
     numbers = _numbers(region, schedule, dtype)
     return _in_time(schedule.switch, *numbers, schedule.switches, schedule.all_stop)
 

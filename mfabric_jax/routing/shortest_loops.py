@@ -1,6 +1,6 @@
 """The loops of `shortest`: breadth-first searches from destinations, compiled by numba.
 
-`first`, `link`: usable links by node, as in `shortest._Fan`; prefix `into`: links that lead into the node, `out`: out
+`first`, `link`: usable links by node, as in `shortest._Fan`; with prefix `into` they lead into the node, with `out` out
 of it. `relay` [N]: nodes that forward for others.
 """
 

@@ -98,7 +98,7 @@ class Routed(NamedTuple):
         return flow_problem(capacity, self.routes, dtype, weight=self.flows.weight, cap=self.flows.cap)
 
     def completion(self, problem: FlowProblem, size: Any = None, start: Any = None, lag: Any = None) -> Completion:
-        """Return when every flow begins and ends; `size`, `start`, `lag` [F] default to those of the flows."""
+        """Return when every flow begins and ends; `size`, `start`, `lag` [F] default to the flows' own."""
         flows = self.flows
         pairs = (size, flows.size), (start, flows.start), (lag, flows.lag)
         size, start, lag = (own if x is None else x for x, own in pairs)

@@ -16,7 +16,7 @@ def array_module(*values: Any) -> Any:
 
 
 def align_rank(value: Any, other: Any) -> Any:
-    """Return the value with leading axes of length 1, so that its rank is that of `other`."""
+    """Return the value with leading axes of length 1, so that it has the rank of `other`."""
     return value.reshape((1,) * (other.ndim - value.ndim) + value.shape)
 
 

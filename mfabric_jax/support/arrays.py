@@ -1,8 +1,8 @@
-"""Convert what callers pass to JAX arrays, and check the values if they are known.
+"""Convert the values that callers pass into JAX arrays, and check those that are known.
 
 NumPy reads values first, since JAX would cut 64-bit integers to 32 bits. Values are known outside of JAX programs,
 unless they are on an accelerator, which a call does not wait for. For unknown values only the kind is checked;
-forbidden values become NaN (`mark_forbidden`) or an outcome.
+forbidden ones become NaN (`mark_forbidden`) or are reported as an outcome.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ def floats(
 ) -> jax.Array:
     """Return the numbers as JAX floats.
 
-    The dtype is `dtype`, or that of the value; half precision becomes float32, whose 24 bits suffice to add up bytes.
+    The dtype is `dtype`, or the value's own; half precision becomes float32, whose 24 bits suffice to add up bytes.
     `wait`: also check values on an accelerator. Raise InputError for other kinds, for values that `rule` forbids, and
     for values too large for the dtype.
     """

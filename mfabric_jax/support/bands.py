@@ -1,7 +1,7 @@
-"""The uncertainty band of an iteration time, from slower and faster kernels, slower and faster links, other traffic.
+"""The uncertainty band of an iteration time: slower and faster kernels, slower and faster links, other traffic.
 
-A variant changes one thing for all fabrics alike, so the ratio of two designs is taken within a variant (`ratio_band`).
-Kinds of variants are independent: the squares of their deviations add up.
+A variant changes one thing, the same for all fabrics, so the ratio of two designs is taken within a variant
+(`ratio_band`). Kinds of variants are independent: the squares of their deviations add up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ QUOTED: tuple[str, ...] = (LOW_PORTS, LOW_GPUS, HIGH_GPUS, LOW_PORTS_NETWORK)
 
 BAND = Columns(
     Column(LOW, "s", "Low end of the band of the predicted time."),
-    Column(HIGH, "s", "High end of that band."),
+    Column(HIGH, "s", "High end of the band of the predicted time."),
 )
 VARIANTS = Columns(
     Column(OF_KERNELS["slow"], "s", "The iteration with the slowest measured kernels of computation.", only_some=True),
-    Column(OF_KERNELS["fast"], "s", "The iteration with the fastest of them.", only_some=True),
+    Column(OF_KERNELS["fast"], "s", "The iteration with the fastest measured kernels of computation.", only_some=True),
     Column(OF_LINKS["slow"], "s", "The iteration with the slowest measured kernels of communication.", only_some=True),
-    Column(OF_LINKS["fast"], "s", "The iteration with the fastest of them.", only_some=True),
+    Column(OF_LINKS["fast"], "s", "The iteration with the fastest measured kernels of communication.", only_some=True),
 )
 
 

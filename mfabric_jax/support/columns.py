@@ -1,4 +1,4 @@
-"""Declarations of columns: each once, beside the code that fills it, with unit and meaning.
+"""Declarations of columns: unit and meaning of each, stated once, beside the code that fills it.
 
 A row also has a column for each setting in which cases differ, named by its path, and `draw_2_s`, ... for further
 draws. `report/kinds.py` lists which columns each command writes.

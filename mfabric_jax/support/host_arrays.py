@@ -1,4 +1,4 @@
-"""Checks of arrays of numbers that callers pass, with NumPy: kinds, ranges and index ranges.
+"""Check, with NumPy, the arrays of numbers that callers pass: kinds, ranges and index ranges.
 
 This module does not load JAX: before JAX is loaded, no value can be JAX's. A bool counts as 0 or 1, but is no index.
 """
@@ -30,7 +30,7 @@ NAN_OR_NOT_NEGATIVE = NumberRule("not be negative", lambda x: ~(x < 0))
 
 
 def host_floats(field: str, value: Any, rule: NumberRule | None = None) -> np.ndarray:
-    """Return the numbers in float64, for computations on the host. Raise InputError as `floats` does, and if traced."""
+    """Return float64 numbers, to compute on the host. Raise InputError as `floats` does, and for traced values."""
     if not concrete(value):
         raise InputError(f"{field} must be known, got a value that JAX traces: this runs on the host, not inside jit.")
     array = np.array(real_numbers(field, value), float)
@@ -40,7 +40,7 @@ def host_floats(field: str, value: Any, rule: NumberRule | None = None) -> np.nd
 
 
 def floats_alike(field: str, value: Any, rule: NumberRule) -> Array:
-    """Return floats of 32 or 64 bits: NumPy's for NumPy values, JAX's as `arrays.floats_or_nan` for JAX values."""
+    """Return floats of 32 or 64 bits: a NumPy array of NumPy values, or `arrays.floats_or_nan` of JAX values."""
     array = real_numbers(field, value)
     if not isinstance(array, np.ndarray):
         return floats_of_jax(field, array, rule)
@@ -58,7 +58,7 @@ def floats_of_jax(field: str, array: Array, rule: NumberRule) -> Array:
 
 
 def known_values(value: Any, *, wait: bool = False) -> np.ndarray | None:
-    """Return the values of an array; None if traced, or if on an accelerator and not `wait`."""
+    """Return the values of an array; None if it is traced, or on an accelerator without `wait`."""
     if not concrete(value):
         return None
     if _is_of_jax(value) and not wait and any(device.platform != "cpu" for device in value.devices()):
@@ -169,11 +169,11 @@ def whole_numbers(field: str, value: Any) -> Array:
 
 
 def kind_of(dtype: Any) -> str:
-    """Return bool, int, float or complex for types of NumPy and those that JAX adds; else the type's name."""
+    """Return bool, int, float or complex for a dtype of NumPy or JAX; for others, the name of the type."""
     known = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex"}
     if dtype.kind != "V":
         return known.get(dtype.kind, str(dtype))
-    if (ml_dtypes := sys.modules.get("ml_dtypes")) is None:  # bfloat16 and its like, which come with JAX
+    if (ml_dtypes := sys.modules.get("ml_dtypes")) is None:  # bfloat16 and other types that JAX adds
         return str(dtype)
     for kind, facts in (("float", ml_dtypes.finfo), ("int", ml_dtypes.iinfo)):
         try:

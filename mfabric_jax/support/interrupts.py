@@ -1,9 +1,9 @@
-"""Ctrl-C in a command: always one sentence and exit status 130; rows so far are kept.
+"""Ctrl-C always ends a command with one sentence and exit status 130; rows so far are kept.
 
-The handler raises `KeyboardInterrupt` in the main thread, where cleaning up keeps the rows. Under C++ code, which the
-exception would abort, it waits until that code returns. If the exception is lost, as in callbacks of Python's garbage
-collector, it is raised again. If that takes too long, or on a second Ctrl-C, the process ends: journals of rows are
-already on disk.
+The handler raises `KeyboardInterrupt` in the main thread, where cleaning up keeps the rows. If C++ code runs, which the
+exception would abort, the handler waits until that code returns. If the exception is lost, as in callbacks of Python's
+garbage collector, it is raised again. The process ends if that takes too long, or on a second Ctrl-C: journals of rows
+are already on disk.
 
 A command imports this module first, so it imports little.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 STATUS = 130
 SENTENCE = "mfabric: interrupted."
-UNSAFE = frozenset(("jax", "jaxlib", "numba", "llvmlite", "importlib"))  # their C++ calls Python; imports load them
+UNSAFE = frozenset(("jax", "jaxlib", "numba", "llvmlite", "importlib"))  # their C++ calls Python, or imports load them
 SOON_S = 0.05  # until a delayed or lost interrupt is raised again
 PATIENCE_S = 3.0  # until the process ends if an interrupt could not be raised
 AGAIN_S = 3.0  # until an interrupt that no code handled is raised again
@@ -87,7 +87,7 @@ class Interrupts:
 
 
 def _unsafe(frame: "FrameType | None") -> bool:
-    """Whether the main thread runs under a library that an exception would abort."""
+    """Return whether the main thread runs under a library that an exception would abort."""
     while frame is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] in UNSAFE:
             return True

@@ -39,7 +39,7 @@ class LazyModule:
 
 
 class ByName(Mapping[str, Any]):
-    """A mapping of names to objects in modules of a package; a module is imported when a name of it is looked up.
+    """A mapping of names to objects in modules of a package; a module is imported when one of its names is looked up.
 
     `homes`: MODULE:ATTRIBUTE by name.
     """

@@ -27,9 +27,9 @@ def make_once(make: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def at_first_call(name: str) -> Callable[..., Any]:
-    """Return the loop MODULE:FUNCTION, whose module is loaded and which is compiled at its first call.
+    """Return the loop MODULE:FUNCTION; its first call loads the module and compiles the loop.
 
-    If the module defines `FAST`, numba gets it as `fastmath`.
+    `FAST` of the module, if defined, is numba's `fastmath`.
     """
 
     @make_once
@@ -49,7 +49,7 @@ def stamp(folder: Path) -> str:
 
 
 def compile_loop(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Return the function, compiled to run without the GIL and cached on disk, if a folder is writable."""
+    """Return the function, compiled to run without the GIL and cached on disk if a folder is writable."""
     from numba import njit
 
     stamped = f"_{stamp(Path(inspect.getfile(function)).parent)}"
@@ -65,7 +65,7 @@ def compile_loop(function: Callable[..., Any], **options: Any) -> Callable[..., 
         nonlocal compiled
         try:
             return compiled(*arguments)
-        except OSError:  # from numba's cache: the disk is full or closed; loops use no files
+        except OSError:  # numba's cache failed (disk full or closed): loops use no files
             compiled = njit(**options)(function)
             return compiled(*arguments)
 

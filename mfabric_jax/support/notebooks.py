@@ -34,7 +34,7 @@ class Rows(list[dict[str, Any]]):
 
 
 def html_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
-    """Return an HTML table of the first rows; of several rows, columns with one value stand above the table."""
+    """Return an HTML table of the first rows; columns with one value stand above a table of several rows."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     alike = [name for name in names if len(rows) > 1 and all(row.get(name) == rows[0].get(name) for row in rows)]
     shown = [name for name in names if name not in alike] or names
@@ -46,7 +46,7 @@ def html_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
 
 
 def _line(tag: str, cells: Sequence[Any]) -> str:
-    """A row of cells. Texts are aligned left, since notebooks align all cells right."""
+    """Return a row of cells. Texts are aligned left, since notebooks align all cells right."""
     kinds = [tag + LEFT * (tag == "td" and isinstance(cell, str)) for cell in cells]
     each = zip(kinds, map(text_of, cells), strict=True)
     return f"<tr>{''.join(f'<{kind}>{html.escape(text)}</{tag}>' for kind, text in each)}</tr>"

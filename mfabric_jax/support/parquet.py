@@ -18,7 +18,7 @@ def save_table(table: Any, path: Path) -> None:
 
 
 def table_of(columns: Mapping[str, np.ndarray], metadata: Mapping[bytes, str]) -> Any:
-    """Return a pyarrow table of columns; NaN becomes null, and values that are no Python scalars become text."""
+    """Return a pyarrow table of columns; NaN becomes null, and values that are not Python scalars become text."""
     arrays = {name: _array(values) for name, values in columns.items()}
     return pyarrow.table(arrays).replace_schema_metadata(dict(metadata))
 
@@ -58,7 +58,7 @@ def _is_dictionary(kind: Any) -> bool:
 
 
 def _text_bytes(column: Any) -> int:
-    """Bytes of a column's texts after expansion."""
+    """Return the bytes of a column's texts after expansion."""
     length, sum_of = (getattr(compute, name) for name in ("binary_length", "sum"))  # defined at import
     parts = column.chunks if _is_dictionary(column.type) else ()
     return sum(sum_of(length(part.dictionary).take(part.indices)).as_py() or 0 for part in parts)

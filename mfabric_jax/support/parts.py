@@ -72,13 +72,15 @@ class SweepFolder:
             if changes := list(_changes(there, self.sweep)):
                 changes = [change for change in changes if not change.startswith(_DIGEST_OF_CASES)] or changes
                 differences = "; ".join(changes[:_MOST_CHANGES])
-                more = f"; {len(changes) - _MOST_CHANGES} more differ" if len(changes) > _MOST_CHANGES else ""
+                more = f"; and {len(changes) - _MOST_CHANGES} more" if len(changes) > _MOST_CHANGES else ""
                 raise InputError(f"{str(self.path)!r} holds another sweep: {differences}{more}; give another folder.")
             return False
         for file in sorted(self.path.glob("rows-*.parquet")):
             label = _LABEL.search(file.read_bytes())
             if not label or label[2].decode() != self.digest:
-                raise InputError(f"{str(self.path)!r} holds {file.name} of another sweep; give another folder.")
+                raise InputError(
+                    f"{str(self.path)!r} holds {file.name}, which is not of this sweep; give another folder."
+                )
         with replacing(self.path / CONFIG) as (beside,):
             beside.write_text(json.dumps(self.sweep, indent=1) + "\n", encoding="utf-8")
         return True
@@ -109,7 +111,7 @@ class SweepFolder:
 
 
 def _changes(was: Any, now: Any, path: str = "") -> Iterator[str]:
-    """The values that differ, each as "PATH was OLD, now NEW"."""
+    """Yield the values that differ, each as "PATH was OLD, now NEW"."""
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for name in {**was, **now}:
             yield from _changes(was.get(name), now.get(name), f"{path}.{name}" if path else str(name))
@@ -125,7 +127,7 @@ def _short(value: Any) -> str:
 
 
 def _variants_by_name(variants: Any) -> dict[str, Any] | None:
-    """Variants by name; None if the value is not a list of variants."""
+    """Return the variants by name; None if the value is not a list of variants."""
     tables = isinstance(variants, list) and all(
         isinstance(variant, Mapping) and "name" in variant for variant in variants
     )
@@ -141,7 +143,7 @@ def read_verified(file: Path, sweep: str | None = None) -> bytes:
 
 
 def _fault(name: str, data: bytes, sweep: str | None) -> str | None:
-    """What is wrong with a file. `sweep`: digest of its sweep; None: all files except damaged parts are valid."""
+    """Return what is wrong with a file. `sweep`: digest of its sweep; None: all but damaged parts are valid."""
     label, name_match = _LABEL.search(data), _NAME.fullmatch(name)
     if not label and LABEL_KEY not in data:
         return None if sweep is None else "has no digest, so it is damaged or not a part of this sweep"

@@ -127,7 +127,7 @@ def map_members(function: Callable[[Any], Any], members: Any, on_cpu: int, elsew
 
 
 def record_loops() -> None:
-    """Put GPU loops into command buffers unless XLA_FLAGS set this; call before JAX starts."""
+    """Put GPU loops into command buffers unless XLA_FLAGS decides it; call before JAX starts."""
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_gpu_enable_command_buffer" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {RECORDED}".strip()

@@ -33,7 +33,7 @@ from mfabric_jax.support.loops import make_once
 MOST = 512 << 20  # most bytes of all files; the least recently used go first
 PACKAGE = pathlib.Path(__file__).parents[1]
 KNOWN = ("mfabric_jax", "builtins", "equinox", "jax", "jaxlib", "numpy")  # modules that change only with versions
-UNKNOWN = "\0"  # in a description, marks an object that only this process can find
+UNKNOWN = "\0"  # marks, in a description, an object that only this process can find
 CHECKSUM = 32  # bytes before a program in its file
 TRITON = export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")  # changes only with versions
 
@@ -69,7 +69,7 @@ def forget() -> None:
 
 
 def _is_input(leaf: Any) -> bool:
-    """Whether a leaf is an array or a NumPy number."""
+    """Return whether a leaf is an array or a NumPy number."""
     return isinstance(leaf, jax.Array) or (isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "SUO")
 
 
@@ -91,7 +91,7 @@ def _load_or_compile(key: str, function: Callable, parts: list, tree: Any, optio
 
 # ---------------------------------------------------------------------------------------------- what decides a program
 def _text(value: Any) -> str:
-    """A static value and its type as text; `UNKNOWN` and its id if other processes could not recognise it."""
+    """Return a static value and its type as text; `UNKNOWN` and its id if other processes could not recognise it."""
     kind = type(value)
     if kind in (type(None), bool, int, float, complex, str, bytes, ShapedArray):  # repr describes these fully
         return repr(value)
@@ -105,7 +105,7 @@ def _text(value: Any) -> str:
 
 
 def _parts(value: Any) -> Collection[Any] | None:
-    """The parts that determine a value; None if no parts do."""
+    """Return the parts that determine a value; None if no parts do."""
     kind = type(value)
     if kind is dict:
         return value.items()
@@ -121,18 +121,18 @@ def _parts(value: Any) -> Collection[Any] | None:
 
 
 def _has_name(thing: Any) -> bool:
-    """Whether a function or class is found by its name in its module."""
+    """Return whether a function or class is found by its name in its module."""
     module, name = getattr(thing, "__module__", None) or "", getattr(thing, "__qualname__", "")
     return getattr(sys.modules.get(module), name, None) is thing
 
 
 def _is_known(thing: Any) -> bool:
-    """Whether a function or class is found by name in a module that changes only with versions."""
+    """Return whether a function or class is found by name in a module that changes only with versions."""
     return _has_name(thing) and thing.__module__.partition(".")[0] in KNOWN
 
 
 def _surroundings() -> str:
-    """Settings of JAX and the device, which may change while a process runs."""
+    """Return settings of JAX and the device, which may change while a process runs."""
     settings = {name: value for name, value in jax.config.values.items() if "cache" not in name}
     settings["jax_default_device"] = (platforms.platform(), platforms.device())
     return repr(settings)
@@ -142,7 +142,7 @@ def _surroundings() -> str:
 def keep_in(folder: str | os.PathLike[str] | None = None) -> None:
     """Keep programs on disk and load kept ones; this applies to programs that have not run yet.
 
-    - `folder`: None: MFABRIC_PROGRAMS, or `programs` in `cache_folder()`. "off": keep none.
+    - `folder`: None means MFABRIC_PROGRAMS, else `programs` in `cache_folder()`; "off" keeps none.
 
     JAX's compilation cache then keeps all executables, also those that compile quickly: in `jax_compilation_cache_dir`
     if that is set, else in `jax` inside this folder. `problem` says why a folder is not used.
@@ -195,7 +195,7 @@ def clear(folder: pathlib.Path, most: int = -1) -> None:
 
 
 def _files(folder: pathlib.Path) -> dict[pathlib.Path, os.stat_result]:
-    """Programs, executables of JAX, and temporary files that killed processes left."""
+    """Return programs, executables of JAX, and temporary files that killed processes left."""
     stats = {}
     for path in [*folder.glob("*.program"), *folder.glob(".*.part"), *(folder / "jax").rglob("*")]:
         with contextlib.suppress(OSError):
@@ -205,13 +205,13 @@ def _files(folder: pathlib.Path) -> dict[pathlib.Path, os.stat_result]:
 
 
 def _is_private(path: pathlib.Path) -> bool:
-    """Whether a file or folder belongs to this user, and no other user can write to it."""
+    """Return whether a file or folder belongs to this user, and no other user can write to it."""
     about = path.stat()
     return hasattr(os, "geteuid") and about.st_uid == os.geteuid() and not about.st_mode & 0o022
 
 
 def _path_of(key: str) -> pathlib.Path | None:
-    """The file of a program; None if it is not kept, or if sources may have changed since this process began."""
+    """Return the file of a program; None if it is not kept, or if sources may have changed since this process began."""
     device = platforms.device()
     if kept_in is None or UNKNOWN in key or device is None or problem(kept_in) is not None:
         return None
@@ -225,7 +225,7 @@ def _path_of(key: str) -> pathlib.Path | None:
 
 @functools.cache
 def _sources() -> tuple[list[pathlib.Path], str]:
-    """The files of this package, and a digest of their names and contents."""
+    """Return the files of this package, and a digest of their names and contents."""
     paths = [path for path in sorted(PACKAGE.rglob("*")) if path.is_file() and path.parent.name != "__pycache__"]
     digest = hashlib.sha256()
     for path in paths:
@@ -257,5 +257,5 @@ def _export_to_file(path: pathlib.Path, program: Any, shapes: list[ShapedArray])
 
 
 def _with_checksum(path: pathlib.Path, exported: bytes | bytearray) -> bytes:
-    """The content of a program's file: a checksum of its name and the exported program, then the program."""
+    """Return the content of a program's file: a checksum of its name and the exported program, then the program."""
     return hashlib.sha256(path.name.encode() + exported).digest() + exported

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 EVERY_S = 10.0  # least seconds between lines
-PART = 0.05  # least pause between lines as a part of the run so far
+PART = 0.05  # least pause between lines, as a fraction of the run so far
 
 
 def bar(what: str, unit: str, total: int | None = None, before: int = 0, **form: Any) -> Any:
@@ -52,7 +52,7 @@ class Alive:
 
 
 def _pause(seconds: float) -> float:
-    """Seconds between lines, this long after the begin."""
+    """Return the seconds until the next line, this long after the start."""
     return max(EVERY_S, PART * seconds)
 
 
@@ -63,7 +63,7 @@ def _say(line: str) -> None:
 
 
 def _has_bar() -> bool:
-    """Whether a tqdm bar is on the screen, which shows progress itself."""
+    """Return whether a tqdm bar is on the screen, which shows progress itself."""
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
     return any(not instance.disable for instance in list(getattr(tqdm, "_instances", ())))
 

@@ -99,7 +99,7 @@ def _reject_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(value: Any) -> None:
-    """Raise RecursionError for a value nested too deeply, ValueError for invalid text or a number beyond floats."""
+    """Raise RecursionError for a value nested too deeply, ValueError for invalid text or too large a number."""
     level, depth = [value], 0
     while level:
         inside: list[Any] = []
@@ -121,7 +121,7 @@ def _check_depth(value: Any) -> None:
 
 
 def _path_of(number: int, value: Any) -> str:
-    """The path of a number in a value, such as "tasks.0.bytes"; "" if the number is the value."""
+    """Return the path of a number in a value, such as "tasks.0.bytes"; "" if the number is the value."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, item in inside:
         if item is number:
@@ -137,7 +137,7 @@ PARSERS: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": par
 def stamp(path: str | Path) -> tuple:
     """Return a stamp that changes with a file, or with any file of a folder; () if there is no such path.
 
-    It is the digest of a small file, as versions can share size and time; else size, times and inode.
+    A small file is stamped by its digest, since two versions may share size and time; others by size, times and inode.
     """
     path = os.fspath(path)
     try:

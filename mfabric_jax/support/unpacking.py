@@ -41,7 +41,7 @@ def most_bytes(packed: int) -> int:
 
 
 def check_size(path: str | Path, needed: float, packed: int | None = None) -> None:
-    """Raise InputError if a file would need more than `most_bytes`; `packed`: its own bytes, None: read from disk."""
+    """Raise InputError if a file would need more than `most_bytes`; `packed`: the file's size (None: look it up)."""
     packed = bytes_of(path) if packed is None else packed
     if needed > (most := most_bytes(packed)):
         raise InputError(
@@ -53,7 +53,7 @@ def check_size(path: str | Path, needed: float, packed: int | None = None) -> No
 def unpack(path: str | Path, data: bytes) -> bytes:
     """Return the content `data` of a file, decompressed if it is .gz or .xz, of at most `most_bytes`.
 
-    For damaged content the decompressors raise one of `BROKEN`.
+    The decompressors raise one of `BROKEN` for damaged content.
     """
     kind = next((opened for begin, opened in OPENED_BY.items() if data.startswith(begin)), None)
     if kind is None:

@@ -1,4 +1,4 @@
-"""Times of blocks, pipelines and iterations; `evaluate` computes those of all-to-alls."""
+"""Times of blocks, pipelines and iterations; `evaluate` computes the times of all-to-alls."""
 
 from typing import TYPE_CHECKING
 

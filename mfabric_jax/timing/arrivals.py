@@ -76,7 +76,7 @@ def block_ends(parts: Arrivals, bytes_per_token, batch_s, token_s) -> BlockEnds:
 
 @jax.jit
 def _chain_ends(ready, busy, gap, some, start) -> Array:
-    """Ends [P ...] of parts in order: each in `some` begins `gap` after the previous one, and not before `ready`."""
+    """Return the ends [P ...] of parts in order: each in `some` begins `gap` after the previous, not before `ready`."""
 
     def step(now, part):
         ready, busy, gap, some = part

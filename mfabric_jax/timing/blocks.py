@@ -42,7 +42,7 @@ class BlockCompute(NamedTuple):
 class Blocks(NamedTuple):
     """The blocks of all passes in running order [.. P Q L], and their all-to-alls [.. P Q L 2]."""
 
-    present: Bool[Array, "*C P Q L"]  # False pads passes that have fewer
+    present: Bool[Array, "*C P Q L"]  # False: padding of a pass with fewer blocks
     moe: Bool[Array, "*C P Q L"]  # False: a dense block, no all-to-all
     optical_s: Float[Array, "*C P Q L 2"]  # on circuits
     packet_s: Float[Array, "*C P Q L 2"]  # on packet switches, at the same time
@@ -51,9 +51,9 @@ class Blocks(NamedTuple):
     inside_s: Float[Array, "*C P Q L 2"] | None = None  # on NVSwitches, at the same time; None: 0
     waiting_s: Float[Array, "*C P Q L 2"] | None = None  # part of `optical_s` that waits for the switch; None: all
     busy: Float[Array, "*C P Q L"] | None = None  # `expert_load`; None: balanced
-    beside_s: Float[Array, "*C P Q L 2"] | None = None  # other seconds, before it and after its all-to-alls
+    beside_s: Float[Array, "*C P Q L 2"] | None = None  # other seconds: before the block, and after its all-to-alls
     experts: Bool[Array, "*C P Q L"] | None = None  # has experts, even without all-to-all; None: as `moe`
-    counts_s: Float[Array, "*C P Q L"] | None = None  # part of the first; a pair also computes longer by it; None: 0
+    counts_s: Float[Array, "*C P Q L"] | None = None  # within the first; a pair also computes that much longer; None: 0
 
     @property
     def electronic_s(self):
@@ -274,7 +274,7 @@ class ComputeRun(NamedTuple):
 
 @functools.cache
 def clock_alone(recompute: str) -> tuple[tuple[int, Any], ...]:
-    """Return (0, operation) of a backward block; it serves every pass, as operations that a pass lacks take 0 s."""
+    """Return (0, operation) of a backward block; it serves every pass, since operations that a pass lacks take 0 s."""
     return _merge_runs([(0, *step) for step in alone("backward", recompute)])
 
 
@@ -307,7 +307,7 @@ FLAGS = {name: column for column, name in enumerate(FLAGGED)}
 OF_BOTH = ("start", "over", "turn", "active", "waiting")  # times of each all-to-all
 
 BACK = ("inputs", "weights", "again")  # of attention, and of experts or the dense part (inner), in backward passes
-BASES = (  # seconds of a block; those of all work are sums of these
+BASES = (  # seconds of a block; all work takes sums of these
     *("attention", *(f"attention {name}" for name in BACK), "tp"),
     *("inner", *(f"inner {name}" for name in BACK), "beside 0", "beside 1"),
 )
@@ -414,7 +414,7 @@ def _seconds(order: Order, blocks: Blocks, compute: BlockCompute, rules: Rules, 
 
 
 def _network_columns(blocks: Blocks, together: Any, delay_s: Any) -> list[Any]:
-    """Columns of the network."""
+    """Return the columns of the network lane."""
     xp, shape = array_module(blocks, delay_s), blocks.optical_s.shape
     waiting_s = blocks.optical_s if blocks.waiting_s is None else blocks.waiting_s
     sent = [xp.broadcast_to(each, shape) for each in (blocks.optical_s, blocks.electronic_s, waiting_s, delay_s)]

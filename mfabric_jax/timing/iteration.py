@@ -38,7 +38,7 @@ from mfabric_jax.workload.volume import (
     tp_bytes_per_gpu,
 )
 
-Beside = dict[str, Float[Array, "*C P Q L 2"]]  # seconds before a block and behind its all-to-alls, by kind
+Beside = dict[str, Float[Array, "*C P Q L 2"]]  # seconds before a block and after its all-to-alls, by kind
 BESIDE = {  # column of rows, track and label of a picture
     "head": ("compute_s", "compute", "output head"),
     "tp": ("tp_comm_s", "NVSwitch", "TP"),
@@ -52,7 +52,7 @@ class FabricRates(NamedTuple):
 
     - `nic_Bps`: a NIC, in all-to-alls; `nvlink_Bps`: a GPU inside its server, `inside_Bps`: the same in all-to-alls
       (None: `nvlink_Bps`); `memory_Bps`: HBM of a GPU, for a counted optimizer step.
-    - `alpha_s`: latency of every all-to-all, send and ring step, beside bytes and propagation; `step_s`: this plus
+    - `alpha_s`: latency of every all-to-all, send and ring step, on top of bytes and propagation; `step_s`: this plus
       propagation.
     - `counts_s`: before the dispatch of a forward pass, ranks tell each other how much they send; early ranks wait for
       the last. Where two passes run together, the last rank computes longer by `counts_s`, which nothing hides.
@@ -82,7 +82,7 @@ class FabricRates(NamedTuple):
 
 
 def rates_of(group: EpGroup, *, goodput: Any = 1.0, acks: float = 0.0, **fields: Any) -> FabricRates:
-    """Return the rates of a group at its bandwidth; the fraction `goodput` of that is payload.
+    """Return the rates of a group at its bandwidth, of which the fraction `goodput` is payload.
 
     `acks`: bytes of acknowledgement per byte of data; they slow gradient rings but not sends between stages. Other
     keywords are fields of `FabricRates`.
@@ -185,7 +185,7 @@ class Walked(NamedTuple):
 
     @property
     def stage_seconds(self) -> dict[str, Float[Array, "*C P"]]:
-        """Seconds of every stage's own work and of its wait for the switch, by row column."""
+        """Seconds of every stage's own work and of its wait for the switch, by column of rows."""
         slots = self.slots
         each = {"compute_s": slots.compute_s, "tp_comm_s": slots.tp_s, "ep_comm_s": slots.exchange_s}
         columns = {column: seconds.sum((-2, -1)) for column, seconds in each.items()}
@@ -208,7 +208,7 @@ def walk(
 ) -> Walked:
     """Return when every block of every pass of C iterations runs [C P Q L], and what follows; NumPy or JAX.
 
-    - `exchanges` [C ..]; `rates`, `seconds` () or [C], those of servers also [C P]; the rest as in `iterate`.
+    - `exchanges` [C ..]; `rates`, `seconds` () or [C], for servers also [C P]; the rest as in `iterate`.
     - `every`: record all times of `Slots`, for pictures; else only those that the seconds need.
     """
     rules = rules_of(workload, rules)
@@ -245,15 +245,15 @@ def walk_alone(
 
 
 def _delays(rates: FabricRates, exchanges: Exchanges, send_s: Any) -> Any:
-    """Seconds of reconfigurations, for every all-to-all or for every case."""
+    """Return the seconds of reconfigurations, for every all-to-all or for every case."""
     delay_s, each_s = (_wide(x) for x in (rates.delay_s, rates.each_s))
     if exchanges.anew is not None:
         delay_s = delay_s + each_s * exchanges.anew
-    return delay_s if rates.phase_s is None else delay_s + _wide(send_s)  # to sends, the sends, and back
+    return delay_s if rates.phase_s is None else delay_s + _wide(send_s)  # reconfigure, send, reconfigure back
 
 
 def _wide(x: Any) -> Any:
-    """[C 1] or [C P] as [C 1 1 1 1] or [C P 1 1 1], beside all-to-alls."""
+    """Return [C 1] or [C P] as [C 1 1 1 1] or [C P 1 1 1], to combine with all-to-alls."""
     return x[..., None, None, None]
 
 
@@ -339,7 +339,7 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
 
 
 def _of_experts(workload: Workload, compute: BlockCompute) -> Any:
-    """Seconds that routed experts of a pass compute before they answer [.. P Q 1 1]."""
+    """Return the seconds that routed experts of a pass compute before they answer [.. P Q 1 1]."""
     order, back = order_of(workload), backward_of(compute)
     xp = array_module(compute)
     backward = places(workload).backward[..., None]
@@ -353,7 +353,7 @@ def exposed_reduce_seconds(
 ) -> Float[Array, "*C P"]:
     """Return the seconds of the gradient all-reduce that remain after the passes of every stage.
 
-    If it overlaps with the passes, blocks queue for it in equal parts as they finish.
+    Blocks queue for it in equal parts as they finish, if it overlaps with the passes.
     """
     reduce_s = all_reduce_seconds(workload, rates)
     if not rules.dp_overlap or workload.sharding not in ("none", "optimizer"):
@@ -369,7 +369,7 @@ def exposed_reduce_seconds(
 def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "*C P"]:
     """Return the seconds of the gradient all-reduce of every stage at the end of the iteration, by `replica_ring`.
 
-    Dense gradients are reduced over all servers of the stage, those of experts over replicas and copies. Sharded
+    Dense gradients are reduced over all servers of the stage, gradients of experts over replicas and copies. Sharded
     optimizer states take a reduce-scatter, then an all-gather of weights. `beside_of` covers further sharding.
     """
     sizes = [replica_bytes(workload, stage, last=True) for stage in range(workload.pp)]
@@ -385,7 +385,7 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "
 
 # ------------------------------------------------------------------------------------- beside attention and experts
 def beside_of(workload: Workload, rates: FabricRates, compute: BlockCompute) -> Beside:
-    """Return the seconds of a block, by kind, beside attention, experts and their communication."""
+    """Return the seconds of a block, by kind, besides attention, experts and their communication."""
     by_kind = {}
     if workload.head_counted or workload.predicted:
         by_kind["head"] = _head(workload, compute)
@@ -417,13 +417,13 @@ def _head(workload: Workload, compute: BlockCompute) -> Array:
 
 
 def last_blocks(workload: Workload) -> np.ndarray:
-    """Return where the model's last block runs, except in passes of weight gradients alone [P Q L]."""
+    """Return the mask [P Q L] of the model's last block, except in passes of weight gradients alone."""
     last = places(workload).block == sum(workload.place_blocks) - 1
     return last & (order_of(workload).kind != WEIGHT)[..., None]
 
 
 def _rings(workload: Workload, rates, compute: BlockCompute) -> Array:
-    """Seconds of context-parallel rings that attention scores do not hide."""
+    """Return the seconds of context-parallel rings that attention scores do not hide."""
     if workload.ranks_per_server % workload.sequence_ranks == 0:
         once_s = context_bytes(workload) / (workload.tp * rates.nvlink_Bps)
     else:
@@ -437,7 +437,7 @@ def _rings(workload: Workload, rates, compute: BlockCompute) -> Array:
 
 
 def _parameters(workload: Workload, rates, compute: BlockCompute) -> Array:
-    """Seconds of gathering parameters and scattering gradients that a block's computation does not hide."""
+    """Return the seconds of parameter gathers and gradient scatters that a block's computation does not hide."""
     fetched = workload.gathered_bytes if workload.sharding == "parameters" else 0
     again, back = again_of(workload.recompute), backward_of(compute)
     forward = compute.attention_s, compute.moe_s, compute.dense_s
@@ -470,7 +470,7 @@ ROUNDING = 64  # units in the last place by which a sum of selections may be off
 
 
 def expert_load(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = TILE) -> Float[Array, "layer M"]:
-    """Return the selections of the busiest rank over those of a rank under balanced routing [layer M].
+    """Return the selections of the busiest rank, relative to a rank under balanced routing [layer M].
 
     Expert e lives on rank e // (E / R). Selections of each expert are rounded up to a multiple of `tile` (1: none).
     """
@@ -512,7 +512,7 @@ def early(workload: Workload, tokens: Float[Array, "layer M R E"], tile: int = T
 
 
 def _left_of_port(demand: Float[Array, "... R R"], order: Int[Array, "... R"], together: int) -> Float[Array, "... R"]:
-    """Part of the busiest port's load that the first k ranks of `order` send; `together`: ranks that share a port."""
+    """Return the part of the busiest port's load from the first k ranks of `order`; `together`: ranks on one port."""
     xp = array_module(demand)
     (into, out) = _by_port(demand, order, together)
     sent = xp.where(out, into.sum(-2, keepdims=True), 0)
@@ -533,7 +533,7 @@ def _left_of_pair(demand: Float[Array, "... R R"], order: Int[Array, "... R"], t
 def _by_port(
     demand: Float[Array, "... R R"], order: Int[Array, "... R"], together: int
 ) -> tuple[Array, Bool[Array, "... port R"]]:
-    """Bytes that a port receives from a rank, and whether the rank sends from it, [... port R]."""
+    """Return the bytes that a port receives from a rank, and whether the rank sends from it, [... port R]."""
     *more, ranks, _ = demand.shape
     by_rank = array_module(demand).take_along_axis(demand, order[..., None, :], -1)
     into = by_rank.reshape(*more, ranks // together, together, ranks).sum(-2)
@@ -543,7 +543,7 @@ def _by_port(
 
 
 def ends_earlier(seconds: Any, left: Float[Array, "... R"], ahead_s: Float[Array, "... R"]) -> Array:
-    """Return the seconds from the busiest rank's end to the end of an all-to-all whose ranks start when done.
+    """Return the seconds from the busiest rank's end to the end of an all-to-all whose ranks start once they are done.
 
     It is the maximum over k of the start of the k busiest ranks plus the time of their bytes; `ahead_s`: `ahead` in
     seconds.

@@ -67,7 +67,7 @@ def order(schedule: str, stages: int, micro_batches: int, chunks: int = 1, overl
 
 
 def _needs(steps: list[list[Step]], place_of: Callable) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """Map the (stage, position) of a waiting pass to that of the pass it needs, and the crossing."""
+    """Map the (stage, position) of a waiting pass to the same of the pass that it needs, and the crossing."""
     stages, ran, needs = len(steps), {}, {}
     for p, row in enumerate(steps):
         for q, (kind, m, chunk) in enumerate(row):
@@ -87,7 +87,7 @@ def _crossing(stage: int, other: int, around: bool, stages: int) -> int:
 
 
 def _merge_units(units: list, needed: dict) -> list[tuple[int, int, int, int, int]]:
-    """Stage, position, needs, crossing and depth of all passes in dependency order; passes of a unit stay together."""
+    """Return stage, position, needs, crossing, depth of all passes, by dependency; passes of a unit stay together."""
     passes = sum(map(len, units[0]))
     begun, merged, depths = [0] * len(units), [], [[0] for _ in units]  # depths: 0, then one for every merged pass
     while len(merged) < len(units) * passes:
@@ -114,7 +114,7 @@ class Exchanges(NamedTuple):
       a fabric are multiples of its NICs, so the time at any bandwidth is the larger of them / bandwidth.
     - `inside` [P Q L] [bytes]: seconds on the NVSwitch at the same time, times its bandwidth.
     - `switch`: circuits change before it; `anew`: number of new circuits; `count` [P Q L 2 S S]: circuits.
-    - `ahead` [P Q L]: the circuits of the first are known before the pass.
+    - `ahead` [P Q L]: the circuits of the first all-to-all are known before the pass.
     - `balanced`: the load if every expert received equally many tokens.
     - `waiting`: part of `optical` that waits for the switch (None: all).
     - `busy` [P Q L]: `expert_load` (None: balanced); `early` [P Q L 3 R]: fields of `Early` (None: ranks wait).
@@ -174,7 +174,7 @@ class Places(NamedTuple):
         return self.backward.astype(int) + self.later
 
     def pick(self, layers: int, micro_batches: int) -> tuple[np.ndarray, np.ndarray]:
-        """Indices of every slot into [layers, micro-batches] arrays, read cyclically."""
+        """Return the indices of every slot into [layers, micro-batches] arrays, which are read cyclically."""
         return np.maximum(self.layer, 0) % layers, self.micro_batch % micro_batches
 
 

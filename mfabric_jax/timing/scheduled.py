@@ -34,7 +34,8 @@ class Planned(NamedTuple):
     - `first`, `last` [N S S]: the first and the last circuits of all switches.
     - `turns`, `anew` [N]: reconfigurations of the busiest switch during the all-to-all, and new circuits of all
       switches.
-    - `free` [N]: whether both leave out the first reconfiguration, which ends before the all-to-all begins.
+    - `free` [N]: whether `turns` and `anew` leave out the first reconfiguration, which ends before the all-to-all
+      begins.
     """
 
     circuits_s: Float[Array, "N"]
@@ -100,7 +101,7 @@ def schedule_exchanges(
 
 
 def _set_up_before(index: np.ndarray, sent: np.ndarray, each: list[Planned], cold: bool) -> Array:
-    """Circuits set up between each all-to-all [P Q L 2] and the one before.
+    """Return the number of circuits set up between each all-to-all [P Q L 2] and the one before.
 
     Unless `cold`, the first of an iteration follows the last of the previous iteration.
     """

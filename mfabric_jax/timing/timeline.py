@@ -157,7 +157,7 @@ class _Passes(NamedTuple):
     """Passes of a wave [w].
 
     - `stage`; `end_row`: row of their ends; `need`: row of the end that they wait for (-1: none).
-    - `sent_s` [w C]: seconds from there; `seconds`, `flags` [L column w C]: of their blocks.
+    - `sent_s` [w C]: seconds to send from there; `seconds`, `flags` [L column w C]: of their blocks.
     """
 
     stage: Any
@@ -169,7 +169,7 @@ class _Passes(NamedTuple):
 
 
 class _Players:
-    """Play the passes of all stages; one more row, after those of stages and passes, takes the padding."""
+    """Play the passes of all stages; one more row, after the rows of stages and passes, takes the padding."""
 
     def __init__(self, order: Order, table: Any, send_s: Any, decision_s: Any, rules: Rules, every: bool):
         self.xp = array_module(order, table, send_s, decision_s)
@@ -224,7 +224,7 @@ class _Players:
         return array_module(there).where(which >= 0, there, stages * passes)
 
     def _rows(self, waves: np.ndarray) -> tuple[_Passes, _Passes | None, Any]:
-        """Passes of one wave [2 w], or of all waves, padded to the widest [W 2 w]; -1: padding."""
+        """Return the passes of one wave [2 w], or of all waves, padded to the widest [W 2 w]; -1: padding."""
         first, second = np.moveaxis(waves, -2, 0)
         return self._passes(first), self._passes(second) if self.in_pairs else None, (first != second).any(-1)
 
@@ -323,7 +323,7 @@ def _loop(step: Callable, state: Any, over: Iterable) -> tuple[Any, list]:
 
 
 def _take_rows(array: Any, index: Any) -> Any:
-    """Rows of an array; a single row is sliced, which XLA does faster than a gather."""
+    """Return rows of an array; a single row is sliced, which XLA does faster than a gather."""
     alone = not isinstance(array, np.ndarray) and len(index) == 1
     return array[index[0]][None] if alone else array[index]
 

@@ -25,7 +25,7 @@ from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 Segment = dict[str, Any]
 Place = tuple[int, int, int]  # [P Q L]
 TRACKS = ("compute", "EPS", "OCS", "NVSwitch", "waiting")
-SLIVER = 1e-4  # part of the window: shorter segments are rounding
+SLIVER = 1e-4  # fraction of the window; shorter segments are rounding
 DIRECTIONS = {FORWARD: "forward", BACKWARD: "backward", WEIGHT: "weights"}
 COUNTS = "counts"  # kind and label
 LABELS = {  # of all-to-alls
@@ -63,8 +63,8 @@ class Computed:
 def segments(workload: Workload, walked: Walked, rules: Rules | None = None) -> list[Segment]:
     """Return the segments of one iteration by stage and start; segments of one track do not overlap.
 
-    Lengths add up to those of `walked.slots`, except where dispatch, experts and combine overlap in parts: all-to-alls
-    are then drawn whole, while `exchange_s` is only the exposed time. Waiting is left out where two passes run
+    Lengths add up to the seconds of `walked.slots`, except where dispatch, experts and combine overlap in parts: there
+    all-to-alls are drawn whole, while `exchange_s` is only the exposed time. Waiting is left out where two passes run
     together. A restarted reconfiguration ends where the next begins; one before the iteration is left out.
     """
     rules, walked = rules_of(workload, rules), in_float64(walked)
@@ -201,7 +201,7 @@ def _with_ending(drawn: list[Segment], walked: Walked) -> list[Segment]:
 
 
 def _apart(drawn: list[Segment]) -> list[Segment]:
-    """Sorted segments of positive length, cut so that those of a track do not overlap."""
+    """Return sorted segments of positive length, cut so that no two of a track overlap."""
     drawn = sorted(
         (segment for segment in drawn if segment["end_s"] > segment["start_s"]), key=lambda segment: segment["start_s"]
     )

@@ -74,7 +74,7 @@ def test_a_file_may_name_what_python_allows_or_the_command_line_states(theirs, t
     compare = ["compare", path, "--fabric", "mfabric", "--gpus", "64", "--ep", "16", "--draws", "1"]
     said = mistake(capsys, *compare)
     assert repr(path) in said
-    assert f"names code to run, of '{tmp_path}/theirs.py'" in said
+    assert f"names code to run, from '{tmp_path}/theirs.py'" in said
     assert not (tmp_path / "ran").exists()
     for words in ([f"--code={tmp_path}/theirs.py"], ["--code", f"other,{tmp_path}/../{tmp_path.name}/theirs.py"]):
         assert status("show", path, *words) == 0, words

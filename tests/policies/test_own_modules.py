@@ -150,7 +150,7 @@ def test_a_policy_file_of_others_neither_imports_nor_calls_what_it_names(
     (tmp_path / "theirs.py").write_text(RUNS)
     build, settings, code = json.loads(json.dumps([build, settings, code]).replace("{folder}", str(tmp_path)))
     path = of_others(tmp_path / "theirs.policy", build, settings)
-    want = f"{path!r} names code to run, of {code!r}, but code that only a file names is not run"
+    want = f"{path!r} names code to run, from {code!r}, but code that only a file names is not run"
     for call in (policies.load, policies.get):
         assert refused(call, path).startswith(want)
     region = ["--model", "llama-moe", "--gpus", "64", "--ep", "16", "--fabric", "mfabric", "--policy"]
@@ -167,7 +167,7 @@ def test_a_policy_file_of_others_neither_imports_nor_calls_what_it_names(
 def test_code_that_is_stated_builds_a_policy_of_others(tmp_path, monkeypatch):
     path = policies.save(tmp_path / "own.policy", Weighted(key=jax.random.key(0)))
     monkeypatch.setattr(own_code, "_allowed", set())
-    assert "names code to run, of 'tests.policies.test_own_modules'" in refused(policies.load, path)
+    assert "names code to run, from 'tests.policies.test_own_modules'" in refused(policies.load, path)
     policies.allow_code("tests.policies.test_own_modules")
     assert policies.load(path).model.steps == 1
     monkeypatch.setattr(own_code, "_allowed", set())

@@ -51,8 +51,8 @@ def test_the_cheapest_tokens_win_and_what_cannot_be_is_not_counted():
         "Not ranked for lack of dollars a token: mfabric with rotornet.",
     ]
     assert not_ranked(ROWS) == [
-        "Not ranked: 1 rows that do not fit the memory of their GPUs.",
-        "Not ranked: 1 rows that reconfigure a switch more often than it allows.",
+        "Not ranked for lack of GPU memory: 1 row.",
+        "Not ranked for reconfiguring a switch more often than it allows: 1 row.",
     ]
     (panel,) = token_prices(ROWS, {}).panels
     assert panel.names == ["mfabric with polatis", "mfabric with calient", "fat-tree"]
@@ -82,7 +82,7 @@ def test_what_computes_above_its_peak_is_ranked_only_where_all_do():
     fast = [ROWS[0] | {"achieved_over_peak": 1.2, "usd_per_million_tokens": None, "iteration_s": 0.1}]
     (ranking,) = rankings(fast + slow, {}).values()
     assert "fat-tree, 400 Gbps" not in str(ranking)
-    assert "Not ranked: 1 rows that compute above the peak of the GPU that is priced." in not_ranked(fast + slow)
+    assert "Not ranked for computing above the peak of the GPU that is priced: 1 row." in not_ranked(fast + slow)
     every = [one | {"achieved_over_peak": 2.9, "usd_per_million_tokens": None} for one in ROWS]
     (ranking,) = rankings(every, {}).values()
     assert ranking.by == "performance per dollar of the network"

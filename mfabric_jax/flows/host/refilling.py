@@ -291,8 +291,10 @@ def _wake(s: Sharing, link: int, caps: Heap):
 
 @compiled
 def _fill(s: Sharing, link: int, reached: float, caps: Heap):
-    """If the link is full by now, make flows above its level rise, or hold its flows if none is; return the level
-    reached."""
+    """Make flows above a full link's level rise or, without any, hold its flows; return the level reached.
+
+    Do nothing if the link still has room.
+    """
     expected = max(_room_ends(s, link), reached)
     highest = _sum(s, link)
     _ask(s, link)

@@ -31,7 +31,7 @@ def latest_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
 def flow_ends(size: Any, leaf: Any, groups: Any = None) -> np.ndarray:
     """Return when every flow of each star ends [B N N] s, 0 without bytes.
 
-    Inputs are those of `latest_ends`, but finite, and every port has capacity.
+    Inputs as in `latest_ends`, but finite, and every port has capacity.
     """
     size, leaf, groups = _arrays(size, leaf, groups)
     each = np.zeros(size.shape)

@@ -15,7 +15,7 @@ from mfabric_jax.support.loops import part_of_loops
 NONE = 1e300  # no flow, or no level
 UNLIMITED = 1e30  # level of a port that limits no flow
 FAST = {"nsz", "contract", "nnan", "reassoc", "ninf"}  # without these, minima and sums are not vectorised
-WINDOW = 6  # the next port to freeze is sought among this many, in the order of the event before
+WINDOW = 6  # number of ports, in the order of the previous event, among which the next to freeze is sought
 compiled = part_of_loops(FAST)
 
 
@@ -116,7 +116,7 @@ def ends_of_all(size: np.ndarray, leaf: np.ndarray, groups: np.ndarray, each: np
                 for p in range(n):
                     old[s, p] = star.level[s, p]
             first = 0
-            least *= 1 - NEAR  # or a port whose level differs only by rounding would be kept, and stay too slow
+            least *= 1 - NEAR  # else a port whose level differs only by rounding would be kept, too slow
             while first < steps and star.reached[first] < least:
                 first += 1
         ends[b] = now * (most / fastest)
@@ -193,7 +193,7 @@ def _end(star: StarState, until: np.ndarray, slow: np.ndarray, border: float, ea
 def _fill(star: StarState, first: int, steps: int, hint: np.ndarray):
     """Freeze ports from step `first` on, lowest first; return the number of steps.
 
-    The order of the event before is a hint: the lowest of its next few ports freezes. If the levels ascend, they are
+    The order of the previous event is a hint: the lowest of its next few ports freezes. If the levels ascend, they are
     the max-min levels. If one falls, filling goes back to the step to which it belongs, and compares all ports up to
     this step.
     """

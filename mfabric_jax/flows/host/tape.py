@@ -1,7 +1,7 @@
 """Replay of a recorded event run for first derivatives, forward and reverse, in time linear in the tape.
 
 Every number of the run is a sum, product or quotient of earlier ones, and an infinitesimal change of the input does not
-change the order of events. At ties the derivative is that of the order of the run.
+change the order of events. At ties the derivative follows the order of the run.
 """
 
 from typing import NamedTuple

@@ -104,7 +104,7 @@ def test_files_of_another_sweep_are_refused_and_others_are_not_its_rows(whole, c
         rf"{FILES[1]}' belongs to another sweep; run its folder's sweep again", query, [copied], QueryOptions()
     )
     (copied / CONFIG).unlink()
-    check_refused(f"holds {FILES[1]} of another sweep; give another folder", sweep, exchanges(), copied)
+    check_refused(f"holds {FILES[1]}, which is not of this sweep; give another folder", sweep, exchanges(), copied)
     assert "cannot be checked" in notes([copied])[0]
     (copied / FILES[1]).unlink()
     sweep(exchanges(), copied)  # what is left is its own

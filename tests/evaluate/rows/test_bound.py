@@ -61,7 +61,7 @@ def test_it_is_one_row_whatever_the_policy_and_is_not_ranked():
         *(("bound", "any"), ("greedy", "unsplit"), ("uniform", "unsplit")),
     ]
     assert rows[0]["reconfigurations"] is None
-    assert "Not ranked: 1 rows that are bounds" in report.comparison(rows)
+    assert "Not ranked for being a bound" in report.comparison(rows)
 
 
 def test_failures_have_none():
