@@ -17,7 +17,7 @@ _MOSTLY = 0.5  # above this fraction of an iteration, reconfiguration dominates 
 _COUNTED = 8  # most values that a sentence names
 _UNEVEN = 1.2  # above this ratio of the busiest rank to the mean, a remark says so
 _SAME = 0.0001  # relative: equal results
-GPU, BY_KERNELS = "gpu.name", "by kernels as they were measured"
+GPU, RATE, KERNEL_TABLE = "gpu.name", "compute.rate", "compute.kernels.table"
 _LACKING = "none"  # value of a setting that a fabric does not have
 MILLION = 1_000_000
 _MOST_ROWS = 20_000
@@ -52,15 +52,23 @@ def _missing_quotes(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
 
 def _accuracy(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
     """The accuracy on the GPUs of rows, if rows compute at the rates of the package's measured kernels."""
-    if not any(str(row.get("compute_source", "")).endswith(BY_KERNELS) for row in rows):
+    resolved = effective.get("resolved", {})
+    if not any(_may_be(row, resolved, RATE, "kernels") and _may_be(row, resolved, KERNEL_TABLE, None) for row in rows):
         return
     every = [row[GPU] for row in rows if row.get(GPU) is not None]
     if not every:
-        listed = effective.get("resolved", {}).get(GPU, [])
+        listed = resolved.get(GPU, [])
         every = [listed] if isinstance(listed, str) else listed
     if every:
         loads = (usable(row.get("rank_load_over_mean")) for row in rows)
         yield accuracy_words(every, [load for load in loads if load is not None])
+
+
+def _may_be(row: Row, resolved: Mapping[str, Any], path: str, value: str | None) -> bool:
+    """Whether a row may have this value of a setting: by its own column, else by the resolved settings of all rows."""
+    own = row.get(path)
+    own = resolved.get(path) if own is None else own
+    return value in own if isinstance(own, list) else own == value
 
 
 def job_words(rows: Rows) -> list[str]:
