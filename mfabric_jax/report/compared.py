@@ -30,7 +30,7 @@ from mfabric_jax.report.memory import memory_of_models
 from mfabric_jax.report.numerals import many, millions, number, percent, usable
 from mfabric_jax.support.bands import HIGH, LOW
 
-_FEW = 6  # charts of the best series are filled up to this many series
+_FEW = 6  # charts of the best series show this many, if rows have them
 BANDS = " Lines: bands from the spread of kernels, links and traffic."
 FRONT = "The grey staircase is the Pareto front: no design is both cheaper and faster than its points."
 
@@ -228,7 +228,7 @@ def _deciding(grid: Grid) -> str:
 
 
 def _best_series(grid: Grid, most: int) -> Grid:
-    """The grid with the best series of each fabric and GPU, at most `most`, filled up to `_FEW` with the next best."""
+    """Return the best series of each fabric and GPU, at most `most`, then the next best series, up to `_FEW`."""
     if len(grid.series) <= most:
         return grid
     least: dict[Series, float] = {}
@@ -251,14 +251,14 @@ _EXPECTED = ("breakdown", "pareto")  # a sentence explains why one of these is m
 def comparison_charts(rows: Rows, most: int | None = None) -> tuple[dict[str, Chart], list[str]]:
     """Return the charts for which rows hold numbers, by name, and sentences on charts that are left out.
 
-    `most`: with more series than that, charts show the best series of each fabric and GPU; None: all. Throughput
-    replaces iteration time if rows have both. Raise InputError if the rows cannot be arranged.
+    `most`: of more series, charts show the best of each fabric and GPU first; None: all. Throughput replaces iteration
+    time if rows have both. Raise InputError if the rows cannot be arranged.
     """
     whole, drawn, why = arrange(rows, [TIME]), {}, []
     grid = whole if most is None else _best_series(whole, most)
     if len(grid.series) < len(whole.series):
         some = f"Charts show {len(grid.series)} of {len(whole.series)} series"
-        why.append(f"{some}: for each fabric and GPU, the one with the least {_deciding(whole)}.")
+        why.append(f"{some}: the best of each fabric and GPU first, by the lowest {_deciding(whole)}.")
     for name, (what, needs, chart) in COMPARISONS.items():
         lacking = [column for column in needs if all(usable(row.get(column)) is None for row in grid.cells.values())]
         if not lacking and not (name == "iteration_time" and "throughput" in drawn):
