@@ -9,7 +9,7 @@ from mfabric_jax.case import Cases, presets
 from mfabric_jax.case.grid import fabric_reads
 from mfabric_jax.case.layers import file_layers, merge_layers
 from mfabric_jax.case.paths import Leaf, flat, settings
-from mfabric_jax.commands import OF_CASES, help, show
+from mfabric_jax.commands import OF_CASES, compare, help, show
 from mfabric_jax.commands.words import read
 from mfabric_jax.evaluate import resolve
 from tests.command_line import mistake, status
@@ -117,6 +117,15 @@ def test_help_is_one_screen_and_leads_to_every_setting(capsys):
     assert mistake(capsys, "show", "--help", "circuits.predict.sgma").startswith(
         "circuits.predict.sgma is unknown (did you mean circuits.predict.sigma?)"
     )
+
+
+def test_a_quoted_text_is_one_value():
+    def prices(text):
+        return read("compare", ["--set", f"network.prices={text}"], compare.Options)[0].stated["network.prices"]
+
+    assert prices("'a, b.toml'") == prices('"a, b.toml"') == "a, b.toml"
+    assert prices("a, b.toml") == prices("a,b.toml") == ["a", "b.toml"]
+    assert prices("'a','b'") == ["'a'", "'b'"]
 
 
 @pytest.mark.parametrize("command", sorted(OF_CASES))
