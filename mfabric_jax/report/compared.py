@@ -1,4 +1,4 @@
-"""Charts that compare fabrics: cost and power of tokens, throughput, parts of an iteration, cost against time.
+"""Charts that compare fabrics: price and energy of tokens, throughput, parts of an iteration, cost against time.
 
 If rows hold only one bandwidth, charts against bandwidth show bars instead of lines, best first.
 """
@@ -31,7 +31,7 @@ from mfabric_jax.report.numerals import many, millions, number, percent, usable
 from mfabric_jax.support.bands import HIGH, LOW
 
 _FEW = 6  # charts of the best series show this many, if rows have them
-BANDS = " Lines: bands from the spread of kernels, links and traffic."
+BANDS = " Thin lines show bands, from the spread of kernels, links and traffic."
 FRONT = "The grey staircase is the Pareto front: no design is both cheaper and faster than its points."
 
 
@@ -129,7 +129,7 @@ def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost"
         panels.append(Panel(str(model), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
     several = ", ".join(number(gbps) for gbps in grid.bandwidths)
     left_out = _left_out(grid, looks, {column: "price", TIME: "time"})
-    joined = f"Points of a line: NICs of {several} Gbps. " if len(grid.bandwidths) > 1 else ""
+    joined = f"A line joins the points of one fabric with NICs of {several} Gbps. " if len(grid.bandwidths) > 1 else ""
     note = joined + FRONT + left_out
     title = f"{what[0].upper()}{what[1:]} against iteration time"
     return _with_key(Chart(title, note, list(looks.values()), panels))
@@ -164,8 +164,8 @@ def _with_key(chart: Chart, what: str | None = None) -> Chart:
 def parts(grid: Grid) -> Chart:
     """Return a chart of an iteration's parts: a stacked bar per fabric near 400 Gbps; other bandwidths are folded."""
     nearest = nearest_to_detail(grid.bandwidths)
-    note = f"At {number(nearest)} Gbps a NIC. In a bar: shares of its iteration. Right of it: seconds"
-    note += ", and the ratio to the fat-tree." if any(series.fabric == REFERENCE for series in grid.series) else "."
+    note = f"At {number(nearest)} Gbps a NIC. A bar shows shares of its iteration; the text behind it gives seconds"
+    note += " and the ratio to the fat-tree." if any(series.fabric == REFERENCE for series in grid.series) else "."
     panels = _stacks(grid, nearest)
     note += BANDS if any(panel.spread for panel in panels) else ""
     folded = {f"At {number(g)} Gbps": _stacks(grid, g) for g in grid.bandwidths if g != nearest}
