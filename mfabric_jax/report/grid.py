@@ -253,7 +253,7 @@ def combinations(rows: Rows, names: Sequence[str]) -> int:
 
 
 def unbeaten(values: Any) -> np.ndarray:
-    """Return [N] whether each of the points [N K] is unbeaten: no other is as small in all values and smaller in one."""
+    """Return [N] whether no other of the points [N K] is at most as large in all values and smaller in one."""
     points, inverse = np.unique(np.asarray(values, dtype=float), axis=0, return_inverse=True)
     if points.shape[1] == 2:  # points are sorted: only an earlier one can beat a point
         least = np.minimum.accumulate(points[:, 1])

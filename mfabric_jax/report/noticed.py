@@ -51,7 +51,7 @@ def _missing_quotes(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _accuracy(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
-    """A remark on the accuracy on the GPUs of the rows, if rows compute at the rates of the package's measured kernels."""
+    """A remark on accuracy on the GPUs of the rows, if these compute at the rates of the package's measured kernels."""
     resolved = effective.get("resolved", {})
     if not any(_may_be(row, resolved, RATE, "kernels") and _may_be(row, resolved, KERNEL_TABLE, None) for row in rows):
         return
@@ -167,8 +167,8 @@ ADVICE = {  # on a switch that is too slow, by what its circuits follow
         f"(--set circuits.schedule=none {KEPT}) or take a faster switch."
     ),
     "phases": (
-        "it reconfigures between phases of communication under all settings; take a faster switch, or a fabric with fixed "
-        "links."
+        "it reconfigures between phases of communication under all settings; take a faster switch, or a fabric with "
+        "fixed links."
     ),
 }
 

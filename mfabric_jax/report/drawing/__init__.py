@@ -1,6 +1,6 @@
 """Draw with matplotlib, an extra. Importing this package raises InputError if matplotlib is missing.
 
-Modules of this folder, `figures` and `html` import matplotlib at the top. They are loaded only to draw, after this file.
+Modules of this folder, `figures` and `html` import matplotlib at the top; they are loaded only to draw, after this one.
 """
 
 from mfabric_jax.support.extras import extra

@@ -32,7 +32,7 @@ _HELD_OUT, _PREDICTED = "held_out_", "predicted"
 
 
 def failures_chart(rows: Rows) -> Chart:
-    """Return a chart of slow-downs: a panel per model, a bar per failure, diamonds for published values, on one scale."""
+    """Return a chart of slow-downs: panels of models on one scale, a bar per failure, diamonds for published values."""
     timed = [row for row in rows if row.get("slow_down") is not None]  # else the job waits for a repair
     needs_values(timed, ("model", "failure", "slow_down"), "failures needs slow-downs")
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
@@ -101,7 +101,7 @@ def training_chart(lines: Rows) -> Chart:
 
 
 def forecasts_chart(rows: Rows) -> Chart:
-    """Return a chart of forecasts: a panel per workload, number of servers and routing, with predictions at the right."""
+    """Return a chart of forecasts: a panel per workload, size and routing, with predictions at the right."""
     if not rows:
         raise InputError("the figure of forecasts needs rows, got none.")
     looks = style.distinct_looks(values_of(rows, "policy"))

@@ -160,7 +160,7 @@ def _size(file: str, run: NcclRun) -> tuple[int | None, int | None]:
         return None, None
     if missing := set(range(len(run.hosts))) - set(run.hosts):
         raise InputError(
-            f"{file}, line {run.line}: the rank lines must name all ranks, rank {min(missing)} is missing."
+            f"{file}, line {run.line}: the rank lines must name all ranks; rank {min(missing)} is missing."
         )
     groups: dict[str, list[str]] = {}
     for group, host in run.hosts.values():
