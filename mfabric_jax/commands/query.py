@@ -29,8 +29,8 @@ class Options:
     by: str | None = None
     """Columns whose values define groups."""
     measures: str | None = None
-    """Measures of every group, as column:measure: mean, min, max, median, std (sample, n - 1), ci95 (half of the 95 % confidence
-    interval of the mean, Student's t), sum (default: the mean time)."""
+    """Measures of every group, as column:measure: mean, min, max, median, std (sample, n - 1), ci95 (half of the 95 %
+    confidence interval of the mean, Student's t), sum (default: the mean time)."""
     over: str | None = None
     """Baseline rows, by a condition such as "policy = uniform". Measures are then of ratios: each row over the
     baseline row with otherwise equal settings."""

@@ -66,7 +66,7 @@ class TraceStudy:
 class Studied(NamedTuple):
     """Results of a study.
 
-    - `rows`: those of `compare`, plus `design` and `over_tree` (iteration time over that on the best fat-tree).
+    - `rows`: those of `compare`, plus `design` and `over_tree` (iteration time over the time on the best fat-tree).
     - `foresight`, `ranking`: errors of predictors, and their order.
     - `left_out`: designs that are impossible here, with reasons; `simulated`: numbers of the simulated records.
     """

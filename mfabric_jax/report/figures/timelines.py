@@ -233,7 +233,8 @@ def build_replayed(spans: Segments, parts: Segments, title: str = "") -> Figure:
     """Draw a replay: ranks over time, and below them the parts of the makespan.
 
     `spans`: as in `write_task_trace`; if ranks are many, some are shown, those on the critical path first.
-    `parts`: shares of the makespan, rows of `what` and `holds_s`; empty: not drawn. Raise InputError if no span has a rank.
+    `parts`: shares of the makespan, rows of `what` and `holds_s`; empty: not drawn. Raise InputError if no span has a
+    rank.
     """
     ranks = sorted({span["rank"] for span in spans if span["rank"] >= 0})
     if not ranks:
