@@ -140,7 +140,9 @@ def test_rows_of_0_x_are_read_where_their_columns_are_known(tmp_path, extension)
     file = write_rows([known], tmp_path / f"rows{extension}", config)
     assert read_rows(file) == ([known], config)
     file = write_rows([known | {"speed": 3.0}], file, config)
-    with pytest.raises(InputError, match=r"rows of mfabric_jax 0.1.0 with columns that mean nothing now \(speed\)"):
+    with pytest.raises(
+        InputError, match=r"rows of mfabric_jax 0.1.0 with columns that no longer mean anything \(speed\)"
+    ):
         read_rows(file)
     for own in ({"version": "0.1.0"}, config | {"command": "query"}, {}):  # an experiment, a query, anybody's table
         assert read_rows(write_rows([{"speed": 3.0}], file, own))[0] == [{"speed": 3.0}]

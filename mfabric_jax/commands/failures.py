@@ -29,7 +29,7 @@ MONTHS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(shared.RowsAndPictures):
-    """Show the cost of failures on a fabric: iteration time with a broken part, with the published figures.
+    """Show the cost of failures on a fabric: iteration time with a broken part, beside published figures.
 
     One failure hits one region; circuits are chosen again without the broken part. Kinds of failures: --help failures.
     """
@@ -46,12 +46,12 @@ def _where(row: dict[str, Any], rows: Rows) -> str:
 
 
 def month_loss_lines(rows: Rows, hours_a_month: float) -> Iterator[str]:
-    """Yield the hours of a month lost to all failures with a rate: by stops of the job, and by slower running."""
+    """Yield the hours of a month lost to all failures with a rate: by stops of the job, and by running slower."""
     from mfabric_jax.apps.failures.months import months
 
     for month in months(rows):
         where, lost, waits = _where(month.first, rows), month.lost_h, month.waiting_h
-        waiting = f", {waits:.3g} h of them until a repair, because nothing takes over" if waits else ""
+        waiting = f", {waits:.3g} h of them waiting for a repair, because nothing takes over" if waits else ""
         yield (
             f"{where}: {lost:.3g} h of a month lost ({lost / hours_a_month:.2%}) to {len(month.rows)} kinds of "
             f"failures: {month.stopped_h:.3g} h because the job stops (half a checkpoint interval and the "
@@ -95,8 +95,10 @@ def remedies(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def slow_switches(rows: list[dict[str, Any]], changes: dict[str, str]) -> Iterator[str]:
-    """Yield warnings of switches whose reconfigurations take most of an iteration, for the worst row of each model and
-    fabric. `changes`: when circuits change, by fabric."""
+    """Yield a warning for each model and fabric, by its worst row, if reconfigurations take most of an iteration.
+
+    `changes`: when circuits change, by fabric.
+    """
     from mfabric_jax.report.noticed import slow_switch_words
 
     worst: dict[tuple[str, str], tuple[float, str]] = {}

@@ -29,17 +29,17 @@ class Options:
     by: str | None = None
     """Columns whose values define groups."""
     measures: str | None = None
-    """column:measure for every group: mean, min, max, median, std (sample, n - 1), ci95 (half of the 95 % confidence
-    interval of the mean, Student's t), sum (default: the mean time)."""
+    """Measures of every group, as column:measure: mean, min, max, median, std (sample, n - 1), ci95 (half of the 95 %
+    confidence interval of the mean, Student's t), sum (default: the mean time)."""
     over: str | None = None
-    """Baseline rows, by a condition such as "policy = uniform". Measures are of ratios to the baseline row with
-    otherwise equal settings."""
+    """Baseline rows, by a condition such as "policy = uniform". Measures are then of ratios: each row over the
+    baseline row with otherwise equal settings."""
     sort: str | None = None
     """Column to sort by; column:down puts the largest first."""
     columns: str | None = None
     """Columns to keep."""
     limit: int | None = None
-    """Most rows to select, all of which are printed (without --limit, the first 20)."""
+    """Largest number of rows to select. All of them are printed; without --limit, the first 20."""
     out: str | None = None
     """Write the rows to this .csv or .parquet file."""
     figure: str | None = None

@@ -24,7 +24,7 @@ SPLIT_SIZES = "serving.split.attention_gpus", "serving.split.expert_gpus"
 class Options(shared.RowsAndPictures):
     """Simulate inference: time per output token, tokens per second, dollars per million tokens. --tpot-ms finds the
     best batch within that time (--by high: at the slow end) and, without --ep, the best size. --rate or --arrivals
-    FILE simulate requests; with --tpot-ms the fewest groups in time. More: --help serving.
+    FILE simulate requests; --tpot-ms then finds the fewest groups in time. More: --help serving.
     """
 
 
@@ -66,7 +66,7 @@ def _searches(cases: Cases) -> bool:
 
 
 def _by_fabric(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Group rows that differ only in sizes; of each group keep those in time, or all if none is."""
+    """Group rows that differ only in sizes. A group keeps its rows that are in time, or all if none is."""
     from mfabric_jax.apps.serving.search import in_time
     from mfabric_jax.report.grid import group_rows
 

@@ -142,7 +142,7 @@ def _pools(row: Row) -> str:
     settings |= {"prefill.overlap": row["prefill_overlap"]} if row["prefill_overlap"] != row["overlap"] else {}
     flags = " ".join(f"--set serving.{name}={str(value).lower()}" for name, value in settings.items())
     if row.get("load_requests") is None:
-        share = f"{row['prefill_gpus']:.2g} GPUs prefill for each that decodes"
+        share = f"{row['prefill_gpus']:.2g} GPUs prefill for each GPU that decodes"
     else:
         decode, prefill = row["load_decode_gpus"], row["load_prefill_gpus"]
         share = f"{decode:,} GPUs decode, {prefill:,} prefill"
@@ -213,7 +213,7 @@ def _longer(row: Row, cases: Cases) -> str:
     load = next(iter(cases)).serving.load
     read = row["load_requests"] + row["refused"] + (row["left_out"] or 0)
     exhausted = load.arrivals is not None and read < load.requests * load.repeat
-    return f"raise serving.load.{'repeat, the log has no more requests' if exhausted else 'requests'}"
+    return f"raise serving.load.{'repeat, because the log has no more requests' if exhausted else 'requests'}"
 
 
 def of_rows(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterator[str]:

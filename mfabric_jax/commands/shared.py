@@ -33,7 +33,7 @@ class RowOptions:
     """Write every column to files, details included."""
 
     def columns(self, *kinds: str) -> Any:
-        """The columns of these kinds of rows, whose details files leave out; None: files have every column."""
+        """Return the columns of these kinds of rows; files leave out their details. None: files have every column."""
         from mfabric_jax.report.kinds import KINDS
         from mfabric_jax.support.columns import Columns
 
@@ -88,7 +88,7 @@ MOST_CHECKED = 1000  # cases that are resolved before JAX is loaded
 
 
 def check_cases(cases: Cases, *, misfits: bool = True) -> None:
-    """Raise InputError for wrong cases before JAX is loaded. `misfits`: False if the command leaves misfits out."""
+    """Raise InputError for wrong cases before JAX is loaded. `misfits`: also for impossible cases."""
     from mfabric_jax.evaluate.resolving.resolve import resolve_without_jax
 
     for block in itertools.islice(cases.blocks, MOST_CHECKED):

@@ -20,8 +20,8 @@ from mfabric_jax.support.origin import commit
 MEBI = 1 << 20
 NVIDIA_FILES = "nvidia[0-9]*"
 SLOW_SETTINGS = {  # settings of JAX that make it slow
-    "jax_debug_nans": "JAX waits for and checks the results of every program",
-    "jax_debug_infs": "JAX waits for and checks the results of every program",
+    "jax_debug_nans": "JAX waits for the results of every program and checks them",
+    "jax_debug_infs": "JAX waits for the results of every program and checks them",
     "jax_disable_jit": "nothing is compiled",
     "jax_check_tracer_leaks": "JAX traces everything anew",
     "jax_disable_most_optimizations": "programs are compiled quickly and run slowly",

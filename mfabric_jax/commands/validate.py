@@ -14,10 +14,10 @@ from mfabric_jax.commands.words import Positional
 class Options(shared.RowOptions, shared.OnDevice):
     """Predict measured times, and report the errors of the predictions.
 
-    packet: flow-level predictions of packet-level runs: exact max-min fluid completion at the line rate without
-    headers, and the same corrected for the run's transport. Neither models queues or losses.
-    training: step times of trainings on real clusters, which are in the package with their sources.
-    serving: dispatch and combine kernels, decoding steps and prefill passes, also in the package.
+    packet: packet-level runs, predicted by exact max-min fluid completion at the line rate without headers, and by the
+    same corrected for the run's transport. Neither models queues or losses.
+    training: steps of trainings on real clusters, which the package contains with their sources.
+    serving: dispatch and combine kernels, decoding steps and prefill passes, also from the package.
     """
 
     what: Annotated[

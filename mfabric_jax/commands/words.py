@@ -28,6 +28,7 @@ WORDS = {int: "a whole number", float: "a number"}
 LISTED = {int: "whole numbers", float: "numbers", bool: "true or false,"}
 COMMENT = re.compile(r"^    (\w+): .*  # (.+)$", re.MULTILINE)
 RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
+QUOTED = re.compile(r"""(["'])((?:(?!\1).)*)\1""")
 CASE_FILES = (".toml", ".json")
 ALSO = {  # other spellings of flags; both spellings work
     **{"--models": "--model", "--fabrics": "--fabric", "--policies": "--policy", "--routings": "--routing"},
@@ -335,8 +336,10 @@ def _split_assignment(text: str) -> tuple[str, str]:
 
 
 def _values(path: str, text: str) -> str | list[str]:
-    """Return one value, or a list of values."""
+    """Return one value, or a list of values; a text in quotation marks is one value, whatever it contains."""
     if path in WITH_COMMAS:
         return text
+    if quoted := QUOTED.fullmatch(text.strip()):
+        return quoted[2]
     several = split_words(text)
     return several[0] if len(several) == 1 else several

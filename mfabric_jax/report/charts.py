@@ -15,7 +15,7 @@ LITERAL: dict[str, Any] = {"text.parse_math": False}  # a $ in a name is literal
 
 @dataclass(frozen=True)
 class Curve:
-    """Points with one look. `joined`: by a line. `tips`: hover texts. `spread`: range of each value."""
+    """Points of one look. `joined`: a line joins them. `tips`: hover texts. `spread`: lowest and highest y of each."""
 
     look: style.Look
     points: Sequence[Point]
@@ -40,10 +40,10 @@ class Bar:
 class Panel:
     """A pair of axes with curves, or with rows of bars, points (value, row) or both.
 
-    - `names`: of the rows. `totals`: (end of the row, text behind it) of each row. `spread`: range of a row's end, by
-      row. `reach`: values that the axis must hold, so that panels share a scale.
-    - `columns`: names of 0, 1, .. on the x axis. `stairs`: draw the Pareto front of all points. `percent`: show values,
-      which are fractions, as percent.
+    - `names`: of the rows. `totals`: of each row, (its end, the text after it). `spread`: range of a row's end, by
+      row. `reach`: values that the axis must include, so that panels share a scale.
+    - `columns`: names of 0, 1, .. on the x axis. `stairs`: draw the Pareto front of all points. `percent`: values are
+      fractions; show them as percent.
     """
 
     title: str

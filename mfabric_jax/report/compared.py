@@ -1,4 +1,4 @@
-"""Charts that compare fabrics: cost and power of tokens, throughput, parts of an iteration, cost against time.
+"""Charts that compare fabrics: price and energy of tokens, throughput, parts of an iteration, cost against time.
 
 If rows hold only one bandwidth, charts against bandwidth show bars instead of lines, best first.
 """
@@ -30,8 +30,8 @@ from mfabric_jax.report.memory import memory_of_models
 from mfabric_jax.report.numerals import many, millions, number, percent, usable
 from mfabric_jax.support.bands import HIGH, LOW
 
-_FEW = 6  # charts of the best series are filled up to this many series
-BANDS = " Lines: bands from the spread of kernels, links and traffic."
+_FEW = 6  # charts of the best series show this many, if rows have them
+BANDS = " Thin lines show bands, from the spread of kernels, links and traffic."
 FRONT = "The grey staircase is the Pareto front: no design is both cheaper and faster than its points."
 
 
@@ -129,7 +129,7 @@ def cost_against_time(grid: Grid, column: str = COST, what: str = "network cost"
         panels.append(Panel(str(model), f"{what} [M$]", "iteration time [s]", curves, stairs=True))
     several = ", ".join(number(gbps) for gbps in grid.bandwidths)
     left_out = _left_out(grid, looks, {column: "price", TIME: "time"})
-    joined = f"Points of a line: NICs of {several} Gbps. " if len(grid.bandwidths) > 1 else ""
+    joined = f"A line joins the points of one fabric with NICs of {several} Gbps. " if len(grid.bandwidths) > 1 else ""
     note = joined + FRONT + left_out
     title = f"{what[0].upper()}{what[1:]} against iteration time"
     return _with_key(Chart(title, note, list(looks.values()), panels))
@@ -164,8 +164,8 @@ def _with_key(chart: Chart, what: str | None = None) -> Chart:
 def parts(grid: Grid) -> Chart:
     """Return a chart of an iteration's parts: a stacked bar per fabric near 400 Gbps; other bandwidths are folded."""
     nearest = nearest_to_detail(grid.bandwidths)
-    note = f"At {number(nearest)} Gbps a NIC. In a bar: shares of its iteration. Right of it: seconds"
-    note += ", and the ratio to the fat-tree." if any(series.fabric == REFERENCE for series in grid.series) else "."
+    note = f"At {number(nearest)} Gbps a NIC. A bar shows shares of its iteration; the text behind it gives seconds"
+    note += " and the ratio to the fat-tree." if any(series.fabric == REFERENCE for series in grid.series) else "."
     panels = _stacks(grid, nearest)
     note += BANDS if any(panel.spread for panel in panels) else ""
     folded = {f"At {number(g)} Gbps": _stacks(grid, g) for g in grid.bandwidths if g != nearest}
@@ -228,7 +228,7 @@ def _deciding(grid: Grid) -> str:
 
 
 def _best_series(grid: Grid, most: int) -> Grid:
-    """The grid with the best series of each fabric and GPU, at most `most`, filled up to `_FEW` with the next best."""
+    """Return the best series of each fabric and GPU, at most `most`, then the next best series, up to `_FEW`."""
     if len(grid.series) <= most:
         return grid
     least: dict[Series, float] = {}
@@ -251,14 +251,14 @@ _EXPECTED = ("breakdown", "pareto")  # a sentence explains why one of these is m
 def comparison_charts(rows: Rows, most: int | None = None) -> tuple[dict[str, Chart], list[str]]:
     """Return the charts for which rows hold numbers, by name, and sentences on charts that are left out.
 
-    `most`: with more series than that, charts show the best series of each fabric and GPU; None: all. Throughput
-    replaces iteration time if rows have both. Raise InputError if the rows cannot be arranged.
+    `most`: of more series, charts show the best of each fabric and GPU first; None: all. Throughput replaces iteration
+    time if rows have both. Raise InputError if the rows cannot be arranged.
     """
     whole, drawn, why = arrange(rows, [TIME]), {}, []
     grid = whole if most is None else _best_series(whole, most)
     if len(grid.series) < len(whole.series):
         some = f"Charts show {len(grid.series)} of {len(whole.series)} series"
-        why.append(f"{some}: for each fabric and GPU, the one with the least {_deciding(whole)}.")
+        why.append(f"{some}: the best of each fabric and GPU first, by the lowest {_deciding(whole)}.")
     for name, (what, needs, chart) in COMPARISONS.items():
         lacking = [column for column in needs if all(usable(row.get(column)) is None for row in grid.cells.values())]
         if not lacking and not (name == "iteration_time" and "throughput" in drawn):

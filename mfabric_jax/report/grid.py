@@ -87,7 +87,7 @@ def arrange(rows: Rows, needs: Sequence[str] = ()) -> Grid:
     rows = with_named_graphs(rows)
     placed = [row for row in rows if None not in (row["model"], row["fabric"], usable(row["nic_gbps"]))]
     if not placed:
-        raise InputError(f"no row has a value in each of the columns {', '.join(_PLACE)}.")
+        raise InputError(f"no row has values in all of the columns {', '.join(_PLACE)}.")
     telling = {fabric: _telling_settings(placed, fabric) for fabric in values_of(placed, "fabric")}
     series: dict[tuple[str, tuple[str, ...]], Series] = {}
     cells: dict[tuple[str, Series, float], Mapping[str, Any]] = {}
@@ -173,7 +173,7 @@ def setting_label(name: str, value: Any) -> str:
 
 
 def last_word(path: str) -> str:
-    """Return the name of a setting in a label: the last part of its path, or the part before if the last is vague."""
+    """Return the name of a setting in a label: the last part of its path, or the last but one if the last is vague."""
     before, _, last = path.rpartition(".")
     return before.rpartition(".")[2] if before and last in _VAGUE else last
 
@@ -212,7 +212,7 @@ def unround(rows: Rows, name: str) -> bool:
 
 
 def metric(rows: Rows) -> str | None:
-    """Return the result column: a usual result, else the first with unrounded numbers, else the first of numbers."""
+    """Return the result column: a usual result, else the first column of unrounded numbers, else of any numbers."""
     numbers = numeric(rows)
     usual = (name for name in _RESULTS if name in numbers)
     results = (name for name in numbers if unround(rows, name))
@@ -253,7 +253,7 @@ def combinations(rows: Rows, names: Sequence[str]) -> int:
 
 
 def unbeaten(values: Any) -> np.ndarray:
-    """Return for each of the points [N K] whether no other is at most as large in all values and smaller in one."""
+    """Return [N] whether no other of the points [N K] is at most as large in all values and smaller in one."""
     points, inverse = np.unique(np.asarray(values, dtype=float), axis=0, return_inverse=True)
     if points.shape[1] == 2:  # points are sorted: only an earlier one can beat a point
         least = np.minimum.accumulate(points[:, 1])

@@ -69,7 +69,7 @@ def column_named(name: str) -> Column | None:
 
 
 def is_number(name: str, config: Mapping[str, Any]) -> bool:
-    """Whether commands fill this column of rows only with numbers."""
+    """Return whether commands fill this column of rows with numbers only."""
     if DRAW.fullmatch(name):
         return True
     declared = [KINDS[kind][name] for kind in kinds_of(config) if name in KINDS[kind]]
@@ -88,8 +88,8 @@ def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -
         if unknown:
             named = ", ".join(unknown[:MOST_NAMED]) + (", ..." if len(unknown) > MOST_NAMED else "")
             raise InputError(
-                f"{str(path)!r} holds rows of {by} with columns that mean nothing now ({named}); run the command "
-                f"again, or delete its configuration to read them as any table."
+                f"{str(path)!r} holds rows of {by} with columns that no longer mean anything ({named}); run the "
+                f"command again, or delete its configuration to read it as a plain table."
             )
     elif isinstance(schema, bool) or not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
         raise InputError(
@@ -99,14 +99,14 @@ def check_schema(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -
 
 
 def say_unknown(path: Any, columns: Iterable[str], config: Mapping[str, Any]) -> None:
-    """Warn about columns of rows of a command that no command writes: they may be misspelt."""
+    """Warn about columns that no command writes, in rows of a command: they may be misspelt."""
     if unknown := _unknown(columns, config):
         named = ", ".join(unknown[:MOST_NAMED])
         say_unread(f"{str(path)!r}: no command writes the columns {named}; were they renamed?")
 
 
 def _unknown(columns: Iterable[str], config: Mapping[str, Any]) -> list[str]:
-    """Columns that no kind of these rows declares; paths of settings have a dot."""
+    """Return the columns that no kind of these rows declares, except paths of settings, which have a dot."""
     kinds = list(kinds_of(config))
     names = [name for name in columns if "." not in name and not DRAW.fullmatch(name)] if kinds else []
     return [name for name in names if not any(name in KINDS[kind] for kind in kinds)]

@@ -16,7 +16,7 @@ TABLE = "training_errors.toml"
 
 
 class StepErrors(NamedTuple):
-    """Number of measured steps of a GPU, and their errors: predicted over measured - 1, the mean and the worst."""
+    """Measured steps of a GPU: their number, and the mean and worst error (predicted over measured - 1)."""
 
     steps: int
     mean: float

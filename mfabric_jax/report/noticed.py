@@ -17,7 +17,7 @@ _MOSTLY = 0.5  # above this fraction of an iteration, reconfiguration dominates 
 _COUNTED = 8  # most values that a sentence names
 _UNEVEN = 1.2  # above this ratio of the busiest rank to the mean, a remark says so
 _SAME = 0.0001  # relative: equal results
-GPU, BY_KERNELS = "gpu.name", "by kernels as they were measured"
+GPU, RATE, KERNEL_TABLE = "gpu.name", "compute.rate", "compute.kernels.table"
 _LACKING = "none"  # value of a setting that a fabric does not have
 MILLION = 1_000_000
 _MOST_ROWS = 20_000
@@ -36,7 +36,7 @@ def remarks(rows: Rows, effective: Mapping[str, Any] | None = None) -> list[str]
 
 
 def _missing_quotes(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
-    """Price files that quote switches but none for some bandwidths of rows."""
+    """Remarks on price files that quote switches, but none for some bandwidths of the rows."""
     speeds = sorted({row["nic_gbps"] for row in rows if usable(row.get("nic_gbps"))})
     for file, values in (effective.get("own_prices") or {}).items():
         ports = [name.split(".")[1] for name in values if name.startswith("switch.") and name.endswith(".usd")]
@@ -51,16 +51,24 @@ def _missing_quotes(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _accuracy(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
-    """The accuracy on the GPUs of rows, if rows compute at the rates of the package's measured kernels."""
-    if not any(str(row.get("compute_source", "")).endswith(BY_KERNELS) for row in rows):
+    """A remark on accuracy on the GPUs of the rows, if these compute at the rates of the package's measured kernels."""
+    resolved = effective.get("resolved", {})
+    if not any(_may_be(row, resolved, RATE, "kernels") and _may_be(row, resolved, KERNEL_TABLE, None) for row in rows):
         return
     every = [row[GPU] for row in rows if row.get(GPU) is not None]
     if not every:
-        listed = effective.get("resolved", {}).get(GPU, [])
+        listed = resolved.get(GPU, [])
         every = [listed] if isinstance(listed, str) else listed
     if every:
         loads = (usable(row.get("rank_load_over_mean")) for row in rows)
         yield accuracy_words(every, [load for load in loads if load is not None])
+
+
+def _may_be(row: Row, resolved: Mapping[str, Any], path: str, value: str | None) -> bool:
+    """Whether a row may have this value of a setting: by its own column, else by the resolved settings of all rows."""
+    own = row.get(path)
+    own = resolved.get(path) if own is None else own
+    return value in own if isinstance(own, list) else own == value
 
 
 def job_words(rows: Rows) -> list[str]:
@@ -128,7 +136,7 @@ def _above_peak(rows: Rows) -> Iterator[str]:
 
 
 def _experts(rows: Rows) -> Iterator[str]:
-    """Experts that compute as if balanced although loads are uneven, and dropped selections."""
+    """Remarks on experts that compute as if balanced although loads are uneven, and on dropped selections."""
     balanced = [row for row in rows if row.get("expert_load") == "balanced"]
     if over := _largest(balanced, lambda row: usable(row.get("rank_load_over_mean")), _UNEVEN):
         models = ", ".join(f"{model} {number(load)}" for model, load in over.items())
@@ -153,14 +161,14 @@ def _small(rows: Rows) -> Iterator[str]:
 
 KEPT = "--set circuits.reconfigure=span --set circuits.span.length=run"
 ADVICE = {  # on a switch that is too slow, by what its circuits follow
-    "traffic": f"it is too slow for circuits that follow the traffic; keep them ({KEPT}) or take a faster one.",
+    "traffic": f"it is too slow for circuits that follow the traffic; keep circuits ({KEPT}) or take a faster switch.",
     "schedule": (
         "it is too slow for circuits that change during an all-to-all; choose them once "
-        f"(--set circuits.schedule=none {KEPT}) or take a faster one."
+        f"(--set circuits.schedule=none {KEPT}) or take a faster switch."
     ),
     "phases": (
-        "it reconfigures between phases of communication under all settings; take a faster one, or a fabric with fixed "
-        "links."
+        "it reconfigures between phases of communication under all settings; take a faster switch, or a fabric with "
+        "fixed links."
     ),
 }
 
@@ -180,7 +188,7 @@ def slow_switch_words(where: str, what: str, reconfig: float, whole: float, bubb
 
 
 def _switches(rows: Rows) -> Iterator[str]:
-    """Reconfiguration that dominates an iteration or is too frequent, and circuits that never change."""
+    """Remarks on reconfiguration that dominates an iteration or is too frequent, and on circuits that never change."""
     wanted: list[Row] = [
         {name: row.get(name) for name in (*_PLACE, TIME, CHANGES, SPAN, "schedule")}
         | {name: usable(row.get(name)) or 0.0 for name in (RECONFIG, "bubble_s", OVER)}
@@ -212,7 +220,7 @@ def _switches(rows: Rows) -> Iterator[str]:
 
 
 def _idle(rows: Rows, effective: Mapping[str, Any]) -> Iterator[str]:
-    """Settings whose values all give equal times where other settings are equal."""
+    """Remarks on settings whose values all give equal times if other settings are equal."""
     if not 1 < len(rows) <= _MOST_ROWS:
         return
     names = [n for n in grid.setting_columns(rows, effective) if n not in grid.COUNTERS and n in rows[0]]

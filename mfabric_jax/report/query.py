@@ -71,7 +71,7 @@ def notes(paths: Sequence[str | Path]) -> list[str]:
             there = f"{folder.parts - len(missing):,} of {folder.parts:,} files"
             if missing:
                 sentences.append(
-                    f"{path} holds {there}, {missing[0]} is missing: its sweep is unfinished; run it again."
+                    f"{path} holds {there}; {missing[0]} is missing, so its sweep is unfinished; run it again."
                 )
             elif not folder.parts:
                 version = folder.sweep.get("version")

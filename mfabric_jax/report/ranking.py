@@ -51,7 +51,7 @@ class Over(NamedTuple):
 
     @property
     def ends(self) -> Ends:
-        """The lowest and highest ratio by all sources: independent, so squares of deviations add up."""
+        """The lowest and highest ratio under all sources, which are independent: squares of deviations add up."""
         below, above = (
             math.sqrt(sum((end - self.ratio) ** 2 for end in side)) for side in zip(*self.by.values(), strict=True)
         )
@@ -148,7 +148,7 @@ class Ranking(NamedTuple):
 
 
 def possible(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is not a bound, fits in GPU memory and keeps to its switch's rate, as far as known."""
+    """Return whether a row, as far as known, is no bound, fits in GPU memory and keeps to the rate of its switch."""
     return row.get("policy") != BOUND and row.get(FITS) in (True, None) and (usable(row.get(OVER)) or 0) <= 1
 
 
@@ -159,7 +159,7 @@ def above_peak(row: Mapping[str, Any]) -> float | None:
 
 
 def designs(rows: Rows, effective: Mapping[str, Any]) -> dict[str, tuple[str, list[Design]]]:
-    """Return by model ("" without one) the deciding column and the possible designs, best first.
+    """Return the deciding column and the possible designs, best first, by model ("" if rows have none).
 
     Rows with equal settings are averaged.
     """
@@ -339,7 +339,7 @@ def _omission_remark(every: Sequence[Design], shown: Sequence[Design], most: int
 
 
 def not_ranked(rows: Rows) -> list[str]:
-    """Return a sentence for each reason why rows are not ranked, with their number."""
+    """Return a sentence for each reason not to rank rows, with the number of these rows."""
     above = sum(above_peak(row) is not None for row in rows)
     reasons = {
         "lack of GPU memory": sum(row.get(FITS) not in (True, None) for row in rows),

@@ -75,7 +75,7 @@ def links_text(rows: Rows) -> str:
 
 
 def path_text(rows: Rows) -> str:
-    """Return the critical path: the end of a heading, and a table of its steps, or of the longest, in order of time."""
+    """Return the critical path: the end of a heading, and a table of its (longest) steps in order of time."""
     took = {"takes_s": lambda row: row["finish_s"] - row["released_s"], "name": lambda row: shorten(row["name"])}
     steps = [{**row, **{key: of(row) for key, of in took.items()}} for row in rows]
     longest = sorted(range(len(steps)), key=lambda index: -steps[index]["takes_s"])[:SHOWN_STEPS]

@@ -95,7 +95,7 @@ def _text(cell: str) -> str:
 
 
 def check_destination(path: str | Path) -> None:
-    """Raise InputError if rows could not be written to `path`; call it before a long run. Leave no file."""
+    """Raise InputError if rows could not be written to `path`; call it before a long run. It leaves no file."""
     if check_file("rows file", path, EXTENSIONS) == ".parquet":
         load_extra("store", "writing .parquet", "pyarrow")
 
@@ -184,7 +184,7 @@ def _check_columns(
 ) -> None:
     """Raise InputError for a value that no row can have, a column of mixed kinds, or text in a column of numbers.
 
-    Columns of numbers are those of this package's commands; one text would turn the whole column into text.
+    Only columns of this package's commands count as columns of numbers; one text would turn a whole column into text.
     """
     for name, values in zip(header, columns, strict=bool(columns)):
         field, kinds = f"column {name} of {str(path)!r}", {_kind_of(value) for value in values if value is not None}
@@ -302,7 +302,7 @@ def _number(name: str, cell: str) -> int | float:
 
 
 class Kept:
-    """The rows of a run so far. `done`: rows by number of work; `earlier`: how many an earlier run finished."""
+    """The rows of a run so far. `done`: rows by number of the work; `earlier`: how many an earlier run finished."""
 
     def __init__(self, journal: FileIO | None, done: Mapping[int, list[Row]] | None = None):
         self._journal, self.done = journal, dict(done or {})
@@ -332,7 +332,7 @@ class Kept:
 def keeping(path: str | Path | None, config: Mapping[str, Any], columns: Columns | None = None) -> Iterator[Kept]:
     """Keep rows while the block runs, and write them to the file at its end, even after an error.
 
-    - `path`: None keeps rows in memory only. `config`: of the run; stored with the rows, together with `complete`.
+    - `path`: None keeps rows in memory only. `config`: stored with the rows, together with `complete`.
     - `columns`: declares the details that the file leaves out; None: it has every column. The journal has them all.
 
     After an error or an interrupt the journal stays, and the same run continues from it. Raise InputError if the

@@ -87,9 +87,9 @@ def ranking_cells(ranking: Ranking) -> list[list[str]]:
 def comparison(rows: Rows) -> str:
     """Return the table of `mfabric compare`: a block per model.
 
-    A block begins with its ranking. Then each fabric has a line: the iteration time in seconds at each bandwidth, and
-    at the bandwidth nearest to 400 Gbps the parts of the iteration, cost and power of the whole cluster and of the
-    network, and performance per dollar relative to the fat-tree.
+    A block begins with its ranking. Then each fabric has a line. It shows the iteration time in seconds at each
+    bandwidth. At the bandwidth nearest to 400 Gbps it also shows the parts of the iteration, cost and power of the
+    cluster and of the network, and performance per dollar relative to the fat-tree.
     """
     grid, ranked = arrange(rows, _NEEDS), rankings(rows, {})
     blocks = [_block(grid, model, ranked.get(str(model))) for model in grid.models]
@@ -226,7 +226,7 @@ _GROUPS += [
 ]
 _LEGEND = """MiB: mean payload of a pair. measured, predicted, corrected: collective time in ms; predicted
 is plain fluid, corrected adds the transport's overhead. error: time over measured time - 1.
-median, p90: error size of corrected flows of 1 MiB or more. mean, p90 of groups: over runs."""
+median, p90: size of the errors of corrected flows of 1 MiB or more. mean, p90 of groups: over runs."""
 
 
 def agreement(rows: Rows, groups: Rows) -> str:
@@ -288,10 +288,10 @@ _CALL_ERRORS = (
 )
 _BANDS = "what", "rows", "inside", TableColumn("widest", "widest band, to/from")
 _OF_SERVING = (
-    "Dispatch and combine: error is predicted over measured - 1; errors count rows of 32 tokens or more, except\n"
-    "those that gave a constant. Steps: the band begins at fast kernels with both micro-batches overlapped, and ends\n"
-    "at the largest excess over predictions in these rows, so all rows lie inside; no prediction is fitted. Sources\n"
-    "and notes are columns of --out."
+    "Dispatch and combine: error is predicted over measured - 1; errors are over rows of 32 tokens or more,\n"
+    "except rows that gave a constant. Steps: the band begins at fast kernels with both micro-batches overlapped, and\n"
+    "ends at the largest excess over predictions in these rows, so all rows lie inside; no prediction is fitted.\n"
+    "Sources and notes are columns of --out."
 )
 
 

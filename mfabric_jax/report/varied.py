@@ -49,7 +49,7 @@ Lines = dict[str, dict[float, list[float]]]  # results by line and value of the 
 
 
 def sensitivities(rows: Rows, effective: Mapping[str, Any], skip: tuple[str, ...] = ()) -> list[Chart]:
-    """Return charts of the result by each numeric setting of which a line (fabric, policy, ..) has several values."""
+    """Return charts of the result over each numeric setting that varies along a line (of a fabric, a policy, ..)."""
     rows = with_named_graphs(rows)
     chosen, result = setting_columns(rows, effective), metric(rows)
     names = [name for name in textual(rows) if name in chosen and len(values_in(rows, name)) > 1]

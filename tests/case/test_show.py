@@ -1,5 +1,6 @@
 """`mfabric show`: a case as TOML that makes it again, every value with where it comes from; help that fits a screen."""
 
+import importlib
 import tomllib
 
 import pytest
@@ -8,7 +9,7 @@ from mfabric_jax.case import Cases, presets
 from mfabric_jax.case.grid import fabric_reads
 from mfabric_jax.case.layers import file_layers, merge_layers
 from mfabric_jax.case.paths import Leaf, flat, settings
-from mfabric_jax.commands import help, show
+from mfabric_jax.commands import OF_CASES, compare, help, show
 from mfabric_jax.commands.words import read
 from mfabric_jax.evaluate import resolve
 from tests.command_line import mistake, status
@@ -116,6 +117,22 @@ def test_help_is_one_screen_and_leads_to_every_setting(capsys):
     assert mistake(capsys, "show", "--help", "circuits.predict.sgma").startswith(
         "circuits.predict.sgma is unknown (did you mean circuits.predict.sigma?)"
     )
+
+
+def test_a_quoted_text_is_one_value():
+    def prices(text):
+        return read("compare", ["--set", f"network.prices={text}"], compare.Options)[0].stated["network.prices"]
+
+    assert prices("'a, b.toml'") == prices('"a, b.toml"') == "a, b.toml"
+    assert prices("a, b.toml") == prices("a,b.toml") == ["a", "b.toml"]
+    assert prices("'a','b'") == ["'a'", "'b'"]
+
+
+@pytest.mark.parametrize("command", sorted(OF_CASES))
+def test_help_has_the_whole_description_of_a_command(command, monkeypatch):
+    options = importlib.import_module(f"mfabric_jax.commands.{command.replace(' ', '_')}").Options
+    monkeypatch.setattr(options, "__doc__", f"{options.__doc__} {'One more sentence. ' * 20}The end.")
+    assert "".join(options.__doc__.split()) in "".join(help.of_cases(command, options).split())
 
 
 @pytest.mark.parametrize("path", sorted(settings()))

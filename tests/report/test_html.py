@@ -231,7 +231,9 @@ def test_a_page_of_many_series_shows_the_best_of_every_fabric_and_gpu_and_folds_
     for fabric, gpu in itertools.product(("fat-tree", "mfabric"), ("H100-SXM", "B200-HGX")):
         assert any(design.startswith(fabric) and gpu in design for design in best)
     assert "Prices of own.toml: ocs_port 300 (usually 520)." in plain_words(summary)
-    assert "Charts show 6 of 16 series: for each fabric and GPU, the one with the least usd_per" in plain_words(text)
+    assert "Charts show 6 of 16 series: the best of each fabric and GPU first, by the lowest usd_per" in plain_words(
+        text
+    )
     (chart,) = (chart for title, chart in charts(text).items() if title == "Price of tokens against bandwidth")
     assert len(tips(chart)) == 6 * 4
     summaries = re.findall("<summary>(.*?)</summary>", text)

@@ -22,22 +22,22 @@ NO_EFFECT = (
 )
 SLOW = (
     "Warning: on mfabric with telescent, m waits for the optical switch for 100.0% of an iteration (38404 of 38416 s): "
-    "it is too slow for circuits that follow the traffic; keep them (--set circuits.reconfigure=span --set "
-    "circuits.span.length=run) or take a faster one."
+    "it is too slow for circuits that follow the traffic; keep circuits (--set circuits.reconfigure=span --set "
+    "circuits.span.length=run) or take a faster switch."
 )
 KEPT = "--set circuits.reconfigure=span --set circuits.span.length=run"
 WAITS = "Warning: on {} with telescent, m waits for the optical switch for {} of an iteration{}: it "
 WITHOUT_BUBBLE = (
     f"{WAITS.format('mfabric', '97.7%', ' without its bubble (103.79 of 106.27 s)')}is too slow for circuits that "
-    f"follow the traffic; keep them ({KEPT}) or take a faster one."
+    f"follow the traffic; keep circuits ({KEPT}) or take a faster switch."
 )
 SCHEDULED = (
     f"{WAITS.format('mfabric', '60.0%', ' (6 of 10 s)')}is too slow for circuits that change during an "
-    f"all-to-all; choose them once (--set circuits.schedule=none {KEPT}) or take a faster one."
+    f"all-to-all; choose them once (--set circuits.schedule=none {KEPT}) or take a faster switch."
 )
 PHASES = (
     f"{WAITS.format('photonic-rails', '60.0%', ' (6 of 10 s)')}reconfigures between phases of "
-    "communication under all settings; take a faster one, or a fabric with fixed links."
+    "communication under all settings; take a faster switch, or a fabric with fixed links."
 )
 NEVER = "Circuits of mfabric (greedy) never change in these rows for {}: fixed links would give the same times."
 BUSY = (

@@ -24,7 +24,7 @@ RANGE = (1e-2, 1e2)  # searched range of achieved over peak FLOP/s
 def calibrate(
     case: Case | None = None, models: Sequence[str] = tuple(PUBLISHED), *, progress: Callable | None = None
 ) -> dict[str, CalibrationFit]:
-    """Return each model's achieved over peak FLOP/s that brings fat-tree times closest to the published ratios.
+    """Return, by model, the achieved over peak FLOP/s that bring fat-tree times closest to the published ratios.
 
     - `case`: all other settings (None: preset paper); its model, fabric and bandwidth are ignored.
 

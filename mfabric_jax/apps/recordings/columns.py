@@ -22,12 +22,12 @@ STATISTICS = Columns(
 DESIGNS = Columns(
     Column("design", TEXT, "Fabric, policy and routing in short."),
     CASES,
-    Column("over_tree", "", "Iteration over that on the best fat-tree."),
+    Column("over_tree", "", "Iteration time over the time on the best fat-tree."),
 )
 PREDICTORS = Columns(
     Column("predictor", TEXT, "Name of the predictor."),
     Column("records", "", "Records that it looks ahead."),
     Column("iterations", "", "Iterations that it looks ahead."),
-    Column("error", "", "Part of the selections that it puts wrong."),
+    Column("error", "", "Part of the selections that it predicts for a wrong target."),
     Column("over_even", "", "Its error over that of an even prediction."),
 )

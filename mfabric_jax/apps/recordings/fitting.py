@@ -299,7 +299,7 @@ def _apart(value: float, other: float) -> float:
 
 
 def _solve(function: Callable[[float], float], wanted: float, most: float) -> float:
-    """Where in [0, most] an increasing function equals `wanted`, by bisection; an end if it does not."""
+    """Find x in [0, most] at which an increasing function equals `wanted`, by bisection; an end if there is none."""
     low, high = 0.0, most
     if function(low) >= wanted:
         return low
@@ -312,7 +312,7 @@ def _solve(function: Callable[[float], float], wanted: float, most: float) -> fl
 def _descend(
     function: Callable[[Sequence[float]], float], start: Sequence[float], steps, bounds
 ) -> tuple[Sequence[float], float]:
-    """A local minimum near `start` and its value, by steps along the axes that are halved when none helps."""
+    """Find a local minimum near `start`, and its value. Steps along the axes are halved when none helps."""
     best, least = list(start), function(start)
     sizes = list(steps)
     for _ in range(4 * HALVINGS):

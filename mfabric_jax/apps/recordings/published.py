@@ -169,7 +169,7 @@ def save_weight_matrix(tokens: Tokens | Recording, path: str | pathlib.Path) -> 
         raise InputError(f"a weight matrix needs a multiple of the {ranks} source ranks for experts, got {targets}.")
     sent = count.reshape(ranks, ranks, -1).sum(axis=2)
     if np.any(empty := sent.sum(axis=1) == 0):
-        raise InputError(f"a weight matrix needs tokens of every source rank, rank {int(np.argmax(empty))} has none.")
+        raise InputError(f"a weight matrix needs tokens of every source rank; rank {int(np.argmax(empty))} has none.")
     share = sent * (ROW / sent.sum(axis=1, keepdims=True))
     whole = np.floor(share).astype(np.int64)
     for row, part in zip(whole, share - whole, strict=True):

@@ -58,8 +58,8 @@ def locality(matrix: np.ndarray, ranks_per_server: int = 1) -> np.ndarray:
 
 
 def source_variation(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the total variation between each source's shares [..., S E] and their mean, averaged over sources, and
-    the value that sampling alone gives.
+    """Return the total variation [...] between each source's shares and their mean, averaged over sources, and the
+    value [...] that sampling alone gives; `rows` [..., S E]: selections.
 
     The latter assumes multinomial sampling from the mean p with n selections per row: half the sum over experts of
     sqrt(2 p (1 - p) (1 - 1/S) / (pi n)).
@@ -140,8 +140,8 @@ def moments_of(count: np.ndarray, pairs: bool = True) -> dict[str, float]:
 
 
 def single_rows(count: np.ndarray) -> tuple[float | None, float | None]:
-    """Return how far source rows of single micro-batches are from their mean, and the value by sampling alone, over
-    at most `MOST` records."""
+    """Return `source_variation` of the rows of single micro-batches, averaged over at most `MOST` records: the value
+    found, and the value by sampling alone."""
     off, chance = source_variation(count[:: -(-len(count) // MOST)].astype(np.float64))
     return finite_mean(off), finite_mean(chance)
 

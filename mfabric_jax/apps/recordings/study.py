@@ -66,7 +66,7 @@ class TraceStudy:
 class Studied(NamedTuple):
     """Results of a study.
 
-    - `rows`: those of `compare`, plus `design` and `over_tree` (iteration time over that on the best fat-tree).
+    - `rows`: those of `compare`, plus `design` and `over_tree` (iteration time over the time on the best fat-tree).
     - `foresight`, `ranking`: errors of predictors, and their order.
     - `left_out`: designs that are impossible here, with reasons; `simulated`: numbers of the simulated records.
     """
@@ -199,7 +199,7 @@ def _circuits(study: Studied) -> list[str]:
     if study.job.servers_per_region == 1:
         over = best["iteration_s"] / tree["iteration_s"]
         inside = "An expert-parallel group fits into one server, so no all-to-all leaves it"
-        return [*lines, f"{inside}. An iteration takes {over:.2f} times that on the fat-tree."]
+        return [*lines, f"{inside}. An iteration takes {over:.2f} times as long as on the fat-tree."]
     alike = [row for row in optical if row["iteration_s"] <= (1 + ALIKE) * best["iteration_s"]]
     simplest = next(row for name in (UNIFORM, STATIC, PUBLISHED, BEST) for row in alike if row["design"] == name)
     lines += [_verdict(simplest, tree), f"Best: {simplest['design']} ({MEANING[simplest['design']]})."]
@@ -216,7 +216,7 @@ def _circuits(study: Studied) -> list[str]:
     if alone is not None and alone is not tree and alone["iteration_s"] > (1 + ALIKE) * tree["iteration_s"]:
         more = alone["iteration_s"] / tree["iteration_s"] - 1
         lines.append(
-            "Without circuits, let GPUs share the NICs of their server: with one NIC of its own for each GPU, an "
+            "Without circuits, let GPUs share the NICs of their server: if each GPU has one NIC of its own, an "
             f"iteration takes {more:.0%} longer."
         )
     remark = region_remark(study.job.servers_per_region)

@@ -1,6 +1,6 @@
-"""Drawing with matplotlib, an extra: importing this package raises InputError if matplotlib is missing.
+"""Draw with matplotlib, an extra. Importing this package raises InputError if matplotlib is missing.
 
-This folder, `figures` and `html` import matplotlib at the top, so they are loaded only to draw, after this file.
+Modules of this folder, `figures` and `html` import matplotlib at the top; they are loaded only to draw, after this one.
 """
 
 from mfabric_jax.support.extras import extra

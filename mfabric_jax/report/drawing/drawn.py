@@ -1,7 +1,7 @@
 """Draw charts (`report.charts`) with matplotlib.
 
-Scales are logarithmic if values lie far apart. If points of several curves coincide, upper markers are smaller, a
-covered line is dashed, and each point shows the tips of all.
+Scales are logarithmic if values lie far apart. Points of several curves stay visible where they coincide: upper markers
+are smaller, a covered line is dashed, and each point shows the tips of all.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from mfabric_jax.report.numerals import number, percent
 
 _FAR = 5  # least ratio of largest to smallest value for a logarithmic scale
 _DECADES = 500  # above this ratio, only powers of ten are ticks
-_MOST_TICKS, _APART = 10, 0.075  # most ticks at the values themselves; least distance as a fraction of the axis
+_MOST_TICKS, _APART = 10, 0.075  # ticks at the values themselves: most, and least distance [fraction of the axis]
 _SIZE, _SMALLER = 6.5, 0.62  # size of a marker; factor for a marker on top of another
 _BAR = 0.66  # height of a bar
 _BEHIND = 10  # characters of room to the right of a bar, if panels share a scale
-_BELOW = 0.28  # fraction of a row by which its range is drawn below its middle
+_BELOW = 0.28  # distance of a range below the middle of its row, as a fraction of the row
 
 
 def handles(chart: Chart) -> list[Any]:
@@ -66,7 +66,7 @@ def picture_writer(build: Callable[..., Chart | Figure], data: int = 1) -> Calla
     """Return a function that writes the figure of `build` in the package's style and returns the path.
 
     The path follows the first `data` arguments: `failures(rows, path)`, `region(demand, circuits, path, title)`. The
-    function raises InputError if `build` does, or if the path is no picture or cannot be written.
+    function raises InputError if `build` does, or if the path does not name a picture or cannot be written.
     """
 
     def draw(*arguments: Any, **named: Any) -> Path:
@@ -109,8 +109,8 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
 def scale(axes: Axes, along: str, values: Iterable[float], exact: bool = False, zero: bool = False) -> None:
     """Set scale, limits and ticks of one axis; it is logarithmic if values lie far apart.
 
-    `zero`: begin at 0; the axis also does if that costs little space. `exact`: put ticks at the values if these are
-    few, round and not too close.
+    `zero`: begin at 0; without it, the axis begins there only if that costs little space. `exact`: put ticks at the
+    values if these are few, round and not too close.
     """
     values = sorted(set(values))
     axis, low, high = getattr(axes, f"{along}axis"), values[0], values[-1]

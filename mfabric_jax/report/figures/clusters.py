@@ -107,7 +107,7 @@ def tier_count(tree: Any) -> int:
 
 
 def tier_links(cluster: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return for each tier that paths reach the pairs [P 2] of a lower node and a switch, and the links of each pair.
+    """Return the pairs [P 2] of a lower node and a switch, and the number of links [P] of each, for each tier on paths.
 
     The lower nodes of the first tier are servers.
     """
@@ -181,7 +181,7 @@ class _Picture:
         self.width, self.rows, self.regions = layout(cluster)
         self.bottom = 0.25 + (0.5 if busy else 0.0)
         self.panel = self._panel_height()
-        # Frames and fibres are grey beside loads, whose colours have a meaning.
+        # Frames and fibres are grey if colours show the utilisation of links.
         self.optical = CIRCUIT if busy is None else style.FAINT
 
     def _panel_height(self) -> float:
@@ -342,7 +342,7 @@ class _Picture:
 
 
 def noun(cluster: Any) -> str:
-    """Return what a node with an NVSwitch is: a server, a domain, or the part of a domain that a job uses."""
+    """Return the word for a node with an NVSwitch: a server, a domain, or the part of a domain that a job uses."""
     if cluster.name in NAMES and get(cluster.name).leaves_spares:
         return "domain part"
     return "domain" if cluster.gpus_per_server > _MANY_GPUS else "server"

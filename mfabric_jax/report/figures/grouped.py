@@ -86,7 +86,7 @@ def in_classes(network: Any, pairs: list[Pair]) -> DrawnNetwork:
         there.gbps = [max(pair) for pair in zip(there.gbps, every[0].gbps, strict=True)]
         there.directions.update(*(pair.directions for pair in every))
         there.links += [number for pair in every for number in pair.links]
-    note = "a box: nodes with equal links; number on a line: neighbours of each node in the other box"
+    note = "box: nodes with equal links; number on a line: neighbours that each node has in the other box"
     return DrawnNetwork(kinds, names, list(between.values()), "; ".join([note, *own]))
 
 
@@ -107,7 +107,7 @@ def _each(of: np.ndarray, pairs: Sequence[Pair], end: int, nodes: int) -> str:
 
 # ------------------------------------------------------------------------------------------ neighbourhood of one node
 def around_first(network: Any, pairs: list[Pair]) -> DrawnNetwork:
-    """Return the first node and those within as many links as the picture has room for, at least one."""
+    """Return the first node and its neighbourhood: as many links away as the picture has room for, at least one."""
     near: dict[int, set[int]] = {}
     for pair in pairs:
         for end, other in (pair.ends, pair.ends[::-1]):

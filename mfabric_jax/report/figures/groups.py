@@ -14,7 +14,7 @@ MEAN, ERRORS = "_mean", {"_ci95": "95 % intervals of means", "_std": "standard d
 
 
 def groups_chart(rows: Rows, by: Sequence[str]) -> Chart:
-    """Return a chart of groups: a panel per mean, its x axis the last column of numbers in `by`.
+    """Return a chart of groups: a panel per mean, over the last column of numbers in `by`.
 
     Each combination of the other columns in `by` has a line. Raise InputError if `by` has no column of numbers, or if
     rows have no mean.

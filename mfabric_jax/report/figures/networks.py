@@ -42,7 +42,7 @@ _WIDEST, _HIGHEST, _NARROWEST = 13.0, 9.5, 5.0
 _MARGIN, _DOT = 0.3, 0.09
 _FONTS = (9.0, 8.0, 7.0, 6.0)
 _NAMED = 150  # most nodes with names, unless they are in layers
-_DEPTH = (0.8, 0.55)  # shift of the full third dimension to the right and up, in steps
+_DEPTH = (0.8, 0.55)  # how far the whole third dimension leads to the right and up, in steps
 _STEP = 0.42  # distance of neighbours with given positions
 _LINE_HEIGHT = 0.18
 _LABELLED = 30  # most pairs whose lines carry capacities
@@ -158,7 +158,7 @@ def _draw_labels(axes: Axes, pairs: Sequence[Pair], paths: list[np.ndarray], pla
 
 @dataclass
 class Boxes:
-    """Boxes by centres [N 2] and widths [N]; without a font, dots without names; `upright`: vertical names."""
+    """Boxes: `centres` [N 2], `width` [N]. `font` 0: dots without names. `upright`: vertical names."""
 
     centres: np.ndarray
     width: np.ndarray

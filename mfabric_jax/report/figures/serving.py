@@ -1,4 +1,4 @@
-"""Charts of serving: tokens per second of a GPU against those of a user, by fabric."""
+"""Charts of serving: tokens per second of a GPU against tokens per second of a user, by fabric."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def of_serving(row: Mapping[str, Any]) -> bool:
 def serving_chart(rows: Rows) -> Chart:
     """Return a chart with a panel for each model, GPU and combination of settings.
 
-    Each fabric shows its set-ups that fit in memory and that no other set-up of the fabric beats. If all rows have one
-    time limit, it shows the set-ups within the limit by group size.
+    Each fabric has a line through its set-ups that fit in memory and that no other of its set-ups beats. If all rows
+    have one time limit, the line shows the set-ups within the limit, by group size.
     """
     return _chart("Serving: throughput", rows, PER_GPU)
 

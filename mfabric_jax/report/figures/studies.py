@@ -32,7 +32,7 @@ _HELD_OUT, _PREDICTED = "held_out_", "predicted"
 
 
 def failures_chart(rows: Rows) -> Chart:
-    """Return a chart of slow-downs: panels of models on one scale, bars of failures, diamonds for published values."""
+    """Return a chart of slow-downs: panels of models on one scale, a bar per failure, diamonds for published values."""
     timed = [row for row in rows if row.get("slow_down") is not None]  # else the job waits for a repair
     needs_values(timed, ("model", "failure", "slow_down"), "failures needs slow-downs")
     own = style.Look("simulated", style.FABRICS["mfabric"].colour)
@@ -56,7 +56,7 @@ def failures_chart(rows: Rows) -> Chart:
         curves = [Curve(published, points, joined=False)] if points else []
         panels.append(Panel(model, "", curves=curves, bars=bars, names=kinds, totals=totals, percent=True, reach=reach))
     key = [own, published] if any(panel.curves for panel in panels) else []
-    return Chart("Iteration time over that of a healthy cluster", "", key, panels)
+    return Chart("Iteration time over the time of a healthy cluster", "", key, panels)
 
 
 def _beyond(row: Mapping[str, Any], span: float) -> tuple[float, str]:
@@ -101,7 +101,7 @@ def training_chart(lines: Rows) -> Chart:
 
 
 def forecasts_chart(rows: Rows) -> Chart:
-    """Return a chart of forecasts: a panel per workload, size and routing; predictions stand at the right."""
+    """Return a chart of forecasts: a panel per workload, size and routing, with predictions at the right."""
     if not rows:
         raise InputError("the figure of forecasts needs rows, got none.")
     looks = style.distinct_looks(values_of(rows, "policy"))

@@ -232,8 +232,9 @@ _LINKS = ("#DDCC77", "#117733", "#44AA99", "#AA4499", "#999933", "#661100", "#66
 def build_replayed(spans: Segments, parts: Segments, title: str = "") -> Figure:
     """Draw a replay: ranks over time, and below them the parts of the makespan.
 
-    `spans`: as in `write_task_trace`; of many ranks some are shown, those on the critical path first. `parts`: shares
-    of the makespan, rows of `what` and `holds_s`; empty: not drawn. Raise InputError if no span has a rank.
+    `spans`: as in `write_task_trace`; if ranks are many, some are shown, those on the critical path first.
+    `parts`: shares of the makespan, rows of `what` and `holds_s`; empty: not drawn. Raise InputError if no span has a
+    rank.
     """
     ranks = sorted({span["rank"] for span in spans if span["rank"] >= 0})
     if not ranks:
@@ -255,7 +256,7 @@ def build_replayed(spans: Segments, parts: Segments, title: str = "") -> Figure:
 
 
 def choose_ranks(ranks: Sequence[int], path: Segments) -> list[int]:
-    """Return all ranks; if many, those that hold the critical path longest, and others at even distances."""
+    """Return all ranks; of many, the ranks that hold the critical path longest, and others at even distances."""
     if len(ranks) <= MOST_RANKS:
         return [*ranks]
     spent: dict[int, float] = {}

@@ -29,7 +29,7 @@ def spread(layers: int) -> list[int]:
 def build_load(load: Any, number: Any, title: str = "", target: str = "expert") -> Figure:
     """Draw the load of each target over the mean: a panel for each of at most four layers.
 
-    One iteration has one panel of all layers instead. `load` [iteration, layer, target]: selections. `number`
+    A single iteration has one panel, of all layers. `load` [iteration, layer, target]: selections. `number`
     [iteration]: labels of the iterations.
     """
     load, number = _check_array("load", load), [str(n) for n in np.asarray(number).tolist()]

@@ -105,7 +105,7 @@ def test_a_job_that_waits_for_a_repair_has_hours_and_dollars_and_the_fabrics_are
     assert tree["lost_hours_per_month"] < 24 * failures / 2
     assert tree["remedy"] != "repair"
     assert mesh["lost_usd_per_month"] > tree["lost_usd_per_month"] > 0
-    assert "h of them until a repair, because nothing takes over" in printed
+    assert "h of them waiting for a repair, because nothing takes over" in printed
     assert "$/M tokens, with failures" in printed
     assert (
         "Cheapest a million tokens with failures: llama-moe on full-mesh, pooled NICs; also if nothing fails" in printed

@@ -110,6 +110,6 @@ def test_failures_warn_of_the_worst_row_of_a_fabric():
     rows = list(failures(case))
     (words,) = slow_switches(rows, {"mfabric": shared.changes_of(case)})
     assert words.startswith("Warning: on mfabric, mixtral-8x22b")
-    assert "keep them (--set circuits.reconfigure=span --set circuits.span.length=run)" in words
+    assert "keep circuits (--set circuits.reconfigure=span --set circuits.span.length=run)" in words
     still = [row | {"reconfig_s": 0.0, "healthy_reconfig_s": 0.0} for row in rows]
     assert not list(slow_switches(still, {"mfabric": "traffic"}))

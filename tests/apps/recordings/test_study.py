@@ -130,7 +130,7 @@ def test_the_verdict_on_circuits():
     assert f"Best: {PUBLISHED} (" in circuits(2, 2, 2, 2, 2.5, 2.5)
     inside = dataclasses.replace(JOB, tp=1, ep=8, gpus=JOB.gpus // JOB.tp // JOB.ep * 8)
     said = circuits(2, 2, 3, 3, 3, 3, job=inside)
-    assert said.endswith("no all-to-all leaves it. An iteration takes 1.50 times that on the fat-tree.")
+    assert said.endswith("no all-to-all leaves it. An iteration takes 1.50 times as long as on the fat-tree.")
     assert "In price, no: a dollar of the network alone does 0.67 times the work" in circuits(2, 2, 6, 6, 6, 6)
 
 

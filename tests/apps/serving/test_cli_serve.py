@@ -245,7 +245,7 @@ def test_a_load_says_how_full_the_pools_are_and_that_a_log_is_short(tmp_path, ca
     said = capsys.readouterr().out
     assert "the load is 2,400 tokens/s of answers, " in said
     assert "the load is short: 3.97 s after its first 1 s, " in said
-    assert "raise serving.load.repeat, the log has no more requests." in said
+    assert "raise serving.load.repeat, because the log has no more requests." in said
     assert "$/M at this load" in said.replace("\n", " ")
     assert status(*words, "--set", "serving.load.repeat=20") == 0
     assert "the load is short" not in capsys.readouterr().out

@@ -54,7 +54,7 @@ def test_what_is_there_is_not_made_again_and_comes_out_the_same(whole, tmp_path)
     assert files_of(tmp_path) == files_of(whole)
     (tmp_path / FILES[1]).unlink()
     assert notes([tmp_path, whole]) == [
-        f"{tmp_path} holds 2 of 3 files, {FILES[1]} is missing: its sweep is unfinished; run it again."
+        f"{tmp_path} holds 2 of 3 files; {FILES[1]} is missing, so its sweep is unfinished; run it again."
     ]
     assert len(rows_of(tmp_path)) == 6
     kept, told = (tmp_path / FILES[0]).stat().st_mtime_ns, []

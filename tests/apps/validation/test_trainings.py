@@ -5,12 +5,13 @@ from collections import Counter
 
 import pytest
 
-from mfabric_jax import InputError, resolve
+from mfabric_jax import Case, InputError, cases, resolve
 from mfabric_jax.apps.validation import training_rows, trainings
 from mfabric_jax.apps.validation.step_parts import PARTS as STEP_PARTS
 from mfabric_jax.apps.validation.step_parts import step_parts
 from mfabric_jax.apps.validation.training_steps import CLUSTER, PARTS, RATIOS, training_ratios, training_summary
 from mfabric_jax.evaluate.resolving.set_up import memory_columns
+from mfabric_jax.evaluate.rows.results import describe_cases
 from mfabric_jax.report import remarks
 from mfabric_jax.report.measured_errors import accuracy_words, errors_by_gpu, ratio_errors
 from mfabric_jax.report.tables import trainings as table
@@ -174,20 +175,19 @@ def test_measured_errors_of_gpus_are_said():
     assert said.endswith(f": H200-SXM {less}; no step of A100-80GB-SXM was measured.")
     assert said.startswith("Predicted time against measured training steps, routed evenly (mfabric validate training, ")
     assert {CLUSTER[name] for name in ("traffic.generated.skew", "compute.experts")} == {0.0, "balanced"}
-    rows = [
-        {"model": "m", "fabric": "f", "iteration_s": 1.0, "compute_source": "H200-SXM at 40% of peak, by kernels as"}
-    ]
-    assert not [
-        one for one in remarks(rows, {"resolved": {"gpu.name": "H200-SXM"}}) if "measured training steps" in one
-    ]
-    rows[0]["compute_source"] += " they were measured"
-    for told in ({"resolved": {"gpu.name": "H200-SXM"}}, {"resolved": {"gpu.name": ["H200-SXM"]}}):
-        assert accuracy_words(["H200-SXM"]) in remarks(rows, told)
-    assert accuracy_words(["B200-HGX"]) in remarks([rows[0] | {"gpu.name": "B200-HGX"}], {})
+    rows = [{"model": "m", "fabric": "f", "iteration_s": 1.0}]
+    kernels = {"compute.rate": "kernels", "compute.kernels.table": None, "gpu.name": "H200-SXM"}
+    for other in ({"compute.rate": "efficiency"}, {"compute.kernels.table": "mine.toml"}):
+        for some, told in ((rows, kernels | other), ([rows[0] | other], kernels)):
+            assert not [one for one in remarks(some, {"resolved": told}) if "measured training steps" in one]
+    for differs in ({}, {"gpu.name": ["H200-SXM"]}, {"compute.rate": ["efficiency", "kernels"]}):
+        assert accuracy_words(["H200-SXM"]) in remarks(rows, {"resolved": kernels | differs})
+    whole = {"resolved": describe_cases(cases(Case()))["resolved"]}
+    assert accuracy_words(["B200-HGX"]) in remarks([rows[0] | {"gpu.name": "B200-HGX"}], whole)
     skewed = [rows[0] | {"gpu.name": "B200-HGX", "rank_load_over_mean": load} for load in (1.591, 1.0, 1.2)]
     for some, over in ((skewed, "1.00 to 1.59"), (skewed[:1], "1.59")):
         words = f"{accuracy_words(['B200-HGX'])} In these rows the busiest rank receives {over} times the mean."
-        assert words in remarks(some, {})
+        assert words in remarks(some, whole)
 
 
 @pytest.mark.slow

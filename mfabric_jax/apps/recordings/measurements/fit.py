@@ -120,7 +120,7 @@ def line_through(size: Float[np.ndarray, "N"], seconds: Float[np.ndarray, "N"]) 
 
 
 def _not_negative(terms: Float[np.ndarray, "N 2"], weight: Float[np.ndarray, "N"]) -> Float[np.ndarray, "2"]:
-    """Weighted least squares of terms to 1, with no negative coefficient."""
+    """Fit terms to 1 by weighted least squares, without negative coefficients."""
     root = np.sqrt(weight)
     scale = np.sqrt((terms**2).mean(axis=0))
     both, *_ = np.linalg.lstsq(terms / scale * root[:, None], root, rcond=None)

@@ -3,8 +3,8 @@
 A text may hold several runs. Each has a table whose header names the columns: size [B] count type redop root, then
 time [us] algbw busbw #wrong out of place, then the same four in place. If times of iterations are printed, four more
 columns follow each group. Versions before the one for NCCL 2.13 have no root column, a blank redop if nothing is
-reduced, and the largest error instead of #wrong. `size` is the whole buffer of a rank: the large one for all-gather and
-reduce-scatter. Both times of a row count. Rows without bytes are left out.
+reduced, and the largest error instead of #wrong. `size` is the whole buffer of a rank: the larger of its two for
+all-gather and reduce-scatter. Both times of a row count. Rows without bytes are left out.
 """
 
 import re
@@ -160,7 +160,7 @@ def _size(file: str, run: NcclRun) -> tuple[int | None, int | None]:
         return None, None
     if missing := set(range(len(run.hosts))) - set(run.hosts):
         raise InputError(
-            f"{file}, line {run.line}: the rank lines must name all ranks, rank {min(missing)} is missing."
+            f"{file}, line {run.line}: the rank lines must name all ranks; rank {min(missing)} is missing."
         )
     groups: dict[str, list[str]] = {}
     for group, host in run.hosts.values():

@@ -41,7 +41,7 @@ class Point(NamedTuple):
 def points_of(reports: Sequence[Report], facts: UserFacts = NOTHING) -> list[Point]:
     """Return the times of a file's runs, with bytes over the busiest port of a tier.
 
-    If only some runs are inside one server, the tier that the user states is that of the other runs.
+    If only some runs are inside one server, the tier that the user states applies to the other runs.
 
     Raise `InputError` if neither file nor user states the tier, ranks or GPUs per server that are needed, or if they
     contradict each other: a time inside a server is never one between servers.

@@ -1,4 +1,4 @@
-"""Which part of the bytes that a tool reports crosses the busiest port, by kind of communication.
+"""The part of a tool's reported bytes that crosses the busiest port, by kind of communication.
 
 Inside a server the port is a GPU's link to the others; between servers it is a GPU's NIC. Every GPU has one NIC.
 """
@@ -25,7 +25,7 @@ def port_share(kind: str, ranks: int, per_server: int, *, beyond: bool) -> float
     - `beyond`: the port is a NIC; else all ranks are in one server.
 
     Uneven sizes (alltoallv) count as if spread evenly over ranks. One ring runs over each NIC of a server, with an
-    equal part of the bytes (as NCCL's rings; its trees send about as much).
+    equal part of the bytes (as in NCCL's rings; NCCL's trees send about as much).
     """
     kind = family(kind)
     if kind in PAIRS:

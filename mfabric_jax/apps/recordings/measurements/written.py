@@ -25,7 +25,7 @@ FIRST = ("all-to-all", "alltoallv", NORMAL, LOW_LATENCY, "send-receive", "messag
 def network_fit(fits: Sequence[LineFit]) -> LineFit | None:
     """Return the fit for the network between servers; None if all fits are inside a server.
 
-    It is of the widest tier, then of an all-to-all if there is one, then of the most ranks, then of the largest size.
+    The widest tier comes first, then an all-to-all if there is one, then the most ranks, then the largest size.
     """
     beyond = [fit for fit in fits if fit.tier != SERVER]
     order = [*FIRST, *(family(fit.kind) for fit in beyond if family(fit.kind) not in FIRST)]

@@ -170,7 +170,7 @@ REFUSED = {
     "times of a rank twice": (LOW_LATENCY + LOW_LATENCY, "holds 2 runs of test_low_latency and does not state"),
     "a rank left out": (
         nccl_text(QUICK, 16, 8).replace("Rank  7", "Rank 77"),
-        "must name all ranks, rank 7 is missing",
+        "must name all ranks; rank 7 is missing",
     ),
     "groups of two sizes": (nccl_text(QUICK, 16, 8).replace("9 Group  0", "9 Group  1"), "groups must have equal"),
 }
