@@ -27,7 +27,7 @@ class AcosFabric(BesideTree):
     def group(self, site: FabricSite, nic_gbps: Any) -> Region:
         degree = site.optical_degree
         if degree < LEAST:
-            raise Misfit(f"network.nics must leave {LEAST} or more on the optical switches of acos, got {degree}.")
+            raise Misfit(f"network.nics must leave at least {LEAST} on the optical switches of acos, got {degree}.")
         if not site.own.topologies:
             raise InputError("network.acos.topologies must name at least one graph, got none.")
         for name in site.own.topologies:
@@ -44,7 +44,7 @@ class AcosFabric(BesideTree):
 ACOS = AcosFabric(
     About(
         name=NAME,
-        summary="small optical switches choose one of a few circuit graphs for each region; the other NICs on a tree",
+        summary="small optical switches choose one of a few circuit graphs per region; the other NICs are on a tree",
         look=("ACOS", "#E7298A", "p"),
         optics=Optics(
             wires=lambda site, nic_gbps, choose: choose(site.optical_degree, POLICY),

@@ -155,7 +155,11 @@ class Fabric(ABC):
             n for n in range(attention, size + 1, attention) if stage % n == 0 and (group % n == 0 or n % group == 0)
         ]
         if not fits:
-            raise Misfit(f"{self.name} needs domains of at least the {attention} GPUs of tp, got {size}.")
+            if size < attention:
+                raise Misfit(f"{self.name} needs domains of at least the {attention} GPUs of tp, got {size}.")
+            raise Misfit(
+                f"{self.name} needs expert-parallel groups of a multiple of the {attention} GPUs of tp, got {group}."
+            )
         return fits[-1]
 
     def physical_gpus(self, server: Gpu) -> int:
@@ -164,10 +168,11 @@ class Fabric(ABC):
         return self.gpus_of(server) if server.scale_up_gpus or not built else built
 
     def share_of(self, server: Gpu, part: int) -> float:
-        """Return the fraction of a server or domain that `part` of its GPUs pay for: 1 over the parts that fit.
+        """Return the fraction of a server or domain that a job on `part` of its GPUs pays for.
 
-        Parts of one size share a server or domain equally. So 4 GPUs of a server of 8 pay for a half. 32 GPUs of a
-        domain of 72 also pay for a half, including half of the 8 idle GPUs.
+        It is 1 over the number of such parts that fit, because parts of one size share a server or domain equally. So
+        4 GPUs of a server of 8 pay for half of it. 32 GPUs of a domain of 72 also pay for half of it, including half of
+        the 8 idle GPUs.
         """
         return 1 / (self.gpus_of(server) // part)
 

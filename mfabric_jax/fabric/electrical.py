@@ -20,7 +20,8 @@ class Damage(NamedTuple):
 
     - `part`: fraction left of every link; `links`: (link, fraction left of it).
     - `heirs`: (failed tree port, ports that carry its bytes instead, in equal parts); all have equally many heirs.
-    - `moved`: a GPU whose work moves to the first GPU of a spare server, numbered after the others.
+    - `moved`: a GPU whose work moves to the first GPU of a spare server; the spare's GPUs are numbered after all
+      others.
     """
 
     part: float = 1.0
@@ -208,11 +209,11 @@ class Electrical(eqx.Module):
 
 
 class DegradedStar(eqx.Module):
-    """Ports left after a failure, for every GPU of a group and of a spare server that follows it; a NIC has 1 byte/s.
+    """Ports left after a failure, for every GPU of a group and of the spare server that follows the group.
 
     - `sits` [G P]: the place (GPU) where the work of each GPU of the group is done; `per_server`: places of a server.
     - `carries` [P E]: fraction of a place's bytes that each port carries; `port` [E], `edge` [S]: capacities of ports
-      and edge switches.
+      and edge switches, in NICs.
     - `gpus_per_rank`: GPUs of a rank, each with an equal part of its bytes.
     """
 

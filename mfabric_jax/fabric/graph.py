@@ -1,8 +1,8 @@
 """Any graph of nodes and links, from and to the node-link JSON of networkx (which need not be installed).
 
 `{"directed": bool, "nodes": [{"id", "kind"}], "edges": [{"source", "target", "capacity_bytes_per_s", "latency_s"}]}`.
-Also accepted: `links` for `edges` (networkx before 3.4), `capacity_gbps`. Optional: `kind` ("node", "link"),
-`latency_s` (0). Source: networkx.readwrite.json_graph.node_link of networkx 3.6.
+Also accepted: `links` for `edges` (networkx before 3.4), `capacity_gbps`. Optional, with these defaults: `kind`
+("node", "link"), `latency_s` (0). Source: networkx.readwrite.json_graph.node_link of networkx 3.6.
 """
 
 import json

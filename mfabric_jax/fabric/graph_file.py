@@ -28,7 +28,6 @@ from mfabric_jax.support.text_files import cached_by_files
 _longest_delay = at_first_call("mfabric_jax.fabric.relay_loops:longest_delay")
 IN_SERVERS = ("gpu", "host", "nvswitch", "cpu", "port", "pci", "nic")  # kinds of nodes
 GBPS_DIGITS = 6
-CLOSE = 1e-6  # relative difference of bandwidths that counts as none
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +165,7 @@ def _check_servers(options: GraphFile, network: FabricGraph, nodes: np.ndarray, 
     if len(apart):
         server, offset = (int(x) for x in apart[0])
         raise InputError(
-            f"network.on-graph.ranks must keep every {per_server} ranks of a server on the GPUs of one nvswitch, but "
+            f"network.on-graph.ranks must keep the {per_server} ranks of each server on the GPUs of one nvswitch, but "
             f"{options.ranks!r} has ranks {server * per_server} and {server * per_server + offset} on two."
         )
 

@@ -137,7 +137,7 @@ def site_cost(on: Fabric, site: FabricSite, nic_gbps: Any, prices: Prices) -> An
 def cluster_watts(
     name: str, servers: int, nic_gbps: Any, watts: Watts | None = None, *, gpus: int | None = None, **settings: Any
 ) -> Any:
-    """Return the power of a cluster's network at full use [W]; None if that of a part is unknown.
+    """Return the power of a cluster's network at full use [W]; None if the power of a part is unknown.
 
     Arrays as in `cluster_cost`.
     """

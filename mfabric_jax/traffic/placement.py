@@ -36,7 +36,7 @@ class SlotLayout(NamedTuple):
                 f"got {self.slots}."
             )
         if experts % self.groups:
-            raise InputError(f"placement_groups must divide the {experts} experts, got {self.groups}.")
+            raise InputError(f"groups of the placement rule must divide the {experts} experts, got {self.groups}.")
 
 
 PlacementPolicy = Callable[[Num[np.ndarray, "R E"], SlotLayout], Int[np.ndarray, "slots"]]
@@ -232,8 +232,8 @@ def replicas_at_slots(replicas: Sequence[Tokens], slots: Int[np.ndarray, "L slot
 def _slots(
     tokens: Tokens, room: SlotLayout, policy: PlacementPolicy, on: str = "past", every: int = 0, window: int = 1
 ) -> Int[np.ndarray, "I layer slot"]:
-    whole("replace_every", every, at_least=0)
-    whole("placed_window", window)
+    whole("every", every, at_least=0)
+    whole("window", window)
     iterations, layers, experts = len(tokens.count), tokens.count.shape[1], tokens.count.shape[-1]
     room.check(experts)
     slots = np.empty((iterations, layers, room.slots), int)

@@ -173,7 +173,7 @@ REFUSED = [
     (sending(dispatch="per-expert", capacity_factor=0.5), "capacity_factor must be at least 1, got 0.5"),
     (lambda: traffic.dispatched_bytes(sending()(), np.ones((8, 8))), "must have copies", "see traffic.sent_tokens."),
     (in_room(slots=7), "slots must be a multiple of the 2 ranks, at least one for each of 8 experts, got 7."),
-    (in_room(groups=3), "placement_groups must divide the 8 experts, got 3."),
+    (in_room(groups=3), "groups of the placement rule must divide the 8 experts, got 3."),
     # predictors and scenarios
     (lambda: predictor.get("transition", k=3), "'transition' has no setting 'k'; it has window, decay."),
     (lambda: predictor.get("moving-average", decay=1.1), "decay must be at most 1, got 1.1."),

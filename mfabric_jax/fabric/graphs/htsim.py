@@ -25,7 +25,7 @@ Tier = dict[str, int]
 
 
 class _Sizes(NamedTuple):
-    """`hosts`, `pods`, `tors` and `aggs` of a pod, `cores` above one aggregation switch."""
+    """Numbers of `hosts` and `pods`, of `tors` and `aggs` in a pod, and of `cores` above one aggregation switch."""
 
     hosts: int
     pods: int
