@@ -1,4 +1,4 @@
-"""Arrays that compiled loops read and write, and the codes of how they end. Importing this file loads no compiler."""
+"""Arrays that compiled loops read and write, and codes for how the loops end. Importing this file loads no compiler."""
 
 from typing import NamedTuple
 

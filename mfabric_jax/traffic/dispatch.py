@@ -115,7 +115,7 @@ def even_bytes(workload: Workload, dtype) -> np.ndarray:
 
 
 def even_copies(workload: Workload) -> float:
-    """Return the copies per selection if dispatch is "per-server" and experts are evenly loaded."""
+    """Return the copies per selection of dispatch "per-server" if experts are evenly loaded."""
     return sum(_even_probabilities(workload)) / workload.architecture.top_k
 
 
@@ -268,7 +268,7 @@ def chances(
 ) -> tuple[Float[np.ndarray, "N E"], Float[np.ndarray, "N"]]:
     """Return independent chances of each expert [N E] that reproduce `taken`, and the largest error of the fit [N].
 
-    An allowed set is as likely as the product of its experts' chances and of the others' chances not to be taken.
+    An allowed set's probability is in proportion to its experts' chances times the others' chances not to be taken.
     """
     return _chances(np.ascontiguousarray(taken, float), top_k, *limit)
 
