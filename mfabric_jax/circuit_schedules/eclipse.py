@@ -2,8 +2,8 @@
 
 Until the window is full, every step takes the duration alpha (from a grid of the entries left) and the matching that
 carry the most bytes per second of alpha plus delay; the matching is a heaviest one of min(left, alpha). Within a fixed
-window, one switch carries at least half of what is possible (submodular; stated for all values of alpha, not for a
-grid).
+window, one switch carries at least half of what is possible (the objective is submodular; the source states this for
+all values of alpha, not for a grid).
 
 We choose the window: the shortest at whose end packet NICs are done, found by doubling and bisection. Several switches
 or ports share the window's time. Without packet NICs, we take the best of a few windows, and whole-pair matchings carry

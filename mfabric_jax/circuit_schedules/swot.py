@@ -48,7 +48,10 @@ class Overlap(NamedTuple):
 
 
 def reduce_scatter(nodes: int, buffer_bytes: float) -> CollectiveSteps:
-    """Return the steps of recursive halving: each sends half of what is left to the partner at half the distance."""
+    """Return the steps of recursive halving: each sends half of what is left to the partner at half the distance.
+
+    Raise `InputError` unless `nodes` is a power of two.
+    """
     rounds = _rounds(nodes)
     return CollectiveSteps(buffer_bytes / 2.0 ** np.arange(1, rounds + 1), np.arange(rounds))
 
@@ -103,7 +106,10 @@ def one_shot(steps: CollectiveSteps, switches: ParallelSwitches) -> float:
 
 
 def find_overlap(steps: CollectiveSteps, switches: ParallelSwitches, limit_s: float = 60.0) -> Overlap:
-    """Return the best split found in `limit_s` seconds, and the lower bound proven by then."""
+    """Return the best split found in `limit_s` seconds, and the lower bound proven by then.
+
+    Raise `Misfit` if no split is found in that time.
+    """
     _check(steps, switches)
     unit = without_reconfiguration(steps, switches)
     if not unit:

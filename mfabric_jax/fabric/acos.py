@@ -2,8 +2,8 @@
 
 Each optical NIC has a 1xK switch, with one output per graph. All switches of a region reconfigure together; the policy
 `topologies` chooses the graph. The other NICs are on a switch tree, as on mFabric. The idea is from arXiv 2602.17449
-(abstract). The graphs, the tree and the price are ours: we estimate that a 1xK switch costs as much as K ports of an
-optical switch, and two NICs share each of the K fibres behind it.
+(abstract). The graphs, the tree and the price are ours. We estimate that a 1xK switch costs as much as K ports of an
+optical switch, and let two NICs share each of the K fibres behind it.
 """
 
 from __future__ import annotations

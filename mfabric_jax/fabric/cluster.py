@@ -34,7 +34,7 @@ class CircuitTable:
 
     - `src`, `dst` [C]: servers, or routers behind them; `count` [C]: NICs that the circuits of this pair use.
     - `gpu` [C most]: GPU (within its server) of every NIC at the source end; -1 as padding and at routers.
-    - `part` [C most]: the fraction of each of these NICs; 1 unless NICs are split.
+    - `part` [C most]: the fraction of each of these NICs that the pair uses; 1 unless NICs are split.
     """
 
     src: np.ndarray

@@ -69,7 +69,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
-        """Return the NICs of one server and the parts behind each, for prices, watts and the NICs on the tree."""
+        """Return the NICs of one server and the parts behind each; prices, watts and tree ports follow from them."""
 
     @abstractmethod
     def paths(self, site: FabricSite) -> FabricPaths:
@@ -144,9 +144,8 @@ class Fabric(ABC):
     def used_of(self, server: Gpu, group: int, stage: int, attention: int) -> int:
         """Return the GPUs of a server or domain on which a job runs.
 
-        In a domain that leaves spares, it is the largest number that divides the `stage`, divides the `group` or is a
-        multiple of it, and is a multiple of `attention`, the GPUs of a tensor-parallel group. Raise `Misfit` if no
-        number of GPUs in a domain meets all of these conditions.
+        In a domain that leaves spares, it is the largest multiple of `attention` (the GPUs of a tensor-parallel group)
+        that divides the `stage`, and that divides the `group` or is a multiple of it. Raise `Misfit` if there is none.
         """
         size = self.gpus_of(server)
         if not self.leaves_spares:

@@ -34,8 +34,8 @@ class Electrical(eqx.Module):
     """Packet switches under ideal spraying, as the servers of one expert-parallel group see them.
 
     - `nic_gbps`: bandwidth of every NIC, per direction; `nics`: NICs of a server, one per GPU.
-    - `oversubscription`: bandwidth of a server over that of its edge switch's uplinks, if it alone uses the switch;
-      None: edge switches do not limit, or `leaves` says how they do.
+    - `oversubscription`: bandwidth of a server over the bandwidth of its edge switch's uplinks, if no other server uses
+      the switch; None: edge switches do not limit, or `leaves` says how they do.
     - `leaves`: the whole cluster on an oversubscribed tree whose edge switches hold several servers
       (`routing.graphs`); `damage`: what a failure takes from it.
     - `ring_nics`, `stage_nics`: NICs with which a server on `leaves` sends gradients, and activations to the next

@@ -1,4 +1,4 @@
-"""Any graph of nodes and links, from and to the node-link JSON of networkx (which need not be installed).
+"""Read and write graphs of nodes and links as the node-link JSON of networkx (which need not be installed).
 
 `{"directed": bool, "nodes": [{"id", "kind"}], "edges": [{"source", "target", "capacity_bytes_per_s", "latency_s"}]}`.
 Also accepted: `links` for `edges` (networkx before 3.4), `capacity_gbps`. Optional, with these defaults: `kind`
@@ -27,7 +27,8 @@ def graph_of(data: dict[str, Any]) -> FabricGraph:
     """Return the network of node-link data, as `networkx.node_link_data` gives it.
 
     Nodes and links are grouped by kind in order of first appearance. Ids become names. An undirected link becomes two,
-    each with the full capacity and latency. `"multigraph": false` forbids parallel links.
+    each with the full capacity and latency. `"multigraph": false` forbids parallel links. Raise `InputError` with the
+    wrong node, link or field.
     """
     if not isinstance(data, dict):
         raise InputError(f"a graph must be an object with nodes and edges, got {data!r}.")

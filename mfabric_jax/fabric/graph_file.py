@@ -36,7 +36,7 @@ class OwnGraph:
 
     - `file`: its name; `relays`: who forwards.
     - `nodes` [G]: nodes of the GPUs; `per_server`: GPUs at one NVSwitch.
-    - `nic_Bps`: bandwidth of a NIC; `nics`: NICs of a server; `ends`: how many widest links leave a GPU.
+    - `nic_Bps`: bandwidth of a NIC; `nics`: NICs of a server; `ends`: number of widest links at a GPU.
     - `inside_Bps`: bandwidth of a GPU into its NVSwitch; None: no NVSwitch.
     - `attachment`: parts behind a NIC; `longest`: links from the first GPU to the farthest.
     - `link_delay_s`: delay of the slowest path between servers, over `longest`; None: the file gives no delays.

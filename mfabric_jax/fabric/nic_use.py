@@ -23,5 +23,5 @@ def optical_ports(gpu_tbps: Any, nic_gbps: Any) -> Any:
     ports = (units.to_gbps(units.tbps(gpu_tbps)) - nic_gbps) // (2 * nic_gbps)
     if concrete(ports) and np.any(ports < 1):
         nic_gbps = np.max(nic_gbps)
-        raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no optical port of nic_gbps {nic_gbps:g} to a GPU.")
+        raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no optical port of nic_gbps {nic_gbps:g} for a GPU.")
     return ports.astype(np.int32) if np.ndim(ports) or not concrete(ports) else int(ports)

@@ -45,7 +45,7 @@ def _load_fabric(name: str, module: str) -> Fabric:
 def site_of(name: str, settings: dict[str, Any]) -> tuple[FabricSite, dict[str, Any]]:
     """Return the site of a fabric, and the settings that are not part of it.
 
-    `settings`: fields of `FabricSite`, of the network's settings, of the fabric's own, and others.
+    `settings`: fields of `FabricSite`, the network's settings, the fabric's own settings, and any others.
     """
     about = get(name).about
     site = FabricSite(gpus_per_server=get(name).gpus_per_server, nics=about.nics).with_network(fabric=name)

@@ -31,7 +31,7 @@ def _beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
     beside = units.tbps(gpu_tbps) - units.gbps(nic_gbps)
     if concrete(beside) and np.any(beside <= 0):  # in any of several cases
         nic_gbps = np.max(nic_gbps)
-        raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no NVLink beside a NIC of nic_gbps {nic_gbps:g} to a GPU.")
+        raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no NVLink for a GPU beside a NIC of nic_gbps {nic_gbps:g}.")
     return beside
 
 

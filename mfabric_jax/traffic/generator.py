@@ -205,7 +205,7 @@ def base_popularity(knobs: Knobs, layers: int, experts: int, seed: int, layer: i
 def _deviation(
     knobs: Knobs, experts: int, seed: int, layer: int, iterations: np.ndarray, normals: Normals = normals
 ) -> np.ndarray:
-    """Return the deviation [T E] of log popularity by drift and jitter."""
+    """Return the deviation [T E] of log popularity due to drift and jitter."""
     if not (knobs.drift or knobs.jitter):
         return np.zeros((len(iterations), experts))
     last, keep = int(iterations.max()), knobs.persistence
