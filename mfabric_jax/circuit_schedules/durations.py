@@ -24,8 +24,8 @@ def programme(
 ) -> Programme | None:
     """Return the best durations; None if they do not end before `limit_s`, or if circuits miss a pair with bytes.
 
-    `configurations` [K S S], `switch` [K]; `packet`: rate of a server's paced packet NICs over that of a circuit. See
-    `duration_loops`.
+    `configurations` [K S S], `switch` [K]; `packet`: rate of a server's paced packet NICs over the rate of a circuit.
+    See `duration_loops`.
     """
     unit, servers, many = problem.busiest_s, len(problem.need), len(switch) + 1
     room = SimplexWork(

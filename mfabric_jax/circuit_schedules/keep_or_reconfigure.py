@@ -4,8 +4,9 @@ Each step of a collective, or of an all-to-all cut into steps, may use any of a 
 costs a reconfiguration. `topologies` finds the best sequence by dynamic programming over steps.
 
 - `shifts`: a uniform all-to-all in S - 1 shift steps. On the ring of its own shift a step takes one hop. On another
-  ring it is relayed, and every circuit carries as many flows as a flow has hops. The trade-off is that of arXiv
-  2602.10468 (reconfigure if shorter paths save more than the delay; abstract only); rule and closed form derived here.
+  ring it is relayed, and every circuit carries as many flows as a flow has hops. The trade-off comes from arXiv
+  2602.10468 (reconfigure if shorter paths save more than the delay; abstract only); we derived the rule and the closed
+  form.
 - `keep_or_reconfigure`: a scheduler of the common form, without relaying. The steps are the whole-pair matchings; a
   step reconfigures to its matching, or keeps the circuits and leaves its bytes to the packet NICs. The choice assumes
   that each step waits for the one before. In fact steps do not wait, so the schedule ends no later. Without packet NICs

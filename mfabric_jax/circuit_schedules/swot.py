@@ -57,7 +57,7 @@ def reduce_scatter(nodes: int, buffer_bytes: float) -> CollectiveSteps:
 
 
 def all_reduce(nodes: int, buffer_bytes: float) -> CollectiveSteps:
-    """Return the steps of recursive halving, then those of doubling with the same partners in reverse order."""
+    """Return the steps of recursive halving, then of doubling with the same partners in reverse order."""
     half = reduce_scatter(nodes, buffer_bytes)
     return CollectiveSteps(*(np.concatenate([part, part[::-1]]) for part in half))
 

@@ -1,6 +1,6 @@
 """Cost and power of a fabric: dollars and watts of NICs and of the ports, transceivers and fibres behind them.
 
-Prices (`parts.toml`) and the parts behind a NIC are those of arXiv 2501.03905, whose trees have three tiers. Parts of
+Prices (`parts.toml`) and the parts behind a NIC come from arXiv 2501.03905, whose trees have three tiers. Parts of
 two-tier trees, and the links that oversubscription saves (links above a k:1 switch count 1/k), are our own count. Only
 ports in use count. Prices between listed bandwidths are interpolated on log-log axes. No prices are published for
 NVLink domains and co-packaged optics, so those fabrics cost None until the user gives a price.

@@ -86,7 +86,7 @@ class Fabric(ABC):
     def inside_Bps(self, gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
         """Return the bandwidth of a GPU inside its server or domain [bytes/s]; arguments may be traced.
 
-        `own_Bps`: that of its data sheet.
+        `own_Bps`: the bandwidth on its data sheet.
         """
         domains = self.about.domains
         return own_Bps if domains is None else domains.inside_Bps(gpu_tbps, nic_gbps, own_Bps)

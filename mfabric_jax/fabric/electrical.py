@@ -170,7 +170,7 @@ class Electrical(eqx.Module):
         return Degraded(hit.kind, self, hit.server) if kind == "spine-link" else None
 
     def _tree_after_failure(self, leaves: Cluster, hit: Hit) -> Degraded:
-        """The group after a failure if edge switches hold several servers; a spare server follows those of the job."""
+        """The group after a failure if edge switches hold several servers; a spare server follows the job's servers."""
         kind = hit.kind
         if hit.uplinks is None:
             hit = hit._replace(uplinks=float(leaves.nic_tree.edge_ports[UP] * self.planes))

@@ -60,8 +60,8 @@ class Hit(NamedTuple):
 
     - `radix`: of switches; `rails`: NICs of equal rank share an edge switch; `gpu`: first GPU of the server, numbered
       over the cluster.
-    - `uplinks`: uplinks in use at an edge switch; None: those of a full one. `spines`: switches that these lead to;
-      None: one per uplink; infinite: no bytes cross them. `nics`: NICs of a server on the tree; None: the group's.
+    - `uplinks`: uplinks in use at an edge switch; None: all uplinks of a full one. `spines`: switches that these lead
+      to; None: one per uplink; infinite: no bytes cross them. `nics`: NICs of a server on the tree; None: the group's.
     - `relayed`: peers relay for a server without electrical NICs. `many_rings`: a fixed optical switch joins links of
       more than one ring.
     """
@@ -190,7 +190,7 @@ def degrade(
 
 
 def absent_kinds(group: Any, routing: str) -> dict[str, str]:
-    """Return the kinds of failure that a group lacks, including those of links to absent parts: {kind: reason}."""
+    """Return the kinds of failure that a group lacks, also of links to absent parts: {kind: reason}."""
     reasons = group.lacks(routing)
     reasons |= {kind: reasons[of] for kind, of in LIKE.items() if of in reasons}
     return {kind: reasons[kind] for kind in KINDS if kind in reasons}

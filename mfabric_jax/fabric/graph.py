@@ -80,7 +80,7 @@ def graph_text(network: FabricGraph) -> str:
 
 
 def endpoints(network: FabricGraph) -> np.ndarray:
-    """Return the nodes [E] where flows start and end: those of kind gpu or host, or all nodes if there are none."""
+    """Return the nodes [E] where flows start and end: nodes of kind gpu or host, or all nodes if there are none."""
     named = np.array([kind in ENDPOINTS for kind in _kinds(network.nodes)], bool)
     return np.flatnonzero(named if named.any() else ~named)
 

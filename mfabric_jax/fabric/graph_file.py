@@ -171,7 +171,7 @@ def _check_servers(options: GraphFile, network: FabricGraph, nodes: np.ndarray, 
 
 
 def check_rate(options: GraphFile, nic_gbps: Any) -> None:
-    """Raise `Misfit` if a bandwidth is not that of the graph's NICs."""
+    """Raise `Misfit` if a bandwidth differs from the graph's NICs."""
     graph = own_graph(options)
     own = round(units.to_gbps(graph.nic_Bps), GBPS_DIGITS)
     others = np.atleast_1d(nic_gbps)[~np.isclose(np.atleast_1d(nic_gbps), own)]

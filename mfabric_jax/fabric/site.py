@@ -161,7 +161,7 @@ class Domains:
       its data sheet.
     - `stated(value_at)`: the domain that settings give instead of the GPU; `value_at(path)` reads a setting. Jobs may
       then leave spare GPUs.
-    - `nvswitches`: of a domain; None: those of the GPU.
+    - `nvswitches`: NVSwitches of a domain; None: as the GPU says.
     """
 
     gpus: int
@@ -179,7 +179,7 @@ class Optics:
     - `wires(site, nic_gbps, choose)`: circuits [G S S] of the whole cluster; `choose(degree)` applies the user's policy
       to every region, `choose(degree, "topoopt")` applies a named one, and `choose(nics, wiring)` wires every stage.
       None: circuits are in `FabricLinks.mesh`.
-    - `switches(site)`: number of ports that one optical switch must join (those of a region, rail or ring), and how
+    - `switches(site)`: number of ports that one optical switch must join (the ports of a region, rail or ring), and how
       many such sets there are. None: no optical ports are shared, or the price per GPU includes them.
     - `policy`: the policy shown in rows; None: the user's choice; `reconfigures`: circuits change during training.
     - `degree_varies`: `network.mfabric.optical_degree` divides a server's NICs, and cases of one program may differ

@@ -102,7 +102,7 @@ class TorusFabric(OnMesh):
 
 
 def _plane(site: FabricSite) -> Shape:
-    """The x and y sizes: those of a group; if groups are single servers, which send nothing, those of a stage."""
+    """The x and y sizes of a group, or of a stage if groups are single servers, which send nothing."""
     return near_square(site.group_servers if site.group_servers > 1 else max(1, site.stage_servers))
 
 

@@ -84,7 +84,7 @@ def by_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[A
 
 
 def dispatched_bytes(workload: Workload, sent: Num[Array, "... R C"]) -> Float[Array, "... R R"]:
-    """Return the bytes from rank to rank of one dispatch; transposed, they are those of its combine.
+    """Return the bytes from rank to rank of one dispatch; transposed, they are the bytes of its combine.
 
     The diagonal is what a rank keeps. `sent` [... R C] is `sent_tokens` of one all-to-all. Raise `InputError` if
     "per-server" copies are missing.
