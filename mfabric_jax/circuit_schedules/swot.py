@@ -138,7 +138,7 @@ def _check(steps: CollectiveSteps, switches: ParallelSwitches) -> None:
     not_negative("delay_s", switches.delay_s)
     not_negative("step_s", switches.step_s)
     if len(steps.step_bytes) != len(steps.configuration) or not len(steps.step_bytes):
-        raise InputError("steps need at least one step, and a configuration for each of step_bytes.")
+        raise InputError("step_bytes and configuration must have one value per step, for at least one step.")
 
 
 class _Programme:
