@@ -50,8 +50,8 @@ def stack_schedules(many: Sequence[CircuitSchedule]) -> CircuitSchedule:
     `jax.vmap`.
 
     K is the largest number of configurations. Shorter schedules are padded with empty configurations of 0 s on switch
-    0: anything after the last byte costs nothing. Raise `InputError` if servers, switches or rules differ, or if only
-    some have their own delay_s.
+    0, because anything after the last byte costs nothing. Raise `InputError` if servers, switches or rules differ, or
+    if only some have their own delay_s.
     """
     if not many:
         raise InputError("stack_schedules needs at least one schedule, got none.")

@@ -1,11 +1,12 @@
 """Birkhoff-von Neumann: the shortest total duration, but far too many configurations.
 
-Fill every line up to the busiest. Then subtract permutations of positive entries, each kept for its smallest entry,
-until nothing is left. The durations sum to the busiest line over a circuit's rate; there are up to S^2 - 2 S + 2
-permutations. Packet NICs are not used. Source: Birkhoff 1946; as a scheduler of circuits: TMS of Mordia (SIGCOMM 2013).
+Fill every line up to the busiest. Then subtract permutations of positive entries until nothing is left; each lasts as
+long as its smallest entry. The durations sum to the busiest line divided by a circuit's rate; there are up to (S - 1)^2
++ 1 permutations. Packet NICs are not used. Source: Birkhoff 1946; as a scheduler of circuits: TMS of Mordia (SIGCOMM
+2013).
 
 No such theorem holds for circuits that carry both directions: there every step takes a largest matching of the pairs
-left, kept for its smallest entry.
+left, which lasts as long as its smallest entry.
 """
 
 from typing import Unpack

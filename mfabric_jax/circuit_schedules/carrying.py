@@ -1,4 +1,4 @@
-"""The part of every pair's bytes that each configuration of a schedule carries, and that packet NICs carry."""
+"""The parts of every pair's bytes that the configurations of a schedule carry, and that packet NICs carry."""
 
 from typing import NamedTuple
 

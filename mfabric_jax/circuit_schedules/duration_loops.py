@@ -2,13 +2,13 @@
 
     min T:  delays + sum of t on each switch <= T,  sum of t_k C_k + e >= need,  lines of e <= packet T.
 
-Without e, as cuts: for a line (what one server sends, or receives) and any set J of its partners,
+The same without e, as cuts: for a line (what one server sends, or receives) and any set J of its partners,
 
     sum over J of (sum of t_k C_k) + packet T >= sum over J of need.
 
 Without packet NICs there is a cut for every pair, with packet = 0. At known t and T, the most violated cut of a line
-has as J the partners with bytes left. So the primal simplex method solves the dual, which has a row for each t and for
-T; cuts are its columns, generated as they enter. The dual value rises from 0 to the least T, so a programme whose T
+takes as J the partners with bytes left. So the primal simplex method solves the dual, which has a row for each t and
+for T; cuts are its columns, generated as they enter. The dual value rises from 0 to the least T, so a programme whose T
 cannot be below `limit` is abandoned as soon as that is proven. Right sides of 0 would stall the method: they are
 perturbed by NUDGE, as if a second of circuits added that much to T. Source: column generation (Gilmore and Gomory,
 Operations Research 9, 1961); the cuts are those of a flow with supplies.
@@ -24,14 +24,14 @@ MISSED = 1e-10  # of the least time of any schedule: smaller violations do not c
 PIVOT = 1e-11  # smallest entry of a column that may be a pivot
 PIVOTS = 40  # most pivots for each duration and server
 EVEN = 1e-13  # ratios that differ by less are equal: the larger pivot leaves
-NO_LINE, NOTHING = -1, -2  # the violation is of a clock or a sign; there is none
+NO_LINE, NOTHING = -1, -2  # instead of a line: a clock or a sign is violated; nothing is violated
 
 
 def solve(need, circuits, turns, packet, limit, room, price):
     """Solve the programme and return how it ended (`loop_rooms`).
 
-    `room.primal` receives t and T, `price` [S S] the seconds of T that one more second of circuit saves. `need` [S S],
-    `turns` [switches] (delays of each switch) and `limit` are in units of the least time of any schedule.
+    `room.primal` receives t and T. `price` [S S] receives the seconds of T that one more second of circuit saves.
+    `need` [S S], `turns` [switches] (delays of each switch) and `limit` are in units of the least time of any schedule.
     """
     many = len(room.level)
     _begin(room)

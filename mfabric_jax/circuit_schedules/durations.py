@@ -22,10 +22,10 @@ class Programme(NamedTuple):
 def programme(
     problem: ScheduleProblem, configurations: np.ndarray, switch: np.ndarray, packet: float, limit_s: float = np.inf
 ) -> Programme | None:
-    """Return the best durations; None if they do not end before `limit_s`, or some pair with bytes is not reached.
+    """Return the best durations; None if they do not end before `limit_s`, or if circuits miss a pair with bytes.
 
-    `configurations` [K S S], `switch` [K]; `packet`: rate of a server's paced packet NICs over that of a circuit. See
-    `duration_loops`.
+    `configurations` [K S S], `switch` [K]; `packet`: rate of a server's paced packet NICs over the rate of a circuit.
+    See `duration_loops`.
     """
     unit, servers, many = problem.busiest_s, len(problem.need), len(switch) + 1
     room = SimplexWork(
@@ -51,7 +51,7 @@ def schedule_of(
 
 
 def trade_gains(configurations: np.ndarray, seconds: np.ndarray, switch: np.ndarray, over: np.ndarray) -> np.ndarray:
-    """Return the gain [K K] of a trade between configurations k < l; for `over` [S S] see `trade_loops`."""
+    """Return the gain [K K] in seconds of a trade between configurations k < l; for `over` [S S] see `trade_loops`."""
     count, servers = len(seconds), len(over)
     gain, circuits = np.zeros((count, count)), circuits_of(configurations, switch)
     _gains(circuits, seconds, over, np.empty((2, servers)), np.empty((2, servers), np.int64), gain)

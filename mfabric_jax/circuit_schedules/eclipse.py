@@ -1,12 +1,12 @@
 """Eclipse: carry as much as possible within a window, greedily by bytes per second of circuit and delay.
 
 Until the window is full, every step takes the duration alpha (from a grid of the entries left) and the matching that
-carry the most bytes per second of alpha plus delay; this is a heaviest matching of min(left, alpha). Within a fixed
-window, one switch carries at least half of what is possible (submodular; stated for all values of alpha, not for a
-grid).
+carry the most bytes per second of alpha plus delay; the matching is a heaviest one of min(left, alpha). Within a fixed
+window, one switch carries at least half of what is possible (the objective is submodular; the source states this for
+all values of alpha, not for a grid).
 
-The choice of window is ours: the shortest, by doubling and bisection, at whose end packet NICs are done. Several
-switches or ports share its time. Without packet NICs, it is the best of a few windows, and whole-pair matchings carry
+We choose the window: the shortest at whose end packet NICs are done, found by doubling and bisection. Several switches
+or ports share the window's time. Without packet NICs, we take the best of a few windows, and whole-pair matchings carry
 the remainder. Source: SIGMETRICS 2016, with a grid instead of its binary search for alpha.
 """
 

@@ -46,8 +46,7 @@ def part_ends_s(problem: ScheduleProblem, schedule: Placed) -> tuple[float, floa
 
 
 def schedule_end_s(region: Region, schedule: CircuitSchedule, demand: np.ndarray) -> float:
-    """Return `schedule_time` for equal servers, computed on the host in float64: no XLA program per configuration
-    count."""
+    """Return `schedule_time` for equal servers, computed on the host in float64 without compiling an XLA program."""
     return end_s(*problem_and_schedule(region, schedule, demand))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 def standard(
     servers: int, seed: int, *, heavy: int = 4, light: int = 12, share: float = 0.7, noise: float = 0.003
 ) -> np.ndarray:
-    """Return a sum of permutations: `heavy` share `share`, `light` share the remainder; all lines sum to 1.
+    """Return a sum of permutations: `heavy` of them hold `share` of the bytes, `light` the rest; all lines sum to 1.
 
     Entries vary by the relative `noise`.
     """
@@ -24,7 +24,7 @@ def standard(
 def moe(servers: int, seed: int, *, skew: float = 0.4, senders: float | None = None, shape: float = 4.0) -> np.ndarray:
     """Return the outer product of senders' and receivers' Zipf shares, times gamma noise of this `shape` and mean 1.
 
-    `skew`: Zipf exponent of receivers. `senders`: that of senders, `skew` if None; 0: all servers send equally much.
+    `skew`: Zipf exponent of receivers. `senders`: Zipf exponent of senders; None: `skew`; 0: all send equally much.
     """
     random = np.random.default_rng(seed)
     sent = _shares(servers, skew if senders is None else senders, random)

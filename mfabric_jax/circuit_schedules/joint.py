@@ -6,10 +6,10 @@ For fixed configurations on fixed switches, a linear programme gives the best du
 
 Its prices value one more second of each pair's circuit; a heaviest matching by price is the best new configuration,
 delay aside. `duration_loops` solves the programme, and stops as soon as a sooner end is proven impossible. The search
-starts from each of Spectra, whole pairs, Solstice and Eclipse whose end, with the programme's durations, is near the
-best. It takes single moves as long as one of them makes the schedule end earlier:
+starts from those schedules of Spectra, whole pairs, Solstice and Eclipse that end near the earliest of the four, with
+the programme's durations. It takes single moves as long as one of them makes the schedule end earlier:
 
-- drop a short configuration, replace it by the best new one, or add that one;
+- drop a short configuration, replace it by the best new one, or add the best new one;
 - trade circuits between two configurations: their union falls into cycles and paths of servers; on each, the longer
   configuration takes the side with the larger entry, so both together cover the same pairs;
 - move a configuration from the fullest to the emptiest switch;
@@ -41,7 +41,7 @@ SHORTEST = 4  # configurations that a move tries to drop or replace
 TRADES = 8  # pairs of configurations that try to trade, the most promising first
 SLOWER = 0.96  # factor of one move on the planned packet rate
 REBUILT = 5  # most configurations that are rebuilt together
-IN_VAIN = 4  # most rebuilds tried for each programme of the limit, including those with nothing to rebuild
+IN_VAIN = 4  # most rebuilds tried per programme of the limit, including those that find nothing to rebuild
 GAIN = 1e-6  # relative: a move must gain more
 
 
@@ -186,7 +186,7 @@ def _trade_circuits(both: np.ndarray, entries: np.ndarray) -> np.ndarray:
     """Trade circuits of two configurations [2 S S]: in every component of their union, the first takes the side with
     the larger entry."""
     servers = len(entries)
-    joined = both.sum(0) @ both.sum(0).T > 0  # rows that share a column; then through other rows
+    joined = both.sum(0) @ both.sum(0).T > 0  # rows that share a column; below: also through other rows
     for _ in range(servers.bit_length()):
         joined = joined.astype(np.float32) @ joined > 0
     component = joined.argmax(1)
@@ -198,7 +198,7 @@ def _trade_circuits(both: np.ndarray, entries: np.ndarray) -> np.ndarray:
 
 
 def _dearest(problem: ScheduleProblem, price: np.ndarray) -> np.ndarray:
-    """Return the configuration [S S] of highest price: a heaviest matching for each port, of pairs without one yet."""
+    """Return the configuration [S S] of highest price: per port, a heaviest matching of pairs without a circuit."""
     price = price if problem.directed else price + price.T
     new = np.zeros(price.shape, np.int64)
     for _ in range(problem.ports):

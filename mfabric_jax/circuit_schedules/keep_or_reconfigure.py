@@ -1,15 +1,16 @@
-"""Keep the topology or reconfigure, step by step: the best choice for a fixed sequence of steps.
+"""Keep the topology or reconfigure it before each step: the best choice for a fixed sequence of steps.
 
 Each step of a collective, or of an all-to-all cut into steps, may use any of a few topologies; a change of topology
 costs a reconfiguration. `topologies` finds the best sequence by dynamic programming over steps.
 
 - `shifts`: a uniform all-to-all in S - 1 shift steps. On the ring of its own shift a step takes one hop. On another
-  ring it is relayed, and every circuit carries as many flows as a flow has hops. The trade-off is that of arXiv
-  2602.10468 (reconfigure if shorter paths save more than the delay; abstract only); rule and closed form derived here.
+  ring it is relayed, and every circuit carries as many flows as a flow has hops. The trade-off comes from arXiv
+  2602.10468 (reconfigure if shorter paths save more than the delay; abstract only); we derived the rule and the closed
+  form.
 - `keep_or_reconfigure`: a scheduler of the common form, without relaying. The steps are the whole-pair matchings; a
-  step reconfigures to its matching, or keeps the circuits and leaves its bytes to the packet NICs. Steps are chosen as
-  if each waited for the one before; in fact they do not wait, so the schedule ends no later. Without packet NICs every
-  step reconfigures.
+  step reconfigures to its matching, or keeps the circuits and leaves its bytes to the packet NICs. The choice assumes
+  that each step waits for the one before. In fact steps do not wait, so the schedule ends no later. Without packet NICs
+  every step reconfigures.
 """
 
 from typing import Unpack
@@ -24,7 +25,8 @@ from mfabric_jax.circuit_schedules.whole_pair import whole_pairs
 def topologies(cost_s: np.ndarray, delay_s: float, first_free: bool) -> tuple[float, np.ndarray]:
     """Return the least total seconds, and the topology [N] of each step.
 
-    `cost_s` [C N]: seconds of each step on each topology, infinite where it cannot run.
+    `cost_s` [C N]: seconds of each step on each topology, infinite if the step cannot run there. Raise `InputError` if
+    a step has no finite time.
     """
     cost_s = np.asarray(cost_s, float)
     if cost_s.ndim != 2 or np.isinf(cost_s).all(0).any():

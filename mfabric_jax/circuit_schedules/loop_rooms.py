@@ -1,4 +1,4 @@
-"""Arrays that compiled loops read and write, and the codes of how they end. Importing this file loads no compiler."""
+"""Arrays that compiled loops read and write, and codes for how the loops end. Importing this file loads no compiler."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ ENDED, LATER, NEVER, LOST = 0, 1, 2, 3
 
 
 class CircuitLists(NamedTuple):
-    """Circuits of configurations; those of configuration k are numbers first[k] to first[k + 1]."""
+    """Circuits of configurations; configuration k has the circuits with numbers first[k] to before first[k + 1]."""
 
     first: np.ndarray  # [K + 1]
     row: np.ndarray  # [N]

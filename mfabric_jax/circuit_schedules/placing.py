@@ -39,7 +39,7 @@ class ScheduleProblem(NamedTuple):
 
     need: np.ndarray  # [S S] zero diagonal
     wanted: np.ndarray  # [S S] `need`, or the larger of both directions if a circuit carries both
-    packet: float  # rate of a server's packet NICs over that of a circuit
+    packet: float  # rate of a server's packet NICs over the rate of a circuit
     switches: int
     ports: int
     delay_s: float
@@ -62,7 +62,7 @@ class ScheduleProblem(NamedTuple):
         """Place matchings [K S S] on switches, the longest first, each on the switch that is free first.
 
         A switch of p ports shows p matchings at a time, for as long as the longest needs, and reconfigures them
-        together. Source: step 3 of Spectra (arXiv 2603.07373); p ports are ours.
+        together. Source: step 3 of Spectra (arXiv 2603.07373); p ports are our addition.
         """
         servers = len(self.need)
         matchings = np.asarray(matchings, np.int64).reshape(-1, servers, servers) * (

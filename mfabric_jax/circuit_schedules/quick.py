@@ -1,10 +1,10 @@
 """The best of three fast schedulers, compiled, for one demand or thousands in one call.
 
 The three are Spectra's permutations, whole-pair matchings and Solstice's slices; the earliest planned end
-(`placing.ScheduleProblem.paced_end_s`) wins. Among equally good matchings the choice may differ from the schedulers of
-these names: Solstice's slices keep what they can of the matching before.
+(`placing.ScheduleProblem.paced_end_s`) wins. The choice among equally good matchings may differ from the schedulers of
+these names, because Solstice's slices keep what they can of the matching before.
 
-Assignments start from the prices of the round before, and slices from its matching; so this is faster than SciPy's
+Assignments start from the prices of the round before, and slices from its matching, which is faster than SciPy's
 assignment. If circuits carry both directions, the three schedulers themselves run.
 """
 

@@ -2,7 +2,7 @@
 
     NAME(demand [S S], *, settings, **network) -> (configurations [K S S], seconds [K], switch [K])
 
-`network` has the fields of `placing.SwitchNetwork`. It runs on the host.
+`network` has the fields of `placing.SwitchNetwork`. Schedulers run on the host.
 """
 
 import importlib

@@ -1,11 +1,11 @@
 """Choose configurations, durations and relay shares together: few reconfigurations reach every pair in two hops. Ours.
 
 There are two stages as in `valiant`, but the path of each byte is chosen. The first stage shows the shifts 1 to a - 1,
-the second the multiples of a. So every server reaches every other in at most two hops, one in each stage, with only
-about 2 sqrt(S) configurations instead of S - 1. For each a, a linear programme divides every pair's bytes between the
-direct path in either stage and the paths through each other server, so that the sum of both stages is shortest. `joint`
-then plans each stage for the bytes that it has to carry. The result is the earliest end over all a, `joint` without
-relays and `valiant`. The shifts are the two digits of Bruck's all-to-all (IEEE TPDS 8, 1997) to the base a.
+the second the multiples of a. So every server reaches every other in at most two hops, one in each stage. This takes
+only about 2 sqrt(S) configurations instead of S - 1. For each a, a linear programme divides every pair's bytes between
+the direct path in either stage and the paths through each other server, so that the sum of both stages is shortest.
+`joint` then plans each stage for the bytes that it has to carry. The result is the earliest end over all a, `joint`
+without relays and `valiant`. The shifts are the two digits of Bruck's all-to-all (IEEE TPDS 8, 1997) to the base a.
 """
 
 from collections.abc import Iterator

@@ -17,10 +17,10 @@ ROUNDING = 1e-12  # of a cycle
 def rotor(demand: Float[np.ndarray, "S S"], *, slot_s: float | None = None, **network: Unpack[SwitchNetwork]) -> Placed:
     """Give every pair one circuit for `slot_s` seconds a cycle, for as many cycles as the largest pair needs.
 
-    The matchings of a cycle are shifts by 1 to S - 1, or those of a tournament if circuits carry both directions. They
-    are dealt to the switches; a switch shows one per port at a time. `slot_s` None: one cycle. All paths are direct, as
-    in RotorNet (SIGCOMM 2017) without its second hop. Raise `Misfit` if slots are so short that more than `MOST_SHOWN`
-    configurations are needed.
+    The matchings of a cycle are shifts by 1 to S - 1, or the matchings of a tournament if circuits carry both
+    directions. They are dealt to the switches; a switch shows one per port at a time. `slot_s` None: one cycle. All
+    paths are direct, as in RotorNet (SIGCOMM 2017) without its second hop. Raise `Misfit` if slots are so short that
+    more than `MOST_SHOWN` configurations are needed.
     """
     largest, ports = demand.max(initial=0) / network["circuit_Bps"], network["ports"]
     if not largest or not ports:

@@ -3,12 +3,12 @@
 1. Fill every line up to the busiest (QuickStuff). The first threshold is the largest power of two (of a circuit's
    seconds) below the largest entry.
 2. Repeat until packet NICs can carry what is left by the end of the circuits: subtract a permutation of entries at or
-   above the threshold (BigSlice), kept for its smallest entry. If there is none, halve the threshold.
+   above the threshold (BigSlice), which lasts as long as its smallest entry. If there is none, halve the threshold.
 3. What is left of the real demand uses the packet NICs from the start.
 
 Deviations for cases that the source does not cover: without packet NICs, slices stop once the threshold is below a
-delay, and whole-pair matchings carry the remainder. The same holds for circuits that carry both directions; there
-nothing is filled, and a slice is a largest matching that includes every server with an entry at or above the threshold.
+delay, and whole-pair matchings carry the remainder. The same holds for circuits that carry both directions; for them no
+line is filled, and a slice is a largest matching that includes every server with an entry at or above the threshold.
 Several switches or ports share the slices. Source: CoNEXT 2015, steps as checked in an ns-3 port.
 """
 

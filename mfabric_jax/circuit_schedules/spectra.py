@@ -1,11 +1,11 @@
 """Spectra: as many permutations as the busiest line has partners, evened out over parallel switches.
 
-1. Decompose: every round takes the heaviest permutation of what is left and keeps it for its smallest positive entry.
-   A line with as many uncovered partners as there are rounds left must have one of them covered.
+1. Decompose: every round takes the heaviest permutation of what is left; it lasts as long as its smallest positive
+   entry. A line with as many uncovered partners as there are rounds left must have one of them covered.
 2. Refine: raise the durations, permutation by permutation, until everything is carried.
 3. Schedule: place the longest first, on the least loaded switch.
-4. Equalise: move a part of the fullest switch's longest permutation to the emptiest, while that saves more than a
-   delay.
+4. Equalise: move a part of the fullest switch's longest permutation to the emptiest switch, as long as that saves more
+   than a delay.
 
 Packet NICs are not used. Circuits that carry both directions may need more matchings than partners (a triangle needs
 three): rounds continue until every pair is covered. Source: arXiv 2603.07373, algorithms as read in its code.

@@ -1,14 +1,15 @@
 """SWOT: a collective in steps over parallel optical switches; some reconfigure while others send.
 
 In step i each node sends `step_bytes` [N] over its configuration [N]; a step begins when the one before has ended. Its
-bytes are split over the switches that show its configuration. A switch either sends or reconfigures; it may reconfigure
-while others send. `find_overlap` finds the split that ends first, by a mixed-integer linear programme (HiGHS):
+bytes are split over the switches that show its configuration. A switch either sends or reconfigures, whatever the other
+switches do. `find_overlap` finds the split that ends first, by a mixed-integer linear programme (HiGHS):
 
 - x[i, j]: seconds of sending; u[i, j]: whether switch j serves step i, which adds `step_s`; sum_j x = bytes / rate;
 - a[j, h, i]: step i is the next that switch j serves after step h, a delay later if their configurations differ.
 
-The arcs a record what a switch holds. Deviation: the published programme compares each step with the step before, so a
-switch that skips a step reconfigures again to what it still holds. Source: arXiv 2510.19322 and its code (overlap4ocs).
+The arcs a record what a switch holds. Deviation: the published programme compares each step with the step before, so
+there a switch that skips a step reconfigures to the configuration that it still holds. Source: arXiv 2510.19322 and its
+code (overlap4ocs).
 """
 
 import itertools
@@ -47,13 +48,16 @@ class Overlap(NamedTuple):
 
 
 def reduce_scatter(nodes: int, buffer_bytes: float) -> CollectiveSteps:
-    """Return the steps of recursive halving: half of what is left goes to the partner at half the distance."""
+    """Return the steps of recursive halving: each sends half of what is left to the partner at half the distance.
+
+    Raise `InputError` unless `nodes` is a power of two.
+    """
     rounds = _rounds(nodes)
     return CollectiveSteps(buffer_bytes / 2.0 ** np.arange(1, rounds + 1), np.arange(rounds))
 
 
 def all_reduce(nodes: int, buffer_bytes: float) -> CollectiveSteps:
-    """Return the steps of halving, then doubling by the same partners in reverse."""
+    """Return the steps of recursive halving, then of doubling with the same partners in reverse order."""
     half = reduce_scatter(nodes, buffer_bytes)
     return CollectiveSteps(*(np.concatenate([part, part[::-1]]) for part in half))
 
@@ -102,7 +106,10 @@ def one_shot(steps: CollectiveSteps, switches: ParallelSwitches) -> float:
 
 
 def find_overlap(steps: CollectiveSteps, switches: ParallelSwitches, limit_s: float = 60.0) -> Overlap:
-    """Return the best split found in `limit_s` seconds, and the lower bound proven by then."""
+    """Return the best split found in `limit_s` seconds, and the lower bound proven by then.
+
+    Raise `Misfit` if no split is found in that time.
+    """
     _check(steps, switches)
     unit = without_reconfiguration(steps, switches)
     if not unit:
@@ -131,7 +138,7 @@ def _check(steps: CollectiveSteps, switches: ParallelSwitches) -> None:
     not_negative("delay_s", switches.delay_s)
     not_negative("step_s", switches.step_s)
     if len(steps.step_bytes) != len(steps.configuration) or not len(steps.step_bytes):
-        raise InputError("steps need at least one step, and a configuration for each of step_bytes.")
+        raise InputError("step_bytes and configuration must have one value per step, for at least one step.")
 
 
 class _Programme:

@@ -6,10 +6,10 @@ RotorNet and Sirius relay because direct circuits give a heavy pair one slot in 
    parts, one for each server (it keeps its own part), and sends them in the same slots.
 2. When all parts have arrived, every server sends what it holds to its destination.
 
-Every slot of stage 2 is as full as that of stage 1. If no line exceeds L, both stages take at most 2 (S - 1) / S x L
-over all circuits of a server, plus delays: half of the full rate, times the share of time that circuits are up. Uniform
+Slots are as full in stage 2 as in stage 1. If no line exceeds L, both stages take at most 2 (S - 1) / S x L over all
+circuits of a server, plus delays. That is half of the full rate, times the share of time that circuits are up. Uniform
 demand is entirely below the threshold, and loses nothing. Source: Valiant 1982; as RotorLB in RotorNet (SIGCOMM 2017),
-whose servers agree on offers slot by slot instead of a threshold, and forward without waiting for all.
+whose servers use no threshold but agree on offers slot by slot, and forward without waiting for all.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Heaviest matchings in which every matched pair sends all of its bytes: few configurations, bounded in number.
 
-Every step takes the heaviest matching of what is left, and keeps it for its largest entry. With packet NICs, the number
-of matchings is the one with the earliest end; packet NICs carry what they leave. Source: one reading of the greedy
-max-weight decomposition of arXiv 2605.26845. (The other reading subtracts the smallest entry, and needs more
+Every step takes the heaviest matching of what is left, which lasts as long as its largest entry. With packet NICs, we
+take the number of matchings that ends first; packet NICs carry what the matchings leave. Source: one reading of the
+greedy max-weight decomposition of arXiv 2605.26845. (The other reading subtracts the smallest entry, and needs more
 configurations than Birkhoff.)
 """
 

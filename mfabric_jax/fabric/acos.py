@@ -2,8 +2,8 @@
 
 Each optical NIC has a 1xK switch, with one output per graph. All switches of a region reconfigure together; the policy
 `topologies` chooses the graph. The other NICs are on a switch tree, as on mFabric. The idea is from arXiv 2602.17449
-(abstract). The graphs, the tree and the price are ours: we estimate that a 1xK switch costs as much as K ports of an
-optical switch, and two NICs share each of the K fibres behind it.
+(abstract). The graphs, the tree and the price are ours. We estimate that a 1xK switch costs as much as K ports of an
+optical switch, and let two NICs share each of the K fibres behind it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AcosFabric(BesideTree):
     def group(self, site: FabricSite, nic_gbps: Any) -> Region:
         degree = site.optical_degree
         if degree < LEAST:
-            raise Misfit(f"network.nics must leave {LEAST} or more on the optical switches of acos, got {degree}.")
+            raise Misfit(f"network.nics must leave at least {LEAST} on the optical switches of acos, got {degree}.")
         if not site.own.topologies:
             raise InputError("network.acos.topologies must name at least one graph, got none.")
         for name in site.own.topologies:
@@ -44,7 +44,7 @@ class AcosFabric(BesideTree):
 ACOS = AcosFabric(
     About(
         name=NAME,
-        summary="small optical switches choose one of a few circuit graphs for each region; the other NICs on a tree",
+        summary="small optical switches choose one of a few circuit graphs per region; the other NICs are on a tree",
         look=("ACOS", "#E7298A", "p"),
         optics=Optics(
             wires=lambda site, nic_gbps, choose: choose(site.optical_degree, POLICY),

@@ -1,9 +1,9 @@
 """CloudMatrix384: supernodes of 384 NPUs on a non-blocking two-tier Clos, plus one NIC per NPU on a second plane.
 
-A supernode has 48 nodes of 8 NPUs, each with 392 GB/s. A node has 7 first-tier switches, one per sub-plane. Each has 28
-GB/s to each of the 16 second-tier switches of its sub-plane: 8 x 392 = 7 x 16 x 28 GB/s. So only the NPUs' own links
-limit, and a supernode is a scale-up domain of one rate. The second plane, RDMA between supernodes, has
-`network.nic_gbps` per NPU (400 as built). Source: arXiv 2506.12708, second hand.
+A supernode has 48 nodes of 8 NPUs, each with 392 GB/s. A node has 7 first-tier switches, one per sub-plane. A
+first-tier switch has 28 GB/s to each of the 16 second-tier switches of its sub-plane: 8 x 392 = 7 x 16 x 28 GB/s. So
+only the NPUs' own links limit the rate, and a supernode is a scale-up domain of one rate. The second plane, RDMA
+between supernodes, has `network.nic_gbps` per NPU (400 as built). Source: arXiv 2506.12708, second hand.
 """
 
 from mfabric_jax import units

@@ -34,7 +34,7 @@ class CircuitTable:
 
     - `src`, `dst` [C]: servers, or routers behind them; `count` [C]: NICs that the circuits of this pair use.
     - `gpu` [C most]: GPU (within its server) of every NIC at the source end; -1 as padding and at routers.
-    - `part` [C most]: the fraction of each of these NICs; 1 unless NICs are split.
+    - `part` [C most]: the fraction of each of these NICs that the pair uses; 1 unless NICs are split.
     """
 
     src: np.ndarray
@@ -61,7 +61,7 @@ class Cluster:
     - `regions` [G S S]: circuits of each run of S consecutive servers; None: no optics. `directed`: matrices may be
       asymmetric, because the two fibres of a transceiver may lead to different peers.
     - `mesh`: fixed links between servers, and routers behind them; None: no fixed links.
-    - `phases`: circuits serve one kind of communication at a time; the links are those of the kind that pictures show.
+    - `phases`: circuits serve one kind of communication at a time; `mesh` holds the links of one kind, for pictures.
     - `link_delay_s`: propagation delay of every link.
     """
 
@@ -240,9 +240,9 @@ class Cluster:
 
     @cached_property
     def network(self) -> FabricGraph:
-        """All links one by one; only the parallel circuits of two servers are merged into one link.
+        """The network of all single links; only parallel circuits of two servers are merged into one link.
 
-        Runs of links: nvswitch up, nvswitch down [GPU]; nic up, nic down [host]; those of the tree; circuit.
+        Links come in runs: nvswitch up, nvswitch down [GPU]; nic up, nic down [host]; the links of the tree; circuit.
         """
         first = self.gpus + self.servers
         switches = () if self.tree is None else self.tree.switches

@@ -1,6 +1,6 @@
 """Cost and power of a fabric: dollars and watts of NICs and of the ports, transceivers and fibres behind them.
 
-Prices (`parts.toml`) and the parts behind a NIC are those of arXiv 2501.03905, whose trees have three tiers. Parts of
+Prices (`parts.toml`) and the parts behind a NIC come from arXiv 2501.03905, whose trees have three tiers. Parts of
 two-tier trees, and the links that oversubscription saves (links above a k:1 switch count 1/k), are our own count. Only
 ports in use count. Prices between listed bandwidths are interpolated on log-log axes. No prices are published for
 NVLink domains and co-packaged optics, so those fabrics cost None until the user gives a price.
@@ -129,7 +129,7 @@ class SwitchPrice:
 class Prices:
     """Dollars per part; prices that depend on bandwidth are lists.
 
-    - `transceiver`, `nic`, `switch_port`: at the rising bandwidths `gbps`.
+    - `transceiver`, `nic`, `switch_port`: prices at the bandwidths `gbps`, which rise.
     - `ocs_port`: port of an optical switch; None: unknown.
     - `fibre_per_metre`, `metres_per_link`: a fibre is as long as a link.
     - `rack_switch_per_server`: a server's share of its rack's management switch, on every fabric. The paper has no such
@@ -336,7 +336,7 @@ def tree_attachment(oversubscription: float = 1.0, tiers: Any = 3, oversubscribe
 
 
 def attachment_of_links(nic: Any, up: Any = 0.0, spine: Any = 0.0) -> Attachment:
-    """Return the parts behind a NIC from its numbers of links: its own, from the edge up, above the aggregation."""
+    """Return the parts behind a NIC from its numbers of links: to the edge, from the edge up, above the aggregation."""
     by_kind = (("nic-link", nic), ("link", up), ("spine-link", spine))
     links = nic + up + spine
     used = tuple((kind, count) for kind, count in by_kind if np.any(count))

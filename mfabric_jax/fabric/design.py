@@ -69,7 +69,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
-        """Return the NICs of one server and the parts behind each, for prices, watts and the NICs on the tree."""
+        """Return the NICs of one server and the parts behind each; prices, watts and tree ports follow from them."""
 
     @abstractmethod
     def paths(self, site: FabricSite) -> FabricPaths:
@@ -86,7 +86,7 @@ class Fabric(ABC):
     def inside_Bps(self, gpu_tbps: Any, nic_gbps: Any, own_Bps: Any) -> Any:
         """Return the bandwidth of a GPU inside its server or domain [bytes/s]; arguments may be traced.
 
-        `own_Bps`: that of its data sheet.
+        `own_Bps`: the bandwidth on its data sheet.
         """
         domains = self.about.domains
         return own_Bps if domains is None else domains.inside_Bps(gpu_tbps, nic_gbps, own_Bps)
@@ -144,9 +144,8 @@ class Fabric(ABC):
     def used_of(self, server: Gpu, group: int, stage: int, attention: int) -> int:
         """Return the GPUs of a server or domain on which a job runs.
 
-        In a domain that leaves spares, it is the largest number that divides the `stage`, divides the `group` or is a
-        multiple of it, and is a multiple of `attention`, the GPUs of a tensor-parallel group. Raise `Misfit` if no
-        number of GPUs in a domain meets all of these conditions.
+        In a domain that leaves spares, it is the largest multiple of `attention` (the GPUs of a tensor-parallel group)
+        that divides the `stage`, and that divides the `group` or is a multiple of it. Raise `Misfit` if there is none.
         """
         size = self.gpus_of(server)
         if not self.leaves_spares:
@@ -155,7 +154,11 @@ class Fabric(ABC):
             n for n in range(attention, size + 1, attention) if stage % n == 0 and (group % n == 0 or n % group == 0)
         ]
         if not fits:
-            raise Misfit(f"{self.name} needs domains of at least the {attention} GPUs of tp, got {size}.")
+            if size < attention:
+                raise Misfit(f"{self.name} needs domains of at least the {attention} GPUs of tp, got {size}.")
+            raise Misfit(
+                f"{self.name} needs expert-parallel groups of a multiple of the {attention} GPUs of tp, got {group}."
+            )
         return fits[-1]
 
     def physical_gpus(self, server: Gpu) -> int:
@@ -164,10 +167,11 @@ class Fabric(ABC):
         return self.gpus_of(server) if server.scale_up_gpus or not built else built
 
     def share_of(self, server: Gpu, part: int) -> float:
-        """Return the fraction of a server or domain that `part` of its GPUs pay for: 1 over the parts that fit.
+        """Return the fraction of a server or domain that a job on `part` of its GPUs pays for.
 
-        Parts of one size share a server or domain equally. So 4 GPUs of a server of 8 pay for a half. 32 GPUs of a
-        domain of 72 also pay for a half, including half of the 8 idle GPUs.
+        It is 1 over the number of such parts that fit, because parts of one size share a server or domain equally. So
+        4 GPUs of a server of 8 pay for half of it. 32 GPUs of a domain of 72 also pay for half of it, including half of
+        the 8 idle GPUs.
         """
         return 1 / (self.gpus_of(server) // part)
 

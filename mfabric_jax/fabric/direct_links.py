@@ -82,7 +82,7 @@ class Mesh(eqx.Module):
 
     @property
     def inner_links(self) -> int:
-        """Number of two-way links between routers, or between servers without routers; a pair's lanes are one link."""
+        """Number of two-way links between routers (without routers: between servers); lanes of a pair are one link."""
         first = self.servers if len(self.nodes) > 1 else 0
         inner = (np.asarray(self.tail) >= first) & (np.asarray(self.head) >= first)
         nics = np.asarray(self.nics)[inner]
@@ -231,7 +231,7 @@ class DirectLinks(eqx.Module, LinkRates):
 
     @property
     def longest(self) -> float | None:
-        """Links of the longest path between two servers, a mean over the pair's shares; None until paths are known."""
+        """Links between the two servers farthest apart, as the mean over their paths; None until paths are known."""
         if self.hops is None:
             return None
         return float(np.where(np.asarray(self.hops) >= 0, np.asarray(self.share, float), 0).sum(axis=1).max(initial=1))
@@ -274,9 +274,8 @@ class DirectLinks(eqx.Module, LinkRates):
         mesh = self.mesh.without_node(self._nodes("spine")[0]) if hit.kind == "spine" else self._without_link(hit)
         if not mesh.reaches_all(self.mesh):
             return Degraded(hit.kind, self, hit.server, waits=NO_PATH)
-        rates = (
-            {"ring_nics": None, "stage_nics": None} if self.stage > 1 else {}
-        )  # all servers share them: computed again
+        # All servers share these rates, so they are computed again.
+        rates = {"ring_nics": None, "stage_nics": None} if self.stage > 1 else {}
         left = dataclasses.replace(self, mesh=mesh, hops=None, **rates)
         return Degraded(hit.kind, left, hit.server, eps_left=eps_left, everywhere=hit.kind == "spine")
 
@@ -287,7 +286,7 @@ class DirectLinks(eqx.Module, LinkRates):
             router = self.mesh.servers + int(joined[node, self.mesh.servers :].argmax())
             node = node if hit.kind == "electrical-nic" else router
             joined = joined * (np.arange(len(joined)) >= self.mesh.servers)
-        if not joined[node].any():  # this router has no links: take the first that has
+        if not joined[node].any():  # this router has no links: take the first one that has some
             node = int(joined.any(axis=1).argmax())
         return self.mesh.without_one(node, int(joined[node].argmax()))
 

@@ -2,7 +2,7 @@
 
 A GPU has one port at each switch of its domain and uses all of them at once; a switch has one port per GPU. So an NVL72
 (NVIDIA GB200: 18 ports of 50 GB/s) has 18 chips of 72 ports and 1,296 links. It is one non-blocking tier, so only the
-ports of GPUs limit. Sources disagree on what an NVL576 is, so count and rate are settings.
+ports of GPUs limit the rate. Sources disagree on what an NVL576 is, so the number of GPUs and their rate are settings.
 """
 
 from collections.abc import Callable

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class DragonflyShape(NamedTuple):
     """The size of a dragonfly.
 
-    - `per_router`: servers of a router; `routers`: of a group; `ports`: of a router, for other groups.
+    - `per_router`: servers per router; `routers`: routers per group; `ports`: ports of a router for other groups.
     - `local`: links between two routers of a group; `between`: links between two groups.
     """
 
@@ -84,9 +84,9 @@ def dragonfly_mesh(servers: int, nics: int, valiant: bool) -> Mesh:
 
 
 def between_groups(groups: int, links: int, ports: int) -> tuple[np.ndarray, ...]:
-    """Return the links [L] between groups, in both directions: both groups, and the router (within its group) at each.
+    """Return the links [L] between groups, in both directions: groups and routers (within their groups) at both ends.
 
-    The other groups take the ports of a group one after the other; `ports`: of a router.
+    A group assigns its ports to the other groups in turn; `ports`: ports of a router for other groups.
     """
     here, there, copy = (x.ravel() for x in np.mgrid[:groups, :groups, :links])
     apart = here != there

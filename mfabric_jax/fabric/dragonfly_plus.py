@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class DragonflyPlusShape(NamedTuple):
     """The size of a dragonfly+.
 
-    - `per_leaf`: servers of a leaf; `leaves`, `spines`: of a group; `between`: links between two groups.
+    - `per_leaf`: servers per leaf; `leaves`, `spines`: per group; `between`: links between two groups.
 
     A spine has one port for other groups per leaf, so a group has as many links to other groups as from leaves to
     spines.
@@ -111,7 +111,7 @@ def plus_mesh(servers: int, nics: int, radix: int, valiant: bool = False) -> Mes
 
 
 def _places(shape: DragonflyPlusShape, server: np.ndarray) -> np.ndarray:
-    """Groups side by side, spines above leaves above servers."""
+    """Return positions in a picture: groups side by side, spines above leaves above servers."""
 
     def row(count: int, height: float) -> np.ndarray:
         group, slot = np.divmod(np.arange(shape.groups * count), count)

@@ -20,7 +20,8 @@ class Damage(NamedTuple):
 
     - `part`: fraction left of every link; `links`: (link, fraction left of it).
     - `heirs`: (failed tree port, ports that carry its bytes instead, in equal parts); all have equally many heirs.
-    - `moved`: a GPU whose work moves to the first GPU of a spare server, numbered after the others.
+    - `moved`: a GPU whose work moves to the first GPU of a spare server; the spare's GPUs are numbered after all
+      others.
     """
 
     part: float = 1.0
@@ -33,8 +34,8 @@ class Electrical(eqx.Module):
     """Packet switches under ideal spraying, as the servers of one expert-parallel group see them.
 
     - `nic_gbps`: bandwidth of every NIC, per direction; `nics`: NICs of a server, one per GPU.
-    - `oversubscription`: bandwidth of a server over that of its edge switch's uplinks, if it alone uses the switch;
-      None: edge switches do not limit, or `leaves` says how they do.
+    - `oversubscription`: bandwidth of a server over the bandwidth of its edge switch's uplinks, if no other server uses
+      the switch; None: edge switches do not limit, or `leaves` says how they do.
     - `leaves`: the whole cluster on an oversubscribed tree whose edge switches hold several servers
       (`routing.graphs`); `damage`: what a failure takes from it.
     - `ring_nics`, `stage_nics`: NICs with which a server on `leaves` sends gradients, and activations to the next
@@ -169,7 +170,7 @@ class Electrical(eqx.Module):
         return Degraded(hit.kind, self, hit.server) if kind == "spine-link" else None
 
     def _tree_after_failure(self, leaves: Cluster, hit: Hit) -> Degraded:
-        """The group after a failure if edge switches hold several servers; a spare server follows those of the job."""
+        """The group after a failure if edge switches hold several servers; a spare server follows the job's servers."""
         kind = hit.kind
         if hit.uplinks is None:
             hit = hit._replace(uplinks=float(leaves.nic_tree.edge_ports[UP] * self.planes))
@@ -208,11 +209,11 @@ class Electrical(eqx.Module):
 
 
 class DegradedStar(eqx.Module):
-    """Ports left after a failure, for every GPU of a group and of a spare server that follows it; a NIC has 1 byte/s.
+    """Ports left after a failure, for every GPU of a group and of the spare server that follows the group.
 
     - `sits` [G P]: the place (GPU) where the work of each GPU of the group is done; `per_server`: places of a server.
     - `carries` [P E]: fraction of a place's bytes that each port carries; `port` [E], `edge` [S]: capacities of ports
-      and edge switches.
+      and edge switches, in NICs.
     - `gpus_per_rank`: GPUs of a rank, each with an equal part of its bytes.
     """
 

@@ -18,8 +18,8 @@ KINDS = {
     "electrical-nic": "one NIC of a server on the electrical fabric; the server's other NICs carry its bytes",
     "electrical-nics": "all NICs of a server on the electrical fabric; a peer relays over circuits and its own NICs",
     "optical-nic": "one NIC on an optical switch, a patch panel or a direct link; circuits or paths avoid it",
-    "nic-link": "the link of one NIC to its edge switch or router (two transceivers, a fibre); as electrical-nic",
-    "optical-link": "the link of one NIC to its optical switch (a transceiver, a fibre); as optical-nic",
+    "nic-link": "the link of one NIC to its edge switch or router (two transceivers, a fibre); like electrical-nic",
+    "optical-link": "the link of one NIC to its optical switch (a transceiver, a fibre); like optical-nic",
     "link": "an uplink of an edge switch or a link between servers; others carry its bytes (photonic rails: NIC fails)",
     "spine-link": "one link above the aggregation switches of three tiers; the others carry its bytes at no cost",
     "gpu": "one GPU; its work moves to a spare server (own ports: over one NIC); without a spare the job waits",
@@ -60,8 +60,8 @@ class Hit(NamedTuple):
 
     - `radix`: of switches; `rails`: NICs of equal rank share an edge switch; `gpu`: first GPU of the server, numbered
       over the cluster.
-    - `uplinks`: uplinks in use at an edge switch; None: those of a full one. `spines`: switches that these lead to;
-      None: one per uplink; infinite: no bytes cross them. `nics`: NICs of a server on the tree; None: the group's.
+    - `uplinks`: uplinks in use at an edge switch; None: all uplinks of a full one. `spines`: switches that these lead
+      to; None: one per uplink; infinite: no bytes cross them. `nics`: NICs of a server on the tree; None: the group's.
     - `relayed`: peers relay for a server without electrical NICs. `many_rings`: a fixed optical switch joins links of
       more than one ring.
     """
@@ -82,7 +82,7 @@ class Hit(NamedTuple):
     many_rings: bool = False
 
     def links_left(self, oversubscription: float = 1.0, planes: int = 1) -> float:
-        """Return the fraction of an edge switch's uplinks left after one fails, or a spine with all its links.
+        """Return the fraction of an edge switch's uplinks left after one of them fails, or after a spine fails.
 
         With several `planes`, the uplinks of all planes count.
         """
@@ -94,7 +94,7 @@ class Hit(NamedTuple):
         up = planes * Tree(1, self.radix * planes, oversubscription=oversubscription).edge_ports[UP]
         if up < 2:
             raise InputError(
-                f"radix must be 4 or more for failure 'link' (another link stays up), got {self.radix}."
+                f"radix must be 4 or more for failure 'link', so that another link stays up, got {self.radix}."
                 if oversubscription == 1
                 else f"radix {self.radix} gives an edge switch one link up; failure 'link' needs another."
             )
@@ -162,8 +162,8 @@ def degrade(
 ) -> Degraded:
     """Return what is left of a group of equal servers after a part at `server` fails.
 
-    - `servers`: of the group; None: the number that `group` has. `radix`: of edge switches, which spray over the links
-      left.
+    - `servers`: of the group; None: the number that `group` has. `radix`: of edge switches, which spray over the
+      remaining links.
     - `nvswitches`: of a server; `rails`: NICs of equal rank share an edge switch.
     - `gpus_per_rank`: tensor-parallel degree inside experts; above 1, a failed GPU moves only its slice.
     - `gpu`: on graphs, the first GPU of that server, numbered over the cluster.
@@ -190,7 +190,7 @@ def degrade(
 
 
 def absent_kinds(group: Any, routing: str) -> dict[str, str]:
-    """Return the kinds of failure that a group lacks, including those of links to absent parts: {kind: reason}."""
+    """Return the kinds of failure that a group lacks, also of links to absent parts: {kind: reason}."""
     reasons = group.lacks(routing)
     reasons |= {kind: reasons[of] for kind, of in LIKE.items() if of in reasons}
     return {kind: reasons[kind] for kind in KINDS if kind in reasons}

@@ -1,10 +1,10 @@
 """A full mesh of several dimensions: servers that differ in exactly one dimension are linked (HyperX, UB-Mesh).
 
 A server's NICs are divided equally over its peers, or by `split` over the dimensions; a link may be a fraction of a
-NIC, which is then split into lanes. `paths` names the paths. `shortest`: all orders of the dimensions, in equal shares.
-`dimension-order`: the first dimension first. `detour`: in that order, and in every dimension in equal shares over the
-direct link and over each third server of the line. Sources: Ahn et al., HyperX, SC 2009; Liao et al., UB-Mesh, arXiv
-2503.20377 (figures second hand). Deviation: a node is a server, unless servers have one GPU.
+NIC, which is then split into lanes. `paths` chooses the paths. `shortest`: all orders of the dimensions, in equal
+shares. `dimension-order`: the first dimension first. `detour`: in that order, and in every dimension in equal shares
+over the direct link and over each third server of the line. Sources: Ahn et al., HyperX, SC 2009; Liao et al., UB-Mesh,
+arXiv 2503.20377 (figures second hand). Deviation: a node is a server, unless servers have one GPU.
 
 If the user leaves shape or paths open, `fastest` takes those that carry an even all-to-all of an expert-parallel group
 fastest.
@@ -95,10 +95,10 @@ def fastest(
     split: tuple[float, ...] | None = None,
     paths: str | None = None,
 ) -> tuple[Shape, str]:
-    """Return the shape and paths that carry an even all-to-all of the first `group` servers fastest; None: open.
+    """Return the shape and paths that carry an even all-to-all of the first `group` servers fastest.
 
-    Ties go to fewer dimensions, then to the shortest paths. A group of one server counts as two: it sends gradients
-    and activations to one other server at a time.
+    `shape`, `paths`: the user's choice; None: open. Ties go to fewer dimensions, then to the shortest paths. A group of
+    one server counts as two: it sends gradients and activations to one other server at a time.
     """
     shapes = [shape] if shape else _open_shapes(servers, nics, dimensions, split)
     choices = list(product(shapes, OPEN_PATHS if paths is None else (paths,)))
@@ -129,10 +129,10 @@ def even_time(shape: Shape, paths: str, group: int, width: Sequence[float]) -> f
 def link_loads(shape: Shape, paths: str, group: int) -> Iterator[np.ndarray]:
     """Yield, for every dimension, the loads of links from each server along its line in an even all-to-all.
 
-    The shape is [*shape, size]; the first `group` servers take part.
-    Bytes that cross a dimension are at a server with the target's coordinates in dimensions already crossed and the
-    source's coordinates in those still to cross. So the load of a direct link is a product: the number of sources that
-    agree with its server in the latter, times the number of targets that agree in the former.
+    The shape is [*shape, size]; the first `group` servers take part. Bytes that cross a dimension are at a server with
+    the target's coordinates in dimensions already crossed and the source's coordinates in those still to cross. So the
+    load of a direct link is a product: the number of sources that agree with its server in the dimensions still to
+    cross, times the number of targets that agree with it in those already crossed.
     """
     inside = (np.arange(math.prod(shape)) < group).reshape(shape, order="F").astype(float)
     for axis, size in enumerate(shape):

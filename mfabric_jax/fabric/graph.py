@@ -1,8 +1,8 @@
-"""Any graph of nodes and links, from and to the node-link JSON of networkx (which need not be installed).
+"""Read and write graphs of nodes and links as the node-link JSON of networkx (which need not be installed).
 
 `{"directed": bool, "nodes": [{"id", "kind"}], "edges": [{"source", "target", "capacity_bytes_per_s", "latency_s"}]}`.
-Also accepted: `links` for `edges` (networkx before 3.4), `capacity_gbps`. Optional: `kind` ("node", "link"),
-`latency_s` (0). Source: networkx.readwrite.json_graph.node_link of networkx 3.6.
+Also accepted: `links` for `edges` (networkx before 3.4), `capacity_gbps`. Optional, with these defaults: `kind`
+("node", "link"), `latency_s` (0). Source: networkx.readwrite.json_graph.node_link of networkx 3.6.
 """
 
 import json
@@ -27,7 +27,8 @@ def graph_of(data: dict[str, Any]) -> FabricGraph:
     """Return the network of node-link data, as `networkx.node_link_data` gives it.
 
     Nodes and links are grouped by kind in order of first appearance. Ids become names. An undirected link becomes two,
-    each with the full capacity and latency. `"multigraph": false` forbids parallel links.
+    each with the full capacity and latency. `"multigraph": false` forbids parallel links. Raise `InputError` with the
+    wrong node, link or field.
     """
     if not isinstance(data, dict):
         raise InputError(f"a graph must be an object with nodes and edges, got {data!r}.")
@@ -79,7 +80,7 @@ def graph_text(network: FabricGraph) -> str:
 
 
 def endpoints(network: FabricGraph) -> np.ndarray:
-    """Return the nodes [E] where flows start and end: those of kind gpu or host, or all nodes if there are none."""
+    """Return the nodes [E] where flows start and end: nodes of kind gpu or host, or all nodes if there are none."""
     named = np.array([kind in ENDPOINTS for kind in _kinds(network.nodes)], bool)
     return np.flatnonzero(named if named.any() else ~named)
 

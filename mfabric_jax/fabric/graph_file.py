@@ -28,7 +28,6 @@ from mfabric_jax.support.text_files import cached_by_files
 _longest_delay = at_first_call("mfabric_jax.fabric.relay_loops:longest_delay")
 IN_SERVERS = ("gpu", "host", "nvswitch", "cpu", "port", "pci", "nic")  # kinds of nodes
 GBPS_DIGITS = 6
-CLOSE = 1e-6  # relative difference of bandwidths that counts as none
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +36,7 @@ class OwnGraph:
 
     - `file`: its name; `relays`: who forwards.
     - `nodes` [G]: nodes of the GPUs; `per_server`: GPUs at one NVSwitch.
-    - `nic_Bps`: bandwidth of a NIC; `nics`: NICs of a server; `ends`: how many widest links leave a GPU.
+    - `nic_Bps`: bandwidth of a NIC; `nics`: NICs of a server; `ends`: number of widest links at a GPU.
     - `inside_Bps`: bandwidth of a GPU into its NVSwitch; None: no NVSwitch.
     - `attachment`: parts behind a NIC; `longest`: links from the first GPU to the farthest.
     - `link_delay_s`: delay of the slowest path between servers, over `longest`; None: the file gives no delays.
@@ -166,13 +165,13 @@ def _check_servers(options: GraphFile, network: FabricGraph, nodes: np.ndarray, 
     if len(apart):
         server, offset = (int(x) for x in apart[0])
         raise InputError(
-            f"network.on-graph.ranks must keep every {per_server} ranks of a server on the GPUs of one nvswitch, but "
+            f"network.on-graph.ranks must keep the {per_server} ranks of each server on the GPUs of one nvswitch, but "
             f"{options.ranks!r} has ranks {server * per_server} and {server * per_server + offset} on two."
         )
 
 
 def check_rate(options: GraphFile, nic_gbps: Any) -> None:
-    """Raise `Misfit` if a bandwidth is not that of the graph's NICs."""
+    """Raise `Misfit` if a bandwidth differs from the graph's NICs."""
     graph = own_graph(options)
     own = round(units.to_gbps(graph.nic_Bps), GBPS_DIGITS)
     others = np.atleast_1d(nic_gbps)[~np.isclose(np.atleast_1d(nic_gbps), own)]

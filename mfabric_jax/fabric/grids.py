@@ -1,4 +1,4 @@
-"""Grids of nodes: sizes, and the links of rings and of fully meshed lines in every dimension; rings by their steps.
+"""Grids of nodes: their sizes, the links of their rings and fully meshed lines, and rings of chosen steps.
 
 Nodes are numbered along the first dimension first.
 """

@@ -24,7 +24,7 @@ def check_ports(site: FabricSite, region: Region) -> Region:
 
 
 class BesideTree(OnTree):
-    """Circuits between the servers of a region; the other NICs of a server on a tree, pooled."""
+    """Circuits join the servers of a region; the other NICs of a server are on a tree and pooled."""
 
     def links(self, site: FabricSite) -> FabricLinks:
         return FabricLinks(nic_tree(site), nic_use="pooled")
@@ -54,7 +54,7 @@ def _switches(site: FabricSite) -> tuple[Any, int]:
 MFABRIC = RegionalFabric(
     About(
         name="mfabric",
-        summary="`electrical_nics` of a server on a tree, pooled; circuits between the servers of a region",
+        summary="`electrical_nics` of a server are on a tree and pooled; circuits join the servers of a region",
         look=("mFabric", "#D55E00", "o"),
         optics=Optics(
             wires=lambda site, nic_gbps, choose: choose(site.optical_degree),

@@ -33,7 +33,7 @@ class MultiPlaneFabric(OnTree):
         return dataclasses.replace(group, planes=planes, own_plane=own)
 
     def parts(self, site: FabricSite) -> tuple[PartGroup, ...]:
-        """Count a split port as one port, with one transceiver and one fibre of a strand per lane."""
+        """Count a split port as one port, with one transceiver and one fibre that has a strand per lane."""
         nics = site.server_nics
         return (PartGroup(nics, "planes", attachment_of(site, nics, most_tiers=2, planes=site.own.planes)),)
 

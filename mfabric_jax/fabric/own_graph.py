@@ -65,14 +65,14 @@ def describe_graph(network: Network, own_Bps: float) -> list[str]:
     options = GraphFile.of(network)
     graph = own_graph(options)
     placed = "in the order of its GPUs" if options.ranks is None else f"placed by {options.ranks}"
-    nics = f"{graph.nics:g} NICs of {units.to_gbps(graph.nic_Bps):g} Gbps a server"
+    nics = f"{graph.nics:g} NICs of {units.to_gbps(graph.nic_Bps):g} Gbps per server"
     sentences = [f"{graph.file}: {nics}, ranks {placed}.", f"{graph.file}: {graph.relays.words}."]
     inside = graph.inside_Bps
     if inside is not None and not np.isclose(inside, own_Bps, rtol=CLOSE):
         each = [f"{units.to_gigabytes(rate):g} GB/s" for rate in (own_Bps, inside)]
         sentences.append(
             f"{graph.file}: inside a server a GPU has {each[0]} (gpu.nvlink_gigabytes_per_s); only bytes between "
-            f"servers cross the NVLinks of the file, {each[1]} a GPU."
+            f"servers cross the NVLinks of the file, {each[1]} per GPU."
         )
     return sentences
 

@@ -139,7 +139,8 @@ class PartsTable:
     def quote_variants(self, gpu: str) -> dict[str, "PartsTable"]:
         """Return the parts table at other quoted prices, by the column that shows the cost of tokens at that quote.
 
-        They are the lowest quote of a switch port, and the lowest and highest of a GPU. A user's own prices have none.
+        The quotes are the lowest of a switch port, and the lowest and highest of a GPU. A user's own prices have no
+        quotes.
         """
         known, port, usual, variants = package_table()["quoted"], port_quote(), Prices(), {}
         if self.prices.gbps == usual.gbps and self.prices.switch_port == usual.switch_port:

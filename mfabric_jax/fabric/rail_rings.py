@@ -52,8 +52,8 @@ class RailRings(DirectLinks):
 class RailsLeft(eqx.Module):
     """Rails after a failure on the first of them.
 
-    - `ring`: that of the other rails; `first`: what is left of the first rail, which links the servers `joined_to`.
-    - `carried` [N g S S]: fraction that each of N rails carries of the bytes between servers, for each of g ranks.
+    - `ring`: every other rail; `first`: what is left of the first rail, which links the servers `joined_to`.
+    - `carried` [N g S S]: fraction of the bytes between servers that each of N rails carries, for each of g ranks.
     """
 
     ring: RailRings

@@ -1,13 +1,14 @@
 """RailX: nodes of m x m servers in a grid; rails through optical switches link all nodes of a row, and of a column.
 
 A server has a quarter of its NICs in each direction. Inside a node they link neighbours of the mesh. NICs that point
-out of the node are on rails; optical switches, set once, close the rails of a row of n nodes to rings. These are
-Hamilton cycles in which any two nodes are neighbours, so rows and columns are fully meshed (n odd: (n - 1) / 2 rings,
+out of the node are on rails; optical switches, set once, close the rails of a row of n nodes to rings. Any two nodes
+are neighbours in one of these rings (Hamilton cycles), so rows and columns are fully meshed (n odd: (n - 1) / 2 rings,
 with half of their lanes in each direction). The border servers of a side share the rings equally: m links, each 1 / (n
 - 1) of a direction's NICs wide, lead from the east side of every node to the west side of every other in its row, in
 the same line (columns: from south to north). Bytes take all shortest paths, in equal shares at every server; they cross
 a third node if that saves mesh links. Source: arXiv 2507.18889 (second hand). Deviations: how border servers share
-rails is ours, as is an even n (the same widths); a node's chips are servers, unless servers have one GPU.
+rails is our choice, and so is an even n (with the same widths); a node's chips are servers, unless servers have one
+GPU.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def railx_mesh(shape: tuple[int, int], side: int, each: float) -> Mesh:
 
 
 def side_of(servers: int, side: int | None, group: int = 1) -> int:
-    """Return the servers along a node: `side`, or the least of 2 or more whose nodes hold a group, else 2 or 1."""
+    """Return the servers along a node: `side`, else the least of 2 or more whose nodes hold a group, else 2, else 1."""
     holding = (least for least in range(2, math.isqrt(servers) + 1) if least**2 >= group and servers % least**2 == 0)
     return side or next(holding, 2 if servers % 4 == 0 else 1)
 
@@ -81,7 +82,9 @@ def shape_of(servers: int, side: int, text: str | None = None) -> tuple[int, int
         raise Misfit(f"network.railx.side {side} needs a multiple of {side**2} servers, got {servers}.")
     shape = near_equal(nodes, 2) if text is None else sizes("network.railx.shape", text)
     if len(shape) != 2 or math.prod(shape) != nodes:
-        raise Misfit(f"network.railx.shape must be two sizes of {nodes} nodes, got {shape_text(shape)}.")
+        raise Misfit(
+            f"network.railx.shape must be two sizes with the product {nodes} (nodes), got {shape_text(shape)}."
+        )
     return shape[0], shape[1]
 
 

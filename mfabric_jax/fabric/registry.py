@@ -44,7 +44,7 @@ def _load_fabric(name: str, module: str) -> Fabric:
 def site_of(name: str, settings: dict[str, Any]) -> tuple[FabricSite, dict[str, Any]]:
     """Return the site of a fabric, and the settings that are not part of it.
 
-    `settings`: fields of `FabricSite`, of the network's settings, of the fabric's own, and others.
+    `settings`: fields of `FabricSite`, the network's settings, the fabric's own settings, and any others.
     """
     about = get(name).about
     site = FabricSite(gpus_per_server=get(name).gpus_per_server, nics=about.nics).with_network(fabric=name)
@@ -136,7 +136,7 @@ def site_cost(on: Fabric, site: FabricSite, nic_gbps: Any, prices: Prices) -> An
 def cluster_watts(
     name: str, servers: int, nic_gbps: Any, watts: Watts | None = None, *, gpus: int | None = None, **settings: Any
 ) -> Any:
-    """Return the power of a cluster's network at full use [W]; None if that of a part is unknown.
+    """Return the power of a cluster's network at full use [W]; None if the power of a part is unknown.
 
     Arrays as in `cluster_cost`.
     """

@@ -1,4 +1,4 @@
-"""Whether the GPUs of a graph forward bytes for others: servers of tori do, servers behind switches do not."""
+"""Whether the GPUs of a graph forward bytes for others: GPUs of tori do, GPUs behind switches do not."""
 
 from typing import NamedTuple
 

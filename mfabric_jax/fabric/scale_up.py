@@ -1,7 +1,8 @@
 """Scale-up domains of 64 GPUs (of an NVL72's 72) with one Ethernet NIC per GPU, without or with co-packaged optics.
 
-A GPU has `gpu_tbps` in total, NIC included. The rest is NVLink (nvl72), or half of it is NVLink and half are optical
-ports as wide as the NIC to an optical switch between domains (mfabric-cpo). Source: arXiv 2501.03905, look-ahead.
+A GPU has `gpu_tbps` in total, NIC included. On nvl72 the rest is NVLink. On mfabric-cpo half of the rest is NVLink; the
+other half is optical ports, as wide as the NIC, to an optical switch between domains. Source: arXiv 2501.03905,
+look-ahead.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _beside_nic(gpu_tbps: Any, nic_gbps: Any, own_Bps: Any = None) -> Any:
     beside = units.tbps(gpu_tbps) - units.gbps(nic_gbps)
     if concrete(beside) and np.any(beside <= 0):  # in any of several cases
         nic_gbps = np.max(nic_gbps)
-        raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no NVLink beside a NIC of nic_gbps {nic_gbps:g} to a GPU.")
+        raise InputError(f"gpu_tbps {gpu_tbps:g} leaves no NVLink for a GPU beside a NIC of nic_gbps {nic_gbps:g}.")
     return beside
 
 

@@ -23,7 +23,7 @@ class CircuitSchedule(eqx.Module):
     - `configurations` [K S S]: circuits from server i to server j in configuration k; whole numbers if legal.
     - `seconds` [K]: how long it stays, without the reconfiguration before it.
     - `switch` [K]: its switch, from 0; every switch takes its configurations in the order listed.
-    - `delay_s`: time of a reconfiguration; None: that of the region.
+    - `delay_s`: time of a reconfiguration; None: the region's delay.
     - `switches`: number of parallel switches, each with optical_degree / switches ports of every server.
     - `all_stop`: a reconfiguration stops all circuits of its switch; otherwise those that stay carry on.
     - `directed`: the two fibres of a transceiver may lead to different peers, so the ports limit rows and columns of a

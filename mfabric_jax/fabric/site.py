@@ -127,7 +127,7 @@ class FabricLinks(NamedTuple):
 class FabricPaths(NamedTuple):
     """How bytes cross the links.
 
-    - `rule`: name shown in rows; None: that of the routing over circuits (`circuits.routing`).
+    - `rule`: name shown in rows; None: the name of the routing over circuits (`circuits.routing`).
     - `links`: number of links of a path between servers; the least number if servers forward.
     - `single`: flows may take one path each; otherwise they spread over all.
     - `delay_s`: mean propagation delay of the links of the slowest path; None: `network.link_delay_s`.
@@ -157,11 +157,11 @@ class Domains:
 
     - `gpus`: GPUs of a domain that work, unless the GPU sets another number; `built`: GPUs that it has; None: all work.
     - `price`: field of `Prices` paid per GPU besides its NICs, and what it pays for.
-    - `inside_Bps(gpu_tbps, nic_gbps, own_Bps)`: bandwidth of a GPU in its domain [bytes/s]; `own_Bps`: that of its data
-      sheet.
-    - `stated(value_at)`: the domain that settings give instead of the GPU; `value_at(path)` reads one. Jobs may then
-      leave spares.
-    - `nvswitches`: of a domain; None: those of the GPU.
+    - `inside_Bps(gpu_tbps, nic_gbps, own_Bps)`: bandwidth of a GPU in its domain [bytes/s]; `own_Bps`: the bandwidth on
+      its data sheet.
+    - `stated(value_at)`: the domain that settings give instead of the GPU; `value_at(path)` reads a setting. Jobs may
+      then leave spare GPUs.
+    - `nvswitches`: NVSwitches of a domain; None: as the GPU says.
     """
 
     gpus: int
@@ -179,8 +179,8 @@ class Optics:
     - `wires(site, nic_gbps, choose)`: circuits [G S S] of the whole cluster; `choose(degree)` applies the user's policy
       to every region, `choose(degree, "topoopt")` applies a named one, and `choose(nics, wiring)` wires every stage.
       None: circuits are in `FabricLinks.mesh`.
-    - `switches(site)`: optical ports of one region, and number of regions; None: no such ports, or included in the
-      price per GPU.
+    - `switches(site)`: number of ports that one optical switch must join (the ports of a region, rail or ring), and how
+      many such sets there are. None: no optical ports are shared, or the price per GPU includes them.
     - `policy`: the policy shown in rows; None: the user's choice; `reconfigures`: circuits change during training.
     - `degree_varies`: `network.mfabric.optical_degree` divides a server's NICs, and cases of one program may differ
       in it.

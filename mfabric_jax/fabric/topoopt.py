@@ -52,7 +52,7 @@ def _wires(site: FabricSite, nic_gbps: Any, choose: Any) -> np.ndarray:
     if site.own.wiring == "demand":
         _place(count, choose(nics, NAME))
         size, follow = site.group_servers, server // stage * stage + (server + 1) % stage
-        inside = (follow // size == server // size) & (follow == server + 1)  # regions have these links of the ring
+        inside = (follow // size == server // size) & (follow == server + 1)  # circuits of regions include them
         _join(count, *(ends[(follow != server) & ~inside] for ends in (server, follow)))
     else:
         _place(count, choose(nics, site.own.wiring))

@@ -1,10 +1,10 @@
 """A 3-D torus of direct links between servers, with wrap-around through optical switches set once, as in TPU pods.
 
-An expert-parallel group is one x-y plane; if groups are single servers, a stage is. Along z follow the replicas of a
-stage, then the next stage. A server has `nics` / 6 NICs per direction. Bytes follow the shortest path in dimension
-order x, y, z; at equal distance even coordinates go up and odd ones down. Gradients use z in both directions; sends to
-the next stage cross the other replicas of their own stage. Source: Jouppi et al., TPU v4, ISCA 2023. Deviation: a node
-is a server, not a chip.
+An expert-parallel group is one x-y plane; if groups are single servers, a stage is one plane. Along z follow the
+replicas of a stage, then the next stage. A server has `nics` / 6 NICs per direction. Bytes follow the shortest path in
+dimension order x, y, z; at equal distance even coordinates go up and odd ones down. Gradients use z in both directions;
+sends to the next stage cross the other replicas of their own stage. Source: Jouppi et al., TPU v4, ISCA 2023.
+Deviation: a node is a server, not a chip.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class TorusFabric(OnMesh):
 
 
 def _plane(site: FabricSite) -> Shape:
-    """The x and y sizes: those of a group; if groups are single servers, which send nothing, those of a stage."""
+    """The x and y sizes of a group, or of a stage if groups are single servers, which send nothing."""
     return near_square(site.group_servers if site.group_servers > 1 else max(1, site.stage_servers))
 
 
@@ -114,7 +114,10 @@ def _shape(site: FabricSite) -> Shape:
         return (*plane, site.servers // math.prod(plane))
     shape = sizes("network.torus.shape", site.own.shape)
     if len(shape) != 3 or math.prod(shape) != site.servers:
-        raise Misfit(f"network.torus.shape must be three sizes of {site.servers} servers, got {shape_text(shape)}.")
+        raise Misfit(
+            f"network.torus.shape must be three sizes with the product {site.servers} (servers), got "
+            f"{shape_text(shape)}."
+        )
     return shape
 
 

@@ -1,7 +1,7 @@
 """Transports: the part of fair-share bandwidth that they cost, and the time that they add.
 
-The constants of `ndp` and `dctcp` are those of one packet simulator at 100 Gbps and 1 us per link (htsim: csg-htsim
-of 2026-03-23). DCTCP's `startup_s` and `regain` are **calibrated** on 26 of its runs; its TCP packets have no headers.
+The constants of `ndp` and `dctcp` come from one packet simulator at 100 Gbps and 1 us per link (htsim: csg-htsim of
+2026-03-23). DCTCP's `startup_s` and `regain` are **calibrated** on 26 of its runs; its TCP packets have no headers.
 """
 
 import dataclasses
@@ -113,9 +113,9 @@ def get_transport(transport: str | Path | Transport) -> Transport:
     """Return a transport by its name (none, ndp, dctcp), from a `.toml` or `.json` file, or return it unchanged if it
     is a `Transport`.
 
-    A file holds `payload_bytes` and `header_bytes`, and optionally other fields of `Transport`; the default name is
-    that of the file. `measured`, which `mfabric calibrate nccl` writes, says where the constants come from and is not
-    read. Raise `InputError` for an unknown name or field, and for an invalid number.
+    A file holds `payload_bytes` and `header_bytes`, and optionally other fields of `Transport`; the default name is the
+    file's. `measured`, which `mfabric calibrate nccl` writes, says where the constants come from and is not read. Raise
+    `InputError` for an unknown name or field, and for an invalid number.
     """
     if isinstance(transport, Transport):
         return transport

@@ -1,8 +1,8 @@
 """Switch trees: one switch, two tiers (leaf-spine) or three (fat-tree), any radix, oversubscribed at a chosen tier.
 
 Every edge switch links to every aggregation switch of its pod (two tiers: to every spine). Aggregation switch a of each
-pod links to each of the cores of a. An aggregation switch a and a core c name a shortest path. Source: Al-Fares et al.,
-SIGCOMM 2008.
+pod links to each of the cores of a. An aggregation switch a and a core c identify a shortest path. Source: Al-Fares et
+al., SIGCOMM 2008.
 """
 
 import math
@@ -186,7 +186,7 @@ class Tree:
         return max(1, self.edge_ports[UP]) * self.pod_ports[UP]
 
     def climbs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return whether flows between two hosts leave their edge switch, and whether their pod; [F] each."""
+        """Return whether flows between two hosts leave their edge switch [F], and whether they leave their pod [F]."""
         from_edge, to_edge = self.edge_of(src), self.edge_of(dst)
         return from_edge != to_edge, self.pod_of(from_edge) != self.pod_of(to_edge)
 

@@ -58,7 +58,10 @@ def shape_of(servers: int, text: str | None = None) -> Shape:
     shape = sizes("network.twisted-torus.shape", text)
     short_side(shape)
     if len(shape) != 3 or math.prod(shape) != servers:
-        raise Misfit(f"network.twisted-torus.shape must be three sizes of {servers} servers, got {shape_text(shape)}.")
+        raise Misfit(
+            f"network.twisted-torus.shape must be three sizes with the product {servers} (servers), got "
+            f"{shape_text(shape)}."
+        )
     return shape
 
 

@@ -1,4 +1,4 @@
-"""Writes the bytes of one all-to-all for nccl-tests' `alltoallv_perf`, so that a prediction can be measured.
+"""Write the bytes of one all-to-all for nccl-tests' `alltoallv_perf`, so that a prediction can be measured.
 
 The file (`NCCL_TESTS_ALLTOALLV_MATRIX_FILE`) is a square matrix of whole bytes, a line for each source rank. The
 program rounds up to 16 bytes. The diagonal is what a rank keeps; the program copies it too.
@@ -55,6 +55,6 @@ def write_alltoallv(demand: Num[np.ndarray, "R R"], path: str | Path) -> Path:
 
 
 def buffer_bytes(demand: Num[np.ndarray, "R R"]) -> int:
-    """Return the value for the program's -b and -e: the largest row or column sum, with each cell rounded up."""
+    """Return the bytes for the program's -b and -e: the largest row or column sum, with each cell rounded up."""
     cells = -(-np.rint(demand).astype(np.int64) // STEP) * STEP
     return int(max(cells.sum(axis=0).max(), cells.sum(axis=1).max()))

@@ -14,10 +14,10 @@ from mfabric_jax import traffic, workload
 from mfabric_jax.checks import InputError
 from mfabric_jax.traffic.recording import recording_of
 
-# `BROAD`: further families, with structures that hot experts do not cause. They also train networks for scenarios.
+# `BROAD`: further families, whose structures do not come from hot experts. They also train networks for scenarios.
 
 Demand = Float[Array, "S S"]
-FACTOR = 6.0  # bytes of hot rows and columns over those of others
+FACTOR = 6.0  # bytes of hot rows and columns over bytes of others
 
 
 def near_permutation(key: Key[Array, ""], servers: int) -> Demand:

@@ -84,7 +84,7 @@ def by_server(demand: Float[Array, "... R R"], ranks_per_server: int) -> Float[A
 
 
 def dispatched_bytes(workload: Workload, sent: Num[Array, "... R C"]) -> Float[Array, "... R R"]:
-    """Return the bytes from rank to rank of one dispatch; transposed, they are those of its combine.
+    """Return the bytes from rank to rank of one dispatch; transposed, they are the bytes of its combine.
 
     The diagonal is what a rank keeps. `sent` [... R C] is `sent_tokens` of one all-to-all. Raise `InputError` if
     "per-server" copies are missing.
@@ -115,7 +115,7 @@ def even_bytes(workload: Workload, dtype) -> np.ndarray:
 
 
 def even_copies(workload: Workload) -> float:
-    """Return the copies per selection if dispatch is "per-server" and experts are evenly loaded."""
+    """Return the copies per selection of dispatch "per-server" if experts are evenly loaded."""
     return sum(_even_probabilities(workload)) / workload.architecture.top_k
 
 
@@ -268,7 +268,7 @@ def chances(
 ) -> tuple[Float[np.ndarray, "N E"], Float[np.ndarray, "N"]]:
     """Return independent chances of each expert [N E] that reproduce `taken`, and the largest error of the fit [N].
 
-    An allowed set is as likely as the product of its experts' chances and of the others' chances not to be taken.
+    An allowed set's probability is in proportion to its experts' chances times the others' chances not to be taken.
     """
     return _chances(np.ascontiguousarray(taken, float), top_k, *limit)
 

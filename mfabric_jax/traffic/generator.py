@@ -101,7 +101,7 @@ class TrafficShape(NamedTuple):
 def draw(
     shape: TrafficShape, knobs: Knobs, seed: int, iterations: np.ndarray, normals: Normals = normals
 ) -> np.ndarray:
-    """Return selections [T layer micro_batch source_rank expert] in the `iterations` [T], ascending."""
+    """Return selections [T layer micro_batch source_rank expert] in the `iterations` [T], which must ascend."""
     count = np.empty((len(iterations), *shape[:4]), np.int32 if knobs.sampled else np.float64)
     for layer in range(shape.layers):
         share = _shares(shape, knobs, seed, layer, iterations, normals)
@@ -205,7 +205,7 @@ def base_popularity(knobs: Knobs, layers: int, experts: int, seed: int, layer: i
 def _deviation(
     knobs: Knobs, experts: int, seed: int, layer: int, iterations: np.ndarray, normals: Normals = normals
 ) -> np.ndarray:
-    """Return the deviation [T E] of log popularity by drift and jitter."""
+    """Return the deviation [T E] of log popularity due to drift and jitter."""
     if not (knobs.drift or knobs.jitter):
         return np.zeros((len(iterations), experts))
     last, keep = int(iterations.max()), knobs.persistence
@@ -269,7 +269,7 @@ def measured_tokens(
 
     - `micro_batches`: number of distinct micro-batches per iteration.
     - `drift`: the log popularity of each (layer, expert) walks at random with this standard deviation per iteration,
-      for all source ranks alike; iteration 0 has the measured shares.
+      equally for all source ranks; iteration 0 has the measured shares.
     - `seed`: decides everything random; more iterations leave the earlier ones unchanged.
 
     Mixtral models read the Mixtral table, all others OLMoE's. If a model has fewer experts than its table, neighbours

@@ -42,8 +42,8 @@ class Knobs:
       over n iterations. `jitter`: spread redrawn every iteration.
     - `phase_start`, `phase_floor`, `half_life`: log popularity (before drift and noise) is multiplied by floor + (start
       - floor) 2^(-iteration / half_life); this mimics a balancing loss that reduces imbalance.
-    - `hot_share`: fraction of every row that goes to hot experts. `hot_experts` or `hot_ranks`: number of hot
-      neighbours; the first is drawn per layer. `hot_spread`: hot experts are evenly spaced instead.
+    - `hot_share`: fraction of every row that goes to hot experts. `hot_experts` or `hot_ranks`: how many neighbours are
+      hot; the first of them is drawn per layer. `hot_spread`: hot experts are evenly spaced, not neighbours.
     - `rotation`: iterations after which the hot set moves by its own size (by one expert if spread); 0: never.
     - `burst_every`, `burst_length`: hot only in the last `burst_length` of every `burst_every` iterations; 0: always.
     - `sampled`: draw whole selections (multinomial); else return expectations (reals).

@@ -36,7 +36,7 @@ class SlotLayout(NamedTuple):
                 f"got {self.slots}."
             )
         if experts % self.groups:
-            raise InputError(f"placement_groups must divide the {experts} experts, got {self.groups}.")
+            raise InputError(f"groups of the placement rule must divide the {experts} experts, got {self.groups}.")
 
 
 PlacementPolicy = Callable[[Num[np.ndarray, "R E"], SlotLayout], Int[np.ndarray, "slots"]]
@@ -109,7 +109,7 @@ def _balance(load: Num[np.ndarray, "E"], slots: int, ranks: int) -> Int[np.ndarr
 MORE = 1.02  # limit of the busiest rank's load, relative to placement by load alone
 STEPS = 400  # most swaps
 LEAST = 1e-4  # least gain of a swap, relative to the busiest port's load
-SHARP = 8  # power mean in place of the maximum, so that a swap helps even if another server is as busy
+SHARP = 8  # of a power mean instead of the maximum, so that a swap helps even if another server is as busy
 
 
 def with_circuits(selections: Num[np.ndarray, "R E"], room: SlotLayout) -> Int[np.ndarray, "slots"]:
@@ -203,8 +203,10 @@ def tokens_by_slot(
 def replicas_by_slot(
     replicas: Sequence[Tokens], room: SlotLayout, policy: PlacementPolicy, **how: Any
 ) -> tuple[Tokens, ...]:
-    """Return `tokens_by_slot` for replicas with one common placement, by the sum of their loads; `how` as in
-    `tokens_by_slot`."""
+    """Return `tokens_by_slot` for replicas that share one placement, made for the sum of their loads.
+
+    `how`: the options of `tokens_by_slot`.
+    """
     before = [tokens.before for tokens in replicas if tokens.before is not None]
     known = np.concatenate(before, axis=1) if len(before) == len(replicas) else None
     count = replicas[0].count if len(replicas) == 1 else np.concatenate([tokens.count for tokens in replicas], axis=2)
@@ -232,8 +234,8 @@ def replicas_at_slots(replicas: Sequence[Tokens], slots: Int[np.ndarray, "L slot
 def _slots(
     tokens: Tokens, room: SlotLayout, policy: PlacementPolicy, on: str = "past", every: int = 0, window: int = 1
 ) -> Int[np.ndarray, "I layer slot"]:
-    whole("replace_every", every, at_least=0)
-    whole("placed_window", window)
+    whole("every", every, at_least=0)
+    whole("window", window)
     iterations, layers, experts = len(tokens.count), tokens.count.shape[1], tokens.count.shape[-1]
     room.check(experts)
     slots = np.empty((iterations, layers, room.slots), int)
@@ -267,7 +269,7 @@ def in_slots(
 def expert_moves(
     slots: Int[np.ndarray, "I layer slot"], room: SlotLayout, every: int
 ) -> Float[np.ndarray, "I layer R R"]:
-    """Return how many experts move between ranks per iteration; a placement lasts `every` iterations.
+    """Return how many experts move from rank to rank per iteration; a placement lasts `every` iterations.
 
     The source is a rank of the same server if possible, and among those the rank that has sent least. Experts that a
     rank already holds do not move.

@@ -43,14 +43,14 @@ def check_placement_fits(placement: ExpertPlacement, workload: Workload) -> None
     """Raise `InputError` unless the placement fits the workload's experts, blocks and ranks."""
     layers, blocks, experts = len(placement.slots), workload.moe_layers, workload.architecture.experts
     if placement.experts != experts:
-        raise InputError(f"placement.file must be of the {experts} experts of the model, got {placement.experts}.")
+        raise InputError(f"placement.file must place the {experts} experts of the model, got {placement.experts}.")
     if layers not in (1, blocks):
         raise InputError(f"placement.file must have one layer or the model's {blocks} with experts, got {layers}.")
     if placement.ranks not in (None, workload.ep):
-        raise InputError(f"placement.file must be of {workload.ep} ranks (ep), got {placement.ranks}.")
+        raise InputError(f"placement.file must be for {workload.ep} ranks (ep), got {placement.ranks}.")
     if placement.slots.shape[1] % workload.ep:
         slots = placement.slots.shape[1]
-        raise InputError(f"placement.file must have a multiple of {workload.ep} slots (ranks, ep), got {slots}.")
+        raise InputError(f"placement.file must have a multiple of {workload.ep} slots (ep ranks), got {slots}.")
 
 
 def is_placement(content: Mapping[str, Any]) -> bool:
@@ -90,14 +90,16 @@ def _matrix(value: Any, where: str) -> Int[np.ndarray, "L P"]:
     except (ValueError, OverflowError):  # lists of unequal lengths
         array = np.array(None)
     if array.ndim != 2 or array.dtype.kind not in "iu" or not 0 < array.size <= MOST or array.min() < 0:
-        raise InputError(f"{where} must be experts by number, [[...]] of layer and slot, got {value!r:.80}.")
+        raise InputError(f"{where} must be numbers of experts, [[...]] by layer and slot, got {value!r:.80}.")
     return array.astype(np.int64)
 
 
 def _check_complete(placement: ExpertPlacement, file: str) -> None:
     experts = whole(f"{file}: experts", placement.experts)
     if experts > placement.slots.shape[1]:
-        raise InputError(f"{file}: experts must be below the {placement.slots.shape[1]} slots, got {experts - 1}.")
+        raise InputError(
+            f"{file}: numbers of experts must be below the {placement.slots.shape[1]} slots, got {experts - 1}."
+        )
     for layer, row in enumerate(placement.slots):
         held = np.bincount(row, minlength=experts)
         if not held.all():
@@ -180,7 +182,7 @@ def _as_eplb(slots: np.ndarray, ranks: int | None) -> dict[str, Any]:
 
 def _as_ascend(slots: np.ndarray, ranks: int | None) -> dict[str, Any]:
     if ranks is None:
-        raise InputError("a placement of form ascend is by device; give --ranks.")
+        raise InputError("form ascend lists experts by device; give --ranks.")
     layers = []
     for number, row in enumerate(slots.reshape(len(slots), ranks, -1).tolist()):
         devices = [{"device_id": rank, "device_expert": some} for rank, some in enumerate(row)]

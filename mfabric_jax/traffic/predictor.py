@@ -168,7 +168,7 @@ def _same_experts(predicted: Num[Array, "... E"], true: Num[Array, "... E"]) -> 
 
 
 def _read_shares(past, current, window: int):
-    """Return the shares [T L E] of the last `window` iterations, those of the current one, and a fallback [L E]."""
+    """Return the shares [T L E] of the last `window` iterations, the current shares [L E], and a fallback [L E]."""
     past, current = jnp.asarray(past), jnp.asarray(current)
     if current.ndim != 2 or 0 in current.shape or past.ndim != 3 or past.shape[1:] != current.shape:
         shapes = f"{list(past.shape)} and {list(current.shape)}"

@@ -56,7 +56,7 @@ def _with_group(own, before, after):
 
 @compiled
 def _without_group(own, after, before):
-    """Set `before` to derivatives by the chances before a group, from `after`, those by the chances after it."""
+    """Turn `after`, derivatives by the chances after a group, into `before`, derivatives by the chances before it."""
     most, k = before.shape[0] - 1, before.shape[1] - 1
     for m in range(most + 1):
         for i in range(k + 1):
@@ -112,7 +112,7 @@ def _begin(through):
 
 @compiled
 def _errors(target, sure, chance, left, own, through, behind, states, slope, every, error):
-    """Set `error` to how much more often `target` takes each expert than the independent chances do."""
+    """Set `error` to each expert's frequency in `target` minus its frequency by the independent chances."""
     groups, experts, size = own.shape[0], chance.shape[0], own.shape[1]
     for e in range(experts):
         for lane in range(LANES):

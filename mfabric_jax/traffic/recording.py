@@ -25,8 +25,8 @@ DESTINATION = "destination"  # an axis of ranks instead of experts
 COUNTS, META = "tokens", "meta"  # keys of our own files
 SCHEMA_VERSION = 1
 SPREAD = (
-    "sources not recorded: spread equally over source ranks (all rows of a demand are alike, so circuits cannot be "
-    "judged by it)"
+    "sources not recorded: spread equally over source ranks (all rows of a demand are equal, so it cannot judge "
+    "circuits)"
 )
 
 

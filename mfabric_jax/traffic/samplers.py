@@ -1,7 +1,7 @@
 """Samplers of demand with fixed splits: one to train policies, one to choose among them, one to judge them.
 
-For drawn families, the split is folded into the key, so one key gives different demand in every split. For recordings,
-the first four fifths of the records train, half of the others validate, and the last ones test.
+For drawn families, the split is folded into the key, so one key gives different demand in every split. Of a recording,
+the first four fifths of the records train, half of the others validate, and the rest test.
 """
 
 import dataclasses

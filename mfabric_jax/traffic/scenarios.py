@@ -21,10 +21,10 @@ TURNS = 8  # alternations between fitting row means and column means; both then 
 
 
 class Belief(NamedTuple):
-    """Logarithms of a forecast, divided into `level` [S S] (row + column) and `rest` [S S].
+    """Logarithms of a forecast, divided into `level` [S S] (row + column) and `residual` [S S].
 
-    `rest` has `variance` with `free` degrees of freedom. `senders` [S 1] and `receivers` [1 S] count pairs, at least
-    1. `error` is the variance of errors.
+    `residual` has `variance` with `free` degrees of freedom. `senders` [S 1] and `receivers` [1 S] count pairs, at
+    least 1. `error` is the variance of errors.
     """
 
     level: Float[Array, "S S"]
@@ -36,7 +36,7 @@ class Belief(NamedTuple):
     error: Float[Array, ""]
 
     def own(self, variance: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Return how much of the rest's variance is the pairs' own, and the factor by which to believe the rest."""
+        """Return the pairs' own part of the residual's variance, and the factor by which to believe the residual."""
         own = jnp.maximum(variance - self.error, 0)
         total = own + self.error
         return own, jnp.where(total > 0, own / jnp.where(total > 0, total, 1), 1)

@@ -115,7 +115,7 @@ class Tokens:
         return dataclasses.replace(self, count=self._fold(experts, "experts"))
 
     def rank_load_over_mean(self, ep: int) -> np.ndarray:
-        """Return the busiest of `ep` destination ranks' load over the mean [iteration, layer, micro_batch].
+        """Return the load of the busiest of `ep` destination ranks over the mean [iteration, layer, micro_batch].
 
         It is 1 without tokens.
         """

@@ -1,7 +1,7 @@
 """Flows between GPUs (by global number) in one iteration of a training job, without tensor parallelism inside servers.
 
-The steps of a collective are pipelined, so every member starts at once and sends its total bytes. Letters: G concurrent
-groups, n members of a group, S servers, m members per server.
+The steps of a collective are pipelined, so every member starts at once and sends all of its bytes. Letters: G
+concurrent groups, n members of a group, S servers, m members per server.
 """
 
 import itertools

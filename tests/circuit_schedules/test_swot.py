@@ -141,7 +141,7 @@ def test_nothing_to_send_takes_no_time():
         (
             lambda: strawman(CollectiveSteps(np.ones(2), np.zeros(3)), FREE),
             InputError,
-            "a configuration for each of step_bytes",
+            "must have one value per step",
         ),
         (
             lambda: without_reconfiguration(CollectiveSteps(-np.ones(1), np.zeros(1)), FREE),

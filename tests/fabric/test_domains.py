@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 
 from mfabric_jax import cases, resolve
+from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.rows.costs import bill_of, idle_spares
 from mfabric_jax.evaluate.rows.results import not_known
 from mfabric_jax.fabric import cloudmatrix, cluster, cluster_cost, get
@@ -126,6 +127,8 @@ def test_an_all_to_all_between_domains_by_hand():
 def test_what_does_not_go():
     small_domain = sized(2) | degrees(tp=4, pp=1, dp=8, ep=8)
     assert refused(small_domain, small()) == "scale-up needs domains of at least the 4 GPUs of tp, got 2."
+    with pytest.raises(Misfit, match="expert-parallel groups of a multiple of the 8 GPUs of tp, got 12"):
+        get("scale-up").used_of(resolve(small(SCALE_UP)).server, 12, 12, 8)
     assert "network.scale-up.gpus" in refused({"network.scale-up.gpus": 0}, small())
 
 

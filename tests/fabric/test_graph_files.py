@@ -332,7 +332,7 @@ def test_cpus_without_a_known_rate_are_joined_as_nccl_joins_them(read):
     [
         (dump(gpu_in("01:00.0", 0, "<ualink/>")), "an element of gpu must be nvlink, xgmi, c2c, got <ualink>"),
         (dump(gpu_in("01:00.0", 0, more='mlopart="0"')), "mlopart, or several gpu in a pci"),
-        (dump(gpu_in("01:00.0", 0) + gpu_in("02:00.0", 1, rank=0)), "rank must be that of one gpu, got 0 twice"),
+        (dump(gpu_in("01:00.0", 0) + gpu_in("02:00.0", 1, rank=0)), "rank must belong to one gpu, got 0 twice"),
         (dump(gpu_in("01:00.0", 0, SWITCHED.replace("nvlink", "xgmi"), 'gcn="gfx1100"')), "got 'gfx1100'"),
         (dump(gpu_in("01:00.0", 0), version=3), 'must be <system version="1"> (NCCL) or <system version="2"> (RCCL)'),
         (dump(gpu_in("01:00.0", 0), nic_in("02:00.0", 0, more='latency="-3"')), "latency must be from 0 to"),

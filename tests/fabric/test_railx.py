@@ -96,7 +96,7 @@ def test_what_does_not_fit():
     railx = {"network.fabric": "railx"}
     for changes, sentence in (
         ({"network.railx.side": 3}, "network.railx.side 3 needs a multiple of 9 servers, got 128."),
-        ({"network.railx.shape": "4x4"}, "network.railx.shape must be two sizes of 32 nodes, got 4x4."),
+        ({"network.railx.shape": "4x4"}, "network.railx.shape must be two sizes with the product 32 (nodes), got 4x4."),
         (
             {"circuits.ocs": "epiphotonics", "network.railx.shape": "32x1"},
             "has 16 ports, but rails over the 32x1 nodes of",

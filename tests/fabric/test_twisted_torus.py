@@ -83,8 +83,8 @@ def test_shapes():
     )
     for shape, sentence in (
         ("4x4x4", "only sizes n and 2n, such as 4x4x8, got 4x4x4."),
-        ("8x16", "network.twisted-torus.shape must be three sizes of 128 servers, got 8x16."),
-        ("2x4x4", "network.twisted-torus.shape must be three sizes of 128 servers, got 2x4x4."),
+        ("8x16", "network.twisted-torus.shape must be three sizes with the product 128 (servers), got 8x16."),
+        ("2x4x4", "network.twisted-torus.shape must be three sizes with the product 128 (servers), got 2x4x4."),
     ):
         assert sentence in refused(twisted | {"network.twisted-torus.shape": shape}, small())
     assert "twisted-torus needs equally many NICs in each of its 6" in refused(twisted | {"network.nics": 8}, small())

@@ -99,19 +99,19 @@ def given(slots, ranks=None):
 
 REFUSED = [
     # placements of serving engines
-    (given(np.arange(2)), "placement.file must be of the 4 experts of the model, got 2."),
+    (given(np.arange(2)), "placement.file must place the 4 experts of the model, got 2."),
     (given(np.arange(12).reshape(3, 4) % 4), "must have one layer or the model's 2 with experts, got 3."),
-    (given(np.arange(4), 4), "placement.file must be of 2 ranks (ep), got 4."),
-    (given([0, 1, 2, 3, 0]), "placement.file must have a multiple of 2 slots (ranks, ep), got 5."),
+    (given(np.arange(4), 4), "placement.file must be for 2 ranks (ep), got 4."),
+    (given([0, 1, 2, 3, 0]), "placement.file must have a multiple of 2 slots (ep ranks), got 5."),
     (slots(experts=[[0]]), "p.json must hold physical_to_logical_map, phy2log or layer_list."),
     (slots(logical_count=[[1]]), "mfabric traces place makes a placement of its loads."),
     (
         slots(physical_to_logical_map=[[0, 1], [0]]),
-        "p.json: physical_to_logical_map must be experts by number",
+        "p.json: physical_to_logical_map must be numbers of experts",
         "[[0, 1], [",
     ),
-    (slots(phy2log=[[0, -1]]), "p.json: phy2log must be experts by number, [[...]] of layer and slot, got [[0, -1]]."),
-    (slots(phy2log=[[0, 7]]), "p.json: experts must be below the 2 slots, got 7."),
+    (slots(phy2log=[[0, -1]]), "p.json: phy2log must be numbers of experts, [[...]] by layer and slot, got [[0, -1]]."),
+    (slots(phy2log=[[0, 7]]), "p.json: numbers of experts must be below the 2 slots, got 7."),
     (slots(phy2log=[[0, 1, 2], [0, 2, 2]]), "p.json, layer 1: expert 1 of 3 has no slot."),
     (
         slots(phy2log=[[0, 1, 1]], logcnt=[[2, 1]]),
@@ -173,7 +173,7 @@ REFUSED = [
     (sending(dispatch="per-expert", capacity_factor=0.5), "capacity_factor must be at least 1, got 0.5"),
     (lambda: traffic.dispatched_bytes(sending()(), np.ones((8, 8))), "must have copies", "see traffic.sent_tokens."),
     (in_room(slots=7), "slots must be a multiple of the 2 ranks, at least one for each of 8 experts, got 7."),
-    (in_room(groups=3), "placement_groups must divide the 8 experts, got 3."),
+    (in_room(groups=3), "groups of the placement rule must divide the 8 experts, got 3."),
     # predictors and scenarios
     (lambda: predictor.get("transition", k=3), "'transition' has no setting 'k'; it has window, decay."),
     (lambda: predictor.get("moving-average", decay=1.1), "decay must be at most 1, got 1.1."),

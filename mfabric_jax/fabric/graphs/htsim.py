@@ -4,8 +4,8 @@ A file has `key value` lines: Nodes, Tiers, Podsize, then a section for every ti
 A section has Downlink_speed_Gbps, Downlink_Latency_ns, Radix_Down and, below the top, Radix_Up; optional are
 Oversubscribed (1), Bundle (parallel links, 1), Switch_Latency_ns (0), Queue_Up and Queue_Down (not read). Every ToR
 switch links to every aggregation switch of its pod; the a-th aggregation switch of every pod links to the same cores. A
-bundle is one link of its summed capacity. The delay of a link is its own latency plus that of the switch at its end.
-Source: csg-htsim, sim/datacenter/fat_tree_topology.cpp.
+bundle is one link of its summed capacity. The delay of a link is its own latency plus the latency of the switch at its
+end. Source: csg-htsim, sim/datacenter/fat_tree_topology.cpp.
 """
 
 from itertools import pairwise
@@ -25,7 +25,7 @@ Tier = dict[str, int]
 
 
 class _Sizes(NamedTuple):
-    """`hosts`, `pods`, `tors` and `aggs` of a pod, `cores` above one aggregation switch."""
+    """Numbers of `hosts` and `pods`, of `tors` and `aggs` in a pod, and of `cores` above one aggregation switch."""
 
     hosts: int
     pods: int

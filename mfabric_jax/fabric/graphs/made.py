@@ -1,8 +1,8 @@
 """Graphs generated from a few numbers: trees of switches, planes, tori, full meshes, dragonflies.
 
 GPUs are numbered server by server; on tori and meshes along the first dimension first. Servers of several GPUs have an
-NVSwitch; tori and meshes link the GPUs directly, which forward for each other. Parallel links are merged into one link
-of their summed capacity.
+NVSwitch; tori and meshes link the GPUs directly, and the GPUs forward for each other. Parallel links are merged into
+one link of their summed capacity.
 """
 
 import math
@@ -174,12 +174,12 @@ def dragonfly(numbers: GraphNumbers) -> FabricGraph:
 
 # ----------------------------------------------------------------------------------------------- links between GPUs
 def torus(numbers: GraphNumbers) -> FabricGraph:
-    """Return links of neighbours in every dimension, and of the last with the first; a dimension of size 2 has both."""
+    """Return links between neighbours in every dimension, also from the last to the first; size 2 has both links."""
     return _network(_torus_runs(numbers, _shape(numbers)), [("gpu", numbers.gpus)])
 
 
 def twisted_torus(numbers: GraphNumbers) -> FabricGraph:
-    """Return a torus whose rings of n close with a shift along those of 2n (`fabric.twisted_torus`), such as 4x4x8."""
+    """Return a torus whose rings of n close with a shift along rings of 2n (`fabric.twisted_torus`), such as 4x4x8."""
     shape = _shape(numbers)
     return _network(_torus_runs(numbers, shape, short_side(shape)), [("gpu", numbers.gpus)])
 
@@ -194,7 +194,7 @@ def _torus_runs(numbers: GraphNumbers, shape: tuple[int, ...], twisted: int = 0)
 
 
 def full_mesh(numbers: GraphNumbers) -> FabricGraph:
-    """Return links of GPUs that differ in exactly one dimension; with several dimensions it is HyperX or UB-Mesh."""
+    """Return links between GPUs that differ in exactly one dimension; several dimensions give HyperX or UB-Mesh."""
     shape = (numbers.gpus,) if numbers.shape is None else numbers.shape
     check_many("links", numbers.gpus * sum(size - 1 for size in shape), MOST_LINKS)
     links = [(f"dimension {axis}", tail, head, np.full(len(tail), numbers.port)) for axis, tail, head in lines(shape)]

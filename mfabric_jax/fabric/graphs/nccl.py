@@ -347,8 +347,8 @@ def _hangs_on(gpu: _Gpu, links: list[tuple[str, str, float]]) -> list[str]:
 
 def _hang(dump: _Dump, name: str, on: str, kind: str, GBps: float, apart: bool) -> None:
     """Link a GPU to a PCI switch or CPU; `apart`: through a separate port."""
-    # Without the port, the path to a neighbour there would have as few hops as that over the faster NVSwitch, which is
-    # the only one that NCCL takes (ncclTopoSetPaths).
+    # NCCL takes only the path over the faster NVSwitch to a neighbour there (ncclTopoSetPaths). Without the port, the
+    # path over the PCI switch or CPU would have equally few hops.
     if not apart:
         dump.graph.both_ways(on, name, _Bps(GBps), 0.0, kind)
         return
@@ -361,7 +361,7 @@ def _in_job(gpus: list[_Gpu]) -> list[_Gpu]:
     """The GPUs that have a rank, or all if none has."""
     ranked = [gpu for gpu in gpus if gpu.rank is not None]
     if again := [rank for rank, count in Counter(gpu.rank for gpu in ranked).items() if count > 1]:
-        raise InputError(f"rank must be that of one gpu, got {again[0]} twice; give a file for each server.")
+        raise InputError(f"rank must belong to one gpu, got {again[0]} twice; give a file for each server.")
     return ranked or gpus
 
 

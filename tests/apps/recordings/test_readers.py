@@ -147,7 +147,7 @@ def test_expert_counts_are_spread_over_all_sources(tmp_path):
         load = count[iteration + 1, layer].reshape(4, 2).sum(axis=1)
         np.testing.assert_allclose(got.count[iteration, layer, 0, rank], load * 16 / load.sum(), rtol=1e-12)
     said = "dump.npz, records 1 to 2, sources not recorded: spread equally over source ranks (all rows of a demand are "
-    said += "alike, so circuits cannot be judged by it), "
+    said += "equal, so it cannot judge circuits), "
     assert got.source.endswith(f"{said}2 neighbouring experts added up")
     weight = np.array([[1.0, 3.0], [4.0, 4.0], [0.0, 2.0]])
     np.savez(tmp_path / "weight.npz", weight=weight)

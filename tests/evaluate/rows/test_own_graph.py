@@ -115,7 +115,7 @@ def test_rows_and_clusters_ask_whether_gpus_forward(on_graph):
     (row,) = simulate(case).rows()
     assert row["iteration_s"] > 0
     assert sentences(case) == [
-        f"{graph}: 4 NICs of 400 Gbps a server, ranks in the order of its GPUs.",
+        f"{graph}: 4 NICs of 400 Gbps per server, ranks in the order of its GPUs.",
         f"{graph}: GPUs forward for others: gpu 2 has no other path to gpu 0.",
     ]
     no = case.with_({"network.on-graph.relay": "no"})
@@ -129,7 +129,7 @@ def test_which_nvlinks_count_is_said(on_graph):
     told = sentences(case)
     assert "GPUs do not forward for others" in told[1]
     assert "inside a server a GPU has 450 GB/s (gpu.nvlink_gigabytes_per_s); only bytes" in told[2]
-    assert told[2].endswith("cross the NVLinks of the file, 100 GB/s a GPU.")
+    assert told[2].endswith("cross the NVLinks of the file, 100 GB/s per GPU.")
     assert len(sentences(on_graph("leaf-spine", gpus=16, nvlink_gbps=3600.0))) == 2
 
 
