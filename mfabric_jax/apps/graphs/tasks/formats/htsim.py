@@ -127,9 +127,11 @@ def _release(matrix: _Matrix) -> None:
         spot, kind, count = matrix.triggers[key]
         needed = {"oneshot": 1, "multishot": len(waiting), "barrier": count}[kind]
         if len(fires) < needed:
-            spot.refuse(f"declares a {kind} that needs {needed} firings, but is fired {len(fires)} times")
+            spot.refuse(f"declares a {kind} with too few firings: {needed} needed, got {len(fires)}")
         if len(fires) > needed and kind != "multishot":
-            spot.refuse(f"declares a {kind} for {needed} firings, but is fired {len(fires)} times: htsim would stop")
+            spot.refuse(
+                f"declares a {kind} with too many firings: {needed} needed, got {len(fires)} (htsim would stop)"
+            )
         for order, (task, _) in enumerate(waiting):
             others = fires[order : order + 1] if kind == "multishot" else fires
             matrix.tasks.wait(task, [other for other, _ in others])

@@ -59,8 +59,9 @@ def read_with_remarks(path: str | Path, **left_out: Any) -> Reading:
     - `path`: plain, .gz or .xz; the extension, else the content, decides the format.
     - `left_out`: fields of `files.LeftOut`, for values that the file leaves out.
 
-    Raise `InputError` for a file that cannot be read, has an unknown format, is broken (it names the line or node) or
-    cannot run (a message without a sender), and for a value in `left_out` that the format does not leave out.
+    Raise `InputError` for an unreadable file, an unknown format, a broken file (the message names the line or node), a
+    job that cannot run (such as a message without a sender), and a value in `left_out` that the format never leaves
+    out.
     """
     path = Path(path)
     name = _format_of(path)
