@@ -311,7 +311,7 @@ MEASURED_OVER_PREDICTED = {"tpot": (1.34, 1.37), "prefill": (1.5, 1.94)}
 
 
 class OverlapSeconds(Protocol):
-    """Anything with seconds for both cases: communication hidden, and both micro-batches as one."""
+    """Anything with seconds both for hidden communication and for both micro-batches as one."""
 
     @property
     def overlapped_s(self) -> Any: ...

@@ -213,7 +213,7 @@ def groups_in(nodes: list[Node]) -> Groups:
 
 
 class Communicators:
-    """The communicators of all ranks, and their members, `groups`. One name may mean different groups on different ranks."""
+    """The communicators of all ranks; `groups`: their members. A name may mean different groups on different ranks."""
 
     def __init__(self, shared: Groups, of_rank: Mapping[int, Groups], ranks: int):
         self._shared, self._of_rank = shared, of_rank
