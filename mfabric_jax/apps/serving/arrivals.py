@@ -191,7 +191,7 @@ def _table(
             continue
         where = f"{named}, line {number}"
         if len(cells) != len(columns):
-            raise InputError(f"{where} must have {len(columns)} columns, as its header has, got {len(cells)}.")
+            raise InputError(f"{where} must have {len(columns)} columns, like its header, got {len(cells)}.")
         when, prompt, answer = (cells[index].strip() for index in places)
         yield LogRow(
             number,

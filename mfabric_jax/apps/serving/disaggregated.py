@@ -225,7 +225,7 @@ def _beside_s(model: ServingModel, rate: parts.ServingRates, tokens: Any) -> Any
 
 
 def is_split(case: Case) -> bool:
-    """Whether a case splits its decoding GPUs. Raise `Misfit` if it states only one of the two numbers."""
+    """Whether a case splits its decoding GPUs into two sets. Raise `Misfit` if it states only one of the two sizes."""
     split = case.serving.split
     present = [split.attention_gpus is not None, split.expert_gpus is not None]
     if any(present) and not all(present):

@@ -1,4 +1,4 @@
-"""Predictions beside measurements of serving (`serving.toml`): dispatch and combine, decoding, prefill."""
+"""Compare predictions of serving with measurements (`serving.toml`): dispatch and combine, decoding, prefill."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -33,7 +33,8 @@ from mfabric_jax.flows.flows import Flows, Latency, flows_of
 
 
 class SamePattern(NamedTuple):
-    """The `collectives` [I] that share one pattern: same algorithm, and members spread alike over `servers` [n]."""
+    """The `collectives` [I] that share one pattern: same algorithm, and members spread over `servers` [n] in the same
+    way."""
 
     op: Op
     choice: AlgorithmChoice

@@ -119,7 +119,7 @@ def _connection(
 
 
 def _release(matrix: _Matrix) -> None:
-    """Add waits by the rules of each trigger. Raise `InputError` where htsim would stop or a flow would never start."""
+    """Add waits by the rules of each trigger. Raise `InputError` if htsim would stop or a flow would never start."""
     for key in sorted({*matrix.fired_by, *matrix.releases}):
         fires, waiting = matrix.fired_by[key], matrix.releases[key]
         if key not in matrix.triggers:

@@ -35,7 +35,7 @@ READERS = {
     OWN_JSON: _Format("", own.read_json, own.tells),
     "mfabric tasks, parquet": _Format(".parquet", own.read_parquet),
 }
-NO_TASKS = {  # files that are not task graphs but lie beside them: pattern of the contents, description
+NO_TASKS = {  # files that lie beside task graphs but are none: pattern of the contents, description
     rb'\s*\{\s*"schema".*"nodes"\s*:': "a PyTorch execution trace, the input of Chakra's converter: convert it to .et",
     rb'\s*\{\s*("[^"]*"\s*:\s*\[[\d\s,]*\]\s*,?\s*)+\}?': "a list of communicators: give the .et files beside it",
     rb"(\[rank[^\n]*\n)?comm_type,comm_group": "AICB's log of a run, which lacks dependencies: give its .txt",
