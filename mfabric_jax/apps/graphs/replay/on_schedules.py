@@ -79,10 +79,11 @@ def on_schedules(
     delay_s: float,
     **how,
 ) -> Scheduled:
-    """Return the graph in which all-to-alls follow their schedules. `ends`: source and destination server of flows [F].
-    `how` holds `ahead`: if true, the switch sets the first configuration of a `first_free` schedule as soon as the
-    earlier all-to-alls have
-    ended; else everything that the all-to-all waits for must have ended, too.
+    """Return the graph in which all-to-alls follow their schedules.
+
+    - `ends`: source and destination server of flows [F].
+    - `how` holds `ahead`: if true, the switch sets the first configuration of a `first_free` schedule as soon as the
+      earlier all-to-alls have ended; else everything that the all-to-all waits for must have ended, too.
     """
     own = _ScheduleLayout(flows, phases, ends, delay_s, **how)
     for every in parts:  # a run begins with the circuits that it ends with
