@@ -69,7 +69,7 @@ MISTAKES = {
     ],
     "export --fabric mfabric": [
         ("--out tasks.txt", "tasks.txt"),
-        ("--ends gpu --contention all", "ends must be server for contention where the NICs of a server are pooled"),
+        ("--ends gpu --contention all", "ends must be server for contention if the NICs of a server are pooled"),
     ],
     "validate": [
         ("--runs here", "validate needs a subcommand first; allowed: packet, training, serving"),

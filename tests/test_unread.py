@@ -63,7 +63,7 @@ REFUSED = [
         "device_count must be 2, the number listed",
     ),
     ("placement of vLLM-Ascend", '"moe_layer_count": 1', '"moe_layer_count": 0', "p.json: moe_layer_count must be 1"),
-    ("requests of Azure", ",310,", ",310,9,", "line 2 must have 3 columns, as its header has, got 4"),
+    ("requests of Azure", ",310,", ",310,9,", "line 2 must have 3 columns, like its header, got 4"),
     ("requests of BurstGPT", "Model", "Timestamp", "must have the column 'timestamp' once, got it 2 times"),
     ("requests of Mooncake", '"timestamp": 0', '"timestamp": 5, "timestamp": 0', "it has the key 'timestamp' twice"),
     (

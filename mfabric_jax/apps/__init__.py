@@ -1,1 +1,1 @@
-"""Questions that users ask, a folder each. An app uses the core; none uses another, so that each can be deleted."""
+"""Questions that users ask, one folder each. An app uses the core and no other app, so each can be deleted."""

@@ -1,4 +1,4 @@
-"""Columns of the rows of task graphs: replay, whole clusters, several jobs."""
+"""Columns of the results of task graphs: replays, whole clusters, several jobs."""
 
 from mfabric_jax.evaluate.rows.rows import FLOWS, NAMES
 from mfabric_jax.support.columns import TEXT, Column, Columns
@@ -7,7 +7,7 @@ MODEL, FABRIC, NIC_GBPS = (NAMES[name] for name in ("model", "fabric", "nic_gbps
 SERVERS, GPUS = Column("servers", "", "Servers."), Column("gpus", "", "GPUs.")
 FLOW_COUNT, BYTES = Column("flows", "", "Flows."), Column("bytes", "bytes", "Bytes of all messages.")
 BUILD, SOLVE = (
-    Column("build_s", "s", "Run time of building the flows.", detail=True),
+    Column("build_s", "s", "Run time needed to build the flows.", detail=True),
     Column("solve_s", "s", "Run time of the simulation.", detail=True),
 )
 REPLAY = Columns(
@@ -24,20 +24,20 @@ REPLAY = Columns(
     Column("makespan_s", "s", "Time until the last task ends."),
     Column("compute_s", "s", "Compute time, mean over ranks."),
     Column("exposed_comm_s", "s", "Exposed communication time, mean over ranks."),
-    Column("idle_s", "s", "Idle time, neither computing nor communicating, mean over ranks."),
+    Column("idle_s", "s", "Idle time (neither computing nor communicating), mean over ranks."),
     Column("held_by", TEXT, "Kind of link or work that accounts for most of the makespan."),
-    Column("held_share", "", "Its share of the makespan; above 1 if several tie."),
+    Column("held_share", "", "Share of the makespan that `held_by` accounts for; above 1 if several tie."),
     Column("events", "", "Events of the simulation.", detail=True),
     BUILD,
     SOLVE,
 )
 REPLAYS = Columns(Column("configuration", "", "Number of the configuration."), REPLAY)
-"""Columns of sweeps of replays."""
+"""Columns of a sweep of replays."""
 LINKS = Columns(
     Column("link", TEXT, "Name of the link."),
     Column("kind", TEXT, "Kind of the link."),
-    Column("from", TEXT, "Node where it begins."),
-    Column("to", TEXT, "Node where it ends."),
+    Column("from", TEXT, "Node at which it begins."),
+    Column("to", TEXT, "Node at which it ends."),
     Column("capacity_bytes_per_s", "bytes/s", "Its capacity."),
     Column("bytes", "bytes", "Bytes that it carries."),
     Column("utilisation", "", "Fraction of its capacity that is used until the last flow ends."),
@@ -61,7 +61,7 @@ STEPS = Columns(
     Column("name", TEXT, "Name of the task."),
     Column("rank", "", "Rank that computes or sends."),
     Column("to", "", "Rank that receives."),
-    Column("released_s", "s", "When everything that the step waits for has ended."),
+    Column("released_s", "s", "Time at which everything that the step waits for has ended."),
     Column("begin_s", "s", "When it begins, after latency and lag."),
     Column("finish_s", "s", "When it ends."),
     Column("held_by", TEXT, "Kind of link or work that sets its speed."),
@@ -99,10 +99,10 @@ JOBS = Columns(
     Column("iterations", "", "Iterations that it runs."),
     Column("alone_s", "s", "Time of an iteration without other jobs."),
     Column("mean_s", "s", "Mean time of an iteration with the other jobs running."),
-    Column("p99_s", "s", "99th percentile of that time."),
+    Column("p99_s", "s", "99th percentile of the time of an iteration with the other jobs running."),
     Column("last_s", "s", "Time of its last iteration."),
     Column("slowdown", "", "`mean_s` over `alone_s`."),
-    Column("shift_s", "s", "How much later it starts."),
+    Column("shift_s", "s", "Time shift of the job, if the way shifts jobs."),
     Column("end_s", "s", "When it ends."),
 )
 JOB_LINKS = Columns(
@@ -112,5 +112,5 @@ JOB_LINKS = Columns(
     Column("begin_s", "s", "Start of the interval."),
     Column("end_s", "s", "End of the interval."),
     Column("use", "", "Fraction of the link's capacity that the job uses."),
-    Column("when", TEXT, "The first iterations with all jobs running, or the last before a job ends."),
+    Column("when", TEXT, "Which iterations: the first with all jobs running, or the last before a job ends."),
 )

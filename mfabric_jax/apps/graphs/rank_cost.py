@@ -31,7 +31,7 @@ def rank_cost(case: Case) -> Float[np.ndarray, "R R"]:
     resolved = resolve(case)
     ranks = resolved.job.ep
     if ranks > MOST_RANKS:
-        raise InputError(f"rank_cost must be of at most {MOST_RANKS:,} ranks (ep), got {ranks:,}.")
+        raise InputError(f"rank_cost must have at most {MOST_RANKS:,} ranks (ep), got {ranks:,}.")
     wired = wire_cluster(build_cluster(resolved, draw_tokens(resolved)), "spray")
     gpu = gpu_grid(resolved.job)[0, 0, :, 0]
     src, dst = (ends.ravel() for ends in np.meshgrid(gpu, gpu, indexing="ij"))

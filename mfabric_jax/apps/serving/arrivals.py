@@ -35,7 +35,7 @@ UNITS = {"s": 1.0, "ms": units.ms(1.0), "us": units.us(1.0), "ns": units.ns(1.0)
 
 
 class Form(NamedTuple):
-    """A public format: columns of time, prompt tokens and answer tokens, unit of time (None: dates), and tokens per
+    """A public format: columns of time, prompt and answer tokens, the unit of time (None: dates), and tokens per
     block."""
 
     name: str
@@ -113,7 +113,7 @@ def repeat_requests(requests: Requests, times: int) -> Requests:
 
 # -------------------------------------------------------------------------------------------------------------- readers
 class LogRow(NamedTuple):
-    """A line of a log: line number, time in the log's unit (of a date: seconds), prompt and answer tokens, and the
+    """A line of a log: line number, time in the log's unit (for a date: seconds), prompt and answer tokens, and the
     names of the prompt's blocks."""
 
     line: int
@@ -126,8 +126,8 @@ class LogRow(NamedTuple):
 def read_arrivals(path: str | Path, most: int, unit: str | None = None, block: int | None = None) -> Requests:
     """Return the first `most` answered requests of a log.
 
-    - `unit`: of its timestamps (s, ms, us, ns); `block`: tokens per block. None: the format's, if the log agrees with
-      it.
+    - `unit`: unit of its timestamps (s, ms, us, ns); `block`: tokens per block. None: as in the format, if the log
+      agrees with that.
 
     Raise `InputError` for an unreadable file, an unknown format, a wrong value (with its line), a log without answered
     requests, or a log whose unit or block size is ambiguous.
@@ -191,7 +191,7 @@ def _table(
             continue
         where = f"{named}, line {number}"
         if len(cells) != len(columns):
-            raise InputError(f"{where} must have {len(columns)} columns, as its header has, got {len(cells)}.")
+            raise InputError(f"{where} must have {len(columns)} columns, like its header, got {len(cells)}.")
         when, prompt, answer = (cells[index].strip() for index in places)
         yield LogRow(
             number,

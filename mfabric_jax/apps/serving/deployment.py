@@ -49,8 +49,8 @@ class StepInputs(NamedTuple):
 
 
 class Decoding(NamedTuple):
-    """A decoding step, its `requests` per GPU, and seconds from token to token: `tpot_s` as set, and with
-    communication hidden (`overlapped_s`) or not (`serial_s`)."""
+    """A decoding step, its `requests` per GPU, and its seconds from token to token: `tpot_s` as set, `overlapped_s`
+    with communication hidden, `serial_s` without."""
 
     step: StepSeconds
     tpot_s: Any
@@ -68,7 +68,7 @@ class Decoding(NamedTuple):
 class GpuPool:
     """The GPUs of one group on a fabric.
 
-    - `model`: on these GPUs; `family`: kernels that send tokens; `crossing`: how copies cross the fabric.
+    - `model`: the model on these GPUs; `family`: kernels that send tokens; `crossing`: how copies cross the fabric.
     - `precision`, `combined`: number formats of dispatch and combine; `taken`: how often experts are selected.
     """
 
@@ -92,7 +92,7 @@ class GpuPool:
         return Wires(self.family, self.crossing, self.group.shape.gpus, beyond, *sizes, *speeds)
 
     def uneven(self) -> tuple[float, float]:
-        """Return the load of the busiest GPU over the mean (mean over layers): as placed, and with experts in order."""
+        """Return the busiest GPU's load over the mean, averaged over layers: as placed, and with experts in order."""
         model = self.model
         in_order = place_experts(model.of, model.gpus, model.load.slots, self.taken.shares, placed=False)
         return busiest_over_mean(model.load), busiest_over_mean(in_order)
@@ -105,7 +105,7 @@ class GpuPool:
 
     @property
     def per_gpu(self) -> tuple[float | None, float | None]:
-        """Dollars and joules per second of each working GPU, with its part of network, servers and idle GPUs.
+        """Dollars and joules per second of each working GPU, including its share of network, servers and idle GPUs.
 
         None: not known.
         """
@@ -206,8 +206,8 @@ class Deployment:
     def slowest(self, decoding: Decoding) -> str:
         """Return the part of a step that limits it.
 
-        That is "latency" or "network" if communication takes longer than all computation that hides it (without
-        overlap: than each part of the computation), else the longest part of the computation.
+        It is "latency" or "network" if communication takes longer than all computation that can hide it (without
+        overlap: longer than each part of the computation). Otherwise it is the longest part of the computation.
         """
         step = decoding.step
         each = {"attention": step.attention_s, "experts": step.experts_s, "other layers": step.beside_s}
@@ -217,7 +217,7 @@ class Deployment:
         return longest
 
     def prefilling(self, nic_gbps: Any, how: str = "usual") -> StepSeconds:
-        """Return a prefill pass over two micro-batches (or one)."""
+        """Return the seconds of a prefill pass over two micro-batches (without overlap: one)."""
         serving, pool, rate = self.case.serving, self.prefill, self.rates(how)
         wires = pool.wires(nic_gbps)
 
@@ -259,8 +259,8 @@ class Deployment:
         return kept / (TRANSFER * units.gbps(nic_gbps))
 
     def first_token_s(self, nic_gbps: Any, decoding: Decoding) -> Any:
-        """Return the seconds from the start of a prompt's first pass to its first token: passes, transfer and one
-        step, without waiting."""
+        """Return the seconds from the start of a prompt's first pass to its first token: passes, transfer and one step,
+        without a queue."""
         return self.prompt_s(nic_gbps, self.prefilling(nic_gbps).step_s) + decoding.step.step_s
 
     def prompt_s(self, nic_gbps: Any, pass_s: Any) -> Any:
@@ -282,7 +282,7 @@ class Deployment:
 
     @property
     def prefill_bytes(self) -> float:
-        """Memory of a GPU that prefills [B]: weights, caches of the prompts in one pass (at least one), buffers."""
+        """Memory of a prefill GPU [B]: weights, caches of the prompts in one pass (at least one), buffers."""
         prompts = max(1.0, self.pass_tokens * self.prefill.model.tp / self.fresh)
         kept = prompts * self.request_bytes(self.prompt)
         return self.weight_bytes(self.prefill) + kept + units.gigabytes(self.case.serving.reserved_gigabytes)
@@ -307,12 +307,12 @@ class Deployment:
         return parts.cache_bytes(model) * context / (1 if latents else model.tp) + parts.state_bytes(model) / model.tp
 
     def memory_bytes(self, requests: Any, context: Any) -> Any:
-        """Return the memory [B] of a GPU that decodes."""
+        """Return the memory [B] that a decoding GPU needs."""
         held = requests * self.decode.model.tp * self.request_bytes(context)
         return self.weight_bytes(self.decode) + held + units.gigabytes(self.case.serving.reserved_gigabytes)
 
     def most_requests(self, context: Any) -> Any:
-        """Return how many requests of a GPU its memory holds; may be 0 or less."""
+        """Return how many requests per GPU fit its memory; may be 0 or less."""
         left = self.gpu_bytes - self.memory_bytes(0.0, context)
         return left / (self.decode.model.tp * self.request_bytes(context))
 
@@ -351,7 +351,7 @@ def by_of(case: Case) -> str:
 
 
 def slower(case: Case, what: str) -> float:
-    """Return the factor on predicted seconds before they are compared with a limit. `what`: a key of
+    """Return the factor to apply to predicted seconds before they are compared with a limit. `what`: a key of
     `MEASURED_OVER_PREDICTED`."""
     return parts.MEASURED_OVER_PREDICTED[what][1] if by_of(case) == "high" else 1.0
 
@@ -386,8 +386,8 @@ def kernels_of(group: ServingGroup, stated: str | None, usual: str) -> Family:
 
 
 def check_size(case: Case, gpus: int, kernels: str | None, usual: str) -> None:
-    """Raise `Misfit` if fabric or kernels have no room for a group of `gpus`, or tensor parallelism does not divide it.
-    Nothing is solved."""
+    """Raise `Misfit` if fabric or kernels have no room for a group of `gpus`, or `serving.tp` does not divide it. This
+    check solves nothing."""
     group, tp = group_of(case, gpus), case.serving.tp
     check_links(lanes_of(group, kernels_of(group, kernels, usual)))
     if gpus % tp or group.shape.gpus_per_server % tp:

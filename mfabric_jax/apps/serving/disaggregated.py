@@ -41,7 +41,8 @@ MOST_MICRO_BATCHES = 4  # limit unless micro-batches are stated, as in MegaScale
 
 
 class Stages(NamedTuple):
-    """Seconds of one micro-batch in one MoE layer: on attention GPUs, to the experts, on expert GPUs, and back."""
+    """Seconds of one micro-batch in one MoE layer: on attention GPUs, on the way to experts, on expert GPUs, and on the
+    way back."""
 
     attention_s: Any
     out_s: Any
@@ -113,7 +114,7 @@ class Split(Deployment):
         return parts.attention_s(model, rate, tokens, requests, numbers.context) + split
 
     def micro_batches(self, stages: Stages) -> Any:
-        """Return the case's micro-batches, else the fewest that keep GPUs busy."""
+        """Return the micro-batches that the case states, else the fewest that keep GPUs busy."""
         stated = self.case.serving.split.micro_batches
         return stages.fewest_micro_batches() if stated is None else stated
 
@@ -200,7 +201,7 @@ class Split(Deployment):
         return most if left >= 0 else most * 0 - 1
 
     def columns(self, decoding: Decoding) -> dict[str, Any]:
-        """Return the `SPLIT` that a row of a split deployment adds."""
+        """Return the columns `SPLIT`, which a split deployment adds to its row."""
         stages, (attention, experts) = _stages_of(decoding), self.counts
         count = int(self.micro_batches(stages))
         values = attention, experts, count, float(stages.layer_s(count)), float(units.to_gigabytes(self.expert_bytes))
@@ -224,7 +225,7 @@ def _beside_s(model: ServingModel, rate: parts.ServingRates, tokens: Any) -> Any
 
 
 def is_split(case: Case) -> bool:
-    """Whether a case splits its decoding GPUs. Raise `Misfit` if it states only one of the two numbers."""
+    """Whether a case splits its decoding GPUs into two sets. Raise `Misfit` if it states only one of the two sizes."""
     split = case.serving.split
     present = [split.attention_gpus is not None, split.expert_gpus is not None]
     if any(present) and not all(present):
@@ -290,5 +291,5 @@ def _inside(copies: np.ndarray, per_domain: int) -> np.ndarray:
 
 
 def copies_back(copies: Copies) -> Copies:
-    """Return the same copies in the opposite direction."""
+    """Return the copies of `copies_between` in the opposite direction."""
     return copies._replace(between=copies.between.swapaxes(-1, -2), inside=copies.inside.swapaxes(-1, -2))

@@ -36,7 +36,7 @@ from mfabric_jax.workload import Gpu
 
 @dataclasses.dataclass(frozen=True)
 class GroupShape:
-    """The size of a cluster with one group, in the terms in which fabrics read a job."""
+    """The size of a cluster with one group, with the fields that fabrics read from a job."""
 
     gpus: int
     gpus_per_server: int
@@ -54,12 +54,12 @@ class GroupShape:
 
     @property
     def servers_per_region(self) -> int:
-        """Servers of the group's region: all."""
+        """Servers of the group's region, which are all servers."""
         return self.servers
 
     @property
     def ranks_per_server(self) -> int:
-        """EP ranks of a server: its GPUs."""
+        """EP ranks of a server: one per GPU."""
         return self.gpus_per_server
 
 
@@ -84,7 +84,7 @@ class ServingGroup(NamedTuple):
         return self.shape.servers
 
     def inside_Bps(self, nic_gbps: Any) -> Any:
-        """Return the bandwidth [bytes/s] of a GPU inside its server or domain: the domain's, at most the GPU's own."""
+        """Return a GPU's bandwidth [bytes/s] inside its server or domain: the domain's, at most the GPU's own."""
         own = self.gpu.nvlink
         of_domain = self.on.inside_Bps(self.hardware.case.network.gpu_tbps, nic_gbps, own)
         return array_module(of_domain).minimum(of_domain, own)

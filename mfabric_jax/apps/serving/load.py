@@ -1,7 +1,7 @@
 """A deployment under load: tables of seconds for its pools, and the times that requests see.
 
-Seconds of a step are tabulated over requests of a GPU and their mean context, and seconds of a pass over tokens of a
-GPU and prompts. The event loop only interpolates.
+One table gives the seconds of a step by requests of a GPU and mean context, the other the seconds of a pass by tokens
+of a GPU and prompt length. The event loop only interpolates.
 """
 
 import dataclasses
@@ -82,8 +82,8 @@ def decode_pool(deployed: Deployment, requests: Requests) -> DecodePool:
 def prefill_pool(deployed: Deployment, requests: Requests, groups: int | None = None) -> PrefillPool:
     """Return the prefill pool.
 
-    - `groups`: by default as stated, else the fewest that keep up with `FILLED` passes. They must keep up with
-      arrivals, or with full decoding groups if those handle fewer requests.
+    - `groups`: by default as stated, else the fewest that keep up with passes filled to `FILLED`. They must keep up
+      with arrivals, or with full decoding groups if those handle fewer requests.
     """
     case, model = deployed.case, deployed.prefill.model
     low, high = float(requests.prompt.min()), float(requests.prompt.max())
@@ -119,8 +119,8 @@ POINTS = 1024  # numbers of requests at which `capacity` is evaluated, in each o
 def capacity(deployed: Deployment, requests: Requests) -> float:
     """Return the most answer tokens per second of a decoding group.
 
-    Batch, memory and, if stated, `serving.tpot_ms` limit its requests. It is the maximum over all numbers of requests
-    up to that limit, so a larger batch never decodes less.
+    Batch, memory and, if stated, `serving.tpot_ms` limit its requests. The result is the maximum over all numbers of
+    requests up to that limit, so a larger batch never decodes less.
     """
     context, case = mean_context(requests), deployed.case
     numbers = deployed.numbers._replace(context=context)
@@ -159,7 +159,7 @@ class LoadOutcome(NamedTuple):
     """Requests, pools and events of a simulated load.
 
     - `first`: number of the first request that counts; earlier ones warm up the pools.
-    - `refused`: requests larger than a GPU's memory; `refused_late`: those of them after the warm-up.
+    - `refused`: requests larger than a GPU's memory; `refused_late`: how many of these arrive after the warm-up.
     """
 
     requests: Requests
@@ -217,7 +217,7 @@ def admitted_load(deployed: Deployment) -> AdmittedLoad | None:
 
 
 def limits_of(case: Case, load: AdmittedLoad) -> Limits:
-    """Return the limits of requests, and how many `serving.load.keep` allows to be late. Refused requests are late."""
+    """Return the limits on requests, and how many may be late by `serving.load.keep`. Refused requests are late."""
     (late_s, slow_s), keep = _limits_s(case), case.serving.load.keep
     counted = len(load.requests) - load.first + load.refused_late
     about = int(counted * (1 - keep)) + 1
@@ -235,7 +235,7 @@ def run_load(deployed: Deployment) -> LoadOutcome | None:
 
 
 def outcome_of(deployed: Deployment, load: AdmittedLoad, late: Late | None = None) -> LoadOutcome | None:
-    """Simulate a load on a deployment; return None as soon as too many requests are `late`."""
+    """Simulate a load on a deployment; stop and return None as soon as too many requests are `late`."""
     requests = load.requests
     prefill, decode, wire = prefill_pool(deployed, requests), decode_pool(deployed, requests), wire_of(deployed)
     timeline = simulate(requests, prefill, decode, wire, late)
@@ -245,9 +245,9 @@ def outcome_of(deployed: Deployment, load: AdmittedLoad, late: Late | None = Non
 
 
 def columns(deployed: Deployment, outcome: LoadOutcome | None = None) -> dict[str, Any]:
-    """Return the `LOADED` of a row; all None if the case states no load or no request fits the memory.
+    """Return the columns `LOADED` of a row; all None if the case states no load or no request fits the memory.
 
-    - `outcome`: of the load, if known already.
+    - `outcome`: outcome of the load, if already known.
     """
     if outcome is None and has_load(deployed.case):
         outcome = run_load(deployed)
@@ -259,7 +259,7 @@ def columns(deployed: Deployment, outcome: LoadOutcome | None = None) -> dict[st
 
 
 def _limits(case: Case) -> tuple[float | None, float | None]:
-    """Limits to the first token and from token to token [ms]; None: no limit."""
+    """Limits on the time to first token and from token to token [ms]; None: no limit."""
     load = case.serving.load
     return load.ttft_ms, load.tpot_ms or case.serving.tpot_ms
 
@@ -271,7 +271,7 @@ def _limits_s(case: Case) -> tuple[float, float]:
 
 
 def in_time(case: Case, outcome: LoadOutcome) -> tuple[Bool[np.ndarray, "R"], Bool[np.ndarray, "R"]]:
-    """Return which requests meet the limit to the first token, and which that from token to token."""
+    """Return which requests meet the limit on time to first token, and which meet the one from token to token."""
     late_s, slow_s = _limits_s(case)
     return outcome.ttft_s <= late_s, ~(outcome.tpot_s > slow_s)
 
@@ -285,7 +285,7 @@ def _of_requests(deployed: Deployment, outcome: LoadOutcome) -> dict[str, Any]:
     counted = len(good) - outcome.first + outcome.refused_late
 
     def per_s(moments: np.ndarray) -> float | None:
-        """Events per second in the window, without its first moment."""
+        """Events per second in the window, excluding events at its first moment."""
         return float(((moments > begin) & (moments <= end)).sum()) / (end - begin) if end > begin else None
 
     figures: dict[str, Any] = {
@@ -327,7 +327,7 @@ def _of_capacity(deployed: Deployment, outcome: LoadOutcome) -> dict[str, Any]:
 
 
 def mean_present(begin: np.ndarray, end: np.ndarray, window: tuple[float, float], weight: Any = 1.0) -> float | None:
-    """Return the mean number of intervals present at a moment of a window; None for a window of zero length."""
+    """Return how many intervals cover a moment of a window, on average; None for a window of zero length."""
     if window[1] <= window[0]:
         return None
     inside = np.clip(end, *window) - np.clip(begin, *window)

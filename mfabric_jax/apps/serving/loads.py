@@ -1,10 +1,10 @@
-"""Where tokens go: experts in the slots of GPUs, and copies of a token between GPUs under each sending rule.
+"""Destinations of tokens: experts in the slots of GPUs, and copies of a token between GPUs under each sending rule.
 
-An expert in c slots gets 1/c of its selections in each. So GPUs have uneven loads if some experts have more copies than
-others, even if all experts are selected equally often. How many GPUs or servers a token reaches follows from how often
-each expert is selected and from the slots that hold it. A token's experts are drawn without replacement, from no more
-groups than its gate allows (`traffic.dispatch`). Letters: L layers, N GPUs of the group, E experts, P slots, S domains
-of g GPUs.
+An expert in c slots gets 1/c of its selections in each. So if some experts have more copies than others, GPUs have
+uneven loads even when all experts are selected equally often. How many GPUs or servers a token reaches follows from how
+often each expert is selected and from the slots that hold it. A token's experts are drawn without replacement, from no
+more groups than its gate allows (`traffic.dispatch`). Letters: L layers, N GPUs of the group, E experts, P slots, S
+domains of g GPUs.
 """
 
 import dataclasses

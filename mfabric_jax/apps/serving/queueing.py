@@ -59,7 +59,7 @@ def _between(points: list[float], value: float) -> tuple[int, float]:
 class PrefillPool(NamedTuple):
     """The prefill pool: `groups` of `units`; a unit takes `unit_tokens` per pass.
 
-    - `pass_s`: seconds of a pass, of the busiest unit's tokens and the mean prompt.
+    - `pass_s`: seconds of a pass, by the busiest unit's tokens and the mean prompt.
     """
 
     groups: int
@@ -82,8 +82,8 @@ class DecodePool(NamedTuple):
     """The decoding pool: `groups` of `units`.
 
     - `most`, `room`: requests and bytes that a unit holds.
-    - `request`, `token`: bytes per request and per token of it.
-    - `step_s`: seconds of a step, of the mean requests of a unit and their mean context.
+    - `request`, `token`: bytes per request, and further bytes per token of its cache.
+    - `step_s`: seconds of a step, by the mean requests of a unit and their mean context.
     - `step_tokens`: tokens that a step adds to each request.
     """
 
@@ -133,8 +133,8 @@ class Timeline(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits to the first token and from token to token [s]. They apply to requests from number `first` on, of which
-    at most `most` may be late."""
+    """Limits on the time to first token and from token to token [s]. They apply to requests from number `first` on, of
+    which at most `most` may be late."""
 
     ttft_s: float
     tpot_s: float
@@ -143,7 +143,7 @@ class Limits(NamedTuple):
 
 
 class Late:
-    """Counter of late requests: `waited` too long for the first token, `slow` from token to token, or `either`."""
+    """Counters of late requests: `waited` too long for the first token, `slow` from token to token, or `either`."""
 
     def __init__(self, limits: Limits, requests: Requests):
         self.limits, self.waited, self.slow, self.either = limits, 0, 0, 0
@@ -164,7 +164,7 @@ class Late:
 def simulate(
     requests: Requests, prefill: PrefillPool, decode: DecodePool, wire: Wire, late: Late | None = None
 ) -> Timeline | None:
-    """Return the events of every request from arrival to last token; None as soon as too many are `late`.
+    """Return the events of every request from arrival to last token; stop with None once too many are `late`.
 
     Every request must fit into the room of a unit (`DecodePool.reserved_bytes`).
     """

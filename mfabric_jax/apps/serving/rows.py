@@ -67,7 +67,7 @@ Member = tuple[Deployment, load.LoadOutcome | None]
 
 
 def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Callable[[str], None]) -> Iterator[Member]:
-    """Yield the deployment with its best batch beside one of the `prefill` pools, and the outcome of its load.
+    """Yield the deployment with its best batch and the best of the `prefill` pools, and the outcome of its load.
 
     Under a load, this is the member with the fewest GPUs that serves it within the limits. Without a load, the cheapest
     member follows if it differs. Without `serving.tpot_ms`, yield the deployment unchanged.
@@ -85,7 +85,7 @@ def best_members(deployed: Deployment, prefill: Sequence[Reader], progress: Call
 def full_row(
     deployed: Deployment, outcome: load.LoadOutcome | None, *, arriving: bool, splitting: bool = False
 ) -> dict[str, Any]:
-    """Return `row_of`, with the columns of a split and of a load if some row has them."""
+    """Return `row_of`, with the columns of a split and of a load if any row has them."""
     case, row = deployed.case, row_of(deployed)
     if load.has_load(case) and case.serving.tpot_ms is not None:  # the load's contexts, not `serving.context`, must fit
         fits = outcome is not None and deployed.prefill_fits

@@ -75,8 +75,8 @@ def _has_room(case: Case, size: int, kernels: str | None, usual: str) -> bool:
 def search(cases: Cases, *, start: int = 0, progress: Callable[[str], None] = silent) -> Iterator[dict[str, Any]]:
     """Yield rows of `serve` for every case and decoding group size; `start` as in `serve`.
 
-    A row is the best deployment of its size. If a limit on the first token makes a different prefill pool the cheapest,
-    that pool has a row, too.
+    A row is the best deployment of its size. If a limit on the time to first token makes a different prefill pool the
+    cheapest, that pool has a row, too.
     """
     arriving = any(map(load.has_load, cases))
     for case in cases:
@@ -107,11 +107,11 @@ def _of_prefill(case: Case, size: int) -> Case:
 
 @cached_by_files(files_of_case, maxsize=64)
 def prefill_choices(case: Case) -> list[Reader]:
-    """Return the prefill pools to search: open group sizes, tokens per pass and overlap whose weights fit the memory.
+    """Return the prefill pools to search: every open group size, tokens per pass and overlap that fits the memory.
 
-    If none fits, return the largest group. Pools with the most prompt tokens per second and GPU come first. Of each
-    size only pools remain that no other one beats: in tokens per second and, if the time to the first token has a
-    limit, in the time of a lone prompt.
+    If none fits, return the largest group. Pools with the most prompt tokens per second and GPU come first. A pool is
+    left out if another one of its size is no worse by any criterion and better by one. Criteria are tokens per second
+    and, if the time to first token has a limit, the time of a lone prompt.
     """
     serving = case.serving
     sizes = (serving.prefill.ep,) if serving.prefill.ep else _prefill_sizes(case)
@@ -131,14 +131,14 @@ def prefill_choices(case: Case) -> list[Reader]:
 
 
 def _beats(reader: Reader, other: Reader) -> bool:
-    """Whether a pool is at least as good as another of its size in every respect, and better in one."""
+    """Whether a pool is no worse than another of its size in any respect, and better in one."""
     timed = reader.deployed.case.serving.load.ttft_ms is not None
     each, than = ((pool.read_s, pool.lone_s) if timed else (pool.read_s,) for pool in (reader, other))
     return each != than and all(mine <= theirs for mine, theirs in zip(each, than, strict=True))
 
 
 def in_time(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows that fit the memory and meet their limits to the first token and from token to token.
+    """Return the rows that fit the memory and meet their limits on the time to first token and from token to token.
 
     `by` states whether the band's slow end or the prediction counts. Under a load, at least `serving.load.keep` of the
     requests must be in time, and no pool may be asked for more than its capacity: such a pool keeps up only with a

@@ -1,4 +1,4 @@
-"""Predictions beside measurements of serving (`serving.toml`): dispatch and combine, decoding, prefill."""
+"""Compare predictions of serving with measurements (`serving.toml`): dispatch and combine, decoding, prefill."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ BEST_GROUPS = 4  # groups from which a token takes its experts in DeepEP's bench
 
 
 class MeasuredServing(NamedTuple):
-    """One measurement. `what`: a call (`CALLS`), tpot or prefill; `batch`: tokens of a GPU in one micro-batch."""
+    """One measurement. `what`: a kernel call (`CALLS`), tpot or prefill; `batch`: a GPU's tokens in one micro-batch."""
 
     name: str
     what: str
@@ -125,8 +125,8 @@ def _step(name: str, facts: Mapping[str, Any]) -> MeasuredServing:
 def serving_rows(rows: Iterable[MeasuredServing]) -> Iterator[dict[str, Any]]:
     """Yield each measurement with its prediction [s] and its error (predicted / measured - 1).
 
-    Rows of steps also have the band (`step.band`) and whether the measurement is `inside` it. The rows that the band
-    was made of are all inside.
+    Rows of steps also have the band (`step.band`) and whether the measurement is `inside` it. The rows from which the
+    band was made all lie inside it.
     """
     most = {what: ends[1] for what, ends in MEASURED_OVER_PREDICTED.items()}
     for row in rows:
@@ -172,8 +172,7 @@ def serving_summary(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def serving_bands(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per kind of step: its rows, how many measurements lie inside the band, and the widest band as a
-    ratio."""
+    """Return a row per kind of step: number of rows, number inside the band, and the widest band as high over low."""
     bands = []
     for what in dict.fromkeys(row["what"] for row in rows if row["what"] not in CALLS):
         some = [row for row in rows if row["what"] == what]

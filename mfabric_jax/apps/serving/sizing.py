@@ -4,9 +4,10 @@ Without a load, seconds are plain arithmetic, so the search evaluates every memb
 member is a simulation. Members are simulated in the order of their GPUs, fewest first; the first one that keeps
 `serving.load.keep` of its requests in time is the answer. A member is skipped only if it provably fails:
 
-- A pool would have to process more tokens than full batches in time, or full passes, can (as in `search.in_time`).
+- A pool would have to process more tokens than it can, in full batches within the limit or in full passes (as in
+  `search.in_time`).
 - Prefill alone, which decoding never delays, makes too many first tokens late.
-- Even a single request of a group is too slow.
+- Even a group with a single request is too slow.
 
 One rule is assumed, not proven. If too many requests wait too long for their first token, no smaller batch of the same
 pools helps; if too many are slow from token to token, no larger batch helps. A test compares searches with all members
@@ -48,8 +49,9 @@ def silent(words: str) -> None:
 class Batches(NamedTuple):
     """The B batches of a deployment that fit its memory, each field [B].
 
-    - `batch`: tokens of a GPU; `requests`: of a GPU; `tpot_s`: predicted seconds from token to token.
-    - `tpot_for_limit_s`: seconds to compare with `serving.tpot_ms`; `step_s`: of a step, for `serving.load.ttft_ms`.
+    - `batch`, `requests`: tokens and requests of a GPU; `tpot_s`: predicted seconds from token to token.
+    - `tpot_for_limit_s`: seconds to compare with `serving.tpot_ms`; `step_s`: seconds of a step, for
+      `serving.load.ttft_ms`.
     """
 
     deployed: Deployment
@@ -122,8 +124,8 @@ def batches_of(deployed: Deployment, context: float, allowed: Sequence[float] | 
 def in_time(deployed: Deployment) -> Deployment:
     """Return the deployment with the batch, and overlap if open, that gives the most tokens per second in time.
 
-    If even a batch of one token is too slow or too large, that is the batch. All batches are evaluated, since a smaller
-    batch can have a slower step when it hides less.
+    If even a batch of one token is too slow or too large, the batch is one token. All batches are evaluated, since a
+    smaller batch can have a slower step when it hides less.
     """
     context = deployed.case.serving.context
     return best_of([batches_of(way, context) for way in ways_of(deployed)], [Reader.of(deployed)])[0]
@@ -142,8 +144,8 @@ def with_prefill(deployed: Deployment, prefill: Deployment) -> Deployment:
 
 
 class Reader(NamedTuple):
-    """A prefill pool: `read_s` of a GPU per token in full passes, and `lone_s` of a lone prompt, to compare with
-    `serving.load.ttft_ms`."""
+    """A prefill pool: `read_s` is a GPU's seconds per token in full passes; `lone_s` is the seconds of a lone prompt,
+    to compare with `serving.load.ttft_ms`."""
 
     deployed: Deployment
     read_s: float
@@ -158,10 +160,10 @@ class Reader(NamedTuple):
 
 
 def best_of(decode: Sequence[Batches], prefill: Sequence[Reader]) -> list[Deployment]:
-    """Return the member with the most tokens per second and GPU within its limits.
+    """Return the member with the most tokens per second and GPU within its limits, then the cheapest if it differs.
 
-    The space is all batches and prefill pools. Ties go to the cheapest. The cheapest member within the limits follows
-    if it differs. If all are late, return the one nearest to its limits.
+    The space is all batches and prefill pools. Ties go to the cheapest. If all members are late, return the one nearest
+    to its limits.
     """
     case = decode[0].deployed.case
     limit_ms = case.serving.load.ttft_ms

@@ -286,10 +286,11 @@ class Wires(NamedTuple):
 class StepSeconds(NamedTuple):
     """Seconds of one decoding step (or prefill pass).
 
-    - `step_s`: of the whole step, as set; `overlapped_s`: with communication hidden behind the other micro-batch;
-      `serial_s`: with both micro-batches as one; `exposed_s`: communication of the step that is not hidden.
-    - `attention_s`, `experts_s`, `beside_s` (all else), `dispatch_s`, `combine_s`: of one MoE layer and micro-batch.
-    - `latency_s`: the latency in dispatch and combine; `head_s`: of the output head.
+    - `step_s`: the whole step, as set; `overlapped_s`: the step with communication hidden behind the other micro-batch;
+      `serial_s`: the step with both micro-batches as one; `exposed_s`: communication of the step that is not hidden.
+    - `attention_s`, `experts_s`, `beside_s` (all else), `dispatch_s`, `combine_s`: parts of one MoE layer and
+      micro-batch.
+    - `latency_s`: the latency in dispatch and combine; `head_s`: the output head.
     """
 
     step_s: Any
@@ -311,7 +312,7 @@ MEASURED_OVER_PREDICTED = {"tpot": (1.34, 1.37), "prefill": (1.5, 1.94)}
 
 
 class OverlapSeconds(Protocol):
-    """Anything with seconds for both cases: communication hidden, and both micro-batches as one."""
+    """Anything with seconds both for hidden communication and for both micro-batches as one."""
 
     @property
     def overlapped_s(self) -> Any: ...

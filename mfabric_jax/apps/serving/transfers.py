@@ -1,7 +1,7 @@
 """Transfers of keys and values from GPUs that prefill to GPUs that decode, max-min fair on the NICs of both.
 
-The fluid model is exact: the rate of a transfer changes only when another one begins or ends that shares a NIC with it,
-directly or through further transfers. Between these events rates are constant, so every end is known.
+The fluid model is exact: the rate of a transfer changes only when another transfer begins or ends and the two share a
+NIC, directly or through further transfers. Between these events rates are constant, so every end is known.
 """
 
 import heapq

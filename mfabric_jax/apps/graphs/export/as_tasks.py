@@ -21,7 +21,7 @@ from mfabric_jax.workload.volume import GradientBytes, pp_bytes, replica_bytes, 
 
 
 class EndLayout(NamedTuple):
-    """The number of ends per expert-parallel group (`per_region`) and per server, and of EP ranks per end (`ranks`)."""
+    """Numbers of ends per expert-parallel group (`per_region`) and per server, and of EP ranks per end (`ranks`)."""
 
     per_region: int
     per_server: int

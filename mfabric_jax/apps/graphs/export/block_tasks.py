@@ -19,7 +19,7 @@ from mfabric_jax.workload.schedules import FORWARD
 
 
 class Replica(NamedTuple):
-    """One data-parallel replica: its timing (`walked`); `sent` returns the flows of an all-to-all of a block."""
+    """One data-parallel replica: `walked` is its timing; `sent` returns the flows of one all-to-all of a block."""
 
     walked: Walked
     sent: Callable[[Place, int], Flows]
@@ -148,7 +148,7 @@ class ReplicaTasks:
         return Lanes(ready, ready[0], ready[0]) if single else Lanes(ready, free, weights)
 
     def _flag(self, slot: Place, name: str, *which: int) -> bool:
-        """Whether the timing sets the flag for any of a block's all-to-alls `which`."""
+        """Whether the timing sets flag `name` for any of the all-to-alls `which` of a block."""
         return any(self.walked.table.flags[(*slot, FLAGS[name, exchange])] for exchange in which)
 
     def _compute(

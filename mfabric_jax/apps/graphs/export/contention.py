@@ -1,4 +1,4 @@
-"""Put the flows of an iteration on links; kinds of traffic share links or have links of their own."""
+"""Put the flows of an iteration on links. Kinds of traffic share links or have their own."""
 
 from dataclasses import replace
 
@@ -26,12 +26,12 @@ PP, DP = (TRAFFIC.index(kind) for kind in ("PP", "DP"))
 
 
 def over_ports(iteration: IterationGraph, flows: Flows, contention: str) -> tuple[np.ndarray, Routed]:
-    """Return the capacities [L] in bytes/s, and the flows over these links, with caps and latency.
+    """Return the capacities [L] of links in bytes/s, and the flows over these links with their caps and latency.
 
-    Links are the ports of every end, up and down; if the edge is oversubscribed, also those of its server. The kinds of
-    traffic in `CONTENTION[contention]` share them. All-to-alls and gradients that share nothing have copies of the
-    ports. Sends between stages that share nothing cross no link and run at the speed of a port, as in `iterate`.
-    Messages on circuits never cross links.
+    The links are the ports of every end, up and down, and the ports of its server if the edge is oversubscribed. The
+    kinds of traffic in `CONTENTION[contention]` share them. All-to-alls or gradients that do not share have their own
+    copies of the ports. Sends between stages that do not share cross no link and run at the speed of a port, as in
+    `iterate`. Messages on circuits never cross links.
     """
     shared = np.isin(TRAFFIC, CONTENTION[one_of("contention", contention, CONTENTION)])
     rates, per_server = iteration.problem.rates(iteration.problem.bandwidths[0]), iteration.layout.per_server
@@ -51,7 +51,7 @@ def over_ports(iteration: IterationGraph, flows: Flows, contention: str) -> tupl
     cap = np.where(flows.transfers, np.where(sends, of_send, iteration.cap[flows.task]), 1.0)
     flows = replace(flows, cap=cap, lag=flows.lag + _latency_s(iteration, flows))
     shares, links = iteration.problem.resolved.shares(iteration.problem.workload), np.concatenate(ports)
-    of_all_to_alls = links * shares.nic / shares.ring_nic  # on shared links, all-to-alls have the rate of rings
+    of_all_to_alls = links * shares.nic / shares.ring_nic  # on shared links, all-to-alls get the rate of rings
     return np.concatenate([links, of_all_to_alls, links]), Routed(flows, Routes(hops, (hops >= 0).astype(float)))
 
 

@@ -67,7 +67,7 @@ def _check_ends(group: Any, job: Workload, ends: str, *, collectives: bool) -> N
         )
     if ends not in allowed and several:
         use = "every GPU has a NIC of its own" if own else "the NICs of a server are pooled"
-        raise InputError(f"ends must be {' or '.join(allowed)} for contention where {use}, got {ends!r}.")
+        raise InputError(f"ends must be {' or '.join(allowed)} for contention if {use}, got {ends!r}.")
 
 
 class TimedIteration(NamedTuple):

@@ -144,7 +144,7 @@ def iteration_graph(
 ) -> IterationGraph:
     """Return the iteration `run.sample` (or the last) of a problem at its first bandwidth, with every replica.
 
-    Parameters are those of `export_iteration`. Raise `InputError` as it does.
+    Parameters and errors are the same as in `export_iteration`.
     """
     check_exportable(problem)
     ends = usual_ends(problem.group) if ends is None else one_of("ends", ends, ENDS)
@@ -174,7 +174,9 @@ def check_exportable(problem: Problem) -> None:
     settings, job, group = problem.resolved, problem.workload, problem.group
     check_beside("an iteration as a graph", settings.case)
     if settings.carried_by.acks_back:
-        raise InputError(f"network.payload must be goodput in an iteration as a graph, got {settings.carried_by.name}.")
+        raise InputError(
+            f"network.payload must be goodput for an iteration as a graph, got {settings.carried_by.name}."
+        )
     if group.forwards:
         raise InputError(f"an iteration as a graph needs a switch tree or mfabric, got {problem.fabric.name}.")
     if job.tp * job.ep < job.gpus_per_server:

@@ -81,7 +81,7 @@ class EndTasks(TaskColumns):
 class StageGroup:
     """One expert-parallel group in one pipeline stage.
 
-    - `reduced`: the collective of tensor-parallel all-reduces; None: they are seconds.
+    - `reduced`: the collective of tensor-parallel all-reduces; None: they take fixed seconds.
     - `quiet`, `turned` [N]: tasks that end with the last all-to-all and the last reconfiguration; None: none yet.
     """
 

@@ -1,4 +1,4 @@
-"""CASSINI's time shifts, which interleave the communication of jobs on shared links; and MLTCP's weights.
+"""CASSINI's time shifts, which interleave the communication of jobs on shared links, and MLTCP's weights.
 
 Source: arXiv 2308.00852, NSDI 2024. A job's demand on a link lies on a circle whose perimeter is the iteration time.
 The jobs of a link share a unified circle, whose perimeter is the least common multiple of theirs. Rotating a job's
@@ -30,10 +30,10 @@ GAIN = 1e-9  # a further rotation must reduce the excess by this much
 
 @dataclass(frozen=True)
 class Circle:
-    """Demand on one link of one job that runs alone, with iterations of `period_s`.
+    """Demand of one job on one link when the job runs alone, with iterations of `period_s`.
 
     The job sends at `rate` [A] bytes/s from `begin_s` to `end_s` [A], counted from the start of the iteration; an arc
-    may extend beyond its end.
+    may extend beyond the iteration's end.
     """
 
     period_s: float
@@ -62,7 +62,7 @@ class Rotations(NamedTuple):
     """How well jobs interleave on a link.
 
     - `score`: 1 if demand never exceeds capacity; it may be negative. `before`: the score without shifts.
-    - `shift_s`: of each job, less than its iteration time; 0 for the first job.
+    - `shift_s`: each job's shift, less than its iteration time; 0 for the first job.
     """
 
     score: float
@@ -85,7 +85,7 @@ class _Link(NamedTuple):
     periods: list[int]
 
     def excess(self, turns: Sequence[int]) -> float:
-        """Return the mean excess of demand over capacity if each job is rotated by `turns` ticks."""
+        """Return the mean excess of demand, as a fraction of capacity, if each job is rotated by `turns` ticks."""
         return _above(sum(np.roll(own, turn) for own, turn in zip(self.demand, turns, strict=True)))
 
 
@@ -169,7 +169,7 @@ class Shifts(NamedTuple):
     """Time shifts of jobs.
 
     - `shift_s` [J]: from 0 to less than the job's iteration time.
-    - `score`: mean over shared links with these shifts; 1 if jobs share no link.
+    - `score`: mean score of the shared links with these shifts; 1 if jobs share no link.
     - `links`: `Rotations` of each shared link by itself. `passed_over`: links ignored because they close a loop.
     """
 

@@ -98,8 +98,8 @@ def link_use(
 def both_ends(compared: JobsCompared, link: int | None = None, iterations: int = 5) -> list[dict[str, Any]]:
     """Return the `link_use` rows of the first run of every way in two windows, which the column `when` names.
 
-    One window begins when all jobs run, the other ends when the first job ends. `link` is the busiest by default. A
-    window shows `iterations` iterations of the job whose iterations are shortest.
+    One window begins about when the last job starts, the other ends when the first job ends. `link` is the busiest by
+    default. A window shows at least `iterations` iterations of the job with the shortest ones.
     """
     scene, rows = compared.scene, []
     link = busiest_link(scene) if link is None else link
@@ -110,7 +110,8 @@ def both_ends(compared: JobsCompared, link: int | None = None, iterations: int =
 
 
 def _windows(scene: Scene, outcome: JobsOutcome, iterations: int) -> dict[str, tuple[float, float]]:
-    """Two windows of equal length in which all jobs run; if jobs never all run, the first begins with the first job."""
+    """Two windows of equal length: from just before the last job starts, and up to the end of the first job that ends.
+    If jobs never all run at once, the first window begins with the first job."""
     shortest, longest = float(scene.alone_s.min()), float(scene.alone_s.max())
     wide = max(iterations * shortest, min(longest, READABLE * shortest))
     starts, ends = outcome.start_s[0], outcome.finish[0][outcome.flows.end]

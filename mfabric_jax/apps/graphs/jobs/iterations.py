@@ -55,7 +55,7 @@ def _links_crossed(routes: Routes) -> list[tuple[bytes, int]]:
 
 
 def bytes_before(pattern: Routed) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each flow's connection [F], the bytes sent before the flow starts and the bytes of the iteration."""
+    """Return the bytes [F] that each flow's connection has sent before the flow, and its bytes [F] in an iteration."""
     flows = pattern.flows
     before, total = np.zeros(flows.flows), np.zeros(flows.task.max(initial=0) + 1)
     for flow in run_order(flows.after, flows.flows).tolist():

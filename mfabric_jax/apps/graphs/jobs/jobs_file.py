@@ -52,11 +52,11 @@ class TrainingJob:
 class FabricTable:
     """The servers that jobs share, and their network.
 
-    - `case`: the case whose GPU and network the `servers` servers have. Optical regions have `region_servers` servers
-      (0: all of them); circuits.policy chooses their circuits for the bytes of all jobs.
-    - `rack`: replace the case's fabric by racks of this many servers with one NIC each. One link, as fast as all NICs
+    - `case`: the case that gives the `servers` servers their GPU and network. Optical regions have `region_servers`
+      servers (0: all of them); circuits.policy chooses their circuits for the bytes of all jobs.
+    - `rack`: replace the case's fabric with racks of this many servers with one NIC each. One link, as fast as all NICs
       of the rack over network.oversubscription, joins each rack's switch to a core switch.
-    - `graph`: replace the case's fabric by the graph in this file, whose endpoints are the servers.
+    - `graph`: replace the case's fabric with the graph in this file, whose endpoints are the servers.
     """
 
     case: Case = DEFAULT
@@ -124,7 +124,7 @@ ITERATIONS = 50  # default of a job
 
 
 def read_jobs(path: str | Path) -> SharedJobs:
-    """Return the jobs of a file. Raise `InputError` that names the job and the unknown, missing or wrong field."""
+    """Return the jobs of a file. Raise an `InputError` that names the job and the unknown, missing or wrong field."""
     table, named = read_settings(path, "jobs and what they share"), repr(str(path))
     try:
         return jobs_of(table)

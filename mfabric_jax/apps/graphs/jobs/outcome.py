@@ -98,13 +98,13 @@ def counted_spans(outcome: JobsOutcome, skip: int = 0) -> tuple[np.ndarray, np.n
 
 
 def there(outcome: JobsOutcome, skip: int = 0) -> np.ndarray:
-    """Return each job's presence [J]: the fraction of the time with any job in which it runs; the minimum over runs."""
+    """Return each job's presence [J]: its running time over the time with at least one job; the minimum over runs."""
     begin, end = counted_spans(outcome, skip)
     return ((end - begin) / (end.max(axis=1) - begin.min(axis=1))[:, None]).min(axis=0)
 
 
 def common_part(outcome: JobsOutcome) -> float:
-    """Return the fraction of the time with any job in which all jobs run; the mean over runs."""
+    """Return the time with all jobs over the time with at least one job; the mean over runs."""
     begin, end = counted_spans(outcome)
     common = end.min(axis=1) - begin.max(axis=1)
     return float((np.maximum(common, 0) / (end.max(axis=1) - begin.min(axis=1))).mean())
@@ -113,7 +113,7 @@ def common_part(outcome: JobsOutcome) -> float:
 def slowdown_bound(scene: Scene, outcomes: Sequence[JobsOutcome] = (), skip: int = 0) -> float:
     """Return a lower bound on the mean slowdown, which holds because no link carries more than its capacity.
 
-    It bounds every schedule in which each job runs for the fraction of the time that it has in `outcomes` (without
+    It holds for every schedule in which each job is present for the same fraction of the time as in `outcomes` (without
     outcomes: always). For each link alone it minimizes the mean of T_j / alone_j under two conditions: the sum of
     there_j * load_j / T_j is at most 1, where there_j is the presence of job j; and no T_j is below alone_j or its mean
     in `outcomes`, whichever is smaller (drawn computations may be short).

@@ -35,7 +35,7 @@ DTYPE = "float32"  # precision of the demand for which circuits are chosen
 
 
 class WiredFabric(NamedTuple):
-    """The links of a fabric. Endpoints are numbered server by server; a server's endpoints are its GPUs or itself."""
+    """The links of a fabric. Endpoints are numbered server by server; they are GPUs, or the servers themselves."""
 
     wired: Wired
     per_server: int = 1
@@ -148,7 +148,7 @@ def with_latency(flows: Flows, endpoint: np.ndarray, wired_fabric: WiredFabric) 
 def model_phase(case: Case) -> tuple[float, float]:
     """Divide the case's iteration in `simulate` into seconds without NICs and bytes that keep a NIC busy for the rest.
 
-    Communication counts for NICs if it stays exposed when the NVSwitch takes no time.
+    Communication counts as NIC traffic if it stays exposed with an NVSwitch that takes no time.
     """
     (row,) = simulate(case).rows()
     (over_nics,) = simulate(case.with_({"gpu.nvlink_gigabytes_per_s": NO_TIME})).rows()

@@ -108,7 +108,10 @@ def _cassini(scene: Scene, study: JobsStudy) -> Handled:
 
 
 def _best(scene: Scene, study: JobsStudy) -> Handled:
-    """Coordinate search for the best shifts under fair sharing, from the best of no shifts, CASSINI's and MLTCP's."""
+    """Find the best shifts under fair sharing by coordinate search.
+
+    The search starts from no shifts, CASSINI's shifts or the offsets that MLTCP reaches, whichever is best.
+    """
     jobs = len(scene.names)
     count = np.minimum(scene.iterations, np.ceil(JUDGED * scene.alone_s.max() / scene.alone_s)).astype(int)
     flows = repeat_patterns(scene.patterns, count.tolist(), scene.arrival_s)
@@ -140,7 +143,7 @@ def _where_mltcp_ends(scene: Scene, study: JobsStudy) -> np.ndarray:
     flows = repeat_patterns(_mltcp(scene, study).patterns, scene.iterations, scene.arrival_s)
     ends = flows.of_jobs(solve_jobs(flows, scene.capacity).finish[flows.end])
     until = min(float(own[-1]) for own in ends)
-    # The last end of each job before the first job is done; for a job without one, its first end.
+    # For each job: the last end of an iteration before the first job is done, or its first end if there is none.
     last = (own[max(0, np.searchsorted(own, until, side="right") - 1)] for own in ends)
     return np.mod(list(last), scene.alone_s)
 
@@ -174,7 +177,7 @@ def iteration_times(flows: Repeated, finish: np.ndarray, at_s: np.ndarray) -> li
 
 
 # Shifted jobs drift apart, so early jobs wait for their turns, as CASSINI's agents adjust shifts. If one job is late,
-# the turns of all jobs move with it. Every wait changes only what comes later; the run is repeated after each.
+# the turns of all jobs move with it. A wait changes only later times; the run is repeated after each wait.
 
 
 def hold_to_turns(flows: Repeated, scene: Scene, handled: Handled, start: np.ndarray, lag: np.ndarray) -> JobTimes:

@@ -1,9 +1,9 @@
-"""Replay all-to-alls on circuits that change while they run: each transfer is cut into a piece for each configuration.
+"""Replay all-to-alls on circuits that change while they run: each transfer is cut into one piece per configuration.
 
 The schedule of an all-to-all is computed for its own bytes between the servers of a region. It begins once everything
-that the all-to-all waits for has ended, and so have the earlier all-to-alls of its servers. Each configuration then
-follows a reconfiguration and lasts for its own seconds. A configuration carries the piece of a transfer that
-`schedule_time` gives it. Packet NICs carry the remaining bytes as soon as the transfer itself may begin.
+that the all-to-all waits for and the earlier all-to-alls of its servers have ended. Each configuration follows a
+reconfiguration and lasts for the seconds that the schedule states. A configuration carries the piece of a transfer that
+`schedule_time` assigns to it. Packet NICs carry the remaining bytes as soon as the transfer itself may begin.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class RegionSchedule(NamedTuple):
 
     @property
     def used_spans(self) -> list[int]:
-        """Indices of the spans of each switch up to its last span that carries bytes."""
+        """Indices of the used spans: all spans of a switch up to the last one that carries bytes."""
         spans, some = self.plan.spans, self.plan.part.any((1, 2))
         last = {spans[index].switch: index for index in np.flatnonzero(some).tolist()}
         return [index for index, span in enumerate(spans) if index <= last.get(span.switch, -1)]
@@ -79,10 +79,11 @@ def on_schedules(
     delay_s: float,
     **how,
 ) -> Scheduled:
-    """Return the graph in which all-to-alls follow their schedules. `ends`: source and destination server of flows [F].
-    `how` holds `ahead`: if true, the switch sets the first configuration of a `first_free` schedule as soon as the
-    earlier all-to-alls have
-    ended; else everything that the all-to-all waits for must have ended, too.
+    """Return the graph in which all-to-alls follow their schedules.
+
+    - `ends`: source and destination server of flows [F].
+    - `how` holds `ahead`: if true, the switch sets the first configuration of a `first_free` schedule as soon as the
+      earlier all-to-alls have ended; else everything that the all-to-all waits for must have ended, too.
     """
     own = _ScheduleLayout(flows, phases, ends, delay_s, **how)
     for every in parts:  # a run begins with the circuits that it ends with
@@ -144,7 +145,7 @@ class _ScheduleLayout:
                 self.users[server] = [phase]
 
     def _waits(self, phase: int, members: np.ndarray) -> list[int]:
-        """Flows that the all-to-all waits for, and markers with the starts and lags of its first flows."""
+        """Flows that the all-to-all waits for, and markers that hold the starts and lags of its first flows."""
         into = self.of[self.after[:, 1]] == phase
         inside = np.isin(members, self.after[into & ~self.outside, 1])
         return [

@@ -263,7 +263,7 @@ def _on_schedules(config: Replay, hardware: Hardware, shape: PlainServers, betwe
     case, schedule = hardware.case, hardware.case.circuits.schedule
     if config.circuits_for != "all-to-all":
         raise InputError(
-            f"circuits_for must be 'all-to-all' beside circuits.schedule {schedule}, got {config.circuits_for!r}: each "
+            f"circuits_for must be 'all-to-all' with circuits.schedule {schedule}, got {config.circuits_for!r}: each "
             "schedule is for one all-to-all."
         )
     if hardware.carried_by != NONE:

@@ -34,7 +34,7 @@ class Spent(NamedTuple):
 
 
 class UnderWay(NamedTuple):
-    """N intervals in which messages are under way, with their latency and without the lags of tasks.
+    """N intervals in which messages are under way, including their latency but not the lags of tasks.
 
     - `flow` [N]: the message's flow, or the marker of a latency after it. `src`, `dst` [N]: ranks.
     - `begin`, `end` [N] s. `latency` [N] s: the latency at the beginning of the interval.
@@ -166,7 +166,7 @@ def at_a_tie(done: Replayed, rows: list[dict[str, Any]]) -> bool:
 def savings_rows(done: Replayed, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows of `gain_rows` with `saved_at_1_percent_s`, measured by running the graph again.
 
-    It is the time saved with 1 % more of the resource (links in both directions); negative if the run takes longer.
+    This is the time saved by 1 % more of the resource (links in both directions); negative if the run takes longer.
     """
     return [row | {"saved_at_1_percent_s": _measure_saving(done, row["what"])} for row in rows]
 

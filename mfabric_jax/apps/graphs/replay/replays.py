@@ -53,7 +53,7 @@ def _settings() -> dict[str, Setting]:
 
 
 class Replays:
-    """Replays of one file of tasks on variants of one case."""
+    """Replays of one task-graph file on variants of one case."""
 
     SETTINGS: ClassVar = _settings()
     ROWS_PER_SHARD = 64

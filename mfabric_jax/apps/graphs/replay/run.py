@@ -52,7 +52,8 @@ def replay(
       (`config.graph`), only network.payload, network.paths and run.seed of the first case.
     - `progress`: called with a text at each stage.
 
-    Everything is computed in float64: `jax_enable_x64` must be on.
+    Everything is computed in float64: `jax_enable_x64` must be on. Raise `InputError` for a graph without tasks and for
+    a task that never ends.
     """
     config = Replay() if config is None else config
     each = list(several(Case() if case is None else case))
@@ -87,7 +88,7 @@ NICS_ALONE = 'with spraying over switches that never block, only NICs limit mess
 def replay_assumed(done: Replayed, config: Replay) -> dict[str, Any]:
     """Return the assumptions of one replay as a row for `report.replay_text.assumptions_text`.
 
-    `like`: a known reason why this replay takes as long as all others with the same reason; None: no such reason.
+    `like`: the reason why all replays with this reason take equally long; None: no reason is known.
     """
     cluster = done.prepared.cluster
     row = {

@@ -43,10 +43,10 @@ class TaskGraph:
     - `after` [D 2]: task `after[d, 1]` waits for the end of task `after[d, 0]`.
     - `start` [T] s: earliest begin. `lag` [T] s: delay after the last end that the task waits for, or after `start`.
     - `seconds` [T]: duration of a COMPUTE.
-    - `bytes` [T]: size of a SEND's message. That of a RECV counts only if no task sends the message (see `absent` of
-      `lower_tasks`). Of a COLLECTIVE: the buffer of an ALL_REDUCE, REDUCE or BROADCAST; what every rank has at the end
-      of an ALL_GATHER or at the beginning of a REDUCE_SCATTER; what each rank of an ALL_TO_ALL or the root of a SCATTER
-      sends, or the root of a GATHER receives, including its own part.
+    - `bytes` [T]: size of the message of a SEND; a RECV's bytes count only if no task sends the message (see `absent`
+      of `lower_tasks`). For a COLLECTIVE: the buffer of an ALL_REDUCE, REDUCE or BROADCAST; what every rank has at the
+      end of an ALL_GATHER or at the beginning of a REDUCE_SCATTER; what each rank of an ALL_TO_ALL or the root of a
+      SCATTER sends, or the root of a GATHER receives, including its own part.
     - `peer` [T]: the destination of a SEND, the source of a RECV, the root of a rooted collective; else -1.
     - `match` [T]: one number for the SEND and the RECV of a message, or for all tasks of a collective; -1: none (a SEND
       that no RECV waits for).

@@ -1,9 +1,9 @@
 """Choose an order for the tasks of each lane, which run one at a time, and add it to the graph as waits.
 
-The order is that in which tasks begin if links have no limits and messages and collectives have one guessed rate. A
-ready task begins once its lanes are free, the lowest number first. A collective takes the lanes of all its members at
-once; along a tree, each member begins after those from which it receives. That run is feasible, so the added waits
-close no cycle.
+Tasks are ordered by the time at which they begin in a trial run: links have no limits, and messages and collectives
+have one guessed rate. A ready task begins once its lanes are free, the lowest number first. A collective takes the
+lanes of all its members at once; along a tree, each member begins after those from which it receives. The trial run is
+feasible, so the added waits close no cycle.
 """
 
 import heapq

@@ -33,7 +33,8 @@ from mfabric_jax.flows.flows import Flows, Latency, flows_of
 
 
 class SamePattern(NamedTuple):
-    """The `collectives` [I] that share one pattern: same algorithm, and members spread alike over `servers` [n]."""
+    """The `collectives` [I] that share one pattern: same algorithm, and members spread over `servers` [n] in the same
+    way."""
 
     op: Op
     choice: AlgorithmChoice
@@ -246,21 +247,20 @@ def lower_tasks(
 ) -> Flows:
     """Return the flows of a graph. Flow t ends with task t, for each of the T tasks; further flows follow these.
 
-    - `algorithms`: such as "all-reduce=ring*4,all-reduce:<65536=double-tree", see `choices_of`; other collectives run
-      as in `USUAL_ALGORITHM`. Rings and trees follow the order of the group.
+    - `algorithms`: text such as "all-reduce=ring*4,all-reduce:<65536=double-tree", see `choices_of`; other collectives
+      run as in `USUAL_ALGORITHM`. Rings and trees follow the order of the group.
     - `chunks`: number of chunks of each collective for which `algorithms` gives none; they follow one another.
     - `alpha_s`: latency of a message [s], or a function of the ranks `src`, `dst` [F] that returns it [F]. With several
       chunks, a sender does not wait for it before the next chunk.
     - `server`: the server of each rank [ranks], or the number of consecutive ranks on a server; for algorithms that
       depend on servers.
     - `absent`: "refuse" a collective or message that lacks a task, or "assume" it. Missing members then begin when all
-      others have begun, and their flows belong to the first of those; a missing message is sent when its RECV waits for
-      it, with the bytes of the RECV. "assume" is for a graph of some of the ranks.
-    - `lanes`: "ordered" runs one task at a time on a lane, in an order chosen in advance: that in which tasks begin if
-      links have no limits and messages and collectives run at `lane_gbps`, the lowest number first; "free" ignores
-      lanes.
+      others have begun, and their flows belong to the first member that is present; a missing message is sent when its
+      RECV waits for it, with the bytes of the RECV. "assume" is for a graph of some of the ranks.
+    - `lanes`: "ordered" runs one task at a time on a lane, in an order chosen in advance by a trial run, in which links
+      have no limits and messages and collectives run at `lane_gbps` (see `lanes.py`); "free" ignores lanes.
 
-    Raise `InputError` that names the task that does not fit, or the tasks that wait for each other.
+    Raise an `InputError` that names the task that does not fit, or the tasks that wait for each other.
     """
     one_of("absent", absent, ABSENT)
     one_of("lanes", lanes, LANES)

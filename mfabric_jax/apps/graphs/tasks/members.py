@@ -10,11 +10,12 @@ from mfabric_jax.checks import InputError
 
 
 class Collectives(NamedTuple):
-    """C collectives with M members in total; the members of one are adjacent, in the order of its group, root first.
+    """C collectives with M members in total. Members of one collective are adjacent, in group order, root first.
 
     - `op`, `group`, `size` [C]; `first` [C+1]: collective c has the members `first[c] : first[c + 1]`.
     - `rank`, `task` [M]: of each member; `task` is -1 if the graph lacks it.
-    - `bytes` [M]: of each member; a missing one has the most bytes of the others. `even` [C]: whether all are equal.
+    - `bytes` [M]: bytes of each member; a missing one has the most bytes of the others. `even` [C]: whether all members
+      have equal bytes.
     """
 
     op: np.ndarray
@@ -110,7 +111,7 @@ def _same(graph: TaskGraph, name: str, task: np.ndarray, lead: np.ndarray) -> No
 
 
 def check_all_there(graph: TaskGraph, collectives: Collectives) -> None:
-    """Raise `InputError` that names the first collective with a missing member, if there is one."""
+    """Raise an `InputError` that names the first collective with a missing member, if there is one."""
     missing = np.flatnonzero(collectives.task < 0)
     if not missing.size:
         return

@@ -143,7 +143,7 @@ def test_gradients_and_tensor_parallel_ranks_in_collectives():
     assert tensor.sum() == pytest.approx(64 // 2 * blocks * passes * pp_bytes(on.workload))  # GPUs of a stage
     with pytest.raises(InputError, match="collectives inside servers"):
         time_iteration(gpus)
-    with pytest.raises(InputError, match="ends must be server for contention where the NICs of a server are pooled"):
+    with pytest.raises(InputError, match="ends must be server for contention if the NICs of a server are pooled"):
         time_iteration(iteration_graph(on, "gpu"))
     with pytest.raises(InputError, match=r"run\.replicas must be all, got 1"):
         iteration_graph(scenario(tiny("fat-tree", two)), collectives=True)

@@ -156,7 +156,7 @@ def test_what_schedules_are_refused_beside(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     graph, own = all_to_all(4, 1e6), fabric(f"{tmp_path}/own.py:stays")
     refused = (
-        (fabric("spectra"), "run", "circuits_for must be 'all-to-all' beside circuits.schedule spectra, got 'run'"),
+        (fabric("spectra"), "run", "circuits_for must be 'all-to-all' with circuits.schedule spectra, got 'run'"),
         (fabric("spectra") | {"network.payload": "transport"}, "all-to-all", "network.payload must be goodput"),
         (own | {"circuits.switches": 2}, "all-to-all", "circuits.switches must be 1 with a scheduler of your own"),
         (fabric("spectra", switches=3), "all-to-all", "optical_degree must be a multiple of the 3 switches"),

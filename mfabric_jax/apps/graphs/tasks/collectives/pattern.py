@@ -14,7 +14,7 @@ from mfabric_jax.apps.graphs.tasks.graph import Op
 
 
 class Pattern(NamedTuple):
-    """F messages between members. It is implied that a member sends only once it has entered the collective.
+    """F messages between members. A member sends only once it has entered the collective; `after` does not repeat this.
 
     - `src`, `dst` [F]: members. `dst` is -1 for a marker of `src`, which ends when everything it waits for has ended.
     - `part` [F]: bytes of the message as a fraction of the collective's bytes.

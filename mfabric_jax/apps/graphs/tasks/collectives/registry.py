@@ -359,7 +359,7 @@ class AlgorithmChoice(NamedTuple):
 def choices_of(algorithms: str = "", chunks: int = 1) -> dict[Op, tuple[AlgorithmChoice, ...]]:
     """Return the choices for each kind of collective by ascending `below`.
 
-    `chunks` applies where an item gives no number of chunks.
+    `chunks` applies if an item gives no number of chunks.
     """
     choices: dict[Op, dict[float, AlgorithmChoice]] = {op: {} for op in Op}
     whole("chunks", chunks)

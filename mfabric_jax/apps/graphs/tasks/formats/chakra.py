@@ -148,9 +148,9 @@ def of_json(fields: Any, order: int, path: str) -> Node:
 def waits_of(nodes: list[Node], dropped: Counter) -> list[tuple[int, int]]:
     """Return the waits of one rank's nodes as pairs (id waited for, id that waits).
 
-    Waits that can never end are dropped and counted in `dropped`: a node's wait for itself or for a missing node; in a
-    cycle the control waits, which PyTorch's recorder derives from the call stack; and, if a cycle remains, every wait
-    in it for a higher id.
+    Waits that can never end are dropped and counted in `dropped`. These are waits of a node for itself or for a missing
+    node, and control waits in a cycle (PyTorch's recorder derives them from the call stack). If a cycle remains, every
+    wait in it for a higher id is dropped, too.
     """
     there = {node.number: order for order, node in enumerate(sorted(nodes, key=lambda node: node.number))}
     data = {(first, node.number) for node in nodes for first in node.data}
@@ -213,7 +213,7 @@ def groups_in(nodes: list[Node]) -> Groups:
 
 
 class Communicators:
-    """The communicators of all ranks, with their members in `groups`; a name may differ in meaning between ranks."""
+    """The communicators of all ranks; `groups`: their members. A name may mean different groups on different ranks."""
 
     def __init__(self, shared: Groups, of_rank: Mapping[int, Groups], ranks: int):
         self._shared, self._of_rank = shared, of_rank
@@ -240,11 +240,11 @@ class Communicators:
     def _find(self, node: Node, rank: int, name: str) -> int:
         stated = self._of_rank.get(rank, {}).get(name, self._shared.get(name))
         if stated is None and name not in ALL:
-            node.spot.refuse(f"is of communicator {name!r}, which neither a JSON file nor a METADATA node defines")
+            node.spot.refuse(f"belongs to communicator {name!r}, which neither a JSON file nor a METADATA node defines")
         members = stated or self.everyone
         if rank not in members:
             node.spot.refuse(
-                f"is of communicator {name!r} of the ranks {list(members)[:8]}, which do not include rank {rank}"
+                f"belongs to communicator {name!r}, whose ranks {list(members)[:8]} do not include rank {rank}"
             )
         return self._number_of("" if stated is None else name, members)
 
@@ -456,8 +456,8 @@ REMARKS = {
         "computations have operations and no duration: they take no time without tflops",
     ),
     "no root": (
-        "collective has no root: it takes the first rank",
-        "collectives have no root: they take the first rank",
+        "collective has no root: its first rank becomes the root",
+        "collectives have no root: their first ranks become the roots",
     ),
     "memory": (
         "memory access has no duration: it takes no time",

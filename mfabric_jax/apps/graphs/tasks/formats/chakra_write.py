@@ -152,9 +152,8 @@ def _check_collectives(graph: TaskGraph) -> None:
     alone = alone[members[graph.group[alone]] > 1]
     if alone.size:
         raise InputError(
-            f"match of {graph.task_label(alone[0])} must be that of the other members of its collective to be "
-            f"written as "
-            "Chakra, got -1."
+            f"match of {graph.task_label(alone[0])} must equal the match of its collective's other members to be "
+            "written as Chakra, got -1."
         )
     order: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for task in np.flatnonzero(graph.of(TaskKind.COLLECTIVE)).tolist():

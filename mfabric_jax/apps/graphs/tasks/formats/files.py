@@ -76,7 +76,7 @@ def plain_name(path: Path) -> str:
 
 
 def read_unpacked(path: str | Path) -> bytes:
-    """Return the bytes of a file, decompressed if its first bytes are those of .gz or .xz.
+    """Return the bytes of a file, decompressed if its first bytes mark it as .gz or .xz.
 
     Raise `InputError` if it cannot be read.
     """

@@ -137,7 +137,7 @@ class FlexTask(NamedTuple):
 class FlexSystem(NamedTuple):
     """The system of a file.
 
-    - `ends`: number of nodes and switches, the base in which a connection's number holds its two nodes.
+    - `ends`: number of nodes and switches. A connection's number holds its two nodes as digits in this base.
     - `tp`: the tensor-parallel degree. `step`: ranks per number in a collective (TopoOpt numbers nodes, MixNet GPUs).
     - `weights`: of all-to-alls; None: all equal.
     """
@@ -229,14 +229,15 @@ def _all_to_all(key: int, task: FlexTask, system: FlexSystem, built: _Built) -> 
     """
     ranks, tp, weights = _ranks(task, task.targets, system), system.tp, system.weights
     if task.sources != task.targets or len(ranks) % tp:
-        task.spot.refuse("must have the same nodes as sources and targets, a multiple of the tensor-parallel degree")
+        task.spot.refuse("must have equal sources and targets, whose number the tensor-parallel degree divides")
     parts = [ranks[tp_rank::tp] for tp_rank in range(tp)]
     if weights is None:
         _collective(key, task, parts, task.size * len(parts[0]), built)
         return
     ep, backward = len(weights), "backward" in task.info.lower()
     if len(parts[0]) != ep:
-        task.spot.refuse(f"is an all-to-all of {len(parts[0])} ranks, but weights has {ep} rows")
+        ranks_of_part, rows = files.count_phrase(len(parts[0]), "rank"), files.count_phrase(ep, "row")
+        task.spot.refuse(f"is an all-to-all of {ranks_of_part}, but weights has {rows}")
     goes = ("AGGREGATE" in task.info.upper()) == backward
     pairs = []
     for part in parts:

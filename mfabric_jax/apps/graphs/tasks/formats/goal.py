@@ -78,7 +78,7 @@ def read(path: Path, left_out: LeftOut) -> Reading:
 def _require(spot: Spot, job: _Job, rank: _Rank, match: re.Match) -> None:
     for label in (match[1], match[3]):
         if label not in rank.labels:
-            spot.refuse(f"names {label!r}, which rank {rank.number} has not defined before")
+            spot.refuse(f"names {label!r}, which rank {rank.number} has not defined yet")
     then, first = rank.labels[match[1]], rank.labels[match[3]]
     if match[2] == "requires":
         job.tasks.wait(then, first)
@@ -91,7 +91,7 @@ def _add(spot: Spot, job: _Job, rank: _Rank, match: re.Match) -> None:
     label, verb, size, peer, _, units_of_calc, option_text = match.groups()
     options = dict(zip(*[iter(option_text.split())] * 2, strict=True))
     if 2 * len(options) < len(option_text.split()):
-        spot.refuse(f"must say each of tag, cpu and nic once, got {option_text.strip()[:60]!r}")
+        spot.refuse(f"must have each of tag, cpu and nic at most once, got {option_text.strip()[:60]!r}")
     spot.whole("nic", options.get("nic", 0))
     lane, tag = spot.whole("cpu", options.get("cpu", 0)), spot.whole("tag", options.get("tag", 0), -1)
     if label in rank.labels:
@@ -117,9 +117,10 @@ def _match_messages(job: _Job) -> Reading:
     pairs, unsent, unheard = job.messages.match()
     if unsent:
         first, _ = min(unsent)
+        receives = files.count_phrase(len(unsent) + len(pairs), "receive")
         job.receives[first][0].refuse(
             f"receives on rank {tasks.column('rank')[first]}, but no send has this source, destination and tag; "
-            f"{len(unsent)} of {len(unsent) + len(pairs)} receives have no send"
+            f"{len(unsent)} of {receives} {'has' if len(unsent) == 1 else 'have'} no send"
         )
     for number, (send, receive, source) in enumerate(sorted(pairs)):
         tasks.column("match")[send] = tasks.column("match")[receive] = number

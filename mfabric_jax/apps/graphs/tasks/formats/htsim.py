@@ -119,7 +119,7 @@ def _connection(
 
 
 def _release(matrix: _Matrix) -> None:
-    """Add waits by the rules of each trigger. Raise `InputError` where htsim would stop or a flow would never start."""
+    """Add waits by the rules of each trigger. Raise `InputError` if htsim would stop or a flow would never start."""
     for key in sorted({*matrix.fired_by, *matrix.releases}):
         fires, waiting = matrix.fired_by[key], matrix.releases[key]
         if key not in matrix.triggers:
@@ -127,9 +127,11 @@ def _release(matrix: _Matrix) -> None:
         spot, kind, count = matrix.triggers[key]
         needed = {"oneshot": 1, "multishot": len(waiting), "barrier": count}[kind]
         if len(fires) < needed:
-            spot.refuse(f"declares a {kind} that needs {needed} firings, but is fired {len(fires)} times")
+            spot.refuse(f"declares a {kind} with too few firings: {needed} needed, got {len(fires)}")
         if len(fires) > needed and kind != "multishot":
-            spot.refuse(f"declares a {kind} for {needed} firings, but is fired {len(fires)} times: htsim would stop")
+            spot.refuse(
+                f"declares a {kind} with too many firings: {needed} needed, got {len(fires)} (htsim would stop)"
+            )
         for order, (task, _) in enumerate(waiting):
             others = fires[order : order + 1] if kind == "multishot" else fires
             matrix.tasks.wait(task, [other for other, _ in others])

@@ -35,7 +35,7 @@ READERS = {
     OWN_JSON: _Format("", own.read_json, own.tells),
     "mfabric tasks, parquet": _Format(".parquet", own.read_parquet),
 }
-NO_TASKS = {  # files that are not task graphs but lie beside them: pattern of the contents, description
+NO_TASKS = {  # files that lie beside task graphs but are none: pattern of the contents, description
     rb'\s*\{\s*"schema".*"nodes"\s*:': "a PyTorch execution trace, the input of Chakra's converter: convert it to .et",
     rb'\s*\{\s*("[^"]*"\s*:\s*\[[\d\s,]*\]\s*,?\s*)+\}?': "a list of communicators: give the .et files beside it",
     rb"(\[rank[^\n]*\n)?comm_type,comm_group": "AICB's log of a run, which lacks dependencies: give its .txt",
@@ -59,8 +59,9 @@ def read_with_remarks(path: str | Path, **left_out: Any) -> Reading:
     - `path`: plain, .gz or .xz; the extension, else the content, decides the format.
     - `left_out`: fields of `files.LeftOut`, for values that the file leaves out.
 
-    Raise `InputError` for a file that cannot be read, has an unknown format, is broken (it names the line or node) or
-    cannot run (a message without a sender), and for a value in `left_out` that the format does not leave out.
+    Raise `InputError` for an unreadable file, an unknown format, a broken file (the message names the line or node), a
+    job that cannot run (such as a message without a sender), and a value in `left_out` that the format never leaves
+    out.
     """
     path = Path(path)
     name = _format_of(path)

@@ -1,17 +1,17 @@
-"""Read text workloads of SimAI (AICB) and of ASTRA-sim 1.0: the layers of one rank, which all ranks run alike.
+"""Read text workloads of SimAI (AICB) and of ASTRA-sim 1.0: the layers of one rank, which are the same on every rank.
 
 `HYBRID_TRANSFORMER[_FWD_IN_BCKWD]` sets the order. Forward, each row runs its computation and then its collective.
 Backward, from the last row on, each row runs the gradient of its inputs and its collective, then the gradient of its
 weights, whose collective only the end of the iteration waits for. A layer that starts a checkpoint first runs forward
-again from the last checkpoint. `DATA` has collectives of weights only; those of `MICRO` run one after another (SimAI
-runs only the first row). The update time follows every collective. A rank runs collectives of weights one at a time, in
-order.
+again from the last checkpoint. `DATA` and `MICRO` have collectives of weights only; `MICRO` runs them one after
+another, without computation (SimAI runs only the first row). The update time follows every collective. A rank runs
+collectives of weights one at a time, in order.
 
-Ranks are those of one pipeline stage. Tensor-parallel groups are consecutive ranks; a data-parallel group has the ranks
-at one position of all of them; an expert-parallel group (_EP) has those at one position of `ep` consecutive groups, and
-_DP_EP has the ranks at one position of all expert-parallel blocks. Bytes of an all-gather are what every rank has at
-the end, those of an all-to-all what a rank sends, as in SimAI (its issue 74). Sources: Workload.cc, Layer.cc,
-MockNcclGroup.cc of github.com/aliyun/SimAI.
+The graph has the ranks of one pipeline stage. A tensor-parallel group has consecutive ranks. A data-parallel group has
+the ranks at one position of all tensor-parallel groups. An expert-parallel group (_EP) has the ranks at one position of
+`ep` consecutive tensor-parallel groups; these groups form a block. A _DP_EP group has the ranks at one position of all
+blocks. The bytes of an all-gather are what every rank has at the end, and the bytes of an all-to-all are what a rank
+sends, as in SimAI (its issue 74). Sources: Workload.cc, Layer.cc, MockNcclGroup.cc of github.com/aliyun/SimAI.
 """
 
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def read(path: Path, left_out: LeftOut) -> Reading:
     head = _head(*lines[0])
     spot, words = lines[1]
     if spot.whole("the number of rows", " ".join(words)) != len(lines) - 2:
-        spot.refuse(f"declares {words[0]} rows, but {len(lines) - 2} follow")
+        spot.refuse(f"declares {words[0]} rows, got {len(lines) - 2}")
     rows = [_row(spot, words) for spot, words in lines[2:]]
     for index in head.checkpoints | head.initiates:
         lines[0][0].whole("a checkpoint", index, 0, max(len(rows) - 1, 0))
@@ -106,7 +106,7 @@ def _head(spot: Spot, words: list[str]) -> _Head:
             count = spot.whole(key, remaining[0] if remaining else "")
             indices, remaining = remaining[1 : 1 + count], remaining[1 + count :]
             if len(indices) < count:
-                spot.refuse(f"declares {count} numbers of {key}, but {len(indices)} follow")
+                spot.refuse(f"declares {count} numbers of {key}, got {len(indices)}")
             lists[key] = frozenset(spot.whole(key, index) for index in indices)
         elif key in DEGREES or key == "pp_comm":
             value, remaining = spot.whole(key, remaining[0] if remaining else "", int(key != "pp_comm")), remaining[1:]
@@ -182,7 +182,8 @@ def _ranks(spot: Spot, head: _Head, left_out: LeftOut, steps: int) -> tuple[int,
         spot.refuse(f"must have a multiple of pp x tp x ep for all_gpus, got {head.degree['all_gpus']}")
     ranks = left_out.ranks or (block if 2 * steps * stage > AT_ONCE else stage) or block
     if ranks % block or (stage and ranks > stage):
-        spot.refuse(f"needs a multiple of tp x ep, {block}, for ranks, at most those of a stage ({stage}), got {ranks}")
+        limit = f", at most the {files.count_phrase(stage, 'rank')} of a stage" if stage else ""
+        spot.refuse(f"needs ranks to be a multiple of tp x ep ({block}){limit}, got {ranks}")
     remarks = []
     if not stage:
         remarks.append(f"all_gpus is missing: {ranks} {'ranks are' if ranks > 1 else 'rank is'} assumed (ranks).")

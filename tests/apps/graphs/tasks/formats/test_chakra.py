@@ -96,7 +96,7 @@ def test_communicators_of_a_file_and_of_metadata(tmp_path):
     assert read_tasks(path).groups == ((2, 0), (0, 1, 2))
     only = [node(2, COLL, comm_type=6, comm_size=8, pg_name="4")]
     path = put(tmp_path, only, [node(1, COMP, micros=1, num_ops=1)], only, prefix="other")
-    check_refused(r"^node 2 of '.*other.0.et' is of communicator '4', which neither", read_tasks, path)
+    check_refused(r"^node 2 of '.*other.0.et' belongs to communicator '4', which neither", read_tasks, path)
     (tmp_path / "other.json").write_text(json.dumps({"9": [1], "4": [0, 2]}))
     graph = read_tasks(tmp_path / "other.1.et")  # a file of a set stands for it
     assert graph.groups == ((1,), (0, 2))
