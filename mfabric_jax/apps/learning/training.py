@@ -26,6 +26,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.apps.learning.chains import (
+    TEMPERATURE,
     Chain,
     chain_time,
     chain_time_over_bound,
@@ -60,7 +61,6 @@ OBJECTIVES = ("all-to-all", "forecast", "iteration")
 TOLD = 0.5  # fraction of chains whose forecasts are the true demand with errors; the rest predict
 RECORDED_PART = 0.5  # fraction of chains from the recording, if there is one
 WINDOWS = 512  # most chains taken from a recording
-TEMPERATURE = 0.03  # softness of the largest link time, in degree bounds
 WHOLE_AFTER = 0.5  # fraction of the steps after which circuits count as whole ones
 LAST_RATE = 0.01  # last learning rate over the first
 TRIED = 12  # rules sampled per step
