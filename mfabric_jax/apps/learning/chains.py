@@ -86,14 +86,14 @@ def draw_chain(
     A fraction `noisy_share` of the chains has forecasts with errors `sigma`. The others predict each demand from the
     previous one.
     """
-    keys = jax.random.split(key, 8)
+    keys = jax.random.split(key, 9)
     part = [jax.random.uniform(entry, (), jnp.float32) for entry in keys[:6]]
     demands = base[None]
     if steps > 1 or noisy_share < 1:
         demands = drifting(keys[6], base, steps + 1, skew=part[0], pairs=part[1], memory=0.5 + part[2] / 2)
         demands = demands if recorded is None else recorded
         demands, (guess, error) = demands[1:], predict_from_previous(keys[7], demands)
-    noisy = jax.vmap(lambda key, entry: noisy_forecast(key, entry, sigma))(jax.random.split(keys[7], steps), demands)
+    noisy = jax.vmap(lambda key, entry: noisy_forecast(key, entry, sigma))(jax.random.split(keys[8], steps), demands)
     forecast = noisy
     if noisy_share < 1:
         is_noisy = part[3] < noisy_share
