@@ -158,7 +158,7 @@ def _everywhere(spread: NamedSharding) -> NamedSharding:
 def grid(**axes: Sequence[Any] | np.ndarray) -> dict[str, np.ndarray]:
     """Return every combination of the values of the axes as cases for `evaluate`; the last axis changes fastest.
 
-    An array axis [n ...] has its values along the first dimension.
+    An array axis [n ...] has its values along the first dimension. Raise InputError for an axis without values.
     """
     values = {name: np.asarray(axis) for name, axis in axes.items()}
     for name, axis in values.items():

@@ -289,7 +289,7 @@ class Workload:
             return
         if self.dispatch != "per-server":
             raise checks.InputError(
-                f"node_limit needs dispatch 'per-server', got {self.dispatch!r}, where it changes no bytes."
+                f"node_limit needs dispatch 'per-server' (it changes no bytes under another), got {self.dispatch!r}."
             )
         if isinstance(limit, str):
             checks.one_of("node_limit (unless a number of servers)", limit, ("model",))

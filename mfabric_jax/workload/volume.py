@@ -217,7 +217,8 @@ def iteration_bytes(workload: Workload) -> dict[str, float]:
 
 
 def share_table(workload: Workload) -> list[dict[str, Any]]:
-    """Return rows `parallelism, bytes_per_iteration, share, measured`; `measured` is text, or None if not published."""
+    """Return a row per parallelism with its `bytes_per_iteration`, `share` of all bytes, and `measured` share (text;
+    None if none was published)."""
     volume = iteration_bytes(workload)
     total = sum(volume.values())
     published = MEASURED_SHARES.get(workload.known_as, {})

@@ -42,5 +42,5 @@ FAILURES = Columns(
     PARTS_OF_ITERATION.rename("healthy_{name}", "Without failures: {text}", detail=True),
     PARTS_OF_ITERATION,
     JOB.with_detail(True),
-    Column("dtype", TEXT, "Arithmetic.", detail=True),
+    Column("dtype", TEXT, "Number format of the simulator's arithmetic.", detail=True),
 )

@@ -414,6 +414,8 @@ def best_trajectory(
     - `routing`: a name, which `fluid_lower_bound` times, or a function (region, circuits, demand) -> seconds.
     - `hidden_s` () or [T]: part of the delay that computation hides; `each_s`: extra delay per new circuit.
     - `start`: circuits before the first step; None: `uniform`.
+
+    Raise `InputError` for arrays of other shapes, for numbers below 0, and for an unknown routing.
     """
     demands = demands_between_servers(of_type("region", region, Region), demands, "demands", "T")
     if start is not None:

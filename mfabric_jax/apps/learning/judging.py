@@ -189,7 +189,7 @@ class OnRegions:
     trace: str | None = None
     """Recorded routing to judge on as well; it is fitted to 16 expert-parallel ranks, and neighbours share a server."""
     records: tuple[int, int] | None = None
-    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    """Range of records of the trace, FIRST-LAST (default for a gate trace: 2011-5001)."""
     optical_degree: int = 6
     """NICs of a server on the optical switch."""
     electrical_nics: int = 2
@@ -238,9 +238,7 @@ class Scoreboard(OnRegions):
         for field in ("trace", "records", "axes"):
             if getattr(self, field) is not None and RECORDED not in self.scored_workloads:
                 scored_names = ", ".join(self.scored_workloads)
-                raise InputError(
-                    f"{field} needs the workload 'recorded'; workloads do not name it, got {scored_names}."
-                )
+                raise InputError(f"{field} needs the workload 'recorded' in workloads, got {scored_names}.")
         for name in check_list("routings", self.routings):
             one_of("routings", name, ROUTINGS)
         _check(self, "servers", "instances")

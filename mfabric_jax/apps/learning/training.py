@@ -115,7 +115,7 @@ class TrainingSettings:
     share a server. The first four fifths train, the next tenth chooses the step, the last tenth is held out for
     mfabric evaluate --records."""
     records: tuple[int, int] | None = None
-    """FIRST-LAST record of the trace."""
+    """Range of records of the trace, FIRST-LAST."""
     share_steps: int = 24
     """Gradient steps towards the relay shares that judge circuits under relay routing."""
     log_every: int = 50

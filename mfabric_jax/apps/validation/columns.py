@@ -53,7 +53,7 @@ PACKET = Columns(
     Column("stated_fluid_s", "s", "Fluid completion time that the run's file states.", detail=True),
     Column("large_flows", "", "Number of flows that are large enough to judge.", detail=True),
     FLOW_ERRORS,
-    Column("dtype", TEXT, "Arithmetic.", detail=True),
+    Column("dtype", TEXT, "Number format of the simulator's arithmetic.", detail=True),
 )
 TRAINING = Columns(
     Column("row", TEXT, "Name of the measurement."),

@@ -284,7 +284,8 @@ def predict(run: PacketRun, dtype: str = "float64", transport: str | Transport =
     """Return the exact fluid completion of a run, and the same corrected for a transport.
 
     `dtype`: "float32", or "float64", which needs `jax_enable_x64`. `transport`: as in `get_transport`, or "named" for
-    the transport in the run's file. Packet sizes are the run's.
+    the transport in the run's file. Packet sizes are the run's. Raise InputError for an unknown dtype or transport, for
+    float64 without `jax_enable_x64`, and for a run that cannot be solved.
     """
     one_of("dtype", dtype, DTYPES)
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):

@@ -125,7 +125,7 @@ class Results:
 
     @functools.cached_property
     def groups(self) -> list[Points]:
-        """The blocks of cases. Raise InputError for an impossible case."""
+        """The blocks of cases, each with cases that differ only in numbers. Raise InputError for an impossible case."""
         shared = Shared()
         for block in self.cases.blocks:
             check_dtype(block.case.run.dtype)

@@ -37,7 +37,7 @@ RowArrays = dict[str, np.ndarray]
 NAMES = Columns(
     Column("model", TEXT, "Name of the model."),
     Column("fabric", TEXT, "Name of the fabric."),
-    Column("variant", TEXT, "The `name` of a `[[variants]]`, or `as set`."),
+    Column("variant", TEXT, "Name of the entry of `[[variants]]`, or `as set`."),
     Column("policy", TEXT, "Policy that chooses circuits; packet fabrics have none."),
     Column("schedule", TEXT, "Scheduler that changes circuits during all-to-alls (`circuits.schedule`), or none."),
     Column("routing", TEXT, "How bytes use circuits; packet fabrics have spraying."),
@@ -99,8 +99,8 @@ JOB = Columns(
     Column("sequence", "tokens", "Tokens of a sequence."),
     Column("etp", "GPUs", "Tensor-parallel degree inside experts."),
     Column("tokens_per_iteration", "tokens", "Tokens that the whole cluster trains per iteration."),
-    Column("compute_precision", TEXT, "Format of computation."),
-    Column("precision", TEXT, "Format of traffic, or bytes of dispatch, combine and gradients."),
+    Column("compute_precision", TEXT, "Number format of computation."),
+    Column("precision", TEXT, "Number format of traffic, or bytes per element of dispatch, combine and gradients."),
 )
 ASSUMED = Columns(
     Column("ep_over_balanced", "", "Median load of an all-to-all over the load under balanced traffic."),
@@ -111,14 +111,14 @@ ASSUMED = Columns(
     Column("region_servers", "", "Servers of a region."),
     Column("first", TEXT, "Which circuits serve the first all-to-all of a forward block.", detail=True),
     Column("decision_s", "s", "Time of one decision of the policy, stated or measured.", detail=True),
-    Column("expert_load", TEXT, "Whether experts compute a balanced load or what the busiest rank received."),
+    Column("expert_load", TEXT, "Whether experts compute a balanced load or the load of the busiest rank."),
     Column("placement", TEXT, "The rule that places experts."),
     Column("dispatch", TEXT, "How tokens travel: once per expert or once per server."),
     Column("dropped_share", "", "Fraction of selections that experts drop."),
     Column("compute_source", TEXT, "Origin of computation times."),
     Column("traffic", TEXT, "Origin of the traffic."),
     Column("iterations", "", "Iterations over which the row averages."),
-    Column("dtype", TEXT, "Arithmetic."),
+    Column("dtype", TEXT, "Number format of the simulator's arithmetic."),
 )
 REPLICAS = Columns(
     Column("replicas", "", "Data-parallel replicas that are simulated."),
