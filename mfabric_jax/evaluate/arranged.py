@@ -65,7 +65,7 @@ class AllToAllsOf:
             self._between = OnCircuits(problem, group, costs)
         self._always = case.circuits.reconfigure.name == "always" and group.reconfigures
         self._moved = moving_loads(problem, group)
-        self._lock = threading.Lock()  # blocks that run in parallel share all-to-alls
+        self._lock = threading.Lock()  # blocks of cases that run in parallel share all-to-alls
 
     @property
     def many(self) -> int:
@@ -140,7 +140,7 @@ def timer_on_links(unit: Any, carry: Any, per_server: int, dtype: str) -> Callab
 
 
 def at_bound(problem: Problem, group: Any) -> Exchanges:
-    """Return the all-to-alls, each at its degree bound; no circuits are chosen."""
+    """Return the all-to-alls, each at its degree bound, without choosing circuits."""
     dtype, acks = problem.resolved.case.run.dtype, problem.resolved.carried_by.acks_back
     region = group_numbers(unit_on_host(group), dtype)
 

@@ -1,8 +1,8 @@
 """Circuits and seconds of a region for batches on the host, by compiled loops and by XLA programs that cases share.
 
-The cache key of a program holds what decides its code (servers, policy, routing), never the model, fabric or
-bandwidth. A program takes a batch in padded chunks. Unsplit all-to-alls are timed in float64. Circuits are chosen in
-the dtype of the case, in which routings that divide bytes are also timed.
+The cache key of a program holds what decides its code (servers, policy, routing), never the model, fabric or bandwidth.
+A program takes a batch in padded chunks. Unsplit all-to-alls are timed in float64. Circuits are chosen in the dtype of
+the case; routings that divide bytes are timed in it, too.
 """
 
 from collections.abc import Callable

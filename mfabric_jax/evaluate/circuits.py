@@ -1,7 +1,7 @@
 """Choose the circuits of every all-to-all: walk through the blocks of a stage in running order.
 
 A step is one block of N iterations and stages, side by side. `RULES` decide which circuits its two all-to-alls get,
-given the circuits in place and those that the policy chooses for the block's demand. A solver represents circuits
+from the circuits in place and the circuits that the policy chooses for the block's demand. A solver represents circuits
 either as arrays or as indices into a table.
 """
 

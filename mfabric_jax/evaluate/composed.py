@@ -41,7 +41,7 @@ class IterationOf(eqx.Module):
     policy: Policy
     carry: Any
     iterations: dict[str, Any]  # by iteration [I ..]: tokens, key, guess, sigma, past, moves
-    run: Any  # selections for which circuits that stay for the whole run are chosen, and the run's key
+    run: Any  # selections for which the circuits of a whole run are chosen, and the key of the run
 
     def __call__(self, case: Numbers) -> dict[str, Array]:
         return self.time(case, self.exchanges(case))

@@ -42,7 +42,7 @@ class NumberedAllToAlls(NamedTuple):
     """All-to-alls of C iterations, as indices into a solver's tables.
 
     - `demand` [C layer M]: the demand of each; `even` [C]: the demand of balanced experts.
-    - `forecast` [C layer M]: the expected demand; for long spans [C P span]: the demand that circuits are chosen for.
+    - `forecast` [C layer M]: the expected demand; for long spans [C P span]: the demand for which circuits are chosen.
     - `key` [C P B]: random keys of blocks or spans in running order; `own_key` [C]: key of the iteration.
     - `case` [C]: bandwidth and delay; `busy` [C P Q L]: the value of `expert_load`, not an index.
     - `spans` [P span]: which spans have all-to-alls; None: circuits stay for at most one block.
@@ -64,7 +64,8 @@ class NumberedAllToAlls(NamedTuple):
 
 
 class Forecasts(NamedTuple):
-    """Expected demands that circuits are chosen for: one each (`single` [G S S]) or many (`samples` [G K S S]).
+    """Expected demands for which circuits are chosen: one per forecast (`single` [G S S]) or many (`samples` [G K S
+    S]).
 
     - `times` [G K]: how often each sample is sent.
     - `number` [I ..]: index of the forecast of every demand or span; `spans` [P span]: spans with all-to-alls.

@@ -1,4 +1,5 @@
-"""All-to-alls of one iteration inside a JAX program, which composes policy, seconds and walk."""
+"""All-to-alls of one iteration inside a JAX program: choose circuits block by block, and time the all-to-alls on
+them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -66,10 +67,10 @@ def exchanges(
 
     - `tokens`: selections per MoE layer, micro-batch, source rank and expert, repeated cyclically; from
       `traffic.sent_tokens` where dispatch is "per-server".
-    - `policy`: if its plans hold a schedule, it plans every all-to-all for its own bytes, at the region's bandwidth and
-      delay, and `first`, `span`, `partial` and `routing` are ignored.
+    - `policy`: a policy whose plans hold a schedule plans every all-to-all for its own bytes, at the region's bandwidth
+      and delay; `first`, `span`, `partial` and `routing` are then ignored.
     - `first`, `span`: rule for the first all-to-all of a block, and how long circuits stay set.
-    - `partial`: unchanged circuits carry while others reconfigure.
+    - `partial`: unchanged circuits carry bytes while others reconfigure.
     - `carry`: replaces spraying and `routing`. On an electrical fabric: `single_paths`; on a region:
       `single_part_times`, or a function (region, circuits, demand) -> seconds until circuits and packet switches end.
 

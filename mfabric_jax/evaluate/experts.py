@@ -1,4 +1,4 @@
-"""Load of experts, the earliest time at which their ranks may send, and the cost of moving experts."""
+"""Load of experts, the earliest time at which ranks with experts may send, and the bytes of moving experts."""
 
 from typing import Any
 

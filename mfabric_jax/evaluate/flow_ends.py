@@ -1,7 +1,7 @@
 """Columns of one all-to-all of a case: when its flows end, and its busiest link.
 
 The all-to-all is the dispatch of the middle MoE block for the first micro-batch, in the shown iteration (`run.sample`,
-or the last) of the first replica. Seconds are those of its bytes, without latency.
+or the last) of the first replica. Seconds count its bytes, not latency.
 """
 
 import functools

@@ -15,8 +15,8 @@ from mfabric_jax.traffic.dispatch import send_selections
 from mfabric_jax.traffic.placement import in_slots
 from mfabric_jax.workload import Workload
 
-_ONE = threading.Lock()  # blocks that run in parallel share one forecast of the same tokens
-SIGMA = 0.3  # prediction error without past iterations: about the moving average's on traffic of trained models
+_ONE = threading.Lock()  # blocks of cases that run in parallel share one forecast of the same tokens
+SIGMA = 0.3  # assumed error before any iteration is past; the moving average errs about as much on trained models
 
 
 def guess_of(problem: Problem) -> np.ndarray:

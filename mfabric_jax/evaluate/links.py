@@ -29,8 +29,8 @@ def timer_of_routing(routing: str) -> Callable[..., Any]:
     """Return a routing's function (region, circuits, demand) -> seconds until circuits and packet switches finish.
 
     If a fourth argument gives the pairs that reconfigure [S S], the function also returns the seconds of traffic that
-    waits for them. "relay" uses near-optimal shares with paced flows, as split routing does; "bound" is what no routing
-    beats.
+    waits for them. "relay" uses near-optimal shares with paced flows, as split routing does; "bound" gives the time
+    that no routing beats.
     """
 
     def parts(region: Region, circuits: Circuits, demand: Float[Array, "S S"], turning: Any = None) -> Any:
@@ -49,7 +49,8 @@ def timer_of_routing(routing: str) -> Callable[..., Any]:
 
 
 def at_unit_bandwidth(group: Any, dtype: Any) -> Any:
-    """Return the group with NICs of 1 byte/s; its delay scales so that its ratio to all-to-alls stays the same."""
+    """Return the group with NICs of 1 byte/s; its delay is scaled so that its ratio to the time of all-to-alls stays
+    the same."""
     xp = array_module(group)
     unit = eqx.tree_at(lambda g: g.nic_gbps, group, xp.asarray(units.to_gbps(1.0), dtype))
     if not group.reconfigures:
@@ -98,12 +99,13 @@ def seconds_on_links(demand: Float[Array, "B R R"], group: Any, carry: Any, per_
 
 
 def degree_bounds(demand: Float[Array, "B S S"], region: Region) -> Float[Array, "B"]:
-    """Return the seconds that no circuits beat."""
+    """Return the seconds [B] that no circuits beat."""
     return jax.vmap(lambda matrix: degree_bound(region, matrix))(demand)
 
 
 def in_phases(workload: Workload, group: Any, exchanges: Exchanges) -> Exchanges:
-    """Return `steady` all-to-alls. If sends use the circuits, the switch reconfigures back before the next pass."""
+    """Return `steady` all-to-alls. The switch restores their circuits before the next pass if sends use the
+    circuits."""
     if not group.phases:
         return exchanges
     switch = np.broadcast_to(behind_sends(workload), exchanges.electrical.shape)

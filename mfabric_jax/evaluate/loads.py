@@ -113,7 +113,7 @@ def _of_stages(costs: TradeOff, many: int, stages: int) -> TradeOff:
 def _walk_spans(
     where: Places, solver: Any, sent: NumberedAllToAlls, slots: np.ndarray, rule: CircuitRule, costs: TradeOff | None
 ):
-    """As `_walk_blocks`, with circuits that stay for a pass, an iteration or a run."""
+    """`_walk_blocks` for circuits that stay for a pass, an iteration or a run."""
     used: Any = sent.spans
     many, (stages, spans) = len(slots), used.shape
     number = np.zeros((spans, many * stages), np.int32)

@@ -146,7 +146,8 @@ def likely_of(key: Any, forecast: Any, sigma: Any, many: int) -> Any:
 
 
 def policy_rates(problem: Problem, costs: TradeOff) -> np.ndarray | None:
-    """Return the bandwidth and delay [N 2] that a policy reads: the row's own for a user's policy, else at 1 byte/s.
+    """Return the bandwidth and delay [N 2] that a policy reads: the row's values for a user's policy, else values at 1
+    byte/s.
 
     None: the policy reads neither.
     """

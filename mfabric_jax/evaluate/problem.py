@@ -1,7 +1,7 @@
 """A problem: one model on one fabric with its traffic and assumptions.
 
 Data-parallel replicas may have their own traffic. Gradients of a stage wait for all replicas, so an iteration takes as
-long as its slowest replica.
+long as the slowest replica.
 """
 
 import dataclasses
@@ -106,7 +106,7 @@ class Problem:
 
     @property
     def weighs(self) -> bool:
-        """Whether circuits also depend on bandwidth and computation; a user's policy reads those of its row."""
+        """Whether circuits also depend on bandwidth and computation; a user's policy reads the values of its row."""
         if not self.group.reconfigures or self.resolved.first == BOUND:
             return False
         paced = self.resolved.first in ("pays", SCHEDULE) or weighs_changes(self.resolved.policy)
@@ -211,7 +211,8 @@ def problem_of(
     variant: str = AS_SET,
     traffic: tuple[Tokens, ...] | None = None,
 ) -> Problem:
-    """Return the problem of a case; reads or draws its traffic (cached) unless `traffic` of every replica is passed."""
+    """Return the problem of a case. It reads or draws the traffic (cached) unless `traffic` of every replica is
+    passed."""
     check_beside("an iteration of one group", resolved.case)
     tokens, *others = _traffic_once(TrafficOf.of(resolved)) if traffic is None else traffic
     group = resolved.fabric.group(resolved.site, bandwidths[0])

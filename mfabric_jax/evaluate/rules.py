@@ -35,14 +35,15 @@ SPANS = {
     "iteration": "all passes of an iteration through a stage",
     "run": "all iterations",
 }
-RELAY_TOLERANCE = 1e-3  # gap of relay shares to the optimum, relative
+RELAY_TOLERANCE = 1e-3  # relative gap of relay shares to the optimum
 
 
 class TradeOff(NamedTuple):
     """Costs and gains that the rule "pays" compares, of one case or of many [C].
 
     - `size` [2]: bytes of the two forward all-to-alls over those of the dispatch; `busy`: `expert_load` of blocks.
-    - `inner_s` [C 3]: expert computation between the two, by `Places.kind`; `expert_s`: part that grows with load.
+    - `inner_s` [C 3]: expert computation between the two, by `Places.kind`; `expert_s`: the part of it that grows with
+      load.
     - `behind_s` [C 3]: computation after the last all-to-all of a block.
     - `tolerance`: fresh circuits must save more than this part of the block's all-to-all time.
     """
@@ -71,7 +72,7 @@ def trade_off_of(workload: Workload, rates: Any, seconds: BlockSeconds, routing:
     inner, behind = (factors(workload.recompute)[:3, SECONDS["run", run, False]] for run in ("inner", "behind"))
 
     def weigh(by: np.ndarray, **parts: Any) -> Any:
-        """[C 3] seconds by `Places.kind`."""
+        """Return seconds [C 3] by `Places.kind`."""
         every = {name: xp.asarray(part, dtype)[..., None] for name, part in parts.items()}
         return sum(align_rank(xp.asarray(by[:, BASES.index(name)], dtype), part) * part for name, part in every.items())
 
@@ -163,8 +164,8 @@ class First(eqx.Module):
 class CircuitSpan(eqx.Module):
     """How long circuits stay set, one of `SPANS`.
 
-    For a span longer than one all-to-all, policies that take many demands get all demands of the span, each weighted by
-    its degree bound in seconds; other policies get the mean.
+    Policies that take many demands get all demands of a span longer than one all-to-all, each weighted by its degree
+    bound in seconds; other policies get the mean.
 
     - `seen` [I layer M R E]: selections for which long spans are planned. "stage" uses the same pass of iteration 0 for
       forward passes (the demand of backward passes is known); "iteration" and "run" use all of them.

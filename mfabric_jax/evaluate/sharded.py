@@ -25,7 +25,7 @@ from mfabric_jax.support.platforms import local_devices, platform
 ON_CPU, ON_DEVICE = 256, 1 << 16  # cases of a chunk: what a CPU's caches hold, what keeps an accelerator busy
 IN_FLIGHT = 2  # chunks that are computed while an earlier one is fetched
 MEMORY = 4 * 2**30  # bytes for one chunk on a device of unknown memory
-PART = 0.5  # of the memory of a device
+PART = 0.5  # fraction of a device's memory
 AXIS = "cases"
 MAPS = pathlib.Path("/proc/self/maps")
 CROWDED = 30_000  # memory maps: compiled programs hold some, and XLA crashes at the Linux limit of 65,530
@@ -34,7 +34,7 @@ Function = Callable[[Case], Mapping[str, Any]]
 
 
 class Estimate(NamedTuple):
-    """Size of a run: cases in all and at once, bytes per device, devices, and seconds of compilation."""
+    """Size of a run: number of cases in all and at once, bytes per device, devices, and seconds of compilation."""
 
     cases: int
     at_once: int
@@ -158,7 +158,7 @@ def _everywhere(spread: NamedSharding) -> NamedSharding:
 def grid(**axes: Sequence[Any] | np.ndarray) -> dict[str, np.ndarray]:
     """Return every combination of the values of the axes as cases for `evaluate`; the last axis changes fastest.
 
-    An array axis [n ...] has its values along the first dimension.
+    An array axis [n ...] has its values along the first dimension. Raise InputError for an axis without values.
     """
     values = {name: np.asarray(axis) for name, axis in axes.items()}
     for name, axis in values.items():

@@ -1,8 +1,8 @@
 """Policy and routing of a region for batches: `Now` on the host, `Traced` and `Numbered` inside a JAX program.
 
 Demands are indices into a table. Circuits are indices into the circuits chosen so far if the solver runs on the host or
-the policy reads the demand alone. If JAX traces a policy with memory (one that also reads the circuits in place), they
-are arrays [.. S S], possibly fractional.
+the policy reads the demand alone. They are arrays [.. S S], possibly fractional, if JAX traces a policy with memory,
+that is, one that also reads the circuits in place.
 """
 
 import functools
@@ -38,7 +38,8 @@ class Tables(NamedTuple):
     - `samples` [G K S S]: forecasts for policies of many demands, each sent `times` [G K] (None: they are equally
       likely); None: forecasts are indices into `demand`.
     - `key` [N ..]: random keys; None: none.
-    - `rates` [C 2]: bandwidth [Gbps] and delay [s] that a policy reads; None: those of the solver's region.
+    - `rates` [C 2]: bandwidth [Gbps] and delay [s] that a policy reads; None: bandwidth and delay of the solver's
+      region.
     """
 
     demand: Array
@@ -140,7 +141,7 @@ class Now:
         return np.zeros(many, int)
 
     def prepare(self, steps: WalkSteps, rule: str) -> None:
-        """Compute in one batch what the walk is sure to need."""
+        """Compute in one batch the circuits and seconds that the walk is sure to need."""
         if self.reads.before:
             return
         sent = steps.sent if rule != "reuse" else slice(None)
@@ -304,7 +305,7 @@ class Traced:
 class Numbered(Traced):
     """Solver inside a JAX program for a policy of the demand alone: circuits are indices, one for each demand.
 
-    Unless seconds decide which circuits serve, the indices are known while JAX traces. So each pair of circuits and
+    The indices are known while JAX traces, unless seconds decide which circuits serve. So each pair of circuits and
     demand is timed once.
     """
 

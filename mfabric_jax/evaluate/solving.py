@@ -89,8 +89,8 @@ def is_measured_under(case: Case, path: str) -> bool:
 
 @cached_by_files(files_of_case, maxsize=64)
 def solve_efficiency(case: Case) -> float:
-    """Return `bisect_efficiency` for the measured iteration of a resolved case, on the fabric and NICs of the
-    measurement."""
+    """Return the achieved over peak FLOP/s at which a resolved case takes its measured iteration time, on the fabric
+    and NICs of the measurement."""
     rate = case.compute.rate
     assert isinstance(rate, Measured)
     assert rate.iteration_s is not None
@@ -109,8 +109,8 @@ def problem_at(resolved: Resolved, bandwidths: tuple[float, ...], **options: Any
 def bisect_efficiency(problem: Problem, measured_s: float) -> float:
     """Return the achieved over peak FLOP/s at which an iteration takes `measured_s`.
 
-    Bisection with a growing bracket; all-to-alls are solved once. Raise InputError if `measured_s` is below the time of
-    the parts that do not depend on the rate.
+    The search is a bisection with a growing bracket; it solves all-to-alls once. Raise InputError if `measured_s` is
+    below the time of the parts that do not depend on the rate.
     """
     solved, at_peak = solve(problem), problem.resolved.block_seconds(problem.workload, 1.0)
 

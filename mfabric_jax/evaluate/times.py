@@ -1,4 +1,4 @@
-"""Seconds of many iterations: the clock in batches that fit caches, or a program on accelerators."""
+"""Seconds of many iterations: NumPy computes them in batches that fit caches; accelerators run a JAX program."""
 
 import jax
 import numpy as np

@@ -174,7 +174,8 @@ def region_circuits(resolved: Resolved, tokens: np.ndarray, degree: int, policy:
 def choose_circuits(case: Case, demand: np.ndarray, degree: int, dtype: str, policy: str | None = None) -> np.ndarray:
     """Return the circuits [G S S] for the bytes [G S S] between the servers of every region; `policy` None: the case's.
 
-    A wiring over all regions gives [1 W W] and does not distinguish gradients from other bytes.
+    A policy in `OVER_STAGE` gives circuits over all regions, [1 W W], and does not distinguish gradients from other
+    bytes.
     """
     if policy in OVER_STAGE:
         return circuits_over_stage(policy, degree, demand, ALL_TO_ALLS)[None]
@@ -215,7 +216,8 @@ def cluster_rows(solved: ClusterSolution) -> list[dict[str, Any]]:
 
 
 def _flow_ends(solved: ClusterSolution, mask: np.ndarray) -> dict[str, Any]:
-    """Quantiles of the seconds that flows take, and the link that these flows alone would keep busy longest."""
+    """Quantiles of the seconds that flows take, and the link that they would keep busy longest if no other flows used
+    it."""
     flows, done, network = solved.flows, solved.transfers, solved.network
     some = mask & (flows.size > 0)
     carried = link_bytes(network, Routes(*(x[some] for x in solved.routes)), flows.size[some])

@@ -40,9 +40,9 @@ def get(model: str, **overrides: Any) -> Workload:
 
     - `overrides`: replace fields of `Workload` or `Architecture`.
 
-    Unless stated, `gpus` follows from the degrees, and `dp` from `gpus` and the other degrees. For a model from a file,
-    use `resolve(Case().with_({"model.name": FILE})).job`. Raise `InputError` for an unknown name or field, and `Misfit`
-    for values that do not fit together.
+    `gpus` follows from the degrees unless it is stated, and `dp` follows from `gpus` and the other degrees. Use
+    `resolve(Case().with_({"model.name": FILE})).job` for a model from a file. Raise `InputError` for an unknown name or
+    field, and `Misfit` for values that do not fit together.
     """
     facts = {**_FACTS[checks.one_of("model", model, NAMES)], "known_as": model}
     of_job = [field.name for field in dataclasses.fields(Workload) if field.name not in ("model", "architecture")]

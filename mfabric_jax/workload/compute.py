@@ -14,8 +14,8 @@ _INPUTS = BACKWARD_OVER_FORWARD - WEIGHTS_OVER_FORWARD
 
 
 class BlockFlops(NamedTuple):
-    """Forward FLOPs of a block for one micro-batch of one EP rank, whole TP group; `expert` (routed experts) is part of
-    `moe`."""
+    """Forward FLOPs of a block for one micro-batch of one EP rank, that is, its whole TP group. `moe` includes
+    `expert`, the routed experts."""
 
     attention: float
     moe: float
@@ -24,7 +24,8 @@ class BlockFlops(NamedTuple):
 
 
 class Back(NamedTuple):
-    """Backward seconds of a part: gradients of inputs and of weights, and recomputation before them (`again`)."""
+    """Backward seconds of one part of a block: gradients of inputs, gradients of weights, and recomputation before both
+    (`again`)."""
 
     inputs: Any
     weights: Any
@@ -32,7 +33,7 @@ class Back(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """Backward seconds of a block by part; `head`: all of the output head."""
+    """Backward seconds of a block by part; `head`: of the output head, in total."""
 
     attention: Back
     moe: Back
@@ -45,9 +46,10 @@ class BlockSeconds(NamedTuple):
     """Forward seconds of one micro-batch on every GPU of an EP rank. A block takes `attention_s` plus `moe_s`
     (`expert_s` of it in routed experts) or `dense_s`.
 
-    - `scores_s`: part of `attention_s` in attention scores; None: by FLOPs.
-    - `head_s`: output heads and MTP projections; None: by FLOPs.
-    - `backward`: seconds of backward passes; None: two products (of inputs and of weights) per forward one.
+    - `scores_s`: part of `attention_s` in attention scores; None: estimated from FLOPs.
+    - `head_s`: output heads and MTP projections; None: estimated from FLOPs.
+    - `backward`: seconds of backward passes; None: two products per forward product, for gradients of inputs and of
+      weights.
     """
 
     attention_s: Any
@@ -60,7 +62,8 @@ class BlockSeconds(NamedTuple):
 
 
 def usual_backward(forward: Any) -> Backward:
-    """Return backward seconds with two products per forward one; attention scores need both for inputs.
+    """Return backward seconds under two products per forward product; attention scores need both for gradients of
+    inputs.
 
     - `forward`: anything with `attention_s`, `moe_s`, `dense_s`, `expert_s`, `scores_s` and `head_s`.
     """
@@ -97,8 +100,8 @@ def block_flops(workload: Workload) -> BlockFlops:
 def iteration_flops(workload: Workload) -> float:
     """Return the model FLOPs of one iteration of the cluster, as MFU counts them.
 
-    They are three times the forward FLOPs of every block and token, and of a counted output head. Recomputation, uneven
-    load and padding do not count.
+    They are three times the forward FLOPs of all blocks and, if it is counted, of the output head. Recomputation,
+    uneven load and padding do not count.
     """
     model, block = workload.architecture, block_flops(workload)
     moe = workload.moe_layers
@@ -109,15 +112,15 @@ def iteration_flops(workload: Workload) -> float:
 
 
 def scores_over_attention(workload: Workload) -> float:
-    """Return the part of attention's FLOPs in scores and weighted values."""
+    """Return the fraction of attention's FLOPs that scores and weighted values take."""
     scores = workload.architecture.attention.score_flops(workload.sequence)
     return workload.tokens * scores / block_flops(workload).attention
 
 
 def ends_over_attention(workload: Workload) -> float:
-    """Return the forward FLOPs outside blocks over those of one block's attention.
+    """Return the ratio of forward FLOPs outside blocks to FLOPs of one block's attention.
 
-    Outside blocks are output heads, if they are counted, and MTP projections.
+    Output heads (if they are counted) and MTP projections lie outside blocks.
     """
     model, predicted = workload.architecture, workload.predicted
     params = workload.head_counted * (1 + predicted) * model.head_params + predicted * model.joining_params
@@ -134,7 +137,7 @@ def scale_seconds(seconds: BlockSeconds, factor: Any) -> BlockSeconds:
 
 
 def complete_seconds(workload: Workload, seconds: BlockSeconds) -> BlockSeconds:
-    """Return the seconds with open (None) fields filled in, by FLOPs and by `usual_backward`."""
+    """Return the seconds with open (None) fields filled in, from FLOPs and `usual_backward`."""
     if seconds.scores_s is None:
         seconds = seconds._replace(scores_s=scores_over_attention(workload) * seconds.attention_s)
     if seconds.head_s is None:
@@ -148,7 +151,7 @@ def complete_seconds(workload: Workload, seconds: BlockSeconds) -> BlockSeconds:
 
 
 def again_by_flops(workload: Workload) -> tuple[float, float, float, float]:
-    """Return recomputed over forward FLOPs of attention, MoE, dense FFNs and routed experts."""
+    """Return the ratio of recomputed to forward FLOPs for attention, MoE, dense FFNs and routed experts."""
     parts, block = again_of(workload.recompute).parts, block_flops(workload)
     of_attention = float("attention" in parts)
     if "mla-up" in parts and not of_attention:

@@ -22,7 +22,7 @@ from mfabric_jax.workload.volume import (
 
 
 class Speeds(NamedTuple):
-    """Assumed rates: `efficiency`, achieved over peak FLOP/s (None: measured kernels), NIC bandwidth, precision of
+    """Assumed rates: `efficiency` (achieved over peak FLOP/s; None: measured kernels), NIC bandwidth, precision of
     products, and whether gradients overlap the last backward pass."""
 
     efficiency: float | None = None
@@ -49,8 +49,8 @@ class IterationSeconds(NamedTuple):
 
 
 class _Rates(NamedTuple):
-    """Bytes/s of a GPU's NVLink and of a server's NICs, in rings and in all-to-alls, and of sends; `counts_s`: seconds
-    before a dispatch."""
+    """Bytes/s of a GPU's NVLink and of a server's NICs in rings and all-to-alls, and of NICs in sends. `counts_s`:
+    seconds in which ranks exchange sizes before a dispatch."""
 
     nvlink: float
     server: float
@@ -97,7 +97,8 @@ def iteration_seconds(workload: Workload, server: Gpu, speeds: Speeds = USUAL) -
 
 
 def _compute_s(workload: Workload, part: BlockSeconds) -> tuple[float, float]:
-    """Compute seconds of one micro-batch, forward plus backward: of the slowest stage, and the mean of the rest."""
+    """Compute seconds of one micro-batch, forward plus backward: on the slowest stage, and the mean over the other
+    stages."""
     again, back = again_of(workload.recompute), backward_of(part)
     both = lambda forward, back, twice: forward + back.inputs + back.weights + (back.again if twice else 0)  # noqa: E731
     attention = both(part.attention_s, back.attention, again.attention)
@@ -158,8 +159,8 @@ def _servers_reached(workload: Workload) -> float:
 
 
 def _gradients(workload: Workload, rates: _Rates, passes: float, *, overlap: bool) -> tuple[float, float]:
-    """Seconds of gradients and sharded weights: per micro-batch as far as its passes do not hide them, and at the end
-    of the iteration."""
+    """Seconds of gradients and sharded weights: the part that the passes of one micro-batch leave exposed, and the part
+    at the end of the iteration."""
 
     def reduction_s(*, last: bool) -> float:
         sizes = [replica_bytes(workload, stage, last=last) for stage in {0, workload.pp - 1}]

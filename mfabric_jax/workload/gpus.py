@@ -76,7 +76,8 @@ def _amount(unit: Callable[[float], float]) -> Callable[[str, Any], float]:
     return lambda field, value: unit(float(checks.positive(field, checks.number(field, value))))
 
 
-FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {  # by key of a file: field of `Gpu`, and its reader
+# Key in a file: field of `Gpu`, and the function that reads its value.
+FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "name": ("name", _text),
     "source": ("source", _text),
     "bf16_tflops": ("bf16_flops", _amount(units.tflops)),

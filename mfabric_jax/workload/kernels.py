@@ -1,10 +1,10 @@
-"""Seconds of a block from measured kernels (`kernels.toml`): each kind of computation at the rate that it achieves.
+"""Seconds of a block from measured kernels (`kernels.toml`): each kind of computation runs at its measured rate.
 
-A matrix product takes the longer of its FLOPs at the rate of a large product and its operands at the memory's rate, and
-then writes its output. So products with a short inner dimension are slower, as measured. Gradients of weights read and
-write the sum to which they are added. Norms, rotations, gated products, permutations of tokens, casts and losses move
-bytes: each kernel of a usual implementation (fused norms and gates, separate residuals) reads and writes them once.
-Nothing here was fitted to the time of a step.
+A matrix product takes the longer of two times: its FLOPs at the rate of a large product, or reading its operands from
+memory. Then it writes its output. So products with a short inner dimension are slower, as measured. Gradients of
+weights read and write the sum to which they are added. Norms, rotations, gated products, permutations of tokens, casts
+and losses move bytes: each kernel of a usual implementation (fused norms and gates, separate residuals) reads and
+writes them once. Nothing here was fitted to the time of a step.
 """
 
 import math
@@ -38,8 +38,9 @@ class KernelRates(NamedTuple):
     """Achieved rates of a GPU.
 
     - `products`, `grouped` (experts'), `weights` (gradients of weights): FLOP/s by number format.
-    - `attention`: of scores, forward and backward, by width of a head and sequence, as fractions of `peak` [FLOP/s].
-    - `memory_Bps`: of memory.
+    - `attention`: rate of attention scores, forward and backward, by head width and sequence length, as a fraction of
+      `peak` [FLOP/s].
+    - `memory_Bps`: bytes/s of memory.
     """
 
     products: dict[str, float]
@@ -117,7 +118,7 @@ def _check_like(where: str, value: Any, like: Any) -> None:
 
 @cached_by_files(lambda gpu, how="usual", path=None: (path,), maxsize=64)
 def rates_of(gpu: Gpu, how: str = "usual", path: str | None = None) -> KernelRates:
-    """Return the achieved rates of a GPU, from its family in the table or from the part for unmeasured GPUs.
+    """Return the achieved rates of a GPU: of its family in the table, else of the part for unmeasured GPUs.
 
     - `how`: one of `HOW`.
     """
@@ -187,7 +188,7 @@ def _cached_block_seconds(
 
 
 def achieved_by_kernels(workload: Workload, gpu: Gpu, precision: str, seconds: BlockSeconds) -> float:
-    """Return achieved over peak FLOP/s: the model's FLOPs over these seconds and the GPU's peak."""
+    """Return achieved over peak FLOP/s: the model's FLOPs, divided by these seconds and by the GPU's peak."""
     back: Any = seconds.backward
     every = seconds.attention_s + back.attention.inputs + back.attention.weights
     moe = seconds.moe_s + back.moe.inputs + back.moe.weights
@@ -203,7 +204,7 @@ class BandwidthShares(NamedTuple):
     """Achieved over nominal bandwidth of communication.
 
     - `nic`, `nvlink`: in all-to-alls; `ring_nic`, `ring_nvlink`: in rings; `send`: of NICs in sends between stages.
-    - `counts_s`: seconds before a dispatch in which ranks exchange its sizes.
+    - `counts_s`: seconds in which ranks exchange the sizes of a dispatch before it starts.
     - `cores`: fraction of a GPU's cores that an all-to-all uses.
     """
 
@@ -221,7 +222,7 @@ IDEAL = BandwidthShares()
 
 @cached_by_files(lambda servers, dispatcher, how="usual", path=None: (path,), maxsize=256)
 def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | None = None) -> BandwidthShares:
-    """Return what communication kernels achieve in a group, interpolated by the logarithm of `servers`."""
+    """Return the bandwidth shares of communication kernels in a group, interpolated over the logarithm of `servers`."""
     if dispatcher == "ideal":
         return IDEAL
     every, column = table(path), HOW.index(how)
@@ -241,7 +242,8 @@ def shares_of(servers: int, dispatcher: str, how: str = "usual", path: str | Non
 
 
 def job_shares(workload: Workload, dispatcher: str, how: str = "usual", path: str | None = None) -> BandwidthShares:
-    """Return `shares_of` a job's group. With a capacity factor, dispatch sizes are known and `counts_s` is 0."""
+    """Return `shares_of` a job's group. `counts_s` is 0 under a capacity factor, because dispatch sizes are then
+    known."""
     shares = shares_of(workload.servers_per_region, dispatcher, how, path)
     return shares if workload.capacity_factor is None else shares._replace(counts_s=0.0)
 
@@ -291,7 +293,7 @@ class _Kernels:
 
     # ------------------------------------------------------------------------------------------------------- kernels
     def _kernels(self, size: float, count: float = 1) -> float:
-        """Seconds of `count` kernels that move `size` bytes together."""
+        """Seconds of `count` kernels that together move `size` bytes."""
         return count * self.launch_s + size / self.rates.memory_Bps
 
     def _cast(self, elements: float) -> float:
@@ -373,7 +375,8 @@ class _Kernels:
         return (first + second + gated)._replace(again=again)
 
     def _gate(self, elements: float) -> _Passes:
-        """Gate times up moves three elements forward and five backward, plus casts of the product and its gradients."""
+        """The product of gate and up projection moves three elements forward and five backward, plus casts of the
+        product and its gradients."""
         forward = self._kernels(2 * 3 * elements) + self._cast(elements)
         return _Passes(forward, self._kernels(2 * 5 * elements) + self._cast(2 * elements))
 
@@ -386,15 +389,16 @@ class _Kernels:
         return passes._replace(again=passes.forward if self.again.parts & {"moe", "router"} else 0.0)
 
     def _experts(self) -> _Passes:
-        """Seconds of routed experts for the rows that a GPU receives under balanced routing, and of permuting them."""
+        """Seconds that a GPU takes to permute the rows that it receives under balanced routing, and to run routed
+        experts on them."""
         job, model = self.job, self.model
         rows, groups, inner = job.selections, job.experts_per_rank, model.expert_hidden / job.tp
         first = self._product(rows / groups, model.hidden, 2 * inner, groups=groups, grouped=True)
         second = self._product(rows / groups, inner, model.hidden, groups=groups, grouped=True)
         gated = self._gate(rows * inner)
         sent = 0.0 if job.dispatch_bytes < ACTIVATION_BYTES else self._cast(rows * model.hidden)
-        # Rows are sorted by expert and back. Each direction reads and writes them twice if every copy of a token
-        # travels by itself, once if a server or GPU receives a token once.
+        # Rows are sorted by expert, and sorted back afterwards. Each sort reads and writes them twice if every copy of
+        # a token travels by itself, and once if a server or GPU receives a token once.
         kernels = 4 if job.dispatch == "per-expert" and job.ep > 1 and groups > 1 else 2
         sorted_s = self._kernels(kernels * 2 * ACTIVATION_BYTES * rows * model.hidden, kernels)
         moved = _Passes(sorted_s, sorted_s) + _Passes(sent, self._cast(rows * model.hidden))

@@ -34,8 +34,8 @@ def usable_bytes(memory_bytes: float | None) -> float:
 
 
 class Memory(NamedTuple):
-    """Peak bytes on one GPU of a pipeline stage. `attention` and `inner` (experts, FFNs) are activations, `logits` are
-    of output heads on the last stage, and `buffers` hold recomputed activations and rows being sent."""
+    """Peak bytes on one GPU of a pipeline stage. `attention` and `inner` (experts, FFNs) are activations, `logits`
+    belong to output heads on the last stage, and `buffers` hold recomputed activations and rows in transit."""
 
     weights: float
     gradients: float
@@ -169,13 +169,13 @@ class _Routed(NamedTuple):
         return self.fixed + load * self.routed
 
 
-ROUTED = ("rows", "gate", "gated")  # of `kept_bytes`: activations of tokens that routed experts receive
-ATTENTION = ("input", "norm", "qkv", "latents", "mla-up", "out")  # of `kept_bytes`
+ROUTED = ("rows", "gate", "gated")  # of `activation_bytes`: activations of tokens that routed experts receive
+ATTENTION = ("input", "norm", "qkv", "latents", "mla-up", "out")  # of `activation_bytes`
 OF_PRODUCTS = (  # inputs of products, with `Workload.kept_bytes` bytes per element
     *("norm", "out", "inner norm", "rows", "gate", "gated"),
     *("shared gate", "shared gated", "dense gate", "dense gated"),
 )
-DROPPED = {  # activations that are not kept, by the recomputed part
+DROPPED = {  # activations that are not kept, by recomputed part
     "norm": ("norm", "inner norm"),
     "mla-up": ("mla-up",),
     "attention": ATTENTION[1:],
@@ -188,7 +188,7 @@ DROPPED = {  # activations that are not kept, by the recomputed part
 
 
 def activation_bytes(workload: Workload, *, moe: bool) -> dict[str, float]:
-    """Return the bytes per token that a block keeps for its backward pass, by name, without recomputation."""
+    """Return the bytes per token that a block keeps for its backward pass, by name, if nothing is recomputed."""
     model = workload.architecture
     elements = model.attention.activation_elements(model.hidden) | {
         "inner input": model.hidden,

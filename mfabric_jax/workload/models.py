@@ -3,10 +3,10 @@
 Norms, biases and gates of shared experts are left out: they cost next to nothing. An attention class has
 
 - `params(hidden)`: parameters; `products(hidden)`: inner and outer width of every projection;
-- `ups`: indices of the projections from latents; `width`: of a head's scores;
+- `ups`: indices of the projections from latents; `width`: mean width of a head's keys and values;
 - `score_flops(sequence)`: causal forward FLOPs per token, without projections;
-- `kept(hidden)`: elements per token that are kept for the backward pass, by name (arXiv 2205.05198, with a fused kernel
-  that stores no scores);
+- `activation_elements(hidden)`: elements per token that are kept for the backward pass, by name (arXiv 2205.05198, with
+  a fused kernel that stores no scores);
 - `pointwise_elements()`: elements per token that kernels between products and scores read or write;
 - `passed_on(tokens, sequences)`: elements that a context-parallel rank sends to the next one (arXiv 2310.01889).
 """
@@ -22,7 +22,7 @@ MATRICES_PER_FFN = 3  # SwiGLU: gate, up and down projection
 
 
 class _Kind:
-    """Common part of the kinds of attention."""
+    """Base class of the kinds of attention."""
 
     ups: Any = ()
 
@@ -125,7 +125,7 @@ class Latent(_Kind):
 
     @property
     def ups(self) -> tuple[int, ...]:
-        """Indices of the `products` from latents."""
+        """Indices of those `products` that project from latents."""
         return (1, 3) if self.query_rank else (2,)
 
     @property
@@ -133,7 +133,7 @@ class Latent(_Kind):
         return (self.nope_dim + self.rope_dim + self.value_dim) / 2
 
     def pointwise_elements(self) -> float:
-        """Return the elements of latents' norms, rotated parts of queries, and concatenated keys and values."""
+        """Return the elements for norms of latents, rotated parts of queries, and concatenated keys and values."""
         latents = 2 * (self.query_rank + self.kv_rank)
         together = 2 * (self.nope_dim + self.value_dim) + self.rope_dim
         return latents + self.heads * (2 * self.rope_dim + together)
@@ -151,7 +151,7 @@ class Linear(_Kind):
         _check_dimensions(self)
 
     def score_flops(self, sequence: int) -> float:
-        """Return the FLOPs per token to update each head's state with keys and values, and to read it with queries."""
+        """Return the FLOPs per token that update each head's state with keys and values and read it with queries."""
         return 4 * self.heads * self.head_dim**2
 
     def passed_on(self, tokens: int, sequences: int) -> int:
@@ -171,7 +171,7 @@ class Linear(_Kind):
         return self.head_dim
 
     def pointwise_elements(self) -> float:
-        """Return the elements of gates and normed output, read and written."""
+        """Return the elements of gates and of the normed output, read and written."""
         return 4 * self.heads * self.head_dim
 
 
@@ -213,7 +213,7 @@ Attention = GroupedQuery | Latent | Linear | Mixed
 
 
 def up_params(attention: Attention, hidden: int) -> float:
-    """Return the parameters that turn latents into queries, keys and values; mean over blocks."""
+    """Return the parameters that project latents to queries, keys and values; mean over blocks."""
     every = (
         (share, math.prod(kind.products(hidden)[number])) for kind, share in attention.shares for number in kind.ups
     )
@@ -234,8 +234,8 @@ class Architecture:
     - `dense_blocks`: number of leading dense blocks, or a tuple of the dense blocks' positions from 0.
     - `dense_hidden`: inner width of a dense FFN; 0: none.
     - `vocab`: vocabulary size of embedding and output head, one matrix if `tied`; 0: not counted.
-    - `expert_groups`, `top_groups`: a token's experts lie in `top_groups` of `expert_groups` groups; affects traffic if
-      the workload's `node_limit` is "model".
+    - `expert_groups`, `top_groups`: a token's experts lie in `top_groups` of `expert_groups` groups, which affects
+      traffic only if the workload's `node_limit` is "model".
     - `next_tokens`: number of multi-token prediction blocks, which `blocks` leaves out.
 
     Raise `InputError` for a dimension that is not a whole number, `top_k` above `experts`, or blocks that do not exist.
@@ -283,7 +283,7 @@ class Architecture:
 
     @functools.cached_property
     def moe_blocks(self) -> tuple[int, ...]:
-        """Places of the blocks with experts, ascending."""
+        """Positions of the blocks with experts, ascending."""
         which = self.dense_blocks
         dense = set(which) if isinstance(which, tuple) else set(range(which))
         return tuple(block for block in range(self.blocks) if block not in dense)
@@ -349,8 +349,8 @@ _LLAMA = "arXiv 2406.16554; pjlab-sys4nlp/llama-moe@b17aff4 (2 of 16; the 3.5B v
 _QWEN = "Qwen/Qwen1.5-MoE-A2.7B config.json, with the 32 routed experts of arXiv 2501.03905 (the release has 60)"
 _DEEPSEEK = "arXiv 2412.19437; deepseek-ai/DeepSeek-V3@9b4e978 config_671B.json (DeepSeek-R1 is the same architecture)"
 
-# Blocks, width of a token, attention (heads, key-value heads, width of a head), experts, how many of them a token
-# takes, inner width of an expert.
+# Blocks, width of a token, attention (heads, key-value heads, width of a head), experts, top-k, inner width of an
+# expert.
 MIXTRAL_8X22B = Architecture(
     "mixtral-8x22b", 56, 6144, GroupedQuery(48, 8, 128), 8, 2, 16384, source=_MIXTRAL_8X22B, vocab=32768
 )

@@ -133,7 +133,7 @@ class Config:
         self.read[path] = set()
 
     def no_number(self, *fields: str) -> None:
-        """Mark fields that change no number in this layout as read."""
+        """Mark as read the fields that change no number in this layout."""
         self.read[self.path].update(fields)
 
     def _value(self, field: str, default: Any) -> Any:
@@ -204,7 +204,8 @@ def _grouped_query(config: Config, window: int = 0) -> GroupedQuery:
 
 
 def _dense(config: Config, has_experts: Callable[[int], bool], hidden: str) -> Facts:
-    """The dense blocks (their number if they come first) and the width of their FFN, from the field `hidden`."""
+    """The dense blocks (only their number if they come first), and the width of their FFN, which the field `hidden`
+    holds."""
     dense = tuple(block for block in range(config.whole("num_hidden_layers", at_least=1)) if not has_experts(block))
     first = dense == tuple(range(len(dense)))
     return {

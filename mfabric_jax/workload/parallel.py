@@ -47,7 +47,8 @@ INSIDE = "fits into one server: no all-to-all leaves it"
 
 
 def region_remark(servers: int, what: str = "A region") -> str | None:
-    """Return a sentence for regions of one or two servers; None for larger ones, in which circuits can differ."""
+    """Return a sentence for regions of one or two servers; None for larger regions, where policies can choose other
+    circuits."""
     remark = {1: INSIDE, 2: PAIR}.get(servers)
     return None if remark is None else f"{what} {remark}."
 
@@ -133,13 +134,13 @@ class Workload:
     - `predicted`: how many of the last blocks are multi-token prediction (MTP) blocks, each with its own output head.
     - `layout_of_blocks`: how many blocks each place of the pipeline holds (`workload.layout`).
     - `sharding`: what replicas shard: "none", "optimizer" (ZeRO-1), "gradients" (ZeRO-2), "parameters" (ZeRO-3, FSDP).
-    - `head`, `optimizer_step`: whether these take time: "left-out", "counted", or "known" (if `vocab`, or the GPU's
-      memory bandwidth, is known). Memory always includes them.
+    - `head`, `optimizer_step`: whether these take time: "left-out", "counted", or "known" (counted if `vocab`, or the
+      GPU's memory bandwidth, is known). Memory always includes them.
     - `redundant_experts`: slots of a group beyond one per expert, for copies.
     - `dispatch`: "per-expert" sends a token once per expert; "per-server" sends it once per server, which forwards it
       over the NVSwitch.
     - `node_limit`: most servers that a token may reach; "model": by the model's expert groups; None: not modelled.
-    - `capacity_factor`: most selections of an expert over the mean of the all-to-all; further ones are dropped. None:
+    - `capacity_factor`: most selections that an expert takes, over the mean of the all-to-all; it drops the rest. None:
       no limit.
     - `known_as`: the name under which figures for the job are published; empty: none.
 
@@ -188,10 +189,11 @@ class Workload:
     def of(
         cls, model: str, architecture: Architecture, dp: int, tp: int, pp: int, ep: int, gpus: int, **fields: Any
     ) -> "Workload":
-        """Return a workload. Its schedule gives `micro_batches`, `chunks` and `overlap_passes` that are open or None.
+        """Return a workload; its schedule fills `micro_batches`, `chunks` and `overlap_passes` that are missing or
+        None.
 
-        These are as many micro-batches as stages (dualpipe: twice as many), the schedule's chunks, and overlapping
-        passes under dualpipe.
+        It fills in one micro-batch per stage (dualpipe: two), its own number of chunks, and overlapping passes under
+        dualpipe.
         """
         order = SCHEDULES[checks.one_of("schedule", fields.get("schedule", "1f1b"), SCHEDULES)]
         usual = {"chunks": order.chunks or 1, "overlap_passes": order.overlap}
@@ -287,7 +289,7 @@ class Workload:
             return
         if self.dispatch != "per-server":
             raise checks.InputError(
-                f"node_limit needs dispatch 'per-server', got {self.dispatch!r}, where it changes no bytes."
+                f"node_limit needs dispatch 'per-server' (it changes no bytes under another), got {self.dispatch!r}."
             )
         if isinstance(limit, str):
             checks.one_of("node_limit (unless a number of servers)", limit, ("model",))
@@ -312,7 +314,7 @@ class Workload:
 
     @property
     def spread_words(self) -> str:
-        """Degrees in words, such as "DP 2 x TP 2 x PP 8 x EP 4", with ETP instead of TP if experts are folded."""
+        """Degrees in words, such as "DP 2 x TP 2 x PP 8 x EP 4"; folded experts have ETP instead of TP."""
         tp, behind = ("TP", "") if self.folded == 1 else ("ETP", f" (attention TP {self.attention_tp})")
         return f"DP {self.dp} x {tp} {self.tp} x PP {self.pp} x EP {self.ep}{behind}"
 
@@ -395,8 +397,8 @@ class Workload:
 
     @functools.cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """The stages that each copy of the model passes, in order. The copies take equal, consecutive parts of the
-        micro-batches."""
+        """For each copy of the model, its stages in the order of a forward pass. The copies take equal, consecutive
+        parts of the micro-batches."""
         paths = []
         for copy in range(self.order.copies):
             chunks = slice(copy * self.chunks, (copy + 1) * self.chunks)

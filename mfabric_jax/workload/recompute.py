@@ -1,4 +1,5 @@
-"""Recomputation: what a backward pass computes again instead of keeping. A level, or parts of a block joined by "+"."""
+"""Recomputation: what a backward pass computes again instead of keeping it. A setting is a level, or parts of a block
+joined by "+"."""
 
 import functools
 from typing import NamedTuple
@@ -28,10 +29,8 @@ WORDS = f"{', '.join(LEVELS)}, or some of {', '.join(PARTS)} joined by +"
 
 
 class Again(NamedTuple):
-    """What is recomputed of a block: `parts`, or the `whole` block from its input on.
-
-    `attention`, `inner`: whether that includes parts of attention, or of experts and FFNs; `exchanges`: its
-    all-to-alls, too.
+    """What a backward pass recomputes of a block: `parts`, or the `whole` block from its input on. `attention`,
+    `inner`, `exchanges`: whether that includes parts of attention, parts of experts and FFNs, and all-to-alls.
     """
 
     parts: frozenset[str]

@@ -47,7 +47,8 @@ MOST_SHOWN = 8
 
 
 def check_unread(unread: Mapping[str, Any], facts: Mapping[str, Any], kind: str, named: str) -> None:
-    """Raise `InputError` for unread fields that make the model another one than its `model_type`; name the others."""
+    """Raise `InputError` for unread fields that mean another model than `model_type` does; warn of the other unread
+    fields."""
     left = {field: value for field, value in unread.items() if _counts(field, value, facts)}
     if other := [f"{field} = {value!r:.40}" for field, value in left.items() if _means_other(field)]:
         more = f" and {len(other) - MOST_SHOWN} more" if len(other) > MOST_SHOWN else ""

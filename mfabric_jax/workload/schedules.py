@@ -49,7 +49,7 @@ def gpipe_warm_up(stage: int, shape: PipelineShape) -> int:
 
 
 def alternating(warm_up: Callable[[int, PipelineShape], int], *, youngest_first: bool = False):
-    """Return a function for the passes of a stage, which alternate after `warm_up` forwards.
+    """Return a function that gives the passes of a stage: `warm_up` forwards, after which passes alternate.
 
     - `youngest_first`: the backwards that remain at the end start with the last micro-batch.
     """
@@ -99,7 +99,8 @@ class _Walk:
 
 
 def zb_h1(stage: int, shape: PipelineShape) -> list[Unit]:
-    """Return the passes of ZB-H1: 1F1B that delays gradients of weights, at most one micro-batch per earlier stage."""
+    """Return the passes of ZB-H1: 1F1B that delays gradients of weights by at most one micro-batch per earlier
+    stage."""
     walk, warm_up = _Walk(), min(shape.stages - stage - 1, shape.micro_batches)
     for _ in range(warm_up):
         walk.run((FORWARD, 0))
@@ -198,13 +199,13 @@ ROUNDING = 1e-9  # error of a division
 
 
 class PipelineSchedule(NamedTuple):
-    """One pipeline schedule: `units` (passes of a stage), `place` (the model part of a stage's chunk) and limits.
+    """One pipeline schedule: `units` (passes of a stage), `part_of` (the model part of a stage's chunk) and limits.
 
     - `bubble`: wait of the busiest stage over its compute for one micro-batch, if INPUT, WEIGHT and forward passes take
       equally long.
     - `copies`: stages that hold each part; `chunks`: required number, or None; `splits`: WEIGHT passes are separate.
-    - `least`: fewest micro-batches over stages; `multiple`: micro-batches must be a multiple of so many times the
-      stages (0: of 1); `even`: stages and micro-batches must be even.
+    - `least`: fewest micro-batches over stages; `multiple`: micro-batches must be a multiple of this number times the
+      stages (0: any number of them); `even`: stages and micro-batches must be even.
     - `warm_up`: forward passes of a stage before passes alternate; None: they do not alternate.
     - `overlaps`, `overlap`: whether a stage can run a forward and a backward pass together, and does so by default.
     """
@@ -264,7 +265,8 @@ class ModelPart(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """Numbers of MoE and dense blocks in each chunk of a stage, and whether it holds the model's start or end."""
+    """Numbers of MoE and dense blocks in each chunk of a stage, and whether the stage holds the model's start or
+    end."""
 
     moe: tuple[int, ...]
     dense: tuple[int, ...]

@@ -46,7 +46,7 @@ LoadsOf = Callable[[Workload], Loads]  # loads of the stages' fullest ranks
 
 
 def evenly(workload: Workload) -> Loads:
-    """Return None: all ranks receive equal loads."""
+    """Return None, which means that all ranks receive equal loads."""
     return None
 
 
@@ -92,7 +92,7 @@ def quickest(
 
 
 def _least(rows: Sequence[tuple[float, int, float, Workload]], server: Gpu, loads_of: LoadsOf) -> Candidate:
-    """The set-up that needs the least memory; `rows` are sorted by a lower bound of it."""
+    """The set-up that needs the least memory; `rows` are sorted by a lower bound of the memory."""
     _, _, seconds, job = rows[0]
     best = _candidate(job, server, seconds, loads_of)
     for at_least, _, seconds, job in rows[1:]:
@@ -105,7 +105,7 @@ def _least(rows: Sequence[tuple[float, int, float, Workload]], server: Gpu, load
 def _by_time(
     jobs: Sequence[Workload], server: Gpu, recompute: str | None, speeds: Speeds
 ) -> Iterator[tuple[float, Workload]]:
-    """Yield seconds per token and set-up, fastest first. Harder levels of recomputation are never faster."""
+    """Yield seconds per token and set-up, fastest first. A level that recomputes more is never faster."""
 
     def per_token(job: Workload) -> float:
         return iteration_seconds(job, server, speeds).total / job.iteration_tokens
@@ -124,7 +124,7 @@ def _by_time(
 
 
 def _harder(job: Workload) -> tuple[str, ...]:
-    """Levels of recomputation above that of a job; none if the job states parts instead of a level."""
+    """Levels that recompute more than a job does; none if the job states parts instead of a level."""
     levels = tuple(LEVELS)
     return levels[levels.index(job.recompute) + 1 :] if job.recompute in levels else ()
 
@@ -211,7 +211,8 @@ def _divisors(number: int) -> list[int]:
 
 
 def _refusal(architecture: Architecture, stated: Mapping[str, Any]) -> InputError:
-    """The error if no set-up has the stated values: the rule that refuses them, and changes of one value that pass."""
+    """The error for stated values that no set-up has; it names the rule that refuses them, and changes of one value
+    that pass."""
     words = ", ".join(f"{name} {stated[name]}" for name in (*DEGREES, "gpus") if name in stated) or "such degrees"
     degrees = _degrees(architecture, stated)
     batch, steps = stated.get("global_batch"), {_sequences({**stated, **each}) for each in degrees}
@@ -333,7 +334,7 @@ def _as_a_case_says(degrees: Mapping[str, int], folded: int) -> dict[str, int]:
     return own if folded == 1 else {"tp": folded * own.pop("tp"), "etp": degrees["tp"]} | own
 
 
-# Changes that would make a set-up fit the memory of a GPU. Each is checked as a whole set-up, as a run would have it.
+# Changes that would make a set-up fit the memory of a GPU. Each is checked as the complete set-up of a run.
 
 MORE_GPUS = (1, 2, 4, 8)  # factors to try if no single change fits
 Rerun = Callable[[Mapping[str, Any]], Workload]
@@ -350,7 +351,7 @@ class Remedy(NamedTuple):
 def remedies(workload: Workload, server: Gpu, rerun: Rerun, loads_of: LoadsOf = evenly) -> list[Remedy]:
     """Return changes that make a set-up fit the memory on the same number of GPUs: the smallest one of each setting.
 
-    If no single change fits, return the fastest other set-up on 1, 2, 4 or 8 times as many GPUs.
+    Return the fastest other set-up, on 1, 2, 4 or 8 times as many GPUs, if no single change fits.
 
     - `rerun`: gives the workload with changed settings.
     """
@@ -406,7 +407,7 @@ def _other_set_up(workload: Workload, server: Gpu, rerun: Rerun, gpus: int, load
 def remedy_words(remedy: Remedy, before: Workload) -> str:
     """Return a remedy in words: its changes, their consequences and the memory per GPU.
 
-    If a degree changes, all degrees are named, since unstated ones would be searched again.
+    It names all degrees if one of them changes, because a search would otherwise change the unstated ones.
     """
     spread, changed = {}, remedy.changed
     if {*DEGREES} & {*changed}:

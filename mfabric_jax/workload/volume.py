@@ -21,7 +21,7 @@ MASTER_BYTES = 4  # float32 copy of a parameter
 class GradientBytes(NamedTuple):
     """Gradients of one stage [B], whole TP group.
 
-    - `dense`: equal on all groups of GPUs that split attention; includes counted embedding and head.
+    - `dense`: equal on all groups of GPUs that split attention; includes embedding and head if they are counted.
     - `expert`: routed experts of one EP rank; `copies`: mean part of `expert` in redundant experts.
     """
 
@@ -82,7 +82,7 @@ def stage_params(workload: Workload, stage: int) -> StageParams:
 
 
 def word_params(workload: Workload, stage: int) -> int:
-    """Return the parameters of embedding and head on a stage; a tied matrix counts once if both are on it."""
+    """Return the parameters of embedding and head on a stage; a tied matrix counts once if the stage holds both."""
     model, held = workload.architecture, workload.holdings[stage]
     ends = held.begins + held.ends
     if workload.predicted and held.ends and not held.begins:
@@ -99,12 +99,12 @@ def block_params(workload: Workload, moe: bool) -> StageParams:
 
 
 def copy_part(workload: Workload, expert: float) -> float:
-    """Return the mean part of an EP rank's expert parameters in redundant experts."""
+    """Return the mean fraction of an EP rank's expert parameters that belongs to redundant experts."""
     return expert * workload.redundant_experts / workload.expert_slots
 
 
 def copy_ring_bytes(copies: Any, members: int) -> Any:
-    """Return the mean extra bytes that a rank sends if `copies` bytes of its gradients are of redundant experts.
+    """Return the mean extra bytes that a rank sends if `copies` bytes of its gradients belong to redundant experts.
 
     An expert with c slots in each of d groups has a ring of c d members, so its group sends 2 (c - 1)/d more.
     """
@@ -112,7 +112,8 @@ def copy_ring_bytes(copies: Any, members: int) -> Any:
 
 
 def expert_state_bytes(workload: Workload) -> float:
-    """Return the bytes that move with an expert to another rank: its group's part of weights and optimizer state."""
+    """Return the bytes that move with an expert to another rank: the part of its weights and optimizer state that its
+    group holds."""
     replicas = workload.dp * workload.order.copies
     weights = workload.gathered_bytes / (replicas if workload.sharding == "parameters" else 1)
     state = (MASTER_BYTES + 2 * workload.moment_bytes) / (1 if workload.sharding == "none" else replicas)
@@ -216,7 +217,8 @@ def iteration_bytes(workload: Workload) -> dict[str, float]:
 
 
 def share_table(workload: Workload) -> list[dict[str, Any]]:
-    """Return rows `parallelism, bytes_per_iteration, share, measured`; `measured` is text, or None if not published."""
+    """Return a row per parallelism with its `bytes_per_iteration`, `share` of all bytes, and `measured` share (text;
+    None if none was published)."""
     volume = iteration_bytes(workload)
     total = sum(volume.values())
     published = MEASURED_SHARES.get(workload.known_as, {})

@@ -39,7 +39,7 @@ class SwitchCounts(NamedTuple):
 
 
 class ClusterParts(NamedTuple):
-    """The cluster whose parts are counted: the site of its bill, without idle spare GPUs of domains."""
+    """The cluster whose parts are counted: the site of its bill without idle spare GPUs of domains."""
 
     on: Fabric
     resolved: Resolved
@@ -55,7 +55,8 @@ class ClusterParts(NamedTuple):
 
     @property
     def nics(self) -> ServerNics:
-        """NICs of one server. The fabric's parts give them; the group gives ports included in the price of a GPU."""
+        """NICs of one server: the fabric's parts give them, and the group gives ports that the price of a GPU
+        includes."""
         switched, others = 0, 0.0
         for part in self.on.parts(self.site):
             if part.attachment.switch_ports:

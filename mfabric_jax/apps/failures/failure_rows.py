@@ -44,7 +44,7 @@ class Struck(NamedTuple):
 
     @property
     def remedy(self) -> str | None:
-        """The spare that takes over, or "repair" if the job waits; None if the job continues on what remains."""
+        """The spare that takes over, or "repair" if the job waits; None if the job continues on the remaining parts."""
         if self.left.waits is not None:
             return REPAIR
         return SPARE_GPU if self.left.moved else SPARE_SERVER if self.left.spare else None
@@ -172,7 +172,7 @@ LEAST = 1e-5  # fraction of an iteration; less is rounding
 
 
 def faster_by(healthy: Exchanges, hit: Struck, slow_down: float | None, unsplit: bool, since: int) -> str | None:
-    """Return what the affected stage gains, in words; None unless the iteration became shorter.
+    """Return in words why the affected stage became faster; None unless the iteration became shorter.
 
     - `since`: first affected iteration.
     - `unsplit`: servers with circuits leave their electrical NICs idle.

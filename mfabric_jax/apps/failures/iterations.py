@@ -101,7 +101,7 @@ class Failures:
         return self.kinds or tuple(kind for kind in KINDS if self.absent.get(kind) != ONE_PLANE)
 
     def remedies_of(self, kind: str) -> list[str]:
-        """Return the kinds to simulate for a failure: a broken GPU counts as a GPU, as a server, or as both."""
+        """Return the kinds to simulate for a failure; a broken GPU counts as a GPU, as a server, or as both."""
         if kind != "gpu":
             return [kind]
         named = {SPARE_GPU: "gpu", SPARE_SERVER: "server"}
@@ -215,7 +215,8 @@ def _can_simulate(config: Failures, problem: Problem, kind: str, stage: int) -> 
 def _outcomes_by_stage(
     config: Failures, problem: Problem, kind: str, stages: list[int]
 ) -> Iterator[tuple[int, Degraded, Exchanges]]:
-    """For each stage: what remains after the failure, and all-to-alls [I P Q L 2] as if every stage were hit."""
+    """For each stage: the fabric that remains after the failure, and all-to-alls [I P Q L 2] as if every stage were
+    hit."""
     for index, stage in enumerate(stages):
         if index == 0 or problem.group.shares_links or left.stays:  # else all stages lose the same
             left = _remaining_fabric(config, problem, kind, stage)
@@ -348,8 +349,8 @@ def _with_stages(healthy: Exchanges, failed: Exchanges, stage: int, left: Degrad
 
 
 def _hit_iterations(problem: Problem, hits: Sequence[tuple[Exchanges, Degraded | None, int]]) -> list[Iteration]:
-    """Iterations [I] for each hit: its all-to-alls [I ..], what remains (None: everything) and its stage. All hits run
-    in one batch."""
+    """Iterations [I] for each hit. A hit has all-to-alls [I ..], the fabric that remains (None: all of it) and its
+    stage. All hits run in one batch."""
     loads = in_float64(jax.tree.map(lambda *x: np.concatenate(x), *(solved for solved, _, _ in hits)))
     many = len(hits[0][0].load)
     left = [_rates_left(problem, left, stage) for _, left, stage in hits]

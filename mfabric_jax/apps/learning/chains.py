@@ -1,8 +1,8 @@
 """Chains of all-to-alls: circuits stay until the policy changes them, and each change costs the delay.
 
-A chain's forecasts come from one of two sources. They are the true demand with log-normal errors, or they repeat the
-previous step: its demand, or only the popularity of its receivers. Training minimises `chain_time` over the whole
-chain. `serve_chain` times a policy with whole circuits.
+A chain's forecasts are either the true demand with log-normal errors, or they repeat the previous step: its demand, or
+only the popularity of its receivers. Training minimises `chain_time` over the whole chain. `serve_chain` times a policy
+with whole circuits.
 """
 
 from typing import NamedTuple
@@ -36,7 +36,8 @@ ONLY_POPULAR = 0.5  # fraction of predictions that know only the popularity of r
 
 
 class Chain(NamedTuple):
-    """T all-to-alls. `sigma` measures the errors of `forecast`; computation hides `hidden_s` of the region's delay."""
+    """A chain of T all-to-alls. `sigma` measures the errors of `forecast`; computation hides `hidden_s` of the region's
+    delay."""
 
     region: Region
     demand: Float[Array, "T S S"]
@@ -65,7 +66,8 @@ def error_spread(forecast: Float[Array, "T S S"], demand: Float[Array, "T S S"])
 def predict_from_previous(
     key: Key[Array, ""], demands: Float[Array, "T+1 S S"]
 ) -> tuple[Float[Array, "T S S"], Float[Array, ""]]:
-    """Predict every demand but the first from the previous one; return the forecasts and the size of their errors."""
+    """Predict every demand except the first from the previous one; return the forecasts and the size of their
+    errors."""
     popular = jax.random.uniform(key, (), jnp.float32) < ONLY_POPULAR
     before = demands[:-1]
     guess = jnp.where(popular, jax.vmap(popularity)(before), before)
@@ -86,14 +88,14 @@ def draw_chain(
     A fraction `noisy_share` of the chains has forecasts with errors `sigma`. The others predict each demand from the
     previous one.
     """
-    keys = jax.random.split(key, 8)
+    keys = jax.random.split(key, 9)
     part = [jax.random.uniform(entry, (), jnp.float32) for entry in keys[:6]]
     demands = base[None]
     if steps > 1 or noisy_share < 1:
         demands = drifting(keys[6], base, steps + 1, skew=part[0], pairs=part[1], memory=0.5 + part[2] / 2)
         demands = demands if recorded is None else recorded
         demands, (guess, error) = demands[1:], predict_from_previous(keys[7], demands)
-    noisy = jax.vmap(lambda key, entry: noisy_forecast(key, entry, sigma))(jax.random.split(keys[7], steps), demands)
+    noisy = jax.vmap(lambda key, entry: noisy_forecast(key, entry, sigma))(jax.random.split(keys[8], steps), demands)
     forecast = noisy
     if noisy_share < 1:
         is_noisy = part[3] < noisy_share

@@ -24,8 +24,8 @@ from mfabric_jax.traffic.predictor import WINDOW
 from mfabric_jax.traffic.samplers import SPLITS, split_key, split_records
 from mfabric_jax.traffic.scenarios import error_of
 
-POOL = 192  # most matrices that a pool takes from one source
-AT_ONCE = 24  # matrices drawn at a time; gates need much memory
+POOL = 192  # most demands that a pool takes from one source
+AT_ONCE = 24  # demands drawn at a time; gates need much memory
 OTHER_SEEDS = 1_000_003  # added to the seed of NumPy's draws for every split after the first
 FOLDED = ("deepseek-r1", "qwen-moe-ep16")  # models of the measured tables; their ranks fold to servers
 MEAN_OF = 256  # draws that the mean demand of a drawn workload averages
@@ -43,8 +43,7 @@ def pool(
     """Return the demands of a split (`traffic.samplers`).
 
     The pool takes at most 192 demands from each drawn family, from the named workloads, from each measured table whose
-    ranks fold to these servers, and from the trace. If the trace has no records for the split, its training records
-    are used.
+    ranks fold to these servers, and from the trace. Training records replace a split of the trace that has no records.
     """
     key, seed = split_key(jax.random.key(seed), split), seed_of(seed, split)
     random = np.random.default_rng(seed)

@@ -161,7 +161,7 @@ class Recorded(eqx.Module):
 
 # ---------------------------------------------------------------------------------------------------- the environment
 class Params(eqx.Module):
-    """Parameters of an episode. All are traced except the number of servers and the type of `source`.
+    """Parameters of an episode; all are traced except the number of servers and the type of `source`.
 
     Computation hides `hidden_s` of `region.delay_s`. Each new circuit adds `each_s` to the delay. An episode has
     `steps` steps.
@@ -196,9 +196,9 @@ class RegionEnv:
     - `routing`: "unsplit", "best-path" or "split", timed by `fluid_lower_bound`.
     - `history`: number H of demands in an observation, newest last.
     - `ahead`: the agent acts before it sees the next demand, so it must predict.
-    - `policies`: None: the action scores pairs. Otherwise the action is an integer: 0 keeps the circuits, n applies
-      policy n. The time of a schedule includes its reconfigurations. If its first one is free, the environment charges
-      the part of it that is not hidden.
+    - `policies`: None: the action scores pairs; else the action is an integer: 0 keeps the circuits, n applies policy
+      n. The time of a schedule includes its reconfigurations. The environment also charges the exposed part of a first
+      one that the schedule treats as free.
     - `dtype`: type of real numbers.
 
     Score action: {"scores" [S S] in 0..1, "change" 0 or 1}. Each circuit in turn goes to the pair with the largest
@@ -414,6 +414,8 @@ def best_trajectory(
     - `routing`: a name, which `fluid_lower_bound` times, or a function (region, circuits, demand) -> seconds.
     - `hidden_s` () or [T]: part of the delay that computation hides; `each_s`: extra delay per new circuit.
     - `start`: circuits before the first step; None: `uniform`.
+
+    Raise `InputError` for arrays of other shapes, for numbers below 0, and for an unknown routing.
     """
     demands = demands_between_servers(of_type("region", region, Region), demands, "demands", "T")
     if start is not None:

@@ -1,4 +1,4 @@
-"""Judges schedulers like policies: they plan for a forecast and are timed on the true demand."""
+"""Judge schedulers like policies: they plan for a forecast and are timed on the true demand."""
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.routing import degree_bound
 from mfabric_jax.support.array_module import Array
 
-SCHEDULED = "scheduled"  # takes the place of a routing in rows
+SCHEDULED = "scheduled"  # replaces the name of a routing in rows
 
 
 def schedules_over_bound(

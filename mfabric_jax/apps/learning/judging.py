@@ -1,4 +1,4 @@
-"""Judges policies by time over the degree bound. They see a forecast; their circuits then carry the true demand.
+"""Judge policies by time over the degree bound. They see a forecast; their circuits then carry the true demand.
 
 `scoreboard` (`mfabric policies bench`) also measures speed and compares with proved optima. `evaluate_policies`
 (`mfabric evaluate`) reports confidence intervals on held-out demand.
@@ -99,7 +99,7 @@ def plan_for(name: str, routing: str, mean: Float[Array, "S S"], sigma: float, r
         return policies.get(name, routes="fixed", risk=risk)
     if name == SAMPLED and routing == "relay":
         return policies.get(name, share_steps=0, risk=risk)  # shares are planned later, for the true demand
-    steps = {} if routing == PLANNED else {"share_steps": 0}  # shares are planned later here too
+    steps = {} if routing == PLANNED else {"share_steps": 0}  # shares are planned later, too
     policy = policies.get_suitable(name, routing="unsplit" if routing == "unsplit" else "split", **steps)
     if name == STATIC:
         return jax.tree_util.Partial(policy, mean=mean)
@@ -189,7 +189,7 @@ class OnRegions:
     trace: str | None = None
     """Recorded routing to judge on as well; it is fitted to 16 expert-parallel ranks, and neighbours share a server."""
     records: tuple[int, int] | None = None
-    """FIRST-LAST record of the trace (default for a gate trace: 2011-5001)."""
+    """Range of records of the trace, FIRST-LAST (default for a gate trace: 2011-5001)."""
     optical_degree: int = 6
     """NICs of a server on the optical switch."""
     electrical_nics: int = 2
@@ -238,9 +238,7 @@ class Scoreboard(OnRegions):
         for field in ("trace", "records", "axes"):
             if getattr(self, field) is not None and RECORDED not in self.scored_workloads:
                 scored_names = ", ".join(self.scored_workloads)
-                raise InputError(
-                    f"{field} needs the workload 'recorded'; workloads do not name it, got {scored_names}."
-                )
+                raise InputError(f"{field} needs the workload 'recorded' in workloads, got {scored_names}.")
         for name in check_list("routings", self.routings):
             one_of("routings", name, ROUTINGS)
         _check(self, "servers", "instances")
@@ -345,7 +343,8 @@ def _measure_time(work: Callable, *arguments) -> tuple[Any, float, float]:
 
 @eqx.filter_jit
 def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: str):
-    """Return the degree bound [N] s, and the times [N] over it of paced and of max-min fair flows (not for relay)."""
+    """Return the degree bounds [N] in seconds, and times over them [N] of paced flows and of max-min fair flows (not
+    for relay)."""
 
     def carry_demand(count, demand):
         circuits, bound = Circuits(count), degree_bound(region, demand)
@@ -359,7 +358,7 @@ def _carry(region: Region, count: Array, true: Float[Array, "N S S"], routing: s
 
 
 def _optima(config: Scoreboard, held: HeldOut, routing: str, tell: Callable[[int], None]) -> np.ndarray:
-    """Return the least paced time of every demand [N] s; NaN if it is not proved or not requested."""
+    """Return the least paced time of every demand [N] in seconds; NaN if it is not proved or not requested."""
     optima, servers = np.full(len(held.demand), np.nan), len(held.mean)
     if not config.optimum_s or servers > MOST_PROVED or routing not in ("unsplit", "split"):
         return optima
@@ -374,9 +373,8 @@ def _optima(config: Scoreboard, held: HeldOut, routing: str, tell: Callable[[int
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation(OnRegions):
-    """What to judge, and on what demand.
-
-    Policies with a routing setting optimise for the judged routing (split for relay).
+    """Policies to judge, and the demand on which they are judged. Policies with a routing setting optimise for the
+    judged routing (split for relay).
     """
 
     policies: tuple[str, ...] = EVALUATED
@@ -393,7 +391,7 @@ class Evaluation(OnRegions):
     share_steps: int = RELAY_STEPS
     """Gradient steps towards relay shares."""
     scenarios: int = 64
-    """Scenarios per forecast for which sample-average plans: the forecast, shrunk, with new errors."""
+    """Scenarios for which sample-average plans, per forecast: each is the shrunk forecast with new errors."""
     schedules: tuple[str, ...] = ()
     """Schedulers that reconfigure during an all-to-all, by name or FILE.py:FUNCTION, whose code is run."""
     delay: float = 0.01

@@ -46,7 +46,7 @@ def reinforce(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: in
 
 
 def _try_noise(model: PolicyNetwork, chain: Chain, key, steps: int):
-    """Return the time with noise, half its excess over that with opposite noise, and circuits before each step."""
+    """Return the time with noise, half its excess over the time with opposite noise, and circuits before each step."""
 
     def serve_with_sign(sign):
         trajectory = serve_chain(_whole(model, sign), chain, key, steps)
@@ -92,7 +92,7 @@ def _score(model: PolicyNetwork, chain: Chain, key, before) -> Float[Array, ""]:
 
 
 def evolve(model: PolicyNetwork, batch: Chain, key: Key[Array, ""], steps: int) -> Slopes:
-    """Return the same as `reinforce`, from opposite pairs of weight changes; all pairs see the same batch."""
+    """Return time and slopes like `reinforce`, from pairs of opposite weight changes; all pairs see the same batch."""
     weights, static = eqx.partition(model, eqx.is_inexact_array)
     flat, back = jax.flatten_util.ravel_pytree(weights)
 

@@ -1,13 +1,14 @@
-"""Trains policies on generated or recorded demand; the loss is the time of the true demand over their circuits.
+"""Train policies on generated or recorded demand; the loss is the time of the true demand on their circuits.
 
 A run is a folder: `checkpoint` (all state), `metrics.jsonl` (a line per `log_every` steps) and `trained.policy`, the
 best model so far, for `policies.load`. Randomness depends only on seed and step, so a resumed run gives equal results.
 
 A network follows the gradient through real-valued circuits, which move to whole numbers during the first half of the
 steps. Relay potentials take a few steps for the true demand and are then held fixed; near the best shares this does not
-change the gradient in the circuits. The objective is one all-to-all, one whose forecast may be a prediction, or a chain
-in which each change costs the delay (`chains`). `methods` has alternatives to the gradient. An index rule uses the
-cross-entropy method (Rubinstein, Methodology and Computing in Applied Probability 1, 1999), which needs no gradient.
+change the gradient in the circuits. The objective is one all-to-all, one all-to-all whose forecast may be a prediction,
+or a chain of all-to-alls in which each change costs the delay (`chains`). `methods` has trainings without this
+gradient. An index rule uses the cross-entropy method (Rubinstein, Methodology and Computing in Applied Probability 1,
+1999), which needs no gradient.
 """
 
 import dataclasses
@@ -26,6 +27,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from mfabric_jax.apps.learning.chains import (
+    TEMPERATURE,
     Chain,
     chain_time,
     chain_time_over_bound,
@@ -57,14 +59,13 @@ HELD_OUT = 96  # held-out demands per size
 BEHIND = 2**32 - 1  # minus the number of servers: random stream of held-out batches, beyond all steps
 CERTAIN = 1 / 5  # fraction of forecasts without errors
 OBJECTIVES = ("all-to-all", "forecast", "iteration")
-TOLD = 0.5  # fraction of chains whose forecasts are the true demand with errors; the rest predict
+TOLD = 0.5  # fraction of chains whose forecasts are the true demand with errors; the others predict
 RECORDED_PART = 0.5  # fraction of chains from the recording, if there is one
 WINDOWS = 512  # most chains taken from a recording
-TEMPERATURE = 0.03  # softness of the largest link time, in degree bounds
 WHOLE_AFTER = 0.5  # fraction of the steps after which circuits count as whole ones
 LAST_RATE = 0.01  # last learning rate over the first
 TRIED = 12  # rules sampled per step
-BEST = 4  # number of best rules that update the distribution
+BEST = 4  # best rules, which update the distribution
 MOVE = 0.4  # step towards mean and deviation of the best rules
 FIRST_SPREAD, LEAST_SPREAD = 0.7, 0.05  # standard deviations of the sampled rules
 NEXT = (0.0, 0.0, 0.0, -1.0, -1.0)  # close to greedy's rule "next", except for `spread` and `relief`
@@ -114,7 +115,7 @@ class TrainingSettings:
     share a server. The first four fifths train, the next tenth chooses the step, the last tenth is held out for
     mfabric evaluate --records."""
     records: tuple[int, int] | None = None
-    """FIRST-LAST record of the trace."""
+    """Range of records of the trace, FIRST-LAST."""
     share_steps: int = 24
     """Gradient steps towards the relay shares that judge circuits under relay routing."""
     log_every: int = 50
@@ -222,7 +223,7 @@ def _lesson(key: PRNGKeyArray, pool, config: TrainingSettings, servers: int) -> 
 
 
 def _region(key: PRNGKeyArray, config: TrainingSettings, servers: int) -> Region:
-    """Return a region with the configured NICs at efficiency 1, or with a fraction `varied` a random one.
+    """Return a region: for a fraction `varied` of the draws a random one, else the configured NICs at efficiency 1.
 
     A random region has 2 to 8 OCS NICs (some servers one less), 1 to 4 EPS NICs, and an efficiency of 0.6 to 1.
     """
@@ -274,7 +275,7 @@ def _start_network(config: TrainingSettings) -> PolicyNetwork | None:
 def network_step(
     state: NetworkState, batch: Lesson, step: Int[Array, ""], config: TrainingSettings
 ) -> tuple[NetworkState, dict[str, Float[Array, ""]]]:
-    """Take one step of Adam on `mean_time`, returned as "time"."""
+    """Take one step of Adam on `mean_time`, which "time" returns."""
     strength = _strength(step, config)
     held = jax.vmap(lambda lesson: settle_lesson(state.model, lesson, strength, config.share_steps))(batch)
     time, slope = eqx.filter_value_and_grad(mean_time)(state.model, batch, held, strength)
@@ -304,7 +305,7 @@ def chain_step(
 
 
 def _strength(step: Int[Array, ""], config: TrainingSettings) -> Float[Array, ""]:
-    """Return how strongly circuits are drawn to whole numbers; 1 for a network that was trained before."""
+    """Return the strength with which circuits are drawn to whole numbers; 1 for a network that was trained before."""
     if config.start is not None:
         return jnp.ones((), jnp.float32)
     return jnp.clip(step.astype(jnp.float32) / (WHOLE_AFTER * config.steps), 0, 1)
@@ -386,7 +387,7 @@ State = NetworkState | IndexState
 # --------------------------------------------------------------------------------------------------------- runs
 class TrainingProgress(NamedTuple):
     state: State
-    best: PolicyNetwork | Index  # by time on held-out demand
+    best: PolicyNetwork | Index  # the best by time on held-out demand
     least: Float[Array, ""]  # its time
 
 

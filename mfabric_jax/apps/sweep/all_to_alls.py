@@ -1,4 +1,4 @@
-"""Sweeps of single all-to-alls: choose circuits for a demand and time the all-to-all with them."""
+"""Sweeps of single all-to-alls: choose circuits for a demand, and time the all-to-all on them."""
 
 import functools
 from collections.abc import Callable, Mapping

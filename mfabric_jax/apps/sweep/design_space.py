@@ -44,7 +44,7 @@ class CodeGroup(NamedTuple):
 
 
 class SweepPart(NamedTuple):
-    """The configurations of a group whose rows share a file."""
+    """Configurations of a group that share one file of rows."""
 
     number: int
     group: CodeGroup

@@ -1,4 +1,4 @@
-"""Runs a sweep part by part. Each part is a file; parts that are already in the folder are not computed again."""
+"""Run a sweep part by part. Each part is a file; parts that the folder already holds are not computed again."""
 
 import json
 import logging
@@ -60,7 +60,7 @@ def sweep(
     - `shard` (i, n): compute only every n-th file, from the i-th, so that n machines share a sweep.
     - `engine`: "local" computes parts in sequence, each on all devices; "ray" uses `workers` processes (None: one per
       GPU or core) and repeats lost work.
-    - `columns`: declares the details that files leave out; None: they have every column.
+    - `columns`: declares the detail columns that files leave out; None: files have every column.
 
     The files do not depend on interruptions or shards; damaged or misplaced files are computed again. Raise InputError
     before the computation if the folder is of another sweep, during it if a file cannot be written, and after it if

@@ -1,4 +1,4 @@
-"""Predicts recorded packet-level runs with the flow-level model, and reports the errors.
+"""Predict recorded packet-level runs with the flow-level model, and report the errors.
 
 A run is one JSON file; docs/formats.md lists its fields. A link carries payload at line rate x payload / (payload +
 header). A flow crosses the links of its recorded path; without one, its two host ports and, in a leaf-spine, the pooled
@@ -38,7 +38,7 @@ QUANTILES = (5, 25, 50, 75, 95)
 LARGE = MIB  # latency, which is not predicted, dominates smaller flows
 ROUNDS = 4  # fixed-point iterations; acknowledgements are 1 % of the data, so each adds two digits
 DONE = 1e-9  # fraction of a flow's bytes: a flow with less left has ended
-_FLOWS, _LINKS, _HOPS = 64, 256, 6  # shapes are rounded up to multiples of these, so that few programs are compiled
+_FLOWS, _LINKS, _HOPS = 64, 256, 6  # shapes are rounded up to multiples of these, so that fewer programs are compiled
 _HOSTS = re.compile(r"(\d+) hosts\b")
 _LEAVES = re.compile(r"(\d+) ToRs? with (\d+) host ports and (\d+) uplinks")
 _THREE_TIERS = re.compile(r"\bk=(\d+), 3 tiers\b")
@@ -128,7 +128,7 @@ FIELDS += ("hop_latency_s", "collective_s", "fluid_ecmp_collective_s", "fluid_co
 OF_FLOW = ("src", "dst", "bytes", "start", "fct_s", "path")
 BESIDE = re.compile(
     r"(sim|ratio|tool|fluid)(_.*)?|n_finished|n_flows|mtu|note|pattern|total_bytes"
-)  # fields of simulators that are ignored
+)  # fields that simulators write and that are ignored
 
 
 def read_run(file: Path) -> PacketRun:
@@ -284,7 +284,8 @@ def predict(run: PacketRun, dtype: str = "float64", transport: str | Transport =
     """Return the exact fluid completion of a run, and the same corrected for a transport.
 
     `dtype`: "float32", or "float64", which needs `jax_enable_x64`. `transport`: as in `get_transport`, or "named" for
-    the transport in the run's file. Packet sizes are the run's.
+    the transport in the run's file. Packet sizes are the run's. Raise InputError for an unknown dtype or transport, for
+    float64 without `jax_enable_x64`, and for a run that cannot be solved.
     """
     one_of("dtype", dtype, DTYPES)
     if dtype == "float64" and not jax.config.read("jax_enable_x64"):
@@ -368,7 +369,8 @@ class RateHistory(NamedTuple):
 def rate_history(
     problem: FlowProblem, size: np.ndarray, start: np.ndarray, back: Int[np.ndarray, "F 2"], acks: float
 ) -> RateHistory:
-    """Simulate flows of `size` [F] bytes that start at `start` [F] s, from event to event. Flows start at full rate.
+    """Simulate flows of `size` [F] bytes that start at `start` [F] seconds, from event to event. Flows start at full
+    rate.
 
     `acks`: bytes of acknowledgements per byte of data. `back`: the two ports that a flow's acknowledgements cross; L
     stands for none.
@@ -408,8 +410,9 @@ def _rates(problem: FlowProblem, active, back, acks, rounds: int) -> Float[Array
 def corrected_finish(
     transport: Transport, history: RateHistory, links: Int[np.ndarray, "F"], link_delay_s: float, line_Bps: float
 ) -> np.ndarray:
-    """Return when each sender knows that its flow has arrived [F] s, with round trip, start-up and slow recovery. A
-    rate that rises by x at slope `regain` payloads per round trip squared loses x^2 / (2 slope) bytes."""
+    """Return the time at which each sender knows that its flow has arrived [F] in seconds, with round trip, start-up
+    and slow recovery. A rate that rises by x at slope `regain` payloads per round trip squared loses x^2 / (2 slope)
+    bytes."""
     finish = history.finish + transport.path_s(links, link_delay_s, line_Bps) + links * link_delay_s
     if transport.regain is None:
         return finish

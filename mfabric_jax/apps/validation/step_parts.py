@@ -1,4 +1,4 @@
-"""The time of an iteration by part: single passes by kind, pairs of passes, bubble, gradients and optimizer."""
+"""Seconds of an iteration by part: single passes by kind, pairs of passes, bubble, gradients and optimizer."""
 
 import numpy as np
 

@@ -16,7 +16,7 @@ from mfabric_jax.workload.recompute import again_of
 
 
 class CaseLimit(NamedTuple):
-    """A limit: if `when` holds for the values by path, the value at `path` must be in `allowed`; `why`: the reason."""
+    """A limit: the value at `path` must be in `allowed` if `when` holds for the values by path; `why`: the reason."""
 
     when: Callable[[dict[str, Any]], bool]
     path: str
@@ -70,7 +70,7 @@ LIMITS = (
     CaseLimit(RANK, "job.dispatch", ("per-expert",), "compute.received.combine rank, because servers add up answers"),
     CaseLimit(_both(PASSES, RANK), "compute.received.combine", ("barrier",), "job.overlap passes"),
     CaseLimit(_both(PASSES, _sends_again), "job.recompute", WITHOUT_SENDING, "job.overlap passes"),
-    CaseLimit(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which would all be alike"),
+    CaseLimit(SEVERAL, "traffic.alike", ("nothing",), "several run.replicas, which would all be equal"),
     CaseLimit(ALIKE, "run.sample", (None, 0), "traffic.alike, which leaves one iteration"),
     CaseLimit(SEVERAL, "traffic.source", ("shares", "generated", "knobs", "trace"), "several run.replicas"),
     CaseLimit(_both(SEVERAL, _is("circuits.span.length", "run")), "run.replicas", (1,), "circuits.span.length run"),
@@ -112,7 +112,7 @@ def check_limits(case: Case, job: Workload, on: Fabric, tree_nics: int) -> None:
         raise Misfit(f"run.sample must be below run.iterations ({case.run.iterations}), got {case.run.sample}.")
     check_network(case, on, tree_nics)
     if case.run.replicas != "all" and case.run.replicas > job.dp:
-        raise Misfit(f"run.replicas must be at most the {job.dp} of {job.model} (dp), got {case.run.replicas}.")
+        raise Misfit(f"run.replicas must be at most {job.dp}, the dp of {job.model}, got {case.run.replicas}.")
 
 
 def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
@@ -129,7 +129,7 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
         )
 
 
-ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # values that replace those of BESIDE on a graph
+ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # values that replace values of BESIDE on a graph
 BESIDE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that each command models, by path
     "an iteration of one group": (
         ("network.paths", ("spray", "ecmp")),
@@ -182,7 +182,7 @@ def _check_passes(settings: dict[str, Any]) -> None:
 
 
 def each_by_demand(settings: dict[str, Any]) -> bool:
-    """Whether a policy must choose by demand alone."""
+    """Whether a policy must choose circuits by demand alone."""
     return PASSES(settings) and settings["circuits.reconfigure"] not in ("span", "bound")
 
 

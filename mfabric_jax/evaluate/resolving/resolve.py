@@ -689,4 +689,4 @@ def _check_measured(case: Case) -> None:
         raise InputError("compute.measured needs iteration_s, the seconds of the measured iteration.")
     if fabric.get(rate.fabric).reconfigures and PAYS({"circuits.reconfigure": case.circuits.reconfigure.name}):
         words = f"compute.measured.fabric {rate.fabric}, because pays weighs computation"
-        refuse("circuits.reconfigure", ("on-demand", "always", "reuse", "predict", "span"), words, "pays")
+        refuse("circuits.reconfigure", ("on-demand", "always", "reuse", "predict", "span", "bound"), words, "pays")

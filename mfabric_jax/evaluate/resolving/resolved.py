@@ -1,7 +1,7 @@
 """A case with every value resolved by `resolve`: the engine's input, without defaults.
 
-Every model has one achieved FLOP/s rate. Each preset fits it to published iteration times: arXiv 2501.03905,
-non-blocking fat-tree at 100, 200, 400 and 800 Gbps, used as three ratios to the time at 800 Gbps.
+Every model has one achieved FLOP/s rate. Each preset fits it to published iteration times of arXiv 2501.03905: of a
+non-blocking fat-tree at 100, 200, 400 and 800 Gbps, as three ratios to the time at 800 Gbps.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def calibration_fits(name: str) -> dict[str, CalibrationFit]:
     return {model: CalibrationFit(**fit) for model, fit in json.loads(file.read_text())["models"].items()}
 
 
-HALF = 0.5  # of the peak, for a model without published times
+HALF = 0.5  # achieved over peak FLOP/s of a model without published times
 
 
 def own_settings(case: Case, fabric: str) -> Any:
@@ -141,7 +141,7 @@ class Hardware:
         return own_settings(self.case, fabric)
 
     def site_of(self, shape: ClusterShape) -> FabricSite:
-        """Return what the fabric is laid out for: servers of a shape with this hardware."""
+        """Return the site for which the fabric is laid out: servers of a shape with this hardware."""
         in_domains = self.fabric.domain_gpus is not None  # domains have a NIC for each GPU
         return FabricSite(
             network=self.case.network,
@@ -171,7 +171,8 @@ class Hardware:
         return planned.planner(self.case.circuits.schedule, region, **self._switches)
 
     def carrier(self, region: Region) -> Callable[[np.ndarray, bool], Carried]:
-        """Return the function that gives what each configuration of a schedule carries of a region's all-to-all."""
+        """Return a function that gives the part of a region's all-to-all that each configuration of a schedule
+        carries."""
         return planned.carrier(self.case.circuits.schedule, region, **self._switches)
 
     @property
@@ -235,7 +236,7 @@ class Resolved(Hardware):
 
     @property
     def plan_on(self) -> str:
-        """Selections for which long spans are planned: of the span itself ("span"), or of the past ("past")."""
+        """Selections for which long spans are planned: those of the span itself ("span"), or of the past ("past")."""
         turn: Any = self.case.circuits.reconfigure
         return "span" if turn.name == "span" and turn.chosen_on == "actual" else "past"
 

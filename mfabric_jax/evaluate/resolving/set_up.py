@@ -1,4 +1,5 @@
-"""Sentences and columns on the set-up of a case: degrees found by search, memory of a GPU, and what would fit."""
+"""Sentences and columns on the set-up of a case: degrees found by search, memory of a GPU, and set-ups that would
+fit."""
 
 import dataclasses
 import functools
@@ -24,8 +25,8 @@ from mfabric_jax.workload.set_ups import remedies, remedy_words, set_up_words
 
 MEMORY = Columns(
     Column("memory_gb", "GB", "Memory that a GPU of the fullest stage needs."),
-    Column("gpu_memory_gb", "GB", "Memory that it has."),
-    Column("fits", TRUTH, "Whether that memory is enough."),
+    Column("gpu_memory_gb", "GB", "Memory of a GPU."),
+    Column("fits", TRUTH, "Whether `memory_gb` fits into the usable memory of a GPU; empty where unknown."),
     Column("memory_weights_gb", "GB", "Part of `memory_gb`: weights.", detail=True),
     Column("memory_gradients_gb", "GB", "Part of `memory_gb`: gradients.", detail=True),
     Column("memory_optimizer_gb", "GB", "Part of `memory_gb`: states of the optimizer.", detail=True),
@@ -39,8 +40,7 @@ MEMORY = Columns(
 
 
 def memory_columns(settings: Resolved, job: Workload) -> dict[str, Any]:
-    """Return the gigabytes that the busiest GPU of the fullest stage needs and has, whether they fit, and all parts.
-
+    """Return the gigabytes that the busiest GPU of the fullest stage needs and has, whether they fit, and their parts.
     None: unknown. The GPU's tokens are those of the timed traffic (`draw_loads`).
     """
     parts, has = fullest_stage(job, draw_loads(settings.case, job))[1], settings.server.memory_bytes
@@ -126,7 +126,8 @@ def _try_changes(original: Case, changes: Mapping[str, Any]) -> Resolved | None:
 
 
 def too_large_words(resolved: Resolved) -> str | None:
-    """Return a sentence on what does not fit in memory and what would; None if all fits or memory is unknown."""
+    """Return a sentence on a set-up that does not fit in memory, and on changes that fit; None if it fits or memory is
+    unknown."""
     job, server = resolved.job, resolved.server
     memory = memory_columns(resolved, job)
     if memory["fits"] is not False:

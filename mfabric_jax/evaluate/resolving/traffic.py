@@ -101,7 +101,7 @@ def draw_loads(case: Case, job: Workload) -> tuple[RankLoad, ...] | None:
 
 @dataclasses.dataclass(frozen=True)
 class _LoadOf:
-    """A case and a job; `key`: what decides how uneven its traffic is."""
+    """A case and a job; `key` identifies how uneven their traffic is."""
 
     case: Case = dataclasses.field(compare=False)
     job: Workload = dataclasses.field(compare=False)
@@ -116,7 +116,7 @@ class _LoadOf:
 
 @cached_by_files(lambda of: files_of_case(of.case), maxsize=256)
 def _of_ranks(of: _LoadOf) -> Float[np.ndarray, "L P R"] | None:
-    """Tokens that each rank receives over those of an even load, by layer and micro-batch."""
+    """Load of each rank over an even load, by layer and micro-batch."""
     case = of.case.with_({"run.iterations": 1, "run.replicas": 1, "run.sample": None})
     try:
         tokens = traffic_of(case, of.job)[0]

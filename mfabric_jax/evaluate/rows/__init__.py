@@ -1,1 +1,1 @@
-"""Turn resolved cases into rows: blocks of cases, columns, provenance."""
+"""Turn resolved cases into rows: compute blocks of cases, fill columns, record provenance."""

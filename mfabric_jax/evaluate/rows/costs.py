@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 SECONDS_AN_HOUR = 3600
 MILLION = 1_000_000
-PLACES = 6  # decimal places when a number of GPUs is compared
+PLACES = 6  # decimal places to which numbers of GPUs are compared
 
 COST = Columns(
     Column("network_cost_usd", "USD", "Price of the network."),
-    Column("perf_per_dollar", "1/(s USD)", "Iterations per second and dollar of network.", rises=True),
-    Column("cluster_cost_usd", "USD", "Price of the whole cluster; idle GPUs that the job causes are included."),
-    Column("perf_per_cluster_dollar", "1/(s USD)", "Iterations per second and dollar of cluster.", rises=True),
+    Column("perf_per_dollar", "1/(s USD)", "Iterations per second and dollar of the network.", rises=True),
+    Column("cluster_cost_usd", "USD", "Price of the whole cluster, with idle GPUs that the job must pay for."),
+    Column("perf_per_cluster_dollar", "1/(s USD)", "Iterations per second and dollar of the cluster.", rises=True),
     Column("network_kw", "kW", "Power of the network."),
     Column("cluster_kw", "kW", "Power of the whole cluster."),
     Column("usd_per_iteration", "USD", "Cost of an iteration: depreciation and energy.", detail=True),
     Column("joules_per_iteration", "J", "Energy of an iteration at the meter.", detail=True),
     Column("usd_per_million_tokens", "USD", "Cost of a million tokens."),
     Column("joules_per_million_tokens", "J", "Energy of a million tokens at the meter."),
-    Column("tokens_per_s", "tokens/s", "Tokens that the whole cluster trains in a second.", rises=True),
+    Column("tokens_per_s", "tokens/s", "Tokens that the whole cluster trains per second.", rises=True),
 )
 TRAINING = Columns(
     Column("training_tokens", "tokens", "Tokens of a whole training (`job.training_tokens`)."),
-    Column("training_days", "days", "Length of that training."),
-    Column("training_low_days", "days", "Its length at the low end of the band.", detail=True),
-    Column("training_high_days", "days", "Its length at the high end of the band.", detail=True),
-    Column("training_usd", "USD", "Its cost."),
-    Column("training_kwh", "kWh", "Its energy at the meter.", detail=True),
+    Column("training_days", "days", "Length of the whole training."),
+    Column("training_low_days", "days", "Length of the whole training at the low end of the band.", detail=True),
+    Column("training_high_days", "days", "Length of the whole training at the high end of the band.", detail=True),
+    Column("training_usd", "USD", "Cost of the whole training."),
+    Column("training_kwh", "kWh", "Energy of the whole training at the meter.", detail=True),
 )
 QUOTES = Columns(
     Column(LOW_PORTS, "USD", "Cost of a million tokens with switch ports at their lowest quoted price."),
@@ -54,7 +54,7 @@ PANELS = Columns(
         "USD",
         "Price of the network with patch panels instead of a switch that never reconfigured; else empty.",
     ),
-    Column("panel_usd_per_million_tokens", "USD", "Cost of a million tokens with those panels."),
+    Column("panel_usd_per_million_tokens", "USD", "Cost of a million tokens with these patch panels; else empty."),
 )
 ON_PANELS = {
     "panel_network_cost_usd": "network_cost_usd",
@@ -72,7 +72,7 @@ class Bill(NamedTuple):
 
 
 def bill_of(settings: Hardware, job: Any, nic_gbps: Any, parts: PartsTable | None = None, **ports: Any) -> Bill:
-    """Return the bill of a cluster: GPUs in use, and idle GPUs that the job must pay for, whose watts do not count.
+    """Return the bill of a cluster. It has GPUs in use and idle GPUs that the job must pay for; idle GPUs add no watts.
 
     A job pays for whole servers or domains, or for a part if it fills none (`Fabric.share_of`).
 
@@ -105,9 +105,9 @@ def usd_of_gpu(settings: Hardware, parts: PartsTable | None = None) -> float | N
 
 
 def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achieved: Any) -> Row:
-    """Return columns of dollars and power: of the cluster, per iteration (energy times PUE), per million tokens.
+    """Return columns of dollars and power: of the cluster, per iteration (energy times PUE), and per million tokens.
 
-    Those that combine the GPUs' price or power with time are unknown where `achieved` exceeds the GPUs' peak.
+    Columns that combine the GPUs' price or power with time are unknown where `achieved` exceeds the GPUs' peak.
     """
     running = settings.parts.running
     joules = multiply(bill.cluster_watts, running.pue * iteration_s)
@@ -130,7 +130,7 @@ def costs(settings: Resolved, job: Workload, bill: Bill, iteration_s: Any, achie
 
 
 def training_columns(settings: Resolved, columns: Mapping[str, Any]) -> Row:
-    """Return the columns of a whole training of `job.training_tokens`, from those of an iteration; nan if it is open.
+    """Return the columns of a whole training from the columns of an iteration; nan if `job.training_tokens` is open.
 
     They are days (also at both ends of the band), dollars at the price of a million tokens, and kWh at the meter.
     """
@@ -158,7 +158,7 @@ def idle_spares(settings: Resolved, job: Workload) -> str | None:
 
 
 def unknown_parts(settings: Hardware, bill: Bill) -> Iterator[str]:
-    """Yield a sentence for every part of a cluster with unknown price or power, and for assumed power."""
+    """Yield a sentence for every part of a cluster whose price or power is unknown, and for power that is assumed."""
     parts, gpu, on = settings.parts, settings.server, settings.fabric
     if why := no_price(on.name, parts.prices):
         yield why
@@ -206,7 +206,7 @@ def _per(usd: Any, iteration_s: Any) -> Any:
 
 
 def columns_at_quotes(settings: Resolved, priced: Callable[..., Any]) -> Row:
-    """Costs of a million tokens and of the network at other quoted prices; None where none are quoted."""
+    """Costs of a million tokens and of the network at other quoted prices; None where no other price is quoted."""
     columns: Row = dict.fromkeys(QUOTED)
     for column, parts in settings.parts.quote_variants(settings.server.name).items():
         bill, each = priced(parts)
@@ -217,7 +217,8 @@ def columns_at_quotes(settings: Resolved, priced: Callable[..., Any]) -> Row:
 
 
 def columns_on_panels(problem: "Problem", turned: Any, priced: Callable[..., Any]) -> Row:
-    """Costs with patch panels instead of a switch that never reconfigured; None if it did, or if there is none."""
+    """Costs with patch panels instead of a switch that never reconfigured; None if the switch did, or if there is
+    none."""
     if not problem.fabric.reconfigures or problem.fabric.about.optics.switches is None:
         return dict.fromkeys(ON_PANELS)
     _, usd_of = priced(panels=True)

@@ -1,4 +1,4 @@
-"""Columns of the cases of one block, which differ only in numbers."""
+"""Columns of the cases of one block. Cases of a block differ only in numbers."""
 
 import dataclasses
 import functools
@@ -41,10 +41,10 @@ from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import scale_seconds
 
 DRAWN = ("shares", "generated", "knobs")  # sources of traffic that depend on the seed
-DRAWN_AGAIN = 16  # blocks of at most this many rows draw their traffic `run.draws` times, larger ones once
+DRAWN_AGAIN = 16  # blocks of at most this many rows draw their traffic `run.draws` times, larger blocks once
 TRIED = 64  # blocks of at most this many cases are checked case by case before computation
 Networks = dict[str, tuple[NetworkOf, RowArrays]]  # networks and the numbers of their cases, by column of seconds
-AVERAGED = -1  # sample: the mean of all iterations
+AVERAGED = -1  # value of `run.sample`: the mean of all iterations
 SAMPLE, BANDWIDTH, EFFICIENCY, ALPHA = "run.sample", "network.nic_gbps", "compute.efficiency", "network.alpha_s"
 LINK_DELAY = "network.link_delay_s"
 PORTS = "network.mfabric.optical_degree"
@@ -52,7 +52,7 @@ MOST_KEYS = 256  # flows are shown for at most this many different all-to-alls
 
 
 class Shared:
-    """All-to-alls that blocks of a run share, each computed once."""
+    """All-to-alls that blocks of cases share, each computed once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
@@ -67,9 +67,10 @@ class Shared:
 
 
 class SolvedCases(NamedTuple):
-    """Columns [C] of solved cases; `which` [C]: index of each case's all-to-alls, which cases may share.
+    """Columns [C] of solved cases. `which` [C]: index of the all-to-alls of each case; several cases may share an
+    index.
 
-    By that index, `over`: loads over the balanced load; `circuits`: the shown circuits.
+    `over` and `circuits` have, by that index, loads over the balanced load and the shown circuits.
     """
 
     which: np.ndarray
@@ -79,7 +80,7 @@ class SolvedCases(NamedTuple):
 
 
 class Points:
-    """Cases of one block; those that differ only in bandwidths, delays and rates are solved once (except under "pays").
+    """Cases of one block; cases that differ only in bandwidths, delays and rates are solved once (except under "pays").
 
     - `problem`: the first case with the caller's traffic; None: use the traffic of the case.
     """
@@ -127,7 +128,7 @@ class Points:
         return numbers
 
     def _efficiencies(self, cases: RowArrays) -> np.ndarray:
-        """The rate of every case, solved once per measured iteration."""
+        """The achieved over peak FLOP/s of every case, solved once per measured iteration."""
         names = [path for path in self.block.columns if path in cases and is_measured_under(self.block.case, path)]
         if not names:
             return cases[EFFICIENCY]
@@ -173,7 +174,8 @@ class Points:
         return row_numbers, each | {SAMPLE: np.add.outer(len(every) * replicas, iteration).ravel()}
 
     def _mean(self, solved: SolvedCases, row_numbers: np.ndarray) -> RowArrays:
-        """Mean over the iterations of every row [N]: seconds of the slowest replica, circuit changes over all."""
+        """Mean over the iterations of every row [N]: seconds of the slowest replica, and the replicas' mean of circuit
+        changes."""
         weight = 1 / np.bincount(row_numbers, minlength=len(self.block))
         changes = {name: x for name, x in solved.columns.items() if name in (*SWITCHING, RECONFIGURED)}
         columns = slowest_columns({n: x for n, x in solved.columns.items() if n not in changes}, self.replicas)
@@ -181,7 +183,7 @@ class Points:
         return {name: np.bincount(row_numbers, values) * weight for name, values in columns.items()}
 
     def _other_draws(self) -> list[np.ndarray]:
-        """Seconds of every row with other draws of its traffic; unknown for more rows than `DRAWN_AGAIN`."""
+        """Seconds of every row with other draws of its traffic; unknown in a block of more than `DRAWN_AGAIN` rows."""
         case = self.case
         if case.traffic.source.name not in DRAWN or self._given is not None:
             return []
@@ -196,7 +198,8 @@ class Points:
         return drawn._mean(drawn._solve_cases(each, {"": (drawn.problem.network, each)}), row_numbers)["iteration_s"]
 
     def _flows(self, solved: SolvedCases, rows: np.ndarray, cases: Numbers) -> RowArrays:
-        """Columns of one dispatch (`flow_ends`) of cases `rows`; unknown beyond `MOST_KEYS` different all-to-alls."""
+        """Columns of one dispatch (`flow_ends`) of cases `rows`; unknown if more than `MOST_KEYS` all-to-alls
+        differ."""
         which, network = solved.which[rows], self.problem.network
         every, first = np.unique(which, return_index=True)
         ends: dict[int, FlowEnds | None] = dict.fromkeys(every.tolist())
@@ -208,7 +211,7 @@ class Points:
         return {name: column_of(values) for name, values in columns.items()}
 
     def _over_balanced(self, solved: SolvedCases, row_numbers: np.ndarray) -> np.ndarray:
-        """The median load of every row's all-to-alls over the balanced one [N]."""
+        """The median, over the all-to-alls of every row [N], of load over balanced load."""
         median = functools.cache(lambda keys: float(np.median([solved.over[key] for key in keys])))
         starts = np.flatnonzero(np.diff(row_numbers)) + 1
         each = np.split(solved.which.reshape(self.replicas, -1), starts, axis=1)
@@ -226,7 +229,8 @@ class Points:
         return replicas_of(self.case.run.replicas, self.job)
 
     def _networks(self, cases: RowArrays) -> Networks:
-        """Networks and numbers by column of seconds: as set (""), and with slower or faster kernels or links."""
+        """Networks and numbers by column of seconds: as the case sets them (""), and with slower or faster kernels or
+        links."""
         resolved, network, job = self.resolved, self.problem.network, self.job
         networks = {"": (network, cases)}
         if resolved.case.compute.rate.name == "kernels":
@@ -297,7 +301,7 @@ class Points:
             yield some, self._all_to_alls(groups[own], costs)
 
     def _all_to_alls(self, group: Any, costs: TradeOff | None) -> AllToAllsOf:
-        """All-to-alls on a group; blocks share them unless they depend on costs."""
+        """All-to-alls on a group; blocks of cases share them unless they depend on costs."""
         if costs is not None:
             return AllToAllsOf(self.problem, group, costs)
         key = dataclasses.replace(self.problem, bandwidths=()).between_key
@@ -306,7 +310,7 @@ class Points:
 
 
 def _beside_rates(group: Any) -> bytes:
-    """What decides a group's all-to-alls at unit bandwidth: its numbers except bandwidth and delay."""
+    """The numbers that decide a group's all-to-alls at unit bandwidth: all except bandwidth and delay."""
     leaves = jax.tree.leaves(eqx.tree_at(lambda g: (g.nic_gbps, g.delay_s), group, (0.0, 0.0)))
     return b"".join(np.asarray(leaf).tobytes() for leaf in leaves)
 
@@ -319,7 +323,8 @@ def over_balanced(job: Workload, load: np.ndarray, balanced: np.ndarray) -> np.n
 
 
 def _columns(job: Workload, loads: Exchanges, own: np.ndarray, times: Mapping[str, Any]) -> RowArrays:
-    """Seconds and circuit changes of cases; `own`: which of `loads` each case has; `times`: by column of `Networks`."""
+    """Seconds and circuit changes of cases; `own`: index into `loads` of each case; `times`: by column of
+    `Networks`."""
     columns = {name: getattr(times[""], name) for name in PARTS}
     columns |= {column: each.iteration_s for column, each in times.items() if column}
     turns = np.asarray(loads.reconfigurations)
@@ -337,7 +342,8 @@ def _problem_of(resolved: Resolved, tiers: tuple[int, ...], variant: str) -> Pro
 
 
 def check_block(block: Block) -> None:
-    """Raise InputError for an impossible case; of more than `TRIED`, check the first and both ends of every column."""
+    """Raise InputError for an impossible case; among more than `TRIED`, try only the first and both ends of every
+    column."""
     check_dtype(block.case.run.dtype)
     if len(block) <= TRIED:
         for case in block:

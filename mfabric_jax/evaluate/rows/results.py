@@ -1,4 +1,4 @@
-"""Simulate cases: group them into blocks, solve and time these, and return rows."""
+"""Simulate cases: group them into blocks of cases, solve and time the blocks, and return rows."""
 
 import dataclasses
 import functools
@@ -87,7 +87,7 @@ class Results:
     def each(
         self, *, done: Container[int] = (), progress: Callable[[Problem], None] | None = None
     ) -> Iterator[tuple[int, list[Row]]]:
-        """Yield (number, rows) of each of the `groups` that is not `done`, in order of completion."""
+        """Yield (number, rows) for each of the `groups` that is not `done`, in order of completion."""
         drop_programs_if_crowded()
         left = [(number, points) for number, points in enumerate(self.groups) if number not in done]
         left.sort(key=lambda item: item[1].work, reverse=True)  # longest first, so that the pool stays busy
@@ -108,7 +108,7 @@ class Results:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _varied_columns(self, block: Block) -> dict[str, Sequence[Any]]:
-        """Columns of the varied settings of a block; None for a setting that its cases do not read."""
+        """Columns of the settings that vary in a block of cases; None for a setting that its cases do not read."""
         case = flat(block.case)
         shown = [path for path in self.cases.varied if path not in SHOWN]
         values = {path: case.get(path) if reads_setting(path, case) else None for path in shown}
@@ -125,7 +125,7 @@ class Results:
 
     @functools.cached_property
     def groups(self) -> list[Points]:
-        """The blocks of cases. Raise InputError for an impossible case."""
+        """The blocks of cases, each with cases that differ only in numbers. Raise InputError for an impossible case."""
         shared = Shared()
         for block in self.cases.blocks:
             check_dtype(block.case.run.dtype)

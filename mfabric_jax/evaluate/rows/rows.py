@@ -37,20 +37,20 @@ RowArrays = dict[str, np.ndarray]
 NAMES = Columns(
     Column("model", TEXT, "Name of the model."),
     Column("fabric", TEXT, "Name of the fabric."),
-    Column("variant", TEXT, "The `name` of a `[[variants]]`, or `as set`."),
+    Column("variant", TEXT, "Name of the entry of `[[variants]]`, or `as set`."),
     Column("policy", TEXT, "Policy that chooses circuits; packet fabrics have none."),
     Column("schedule", TEXT, "Scheduler that changes circuits during all-to-alls (`circuits.schedule`), or none."),
     Column("routing", TEXT, "How bytes use circuits; packet fabrics have spraying."),
     Column("circuits_for", TEXT, "How long circuits stay: for an all-to-all, a layer, an iteration or the run."),
     Column("nic_use", TEXT, "Whether GPUs pool the NICs of their server or use their own."),
     Column("ocs", TEXT, "The optical switch: a name, `unnamed` or `none`."),
-    Column("nic_gbps", "Gbps", "Bandwidth of a NIC and direction."),
-    Column("gpus", "", "GPUs that work; dollars include idle ones, too."),
+    Column("nic_gbps", "Gbps", "Bandwidth of a NIC in each direction."),
+    Column("gpus", "", "GPUs in use; dollars include idle GPUs, too."),
 )
 PARTS_OF_ITERATION = Columns(
-    Column("compute_s", "s", "Time of the busiest stage in computation."),
-    Column("exposed_comm_s", "s", "Time in communication that nothing hides."),
-    Column("reconfig_s", "s", "Time in reconfigurations that nothing hides."),
+    Column("compute_s", "s", "Time in which the busiest stage computes."),
+    Column("exposed_comm_s", "s", "Time of communication that nothing hides."),
+    Column("reconfig_s", "s", "Time of reconfigurations that nothing hides."),
     Column("bubble_s", "s", "Time in which the busiest stage waits for other stages."),
     Column("tp_comm_s", "s", "Part of `exposed_comm_s`: tensor and context parallelism."),
     Column("ep_comm_s", "s", "Part of `exposed_comm_s`: the all-to-alls of experts."),
@@ -69,7 +69,7 @@ JUDGED = Columns(
     Column(
         "latency_s",
         "s",
-        "What `network.alpha_s`, and link delays of a graph beyond `network.link_delay_s`, add to the iteration.",
+        "Time that `network.alpha_s`, and link delays of a graph beyond `network.link_delay_s`, add to the iteration.",
         detail=True,
     ),
     Column("ep_share", "", "`ep_comm_s` over `iteration_s`."),
@@ -79,13 +79,15 @@ JUDGED = Columns(
     Column("achieved_over_peak", "", "Rate of a GPU while it computes, over its peak."),
 )
 SWITCHING = Columns(
-    Column("circuit_changes", "", "Circuits set up in an iteration, all regions; empty where circuits never change."),
+    Column(
+        "circuit_changes", "", "Circuits that an iteration sets up in all regions; empty where circuits never change."
+    ),
     Column("reconfigurations", "", "Reconfigurations of the busiest region's switch in an iteration."),
 )
 ALLOWED = Column(
     "reconfigurations_over_allowed",
     "",
-    "Its reconfigurations per second over those that it is allowed; empty where unknown.",
+    "Reconfigurations per second of the busiest region's switch over its allowed rate; empty where unknown.",
 )
 JOB = Columns(
     Column("tp", "GPUs", "Tensor-parallel degree of attention."),
@@ -96,35 +98,47 @@ JOB = Columns(
     Column("micro_batch", "sequences", "Sequences of a micro-batch."),
     Column("sequence", "tokens", "Tokens of a sequence."),
     Column("etp", "GPUs", "Tensor-parallel degree inside experts."),
-    Column("tokens_per_iteration", "tokens", "Tokens that the whole cluster trains in an iteration."),
-    Column("compute_precision", TEXT, "Format of computation."),
-    Column("precision", TEXT, "Format of traffic, or bytes of dispatch, combine and gradients."),
+    Column("tokens_per_iteration", "tokens", "Tokens that the whole cluster trains per iteration."),
+    Column("compute_precision", TEXT, "Number format of computation."),
+    Column("precision", TEXT, "Number format of traffic, or bytes per element of dispatch, combine and gradients."),
 )
 ASSUMED = Columns(
-    Column("ep_over_balanced", "", "Median all-to-all over the same with balanced traffic."),
+    Column("ep_over_balanced", "", "Median load of an all-to-all over the load under balanced traffic."),
     Column("recipe", TEXT, "The recipe that filled open settings of the job, or none."),
-    Column("rank_load_over_mean", "", "Tokens that the busiest rank receives over the mean; median of layers."),
+    Column(
+        "rank_load_over_mean", "", "Tokens that the busiest rank receives over the mean of ranks; median over layers."
+    ),
     Column("region_servers", "", "Servers of a region."),
     Column("first", TEXT, "Which circuits serve the first all-to-all of a forward block.", detail=True),
-    Column("decision_s", "s", "Time that a decision of the policy takes, stated or measured.", detail=True),
-    Column("expert_load", TEXT, "Whether experts compute a balanced load or what the busiest rank received."),
+    Column("decision_s", "s", "Time of one decision of the policy, stated or measured.", detail=True),
+    Column("expert_load", TEXT, "Whether experts compute a balanced load or the load of the busiest rank."),
     Column("placement", TEXT, "The rule that places experts."),
     Column("dispatch", TEXT, "How tokens travel: once per expert or once per server."),
-    Column("dropped_share", "", "Fraction of the selections that experts drop."),
+    Column("dropped_share", "", "Fraction of selections that experts drop."),
     Column("compute_source", TEXT, "Origin of computation times."),
     Column("traffic", TEXT, "Origin of the traffic."),
-    Column("iterations", "", "Iterations that the row averages."),
-    Column("dtype", TEXT, "Arithmetic."),
+    Column("iterations", "", "Iterations over which the row averages."),
+    Column("dtype", TEXT, "Number format of the simulator's arithmetic."),
 )
 REPLICAS = Columns(
     Column("replicas", "", "Data-parallel replicas that are simulated."),
-    Column("slowest_over_mean", "", "The slowest replica, which the row shows, over the mean.", detail=True),
+    Column(
+        "slowest_over_mean",
+        "",
+        "Iteration of the slowest replica, which the row shows, over the mean of replicas.",
+        detail=True,
+    ),
 )
 FLOWS = Columns(
     Column("flow_p50_s", "s", "Time until half of the flows of one dispatch have ended.", detail=True),
-    Column("flow_p99_s", "s", "Time until 99 % of them have ended.", detail=True),
-    Column("busiest_link", TEXT, "The link of that dispatch that its bytes keep busy longest.", detail=True),
-    Column("busiest_link_use", "", "How long they keep it busy, over the length of the dispatch.", detail=True),
+    Column("flow_p99_s", "s", "Time until 99 % of the flows of that dispatch have ended.", detail=True),
+    Column("busiest_link", TEXT, "The link that the bytes of that dispatch keep busy longest.", detail=True),
+    Column(
+        "busiest_link_use",
+        "",
+        "Time for which that dispatch keeps `busiest_link` busy, over the length of the dispatch.",
+        detail=True,
+    ),
 )
 CASES = Columns(
     *(NAMES, ITERATION, JUDGED, COST, SWITCHING, ALLOWED, PANELS, JOB, ASSUMED, MEMORY, REPLICAS),
@@ -265,7 +279,8 @@ def changes_of(job: Workload, anew: np.ndarray, switch: np.ndarray) -> tuple[np.
 
 
 def _switching(problem: "Problem", changes: Any, turns: Any, iteration_s: Any) -> Row:
-    """Columns of changed circuits, reconfigurations, and these over the switch's limit; None: unknown or fixed."""
+    """Columns of changed circuits, of reconfigurations, and of their rate over the rate that the switch allows; None:
+    unknown or fixed."""
     switch = problem.resolved.optical_switch if problem.fabric.reconfigures else None
     if problem.resolved.first == BOUND:
         changes = turns = None
@@ -275,7 +290,7 @@ def _switching(problem: "Problem", changes: Any, turns: Any, iteration_s: Any) -
 
 
 def column_of(values: Sequence[Any]) -> np.ndarray:
-    """Return an array of numbers with nan for None if all are numbers or None, else an array of objects."""
+    """Return an array of numbers, with nan for None, if all values are numbers or None; else an array of objects."""
     kinds = set(map(type, values))
     if kinds <= {int} or kinds <= {float} or kinds <= {bool}:
         return np.asarray(values)

@@ -1,4 +1,4 @@
-"""One iteration as segments, and how every stage spends it."""
+"""One iteration as segments, and the time that every stage spends on each part."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ Segments = list[dict[str, Any]]
 
 
 def example_timeline(case: Case) -> tuple[Segments, list[dict[str, Any]]]:
-    """Return segments (`timing.trace`) and a row per stage of a case's iteration `run.sample`, by default the last.
+    """Return segments (`timing.trace`) and a row per stage of a case's iteration `run.sample` (default: the last).
 
     Raise InputError for several replicas.
     """

@@ -19,7 +19,7 @@ from mfabric_jax.fabric import Region
 from mfabric_jax.policies import greedy, uniform
 from tests.timing.refusals import REGION, TOKENS
 
-UNNAMED = "needs the workload 'recorded'; workloads do not name it, got zipf"
+UNNAMED = "needs the workload 'recorded' in workloads, got zipf"
 PARAMS = Params(Region(4, 8.0, 3), Drift(8e9))
 SCORES, CHOICE = RegionEnv(), RegionEnv(policies=(greedy, uniform))
 

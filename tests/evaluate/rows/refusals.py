@@ -81,7 +81,7 @@ CASES = [  # settings that do not go together, or that nothing has
     (LIMITED | {"placement.rule": "with-circuits"}, "node_limit 'model' are neighbouring"),
     (LIMITED | {"placement.rule": "longest-processing-time"}, "node_limit 'model' are neighbouring"),
     (LIMITED | {"placement.hierarchical.groups": 16}, "node_limit 'model' are neighbouring"),
-    (MIXTRAL | {"run.replicas": 9}, "replicas must be at most the 8 of mixtral-8x7b (dp), got 9"),
+    (MIXTRAL | {"run.replicas": 9}, "replicas must be at most 8, the dp of mixtral-8x7b, got 9"),
     ({"run.replicas": 2, "traffic.alike": "everything"}, "traffic.alike must be nothing with"),
     (
         {"run.sample": 1, "run.iterations": 2, "traffic.alike": "everything"},
