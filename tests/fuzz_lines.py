@@ -100,10 +100,11 @@ LINES = {  # of every command: small ones that are right
     "reproduce": ["reproduce --list", "reproduce nothing --out new"],
     "show": [f"show {SMALL} --fabric mfabric", "show case.toml", "show"],
     "doctor": ["doctor"],
+    "completion": ["completion bash"],
     "experiment": ["experiment"],
     "": ["", "--version", "--help", "compare --help", "show --help network", "nothing"],
 }
-FEW = {"calibrate", "doctor", "experiment", "", "train", "evaluate", "policies", "reproduce"}
+FEW = {"calibrate", "completion", "doctor", "experiment", "", "train", "evaluate", "policies", "reproduce"}
 HEAVY = {  # stopped where compiling begins, which takes a minute; every tenth line runs
     "train": "learning.train",
     "evaluate": "learning.evaluate_policies",

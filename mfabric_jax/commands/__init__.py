@@ -28,6 +28,7 @@ COMMANDS = {  # by name, with a description
     "reproduce": "reproduce figures of the paper, and compare every published number",
     "show": "print the resolved case as TOML, with the source of every value",
     "doctor": "print what determines the speed on this machine: devices, versions, caches, kernels, slow settings",
+    "completion": "print a script that completes command lines in bash, zsh or fish",
 }
 OF_CASES = {  # commands whose `run` takes cases
     *("show", "compare", "timeline", "export", "traffic", "failures", "sweep", "calibrate", "traces study"),
