@@ -363,7 +363,8 @@ def deployment(case: Case) -> Deployment:
     """
     serving, model = case.serving, model_of(case).architecture
     check_size(case, serving.ep, serving.kernels, DECODES_WITH)
-    check_size(case, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH)
+    prefill_path = "serving.ep" if serving.prefill.ep is None else "serving.prefill.ep"
+    check_size(case, serving.prefill.ep or serving.ep, serving.prefill.kernels, PREFILLS_WITH, prefill_path)
     drafts = serving.drafts
     if drafts.accepted > drafts.tokens:
         most = f"serving.drafts.tokens, {drafts.tokens}"
@@ -385,13 +386,13 @@ def kernels_of(group: ServingGroup, stated: str | None, usual: str) -> Family:
     return family(stated or ("nvlink-one-sided" if wide else usual))
 
 
-def check_size(case: Case, gpus: int, kernels: str | None, usual: str) -> None:
+def check_size(case: Case, gpus: int, kernels: str | None, usual: str, path: str = "serving.ep") -> None:
     """Raise `Misfit` if fabric or kernels have no room for a group of `gpus`, or `serving.tp` does not divide it. This
-    check solves nothing."""
+    check solves nothing. `path`: the setting that says `gpus`."""
     group, tp = group_of(case, gpus), case.serving.tp
     check_links(lanes_of(group, kernels_of(group, kernels, usual)))
     if gpus % tp or group.shape.gpus_per_server % tp:
-        raise Misfit(f"serving.tp must divide the GPUs of a server and serving.ep, got {tp}.")
+        raise Misfit(f"serving.tp must divide the GPUs of a server and {path}, got {tp}.")
 
 
 def _pool(case: Case, model: Architecture, gpus: int, kernels: str | None, usual: str) -> GpuPool:

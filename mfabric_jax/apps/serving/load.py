@@ -124,9 +124,10 @@ def capacity(deployed: Deployment, requests: Requests) -> float:
     """
     context, case = mean_context(requests), deployed.case
     numbers = deployed.numbers._replace(context=context)
-    held = min(float(deployed.decoding(numbers).requests), float(deployed.most_requests(context)))
-    gpus = deployed.decode.group.shape.gpus
+    stated, fits = float(deployed.decoding(numbers).requests), float(deployed.most_requests(context))
+    held, gpus = min(stated, fits), deployed.decode.group.shape.gpus
     if case.serving.tpot_ms is None:
+        numbers = numbers._replace(batch=deployed.batch_of(held)) if fits < stated else numbers
         return gpus * held / float(deployed.tpot_for_limit_s(numbers))
     steady, limit_s = deployed.steady(), float(units.ms(case.serving.tpot_ms))
     low, high = 0.0, held

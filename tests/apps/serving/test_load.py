@@ -286,3 +286,14 @@ def test_many_requests_are_told_as_they_end(monkeypatch):
     simulate(requests, prefill, decode, Wire(1e9, 0.0, 1.0))
     queueing.prefill_end_s(requests, prefill)
     assert told == [("requests through both pools", 1000), 1000, ("requests through prefill", 1000), 1000]
+
+
+def test_capacity_counts_the_requests_that_memory_holds_and_their_shorter_steps():
+    """Of a batch too large for the memory, as of the batch that fits it: the same requests, the same step."""
+    stated = Case().with_({"serving.batch": 4096, "serving.context": 64000, "serving.answer": 64})
+    deployed = cached_deployment(stated)
+    requests = poisson(1.0, 3, 64000, 64000, 64, seed=0)
+    fits = float(deployed.most_requests(load.mean_context(requests)))
+    held = cached_deployment(stated.with_({"serving.batch": float(deployed.batch_of(fits))}))
+    assert float(deployed.decoding(deployed.numbers).requests) > fits
+    assert load.capacity(deployed, requests) == pytest.approx(load.capacity(held, requests), rel=1e-6)

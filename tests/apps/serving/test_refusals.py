@@ -25,6 +25,10 @@ CASES = [
     ({"serving.kernels": "deepep-v3"}, "serving.kernels 'deepep-v3' is unknown"),
     ({"serving.drafts.tokens": 1, "serving.drafts.accepted": 1.5}, "serving.drafts.accepted must be at most"),
     ({"serving.tp": 3}, "serving.tp must divide the GPUs of a server and serving.ep, got 3."),
+    (
+        {"serving.tp": 2, "serving.prefill.ep": 33},
+        "serving.tp must divide the GPUs of a server and serving.prefill.ep, got 2.",
+    ),
     ({"serving.experts": "trace"}, "serving.experts trace needs traffic.trace.path"),
     ({"serving.formats.weights": "nvfp4"}, "needs a GPU of the Blackwell family, got H100-SXM."),
     ({"network.fabric": "twisted-torus", "serving.ep": 64}, "network.fabric twisted-torus needs"),
