@@ -389,7 +389,7 @@ def kernels_of(group: ServingGroup, stated: str | None, usual: str) -> Family:
 def check_size(case: Case, gpus: int, kernels: str | None, usual: str, path: str = "serving.ep") -> None:
     """Raise `Misfit` if fabric or kernels have no room for a group of `gpus`, or `serving.tp` does not divide it. This
     check solves nothing. `path`: the setting that says `gpus`."""
-    group, tp = group_of(case, gpus), case.serving.tp
+    group, tp = group_of(case, gpus, path), case.serving.tp
     check_links(lanes_of(group, kernels_of(group, kernels, usual)))
     if gpus % tp or group.shape.gpus_per_server % tp:
         raise Misfit(f"serving.tp must divide the GPUs of a server and {path}, got {tp}.")

@@ -26,8 +26,12 @@ CASES = [
     ({"serving.drafts.tokens": 1, "serving.drafts.accepted": 1.5}, "serving.drafts.accepted must be at most"),
     ({"serving.tp": 3}, "serving.tp must divide the GPUs of a server and serving.ep, got 3."),
     (
-        {"serving.tp": 2, "serving.prefill.ep": 33},
-        "serving.tp must divide the GPUs of a server and serving.prefill.ep, got 2.",
+        {"serving.prefill.ep": 33},
+        "serving.prefill.ep must fill servers of 8 GPUs on fat-tree: a multiple of 8, got 33.",
+    ),
+    (
+        {"serving.tp": 8, "serving.prefill.ep": 4},
+        "serving.tp must divide the GPUs of a server and serving.prefill.ep, got 8.",
     ),
     ({"serving.experts": "trace"}, "serving.experts trace needs traffic.trace.path"),
     ({"serving.formats.weights": "nvfp4"}, "needs a GPU of the Blackwell family, got H100-SXM."),
