@@ -126,7 +126,7 @@ class Mesh(eqx.Module):
         }
 
 
-def mesh_of(count: np.ndarray | Sequence[Any], **rule: Any) -> Mesh:
+def mesh_of(count: Array | np.ndarray | Sequence[Any], **rule: Any) -> Mesh:
     """Return a mesh with `count` [S S] links from server to server; absent links have width 0."""
     count = np.asarray(count)
     tail, head = (x.ravel() for x in np.mgrid[: len(count), : len(count)])

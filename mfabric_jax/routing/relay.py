@@ -31,7 +31,7 @@ class Plan(eqx.Module):
     """
 
     circuits: Circuits
-    shares: Float[Array, "S S S+2"] | None = None
+    shares: Float[Array, "... S S S+2"] | None = None
     schedule: CircuitSchedule | None = None
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ from mfabric_jax.policies.samples import Samples, normalise, samples_of
 from mfabric_jax.policies.static import uniform_circuits
 from mfabric_jax.policies.weighing import relative_delay
 from mfabric_jax.routing import Plan, degree_bound
-from mfabric_jax.routing.potentials import Potentials, minimise
+from mfabric_jax.routing.potentials import minimise
 from mfabric_jax.traffic.demand_families import noisy_forecast
 from mfabric_jax.traffic.samplers import drifting
 from mfabric_jax.traffic.scenarios import expected_demand
@@ -64,10 +64,10 @@ def error_spread(forecast: Float[Array, "T S S"], demand: Float[Array, "T S S"])
 
 
 def predict_from_previous(
-    key: Key[Array, ""], demands: Float[Array, "T+1 S S"]
+    key: Key[Array, ""], demands: Float[Array, "records S S"]
 ) -> tuple[Float[Array, "T S S"], Float[Array, ""]]:
-    """Predict every demand except the first from the previous one; return the forecasts and the size of their
-    errors."""
+    """Predict every demand except the first from the previous one; return the forecasts [T = records - 1] and the size
+    of their errors."""
     popular = jax.random.uniform(key, (), jnp.float32) < ONLY_POPULAR
     before = demands[:-1]
     guess = jnp.where(popular, jax.vmap(popularity)(before), before)
@@ -78,12 +78,12 @@ def draw_chain(
     key: Key[Array, ""],
     region: Region,
     base: Float[Array, "S S"],
-    recorded: Float[Array, "T+1 S S"] | None,
+    recorded: Float[Array, "records S S"] | None,
     steps: int,
     sigma: Float[Array, ""],
     noisy_share: float,
 ) -> Chain:
-    """Draw a chain of `steps` that drifts around `base`, or take the `recorded` one.
+    """Draw a chain of `steps` that drifts around `base`, or take the `recorded` one, of `steps` + 1 records.
 
     A fraction `noisy_share` of the chains has forecasts with errors `sigma`. The others predict each demand from the
     previous one.
@@ -154,8 +154,8 @@ def softened_sample_time(true: Samples, count: Float[Array, "S S"], steps: int) 
     return softened_circuit_time(true, width, settle_potentials(true, width, steps), TEMPERATURE, 1.0)
 
 
-def settle_potentials(true: Samples, width: Float[Array, "S S"], steps: int) -> Potentials:
-    """Return the relay potentials [1 ...] of one sample after `steps`, without derivatives."""
+def settle_potentials(true: Samples, width: Float[Array, "S S"], steps: int) -> Float[Array, "1 links S"]:
+    """Return the relay potentials of one sample after `steps`, without derivatives."""
     links, _ = true.links(true.pairs[0], lax.stop_gradient(width))
     held, _ = minimise(links.soft_time, true.cold[0], steps, enough=true.limit[0] * (1 + ENOUGH / 2))
     return lax.stop_gradient(held)[None]

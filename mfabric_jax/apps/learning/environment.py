@@ -341,7 +341,7 @@ class RegionEnv:
         return count, exchange.astype(self.dtype), jnp.maximum(waited_s - hidden_s, 0)
 
 
-def _array(value: Any) -> Array | None:
+def _array(value: Any) -> Array | np.ndarray | None:
     try:
         return real_numbers("value", value)
     except InputError:
@@ -385,7 +385,7 @@ class Trajectory(NamedTuple):
     paid_s: Float[Array, "T"]
 
     @property
-    def total_s(self) -> Float[Array, ""]:
+    def total_s(self) -> Float[Array, "..."]:
         return (self.exchange_s + self.paid_s).sum(-1)
 
 

@@ -452,7 +452,7 @@ def _fold(seed: int, step: int) -> PRNGKeyArray:
 
 class DemandPool(NamedTuple):
     single: Float[Array, "N S S"]
-    recorded: Float[Array, "W T+1 S S"] | None  # consecutive records, one more than a chain has steps
+    recorded: Float[Array, "W records S S"] | None  # consecutive records, one more than a chain has steps
 
 
 def _pools(config: TrainingSettings, split: str) -> dict[int, DemandPool]:

@@ -130,7 +130,7 @@ def test_an_index_moves_towards_the_rules_that_did_best(monkeypatch):
     monkeypatch.setattr(training, "mean_rule_time", lambda rule, batch, config: jnp.abs(jnp.log(rule.offset / 3)))
     config, state = TrainingSettings(**TINY), training.first_index()
     for step in range(25):
-        state, _ = training.index_step(state, (), jax.random.key(step), config)
+        state, _ = training.index_step(state, training.Lesson(*[None] * 4), jax.random.key(step), config)
     assert float(training.rule_at(state.centre).offset) == pytest.approx(3, rel=0.1)
     training.index_step.clear_cache()
 
