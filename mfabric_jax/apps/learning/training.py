@@ -47,7 +47,6 @@ from mfabric_jax.policies.learned import KINDS, Trained, load, save
 from mfabric_jax.policies.network import PolicyNetwork
 from mfabric_jax.policies.relaxed import softened_time, width_of
 from mfabric_jax.policies.samples import normalise, samples_of
-from mfabric_jax.routing.potentials import Potentials
 from mfabric_jax.support.atomic import check_folder, check_place
 from mfabric_jax.support.text_files import mapping_in
 from mfabric_jax.traffic.demand_families import check_folds, noisy_forecast
@@ -328,8 +327,10 @@ def mean_time(
     return jax.vmap(lesson_time)(batch, potentials).mean()
 
 
-def settle_lesson(model: PolicyNetwork, lesson: Lesson, strength: Float[Array, ""], steps: int) -> Potentials:
-    """Return the relay potentials [1 ...] for the true demand after `steps`, without derivatives."""
+def settle_lesson(
+    model: PolicyNetwork, lesson: Lesson, strength: Float[Array, ""], steps: int
+) -> Float[Array, "1 links S"]:
+    """Return the relay potentials for the true demand after `steps`, without derivatives."""
     true = samples_of(lesson.demand[None], lesson.region)
     return settle_potentials(true, width_of(true, _logits(model, lesson), strength), steps)
 
