@@ -116,9 +116,9 @@ OF_BILLS: tuple[str, ...] = (  # settings of costs and failures
     *("gpu.watts", "gpu.usd", "gpu.nvswitches", "network.prices", "job.training_tokens"),
 )
 # Settings that a command does not read, each with a hint: commands about links, and commands about times and bytes.
-BESIDE_LINKS: dict[str, str] = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")
-BESIDE_LINKS |= {"network.alpha_s": "; the latency of a link is network.link_delay_s"}
-BESIDE_TIMES: dict[str, str] = dict.fromkeys(OF_BILLS, "")
+UNREAD_BY_LINKS: dict[str, str] = dict.fromkeys((*OF_COMPUTING, *OF_BILLS), "")
+UNREAD_BY_LINKS |= {"network.alpha_s": "; the latency of a link is network.link_delay_s"}
+UNREAD_BY_TIMES: dict[str, str] = dict.fromkeys(OF_BILLS, "")
 MOST_CASES = 2**26  # every column has an entry per case
 OWN_NICS = (
     "fat-tree",

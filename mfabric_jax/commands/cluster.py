@@ -4,7 +4,7 @@ import dataclasses
 
 from mfabric_jax import units
 from mfabric_jax.case import Cases
-from mfabric_jax.case.grid import BESIDE_LINKS
+from mfabric_jax.case.grid import UNREAD_BY_LINKS
 from mfabric_jax.commands import shared
 
 READS = ("model.", "gpu.", "job.", "network.", "circuits.policy", "circuits.delay_s", "run.seed", "run.dtype")
@@ -32,7 +32,7 @@ class Options(shared.RowOptions, shared.OnDevice):
 
 def run(cases: Cases, options: Options) -> None:
     case = shared.one_case(cases, "cluster")
-    shared.check_flags(cases, "cluster", READS, options.graph, BESIDE_LINKS)
+    shared.check_flags(cases, "cluster", READS, options.graph, UNREAD_BY_LINKS)
     shared.start_jax(case.run.dtype, options.device)
     from mfabric_jax import report
     from mfabric_jax.evaluate import cluster_rows, solve_cluster

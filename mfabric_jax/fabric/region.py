@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jaxtyping import ArrayLike, Bool, Float, Int, Num
 
 from mfabric_jax import units
-from mfabric_jax.checks import InputError, concrete, not_negative, one_of, part, positive, whole
+from mfabric_jax.checks import InputError, concrete, fraction, not_negative, one_of, positive, whole
 from mfabric_jax.fabric.failures import CUT_OFF, ONE_PLANE, ONE_SPINE, PLANES, Degraded, Hit
 from mfabric_jax.fabric.nic_use import Handover, optical_ports
 from mfabric_jax.support.array_module import Array, array_module
@@ -74,7 +74,7 @@ class Region(eqx.Module):
             value = getattr(self, field)
             if not isinstance(value, Tracer) and np.ndim(value):
                 raise InputError(f"{field} must be one number, got the shape {list(np.shape(value))}; {_vmap(field)}.")
-        part("relay_efficiency", self.relay_efficiency)
+        fraction("relay_efficiency", self.relay_efficiency)
 
     def with_bandwidth(self, nic_gbps: Any, gpu_tbps: Any = None) -> "Region":
         """Return the region at another bandwidth, which may be traced.

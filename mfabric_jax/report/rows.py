@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from mfabric_jax.checks import InputError, format_value
 from mfabric_jax.report.kinds import check_schema, is_number, say_unknown
 from mfabric_jax.report.numerals import plain_scalar
-from mfabric_jax.support.atomic import check_file, lock_file, replacing, suffix, sweep_up
+from mfabric_jax.support.atomic import check_file, lock_file, remove_stale, replacing, suffix
 from mfabric_jax.support.columns import Columns, without_details
 from mfabric_jax.support.extras import load_extra
 from mfabric_jax.support.parts import METADATA_KEY, read_verified
@@ -344,7 +344,7 @@ def keeping(path: str | Path | None, config: Mapping[str, Any], columns: Columns
     path = Path(path)
     with open_journal(path, jsonable(config)) as (journal, done):
         for left in (path, sidecar(path)):
-            sweep_up(left, older_s=0)
+            remove_stale(left, older_s=0)
         kept, complete, stored = Kept(journal, done), False, False
         try:
             yield kept

@@ -22,7 +22,7 @@ from mfabric_jax.fabric.graph_links import GraphLinks
 from mfabric_jax.routing.cluster import links_of, nic_routes
 from mfabric_jax.routing.fixed import leaving_flows
 from mfabric_jax.routing.gradients import NEARLY, gradient_nics
-from mfabric_jax.routing.graph_ways import GraphPaths, graph_paths_of
+from mfabric_jax.routing.graph_paths import GraphPaths, graph_paths_of
 from mfabric_jax.routing.shortest import Routes, shortest_loads, shortest_routes
 from mfabric_jax.routing.transfers import binding
 from mfabric_jax.workload import Workload

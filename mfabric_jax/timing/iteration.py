@@ -38,8 +38,8 @@ from mfabric_jax.workload.volume import (
     tp_bytes_per_gpu,
 )
 
-Beside = dict[str, Float[Array, "*C P Q L 2"]]  # seconds before a block and after its all-to-alls, by kind
-BESIDE = {  # column of rows, track and label of a picture
+OtherSeconds = dict[str, Float[Array, "*C P Q L 2"]]  # seconds before a block and after its all-to-alls, by kind
+OTHER_SECONDS = {  # column of rows, track and label of a picture
     "head": ("compute_s", "compute", "output head"),
     "tp": ("tp_comm_s", "NVSwitch", "TP"),
     "cp": ("tp_comm_s", "EPS", "keys and values"),
@@ -175,7 +175,7 @@ class Walked(NamedTuple):
     blocks: Blocks
     compute: BlockCompute
     reduce_s: Float[Array, "*C P"]
-    beside: Beside
+    others: OtherSeconds
     step_s: Float[Array, "*C P"]
     moved_s: Float[Array, "*C"]
 
@@ -190,8 +190,8 @@ class Walked(NamedTuple):
         each = {"compute_s": slots.compute_s, "tp_comm_s": slots.tp_s, "ep_comm_s": slots.exchange_s}
         columns = {column: seconds.sum((-2, -1)) for column, seconds in each.items()}
         columns |= {"dp_comm_s": self.reduce_s, "reconfig_s": slots.paid_s.sum((-2, -1))}
-        for kind, seconds in self.beside.items():
-            column, *_ = BESIDE[kind]
+        for kind, seconds in self.others.items():
+            column, *_ = OTHER_SECONDS[kind]
             columns[column] = columns[column] + seconds.sum((-3, -2, -1))
         return columns | {"compute_s": columns["compute_s"] + self.step_s}
 
@@ -224,15 +224,15 @@ def walk(
     rates, seconds = jax.tree.map(of_cases, (rates, seconds))  # [C 1] or [C P]
     compute = compute_of(workload, seconds, rates.nvlink_Bps if tp_Bps is None else of_cases(tp_Bps))
     blocks = running_blocks(workload, rates, exchanges, compute)
-    beside = beside_of(workload, rates, compute)
-    if beside:
-        blocks = blocks._replace(beside_s=sum(beside.values()))
+    others = other_seconds_of(workload, rates, compute)
+    if others:
+        blocks = blocks._replace(others_s=sum(others.values()))
     order, send_s = order_of(workload), send_seconds(workload, rates)
     decision_s: Any = rates.decision_s
     table = table_of(order, blocks, compute, _delays(rates, exchanges, send_s), rules)
     slots = run(order, table, send_s, rules, decision_s[:, 0], every=every)
     reduce_s = exposed_reduce_seconds(workload, rates, slots.end, rules)
-    ends = reduce_s, beside, step_seconds(workload, rates), moving_seconds(rates, exchanges)
+    ends = reduce_s, others, step_seconds(workload, rates), moving_seconds(rates, exchanges)
     return Walked(slots, table, blocks, compute, *ends)
 
 
@@ -312,7 +312,7 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
     sends = (exchanges.load > 0) | (exchanges.inside[..., None] > 0)
     counts_s = xp.where(sends & (~where.backward[None, ..., None] & [True, False]), rates.counts_s, 0)
     latency_s = xp.where(exchanges.load > 0, rates.latency_s, 0) + xp.where(sends, rates.alpha_s, 0) + counts_s
-    turns = exchanges.switch[..., 1]
+    reconfigures = exchanges.switch[..., 1]
     early = None if exchanges.early is None else Early(*xp.moveaxis(exchanges.early, -2, 0))
     experts_s = 0.0 if early is None else _of_experts(workload, jax.tree.map(_wide, compute))
 
@@ -329,8 +329,8 @@ def running_blocks(workload: Workload, rates: FabricRates, exchanges: Exchanges,
     inside_Bps = rates.nvlink_Bps if rates.inside_Bps is None else rates.inside_Bps
     inside_s = exchanges.inside[..., None] / inside_Bps * size
     inside_s = second_earlier(inside_s, early and early.inside) + latency_s
-    waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting, turns)
-    optical_s = seconds_of(exchanges.optical, turns)
+    waiting_s = None if exchanges.waiting is None else seconds_of(exchanges.waiting, reconfigures)
+    optical_s = seconds_of(exchanges.optical, reconfigures)
     packet_s = seconds_of(exchanges.electrical)
     present, moe = (xp.asarray(flags)[None] for flags in (where.present, where.layer >= 0))
     fields = exchanges.switch, exchanges.ahead, inside_s, waiting_s, exchanges.busy
@@ -370,7 +370,7 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "
     """Return the seconds of the gradient all-reduce of every stage at the end of the iteration, by `replica_ring`.
 
     Dense gradients are reduced over all servers of the stage, gradients of experts over replicas and copies. Sharded
-    optimizer states take a reduce-scatter, then an all-gather of weights. `beside_of` covers further sharding.
+    optimizer states take a reduce-scatter, then an all-gather of weights. `other_seconds_of` covers further sharding.
     """
     sizes = [replica_bytes(workload, stage, last=True) for stage in range(workload.pp)]
     rings = [replica_ring(workload, size.dense, size.expert) for size in sizes]
@@ -384,7 +384,7 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "
 
 
 # ------------------------------------------------------------------------------------- beside attention and experts
-def beside_of(workload: Workload, rates: FabricRates, compute: BlockCompute) -> Beside:
+def other_seconds_of(workload: Workload, rates: FabricRates, compute: BlockCompute) -> OtherSeconds:
     """Return the seconds of a block, by kind, besides attention, experts and their communication."""
     by_kind = {}
     if workload.head_counted or workload.predicted:

@@ -57,10 +57,10 @@ def play(steps: tuple, clock: StageClock, blocks: list[tuple[Any, Any]], decisio
             known[whose] = now + decision_s
         elif isinstance(op, ops.Reconfigure):
             reconfigure_start = xp.where(flags[FLAGS["asks", op.which]], xp.maximum(quiet, known[whose]), quiet)
-            turns = flags[FLAGS["switch", op.which]]
-            anew = xp.where(turns, active > reconfigure_start, anew)
-            active = xp.where(turns, reconfigure_start + seconds[SECONDS["delay", op.which]], active)
-            record["turn", op.which] = reconfigure_start
+            reconfigures = flags[FLAGS["switch", op.which]]
+            anew = xp.where(reconfigures, active > reconfigure_start, anew)
+            active = xp.where(reconfigures, reconfigure_start + seconds[SECONDS["delay", op.which]], active)
+            record["reconfigure_start", op.which] = reconfigure_start
         elif isinstance(op, ops.Send):
             here = flags[FLAGS["again" if op.again else "moe"]]
             again = ("again",) * op.again
@@ -279,9 +279,9 @@ class _Players:
         """Play the passes and, beside them, the same passes as if no switch reconfigured."""
         xp, width = self.xp, len(first.stage)
         begin, quiet, active, anew = (xp.concatenate([x, x]) for x in clock)
-        turns = (np.arange(2 * width) < width)[:, None]
-        start = StageClock((begin, begin), begin, quiet, xp.where(turns, active, -np.inf), anew & turns)
-        calm = ~(SWITCHES[:, None, None] & ~turns[None])[None]
+        switches = (np.arange(2 * width) < width)[:, None]
+        start = StageClock((begin, begin), begin, quiet, xp.where(switches, active, -np.inf), anew & switches)
+        calm = ~(SWITCHES[:, None, None] & ~switches[None])[None]
         rows = tuple(
             (xp.concatenate([x.seconds] * 2, -2), xp.concatenate([x.flags] * 2, -2) & calm) for x in (first, second)
         )

@@ -32,7 +32,7 @@ from mfabric_jax.evaluate.demands import BetweenServers
 from mfabric_jax.evaluate.links import at_unit_bandwidth, in_phases, with_acks
 from mfabric_jax.evaluate.on_circuits import OnCircuits
 from mfabric_jax.evaluate.problem import Problem, check_dtype, link_group
-from mfabric_jax.evaluate.resolving.limits import check_beside
+from mfabric_jax.evaluate.resolving.limits import check_modelled
 from mfabric_jax.evaluate.resolving.resolve import resolve
 from mfabric_jax.evaluate.solving import problem_at, solve
 from mfabric_jax.fabric import Circuits, Region, degrade
@@ -122,7 +122,7 @@ class Failures:
 def failures_of(case: Case) -> Failures:
     """Return the checked failures of a case. Raise `InputError` for a failure that cannot happen or is not modelled."""
     options, resolved = case.failures, resolve(case)
-    check_beside("failures", resolved.case)
+    check_modelled("failures", resolved.case)
     if options.kinds is not None:
         names("failures.kinds", options.kinds, KINDS)
     nvswitches = case.gpu.nvswitches

@@ -95,7 +95,7 @@ LEAST_TIERS = 2  # caches travel from prefill groups to decoding groups, so seve
 
 def check_network(case: Case) -> None:
     """Raise `InputError` or `Misfit` for network settings that the fabric refuses or that serving does not read."""
-    limits.check_beside("serving", case)
+    limits.check_modelled("serving", case)
     limits.check_network(case, fabric.get(case.network.fabric), 0)  # room for a group is checked with its size
 
 

@@ -129,8 +129,8 @@ def check_network(case: Case, on: Fabric, tree_nics: int) -> None:
         )
 
 
-ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # values that replace values of BESIDE on a graph
-BESIDE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that each command models, by path
+ON_GRAPHS = {"network.paths": ("spray", "ecmp", "weighted")}  # values that replace values of MODELLED on a graph
+MODELLED: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that each command models, by path
     "an iteration of one group": (
         ("network.paths", ("spray", "ecmp")),
         ("network.oversubscribed_at", ("edge",)),
@@ -161,10 +161,10 @@ BESIDE: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {  # values that ea
 }
 
 
-def check_beside(what: str, case: Case) -> None:
-    """Raise Misfit for a value that `what` (a key of `BESIDE`) does not model."""
+def check_modelled(what: str, case: Case) -> None:
+    """Raise Misfit for a value that `what` (a key of `MODELLED`) does not model."""
     settings = flat(case)
-    for path, allowed in BESIDE[what]:
+    for path, allowed in MODELLED[what]:
         allowed = ON_GRAPHS.get(path, allowed) if case.network.fabric == GRAPH else allowed
         if path in settings and settings[path] not in allowed:
             refuse(path, allowed, what, settings[path], link="for")

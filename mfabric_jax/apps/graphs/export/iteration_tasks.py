@@ -17,7 +17,7 @@ from mfabric_jax.checks import InputError, one_of
 from mfabric_jax.evaluate.arranged import inside_of
 from mfabric_jax.evaluate.links import RELAY_STEPS, at_unit_bandwidth
 from mfabric_jax.evaluate.problem import Problem
-from mfabric_jax.evaluate.resolving.limits import check_beside
+from mfabric_jax.evaluate.resolving.limits import check_modelled
 from mfabric_jax.evaluate.solving import solve_between
 from mfabric_jax.fabric import Circuits
 from mfabric_jax.flows.flows import Flows, flows_of
@@ -172,7 +172,7 @@ def iteration_graph(
 
 def check_exportable(problem: Problem) -> None:
     settings, job, group = problem.resolved, problem.workload, problem.group
-    check_beside("an iteration as a graph", settings.case)
+    check_modelled("an iteration as a graph", settings.case)
     if settings.carried_by.acks_back:
         raise InputError(
             f"network.payload must be goodput for an iteration as a graph, got {settings.carried_by.name}."

@@ -100,7 +100,7 @@ HARMLESS = re.compile(  # attributes of converters and generators that affect ne
     r"|kernel_backend|kernel_file|involved_dim|pg_desc|rank|python_.*|ts|cat|ph|pid|external_id|record_.*"
 )
 OF_FEEDER = ("Id", "Name", "NodeType", "runtime", "data_deps", "ctrlDeps")
-BESIDE = ("workload_graph", "workload_name", "ngpus", "soc")  # fields of the feeder's file
+FEEDER_FIELDS = ("workload_graph", "workload_name", "ngpus", "soc")  # fields of the feeder's file
 
 
 def name_left_out(path: Path, nodes: Iterable[Node]) -> None:
@@ -539,7 +539,7 @@ def _nodes(path: Path) -> tuple[list[Node], bool]:
         if not isinstance(rows, list):
             raise InputError(f"{str(path)!r} must have a list of Chakra nodes, workload_graph.")
         listed = [of_json(item, order, str(path)) for order, item in enumerate(rows)]
-        name_unread(repr(str(path)), "fields", [name for name in fields if name not in BESIDE])
+        name_unread(repr(str(path)), "fields", [name for name in fields if name not in FEEDER_FIELDS])
         return listed, False
     metadata, messages = messages_module().read_stream(path)
     nodes = [of_message(item, str(path)) for item in messages]
