@@ -97,7 +97,7 @@ def _check_range(field: str, value: Any) -> None:
 
 
 CHECKS = {
-    **{"payload_bytes": positive, "header_bytes": not_negative, "pacing": part},
+    **{"payload_bytes": positive, "header_bytes": not_negative, "pacing": fraction},
     **{"ack_bytes": not_negative, "startup_s": not_negative, "regain": positive},
 }
 MEASURED = "measured"  # table in a file of constants
