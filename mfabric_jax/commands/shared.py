@@ -164,7 +164,7 @@ def case_notes(cases: Cases, *, set_ups: bool = True) -> list[str]:
         notes += [search_words(resolved)] if set_ups else []
         notes += [too_large_words(resolved), beyond_words(resolved), dispatcher_words(resolved)]
         if resolved.case.network.fabric == GRAPH:
-            from mfabric_jax.fabric.own_graph import describe_graph
+            from mfabric_jax.fabric.graph_fabric import describe_graph
 
             notes += describe_graph(resolved.case.network, resolved.server.nvlink)
     return list(dict.fromkeys(note for note in notes if note is not None))

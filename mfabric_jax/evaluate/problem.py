@@ -144,7 +144,7 @@ class Problem:
     @functools.cached_property
     def path_links(self) -> float:
         """Links on the longest path between servers: the fabric's, or the group's if its servers forward over more."""
-        return max(self.fabric.paths(self.resolved.site).links, getattr(self.group, "longest", None) or 0)
+        return max(self.fabric.paths(self.resolved.site).links, getattr(self.group, "longest_path_links", None) or 0)
 
     @property
     def path_links_by_degree(self) -> tuple[float, ...]:

@@ -20,7 +20,7 @@ from mfabric_jax.evaluate.circuits import WalkSteps
 from mfabric_jax.evaluate.links import with_acks
 from mfabric_jax.evaluate.rules import Seconds
 from mfabric_jax.fabric import Circuits, Region
-from mfabric_jax.fabric.region import circuits_anew
+from mfabric_jax.fabric.region import new_circuits
 from mfabric_jax.policies import Policy, random_circuits, uniform
 from mfabric_jax.policies.reads import Reads
 from mfabric_jax.routing import Plan, degree_bound
@@ -202,7 +202,7 @@ class Now:
 
         def work(before: Array, after: Array) -> Any:
             counts = self.counts
-            return circuits_anew(counts[before], counts[after])
+            return new_circuits(counts[before], counts[after])
 
         return self._anew(work, *np.broadcast_arrays(before, after))
 
@@ -290,7 +290,7 @@ class Traced:
 
     def anew(self, before: Array, after: Array) -> Array:
         """Number of new circuits."""
-        return circuits_anew(before, after).astype(self.tables.demand.dtype)
+        return new_circuits(before, after).astype(self.tables.demand.dtype)
 
     def where(self, mask: Array, count: Array, other: Array) -> Any:
         return jnp.where(mask[..., None, None], count, other)

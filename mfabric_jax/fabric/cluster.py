@@ -91,11 +91,7 @@ class Cluster:
         fraction("goodput", self.goodput)
         if self.tree is not None and self.tree.hosts % self.servers:
             raise InputError(f"the {self.tree.hosts} hosts of the tree must divide evenly over {self.servers} servers.")
-        if self.nic_use == "own" and self.nics != self.gpus_per_server:
-            raise InputError(
-                f"nic_use 'own' gives each GPU its own NIC, but a server has {self.gpus_per_server} GPUs and "
-                f"{self.nics} NICs; use nic_use 'pooled' or {self.gpus_per_server} NICs."
-            )
+        check_own_nics(self.nic_use, self.nics, self.gpus_per_server)
         if self.regions is not None:
             self._check_regions(self.regions)
 
@@ -301,3 +297,12 @@ class Cluster:
 
 def _between_switches(kind: str) -> bool:
     return kind.startswith(("edge", "aggregation"))
+
+
+def check_own_nics(nic_use: str, nics: float, gpus_per_server: int) -> None:
+    """Raise `InputError` if "own" is used with fewer NICs than GPUs."""
+    if nic_use == "own" and nics != gpus_per_server:
+        raise InputError(
+            f"nic_use 'own' gives each GPU its own NIC, but a server has {gpus_per_server} GPUs and "
+            f"{nics} NICs; use nic_use 'pooled' or {gpus_per_server} NICs."
+        )

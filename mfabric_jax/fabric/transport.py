@@ -8,7 +8,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from mfabric_jax.checks import InputError, not_negative, number, one_of, positive
+from mfabric_jax.checks import InputError, fraction, not_negative, number, one_of, positive
 from mfabric_jax.support.text_files import PARSERS, read_mapping
 from mfabric_jax.units import us
 

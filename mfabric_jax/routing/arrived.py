@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax.checks import InputError, of_type, whole
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.flows import star_completion
 from mfabric_jax.routing.demand import between_servers
 from mfabric_jax.routing.schedule import CarryingSpans, circuit_part, spans

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 
 from mfabric_jax import flows
 from mfabric_jax.checks import not_negative, of_type, whole
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.fabric.region import Region
-from mfabric_jax.fabric.schedule import CircuitSchedule
 from mfabric_jax.routing.demand import between_servers, over
 from mfabric_jax.support.array_module import Array, array_module
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from mfabric_jax import units
 from mfabric_jax.fabric import Region
-from mfabric_jax.fabric.schedule import CircuitSchedule
+from mfabric_jax.fabric.circuit_schedule import CircuitSchedule
 from mfabric_jax.policies import Policy, of_package
 from mfabric_jax.routing.schedule import schedule_part_times
 from mfabric_jax.support.array_module import Array, array_module

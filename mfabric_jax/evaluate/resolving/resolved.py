@@ -299,7 +299,7 @@ class Resolved(Hardware):
             return rates_of(self.server, path=rate.table).memory_Bps
         return self.server.memory_Bps or math.inf
 
-    def room(self, job: Workload) -> SlotLayout:
+    def layout(self, job: Workload) -> SlotLayout:
         """Return `room_of` for the case."""
         return room_of(self.case, job)
 
@@ -341,13 +341,13 @@ def room_of(case: Case, job: Workload) -> SlotLayout:
     facts, rule = job.architecture, case.placement.rule
     limited = job.node_limit == "model" and facts.expert_groups > 1
     groups = getattr(rule, "groups", None) or (facts.expert_groups if limited else facts.experts)
-    room = SlotLayout(job.ep, job.ranks_per_server, job.expert_slots, groups)
-    room.check(facts.experts)
-    whole_groups = rule.name == "hierarchical" and groups == facts.expert_groups == room.servers
+    layout = SlotLayout(job.ep, job.ranks_per_server, job.expert_slots, groups)
+    layout.check(facts.experts)
+    whole_groups = rule.name == "hierarchical" and groups == facts.expert_groups == layout.servers
     if limited and rule.name != "contiguous" and not whole_groups:
         raise InputError(
-            f"placement.rule must be contiguous, or hierarchical with one group per server ({room.servers}), because "
+            f"placement.rule must be contiguous, or hierarchical with one group per server ({layout.servers}), because "
             f"the groups of job.per-server.node_limit 'model' are neighbouring experts, got {rule.name!r} "
             f"with {groups}."
         )
-    return room
+    return layout

@@ -224,8 +224,8 @@ def at_quoted_ports(all_cases: Cases) -> list[str]:
         return []
     low, high = quote.usd
     return [
-        f"A switch port of {quote.gbps:g} Gbps is priced at {listed:,g} dollars (arXiv 2501.03905). At "
-        f"{low:g} to {high:g}, quoted for {quote.of}, networks of {gpus:,} GPUs would cost, in M$: {', '.join(each)}."
+        f"A switch port of {quote.gbps:g} Gbps is priced at {listed:,g} dollars (arXiv 2501.03905). At {low:g} to "
+        f"{high:g}, quoted for {quote.product}, networks of {gpus:,} GPUs would cost, in M$: {', '.join(each)}."
     ]
 
 
