@@ -197,7 +197,7 @@ def _clock(case: Case, shapes: _Shapes):
     both, some = shapes.floats(*places_of, 2), shapes.floats(*places_of)
     switch, ahead = shapes.of(bool, *places_of, 2), shapes.of(bool, *places_of)
     each = shapes.floats(case.batch)
-    loads = Exchanges(both, both, some, switch, ahead, None, each, anew=both)
+    loads = Exchanges(both, both, some, switch, ahead, None, each, new_circuits=both)
     rates = FabricRates(*(each for _ in FabricRates._fields[:-1]))
     seconds = BlockSeconds(each, each, each)
 

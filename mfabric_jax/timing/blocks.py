@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from mfabric_jax.support.array_module import Array, align_rank, array_module
 from mfabric_jax.timing.passes import Order
 from mfabric_jax.workload.compute import Backward, backward_of
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
 
 
@@ -171,7 +171,7 @@ def forward_block() -> tuple[Section, Section, Section]:
 
 
 def backward_block(recompute: str) -> tuple[Section, Section, Section]:
-    again = again_of(recompute)
+    again = recomputed_of(recompute)
     before, between, behind = (), (), ()
     if again.whole:
         before = ATTENTION_AGAIN, REDUCE_AGAIN
@@ -281,7 +281,7 @@ def clock_alone(recompute: str) -> tuple[tuple[int, Any], ...]:
 @functools.cache
 def clock_pair(recompute: str, delayed: bool = True) -> tuple[tuple[int, Any], ...]:
     """Return (whose, operation) of two blocks that run together, where no all-to-all is recomputed."""
-    return _merge_runs(pair("none" if again_of(recompute).exchanges else recompute, delayed))
+    return _merge_runs(pair("none" if recomputed_of(recompute).exchanges else recompute, delayed))
 
 
 def _merge_runs(steps: Any) -> tuple[tuple[int, Any], ...]:
@@ -382,7 +382,7 @@ def table_of(order: Order, blocks: Blocks, compute: BlockCompute, delay_s: Any, 
     runs = seconds[..., : len(COMPUTED)]
     computed = seconds[..., -2]
     reduced = seconds[..., -1]
-    twice = backward & again_of(rules.recompute).exchanges
+    twice = backward & recomputed_of(rules.recompute).exchanges
     length = xp.where(blocks.moe[..., None], xp.maximum(blocks.optical_s, blocks.electronic_s), xp.zeros((), dtype))
     column = SECONDS["run", "inner", False]
     work = runs[..., column]
@@ -461,7 +461,7 @@ def overlap_parts(length: Any, inner: Any, parts: Any) -> tuple[Any, Any]:
 def slots_of(times: dict[Any, Any], table: ClockTable, rules: Rules) -> Slots:
     """Return `Slots` from the times of a clock [.. P Q L], without the waiting of pairs."""
     xp = array_module(times["end"])
-    again = again_of(rules.recompute).exchanges
+    again = recomputed_of(rules.recompute).exchanges
 
     def both(name: str, *again: str) -> Any:
         return xp.stack([times[(name, which, *again)] for which in (0, 1)], -1)

@@ -26,7 +26,7 @@ from mfabric_jax.traffic.dispatch import between_ranks
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.compute import BlockSeconds, backward_of, complete_seconds
 from mfabric_jax.workload.memory import step_bytes
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 from mfabric_jax.workload.schedules import WEIGHT
 from mfabric_jax.workload.volume import (
     block_params,
@@ -247,8 +247,8 @@ def walk_alone(
 def _delays(rates: FabricRates, exchanges: Exchanges, send_s: Any) -> Any:
     """Return the seconds of reconfigurations, for every all-to-all or for every case."""
     delay_s, each_s = (_wide(x) for x in (rates.delay_s, rates.each_s))
-    if exchanges.anew is not None:
-        delay_s = delay_s + each_s * exchanges.anew
+    if exchanges.new_circuits is not None:
+        delay_s = delay_s + each_s * exchanges.new_circuits
     return delay_s if rates.phase_s is None else delay_s + _wide(send_s)  # reconfigure, send, reconfigure back
 
 
@@ -431,7 +431,7 @@ def _rings(workload: Workload, rates, compute: BlockCompute) -> Array:
         once_s = context_bytes(workload) / of_rank + (workload.cp - 1) * rates.step_s
     hidden_s = (workload.cp - 1) / workload.cp * compute.scores_s
     shown_s = _column(array_module(hidden_s).maximum(once_s - hidden_s, 0))
-    again = float(again_of(workload.recompute).whole)  # a recomputed round, before the block's own
+    again = float(recomputed_of(workload.recompute).whole)  # a recomputed round, before the block's own
     other_rounds = context_rounds(workload) - 1 - again
     return _each_block(workload, before=(shown_s, again * shown_s), behind=(0.0, other_rounds * shown_s))
 
@@ -439,7 +439,7 @@ def _rings(workload: Workload, rates, compute: BlockCompute) -> Array:
 def _parameters(workload: Workload, rates, compute: BlockCompute) -> Array:
     """Return the seconds of parameter gathers and gradient scatters that a block's computation does not hide."""
     fetched = workload.gathered_bytes if workload.sharding == "parameters" else 0
-    again, back = again_of(workload.recompute), backward_of(compute)
+    again, back = recomputed_of(workload.recompute), backward_of(compute)
     forward = compute.attention_s, compute.moe_s, compute.dense_s
     parts = back.attention, back.moe, back.dense
     repeats = (float(repeated) for repeated in (again.attention, again.inner, again.inner))

@@ -32,10 +32,10 @@ class Planned(NamedTuple):
 
     - `circuits_s`, `packets_s` [N]: when circuits and packet NICs carry their last byte.
     - `first`, `last` [N S S]: the first and the last circuits of all switches.
-    - `reconfigurations`, `anew` [N]: reconfigurations of the busiest switch during the all-to-all, and new circuits
-      of all switches.
-    - `first_free` [N]: whether `reconfigurations` and `anew` leave out the first reconfiguration, which ends before
-      the all-to-all begins.
+    - `reconfigurations`, `new_circuits` [N]: reconfigurations of the busiest switch during the all-to-all, and new
+      circuits of all switches.
+    - `first_free` [N]: whether `reconfigurations` and `new_circuits` leave out the first reconfiguration, which ends
+      before the all-to-all begins.
     """
 
     circuits_s: Float[Array, "N"]
@@ -43,7 +43,7 @@ class Planned(NamedTuple):
     first: Array
     last: Array
     reconfigurations: Array
-    anew: Array
+    new_circuits: Array
     first_free: Array
 
 
@@ -84,18 +84,18 @@ def schedule_exchanges(
 
     optical = of_slots([plan.circuits_s * (nic_Bps / by) for plan, by in zip(each, sizes, strict=True)])
     electrical = of_slots([plan.packets_s * (nic_Bps / by) for plan, by in zip(each, sizes, strict=True)])
-    anew = _set_up_before(index, sent, each, cold)
+    new_circuits = _set_up_before(index, sent, each, cold)
     first_free = of_slots([plan.first_free for plan in each])
     calm = planner(even[None], False)
     return Exchanges(
         optical,
         electrical,
         xp.zeros_like(optical[..., 0]),
-        first_free & (anew > 0),
+        first_free & (new_circuits > 0),
         xp.asarray(where.backward),
         None,
         xp.maximum(calm.circuits_s, calm.packets_s)[0] * nic_Bps,
-        anew=xp.where(first_free, anew, 0) + of_slots([plan.anew for plan in each]),
+        new_circuits=xp.where(first_free, new_circuits, 0) + of_slots([plan.new_circuits for plan in each]),
         reconfigurations_during=of_slots([plan.reconfigurations for plan in each]),
     )
 
@@ -147,7 +147,7 @@ def plan_each(demand: Float[Array, "N S S"], key: Any, region: Region, policy: P
 
 
 def ends_of_switches(schedule: CircuitSchedule) -> tuple[Array, Array, Array, Array]:
-    """Return `Planned.first`, `last`, `reconfigurations` and `anew` of one schedule without configurations of 0 s."""
+    """Return `first`, `last`, `reconfigurations` and `new_circuits` of a plan, without configurations of 0 s."""
     xp = array_module(schedule.configurations, schedule.seconds)
     used = schedule.seconds > 0
     switch = schedule.switch

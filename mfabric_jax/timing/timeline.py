@@ -26,7 +26,7 @@ from mfabric_jax.support.platforms import platform
 from mfabric_jax.timing import blocks as ops
 from mfabric_jax.timing.blocks import COMPUTED, FLAGS, OF_BOTH, SECONDS, ClockTable, Rules, Slots, slots_of
 from mfabric_jax.timing.passes import Order
-from mfabric_jax.workload.recompute import again_of
+from mfabric_jax.workload.recompute import recomputed_of
 
 SWITCHES = np.isin(np.arange(len(FLAGS)), [FLAGS["switch", 0], FLAGS["switch", 1]])
 
@@ -113,7 +113,7 @@ def names_of(rules: Rules, *, every: bool) -> list[Any]:
     names: list[Any] = ["end", *((name, which) for name in both for which in (0, 1))]
     if every:
         names += ["begin", "held", *(("run", run) for run in ops.RUNS)]
-    if again_of(rules.recompute).exchanges:
+    if recomputed_of(rules.recompute).exchanges:
         names += [(name, which, "again") for name in ("start", "over") for which in (0, 1)]
     return names
 

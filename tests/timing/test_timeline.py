@@ -458,7 +458,7 @@ def test_all_to_alls_of_a_pair_take_turns_and_find_the_circuits_of_the_other_pas
             for (at, which), now, then in zip(ran, size, [None if cold else size[-1], *size[:-1]], strict=True):
                 assert found.switch[stage, at, 0, which] == (now != then)
                 if then is not None:
-                    assert found.anew[stage, at, 0, which] == abs(now - then) / 2
+                    assert found.new_circuits[stage, at, 0, which] == abs(now - then) / 2
             assert [size[at] != size[at - 1] for at in range(8, 12)] == [True] * 4
 
 

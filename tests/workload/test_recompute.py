@@ -10,7 +10,7 @@ from mfabric_jax.workload import get_gpu, memory_of, models
 from mfabric_jax.workload.compute import block_seconds
 from mfabric_jax.workload.kernels import kernel_seconds
 from mfabric_jax.workload.parallel import Workload
-from mfabric_jax.workload.recompute import LEVELS, PARTS, again_of
+from mfabric_jax.workload.recompute import LEVELS, PARTS, recomputed_of
 
 JOB = Workload("v3", models.DEEPSEEK_V3, 1, 1, 4, 64, 256, micro_batch=1, micro_batches=8)
 H100 = get_gpu("H100-SXM")
@@ -37,17 +37,17 @@ def test_one_list_of_operations_serves_both_directions(recompute):
 
 
 def test_levels_hold_more_and_more_and_parts_can_be_joined():
-    assert [sorted(again_of(level).parts) for level in LEVELS] == [
+    assert [sorted(recomputed_of(level).parts) for level in LEVELS] == [
         [],
         ["activation", "mla-up", "norm"],
         ["attention"],
         sorted(PARTS),
     ]
-    joined = again_of("norm+activation+mla-up")
-    assert joined == again_of("light")
+    joined = recomputed_of("norm+activation+mla-up")
+    assert joined == recomputed_of("light")
     assert (joined.attention, joined.inner, joined.exchanges, joined.whole) == (True, True, False, False)
-    assert again_of("moe").exchanges
-    assert not again_of("moe").attention
+    assert recomputed_of("moe").exchanges
+    assert not recomputed_of("moe").attention
 
 
 @pytest.mark.parametrize("value", ["norms", "norm+", "", "norm,moe", "light+moe"])

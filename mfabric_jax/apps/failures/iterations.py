@@ -338,8 +338,8 @@ def _with_stages(healthy: Exchanges, failed: Exchanges, stage: int, left: Degrad
     """Replace the healthy all-to-alls of the affected stage (or of all) with the failed ones; traffic inside servers
     runs on the NVLink that is left."""
     here = slice(None), slice(None) if left.everywhere else stage
-    if healthy.anew is not None and failed.anew is not None:
-        healthy = healthy._replace(anew=put(healthy.anew, here, failed.anew[here]))
+    if healthy.new_circuits is not None and failed.new_circuits is not None:
+        healthy = healthy._replace(new_circuits=put(healthy.new_circuits, here, failed.new_circuits[here]))
     return healthy._replace(
         optical=put(healthy.optical, here, failed.optical[here]),
         electrical=put(healthy.electrical, here, failed.electrical[here]),

@@ -311,7 +311,7 @@ def test_circuits_that_stay_are_waited_for_in_every_block_and_pass():
     solved, moe = solve(one), places(one.workload).layer >= 0
     np.testing.assert_array_equal(solved.switch[0, ..., 0], moe)
     assert not solved.switch[..., 1].any()
-    assert not np.asarray(solved.anew).any()
+    assert not np.asarray(solved.new_circuits).any()
     paid, free = row(case), row(small(REGION | slow))
     # A delay that nothing hides but a block's own computation: each of 32 blocks waits, forward and backward.
     assert free["reconfig_s"] == 0
