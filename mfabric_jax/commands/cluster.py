@@ -39,6 +39,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.evaluate.rows.results import record_of_cases
     from mfabric_jax.evaluate.whole_cluster import flow_rows, link_rows
     from mfabric_jax.fabric.relays import relays_of
+    from mfabric_jax.report.numerals import count_phrase
     from mfabric_jax.report.replay_text import links_text
 
     files = {name: getattr(options, name) for name in ("out", "links", "flows")}
@@ -52,7 +53,8 @@ def run(cases: Cases, options: Options) -> None:
     shared.write_tables(tables, files, config, columns_of)
     columns = ["traffic", "flows", report.TableColumn("gigabytes", "GB"), report.TableColumn("end_s", "ends at [s]")]
     print(
-        f"{solved.job.model} on {rows[0]['fabric']}: {solved.job.gpus:,} GPUs, {rows[0]['links']:,} links; "
+        f"{solved.job.model} on {rows[0]['fabric']}: {count_phrase(solved.job.gpus, 'GPU')}, "
+        f"{count_phrase(rows[0]['links'], 'link')}; "
         f"built in {solved.build_s:.1f} s, solved in {solved.solve_s:.1f} s, at most {rows[0]['peak_mb']:,.0f} MB"
     )
     print(report.plain([row | {"gigabytes": units.to_gigabytes(row["bytes"])} for row in rows], columns))

@@ -78,6 +78,7 @@ def _without_failures(rows: list[dict], cases: Cases) -> Iterator[str]:
 
 def _rows(results: Any, config: dict[str, Any], options: Options) -> tuple[list[dict], bool]:
     """Compute the rows, which are saved even after an interrupt. Return them, and whether there was one."""
+    from mfabric_jax.report.numerals import count_phrase
     from mfabric_jax.report.rows import Kept, keeping
 
     kept, stopped = Kept(None), False
@@ -92,5 +93,5 @@ def _rows(results: Any, config: dict[str, Any], options: Options) -> tuple[list[
         interrupts.take()
         stopped = True
     if options.out is not None and kept.rows:
-        print(f"{len(kept.rows)} rows in {options.out}", file=sys.stderr)
+        print(f"{count_phrase(len(kept.rows), 'row')} in {options.out}", file=sys.stderr)
     return kept.rows, stopped

@@ -186,7 +186,7 @@ def alike_notes(cases: Cases) -> list[str]:
 def print_jobs(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the job of each model."""
     from mfabric_jax.report.grid import group_rows
-    from mfabric_jax.report.noticed import job_words
+    from mfabric_jax.report.row_remarks import job_words
 
     for (model,), own in group_rows(rows, "model").items():
         print(f"{model}: {', '.join(job_words(own))}")
@@ -267,7 +267,7 @@ def write_tables(
 
 
 def changes_of(case: Case) -> str:
-    """Return when the circuits of a case change, in the terms of `report.noticed.slow_switch_words`."""
+    """Return when the circuits of a case change, in the terms of `report.row_remarks.slow_switch_words`."""
     from mfabric_jax import fabric
     from mfabric_jax.case.policies import NO_SCHEDULE
 

@@ -26,7 +26,7 @@ def run(cases: Cases, options: Options) -> None:
     from mfabric_jax.evaluate import example_timeline, resolve
     from mfabric_jax.evaluate.rows.results import record_of_cases
     from mfabric_jax.evaluate.rows.rows import job_columns
-    from mfabric_jax.report.noticed import slow_switch_words
+    from mfabric_jax.report.row_remarks import slow_switch_words
 
     shared.check_outputs(trace=options.out, picture=options.picture)
     segments, rows = example_timeline(case)

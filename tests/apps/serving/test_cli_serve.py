@@ -12,7 +12,7 @@ from mfabric_jax.apps.serving.rows import cached_deployment, row_of
 from mfabric_jax.apps.serving.sizing import MOST_BATCH, in_time
 from mfabric_jax.case import Case, cases
 from mfabric_jax.checks import InputError
-from mfabric_jax.commands import serve_said
+from mfabric_jax.commands import serve_sentences
 from mfabric_jax.report.figures.serving import serving_chart, serving_charts
 from tests.command_line import mistake, status
 
@@ -388,7 +388,7 @@ def test_the_cheapest_row_is_sought_among_all_rows(capsys):
     dear = {"usd_per_million_tokens": 0.3, "tokens_per_s_per_gpu": 9.0}
     row = row_of(cached_deployment(case(serving__ep=32, serving__batch=8.0))) | dear
     least = row | {"usd_per_million_tokens": 0.1, "tokens_per_s_per_gpu": 1.0, "ep": 8}
-    said = next(serve_said.of_rows([row], [row, least]))
+    said = next(serve_sentences.row_sentences([row], [row, least]))
     assert said.startswith("Cheapest row that fits and has a price: ")
     assert "ep 8" in said
     assert "0.1 $" in said

@@ -560,8 +560,8 @@ def _read_set(name: Path, traces: dict[int, list[Node]], shared: Groups, left_ou
     if beyond >= ranks or (absent and not left_out.ranks):
         lost = absent[0] if absent else beyond
         spot.refuse(
-            f"must have a file for every rank, got {len(traces)} files without rank {lost}; to read it without the "
-            f"other files, set ranks to the number of all ranks, at least {beyond + 1}"
+            f"must have a file for every rank, got {files.count_phrase(len(traces), 'file')} without rank {lost}; to "
+            f"read it without the other files, set ranks to the number of all ranks, at least {beyond + 1}"
         )
     nodes = [traces.get(rank, []) for rank in range(ranks)]
     graph, remarks = put_together(nodes, Communicators(shared, of_rank, ranks), left_out, by_id, absent)
