@@ -69,12 +69,12 @@ def _searches(cases: Cases) -> bool:
 
 def _by_fabric(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Group rows that differ only in sizes. A group keeps its rows that are in time, or all if none is."""
-    from mfabric_jax.apps.serving.search import in_time
+    from mfabric_jax.apps.serving.search import rows_within_limits
     from mfabric_jax.report.grid import group_rows
 
     both = *sentences.APART, *sentences.settings_of(rows), "tpot_limit_s", "ttft_limit_s", "by"
     common = [name for name in both if name != "kernels"]
-    return [in_time(own) or own for own in group_rows(rows, "fabric", *common).values()]
+    return [rows_within_limits(own) or own for own in group_rows(rows, "fabric", *common).values()]
 
 
 # --------------------------------------------------------------------------------------------------------------- tables

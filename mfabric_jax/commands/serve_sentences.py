@@ -95,14 +95,14 @@ def common(rows: list[dict[str, Any]]) -> str:
 # ------------------------------------------------------------------------------------------------------------ sentences
 def search_sentences(groups: list[list[dict[str, Any]]], rows: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the best pools of every fabric; `groups`: the rows of each fabric."""
-    from mfabric_jax.apps.serving.search import cheapest, fastest, in_time
+    from mfabric_jax.apps.serving.search import cheapest, fastest, rows_within_limits
 
     yield f"{len(rows)} set-ups were tried, with {', '.join(map(str, sorted({row['ep'] for row in rows})))} GPUs."
     several = len({_times(row) for row in rows}) > 1
     for own in groups:
         best, least = fastest(own), cheapest(own)
         named = name_row(best, rows, sized=False) + (f", within {_times(best)}" if several else "")
-        if not in_time(own):
+        if not rows_within_limits(own):
             yield f"{named}: no size that fits in memory keeps to {_times(best)}."
             continue
         most = f"{named}: {_most(best)} with {_pools(best)}"
@@ -219,10 +219,10 @@ def _longer(row: Row, cases: Cases) -> str:
 def row_sentences(shown: list[dict[str, Any]], every: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the cheapest row of `every`; which `shown` rows do not fit, or are faster with one micro-batch; and the
     meaning of the band."""
-    from mfabric_jax.apps.serving.search import cheapest, in_time
+    from mfabric_jax.apps.serving.search import cheapest, rows_within_limits
 
     for model in dict.fromkeys(row["model"] for row in every):
-        best = cheapest(in_time(row for row in every if row["model"] == model))
+        best = cheapest(rows_within_limits(row for row in every if row["model"] == model))
         if best is not None:
             timed = best["tpot_limit_s"] is not None or best["ttft_limit_s"] is not None
             yield (

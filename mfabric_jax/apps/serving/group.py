@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float
 
 from mfabric_jax import fabric, policies
+from mfabric_jax.apps.serving.expert_load import Copies, ExpertLoad, copies_of
 from mfabric_jax.apps.serving.families import Family
-from mfabric_jax.apps.serving.loads import Copies, ExpertLoad, copies_of
 from mfabric_jax.case import Case
 from mfabric_jax.checks import Misfit
 from mfabric_jax.evaluate.asking import region_functions

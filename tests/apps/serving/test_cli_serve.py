@@ -9,7 +9,7 @@ import pytest
 from mfabric_jax.apps.serving import rows as serving_rows
 from mfabric_jax.apps.serving import serve, sizing
 from mfabric_jax.apps.serving.rows import cached_deployment, row_of
-from mfabric_jax.apps.serving.sizing import MOST_BATCH, in_time
+from mfabric_jax.apps.serving.sizing import MOST_BATCH, with_best_batch
 from mfabric_jax.case import Case, cases
 from mfabric_jax.checks import InputError
 from mfabric_jax.commands import serve_sentences
@@ -85,7 +85,7 @@ def test_a_picture_shows_speed_beside_throughput(tmp_path):
 
 def test_within_a_time_the_batch_is_the_best_that_fits(monkeypatch):
     asked = case(serving__ep=72, serving__context=2000.0, serving__tpot_ms=50.0, serving__by="predicted")
-    found = in_time(cached_deployment(asked))
+    found = with_best_batch(cached_deployment(asked))
     batch = float(found.case.serving.batch)
     assert 1 < batch < MOST_BATCH
 
@@ -101,8 +101,8 @@ def test_within_a_time_the_batch_is_the_best_that_fits(monkeypatch):
     (given,) = serve(asked)
     assert given["batch"] == batch
     monkeypatch.setattr(sizing, "TOGETHER", 7)
-    assert in_time(cached_deployment(asked)) == found
-    late = in_time(cached_deployment(case(serving__tpot_ms=0.1)))
+    assert with_best_batch(cached_deployment(asked)) == found
+    late = with_best_batch(cached_deployment(case(serving__tpot_ms=0.1)))
     assert float(late.case.serving.batch) == 1
 
 
@@ -169,7 +169,7 @@ def test_the_band_holds_the_step_also_where_one_micro_batch_is_quicker(capsys):
 def test_what_keeps_the_batch_from_being_larger():
     """Memory, or the next token would be late; nothing where the batch is stated."""
     assert row_of(cached_deployment(case()))["batch_limit"] is None
-    full, late = (row_of(in_time(cached_deployment(case(serving__tpot_ms=limit)))) for limit in (1000.0, 45.0))
+    full, late = (row_of(with_best_batch(cached_deployment(case(serving__tpot_ms=limit)))) for limit in (1000.0, 45.0))
     assert (full["batch_limit"], late["batch_limit"]) == ("memory", "time")
     assert full["requests"] <= full["most_requests"] < full["requests"] + 2
     assert late["requests"] + 2 < late["most_requests"]
