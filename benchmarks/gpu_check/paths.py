@@ -163,8 +163,8 @@ def _seconds(case: Case, shapes: _Shapes, routing: str, parts: bool = False):
     (demand, count, _), region = _region_args(case, shapes), _region(case, shapes)
     if not parts:
         return jax.jit(lambda *given: asking.seconds_of(*given, routing)).lower(count, demand, region)
-    turning = shapes.of(bool, *demand.shape)
-    return jax.jit(lambda *given: asking.waiting_of(*given, routing)).lower(count, demand, turning, region)
+    reconfiguring = shapes.of(bool, *demand.shape)
+    return jax.jit(lambda *given: asking.waiting_of(*given, routing)).lower(count, demand, reconfiguring, region)
 
 
 def _training(case: Case, shapes: _Shapes):

@@ -159,8 +159,8 @@ def add_paths(fabric: DirectLinks, count: Any = None) -> DirectLinks:
     routes = routing.mesh_routes(mesh, a[pair], b[pair])
     hops, share = np.full((len(a), routes.hops.shape[1]), -1), np.ones((len(a), routes.hops.shape[1]))
     hops[pair], share[pair] = routes.hops, np.where(routes.hops >= 0, routes.share, 1)
-    ways = {"hops": jnp.asarray(hops, jnp.int32), "share": jnp.asarray(share)}
-    return dataclasses.replace(fabric, mesh=mesh, groups=groups, **ways, **_shared_rates(fabric, mesh))
+    fields = {"hops": jnp.asarray(hops, jnp.int32), "share": jnp.asarray(share)}
+    return dataclasses.replace(fabric, mesh=mesh, groups=groups, **fields, **_shared_rates(fabric, mesh))
 
 
 def _shared_rates(fabric: DirectLinks, mesh: Mesh) -> dict[str, float]:

@@ -305,8 +305,8 @@ def _star(hops: np.ndarray, share: np.ndarray) -> PartStar | None:
     number = np.zeros(links, np.int64)
     for half in (0, 1):
         number[side == half] = np.arange((side == half).sum())
-    turned = side[hops[:, 0]] == 1
-    up, down = (number[np.where(turned, hops[:, 1 - column], hops[:, column])] for column in (0, 1))
+    reversed_ = side[hops[:, 0]] == 1
+    up, down = (number[np.where(reversed_, hops[:, 1 - column], hops[:, column])] for column in (0, 1))
     port = np.ones((2, max(np.bincount(side, minlength=2))))
     port[side, number] = 1 / most
     twice = len(np.unique(up * port.shape[1] + down)) < len(up)
