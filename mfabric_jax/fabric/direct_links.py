@@ -258,44 +258,42 @@ class DirectLinks(eqx.Module, LinkRates):
         reasons |= dict.fromkeys(("optical-nic", "optical-switch", "controller"), NO_OPTICS)
         return reasons if self._nodes("spine") else reasons | {"spine": "servers are behind all of its routers"}
 
-    def after_failure(self, failure: Failure) -> Degraded:
+    def after_failure(self, hit: Failure) -> Degraded:
         """Return the group after a failure.
 
         On panels, a spare takes all circuits of a failed server. Elsewhere no spare can replace a server, so the job
         waits for the repair. It also waits if no path is left.
         """
-        if failure.kind in ("gpu", "server"):
+        if hit.kind in ("gpu", "server"):
             taken: dict[str, Any] = {"spare": True} if self.panels else {"waits": NO_SPARE}
-            return Degraded(failure.kind, self, failure.server, **taken)
-        if failure.kind == "switch" or (failure.kind == "electrical-nic" and self.nics < 2):
-            return Degraded(failure.kind, self, failure.server, waits=CUT_OFF)
-        if failure.kind == "optical-switch" and failure.many_rings:
-            return Degraded(failure.kind, self, failure.server, waits=MANY_RINGS)
-        if failure.kind == "optical-nic" and self.panels and self.servers > 1 and self.nics > self.ring_nics:
-            nics = tuple(self.nics - (server == failure.server) for server in range(self.servers))
-            return Degraded(failure.kind, dataclasses.replace(self, nics=nics, mesh=None, hops=None), failure.server)
-        eps_left = 1 - 1 / self.nics if failure.kind == "electrical-nic" else 1.0
+            return Degraded(hit.kind, self, hit.server, **taken)
+        if hit.kind == "switch" or (hit.kind == "electrical-nic" and self.nics < 2):
+            return Degraded(hit.kind, self, hit.server, waits=CUT_OFF)
+        if hit.kind == "optical-switch" and hit.many_rings:
+            return Degraded(hit.kind, self, hit.server, waits=MANY_RINGS)
+        if hit.kind == "optical-nic" and self.panels and self.servers > 1 and self.nics > self.ring_nics:
+            nics = tuple(self.nics - (server == hit.server) for server in range(self.servers))
+            return Degraded(hit.kind, dataclasses.replace(self, nics=nics, mesh=None, hops=None), hit.server)
+        eps_left = 1 - 1 / self.nics if hit.kind == "electrical-nic" else 1.0
         if self.panels:  # one ring breaks; half of the last ring still works
             eps_left = max(self.ring_nics - RING_NICS, RING_NICS / 2) / self.ring_nics
         if self.mesh is None or not np.any(np.asarray(self.mesh.nics) > 0):  # links carry only gradients and sends
             eps_left = eps_left if self.panels else 1 - 1 / max(2.0, float(self.ring_nics))
-            return Degraded(failure.kind, self, failure.server, eps_left=eps_left)
-        mesh = (
-            self.mesh.without_node(self._nodes("spine")[0]) if failure.kind == "spine" else self._without_link(failure)
-        )
+            return Degraded(hit.kind, self, hit.server, eps_left=eps_left)
+        mesh = self.mesh.without_node(self._nodes("spine")[0]) if hit.kind == "spine" else self._without_link(hit)
         if not mesh.reaches_all(self.mesh):
-            return Degraded(failure.kind, self, failure.server, waits=NO_PATH)
+            return Degraded(hit.kind, self, hit.server, waits=NO_PATH)
         # All servers share these rates, so they are computed again.
         rates = {"ring_nics": None, "stage_nics": None} if self.stage > 1 else {}
         left = dataclasses.replace(self, mesh=mesh, hops=None, **rates)
-        return Degraded(failure.kind, left, failure.server, eps_left=eps_left, everywhere=failure.kind == "spine")
+        return Degraded(hit.kind, left, hit.server, eps_left=eps_left, everywhere=hit.kind == "spine")
 
-    def _without_link(self, failure: Failure) -> Mesh:
+    def _without_link(self, hit: Failure) -> Mesh:
         assert self.mesh is not None
-        joined, node = self.mesh.count, failure.server
+        joined, node = self.mesh.count, hit.server
         if self.routers:  # its NICs lead to a router, whose links lead to other routers
             router = self.mesh.servers + int(joined[node, self.mesh.servers :].argmax())
-            node = node if failure.kind == "electrical-nic" else router
+            node = node if hit.kind == "electrical-nic" else router
             joined = joined * (np.arange(len(joined)) >= self.mesh.servers)
         if not joined[node].any():  # this router has no links: take the first one that has some
             node = int(joined.any(axis=1).argmax())

@@ -118,92 +118,92 @@ class Electrical(eqx.Module):
         reasons |= dict.fromkeys(PLANES, ONE_PLANE) if self.planes == 1 else {}
         return reasons | {"electrical-nics": ONE_NETWORK}
 
-    def after_failure(self, failure: Failure) -> Degraded:
+    def after_failure(self, hit: Failure) -> Degraded:
         """Return the group after a failure; a spare replaces a failed server."""
         if self.leaves is not None:
-            return self._tree_after_failure(self.leaves, failure)
-        kind, nics, spare = failure.kind, self.nics, failure.kind == "gpu"
+            return self._tree_after_failure(self.leaves, hit)
+        kind, nics, spare = hit.kind, self.nics, hit.kind == "gpu"
         over = 1.0 if self.oversubscription is None else float(self.oversubscription)
-        per_server = failure.gpus_per_rank * failure.ranks_per_server
-        gpus, servers, own = failure.servers * per_server, failure.servers + spare, self.nic_use == "own"
+        per_server = hit.gpus_per_rank * hit.ranks_per_server
+        gpus, servers, own = hit.servers * per_server, hit.servers + spare, self.nic_use == "own"
         sits, edge = np.eye(gpus, servers * per_server), np.full(servers, nics / over)
         carries = np.eye(servers * per_server) if own else np.repeat(np.eye(servers), per_server, axis=0)
         port = np.full(carries.shape[1], 1.0 if own else float(nics))
         effects: dict[str, Any] = {}
-        lost = failure.server * per_server
+        lost = hit.server * per_server
         part = 1 - 1 / self.planes
-        up = failure.links_left(over, self.planes) if kind in ("link", "spine") else 1.0
+        up = hit.links_left(over, self.planes) if kind in ("link", "spine") else 1.0
         kind = "switch" if kind == "link" and not up else kind  # this was the only uplink: servers below are cut off
-        if (settled := self._outcome_on_same_paths(kind, failure, up, (per_server if own else nics) < 2)) is not None:
+        if (settled := self._outcome_on_same_paths(kind, hit, up, (per_server if own else nics) < 2)) is not None:
             return settled
         if kind in ("link", "spine"):
             edge, effects = edge * up, {"eps_left": up, "everywhere": kind == "spine"}
         if kind == "plane" or (kind == "switch" and self.planes > 1):  # the group is below one switch of each plane
             port, edge, effects = port * part, edge * part, {"eps_left": part}
         elif kind == "plane-link":
-            port[lost if own else failure.server] -= 1 / self.planes
+            port[lost if own else hit.server] -= 1 / self.planes
             effects = {"eps_left": 1 - 1 / (self.planes * nics)}
         elif kind in ("electrical-nic", "switch"):
-            for server in range(failure.servers) if kind == "switch" else (failure.server,):
-                _without_nic(carries, port, server, per_server if own else None, failure.gpus_per_rank)
+            for server in range(hit.servers) if kind == "switch" else (hit.server,):
+                _without_nic(carries, port, server, per_server if own else None, hit.gpus_per_rank)
             effects = {"eps_left": (nics - 1) / nics}
         elif spare:
             sits[lost, [lost, gpus]] = 0, 1
             part = min(1.0, over / nics) if own else 1.0
             effects = {
-                "tp_on_eps": part if failure.attention_gpus > 1 else 0.0,
-                "moved": 1 / failure.gpus_per_rank,
+                "tp_on_eps": part if hit.attention_gpus > 1 else 0.0,
+                "moved": 1 / hit.gpus_per_rank,
                 "spare": True,
             }
-        star = DegradedStar(sits, carries, port, edge, failure.gpus_per_rank, per_server, self.pxn)
-        return Degraded(failure.kind, star, failure.server, **effects)
+        star = DegradedStar(sits, carries, port, edge, hit.gpus_per_rank, per_server, self.pxn)
+        return Degraded(hit.kind, star, hit.server, **effects)
 
-    def _outcome_on_same_paths(self, kind: str, failure: Failure, links_left: float, alone: bool) -> Degraded | None:
+    def _outcome_on_same_paths(self, kind: str, hit: Failure, links_left: float, alone: bool) -> Degraded | None:
         """The result of a failure that changes no path; None: paths change. `alone`: no other NIC carries the bytes."""
-        cut_off = kind == "switch" and self.planes == 1 and (alone or not failure.rails)
+        cut_off = kind == "switch" and self.planes == 1 and (alone or not hit.rails)
         if cut_off or (kind == "link" and not links_left):
-            return Degraded(failure.kind, self, failure.server, waits=CUT_OFF)
+            return Degraded(hit.kind, self, hit.server, waits=CUT_OFF)
         if kind == "spine" and not links_left:
-            return Degraded(failure.kind, self, failure.server, waits=ONE_SPINE)
+            return Degraded(hit.kind, self, hit.server, waits=ONE_SPINE)
         if kind == "server" or (kind == "electrical-nic" and alone):
-            return Degraded(failure.kind, self, failure.server, spare=True)
-        return Degraded(failure.kind, self, failure.server) if kind == "spine-link" else None
+            return Degraded(hit.kind, self, hit.server, spare=True)
+        return Degraded(hit.kind, self, hit.server) if kind == "spine-link" else None
 
-    def _tree_after_failure(self, leaves: Cluster, failure: Failure) -> Degraded:
+    def _tree_after_failure(self, leaves: Cluster, hit: Failure) -> Degraded:
         """The group after a failure if edge switches hold several servers; a spare server follows the job's servers."""
-        kind = failure.kind
-        if failure.uplinks is None:
-            failure = failure._replace(uplinks=float(leaves.nic_tree.edge_ports[UP] * self.planes))
-        if (settled := self._outcome_on_same_paths(kind, failure, failure.links_left(), self.nics < 2)) is not None:
+        kind = hit.kind
+        if hit.uplinks is None:
+            hit = hit._replace(uplinks=float(leaves.nic_tree.edge_ports[UP] * self.planes))
+        if (settled := self._outcome_on_same_paths(kind, hit, hit.links_left(), self.nics < 2)) is not None:
             return settled
-        left = dataclasses.replace(self, damage=self._damage(leaves, failure), ring_nics=None, stage_nics=None)
+        left = dataclasses.replace(self, damage=self._damage(leaves, hit), ring_nics=None, stage_nics=None)
         if kind != "gpu":
-            return Degraded(kind, left, failure.server, everywhere=kind == "spine")
+            return Degraded(kind, left, hit.server, everywhere=kind == "spine")
         part = 1 / max(1.0, float(self.ring_nics or 1)) if self.nic_use == "own" else 1.0
-        on_eps = part if failure.attention_gpus > 1 else 0.0
-        moved = 1 / failure.gpus_per_rank
-        return Degraded(kind, left, failure.server, tp_on_eps=on_eps, moved=moved, spare=True)
+        on_eps = part if hit.attention_gpus > 1 else 0.0
+        moved = 1 / hit.gpus_per_rank
+        return Degraded(kind, left, hit.server, tp_on_eps=on_eps, moved=moved, spare=True)
 
-    def _damage(self, leaves: Cluster, failure: Failure) -> Damage:
-        tree, server = leaves.nic_tree, failure.gpu // leaves.gpus_per_server
+    def _damage(self, leaves: Cluster, hit: Failure) -> Damage:
+        tree, server = leaves.nic_tree, hit.gpu // leaves.gpus_per_server
         port = int(leaves.host(np.array(server), np.array(0)))
-        if failure.kind == "gpu":
-            return Damage(moved=failure.gpu)
-        if failure.kind == "plane" or (failure.kind == "switch" and self.planes > 1):
+        if hit.kind == "gpu":
+            return Damage(moved=hit.gpu)
+        if hit.kind == "plane" or (hit.kind == "switch" and self.planes > 1):
             return Damage(part=1 - 1 / self.planes)
         nic_up, nic_down = 2 * leaves.gpus + port, 2 * leaves.gpus + tree.hosts + port
-        if failure.kind == "plane-link":
+        if hit.kind == "plane-link":
             return Damage(links=tuple((link, 1 - 1 / self.planes) for link in (nic_up, nic_down)))
-        if failure.kind in ("link", "spine"):
+        if hit.kind in ("link", "spine"):
             (_, edges), first = tree.switches[0], 2 * (leaves.gpus + tree.hosts)
             edge = int(tree.edge_of(np.array(port)))
-            hit_edges = range(edges) if failure.kind == "spine" else (edge,)
-            part = failure.links_left()
+            hit_edges = range(edges) if hit.kind == "spine" else (edge,)
+            part = hit.links_left()
             return Damage(links=tuple((first + each + end, part) for each in hit_edges for end in (0, edges)))
         own = self.nic_use == "own"
-        last = max(2, failure.gpus_per_rank) if own else self.nics
-        first = server - failure.server
-        hit_servers = np.arange(first, first + failure.servers) if failure.kind == "switch" else np.array([server])
+        last = max(2, hit.gpus_per_rank) if own else self.nics
+        first = server - hit.server
+        hit_servers = np.arange(first, first + hit.servers) if hit.kind == "switch" else np.array([server])
         ports = leaves.host(hit_servers[:, None], np.arange(last)).tolist()
         return Damage(heirs=tuple((lost, tuple(others)) for lost, *others in ports))
 

@@ -184,8 +184,8 @@ def degrade(
         raise InputError(f"failure {kind!r} needs NICs that are split over planes; this group's {ONE_PLANE[4:]}.")
     attention_gpus = gpus_per_rank if attention_gpus is None else whole("attention_gpus", attention_gpus)
     sizes = ranks_per_server, gpus_per_rank, radix, rails, attention_gpus, gpu
-    failure = Failure(LIKE.get(kind, kind), server, known, *sizes, uplinks, spines, nics, relayed, many_rings)
-    left = group.after_failure(failure)
+    hit = Failure(LIKE.get(kind, kind), server, known, *sizes, uplinks, spines, nics, relayed, many_rings)
+    left = group.after_failure(hit)
     return dataclasses.replace(left, kind=kind) if kind in LIKE else left
 
 

@@ -60,12 +60,12 @@ class GraphLinks(eqx.Module, LinkRates):
         """Return the failures that cannot happen here: {kind: reason}."""
         return absent_parts(self.graph_file)
 
-    def after_failure(self, failure: Failure) -> Degraded:
+    def after_failure(self, hit: Failure) -> Degraded:
         """Return the group without the failed links; paths are computed again. If GPUs are cut off, the job waits."""
-        if why := absent_parts(self.graph_file, failure.gpu).get(failure.kind):
-            raise InputError(f"failure {failure.kind!r} is not simulated at this place of the graph: {why}.")
-        if why := wait_reason(self.graph_file, failure.kind, failure.gpu):
-            return Degraded(failure.kind, self, failure.server, waits=why)
-        graph_file = self.graph_file._replace(failed=broken_links(self.graph_file, failure.kind, failure.gpu))
+        if why := absent_parts(self.graph_file, hit.gpu).get(hit.kind):
+            raise InputError(f"failure {hit.kind!r} is not simulated at this place of the graph: {why}.")
+        if why := wait_reason(self.graph_file, hit.kind, hit.gpu):
+            return Degraded(hit.kind, self, hit.server, waits=why)
+        graph_file = self.graph_file._replace(failed=broken_links(self.graph_file, hit.kind, hit.gpu))
         left = dataclasses.replace(self, graph_file=graph_file, ring_nics=None, stage_nics=None)
-        return Degraded(failure.kind, left, failure.server)
+        return Degraded(hit.kind, left, hit.server)

@@ -33,23 +33,23 @@ class RailRings(DirectLinks):
         reasons: dict[str, str] = dict.fromkeys(("electrical-nic", "electrical-nics", "switch", "spine"), NO_PACKETS)
         return reasons | dict.fromkeys(PLANES, ONE_PLANE)
 
-    def after_failure(self, failure: Failure) -> Degraded:
+    def after_failure(self, hit: Failure) -> Degraded:
         """Return the group after a failure on the first rail; a spare on the same switches takes a server's circuits.
 
         A NIC with one link left is not used: its rail would be a line, no faster than the rail without that NIC.
         """
-        if failure.kind in ("gpu", "server"):
-            return Degraded(failure.kind, self, failure.server, spare=True)
-        if failure.kind == "controller" or self.nics < 2:
+        if hit.kind in ("gpu", "server"):
+            return Degraded(hit.kind, self, hit.server, spare=True)
+        if hit.kind == "controller" or self.nics < 2:
             return Degraded(
-                failure.kind,
+                hit.kind,
                 self,
-                failure.server,
-                waits=NO_RECONFIGURATION if failure.kind == "controller" else ONE_RAIL,
+                hit.server,
+                waits=NO_RECONFIGURATION if hit.kind == "controller" else ONE_RAIL,
             )
-        left = RailsLeft(self, *_first_left(self, failure), _shares_by_rail(self, failure))
-        everywhere = failure.kind == "optical-switch"  # all servers of all stages are on it
-        return Degraded(failure.kind, left, failure.server, eps_left=1 - 1 / self.nics, everywhere=everywhere)
+        left = RailsLeft(self, *_first_left(self, hit), _shares_by_rail(self, hit))
+        everywhere = hit.kind == "optical-switch"  # all servers of all stages are on it
+        return Degraded(hit.kind, left, hit.server, eps_left=1 - 1 / self.nics, everywhere=everywhere)
 
 
 class RailsLeft(eqx.Module):
@@ -72,23 +72,23 @@ def ring_of(servers: int) -> Mesh:
     return mesh_of(ring_circuits(servers, [1]))
 
 
-def _first_left(group: RailRings, failure: Failure) -> tuple[RailRings, tuple[int, ...]]:
+def _first_left(group: RailRings, hit: Failure) -> tuple[RailRings, tuple[int, ...]]:
     """The first rail and its servers; its ring skips the server whose NIC or link is gone."""
     every = tuple(range(group.servers))
-    if group.servers == 1 or failure.kind == "optical-switch":
+    if group.servers == 1 or hit.kind == "optical-switch":
         return group, every
-    others = tuple(server for server in every if server != failure.server)
+    others = tuple(server for server in every if server != hit.server)
     return dataclasses.replace(group, servers=len(others), mesh=ring_of(len(others)), hops=None, share=None), others
 
 
-def _shares_by_rail(group: RailRings, failure: Failure) -> np.ndarray:
+def _shares_by_rail(group: RailRings, hit: Failure) -> np.ndarray:
     """Bytes that the first rail cannot carry go over the other rails of their rank, else over the next rank's."""
-    ranks, each = failure.ranks_per_server, group.nics // failure.ranks_per_server
+    ranks, each = hit.ranks_per_server, group.nics // hit.ranks_per_server
     of_rank = np.arange(group.nics) // each
     carried = np.zeros((group.nics, ranks, group.servers, group.servers))
     for rank in range(ranks):
         carried[of_rank == rank, rank] = 1 / each
-    here = (np.arange(group.servers) == failure.server) | (failure.kind == "optical-switch")
+    here = (np.arange(group.servers) == hit.server) | (hit.kind == "optical-switch")
     lost = here[:, None] | here
     heirs = np.arange(1, max(2, each))
     carried[heirs, 0] += np.where(lost, carried[0, 0] / len(heirs), 0)

@@ -126,23 +126,23 @@ class Region(eqx.Module):
         """Whether no server can have a circuit."""
         return self.servers < 2 or not int(self.optical_degree)
 
-    def after_failure(self, failure: Failure) -> Degraded:
+    def after_failure(self, hit: Failure) -> Degraded:
         """Return the group after a failure; EPS and OCS back each other up.
 
         A spare replaces a server that has neither a NIC on the EPS nor a peer to relay for it.
         """
-        kind, server, nics = failure.kind, failure.server, float(self.electrical_nics)
+        kind, server, nics = hit.kind, hit.server, float(self.electrical_nics)
         if kind == "spine-link":
             return Degraded(kind, self, server)
-        each = nics if failure.nics is None else failure.nics  # `nics` is less if the tree is oversubscribed
+        each = nics if hit.nics is None else hit.nics  # `nics` is less if the tree is oversubscribed
         if kind in ("link", "spine"):
-            part = failure.links_left()
+            part = hit.links_left()
             if not part and kind == "spine":
                 return Degraded(kind, self, server, waits=ONE_SPINE)
             kind = kind if part else "switch"  # this was the only uplink: servers below are cut off
         if kind == "switch":
-            return Degraded(failure.kind, self, server, waits=CUT_OFF)
-        if kind == "electrical-nic" and each < 2 and (self._alone or not failure.relayed):
+            return Degraded(hit.kind, self, server, waits=CUT_OFF)
+        if kind == "electrical-nic" and each < 2 and (self._alone or not hit.relayed):
             kind = "server"
         here = np.arange(self.servers) == server
         optical = np.full(self.servers, int(self.optical_degree))
@@ -161,8 +161,8 @@ class Region(eqx.Module):
         if kind == "gpu":
             spare = 1.0 if self.own_ports else nics
             left = self._with_nics(np.append(optical, 0), np.append(electrical, spare))
-            on_eps = spare / nics if failure.attention_gpus > 1 else 0.0
-            return Degraded(kind, left, server, moved=1 / failure.gpus_per_rank, tp_on_eps=on_eps, spare=True)
+            on_eps = spare / nics if hit.attention_gpus > 1 else 0.0
+            return Degraded(kind, left, server, moved=1 / hit.gpus_per_rank, tp_on_eps=on_eps, spare=True)
         circuits = {
             "optical-nic": np.maximum(optical - here, 0),
             "server": optical * ~here,
@@ -170,7 +170,7 @@ class Region(eqx.Module):
             "controller": optical,
         }
         left = self._with_nics(circuits[one_of("failure", kind, circuits)], electrical)
-        return Degraded(failure.kind, left, server, stays=kind == "controller", spare=kind == "server")
+        return Degraded(hit.kind, left, server, stays=kind == "controller", spare=kind == "server")
 
     def _with_nics(self, optical: np.ndarray, electrical: np.ndarray) -> "Region":
         nics = {"optical_degree": optical.astype(np.int32), "electrical_nics": electrical}

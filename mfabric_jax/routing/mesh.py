@@ -57,11 +57,11 @@ def _follow_table(mesh: Mesh, src: np.ndarray, dst: np.ndarray) -> Routes:
 def _with_detours(mesh: Mesh, steps: Routes) -> Routes:
     """Spread every step, in equal shares, over its link and each server that is connected to both ends."""
     used, index = np.unique(steps.hops[steps.hops >= 0], return_inverse=True)
-    ways = _detour_paths(mesh, used)
+    detour_paths = _detour_paths(mesh, used)
     row = np.full(steps.hops.shape, -1)
     row[steps.hops >= 0] = index
-    hops = np.where((row >= 0)[..., None], ways.hops[row], -1).reshape(len(row), -1)
-    share = np.where((row >= 0)[..., None], ways.share[row], 0).reshape(len(row), -1)
+    hops = np.where((row >= 0)[..., None], detour_paths.hops[row], -1).reshape(len(row), -1)
+    share = np.where((row >= 0)[..., None], detour_paths.share[row], 0).reshape(len(row), -1)
     return compact(hops, share)
 
 

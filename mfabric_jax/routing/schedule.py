@@ -138,8 +138,8 @@ def _carrying_spans(
     here: Bool[Array, "K W"],
     all_stop: bool,
 ) -> CarryingSpans:
-    """Return the spans of configurations, and of the circuits kept while a switch reconfigures to them; `reconfigure_s` [K] s:
-    the delay before each."""
+    """Return the spans of configurations, and of the circuits kept while a switch reconfigures to them;
+    `reconfigure_s` [K]: the delay before each."""
     end = _own(here, jnp.cumsum(jnp.where(here, (reconfigure_s + seconds)[:, None], 0), axis=0))
     if all_stop:
         return CarryingSpans(end, seconds, configurations)

@@ -169,7 +169,7 @@ def _rows(lines: Iterator[str], named: str, unread: dict[str, None]) -> tuple[Fo
     if first.lstrip().startswith("{"):
         form = BAILIAN if any(f'"{name}"' in first for name in CHAT) else MOONCAKE
         return form, _objects(itertools.chain([first], lines), named, form, unread)
-    columns = [name.strip().lower() for name in next(csv.choice([first]), [])]
+    columns = [name.strip().lower() for name in next(csv.reader([first]), [])]
     for form, moment in ((AZURE, _moment), (BURST, _second)):
         if set(form.columns) <= set(columns):
             if twice := [name for name in form.columns if columns.count(name) > 1]:
@@ -186,7 +186,7 @@ def _table(
     lines: Iterator[str], named: str, columns: list[str], names: tuple[str, ...], moment: Callable[[str, str], float]
 ) -> Iterator[LogRow]:
     places = [columns.index(name) for name in names]
-    for number, cells in enumerate(csv.choice(lines), start=2):
+    for number, cells in enumerate(csv.reader(lines), start=2):
         if not cells:
             continue
         where = f"{named}, line {number}"

@@ -121,8 +121,8 @@ def slowdown_bound(scene: Scene, outcomes: Sequence[JobsOutcome] = (), skip: int
 
     It holds for every schedule in which each job is present for the same fraction of the time as in `outcomes` (without
     outcomes: always). For each link alone it minimizes the mean of T_j / alone_j under two conditions. The sum of
-    presence_j * load_j / T_j is at most 1, where presence_j is the presence of job j. And no T_j is below alone_j or its
-    mean in `outcomes`, whichever is smaller (drawn computations may be short).
+    presence_j * load_j / T_j is at most 1, where presence_j is the presence of job j. And no T_j is below alone_j or
+    its mean in `outcomes`, whichever is smaller (drawn computations may be short).
     """
     load, alone, least = scene.load(), scene.alone_s, scene.alone_s
     for outcome in outcomes:

@@ -26,10 +26,10 @@ RECONFIGURATION, SHOWN = (
 class Phases(NamedTuple):
     """P all-to-alls between servers, in the order in which they run.
 
-    `of` [F]: the all-to-all of each flow; -1: none. `demand` [P S S]: bytes between servers.
+    `exchange` [F]: the all-to-all of each flow; -1: none. `demand` [P S S]: bytes between servers.
     """
 
-    of: np.ndarray
+    exchange: np.ndarray
     demand: np.ndarray
 
 
