@@ -122,9 +122,9 @@ RUNS = ("lead", "again", "inner", "behind")  # stretches of computation between 
 
 
 class BlockWork(NamedTuple):
-    """Computation, or the all-reduce of attention, made of bases `of`; `off`: weight gradients, which can wait."""
+    """Computation, or the all-reduce of attention, made of `bases`; `off`: weight gradients, which can wait."""
 
-    of: tuple[str, ...]
+    bases: tuple[str, ...]
     label: str
     track: str = "compute"
     kind: str = "attention"
@@ -258,7 +258,7 @@ def _with_weights(section: Section) -> Section:
     joined: list[Any] = []
     for op in section:
         if _off(op):
-            joined[-1] = joined[-1]._replace(of=joined[-1].of + op.of)
+            joined[-1] = joined[-1]._replace(bases=joined[-1].bases + op.bases)
         else:
             joined.append(op)
     return tuple(joined)
@@ -330,7 +330,7 @@ def factors(recompute: str, comm_cores: float = 0.0, delayed: bool = True) -> np
             elif isinstance(op, BlockWork):
                 slower = 1 / (1 - comm_cores) if kind >= len(KINDS) and op.kind != "tp" else 1.0
                 columns = [SECONDS["run", run, op.off], len(COMPUTED) + (op.kind == "tp")]
-                for base in op.of:
+                for base in op.bases:
                     matrix[kind, columns, BASES.index(base)] += slower
     return matrix
 

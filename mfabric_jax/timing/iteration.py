@@ -38,8 +38,8 @@ from mfabric_jax.workload.volume import (
     tp_bytes_per_gpu,
 )
 
-OtherSeconds = dict[str, Float[Array, "*C P Q L 2"]]  # seconds before a block and after its all-to-alls, by kind
-OTHER_SECONDS = {  # column of rows, track and label of a picture
+SecondsByKind = dict[str, Float[Array, "*C P Q L 2"]]  # seconds before a block and after its all-to-alls, by kind
+OTHER_KINDS = {  # column of rows, track and label of a picture
     "head": ("compute_s", "compute", "output head"),
     "tp": ("tp_comm_s", "NVSwitch", "TP"),
     "cp": ("tp_comm_s", "EPS", "keys and values"),
@@ -175,7 +175,7 @@ class Walked(NamedTuple):
     blocks: Blocks
     compute: BlockCompute
     reduce_s: Float[Array, "*C P"]
-    others: OtherSeconds
+    others: SecondsByKind
     step_s: Float[Array, "*C P"]
     moved_s: Float[Array, "*C"]
 
@@ -191,7 +191,7 @@ class Walked(NamedTuple):
         columns = {column: seconds.sum((-2, -1)) for column, seconds in each.items()}
         columns |= {"dp_comm_s": self.reduce_s, "reconfig_s": slots.paid_s.sum((-2, -1))}
         for kind, seconds in self.others.items():
-            column, *_ = OTHER_SECONDS[kind]
+            column, *_ = OTHER_KINDS[kind]
             columns[column] = columns[column] + seconds.sum((-3, -2, -1))
         return columns | {"compute_s": columns["compute_s"] + self.step_s}
 
@@ -384,7 +384,7 @@ def all_reduce_seconds(workload: Workload, rates: FabricRates) -> Float[Array, "
 
 
 # ------------------------------------------------------------------------------------- beside attention and experts
-def other_seconds_of(workload: Workload, rates: FabricRates, compute: BlockCompute) -> OtherSeconds:
+def other_seconds_of(workload: Workload, rates: FabricRates, compute: BlockCompute) -> SecondsByKind:
     """Return the seconds of a block, by kind, besides attention, experts and their communication."""
     by_kind = {}
     if workload.head_counted or workload.predicted:

@@ -17,7 +17,7 @@ import numpy as np
 
 from mfabric_jax.timing import blocks as ops
 from mfabric_jax.timing.blocks import Rules, in_float64, rows_of
-from mfabric_jax.timing.iteration import OTHER_SECONDS, Walked, rules_of
+from mfabric_jax.timing.iteration import OTHER_KINDS, Walked, rules_of
 from mfabric_jax.timing.passes import order_of, places
 from mfabric_jax.workload import Workload
 from mfabric_jax.workload.schedules import BACKWARD, FORWARD, WEIGHT
@@ -49,11 +49,11 @@ class Computed:
         """Yield (track, kind, label, seconds) of each part of an operation."""
         if isinstance(op, ops.OtherSeconds):
             for kind, seconds in self.others.items():
-                _, track, label = OTHER_SECONDS[kind]
+                _, track, label = OTHER_KINDS[kind]
                 yield track, kind, label, float(seconds[(*slot, op.which)])
             return
         slower = self.slower if self.in_pairs[slot[:2]] and op.kind != "tp" else 1.0
-        yield op.track, op.kind, op.label, float(sum(self.rows[name][slot] for name in op.of) * slower)
+        yield op.track, op.kind, op.label, float(sum(self.rows[name][slot] for name in op.bases) * slower)
 
     def counts_seconds(self, op: ops.Send, slot: Place) -> float:
         """Return the seconds of counts before an all-to-all."""

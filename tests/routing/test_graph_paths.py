@@ -116,7 +116,7 @@ def test_groups_of_one_form_are_solved_once():
 def test_slices_take_ports_of_their_own():
     network = make_graph("leaf-spine", GraphNumbers(gpus=16, radix=16, **NUMBERS))
     *_, ways = both_ways(network, 1, 4, 4, "spray", each=4)
-    assert (len(ways.parts), len(ways.of)) == (1, 4)  # 4 slices, one form
+    assert (len(ways.parts), len(ways.group)) == (1, 4)  # 4 slices, one form
     np.testing.assert_allclose(ways.times_now(Nics, np.full((1, 4, 4), 8.0)), 3 * 8 / 4 / 2.0)
 
 

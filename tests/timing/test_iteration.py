@@ -16,7 +16,7 @@ from mfabric_jax.fabric.electrical import Electrical
 from mfabric_jax.policies import uniform
 from mfabric_jax.timing.blocks import BlockCompute
 from mfabric_jax.timing.iteration import (
-    OTHER_SECONDS,
+    OTHER_KINDS,
     PORTS,
     FabricRates,
     Walked,
@@ -539,7 +539,7 @@ def test_all_of_it_together_adds_up_and_is_drawn():
     busy = np.asarray(walked.slots.end - walked.slots.begin).sum((1, 2)) + walked.reduce_s + walked.step_s
     np.testing.assert_allclose(sum(walked.stage_seconds.values()), busy, rtol=RTOL)
     assert total > busy.max()
-    assert set(walked.others) == set(OTHER_SECONDS)
+    assert set(walked.others) == set(OTHER_KINDS)
     assert all(float(jnp.asarray(x).sum()) > 0 for x in walked.others.values())
     plain = jax.tree.map(np.asarray, walked)
     drawn = segments(workload, plain)

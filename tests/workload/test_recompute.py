@@ -83,16 +83,16 @@ def test_up_projections_by_their_flops():
 def test_activations_are_made_again_before_experts_and_their_all_to_alls_only_with_moe():
     plain, gated, moe = (of("backward", recompute) for recompute in ("none", "activation", "moe"))
     experts = [op for op in gated if isinstance(op, BlockWork) and op.kind == "experts"]
-    assert experts[0].of == ("inner again", "inner inputs", "inner weights")
+    assert experts[0].bases == ("inner again", "inner inputs", "inner weights")
     assert [op for op in gated if isinstance(op, Send)] == [op for op in plain if isinstance(op, Send)]
     sent = [(op.label, op.again) for op in moe if isinstance(op, Send)]
     assert sent[:2] == [("dispatch again", True), ("combine again", True)]
-    assert not any("attention again" in op.of for op in moe if isinstance(op, BlockWork))
+    assert not any("attention again" in op.bases for op in moe if isinstance(op, BlockWork))
 
 
 def test_gradients_of_weights_that_are_not_delayed_come_with_those_of_inputs():
     late, early = (pair("none", delayed) for delayed in (True, False))
     weights = [op for _, _, op in late if isinstance(op, BlockWork) and op.off]
-    assert [op.of for op in weights] == [("inner weights",), ("attention weights",)]
+    assert [op.bases for op in weights] == [("inner weights",), ("attention weights",)]
     assert not any(isinstance(op, BlockWork) and op.off for _, _, op in early)
-    assert sum(("inner weights" in op.of) for _, _, op in early if isinstance(op, BlockWork)) == 1
+    assert sum(("inner weights" in op.bases) for _, _, op in early if isinstance(op, BlockWork)) == 1
